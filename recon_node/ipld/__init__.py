@@ -1,0 +1,48 @@
+"""Floor 1, IPLD: the bytes that everything above is made of.
+
+Varints, CIDs (raw bytes inside), DAG-CBOR, CARv1 and multibase. Pure functions over `bytes`;
+everything read is checked, and whatever is refused is an `IpldError` with a message for people.
+"""
+
+from recon_node.ipld import car, dag_cbor, multibase, varint
+from recon_node.ipld.car import Car
+from recon_node.ipld.cid import (
+    CID,
+    DAG_CBOR,
+    DAG_JOSE,
+    IDENTITY,
+    MAX_DIGEST,
+    RAW,
+    SHA2_256,
+    read_cid,
+)
+from recon_node.ipld.errors import (
+    CarError,
+    CidError,
+    DagCborError,
+    IpldError,
+    MultibaseError,
+    VarintError,
+)
+
+__all__ = [
+    "CID",
+    "DAG_CBOR",
+    "DAG_JOSE",
+    "IDENTITY",
+    "MAX_DIGEST",
+    "RAW",
+    "SHA2_256",
+    "Car",
+    "CarError",
+    "CidError",
+    "DagCborError",
+    "IpldError",
+    "MultibaseError",
+    "VarintError",
+    "car",
+    "dag_cbor",
+    "multibase",
+    "read_cid",
+    "varint",
+]

@@ -1,0 +1,109 @@
+"""CARv1: a header that names the roots, then blocks, each behind its CID.
+
+    varint(length) dag-cbor {roots: [CID...], version: 1}
+    ( varint(length) CID block )*
+
+Source: https://ipld.io/specs/transport/car/carv1/. The root is the one that the header names; it
+need not be the first block. Reading checks the hash of every block. An identity CID carries its
+block inside: such a block may be left out of the file.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from recon_node.ipld import dag_cbor, varint
+from recon_node.ipld.cid import CID, IDENTITY, read_cid
+from recon_node.ipld.errors import CarError, CidError, DagCborError, VarintError
+
+
+@dataclass(frozen=True, slots=True)
+class Car:
+    """A CAR in memory: the CIDs of its roots, and its blocks in the order of the file."""
+
+    roots: tuple[CID, ...]
+    blocks: dict[CID, bytes]
+
+    def block(self, cid: CID) -> bytes | None:
+        """The block of that CID, or None where the CAR does not have it."""
+        block = self.blocks.get(cid)
+        if block is None and cid.hash_code == IDENTITY:
+            return cid.digest
+        return block
+
+
+def decode(data: bytes) -> Car:
+    """Read a CARv1, checking every block against its CID.
+
+    Raises:
+        CarError: not a CARv1, a block that does not match its CID, a root without its block,
+            two blocks for one CID, or bytes left over.
+    """
+    try:
+        roots, offset = _read_header(data)
+        blocks = _read_blocks(data, offset)
+    except (VarintError, CidError) as error:
+        raise CarError(f"broken CAR: {error}") from None
+    for root in roots:
+        if root not in blocks and root.hash_code != IDENTITY:
+            raise CarError(f"the root {root} of the CAR is not among its blocks")
+    return Car(roots, blocks)
+
+
+def encode(roots: Iterable[CID], blocks: Mapping[CID, bytes]) -> bytes:
+    """Write a CARv1 with these roots and blocks, in the order given. Nothing is checked."""
+    header = dag_cbor.encode({"roots": list(roots), "version": 1})
+    parts = [varint.encode(len(header)), header]
+    for cid, block in blocks.items():
+        parts += (varint.encode(len(cid) + len(block)), cid, block)
+    return b"".join(parts)
+
+
+def _read_section(data: bytes, offset: int, what: str) -> tuple[int, int]:
+    """The start and end of the section whose length stands at `offset`."""
+    length, start = varint.decode(data, offset)
+    if length > len(data) - start:
+        raise CarError(
+            f"broken CAR: the {what} at byte {offset} claims {length} bytes, "
+            f"{len(data) - start} are left"
+        )
+    return start, start + length
+
+
+def _read_header(data: bytes) -> tuple[tuple[CID, ...], int]:
+    if not data:
+        raise CarError("an empty file is no CAR")
+    start, end = _read_section(data, 0, "header")
+    try:
+        header = dag_cbor.decode(data[start:end])
+    except DagCborError as error:
+        raise CarError(f"not a CAR, its header is {error}") from None
+    return _check_header(header), end
+
+
+def _check_header(header: Any) -> tuple[CID, ...]:
+    if not isinstance(header, dict) or type(header.get("version")) is not int:
+        raise CarError("not a CAR: its header names no version")
+    if header["version"] != 1:
+        raise CarError(f"a CAR of version {header['version']}; only CARv1 is accepted")
+    roots = header.get("roots")
+    if header.keys() != {"roots", "version"} or not isinstance(roots, list):
+        raise CarError("not a CARv1: its header must be a map of `roots` and `version` only")
+    if not roots or not all(isinstance(root, CID) for root in roots):
+        raise CarError("a CAR must name at least one root, each by its CID")
+    return tuple(roots)
+
+
+def _read_blocks(data: bytes, offset: int) -> dict[CID, bytes]:
+    blocks: dict[CID, bytes] = {}
+    while offset < len(data):
+        start, end = _read_section(data, offset, "block")
+        cid, start = read_cid(data, start)
+        if start > end:
+            raise CarError(f"broken CAR: the block at byte {offset} is shorter than its CID")
+        block = data[start:end]
+        if not cid.matches(block):
+            raise CarError(f"the block at byte {offset} of the CAR does not match its CID {cid}")
+        blocks[cid] = block
+        offset = end
+    return blocks

@@ -1,0 +1,168 @@
+"""CIDs: self-describing content addresses, kept as their raw bytes.
+
+A CIDv1 is `varint(1) varint(codec) multihash`, and a multihash is
+`varint(hash code) varint(length) digest` (https://github.com/multiformats/cid). `CID` is a
+`bytes` that was checked once, when it was made: it compares, hashes and sorts as its bytes do,
+and becomes text only at the edges.
+
+CIDv0 (a bare sha2-256 multihash, "Qm...") is refused everywhere: Ceramic does not use it.
+"""
+
+import hashlib
+from collections.abc import Callable
+from functools import lru_cache
+from typing import Final, Self
+
+from recon_node.ipld import multibase, varint
+from recon_node.ipld.errors import CidError, MultibaseError, VarintError
+
+DAG_CBOR: Final = 0x71
+DAG_JOSE: Final = 0x85
+RAW: Final = 0x55
+
+IDENTITY: Final = 0x00
+SHA2_256: Final = 0x12
+
+# Longer digests are refused: no hash function in use has one, and an identity "hash" carries
+# its block inside, without bound. 128 bytes is what other implementations allow, too.
+MAX_DIGEST: Final = 128
+
+_DIGEST_SIZES: Final = {SHA2_256: 32, 0x13: 64, 0x16: 32, 0x1B: 32, 0xB220: 32, 0x1E: 32}
+_HASH_FUNCTIONS: Final[dict[int, Callable[[bytes], bytes]]] = {
+    IDENTITY: bytes,
+    SHA2_256: lambda block: hashlib.sha256(block).digest(),
+    0x13: lambda block: hashlib.sha512(block).digest(),
+    0x16: lambda block: hashlib.sha3_256(block).digest(),
+    0xB220: lambda block: hashlib.blake2b(block, digest_size=32).digest(),
+}
+_SHA2_256_HEAD: Final = bytes([SHA2_256, 32])
+# The first bytes of nearly all CIDs there are, each followed by 32 bytes of digest.
+_COMMON_HEADS: Final = tuple(
+    b"\x01" + varint.encode(codec) + _SHA2_256_HEAD for codec in (DAG_CBOR, DAG_JOSE, RAW)
+)
+_COMMON_LENGTHS: Final = (36, 37)
+
+
+class CID(bytes):
+    """A binary CIDv1, checked when made; `str()` is its multibase base32 text.
+
+    Raises:
+        CidError: the bytes are no CIDv1, or more than one.
+    """
+
+    __slots__ = ()
+
+    def __new__(cls, raw: bytes) -> Self:  # noqa: D102 - the class docstring speaks for it
+        if len(raw) not in _COMMON_LENGTHS or not _is_common(raw):
+            end = _end_of_cid(raw, 0)
+            if end != len(raw):
+                raise CidError(f"{len(raw) - end} bytes too many after the CID {_shown(raw[:end])}")
+        return bytes.__new__(cls, raw)
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """Read a CID in any multibase: "b..." (base32), "k..." (base36), "z..." (base58btc)...
+
+        Raises:
+            CidError: not multibase, or not a CIDv1.
+        """
+        if text.startswith("Qm"):
+            raise CidError(f"{text[:50]!r} is a CIDv0: write it as CIDv1")
+        try:
+            return cls(multibase.decode(text))
+        except MultibaseError as error:
+            raise CidError(f"not a CID: {error}") from None
+
+    @classmethod
+    def of(cls, codec: int, block: bytes) -> Self:
+        """The CID of `block`, hashed with sha2-256."""
+        return bytes.__new__(cls, _head(codec) + hashlib.sha256(block).digest())
+
+    @property
+    def codec(self) -> int:
+        """How the block is encoded: `DAG_CBOR`, `DAG_JOSE`, `RAW`..."""
+        return varint.decode(self, 1)[0]
+
+    @property
+    def hash_code(self) -> int:
+        """The hash function: `SHA2_256`, `IDENTITY`..."""
+        return varint.decode(self, varint.decode(self, 1)[1])[0]
+
+    @property
+    def digest(self) -> bytes:
+        """The hash of the block; for an identity CID the block itself."""
+        _, offset = varint.decode(self, varint.decode(self, 1)[1])
+        return self[varint.decode(self, offset)[1] :]
+
+    def matches(self, block: bytes) -> bool:
+        """Is this the CID of `block`?
+
+        Raises:
+            CidError: a hash function that cannot be computed here.
+        """
+        if self[-34:-32] == _SHA2_256_HEAD and len(self) in _COMMON_LENGTHS and _is_common(self):
+            return hashlib.sha256(block).digest() == self[-32:]
+        hash_function = _HASH_FUNCTIONS.get(self.hash_code)
+        if hash_function is None:
+            raise CidError(f"{self}: cannot check a block by the hash {self.hash_code:#x}")
+        return hash_function(block) == self.digest
+
+    def __str__(self) -> str:
+        return multibase.encode(self, "base32")
+
+    def __repr__(self) -> str:
+        return f"CID({multibase.encode(self, 'base32')})"
+
+
+def read_cid(data: bytes, offset: int = 0) -> tuple[CID, int]:
+    """Read the CID at `offset`; return it and the offset of what follows it.
+
+    A CID delimits itself; nothing after it is looked at.
+
+    Raises:
+        CidError: no CIDv1 there, or the bytes end within it.
+    """
+    end = _end_of_cid(data, offset)
+    return bytes.__new__(CID, bytes(data[offset:end])), end
+
+
+def _end_of_cid(data: bytes, offset: int) -> int:
+    if data[offset : offset + 2] == _SHA2_256_HEAD:
+        raise CidError(f"a CIDv0 at byte {offset}: only CIDv1 is accepted")
+    try:
+        version, position = varint.decode(data, offset)
+        if version != 1:
+            raise CidError(f"no CIDv1 at byte {offset}: its version is {version}")
+        _, position = varint.decode(data, position)
+        hash_code, position = varint.decode(data, position)
+        length, position = varint.decode(data, position)
+    except VarintError as error:
+        raise CidError(f"no CID at byte {offset}: {error}") from None
+    if length > MAX_DIGEST:
+        raise CidError(
+            f"the CID at byte {offset} claims a digest of {length} bytes; the limit is {MAX_DIGEST}"
+        )
+    if length != _DIGEST_SIZES.get(hash_code, length):
+        raise CidError(
+            f"the CID at byte {offset} has a digest of {length} bytes; its hash function "
+            f"{hash_code:#x} makes {_DIGEST_SIZES[hash_code]}"
+        )
+    if position + length > len(data):
+        raise CidError(
+            f"the bytes end within the CID at byte {offset}: "
+            f"{position + length - len(data)} are missing"
+        )
+    return position + length
+
+
+def _is_common(raw: bytes) -> bool:
+    return raw.startswith(_COMMON_HEADS) and len(raw) == (37 if raw[1] == 0x85 else 36)
+
+
+@lru_cache(maxsize=64)
+def _head(codec: int) -> bytes:
+    return b"\x01" + varint.encode(codec) + _SHA2_256_HEAD
+
+
+def _shown(raw: bytes) -> str:
+    return multibase.encode(bytes(raw), "base32")

@@ -1,0 +1,134 @@
+"""Multibase: bytes as text whose first character names the base.
+
+Source: https://github.com/multiformats/multibase. The bases that Ceramic writes are done here,
+with the standard library: base64 for CAR files in the HTTP API, base32 for CIDs, base36 for
+StreamIds, base58btc for did:key. All others go through the `multiformats` package, 20 to 100
+times slower. Decoding is strict: one text for each value, no blanks, no wrong padding.
+"""
+
+import base64
+import binascii
+from typing import Final
+
+from recon_node.ipld.errors import MultibaseError
+
+# Bases whose length is no power of two take quadratic time; nothing that people write as
+# base36 or base58 (StreamIds, keys, CIDs) comes near this many characters.
+MAX_SLOW_TEXT: Final = 2048
+
+_BASE36 = "0123456789abcdefghijklmnopqrstuvwxyz"
+_BASE58 = "123456789ABCDEFGHJKLMNPQRSTUVWXYZabcdefghijkmnopqrstuvwxyz"
+_INTEGER_ALPHABETS: Final = {"k": _BASE36, "z": _BASE58}
+_DIGITS: Final = {
+    code: {character: value for value, character in enumerate(alphabet)}
+    for code, alphabet in _INTEGER_ALPHABETS.items()
+}
+_CODES: Final = {"base64": "m", "base64url": "u", "base32": "b", "base36": "k", "base58btc": "z"}
+
+
+def encode(data: bytes, base: str = "base64") -> str:
+    """Write `data` as multibase text in the base of that name (as in the multibase table).
+
+    Raises:
+        MultibaseError: no such base, or the data is too long for a slow one.
+    """
+    if base == "base64":
+        return "m" + binascii.b2a_base64(data, newline=False).decode().rstrip("=")
+    if base == "base64url":
+        return "u" + base64.urlsafe_b64encode(data).decode().rstrip("=")
+    if base == "base32":
+        return "b" + base64.b32encode(data).decode().rstrip("=").lower()
+    if len(data) > MAX_SLOW_TEXT:
+        raise MultibaseError(f"{len(data)} bytes are too many for {base}: use base64")
+    if base in ("base36", "base58btc"):
+        return _encode_integer(data, _CODES[base])
+    return _encode_other(data, base)
+
+
+def decode(text: str) -> bytes:
+    """Read multibase text of any known base.
+
+    Raises:
+        MultibaseError: empty, an unknown base, a character or padding that does not belong.
+    """
+    if not text:
+        raise MultibaseError("empty text is no multibase: its first character names the base")
+    code, body = text[0], text[1:]
+    try:
+        if code == "m":
+            return _exactly(text, "base64", binascii.a2b_base64(_padded(body, 4)))
+        if code == "u":
+            return _exactly(text, "base64url", base64.urlsafe_b64decode(_padded(body, 4)))
+        if code == "b":
+            return _exactly(text, "base32", base64.b32decode(_padded(body, 8), casefold=True))
+        if len(text) > MAX_SLOW_TEXT:
+            raise MultibaseError(
+                f"{len(text)} characters are too many for the base {code!r}: use base64"
+            )
+        if code in _INTEGER_ALPHABETS:
+            return _decode_integer(body, code)
+    except MultibaseError:
+        raise
+    except ValueError as error:  # binascii.Error and UnicodeError are kinds of it
+        raise MultibaseError(f"{_shown(text)} is not valid multibase: {error}") from None
+    return _decode_other(text)
+
+
+def _padded(body: str, group: int) -> str:
+    return body + "=" * (-len(body) % group)
+
+
+def _exactly(text: str, base: str, data: bytes) -> bytes:
+    """`data`, if it would be written as `text`: the library decoders skip what they don't know."""
+    if encode(data, base) != text:
+        raise MultibaseError(f"{_shown(text)} is not valid {base}: wrong characters or padding")
+    return data
+
+
+def _encode_integer(data: bytes, code: str) -> str:
+    alphabet = _INTEGER_ALPHABETS[code]
+    significant = data.lstrip(b"\0")
+    number = int.from_bytes(significant, "big")
+    digits = []
+    while number:
+        number, digit = divmod(number, len(alphabet))
+        digits.append(alphabet[digit])
+    return code + alphabet[0] * (len(data) - len(significant)) + "".join(reversed(digits))
+
+
+def _decode_integer(body: str, code: str) -> bytes:
+    digits, base = _DIGITS[code], len(_INTEGER_ALPHABETS[code])
+    number = 0
+    for character in body:
+        digit = digits.get(character)
+        if digit is None:
+            raise MultibaseError(f"{_shown(code + body)}: {character!r} is no digit of base {base}")
+        number = number * base + digit
+    zeros = len(body) - len(body.lstrip(_INTEGER_ALPHABETS[code][0]))
+    return b"\0" * zeros + number.to_bytes((number.bit_length() + 7) // 8, "big")
+
+
+def _encode_other(data: bytes, base: str) -> str:
+    from multiformats import multibase  # costs 60 ms to import: only when it is needed
+
+    try:
+        return multibase.encode(data, base)
+    except (KeyError, ValueError) as error:
+        raise MultibaseError(f"cannot write {base}: {_reason(error)}") from None
+
+
+def _decode_other(text: str) -> bytes:
+    from multiformats import multibase
+
+    try:
+        return multibase.decode(text)
+    except (KeyError, ValueError) as error:
+        raise MultibaseError(f"{_shown(text)} is not valid multibase: {_reason(error)}") from None
+
+
+def _reason(error: Exception) -> str:
+    return str(error.args[0]) if error.args else type(error).__name__
+
+
+def _shown(text: str) -> str:
+    return repr(text if len(text) <= 40 else text[:40] + "…")

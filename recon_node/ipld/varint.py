@@ -1,0 +1,50 @@
+"""Unsigned varints: little-endian base 128, seven bits a byte, the high bit means "more".
+
+Source: https://github.com/multiformats/unsigned-varint. A number has one encoding only, its
+shortest, and at most nine bytes (63 bits).
+"""
+
+from recon_node.ipld.errors import VarintError
+
+MAX_BYTES = 9
+MAX_VALUE = 2**63 - 1
+
+
+def encode(value: int) -> bytes:
+    """Encode `value` in its shortest form.
+
+    Raises:
+        VarintError: `value` is negative or does not fit in 63 bits.
+    """
+    if 0 <= value < 0x80:
+        return value.to_bytes(1, "little")
+    if not 0 <= value <= MAX_VALUE:
+        raise VarintError(f"{value} is no unsigned varint: it must be from 0 to 2^63 - 1")
+    out = bytearray()
+    while value >= 0x80:
+        out.append(value & 0x7F | 0x80)
+        value >>= 7
+    out.append(value)
+    return bytes(out)
+
+
+def decode(data: bytes | memoryview, offset: int = 0) -> tuple[int, int]:
+    """Read the varint at `offset`; return its value and the offset of what follows it.
+
+    Raises:
+        VarintError: the bytes end within it, it is longer than nine bytes or not in its
+            shortest form.
+    """
+    if offset < 0:
+        raise VarintError(f"a varint cannot start at the negative offset {offset}")
+    value = 0
+    window = data[offset : offset + MAX_BYTES]
+    for index, byte in enumerate(window):
+        value |= (byte & 0x7F) << (7 * index)
+        if byte < 0x80:
+            if byte == 0 and index:
+                raise VarintError(f"the varint at byte {offset} is not in its shortest form")
+            return value, offset + index + 1
+    if len(window) < MAX_BYTES:
+        raise VarintError(f"the bytes end within the varint at byte {offset}")
+    raise VarintError(f"the varint at byte {offset} is longer than {MAX_BYTES} bytes")
