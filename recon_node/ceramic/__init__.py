@@ -1,0 +1,57 @@
+"""Floor 2, Ceramic: networks, StreamIDs, EventIDs, events, DIDs and signatures.
+
+Pure functions over bytes: what an event is, which key it has, and whether it is what it claims
+to be. Whatever is refused is a `CeramicError` with a message for people.
+"""
+
+from recon_node.ceramic.errors import (
+    CeramicError,
+    DidError,
+    EventIdError,
+    InvalidEventError,
+    InvalidSignatureError,
+    NetworkError,
+    StreamIdError,
+    UnsupportedSignatureError,
+)
+from recon_node.ceramic.event_id import (
+    FENCEPOST_CID,
+    MAX_HEIGHT,
+    EventId,
+    controller_range,
+    network_range,
+    rendezvous,
+    scan,
+    sort_value_range,
+    stream_range,
+)
+from recon_node.ceramic.network import DEV_UNSTABLE, IN_MEMORY, MAINNET, TESTNET_CLAY, Network
+from recon_node.ceramic.stream_id import METAMODEL, StreamId, StreamType
+
+__all__ = [
+    "DEV_UNSTABLE",
+    "FENCEPOST_CID",
+    "IN_MEMORY",
+    "MAINNET",
+    "MAX_HEIGHT",
+    "METAMODEL",
+    "TESTNET_CLAY",
+    "CeramicError",
+    "DidError",
+    "EventId",
+    "EventIdError",
+    "InvalidEventError",
+    "InvalidSignatureError",
+    "Network",
+    "NetworkError",
+    "StreamId",
+    "StreamIdError",
+    "StreamType",
+    "UnsupportedSignatureError",
+    "controller_range",
+    "network_range",
+    "rendezvous",
+    "scan",
+    "sort_value_range",
+    "stream_range",
+]

@@ -40,7 +40,6 @@ _SHA2_256_HEAD: Final = bytes([SHA2_256, 32])
 _COMMON_HEADS: Final = tuple(
     b"\x01" + varint.encode(codec) + _SHA2_256_HEAD for codec in (DAG_CBOR, DAG_JOSE, RAW)
 )
-_COMMON_LENGTHS: Final = (36, 37)
 
 
 class CID(bytes):
@@ -53,7 +52,7 @@ class CID(bytes):
     __slots__ = ()
 
     def __new__(cls, raw: bytes) -> Self:  # noqa: D102 - the class docstring speaks for it
-        if len(raw) not in _COMMON_LENGTHS or not _is_common(raw):
+        if not _is_common(raw):
             end = _end_of_cid(raw, 0)
             if end != len(raw):
                 raise CidError(f"{len(raw) - end} bytes too many after the CID {_shown(raw[:end])}")
@@ -86,6 +85,8 @@ class CID(bytes):
     @property
     def hash_code(self) -> int:
         """The hash function: `SHA2_256`, `IDENTITY`..."""
+        if _is_common(self):
+            return SHA2_256
         return varint.decode(self, varint.decode(self, 1)[1])[0]
 
     @property
@@ -100,7 +101,7 @@ class CID(bytes):
         Raises:
             CidError: a hash function that cannot be computed here.
         """
-        if self[-34:-32] == _SHA2_256_HEAD and len(self) in _COMMON_LENGTHS and _is_common(self):
+        if _is_common(self):
             return hashlib.sha256(block).digest() == self[-32:]
         hash_function = _HASH_FUNCTIONS.get(self.hash_code)
         if hash_function is None:
@@ -122,8 +123,13 @@ def read_cid(data: bytes, offset: int = 0) -> tuple[CID, int]:
     Raises:
         CidError: no CIDv1 there, or the bytes end within it.
     """
+    window = data[offset : offset + 37]
+    if window.startswith(_COMMON_HEADS):
+        size = 37 if window[1] == 0x85 else 36
+        if len(window) >= size:
+            return bytes.__new__(CID, window[:size]), offset + size
     end = _end_of_cid(data, offset)
-    return bytes.__new__(CID, bytes(data[offset:end])), end
+    return bytes.__new__(CID, data[offset:end]), end
 
 
 def _end_of_cid(data: bytes, offset: int) -> int:

@@ -1,0 +1,241 @@
+"""EventIDs: the keys that Recon reconciles (CIP-124, "EventIds").
+
+    varint(0xce) varint(0x05) varint(network id)
+    separator    last 8 bytes of sha256(sort value)
+    controller   last 8 bytes of sha256(controller DID)
+    stream       last 4 bytes of the init event's CID
+    height       CBOR unsigned int, shortest form: such ints sort bytewise as numbers do
+    event CID
+
+They sort by network, sort value, controller, stream, height: so whatever a node may be
+interested in is one open range of keys, between two *fenceposts*. A fencepost is a bound that is
+no key: an EventID whose event CID is the empty identity CID, which is no event's.
+
+Why every key of an interest lies strictly between its fenceposts, whatever its hashes:
+a fencepost's fixed part is zeros (lower) or ff bytes (upper) where the interest says nothing, so
+a key's can only equal it or lie inside. Where it is equal, height and CID decide. Below: the
+fencepost's height 0 is the least, and its CID `01 55 00 00` sorts before every event CID that is
+admitted as such. Above: heights end at 2^64 - 2, one below the fencepost's. And where the bounds
+share a prefix, anything between them shares it: a varint or a hash of fixed size is not cut
+short, so no key of another network, sort value, controller or stream can be there.
+"""
+
+import hashlib
+from functools import lru_cache
+from typing import Final, Self
+
+from recon_node.ceramic.errors import EventIdError
+from recon_node.ceramic.network import Network
+from recon_node.ceramic.stream_id import STREAM_ID_CODEC
+from recon_node.ipld import CID, IDENTITY, IpldError, dag_cbor, read_cid, varint
+
+EVENT_ID_TYPE: Final = 0x05
+MAX_HEIGHT: Final = 2**64 - 2
+FENCEPOST_CID: Final = CID(bytes([0x01, 0x55, IDENTITY, 0x00]))
+
+_HEAD: Final = varint.encode(STREAM_ID_CODEC) + varint.encode(EVENT_ID_TYPE)
+_STREAM_PART: Final = 8 + 8 + 4
+
+_LOWEST: Final = b"\x00"
+_HIGHEST: Final = b"\x1b" + b"\xff" * 8
+
+
+class EventId(bytes):
+    """An EventID as its bytes, checked when made; it compares and sorts as they do.
+
+    Raises:
+        EventIdError: the bytes are no EventID, or more than one.
+    """
+
+    __slots__ = ()
+
+    def __new__(cls, raw: bytes) -> Self:  # noqa: D102 - the class docstring speaks for it
+        end = _check(raw, 0)
+        if end != len(raw):
+            raise EventIdError(f"{len(raw) - end} bytes too many after the EventID")
+        return bytes.__new__(cls, raw)
+
+    @classmethod
+    def build(
+        cls,
+        network: Network,
+        sort_value: str,
+        controller: str,
+        init_cid: CID,
+        height: int,
+        event_cid: CID,
+    ) -> Self:
+        """The EventID of an event: `height` is 0 for the init event, else 1 + its prevs' largest.
+
+        Raises:
+            EventIdError: the height is out of range, or the CID cannot be an event's.
+        """
+        if not 0 <= height <= MAX_HEIGHT:
+            raise EventIdError(f"an event's height is from 0 to 2^64 - 2, not {height}")
+        _check_event_cid(event_cid)
+        stream = _stream_prefix(network.id, sort_value, controller) + init_cid[-4:]
+        return bytes.__new__(cls, stream + dag_cbor.encode(height) + event_cid)
+
+    @property
+    def network_id(self) -> int:
+        """The id of the network, as in `Network.id`."""
+        return varint.decode(self, len(_HEAD))[0]
+
+    @property
+    def separator(self) -> bytes:
+        """The last 8 bytes of the sort value's sha256."""
+        start = self._fields_start
+        return self[start : start + 8]
+
+    @property
+    def controller(self) -> bytes:
+        """The last 8 bytes of the controller DID's sha256."""
+        start = self._fields_start
+        return self[start + 8 : start + 16]
+
+    @property
+    def stream(self) -> bytes:
+        """The last 4 bytes of the init event's CID."""
+        start = self._fields_start
+        return self[start + 16 : start + 20]
+
+    @property
+    def prefix(self) -> bytes:
+        """All that comes before the height: the same for all events of a stream."""
+        return self[: self._fields_start + _STREAM_PART]
+
+    @property
+    def height(self) -> int:
+        """The event's distance from the init event of its stream."""
+        return _read_height(self, self._fields_start + _STREAM_PART)[0]
+
+    @property
+    def event_cid(self) -> CID:
+        """The event's CID; `FENCEPOST_CID` in a fencepost."""
+        return CID(self[_read_height(self, self._fields_start + _STREAM_PART)[1] :])
+
+    @property
+    def is_fencepost(self) -> bool:
+        """Is this a bound that is no key?"""
+        return self.endswith(FENCEPOST_CID) and self.event_cid == FENCEPOST_CID
+
+    @property
+    def _fields_start(self) -> int:
+        return varint.decode(self, len(_HEAD))[1]
+
+    def __str__(self) -> str:
+        return self.hex()
+
+    def __repr__(self) -> str:
+        return f"EventId({self.hex()})"
+
+
+def scan(data: bytes, offset: int = 0) -> tuple[EventId, int]:
+    """Read the EventID at `offset`; return it and the offset of what follows it.
+
+    An EventID delimits itself; nothing after it is looked at.
+
+    Raises:
+        EventIdError: no EventID there, or the bytes end within it.
+    """
+    end = _check(data, offset)
+    return bytes.__new__(EventId, data[offset:end]), end
+
+
+def network_range(network: Network) -> tuple[EventId, EventId]:
+    """The fenceposts around all keys of the network."""
+    return _fenceposts(_network_prefix(network.id))
+
+
+def sort_value_range(network: Network, sort_value: str) -> tuple[EventId, EventId]:
+    """The fenceposts around all keys with that sort value: of a model's documents, say."""
+    return _fenceposts(_network_prefix(network.id) + _last_8_of_sha256(sort_value))
+
+
+def controller_range(network: Network, sort_value: str, controller: str) -> tuple[EventId, EventId]:
+    """The fenceposts around all keys with that sort value and controller."""
+    return _fenceposts(_stream_prefix(network.id, sort_value, controller))
+
+
+def stream_range(
+    network: Network, sort_value: str, controller: str, init_cid: CID
+) -> tuple[EventId, EventId]:
+    """The fenceposts around all keys of the stream."""
+    return _fenceposts(_stream_prefix(network.id, sort_value, controller) + init_cid[-4:])
+
+
+def rendezvous(network: Network) -> bytes:
+    """The bytes under which the network's peers find each other.
+
+    CIP-124, "Discover all peers in the same network": an EventID that ends after the network id.
+    """
+    return _network_prefix(network.id)
+
+
+def _fenceposts(prefix: bytes) -> tuple[EventId, EventId]:
+    """The bounds of all keys that start with `prefix`, which ends with a whole field."""
+    missing = _STREAM_PART + varint.decode(prefix, len(_HEAD))[1] - len(prefix)
+    lower = prefix + bytes(missing) + _LOWEST + FENCEPOST_CID
+    upper = prefix + b"\xff" * missing + _HIGHEST + FENCEPOST_CID
+    return bytes.__new__(EventId, lower), bytes.__new__(EventId, upper)
+
+
+def _check(data: bytes, offset: int) -> int:
+    """The offset after the EventID that starts at `offset`."""
+    if data[offset : offset + len(_HEAD)] != _HEAD:
+        raise EventIdError(f"no EventID at byte {offset}: it does not start with {_HEAD.hex()}")
+    try:
+        _, position = varint.decode(data, offset + len(_HEAD))
+        position += _STREAM_PART
+        height, position = _read_height(data, position)
+        cid, end = read_cid(data, position)
+    except IpldError as error:
+        raise EventIdError(f"no EventID at byte {offset}: {error}") from None
+    if cid != FENCEPOST_CID:
+        _check_event_cid(cid)
+        if height > MAX_HEIGHT:
+            raise EventIdError(f"the EventID at byte {offset} claims the height {height}")
+    return end
+
+
+def _check_event_cid(cid: CID) -> None:
+    """Refuse what would not lie between the fenceposts, and what names no block."""
+    if cid <= FENCEPOST_CID or cid.hash_code == IDENTITY:
+        raise EventIdError(f"{cid} cannot be the CID of an event")
+
+
+def _read_height(data: bytes, offset: int) -> tuple[int, int]:
+    """Read the CBOR unsigned int at `offset`; return it and the offset of what follows it."""
+    first = data[offset : offset + 1]
+    if not first:
+        raise EventIdError("the bytes end within an EventID, before its height")
+    if first[0] < 0x18:
+        return first[0], offset + 1
+    if first[0] > 0x1B:
+        raise EventIdError(f"the height at byte {offset} is no CBOR unsigned int")
+    size = 1 << (first[0] - 0x18)
+    raw = data[offset + 1 : offset + 1 + size]
+    if len(raw) < size:
+        raise EventIdError(f"the bytes end within the height at byte {offset}")
+    height = int.from_bytes(raw, "big")
+    if height < (0x18 if size == 1 else 1 << (4 * size)):
+        raise EventIdError(f"the height {height} at byte {offset} is not in its shortest form")
+    return height, offset + 1 + size
+
+
+@lru_cache(maxsize=64)
+def _network_prefix(network_id: int) -> bytes:
+    return _HEAD + varint.encode(network_id)
+
+
+@lru_cache(maxsize=4096)
+def _stream_prefix(network_id: int, sort_value: str, controller: str) -> bytes:
+    hashes = _last_8_of_sha256(sort_value) + _last_8_of_sha256(controller)
+    return _network_prefix(network_id) + hashes
+
+
+def _last_8_of_sha256(text: str) -> bytes:
+    try:
+        return hashlib.sha256(text.encode()).digest()[-8:]
+    except UnicodeEncodeError:
+        raise EventIdError(f"{text[:100]!r} is not valid Unicode: it has no EventID") from None
