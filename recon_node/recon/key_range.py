@@ -1,0 +1,63 @@
+"""Key ranges: all keys strictly between two bounds.
+
+A bound may be a key or a *fencepost*, a bound that is no key. Because both ends are open, the ranges
+left and right of a key never hold the key itself, and a list of ranges that share their bounds
+partitions what lies between, less the bounds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+
+class KeyRange(NamedTuple):
+    """The keys strictly between ``lower`` and ``upper``; empty when the bounds do not ascend."""
+
+    lower: bytes
+    upper: bytes
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether no key can lie in the range."""
+        return self.lower >= self.upper
+
+    def covers(self, key: bytes) -> bool:
+        """Tell whether the key lies strictly between the bounds."""
+        return self.lower < key < self.upper
+
+    def intersect(self, other: KeyRange) -> KeyRange | None:
+        """Return the part common to both ranges, or None where there is none."""
+        common = KeyRange(max(self.lower, other.lower), min(self.upper, other.upper))
+        return None if common.is_empty else common
+
+
+def merge_ranges(ranges: Iterable[KeyRange]) -> list[KeyRange]:
+    """Return the same keys as the fewest ranges, in ascending order.
+
+    Ranges that only touch stay apart: the bound they share is in neither.
+    """
+    merged: list[KeyRange] = []
+    for each in sorted(each for each in ranges if not each.is_empty):
+        if merged and each.lower < merged[-1].upper:
+            last = merged[-1]
+            merged[-1] = KeyRange(last.lower, max(last.upper, each.upper))
+        else:
+            merged.append(each)
+    return merged
+
+
+def intersect_ranges(ours: Iterable[KeyRange], theirs: Iterable[KeyRange]) -> list[KeyRange]:
+    """Return the ranges common to two sets of ranges, ascending, in O((a + b) log (a + b))."""
+    a, b = merge_ranges(ours), merge_ranges(theirs)
+    common: list[KeyRange] = []
+    i = j = 0
+    while i < len(a) and j < len(b):
+        overlap = a[i].intersect(b[j])
+        if overlap is not None:
+            common.append(overlap)
+        if a[i].upper < b[j].upper:
+            i += 1
+        else:
+            j += 1
+    return common

@@ -1,0 +1,113 @@
+"""Sha256a, the associative hash of a set of keys (CIP-124, appendix A).
+
+The hash of a set is the sum of the sha2-256 hashes of its keys, where a hash is read as eight
+little-endian unsigned 32-bit lanes and every lane is added modulo 2^32. The order of the additions
+does not matter, so the hash of a range is the sum of the hashes of its parts.
+
+Lanes as one integer
+--------------------
+Adding eight lanes one by one is slow in Python. We spread them over one integer instead, each lane in
+a 64-bit slot of its own, so that one integer addition adds all eight and a carry stays inside its
+slot for 2^32 additions. A digest is read as one 256-bit integer; its even lanes are already 64 bits
+apart, and its odd lanes are, once shifted down by 32. The layout, from the low bits up, is
+
+    even lanes (256 bits) | odd lanes (256 bits) | number of keys
+
+with the number of keys on top, where it can grow without touching the lanes: one addition keeps the
+hash and the count, and the count of a range comes with its hash for free. Masking folds the slots
+back modulo 2^32.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from hashlib import sha256
+
+DIGEST_SIZE = 32
+MULTICODEC = 0x7012
+"""Multihash code of Sha256a (CIP-124, appendix A)."""
+
+_EVEN = int.from_bytes(bytes((255, 255, 255, 255, 0, 0, 0, 0)) * 4, "little")
+_HALF = 256
+COUNT_SHIFT = 512
+"""Where the number of keys starts in a lanes integer."""
+
+_ONE_KEY = 1 << COUNT_SHIFT
+_LANES = _ONE_KEY - 1
+# A number modulo (2^256 - 1) is the sum of its 256-bit digits: that adds up a whole run of digests in
+# one division. The sum itself is below the modulus, because its topmost slot is far from full.
+_DIGIT_SUM = (1 << _HALF) - 1
+
+_EVEN_RUNS: list[int] = [0]
+
+
+def _even_mask(digests: int) -> int:
+    """Return the mask of the even lanes of a run of that many digests."""
+    while len(_EVEN_RUNS) <= digests:
+        _EVEN_RUNS.append(_EVEN_RUNS[-1] << _HALF | _EVEN)
+    return _EVEN_RUNS[digests]
+
+
+def spread(digest: bytes) -> int:
+    """Spread one 32-byte digest over a lanes integer that counts one key."""
+    lanes = int.from_bytes(digest, "little")
+    return lanes & _EVEN | (lanes >> 32 & _EVEN) << _HALF | _ONE_KEY
+
+
+def spread_run(digests: bytes | bytearray) -> int:
+    """Add up a run of digests (n * 32 bytes) into a lanes integer that counts n keys."""
+    number = len(digests) // DIGEST_SIZE
+    lanes = int.from_bytes(digests, "little")
+    mask = _even_mask(number)
+    even = (lanes & mask) % _DIGIT_SUM
+    odd = (lanes >> 32 & mask) % _DIGIT_SUM
+    return number << COUNT_SHIFT | odd << _HALF | even
+
+
+@dataclass(frozen=True, slots=True)
+class Sha256a:
+    """The associative hash of a set of keys: eight u32 lanes, kept as their 32 bytes.
+
+    Equal sets have equal hashes; ``a + b`` is the hash of the union of two disjoint sets, ``a - b``
+    that of what is left when the subset ``b`` is taken out of ``a``.
+    """
+
+    digest: bytes
+
+    def __post_init__(self) -> None:
+        if len(self.digest) != DIGEST_SIZE:
+            raise ValueError(f"a Sha256a digest has {DIGEST_SIZE} bytes, not {len(self.digest)}")
+
+    @classmethod
+    def of(cls, *keys: bytes) -> Sha256a:
+        """Return the hash of the set of these keys (each given once)."""
+        return cls.from_lanes(sum(spread(sha256(key).digest()) for key in keys))
+
+    @classmethod
+    def from_lanes(cls, lanes: int) -> Sha256a:
+        """Fold a lanes integer (see the module's text) back modulo 2^32 a lane."""
+        folded = lanes & _EVEN | (lanes >> _HALF & _EVEN) << 32
+        return cls(folded.to_bytes(DIGEST_SIZE, "little"))
+
+    def __add__(self, other: Sha256a) -> Sha256a:
+        return Sha256a.from_lanes(spread(self.digest) + spread(other.digest))
+
+    def __sub__(self, other: Sha256a) -> Sha256a:
+        # One borrow of 2^32 in every slot keeps the slots from borrowing of each other.
+        borrow = (_EVEN | _EVEN << _HALF) + (1 | 1 << 64 | 1 << 128 | 1 << 192) * (1 | 1 << _HALF)
+        ours, theirs = spread(self.digest) & _LANES, spread(other.digest) & _LANES
+        return Sha256a.from_lanes(ours + borrow - theirs)
+
+    def __bool__(self) -> bool:
+        return self != ZERO
+
+    def hex(self) -> str:
+        """Return the 32 bytes in upper-case hex, as CIP-124 implementations print them."""
+        return self.digest.hex().upper()
+
+    def __str__(self) -> str:
+        return self.hex()
+
+
+ZERO = Sha256a(bytes(DIGEST_SIZE))
+"""The hash of no keys."""

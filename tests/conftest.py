@@ -1,0 +1,26 @@
+"""Settings of the whole suite: Hypothesis profiles, and one printed seed for all other randomness."""
+
+from __future__ import annotations
+
+import os
+import random
+
+import pytest
+from hypothesis import settings
+
+SEED = int(os.environ.get("RECON_TEST_SEED", random.SystemRandom().randrange(2**32)))
+
+# Timings are no test's subject: a busy machine must not fail the suite.
+settings.register_profile("suite", deadline=None, print_blob=True)
+settings.register_profile("long", parent=settings.get_profile("suite"), max_examples=20_000)
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "suite"))
+
+
+def pytest_report_header() -> str:
+    return f"random seed: RECON_TEST_SEED={SEED}"
+
+
+@pytest.fixture()
+def rng(request: pytest.FixtureRequest) -> random.Random:
+    """A generator of its own for each test, from the seed that the report's header prints."""
+    return random.Random(f"{SEED}/{request.node.nodeid}")

@@ -1,0 +1,87 @@
+"""Two sessions that talk to each other in memory, for the tests of the session."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+
+from recon_node.recon import (
+    DEFAULT_SETTINGS,
+    KeyRange,
+    KeyStore,
+    Message,
+    Session,
+    SessionSettings,
+    Sha256a,
+)
+
+LOWEST, HIGHEST = b"", b"\xff" * 40
+EVERYTHING = KeyRange(LOWEST, HIGHEST)
+
+
+def is_fencepost(bound: bytes) -> bool:
+    """The tests' keys are words; these two are no words."""
+    return bound in (LOWEST, HIGHEST)
+
+
+@dataclass
+class Peer:
+    """One side: a store, and what it could not get hold of."""
+
+    keys: Iterable[bytes]
+    settings: SessionSettings = DEFAULT_SETTINGS
+    unobtainable: frozenset[bytes] = frozenset()
+    interests: tuple[KeyRange, ...] = (EVERYTHING,)
+    store: KeyStore = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.store = KeyStore(self.keys)
+
+    @property
+    def set(self) -> set[bytes]:
+        return set(self.store)
+
+    def asks(self, key_range: KeyRange = EVERYTHING) -> Session:
+        return Session.initiator(self.store, key_range, self.settings, is_fencepost)
+
+    def answers(self) -> Session:
+        return Session.responder(self.store, self.interests, self.settings, is_fencepost)
+
+    def turn(self, session: Session, message: Message) -> Message | None:
+        new = session.receive(message)
+        lost = [key for key in new if key in self.unobtainable]
+        for key in new:
+            if key not in self.unobtainable:
+                self.store.add(key)
+        session.give_up(lost) if lost else None
+        return session.respond()
+
+
+def reconcile(
+    initiator: Peer,
+    responder: Peer,
+    key_range: KeyRange = EVERYTHING,
+    between: Callable[[int], None] = lambda _: None,
+    max_messages: int = 10_000,
+) -> tuple[Session, Session, list[Message]]:
+    """Run a session to its end; ``between`` is called with the number of messages so far."""
+    asking, answering = initiator.asks(key_range), responder.answers()
+    sides = [(responder, answering), (initiator, asking)]
+    message: Message | None = asking.start()
+    sent: list[Message] = []
+    while message is not None:
+        sent.append(message)
+        assert len(sent) <= max_messages, "the session does not end"
+        between(len(sent))
+        peer, session = sides[(len(sent) - 1) % 2]
+        message = peer.turn(session, message)
+    return asking, answering, sent
+
+
+def write(message: Message, names: dict[Sha256a, str]) -> str:
+    """Write a message as the specification does: (ape, h(eel,fox), gnu)."""
+    bounds = ["END" if bound == HIGHEST else bound.decode() for bound in message.bounds]
+    parts = bounds[:1]
+    for ahash, bound in zip(message.hashes, bounds[1:], strict=True):
+        parts += [names[ahash], bound]
+    return "(" + ", ".join(parts) + ")"

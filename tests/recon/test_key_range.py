@@ -1,0 +1,31 @@
+"""Key ranges: a brute force over all small keys decides."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from recon_node.recon import KeyRange, intersect_ranges, merge_ranges
+
+BOUND = st.integers(0, 40).map(lambda n: bytes((n,)))
+RANGES = st.lists(st.builds(KeyRange, BOUND, BOUND), max_size=8)
+UNIVERSE = [bytes((n, m)) for n in range(42) for m in (0, 1)] + [bytes((n,)) for n in range(42)]
+
+
+def members(ranges: list[KeyRange]) -> set[bytes]:
+    return {key for key in UNIVERSE if any(each.covers(key) for each in ranges)}
+
+
+@given(RANGES)
+def test_merging_keeps_the_keys(ranges: list[KeyRange]) -> None:
+    merged = merge_ranges(ranges)
+    assert members(merged) == members(ranges)
+    assert merged == sorted(merged)
+    assert all(a.upper <= b.lower for a, b in zip(merged, merged[1:], strict=False))
+
+
+@given(RANGES, RANGES)
+def test_intersecting_keeps_the_common_keys(ours: list[KeyRange], theirs: list[KeyRange]) -> None:
+    common = intersect_ranges(ours, theirs)
+    assert members(common) == members(ours) & members(theirs)
+    assert common == merge_ranges(common)

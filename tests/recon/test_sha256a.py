@@ -1,0 +1,68 @@
+"""Sha256a against its vectors and its laws (CIP-124, appendix A)."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from recon_node.recon import ZERO, Sha256a
+from recon_node.recon.sha256a import COUNT_SHIFT, spread, spread_run
+
+VECTORS = json.loads((Path(__file__).parents[1] / "data" / "sha256a.json").read_text())
+SETS = st.sets(st.binary(max_size=40), max_size=30)
+EXTREME = st.sampled_from([bytes(32), b"\xff" * 32, (b"\xff" * 4 + bytes(4)) * 4])
+DIGESTS = st.lists(st.binary(min_size=32, max_size=32) | EXTREME, max_size=300)
+
+
+def test_vectors_of_the_specification() -> None:
+    hello, other = Sha256a.of(b"hello"), Sha256a.of(b"other")
+    assert hello.hex() == VECTORS["hello"]
+    assert other.hex() == VECTORS["other"]
+    assert (hello + other).hex() == VECTORS["hello_plus_other"]
+
+
+@given(SETS, SETS)
+def test_the_hash_of_a_set_is_the_sum_of_its_parts(a: set[bytes], b: set[bytes]) -> None:
+    b -= a
+    assert Sha256a.of(*a) + Sha256a.of(*b) == Sha256a.of(*(a | b))
+    assert Sha256a.of(*(a | b)) - Sha256a.of(*b) == Sha256a.of(*a)
+    assert Sha256a.of(*a) + ZERO == Sha256a.of(*a)
+
+
+@given(DIGESTS)
+def test_a_run_adds_up_like_its_digests(digests: list[bytes]) -> None:
+    run = spread_run(b"".join(digests))
+    assert run == sum(spread(digest) for digest in digests)
+    assert run >> COUNT_SHIFT == len(digests)
+
+
+@given(DIGESTS)
+def test_lanes_wrap_at_32_bits_each(digests: list[bytes]) -> None:
+    lanes = [
+        sum(int.from_bytes(digest[at : at + 4], "little") for digest in digests) % 2**32
+        for at in range(0, 32, 4)
+    ]
+    folded = Sha256a.from_lanes(spread_run(b"".join(digests)))
+    assert folded.digest == b"".join(lane.to_bytes(4, "little") for lane in lanes)
+
+
+@given(st.binary(min_size=32, max_size=32), st.binary(min_size=32, max_size=32))
+def test_subtraction_undoes_addition_of_any_lanes(a: bytes, b: bytes) -> None:
+    assert (Sha256a(a) + Sha256a(b)) - Sha256a(b) == Sha256a(a)
+    assert (Sha256a(a) - Sha256a(b)) + Sha256a(b) == Sha256a(a)
+
+
+def test_a_key_is_hashed_with_sha256() -> None:
+    assert Sha256a.of(b"ape").digest == hashlib.sha256(b"ape").digest()
+    assert not ZERO
+    assert Sha256a.of(b"ape")
+
+
+def test_a_digest_of_another_length_is_refused() -> None:
+    with pytest.raises(ValueError, match="32 bytes, not 31"):
+        Sha256a(bytes(31))
