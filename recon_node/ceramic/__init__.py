@@ -4,6 +4,8 @@ Pure functions over bytes: what an event is, which key it has, and whether it is
 to be. Whatever is refused is a `CeramicError` with a message for people.
 """
 
+from recon_node.ceramic.did import ed25519_did
+from recon_node.ceramic.envelope import Envelope
 from recon_node.ceramic.errors import (
     CeramicError,
     DidError,
@@ -14,6 +16,7 @@ from recon_node.ceramic.errors import (
     StreamIdError,
     UnsupportedSignatureError,
 )
+from recon_node.ceramic.event import MAX_CAR_SIZE, Event, EventKind, parse_event
 from recon_node.ceramic.event_id import (
     FENCEPOST_CID,
     MAX_HEIGHT,
@@ -25,21 +28,29 @@ from recon_node.ceramic.event_id import (
     sort_value_range,
     stream_range,
 )
+from recon_node.ceramic.header import InitHeader
 from recon_node.ceramic.network import DEV_UNSTABLE, IN_MEMORY, MAINNET, TESTNET_CLAY, Network
+from recon_node.ceramic.signature import signer, verify_signature
 from recon_node.ceramic.stream_id import METAMODEL, StreamId, StreamType
+from recon_node.ceramic.time_proof import TimeProof
 
 __all__ = [
     "DEV_UNSTABLE",
     "FENCEPOST_CID",
     "IN_MEMORY",
     "MAINNET",
+    "MAX_CAR_SIZE",
     "MAX_HEIGHT",
     "METAMODEL",
     "TESTNET_CLAY",
     "CeramicError",
     "DidError",
+    "Envelope",
+    "Event",
     "EventId",
     "EventIdError",
+    "EventKind",
+    "InitHeader",
     "InvalidEventError",
     "InvalidSignatureError",
     "Network",
@@ -47,11 +58,16 @@ __all__ = [
     "StreamId",
     "StreamIdError",
     "StreamType",
+    "TimeProof",
     "UnsupportedSignatureError",
     "controller_range",
+    "ed25519_did",
     "network_range",
+    "parse_event",
     "rendezvous",
     "scan",
+    "signer",
     "sort_value_range",
     "stream_range",
+    "verify_signature",
 ]

@@ -1,0 +1,128 @@
+"""The envelope of a signed event: a JWS as DAG-JOSE, `{payload, signatures}`.
+
+Source: https://ipld.io/specs/codecs/dag-jose/spec/ and RFC 7515. The payload is the CID of the
+block that is signed; the one signature comes with its protected header, JSON as the signer wrote
+it. An unprotected `header` is refused: nobody signs it, so anyone could make a new event, with a
+new CID, out of another's.
+"""
+
+import base64
+import json
+from dataclasses import dataclass
+from typing import Any, Final
+
+from recon_node.ceramic import shape
+from recon_node.ceramic.errors import InvalidEventError
+from recon_node.ipld import CID, DAG_CBOR, SHA2_256, CidError
+
+_ENVELOPE: Final = frozenset({"payload", "signatures"})
+_SIGNATURE: Final = frozenset({"protected", "signature"})
+_NO_FIELDS: Final[frozenset[str]] = frozenset()
+_IPFS: Final = "ipfs://"
+# Real protected headers have 200 to 400 bytes.
+_MAX_PROTECTED: Final = 16 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Envelope:
+    """A signature over the CID of an event's payload.
+
+    `protected` is the signed header as bytes, `header` what it says; `capability` the CID of the
+    CACAO by which the signer acts for the controller, if it names one.
+    """
+
+    payload: CID
+    protected: bytes
+    header: dict[str, Any]
+    signature: bytes
+    capability: CID | None
+
+    @property
+    def signer(self) -> str:
+        """The DID in the header's `kid`, without its fragment."""
+        kid: str = self.header["kid"]
+        return kid.partition("#")[0]
+
+    @property
+    def signing_input(self) -> bytes:
+        """The bytes that are signed (RFC 7515, section 5.1)."""
+        return _base64url(self.protected) + b"." + _base64url(self.payload)
+
+
+def is_envelope(block: Any) -> bool:
+    """Does this decoded block look like an envelope rather than like a payload?"""
+    return isinstance(block, dict) and "signatures" in block
+
+
+def parse_envelope(block: Any) -> Envelope:
+    """Check the decoded root block of a signed event.
+
+    Raises:
+        InvalidEventError: not a JWS with exactly one signature and a protected header that names
+            `alg` and `kid`.
+    """
+    envelope = shape.fields(block, "the signed envelope", _ENVELOPE, _NO_FIELDS)
+    signatures = shape.of_type(envelope["signatures"], list, "the envelope's 'signatures'")
+    if len(signatures) != 1:
+        raise InvalidEventError(f"an event has exactly one signature, not {len(signatures)}")
+    signature = shape.fields(signatures[0], "the signature", _SIGNATURE, _NO_FIELDS)
+    protected = shape.of_type(signature["protected"], bytes, "the protected header")
+    header = _parse_protected(protected)
+    return Envelope(
+        payload=_payload_cid(shape.of_type(envelope["payload"], bytes, "the envelope's payload")),
+        protected=protected,
+        header=header,
+        signature=shape.of_type(signature["signature"], bytes, "the signature"),
+        capability=_capability(header),
+    )
+
+
+def _payload_cid(raw: bytes) -> CID:
+    try:
+        cid = CID(raw)
+    except CidError as error:
+        raise InvalidEventError(f"the envelope's payload is not a CID: {error}") from None
+    if cid.codec != DAG_CBOR or cid.hash_code != SHA2_256:
+        raise InvalidEventError(f"the payload {cid} must be DAG-CBOR hashed with sha2-256")
+    return cid
+
+
+def _parse_protected(protected: bytes) -> dict[str, Any]:
+    if len(protected) > _MAX_PROTECTED:
+        raise InvalidEventError(f"the protected header has {len(protected)} bytes, too many")
+    try:
+        header = json.loads(protected.decode(), object_pairs_hook=_without_duplicates)
+    except (ValueError, RecursionError) as error:  # UnicodeError is a kind of ValueError
+        raise InvalidEventError(f"the protected header is not valid JSON: {error}") from None
+    if not isinstance(header, dict):
+        raise InvalidEventError("the protected header is not a JSON object")
+    for name in ("alg", "kid"):
+        if not isinstance(header.get(name), str):
+            raise InvalidEventError(f"the protected header lacks {name!r}")
+    return header
+
+
+def _without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    fields = dict(pairs)
+    if len(fields) != len(pairs):
+        raise ValueError("a field stands in it twice")
+    return fields
+
+
+def _capability(header: dict[str, Any]) -> CID | None:
+    if "cap" not in header:
+        return None
+    uri = header["cap"]
+    if not isinstance(uri, str) or not uri.startswith(_IPFS):
+        raise InvalidEventError("the protected header's 'cap' is not 'ipfs://' and a CID")
+    try:
+        cid = CID.parse(uri.removeprefix(_IPFS))
+    except CidError as error:
+        raise InvalidEventError(f"the protected header's 'cap' names no CID: {error}") from None
+    if cid.codec != DAG_CBOR or cid.hash_code != SHA2_256:
+        raise InvalidEventError(f"the capability {cid} must be DAG-CBOR hashed with sha2-256")
+    return cid
+
+
+def _base64url(data: bytes) -> bytes:
+    return base64.urlsafe_b64encode(data).rstrip(b"=")

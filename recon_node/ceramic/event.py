@@ -1,0 +1,225 @@
+"""Ceramic events, read from the CAR files that carry them.
+
+    unsigned init   {header, data: null}                                     root DAG-CBOR
+    signed init     envelope {payload, signatures} -> {header, data}         root DAG-JOSE
+    data            envelope {payload, signatures} -> {id, prev, data, ...}  root DAG-JOSE
+    time            {id, prev, proof, path} -> proof -> Merkle nodes         root DAG-CBOR
+
+An event's CID is its CAR's root. `parse_event` checks everything that the bytes alone can tell:
+each block against its CID, the shape of each, and the path of a time proof. It does not check
+signatures (`verify_signature` does), nor whether the prevs exist, nor the chain.
+"""
+
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any, Final
+
+from recon_node.ceramic import shape
+from recon_node.ceramic.envelope import Envelope, is_envelope, parse_envelope
+from recon_node.ceramic.errors import InvalidEventError
+from recon_node.ceramic.event_id import EventId
+from recon_node.ceramic.header import InitHeader
+from recon_node.ceramic.network import Network
+from recon_node.ceramic.stream_id import StreamId
+from recon_node.ceramic.time_proof import TimeProof, check_path
+from recon_node.ipld import CID, DAG_CBOR, DAG_JOSE, Car, CarError, DagCborError, car, dag_cbor
+
+# An event travels in one frame of at most 1 MiB; this leaves room for what the frame adds.
+MAX_CAR_SIZE: Final = 1_000_000
+# A merge of more branches than this can be done in steps.
+MAX_PREVS: Final = 256
+
+_INIT: Final = frozenset({"header", "data"})
+_DATA: Final = frozenset({"id", "prev", "data"})
+_DATA_OPTIONAL: Final = frozenset({"header"})
+_DATA_HEADER: Final = frozenset({"shouldIndex", "modelVersion"})
+_TIME: Final = frozenset({"id", "prev", "proof", "path"})
+_NO_FIELDS: Final[frozenset[str]] = frozenset()
+
+
+class EventKind(Enum):
+    """What an event does: start a stream, change its data, or anchor it in time."""
+
+    INIT = "init"
+    DATA = "data"
+    TIME = "time"
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """A well-formed event.
+
+    `init` is the CID of its stream's init event (its own, for that one); `prevs` the events that
+    it builds on, in the order given, none for an init event. `header` is there for init events
+    only, `envelope` for signed ones, `proof` for time events. `payload` is the decoded block that
+    holds `data`; for a time event, the event's block. `car` has the blocks of the event and no
+    others.
+    """
+
+    cid: CID
+    kind: EventKind
+    init: CID
+    prevs: tuple[CID, ...]
+    header: InitHeader | None
+    payload: dict[str, Any] = field(repr=False)
+    envelope: Envelope | None = field(repr=False)
+    proof: TimeProof | None
+    car: bytes = field(repr=False)
+
+    @property
+    def data(self) -> Any:
+        """What the event says, decoded; None for time events and deterministic init events."""
+        return self.payload.get("data")
+
+    def event_id(self, network: Network, header: InitHeader, height: int) -> EventId:
+        """The event's key on that network; `header` is that of the stream's init event.
+
+        Raises:
+            EventIdError: the height is out of range.
+        """
+        return EventId.build(
+            network, header.sep_value, header.controller, self.init, height, self.cid
+        )
+
+    def stream_id(self, header: InitHeader | None = None) -> StreamId:
+        """The event's stream; `header` is that of its init event, which may leave it out.
+
+        Raises:
+            ValueError: no header, and the event is no init event.
+        """
+        header = header or self.header
+        if header is None:
+            raise ValueError("the StreamID of a data or time event needs its init event's header")
+        return StreamId(header.stream_type, self.init)
+
+
+def parse_event(data: bytes) -> Event:
+    """Read the event that a CARv1 holds.
+
+    Raises:
+        InvalidEventError: too large, not a CAR, a block that does not match its CID or is
+            missing, a wrong shape, unknown fields, a time proof whose path leads elsewhere.
+    """
+    if len(data) > MAX_CAR_SIZE:
+        raise InvalidEventError(f"the event has {len(data)} bytes; the limit is {MAX_CAR_SIZE}")
+    try:
+        decoded = car.decode(data)
+    except CarError as error:
+        raise InvalidEventError(str(error)) from None
+    if len(decoded.roots) != 1:
+        raise InvalidEventError(f"an event's CAR has one root, not {len(decoded.roots)}")
+    return _Reader(data, decoded).read_event()
+
+
+class _Reader:
+    """Reads one event's blocks, and remembers which of the CAR's it needed."""
+
+    def __init__(self, data: bytes, decoded: Car) -> None:
+        self._data = data
+        self._car = decoded
+        self._needed: dict[CID, bytes] = {}
+
+    def read_event(self) -> Event:
+        cid = shape.event_cid(self._car.roots[0], "the CAR's root")
+        root = self._read(cid, "the root")
+        envelope = None
+        if is_envelope(root):
+            if cid.codec != DAG_JOSE:
+                raise InvalidEventError("the CID of a signed event must say DAG-JOSE (0x85)")
+            envelope = parse_envelope(root)
+            payload = self._read(envelope.payload, "the payload")
+            if envelope.capability is not None:
+                self._read(envelope.capability, "the capability")
+        elif cid.codec != DAG_CBOR:
+            raise InvalidEventError("the root's CID says DAG-JOSE, but it is no signed envelope")
+        else:
+            payload = root
+        return self._build(cid, envelope, payload)
+
+    def _build(self, cid: CID, envelope: Envelope | None, payload: Any) -> Event:
+        header: InitHeader | None = None
+        proof: TimeProof | None = None
+        prevs: tuple[CID, ...] = ()
+        if type(payload) is not dict:
+            raise InvalidEventError("this is no Ceramic event: its payload is not a map")
+        if "proof" in payload and envelope is None:
+            kind = EventKind.TIME
+            prevs, proof = self._check_time(payload)
+        elif "id" in payload or "prev" in payload:
+            kind = EventKind.DATA
+            if envelope is None:
+                raise InvalidEventError("a data event must be signed; this one is not")
+            prevs = _check_data(payload)
+        else:
+            kind = EventKind.INIT
+            header = _check_init(payload)
+        init = cid
+        if kind is not EventKind.INIT:
+            init = shape.event_cid(payload["id"], "the event's 'id'")
+        return Event(
+            cid=cid,
+            kind=kind,
+            init=init,
+            prevs=prevs,
+            header=header,
+            payload=payload,
+            envelope=envelope,
+            proof=proof,
+            car=self._own_car(cid),
+        )
+
+    def _check_time(self, payload: Any) -> tuple[tuple[CID, ...], TimeProof]:
+        event = shape.fields(payload, "the time event", _TIME, _NO_FIELDS)
+        prev = shape.event_cid(event["prev"], "the time event's 'prev'")
+        path = shape.of_type(event["path"], str, "the time event's 'path'")
+        proof_cid = shape.of_type(event["proof"], CID, "the time event's 'proof'")
+        proof = TimeProof.from_fields(self._read(proof_cid, "the proof"))
+        check_path(proof.root, path, prev, self._read)
+        return (prev,), proof
+
+    def _read(self, cid: CID, what: str) -> Any:
+        """The decoded block of that CID, which the CAR must have."""
+        block = self._car.blocks.get(cid)
+        if block is None:
+            raise InvalidEventError(f"the CAR lacks the block of {what}: {cid}")
+        self._needed[cid] = block
+        try:
+            return dag_cbor.decode(block)
+        except DagCborError as error:
+            raise InvalidEventError(f"the block of {what} ({cid}) is {error}") from None
+
+    def _own_car(self, cid: CID) -> bytes:
+        """The event's CAR without what does not belong to it: no one may ride along for free."""
+        if len(self._needed) == len(self._car.blocks):
+            return self._data
+        ordered = {key: self._car.blocks[key] for key in self._car.blocks if key in self._needed}
+        return car.encode([cid], ordered)
+
+
+def _check_init(payload: Any) -> InitHeader:
+    fields = shape.fields(payload, "the init event", _INIT, _NO_FIELDS)
+    return InitHeader.from_fields(fields["header"])
+
+
+def _check_data(payload: Any) -> tuple[CID, ...]:
+    fields = shape.fields(payload, "the data event", _DATA, _DATA_OPTIONAL)
+    if "header" in fields:
+        header = shape.fields(fields["header"], "the header", _NO_FIELDS, _DATA_HEADER)
+        if "shouldIndex" in header:
+            shape.of_type(header["shouldIndex"], bool, "the header's 'shouldIndex'")
+        if "modelVersion" in header:
+            shape.of_type(header["modelVersion"], CID, "the header's 'modelVersion'")
+    return _check_prevs(fields["prev"])
+
+
+def _check_prevs(value: Any) -> tuple[CID, ...]:
+    """CIP-145: `prev` is a CID or a list of CIDs; a list of one means the same as that one."""
+    links = value if type(value) is list else [value]
+    if not 0 < len(links) <= MAX_PREVS:
+        raise InvalidEventError(
+            f"the data event's 'prev' lists {len(links)} events; it must be 1 to {MAX_PREVS}"
+        )
+    prevs = tuple(shape.event_cid(link, "the data event's 'prev'") for link in links)
+    if len(set(prevs)) != len(prevs):
+        raise InvalidEventError("the data event's 'prev' lists an event twice")
+    return prevs

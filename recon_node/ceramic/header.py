@@ -1,0 +1,98 @@
+"""The header of an init event: who controls the stream, and which model it belongs to.
+
+The fields are those that ceramic-one and the Ceramic SDK know: `controllers` (exactly one DID),
+`model` (a binary StreamID), `sep` (which field is the sort key; "model" when absent), `unique`,
+`context` (bytes) and `shouldIndex`.
+"""
+
+from dataclasses import dataclass
+from typing import Any, Final, Self
+
+from recon_node.ceramic import shape
+from recon_node.ceramic.errors import InvalidEventError, StreamIdError
+from recon_node.ceramic.stream_id import METAMODEL, StreamId, StreamType
+from recon_node.ipld import multibase
+
+DEFAULT_SORT_KEY: Final = "model"
+# A did:pkh or did:key is under 200 characters; this leaves room for other methods.
+MAX_DID_LENGTH: Final = 1000
+
+_REQUIRED: Final = frozenset({"controllers", "model"})
+_OPTIONAL: Final = frozenset({"sep", "unique", "context", "shouldIndex"})
+
+
+@dataclass(frozen=True, slots=True)
+class InitHeader:
+    """What an init event says about its stream.
+
+    `sep_key` and `sep_value` are CIP-124's sort key and sort value, the latter as the string that
+    EventIDs hash: a StreamID is written in base36, as are other bytes.
+    """
+
+    controller: str
+    sep_key: str
+    sep_value: str
+    model: StreamId
+    unique: bytes | None = None
+    context: bytes | None = None
+    should_index: bool | None = None
+
+    @classmethod
+    def from_fields(cls, value: Any) -> Self:
+        """Check the decoded header of an init event's payload.
+
+        Raises:
+            InvalidEventError: a field is missing, unknown or of a wrong type; not exactly one
+                controller; `sep` names no field of the header.
+        """
+        header = shape.fields(value, "the header", _REQUIRED, _OPTIONAL)
+        for name, expected in (("unique", bytes), ("context", bytes), ("shouldIndex", bool)):
+            if name in header:
+                shape.of_type(header[name], expected, f"the header's {name!r}")
+        controller = _controller(header["controllers"])
+        sep_key = DEFAULT_SORT_KEY
+        if "sep" in header:
+            sep_key = shape.of_type(header["sep"], str, "the header's 'sep'")
+        return cls(
+            controller=controller,
+            sep_key=sep_key,
+            sep_value=_sort_value(header, sep_key, controller),
+            model=_model(header["model"]),
+            unique=header.get("unique"),
+            context=header.get("context"),
+            should_index=header.get("shouldIndex"),
+        )
+
+    @property
+    def stream_type(self) -> StreamType:
+        """A model (its own model is the metamodel) or a document of a model."""
+        return StreamType.MODEL if self.model == METAMODEL else StreamType.MODEL_INSTANCE
+
+
+def _controller(value: Any) -> str:
+    controllers = shape.of_type(value, list, "the header's 'controllers'")
+    if len(controllers) != 1:
+        raise InvalidEventError(f"a stream has exactly one controller, not {len(controllers)}")
+    controller = shape.of_type(controllers[0], str, "the controller")
+    if not controller.startswith("did:") or len(controller) > MAX_DID_LENGTH:
+        raise InvalidEventError(f"the controller {controller[:100]!r} is not a DID")
+    return controller
+
+
+def _model(value: Any) -> StreamId:
+    try:
+        return StreamId.from_bytes(shape.of_type(value, bytes, "the header's 'model'"))
+    except StreamIdError as error:
+        raise InvalidEventError(f"the header's 'model' is no StreamID: {error}") from None
+
+
+def _sort_value(header: dict[str, Any], sep_key: str, controller: str) -> str:
+    value = controller if sep_key == "controllers" else header.get(sep_key)
+    if isinstance(value, bytes):
+        return multibase.encode(value, "base36")
+    if isinstance(value, str):
+        return value
+    raise InvalidEventError(
+        f"the header's 'sep' names the sort key {sep_key[:100]!r}, but the header has no such "
+        "field that could be a sort value"
+    )
