@@ -52,7 +52,7 @@ def test_reasons_tell_which_rule_decided_each_fork() -> None:
     assert _figure("figure 2").reasons == ()
 
 
-# --- the oracle: the definitions, word for word, on sets ------------------------------------------------------------
+# --- the oracle: the definitions, word for word, on sets ---
 
 
 def oracle(events: list[StreamEvent[str]]) -> Tip[str]:
