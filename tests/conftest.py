@@ -1,4 +1,4 @@
-"""Settings of the whole suite: Hypothesis profiles, and one printed seed for all other randomness."""
+"""Settings of the whole suite: Hypothesis profiles, and one printed seed for the rest."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def pytest_report_header() -> str:
     return f"random seed: RECON_TEST_SEED={SEED}"
 
 
-@pytest.fixture()
+@pytest.fixture
 def rng(request: pytest.FixtureRequest) -> random.Random:
     """A generator of its own for each test, from the seed that the report's header prints."""
     return random.Random(f"{SEED}/{request.node.nodeid}")

@@ -1,7 +1,7 @@
 """Recon: set reconciliation over sorted keys (CIP-124), without I/O.
 
-``KeyStore`` holds the keys and hashes any range of them; ``Session`` is one side of a reconciliation;
-``encode_message`` and ``decode_message`` put its messages on the wire.
+``KeyStore`` holds the keys and hashes any range of them; ``Session`` is one side of a
+reconciliation; ``encode_message`` and ``decode_message`` put its messages on the wire.
 """
 
 from recon_node.recon.errors import LocalProtocolError, ProtocolError, RemoteProtocolError

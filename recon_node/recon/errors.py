@@ -12,4 +12,4 @@ class LocalProtocolError(ProtocolError):
 
 
 class RemoteProtocolError(ProtocolError):
-    """The other side broke the protocol. The text says what it sent and where; the session is over."""
+    """The other side broke the protocol; the text says what it sent and where. The session ends."""

@@ -1,8 +1,8 @@
 """Key ranges: all keys strictly between two bounds.
 
-A bound may be a key or a *fencepost*, a bound that is no key. Because both ends are open, the ranges
-left and right of a key never hold the key itself, and a list of ranges that share their bounds
-partitions what lies between, less the bounds.
+A bound may be a key or a *fencepost*, a bound that is no key. Because both ends are open, the
+ranges left and right of a key never hold the key itself, and a list of ranges that share their
+bounds partitions what lies between, less the bounds.
 """
 
 from __future__ import annotations

@@ -2,30 +2,31 @@
 
 Theory of operation
 -------------------
-A B+ tree. A leaf holds up to 128 keys in order and their sha2-256 digests, packed into one bytearray
-(32 bytes a key instead of the 60 that an object would cost). An inner node holds, for each child, the
-child's first key, its number of keys, and its *lanes*: the sum of all digests below it with their
-count on top, in one integer (see sha256a.py). So
+A B+ tree. A leaf holds up to 128 keys in order and their sha2-256 digests, packed into one
+bytearray (32 bytes a key instead of the 60 that an object would cost). An inner node holds, for
+each child, the child's first key, its number of keys, and its *lanes*: the sum of all digests below
+it with their count on top, in one integer (see sha256a.py). So
 
 - an insert adds one integer to each node on the path from the root, and
-- the lanes of all keys below a bound are, on each level, the sum over the children left of the path.
-  Where more than half of a node lies left, we subtract the rest from the node's own total instead.
+- the lanes of all keys below a bound are, on each level, the sum over the children left of the
+  path. Where more than half of a node lies left, we subtract the rest from its total instead.
 
-The lanes of a range are the difference of those of its two bounds; hash and count come out together.
-All operations but iteration cost O(log n) node visits, each with a bounded amount of work.
+The lanes of a range are the difference of those of its two bounds; hash and count come out
+together. All operations but iteration cost O(log n) node visits, each with a bounded amount of
+work.
 
-Pages and snapshots: iterating yields the keys of a range page by page, each page taken at once. A key
-that is there when the walk starts and is not discarded is yielded exactly once; a key that is added
-while the walk goes on is yielded if and only if it lies beyond the last page taken.
+Pages and snapshots: iterating yields the keys of a range page by page, each page taken at once. A
+key that is there when the walk starts and is not discarded is yielded exactly once; a key that is
+added while the walk goes on is yielded if and only if it lies beyond the last page taken.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from hashlib import sha256
 from itertools import accumulate, pairwise
-from typing import NamedTuple
 
 from recon_node.recon.key_range import KeyRange
 from recon_node.recon.sha256a import COUNT_SHIFT, DIGEST_SIZE, Sha256a, spread, spread_run
@@ -41,7 +42,8 @@ _LEAF_FILL = 96
 _INNER_FILL = 160
 
 
-class Summary(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Summary:
     """What a range holds: the hash of its keys, and how many they are."""
 
     hash: Sha256a
@@ -190,7 +192,7 @@ class KeyStore:
         return True
 
     def discard(self, key: bytes) -> bool:
-        """Take a key out; return False when it was not there. Leaves are not merged: this is rare."""
+        """Take a key out; return False when it was not there. Rare, so leaves are not merged."""
         node, path = self._root, []
         while isinstance(node, _Inner):
             index = _child_of(node, key)
@@ -231,7 +233,8 @@ class KeyStore:
     def split(self, key_range: KeyRange, parts: int) -> list[bytes]:
         """Return the ascending pivots, ``parts - 1`` of them, that cut a range into equal parts.
 
-        A part lies between two pivots, which are in no part. A range of fewer keys gives all of them.
+        A part lies between two pivots, which are in no part. A range of fewer keys gives all of
+        them.
         """
         below = self._lanes_upto(key_range.lower)
         size = self._lanes_before(key_range.upper) - below >> COUNT_SHIFT

@@ -1,9 +1,9 @@
 """Recon messages on the wire (CIP-124, "Recon Message"): ``EventId (Ahash EventId)+``.
 
-The first and the last EventId bound the range that the message speaks of; those between are keys that
-the sender holds; an Ahash stands for all keys strictly between its neighbours. Both parts begin with
-their multicodec, so the message needs no lengths: an EventId ends with its CID, and an Ahash is the
-multihash
+The first and the last EventId bound the range that the message speaks of; those between are keys
+that the sender holds; an Ahash stands for all keys strictly between its neighbours. Both parts
+begin with their multicodec, so the message needs no lengths: an EventId ends with its CID, and an
+Ahash is the multihash
 
     92 e0 01 20 <32 bytes>      Sha256a of at least one key
     92 e0 01 00                 "0": no keys between
@@ -16,8 +16,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from itertools import pairwise
 
-from recon_node.ceramic import EventId, scan
-from recon_node.ipld import IpldError, varint
+from recon_node.ceramic import EventId, EventIdError, scan
+from recon_node.ipld import varint
 from recon_node.recon.errors import RemoteProtocolError
 from recon_node.recon.key_range import KeyRange
 from recon_node.recon.sha256a import DIGEST_SIZE, MULTICODEC, ZERO, Sha256a
@@ -49,8 +49,8 @@ class Message:
     def check(self) -> None:
         """Raise RemoteProtocolError unless the bounds ascend and each gap has its hash.
 
-        The one exception is the empty range (b, 0, b), with which a peer says that it has no interest
-        in what it was asked for.
+        The one exception is the empty range (b, 0, b), with which a peer says that it has no
+        interest in what it was asked for.
         """
         if len(self.hashes) < 1 or len(self.bounds) != len(self.hashes) + 1:
             raise RemoteProtocolError(
@@ -77,8 +77,9 @@ def encode_message(message: Message) -> bytes:
 def decode_message(data: bytes) -> Message:
     """Decode the bytes of one frame.
 
-    Raises RemoteProtocolError, with the offset, when they are no message: an EventId or an Ahash that
-    does not parse, bounds that do not ascend, a fencepost between keys, or bytes after the end.
+    Raises RemoteProtocolError, with the offset, when they are no message: an EventId or an Ahash
+    that does not parse, bounds that do not ascend, a fencepost between keys, or bytes after the
+    end.
     """
     bound, offset = _read_event_id(data, 0)
     bounds: list[EventId] = [bound]
@@ -99,8 +100,8 @@ def decode_message(data: bytes) -> Message:
 def _read_event_id(data: bytes, offset: int) -> tuple[EventId, int]:
     try:
         return scan(data, offset)
-    except IpldError as error:
-        raise RemoteProtocolError(f"no EventId at byte {offset} of the message: {error}") from error
+    except EventIdError as error:
+        raise RemoteProtocolError(f"message does not parse: {error}") from error
 
 
 def _read_ahash(data: bytes, offset: int) -> tuple[Sha256a, int]:

@@ -1,4 +1,4 @@
-"""One reconciliation of one key range with one peer: sans-I/O (CIP-124, "Interactive Sync Algorithm").
+"""One reconciliation of one key range with one peer (CIP-124, "Interactive Sync Algorithm").
 
 Theory of operation
 -------------------
@@ -10,26 +10,27 @@ our keys and the peer's hash          the answer for that gap
 ====================================  ==============================================================
 hashes are equal                      a match; neighbouring matches are merged into one hash
 we hold none                          0: "send me yours"
-the peer holds none (its hash is 0)   all our keys, a page of them at a time, then the hash of the rest
-we hold at most ``list_threshold``    all our keys
-else                                  ``fan_out`` parts of equal size: pivot keys with hashes between
+the peer holds none (its hash is 0)   all our keys, a page of them at a time, then the hash of the
+rest we hold at most ``list_threshold``    all our keys else
+``fan_out`` parts of equal size: pivot keys with hashes between
 ====================================  ==============================================================
 
 The answers for all gaps go into one message. When everything matched, the merged answer is a single
 hash for the whole range; when both sides have said that, the session is done.
 
-Why it ends: a gap that differs is answered by a split into smaller gaps, by a list, or by 0, and 0 is
-answered by a list. So after O(log n) messages without a listed key every difference is inside a gap
-that gets listed, and a listed key is a key more that both hold. A peer that keeps a session going
-without either is stopped after ``max_idle_rounds``. The store may change under the session: a key
-added meanwhile makes its gap differ, and is either told in this session or left for the next one. A
-side that gets back the very hash it sent has reached agreement about that, whatever came in since.
+Why it ends: a gap that differs is answered by a split into smaller gaps, by a list, or by 0, and 0
+is answered by a list. So after O(log n) messages without a listed key every difference is inside a
+gap that gets listed, and a listed key is a key more that both hold. A peer that keeps a session
+going without either is stopped after ``max_idle_rounds``. The store may change under the session: a
+key added meanwhile makes its gap differ, and is either told in this session or left for the next
+one. A side that gets back the very hash it sent has reached agreement about that, whatever came in
+since.
 
 A key that a peer lists is not ours until its event is here and valid. So a turn has two halves::
 
     new_keys = session.receive(message)    # the keys of the message that we do not hold
-    ...                                    # the driver gets their events and puts the keys in the store
-    session.give_up(keys)                  # those that could not be had, or were refused
+    ...                                    # the driver gets their events and puts the keys in the
+    store session.give_up(keys)                  # those that could not be had, or were refused
     reply = session.respond()              # the answer, now that the store holds them
 
 Keys given up are left out of the store, but counted with our own in every hash of this session:
@@ -45,7 +46,7 @@ from the initiator's first key to its last) is extended to the responder's own f
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right, insort
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from enum import Enum, auto
 from itertools import pairwise
@@ -69,7 +70,7 @@ class SessionSettings:
     page_keys: int = 4096
     """Keys listed for one gap in one message at most."""
     message_bytes: int = 1 << 20
-    """Size of a message at most: what does not fit is covered by one hash and gets its turn later."""
+    """Size of a message at most: what does not fit is covered by one hash, for a later round."""
     max_idle_rounds: int = 64
     """Rounds in a row in which no key is told or learned, after which the peer is cut off."""
     max_given_up: int = 1000
@@ -84,7 +85,8 @@ class SessionSettings:
 
 DEFAULT_SETTINGS = SessionSettings()
 
-# Bounds of one range differ in length by their height and CID; the lower one may be a short fencepost.
+# Bounds of one range differ in length by their height and CID; the lower one may be a short
+# fencepost.
 _BOUND_SLACK = 64
 
 
@@ -139,7 +141,9 @@ class Session:
         """Make the side that asks for a range; begin with :meth:`start`."""
         if key_range.is_empty:
             raise LocalProtocolError("a session needs a range that can hold a key")
-        return cls(store, [key_range], settings, is_fencepost or _is_event_id_fencepost, _State.START)
+        return cls(
+            store, [key_range], settings, is_fencepost or _is_event_id_fencepost, _State.START
+        )
 
     @classmethod
     def responder(
@@ -173,7 +177,8 @@ class Session:
     def receive(self, message: Message) -> list[bytes]:
         """Take the peer's message; return the keys in it that we do not hold, in order.
 
-        Raises RemoteProtocolError when the message breaks the protocol or the peer makes no progress.
+        Raises RemoteProtocolError when the message breaks the protocol or the peer makes no
+        progress.
         """
         self._expect(_State.LISTENING, "receive")
         message.check()
@@ -380,7 +385,7 @@ class _View:
         return Sha256a.of(*missing) if missing else ZERO
 
     def summarize(self, gap: KeyRange) -> Summary:
-        """Return the hash of all keys in a gap as this session sees it, and the count of the store's."""
+        """Return the hash of a gap as this session sees it, and the number of the store's keys."""
         summary = self.store.summarize(gap)
         missing = self.given_up_hash(gap)
         return Summary(summary.hash + missing, summary.count) if missing else summary

@@ -6,10 +6,10 @@ does not matter, so the hash of a range is the sum of the hashes of its parts.
 
 Lanes as one integer
 --------------------
-Adding eight lanes one by one is slow in Python. We spread them over one integer instead, each lane in
-a 64-bit slot of its own, so that one integer addition adds all eight and a carry stays inside its
-slot for 2^32 additions. A digest is read as one 256-bit integer; its even lanes are already 64 bits
-apart, and its odd lanes are, once shifted down by 32. The layout, from the low bits up, is
+Adding eight lanes one by one is slow in Python. We spread them over one integer instead, each lane
+in a 64-bit slot of its own, so that one integer addition adds all eight and a carry stays inside
+its slot for 2^32 additions. A digest is read as one 256-bit integer; its even lanes are already 64
+bits apart, and its odd lanes are, once shifted down by 32. The layout, from the low bits up, is
 
     even lanes (256 bits) | odd lanes (256 bits) | number of keys
 
@@ -34,8 +34,8 @@ COUNT_SHIFT = 512
 
 _ONE_KEY = 1 << COUNT_SHIFT
 _LANES = _ONE_KEY - 1
-# A number modulo (2^256 - 1) is the sum of its 256-bit digits: that adds up a whole run of digests in
-# one division. The sum itself is below the modulus, because its topmost slot is far from full.
+# A number modulo (2^256 - 1) is the sum of its 256-bit digits: that adds up a whole run of digests
+# in one division. The sum itself is below the modulus, because its topmost slot is far from full.
 _DIGIT_SUM = (1 << _HALF) - 1
 
 _EVEN_RUNS: list[int] = [0]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -21,7 +23,7 @@ def test_merging_keeps_the_keys(ranges: list[KeyRange]) -> None:
     merged = merge_ranges(ranges)
     assert members(merged) == members(ranges)
     assert merged == sorted(merged)
-    assert all(a.upper <= b.lower for a, b in zip(merged, merged[1:], strict=False))
+    assert all(a.upper <= b.lower for a, b in pairwise(merged))
 
 
 @given(RANGES, RANGES)

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from recon_node.recon import ZERO, KeyRange, KeyStore, Sha256a
+from recon_node.recon import ZERO, KeyRange, KeyStore, Sha256a, Summary
 from recon_node.recon.key_store import LEAF_SIZE
 
 KEYS = st.binary(min_size=1, max_size=3)
@@ -142,7 +142,7 @@ def test_an_empty_store() -> None:
     store = KeyStore()
     everything = KeyRange(b"", b"\xff")
     check_range(store, [], everything, 4)
-    assert store.summarize() == (ZERO, 0)
+    assert store.summarize() == Summary(ZERO, 0)
     assert b"key" not in store
     assert "key" not in store
     assert not store.discard(b"key")
@@ -154,7 +154,7 @@ def test_discarding_everything_leaves_a_store_that_works() -> None:
     for key in keys:
         assert store.discard(key)
     assert list(store) == []
-    assert store.summarize() == (ZERO, 0)
+    assert store.summarize() == Summary(ZERO, 0)
     for key in keys:
         assert store.add(key)
     assert list(store) == sorted(keys)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import random
-from itertools import combinations
+from collections.abc import Iterable
+from itertools import combinations, repeat
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-
 from peers import EVERYTHING, HIGHEST, LOWEST, Peer, is_fencepost, reconcile, write
+
 from recon_node.recon import (
     ZERO,
     KeyRange,
@@ -71,8 +72,8 @@ def test_the_ring_trace_of_the_first_draft() -> None:
     """The ring example of CIP-124's first draft (Stream Sets Synchronization).
 
     A ring from ape round to ape is the range from ape to the end of the order. The draft does not
-    merge matching neighbours, which the CIP that replaced it does: its "doe, 0, eel, h(fox), gnu, 0,
-    hog" is therefore "doe, h(eel,fox,gnu), hog" here.
+    merge matching neighbours, which the CIP that replaced it does: its "doe, 0, eel, h(fox), gnu,
+    0, hog" is therefore "doe, h(eel,fox,gnu), hog" here.
     """
     ring = KeyRange(b"ape", HIGHEST)
     you = Peer(words("ape", "eel", "fox", "gnu"), TRACE_SETTINGS)
@@ -240,6 +241,17 @@ class TestRemoteProtocolErrors:
     def receive(self, message: Message) -> list[bytes]:
         return self.responder().receive(message)
 
+    def keep_sending(self, hashes: Iterable[Sha256a]) -> None:
+        session = self.responder()
+
+        def send_all() -> None:
+            for ahash in hashes:
+                session.receive(Message((LOWEST, HIGHEST), (ahash,)))
+                session.respond()
+
+        with pytest.raises(RemoteProtocolError, match="no progress"):
+            send_all()
+
     def test_bounds_out_of_order(self) -> None:
         with pytest.raises(RemoteProtocolError, match="out of order at bound 2"):
             self.receive(Message((LOWEST, b"b", b"a", HIGHEST), (ZERO, ZERO, ZERO)))
@@ -274,22 +286,12 @@ class TestRemoteProtocolErrors:
             session.receive(Message((b"1", HIGHEST), (ZERO,)))
 
     def test_a_mismatch_for_ever(self) -> None:
-        session = self.responder()
-        rounds = 0
-        with pytest.raises(RemoteProtocolError, match="no progress"):
-            while rounds < 1_000:
-                rounds += 1
-                session.receive(Message((LOWEST, HIGHEST), (Sha256a.of(b"%d" % rounds),)))
-                session.respond()
+        hashes = (Sha256a.of(b"%d" % n) for n in range(1_000))
+        self.keep_sending(hashes)
 
     def test_asking_for_the_same_keys_for_ever(self) -> None:
-        session = self.responder()
-        rounds = 0
-        with pytest.raises(RemoteProtocolError, match="no progress"):
-            while rounds < 1_000:
-                rounds += 1
-                session.receive(Message((LOWEST, HIGHEST), (ZERO,)))
-                session.respond()
+        hashes = repeat(ZERO, 1_000)
+        self.keep_sending(hashes)
 
     def test_listing_keys_that_cannot_be_had(self) -> None:
         session = self.responder()
