@@ -1,9 +1,11 @@
-"""DIDs whose key is in their name: did:key with Ed25519.
+"""DIDs: their syntax, and the one kind whose key can be used here, did:key with Ed25519.
 
-Source: https://w3c-ccg.github.io/did-key-spec/. `did:key:z` and, in base58, the varint 0xed and
-the 32 bytes of the public key.
+Sources: https://www.w3.org/TR/did-core/#did-syntax and
+https://w3c-ccg.github.io/did-key-spec/: a did:key is `did:key:z` and, in base58, the varint 0xed
+and the 32 bytes of the public key.
 """
 
+import re
 from functools import lru_cache
 from typing import Final
 
@@ -13,6 +15,10 @@ from recon_node.ceramic.errors import DidError
 from recon_node.ipld import IpldError, multibase, varint
 
 DID_KEY: Final = "did:key:"
+# A did:pkh or did:key is under 200 characters; this leaves room for other methods.
+MAX_DID_LENGTH: Final = 1000
+
+_SYNTAX: Final = re.compile(r"did:[a-z0-9]+:[A-Za-z0-9._:%-]+")
 _ED25519_CODEC: Final = 0xED
 _KEY_KINDS: Final = {
     0xE7: "secp256k1",
@@ -22,6 +28,11 @@ _KEY_KINDS: Final = {
     0xEC: "X25519",
     0x1205: "RSA",
 }
+
+
+def is_did(text: str) -> bool:
+    """Does `text` follow the syntax of DIDs, without a path, query or fragment?"""
+    return len(text) <= MAX_DID_LENGTH and _SYNTAX.fullmatch(text) is not None
 
 
 def ed25519_did(public_key: bytes) -> str:

@@ -8,16 +8,19 @@ new CID, out of another's.
 
 import base64
 import json
+import re
 from dataclasses import dataclass
 from typing import Any, Final
 
 from recon_node.ceramic import shape
+from recon_node.ceramic.did import is_did
 from recon_node.ceramic.errors import InvalidEventError
-from recon_node.ipld import CID, DAG_CBOR, SHA2_256, CidError
+from recon_node.ipld import CID, CidError
 
 _ENVELOPE: Final = frozenset({"payload", "signatures"})
 _SIGNATURE: Final = frozenset({"protected", "signature"})
 _NO_FIELDS: Final[frozenset[str]] = frozenset()
+_FRAGMENT: Final = re.compile(r"[\w.:%/-]{1,1000}", re.ASCII)
 _IPFS: Final = "ipfs://"
 # Real protected headers have 200 to 400 bytes.
 _MAX_PROTECTED: Final = 16 * 1024
@@ -82,9 +85,7 @@ def _payload_cid(raw: bytes) -> CID:
         cid = CID(raw)
     except CidError as error:
         raise InvalidEventError(f"the envelope's payload is not a CID: {error}") from None
-    if cid.codec != DAG_CBOR or cid.hash_code != SHA2_256:
-        raise InvalidEventError(f"the payload {cid} must be DAG-CBOR hashed with sha2-256")
-    return cid
+    return shape.block_cid(cid, "the payload")
 
 
 def _parse_protected(protected: bytes) -> dict[str, Any]:
@@ -99,6 +100,9 @@ def _parse_protected(protected: bytes) -> dict[str, Any]:
     for name in ("alg", "kid"):
         if not isinstance(header.get(name), str):
             raise InvalidEventError(f"the protected header lacks {name!r}")
+    did, hash_sign, fragment = header["kid"].partition("#")
+    if not is_did(did) or (hash_sign and not _FRAGMENT.fullmatch(fragment)):
+        raise InvalidEventError(f"the key {header['kid'][:100]!r} is not named by a DID")
     return header
 
 
@@ -119,9 +123,7 @@ def _capability(header: dict[str, Any]) -> CID | None:
         cid = CID.parse(uri.removeprefix(_IPFS))
     except CidError as error:
         raise InvalidEventError(f"the protected header's 'cap' names no CID: {error}") from None
-    if cid.codec != DAG_CBOR or cid.hash_code != SHA2_256:
-        raise InvalidEventError(f"the capability {cid} must be DAG-CBOR hashed with sha2-256")
-    return cid
+    return shape.block_cid(cid, "the capability")
 
 
 def _base64url(data: bytes) -> bytes:

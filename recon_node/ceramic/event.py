@@ -173,9 +173,12 @@ class _Reader:
         prev = shape.event_cid(event["prev"], "the time event's 'prev'")
         path = shape.of_type(event["path"], str, "the time event's 'path'")
         proof_cid = shape.of_type(event["proof"], CID, "the time event's 'proof'")
-        proof = TimeProof.from_fields(self._read(proof_cid, "the proof"))
-        check_path(proof.root, path, prev, self._read)
+        proof = TimeProof.from_fields(self._read_node(proof_cid, "the proof"))
+        check_path(proof.root, path, prev, self._read_node)
         return (prev,), proof
+
+    def _read_node(self, cid: CID, what: str) -> Any:
+        return self._read(shape.block_cid(cid, what), what)
 
     def _read(self, cid: CID, what: str) -> Any:
         """The decoded block of that CID, which the CAR must have."""

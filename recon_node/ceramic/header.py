@@ -9,13 +9,12 @@ from dataclasses import dataclass
 from typing import Any, Final, Self
 
 from recon_node.ceramic import shape
+from recon_node.ceramic.did import is_did
 from recon_node.ceramic.errors import InvalidEventError, StreamIdError
 from recon_node.ceramic.stream_id import METAMODEL, StreamId, StreamType
 from recon_node.ipld import multibase
 
 DEFAULT_SORT_KEY: Final = "model"
-# A did:pkh or did:key is under 200 characters; this leaves room for other methods.
-MAX_DID_LENGTH: Final = 1000
 
 _REQUIRED: Final = frozenset({"controllers", "model"})
 _OPTIONAL: Final = frozenset({"sep", "unique", "context", "shouldIndex"})
@@ -74,7 +73,7 @@ def _controller(value: Any) -> str:
     if len(controllers) != 1:
         raise InvalidEventError(f"a stream has exactly one controller, not {len(controllers)}")
     controller = shape.of_type(controllers[0], str, "the controller")
-    if not controller.startswith("did:") or len(controller) > MAX_DID_LENGTH:
+    if not is_did(controller):
         raise InvalidEventError(f"the controller {controller[:100]!r} is not a DID")
     return controller
 

@@ -64,6 +64,17 @@ def event_cid(value: Any, what: str) -> CID:
     return cid
 
 
+def block_cid(cid: CID, what: str) -> CID:
+    """`cid`, which must be of a DAG-CBOR block, hashed with sha2-256.
+
+    Raises:
+        InvalidEventError: it is not.
+    """
+    if cid.codec != DAG_CBOR or cid.hash_code != SHA2_256:
+        raise InvalidEventError(f"{what} {cid} must be DAG-CBOR (0x71) with sha2-256")
+    return cid
+
+
 def _kind(value: Any) -> str:
     return "missing" if value is None else _TYPE_NAMES.get(type(value), type(value).__name__)
 

@@ -9,19 +9,22 @@ Values: None, bool, int (-2^64 to 2^64 - 1), float (finite), str, bytes, list, d
 keys, and `CID` for links.
 """
 
+import re
 from typing import Any, Final
 
 import cbrrr
 
 from recon_node.ipld.cid import CID
-from recon_node.ipld.errors import DagCborError
+from recon_node.ipld.errors import CidError, DagCborError
 
 # A block of nested lists costs nothing to make, and whatever walks it recursively later (`==`,
-# `repr`, JSON) would die of it. Real data is not nested anywhere near this deep.
-MAX_DEPTH: Final = 128
+# `repr`, JSON) would die of it. Real data is not nested anywhere near this deep; other
+# implementations stop at this depth, too.
+MAX_DEPTH: Final = 256
 
 # Longer blocks are refused without a second reading, which would cost more than the first.
 MAX_EXPLAINED: Final = 16 * 1024
+MAX_EXPLANATION: Final = 300
 
 _NOT_CONTAINERS: Final = bytes(byte for byte in range(256) if byte >> 5 not in (4, 5))
 
@@ -46,6 +49,8 @@ def decode(data: bytes) -> Any:
     """
     try:
         value = cbrrr.decode_dag_cbor(data, cid_ctor=_link)
+    except CidError as error:
+        raise DagCborError(f"not strict DAG-CBOR, a link in it is broken: {error}") from None
     except (ValueError, MemoryError) as error:
         raise DagCborError(f"not strict DAG-CBOR: {_explain(data, error)}") from None
     # Every level takes a byte of its own that opens a list or map: few such bytes, no depth.
@@ -83,5 +88,13 @@ def _explain(data: bytes, error: Exception) -> str:
     except RecursionError:
         return str(error)
     except Exception as explained:  # its errors have no common base but this
-        return str(explained)
+        return _on_one_line(str(explained))
     return str(error)
+
+
+def _on_one_line(explanation: str) -> str:
+    """The reference's drawing of the bytes with arrows under them, as a sentence."""
+    lines = [line.strip(" \\") for line in explanation.splitlines()]
+    words = [line for line in lines if line and not line.startswith(("At byte #", "^"))]
+    positions = re.findall(r"At byte #(\d+)", explanation)
+    return " ".join(words)[:MAX_EXPLANATION] + (f" (at byte {positions[-1]})" if positions else "")
