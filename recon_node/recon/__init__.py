@@ -8,7 +8,8 @@ from recon_node.recon.errors import LocalProtocolError, ProtocolError, RemotePro
 from recon_node.recon.key_range import KeyRange, intersect_ranges, merge_ranges
 from recon_node.recon.key_store import KeyStore, Summary
 from recon_node.recon.messages import Message, decode_message, encode_message
-from recon_node.recon.session import DEFAULT_SETTINGS, Session, SessionSettings
+from recon_node.recon.session import Session
+from recon_node.recon.settings import DEFAULT_SETTINGS, SessionSettings
 from recon_node.recon.sha256a import ZERO, Sha256a
 
 __all__ = [

@@ -5,15 +5,15 @@ Theory of operation
 Two sides take turns in sending a message that covers the session's range. For each gap of a message
 they compare the hash in it with that of their own keys in the same gap, and answer:
 
-====================================  ==============================================================
-our keys and the peer's hash          the answer for that gap
-====================================  ==============================================================
-hashes are equal                      a match; neighbouring matches are merged into one hash
-we hold none                          0: "send me yours"
-the peer holds none (its hash is 0)   all our keys, a page of them at a time, then the hash of the
-rest we hold at most ``list_threshold``    all our keys else
-``fan_out`` parts of equal size: pivot keys with hashes between
-====================================  ==============================================================
+===================================  =========================================================
+our keys and the peer's hash         the answer for that gap
+===================================  =========================================================
+hashes are equal                     a match; neighbouring matches are merged into one hash
+we hold none                         0: "send me yours"
+the peer holds none (its hash is 0)  all our keys: a page of them, then the hash of the rest
+we hold at most ``list_threshold``   all our keys
+else                                 ``fan_out`` equal parts: pivot keys with hashes between
+===================================  =========================================================
 
 The answers for all gaps go into one message. When everything matched, the merged answer is a single
 hash for the whole range; when both sides have said that, the session is done.
@@ -29,8 +29,8 @@ since.
 A key that a peer lists is not ours until its event is here and valid. So a turn has two halves::
 
     new_keys = session.receive(message)    # the keys of the message that we do not hold
-    ...                                    # the driver gets their events and puts the keys in the
-    store session.give_up(keys)                  # those that could not be had, or were refused
+    ...                                    # the driver gets their events and stores the keys
+    session.give_up(keys)                  # those that could not be had, or were refused
     reply = session.respond()              # the answer, now that the store holds them
 
 Keys given up are left out of the store, but counted with our own in every hash of this session:
@@ -45,49 +45,18 @@ from the initiator's first key to its last) is extended to the responder's own f
 
 from __future__ import annotations
 
-from bisect import bisect_left, bisect_right, insort
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from enum import Enum, auto
 from itertools import pairwise
 
 from recon_node.ceramic import EventId
 from recon_node.recon.errors import LocalProtocolError, RemoteProtocolError
 from recon_node.recon.key_range import KeyRange, merge_ranges
-from recon_node.recon.key_store import KeyStore, Summary
-from recon_node.recon.messages import AHASH_SIZE, Message
+from recon_node.recon.key_store import KeyStore
+from recon_node.recon.messages import Message
+from recon_node.recon.reply import Reply, View
+from recon_node.recon.settings import DEFAULT_SETTINGS, SessionSettings
 from recon_node.recon.sha256a import ZERO, Sha256a
-
-
-@dataclass(frozen=True, slots=True)
-class SessionSettings:
-    """How a session splits and lists, and what bounds it. The two sides' settings may differ."""
-
-    fan_out: int = 4
-    """Parts that a differing gap is split into."""
-    list_threshold: int = 8
-    """A differing gap of at most so many keys is listed instead of split."""
-    page_keys: int = 4096
-    """Keys listed for one gap in one message at most."""
-    message_bytes: int = 1 << 20
-    """Size of a message at most: what does not fit is covered by one hash, for a later round."""
-    max_idle_rounds: int = 64
-    """Rounds in a row in which no key is told or learned, after which the peer is cut off."""
-    max_given_up: int = 1000
-    """Keys that a peer may list without being able to deliver a valid event for them."""
-
-    def __post_init__(self) -> None:
-        if self.fan_out < 2:
-            raise ValueError(f"fan_out must be at least 2, not {self.fan_out}")
-        if self.page_keys < 1 or self.list_threshold < 0:
-            raise ValueError("page_keys must be at least 1, and list_threshold not negative")
-
-
-DEFAULT_SETTINGS = SessionSettings()
-
-# Bounds of one range differ in length by their height and CID; the lower one may be a short
-# fencepost.
-_BOUND_SLACK = 64
 
 
 class _State(Enum):
@@ -111,7 +80,7 @@ class Session:
         is_fencepost: Callable[[bytes], bool],
         state: _State,
     ) -> None:
-        self._view = _View(store)
+        self._view = View(store)
         self._interests = merge_ranges(interests)
         self._settings = settings
         self._is_fencepost = is_fencepost
@@ -291,7 +260,7 @@ class Session:
 
     def _answer(self, message: Message) -> Message:
         """Answer every gap of a message (the table in the module's text)."""
-        reply = _Reply(self._view, self._first_bound(message), self._settings)
+        reply = Reply(self._view, self._first_bound(message), self._settings)
         if reply.last_bound < message.bounds[0]:
             reply.tell(message.bounds[0])
         for (lower, upper), theirs in zip(pairwise(message.bounds), message.hashes, strict=True):
@@ -307,7 +276,7 @@ class Session:
         self.key_range = answer.key_range
         return answer
 
-    def _answer_gap(self, reply: _Reply, gap: KeyRange, theirs: Sha256a) -> None:
+    def _answer_gap(self, reply: Reply, gap: KeyRange, theirs: Sha256a) -> None:
         ours = self._view.summarize(gap)
         if ours.hash == theirs:
             reply.match(gap.upper)
@@ -322,7 +291,7 @@ class Session:
                 reply.tell(pivot)
             reply.tell(gap.upper)
 
-    def _list(self, reply: _Reply, gap: KeyRange, count: int, *, peer_holds_none: bool) -> None:
+    def _list(self, reply: Reply, gap: KeyRange, count: int, *, peer_holds_none: bool) -> None:
         """List our keys of a gap, up to a page; gaps in which nobody holds a key are matches."""
         page = min(count, self._settings.page_keys, reply.room())
         self._listed += page
@@ -356,101 +325,6 @@ class Session:
             return bound
         beyond = [each.upper for each in self._interests if each.lower <= bound < each.upper]
         return (beyond and self._view.store.last(KeyRange(bound, beyond[0]))) or bound
-
-
-class _View:
-    """The store as this session sees it: with the keys that were given up counted as held."""
-
-    def __init__(self, store: KeyStore) -> None:
-        self.store = store
-        self.given_up: list[bytes] = []
-
-    def holds(self, key: bytes) -> bool:
-        if key in self.store:
-            return True
-        at = bisect_left(self.given_up, key)
-        return at < len(self.given_up) and self.given_up[at] == key
-
-    def give_up(self, key: bytes) -> None:
-        if not self.holds(key):
-            insort(self.given_up, key)
-
-    def given_up_hash(self, gap: KeyRange) -> Sha256a:
-        """Return the hash of the given-up keys in a gap, less those that have come in since."""
-        if not self.given_up:
-            return ZERO
-        start = bisect_right(self.given_up, gap.lower)
-        end = bisect_left(self.given_up, gap.upper, start)
-        missing = [key for key in self.given_up[start:end] if key not in self.store]
-        return Sha256a.of(*missing) if missing else ZERO
-
-    def summarize(self, gap: KeyRange) -> Summary:
-        """Return the hash of a gap as this session sees it, and the number of the store's keys."""
-        summary = self.store.summarize(gap)
-        missing = self.given_up_hash(gap)
-        return Summary(summary.hash + missing, summary.count) if missing else summary
-
-
-class _Reply:
-    """A message being written from its lower bound up. Matches are held back, to be merged."""
-
-    def __init__(self, view: _View, lower: bytes, settings: SessionSettings) -> None:
-        self._view = view
-        self._bounds = [lower]
-        self._hashes: list[Sha256a] = []
-        self._matched_to: bytes | None = None
-        # In reserve: one more split, and the hash of the rest.
-        in_reserve = (settings.fan_out + 3) * (len(lower) + _BOUND_SLACK + AHASH_SIZE)
-        self._budget = settings.message_bytes - in_reserve
-
-    @property
-    def last_bound(self) -> bytes:
-        """The last bound written."""
-        return self._bounds[-1]
-
-    @property
-    def reach(self) -> bytes:
-        """How far the message goes, the match held back included."""
-        return self._matched_to or self._bounds[-1]
-
-    @property
-    def is_full(self) -> bool:
-        """Whether another split may not fit: the rest is then covered by one hash.
-
-        Never before something was told, so that every message makes progress.
-        """
-        return self._budget <= 0 and bool(self._hashes)
-
-    def room(self) -> int:
-        """Return how many more keys can be listed, at least one."""
-        return max(1, self._budget // (len(self._bounds[0]) + _BOUND_SLACK + AHASH_SIZE))
-
-    def match(self, upper: bytes) -> None:
-        """Cover everything up to a bound as matching."""
-        self._matched_to = upper
-
-    def close_match(self) -> None:
-        """Write the match that is held back, so that its upper bound is told."""
-        if self._matched_to is not None:
-            upper, self._matched_to = self._matched_to, None
-            self._append(self._view.summarize(KeyRange(self._bounds[-1], upper)).hash, upper)
-
-    def tell(self, upper: bytes, ahash: Sha256a | None = None) -> None:
-        """Write a hash (by default that of our keys) up to a bound that the peer shall see."""
-        self.close_match()
-        if ahash is None:
-            ahash = self._view.summarize(KeyRange(self._bounds[-1], upper)).hash
-        self._append(ahash, upper)
-
-    def message(self) -> Message:
-        """Finish the message."""
-        self.close_match()
-        return Message(tuple(self._bounds), tuple(self._hashes))
-
-    def _append(self, ahash: Sha256a, upper: bytes) -> None:
-        self._hashes.append(ahash)
-        self._bounds.append(upper)
-        self._budget -= len(upper) + AHASH_SIZE
 
 
 def _single(key_range: KeyRange, ahash: Sha256a) -> Message:

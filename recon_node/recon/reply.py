@@ -1,0 +1,112 @@
+"""Writing a session's answer: the store as the session sees it, and the message being written."""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right, insort
+
+from recon_node.recon.key_range import KeyRange
+from recon_node.recon.key_store import KeyStore, Summary
+from recon_node.recon.messages import AHASH_SIZE, Message
+from recon_node.recon.settings import SessionSettings
+from recon_node.recon.sha256a import ZERO, Sha256a
+
+# Bounds of one range differ in length by their height and CID; the lower one may be a short
+# fencepost.
+_BOUND_SLACK = 64
+
+
+class View:
+    """The store as this session sees it: with the keys that were given up counted as held."""
+
+    def __init__(self, store: KeyStore) -> None:
+        self.store = store
+        self.given_up: list[bytes] = []
+
+    def holds(self, key: bytes) -> bool:
+        """Tell whether a key is in the store, or was given up."""
+        if key in self.store:
+            return True
+        at = bisect_left(self.given_up, key)
+        return at < len(self.given_up) and self.given_up[at] == key
+
+    def give_up(self, key: bytes) -> None:
+        """Count a key as held although it is not in the store."""
+        if not self.holds(key):
+            insort(self.given_up, key)
+
+    def given_up_hash(self, gap: KeyRange) -> Sha256a:
+        """Return the hash of the given-up keys in a gap, less those that have come in since."""
+        if not self.given_up:
+            return ZERO
+        start = bisect_right(self.given_up, gap.lower)
+        end = bisect_left(self.given_up, gap.upper, start)
+        missing = [key for key in self.given_up[start:end] if key not in self.store]
+        return Sha256a.of(*missing) if missing else ZERO
+
+    def summarize(self, gap: KeyRange) -> Summary:
+        """Return the hash of a gap as this session sees it, and the number of the store's keys."""
+        summary = self.store.summarize(gap)
+        missing = self.given_up_hash(gap)
+        return Summary(summary.hash + missing, summary.count) if missing else summary
+
+
+class Reply:
+    """A message being written from its lower bound up. Matches are held back, to be merged."""
+
+    def __init__(self, view: View, lower: bytes, settings: SessionSettings) -> None:
+        self._view = view
+        self._bounds = [lower]
+        self._hashes: list[Sha256a] = []
+        self._matched_to: bytes | None = None
+        # In reserve: one more split, and the hash of the rest.
+        in_reserve = (settings.fan_out + 3) * (len(lower) + _BOUND_SLACK + AHASH_SIZE)
+        self._budget = settings.message_bytes - in_reserve
+
+    @property
+    def last_bound(self) -> bytes:
+        """The last bound written."""
+        return self._bounds[-1]
+
+    @property
+    def reach(self) -> bytes:
+        """How far the message goes, the match held back included."""
+        return self._matched_to or self._bounds[-1]
+
+    @property
+    def is_full(self) -> bool:
+        """Whether another split may not fit: the rest is then covered by one hash.
+
+        Never before something was told, so that every message makes progress.
+        """
+        return self._budget <= 0 and bool(self._hashes)
+
+    def room(self) -> int:
+        """Return how many more keys can be listed, at least one."""
+        return max(1, self._budget // (len(self._bounds[0]) + _BOUND_SLACK + AHASH_SIZE))
+
+    def match(self, upper: bytes) -> None:
+        """Cover everything up to a bound as matching."""
+        self._matched_to = upper
+
+    def close_match(self) -> None:
+        """Write the match that is held back, so that its upper bound is told."""
+        if self._matched_to is not None:
+            upper, self._matched_to = self._matched_to, None
+            self._append(self._view.summarize(KeyRange(self._bounds[-1], upper)).hash, upper)
+
+    def tell(self, upper: bytes, ahash: Sha256a | None = None) -> None:
+        """Write a hash (by default that of our keys) up to a bound that the peer shall see."""
+        self.close_match()
+        if ahash is None:
+            ahash = self._view.summarize(KeyRange(self._bounds[-1], upper)).hash
+        self._append(ahash, upper)
+
+    def message(self) -> Message:
+        """Finish the message."""
+        self.close_match()
+        return Message(tuple(self._bounds), tuple(self._hashes))
+
+    def _append(self, ahash: Sha256a, upper: bytes) -> None:
+        self._hashes.append(ahash)
+        self._bounds.append(upper)
+        self._budget -= len(upper) + AHASH_SIZE

@@ -1,0 +1,32 @@
+"""What a session may be told: how it splits and lists, and what bounds it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class SessionSettings:
+    """How a session splits and lists, and what bounds it. The two sides' settings may differ."""
+
+    fan_out: int = 4
+    """Parts that a differing gap is split into."""
+    list_threshold: int = 8
+    """A differing gap of at most so many keys is listed instead of split."""
+    page_keys: int = 4096
+    """Keys listed for one gap in one message at most."""
+    message_bytes: int = 1 << 20
+    """Size of a message at most: what does not fit is covered by one hash, for a later round."""
+    max_idle_rounds: int = 64
+    """Rounds in a row in which no key is told or learned, after which the peer is cut off."""
+    max_given_up: int = 1000
+    """Keys that a peer may list without being able to deliver a valid event for them."""
+
+    def __post_init__(self) -> None:
+        if self.fan_out < 2:
+            raise ValueError(f"fan_out must be at least 2, not {self.fan_out}")
+        if self.page_keys < 1 or self.list_threshold < 0:
+            raise ValueError("page_keys must be at least 1, and list_threshold not negative")
+
+
+DEFAULT_SETTINGS = SessionSettings()
