@@ -1,0 +1,141 @@
+"""CARv1: what is written is read back, and nothing else is."""
+
+import hashlib
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from recon_node.ipld import (
+    CID,
+    DAG_CBOR,
+    DAG_JOSE,
+    RAW,
+    Car,
+    CarError,
+    car,
+    dag_cbor,
+    varint,
+)
+
+BLOCK = dag_cbor.encode({"hello": "world"})
+ROOT = CID.of(DAG_CBOR, BLOCK)
+HEADER = {"roots": [ROOT], "version": 1}
+IDENTITY_CID = CID(b"\x01\x55\x00\x03abc")
+
+block_sets = st.dictionaries(
+    st.builds(lambda codec, data: (codec, data), st.sampled_from([RAW, DAG_JOSE]), st.binary()),
+    st.none(),
+    min_size=1,
+    max_size=8,
+).map(lambda keys: {CID.of(codec, data): data for codec, data in keys})
+
+
+def section(data: bytes) -> bytes:
+    return varint.encode(len(data)) + data
+
+
+def with_header(header: object) -> bytes:
+    return section(dag_cbor.encode(header)) + section(ROOT + BLOCK)
+
+
+@given(block_sets, st.data())
+def test_written_and_read_back(blocks: dict[CID, bytes], draw: st.DataObject) -> None:
+    roots = tuple(draw.draw(st.lists(st.sampled_from(list(blocks)), min_size=1, max_size=3)))
+    decoded = car.decode(car.encode(roots, blocks))
+    assert decoded == Car(roots, blocks)
+    assert list(decoded.blocks) == list(blocks)
+    assert all(decoded.block(cid) == block for cid, block in blocks.items())
+
+
+@given(block_sets)
+def test_every_truncation_within_a_section_is_refused(blocks: dict[CID, bytes]) -> None:
+    data = car.encode(list(blocks)[-1:], blocks)
+    for size in range(len(data)):
+        with pytest.raises(CarError):
+            car.decode(data[:size])
+
+
+@given(block_sets, st.data())
+def test_a_changed_bit_never_passes_for_the_same(
+    blocks: dict[CID, bytes], draw: st.DataObject
+) -> None:
+    """It is refused, or names another block: the hash covers the bytes but not the codec."""
+    data = bytearray(car.encode(list(blocks)[:1], blocks))
+    header_end = len(section(dag_cbor.encode({"roots": list(blocks)[:1], "version": 1})))
+    position = draw.draw(st.integers(header_end, len(data) - 1))
+    data[position] ^= 1 << draw.draw(st.integers(0, 7))
+    try:
+        decoded = car.decode(bytes(data))
+    except CarError:
+        return
+    assert decoded.blocks.keys() != blocks.keys()
+    assert [cid.digest for cid in decoded.blocks] == [
+        hashlib.sha256(block).digest() for block in decoded.blocks.values()
+    ]
+
+
+@given(st.binary(max_size=200))
+def test_random_bytes_are_refused(data: bytes) -> None:
+    with pytest.raises(CarError):
+        car.decode(data)
+
+
+@given(st.binary(min_size=1, max_size=100))
+def test_bytes_left_over_are_refused(tail: bytes) -> None:
+    with pytest.raises(CarError):
+        car.decode(with_header(HEADER) + tail)
+
+
+@pytest.mark.parametrize(
+    ("data", "complaint"),
+    [
+        (b"", "empty"),
+        (with_header({"roots": [ROOT], "version": 2}), "version 2; only CARv1"),
+        # the fixed pragma that every CARv2 starts with
+        (bytes.fromhex("0aa16776657273696f6e02") + bytes(40), "version 2; only CARv1"),
+        (with_header({"version": 1}), "`roots` and `version` only"),
+        (with_header({"roots": [ROOT]}), "names no version"),
+        (with_header({"roots": [ROOT], "version": True}), "names no version"),
+        (with_header({"roots": [ROOT], "version": 1, "extra": 0}), "`roots` and `version` only"),
+        (with_header({"roots": ROOT, "version": 1}), "`roots` and `version` only"),
+        (with_header({"roots": [], "version": 1}), "at least one root"),
+        (with_header({"roots": [bytes(ROOT)], "version": 1}), "each by its CID"),
+        (with_header([]), "names no version"),
+        (section(b"\xff") + section(ROOT + BLOCK), "its header is not strict DAG-CBOR"),
+        (section(dag_cbor.encode(HEADER)), "is not among its blocks"),
+        (with_header(HEADER) + b"\x00", "broken CAR"),
+        (with_header(HEADER) + section(b"junk"), "broken CAR"),
+        (with_header(HEADER) + b"\x80", "end within"),
+        (with_header(HEADER) + section(ROOT + b"other bytes"), "does not match its CID"),
+        (with_header(HEADER) + section(ROOT[:20]), "end within the CID"),
+        (with_header(HEADER) + section(ROOT[:20]) + bytes(50), "shorter than its CID"),
+        (with_header(HEADER) + section(b"\x12\x20" + bytes(32) + b"x"), "CIDv0"),
+        (varint.encode(2**62) + b"x", r"claims \d+ bytes, 1 are left"),
+        (with_header(HEADER) + varint.encode(2**62) + b"x", r"claims \d+ bytes, 1 are left"),
+        (with_header(HEADER) + section(b"\x01\x71\x1b\x20" + bytes(32)), "cannot check a block"),
+    ],
+)
+def test_refusals(data: bytes, complaint: str) -> None:
+    with pytest.raises(CarError, match=complaint):
+        car.decode(data)
+
+
+def test_the_root_need_not_come_first() -> None:
+    other = CID.of(RAW, b"first")
+    data = car.encode([ROOT], {other: b"first", ROOT: BLOCK})
+    assert car.decode(data) == Car((ROOT,), {other: b"first", ROOT: BLOCK})
+
+
+def test_a_block_may_stand_there_twice() -> None:
+    assert car.decode(with_header(HEADER) + section(ROOT + BLOCK)).blocks == {ROOT: BLOCK}
+
+
+def test_an_identity_cid_brings_its_block_along() -> None:
+    bare = car.decode(car.encode([IDENTITY_CID], {}))
+    assert bare.block(IDENTITY_CID) == b"abc"
+    written = car.decode(car.encode([IDENTITY_CID], {IDENTITY_CID: b"abc"}))
+    assert written.block(IDENTITY_CID) == b"abc"
+    with pytest.raises(CarError, match="does not match"):
+        car.decode(car.encode([IDENTITY_CID], {IDENTITY_CID: b"abd"}))
+    assert bare.block(ROOT) is None

@@ -1,0 +1,161 @@
+"""CIDs against the `multiformats` package."""
+
+import hashlib
+import pickle
+
+import multiformats
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from recon_node.ipld import (
+    CID,
+    DAG_CBOR,
+    DAG_JOSE,
+    IDENTITY,
+    MAX_DIGEST,
+    RAW,
+    SHA2_256,
+    CidError,
+    IpldError,
+    read_cid,
+    varint,
+)
+
+CODECS = {"dag-cbor": DAG_CBOR, "dag-jose": DAG_JOSE, "raw": RAW, "dag-pb": 0x70}
+HASHES = {"sha2-256": SHA2_256, "sha2-512": 0x13, "sha3-256": 0x16, "identity": IDENTITY}
+EMPTY = CID(bytes.fromhex("01550000"))
+
+oracle_cids = st.builds(
+    lambda codec, name, block: (
+        multiformats.CID("base32", 1, codec, multiformats.multihash.digest(block, name)),
+        codec,
+        name,
+        block,
+    ),
+    st.sampled_from(sorted(CODECS)),
+    st.sampled_from(sorted(HASHES)),
+    st.binary(max_size=100),
+)
+
+
+def make(codec: int, hash_code: int, digest: bytes) -> bytes:
+    return b"\x01" + b"".join(map(varint.encode, (codec, hash_code, len(digest)))) + digest
+
+
+@given(oracle_cids)
+def test_agrees_with_the_oracle(made: tuple[multiformats.CID, str, str, bytes]) -> None:
+    oracle, codec, name, block = made
+    cid = CID(bytes(oracle))
+    assert str(cid) == str(oracle)
+    assert cid.codec == CODECS[codec]
+    assert cid.hash_code == HASHES[name]
+    assert cid.digest == oracle.raw_digest
+    assert cid.matches(block)
+    assert not cid.matches(block + b"!")
+    for base in ("base32", "base36", "base58btc", "base64url", "base16"):
+        assert CID.parse(oracle.encode(base)) == cid
+
+
+@given(st.sampled_from(sorted(CODECS)), st.binary(max_size=100))
+def test_of_hashes_with_sha2_256(codec: str, block: bytes) -> None:
+    cid = CID.of(CODECS[codec], block)
+    assert bytes(cid) == bytes(
+        multiformats.CID("base32", 1, codec, multiformats.multihash.digest(block, "sha2-256"))
+    )
+    assert cid.digest == hashlib.sha256(block).digest()
+
+
+@given(oracle_cids, st.binary(max_size=5), st.binary(max_size=5))
+def test_delimits_itself(
+    made: tuple[multiformats.CID, str, str, bytes], before: bytes, after: bytes
+) -> None:
+    raw = bytes(made[0])
+    assert read_cid(before + raw + after, len(before)) == (CID(raw), len(before) + len(raw))
+    if after:
+        with pytest.raises(CidError, match="too many"):
+            CID(raw + after)
+
+
+@given(oracle_cids)
+def test_every_truncation_is_refused(made: tuple[multiformats.CID, str, str, bytes]) -> None:
+    raw = bytes(made[0])
+    for size in range(len(raw)):
+        with pytest.raises(CidError):
+            CID(raw[:size])
+        with pytest.raises(CidError):
+            read_cid(raw[:size])
+
+
+@given(st.binary(max_size=60))
+def test_any_bytes_are_a_cid_or_refused(data: bytes) -> None:
+    try:
+        cid, end = read_cid(data)
+    except CidError:
+        with pytest.raises(CidError):
+            CID(data)
+    else:
+        assert cid == data[:end]
+        assert CID(bytes(cid)) == cid
+
+
+@given(st.text(max_size=60))
+def test_any_text_is_a_cid_or_refused(text: str) -> None:
+    try:
+        cid = CID.parse(text)
+    except CidError:
+        return
+    assert CID.parse(str(cid)) == cid
+
+
+def test_the_empty_identity_cid_is_a_cid() -> None:
+    assert (EMPTY.codec, EMPTY.hash_code, EMPTY.digest) == (RAW, IDENTITY, b"")
+    assert EMPTY.matches(b"")
+    assert str(EMPTY) == "bafkqaaa"
+    assert read_cid(b"\x01\x55\x00\x00\x01") == (EMPTY, 4)
+
+
+@pytest.mark.parametrize(
+    ("raw", "complaint"),
+    [
+        (b"", "end within"),
+        (bytes.fromhex("1220") + bytes(32), "CIDv0"),
+        (b"\x02" + make(DAG_CBOR, SHA2_256, bytes(32))[1:], "version is 2"),
+        (b"\x00" + make(DAG_CBOR, SHA2_256, bytes(32))[1:], "version is 0"),
+        (make(DAG_CBOR, SHA2_256, bytes(31)), "makes 32"),
+        (make(DAG_CBOR, SHA2_256, bytes(33)), "makes 32"),
+        (make(RAW, IDENTITY, bytes(MAX_DIGEST + 1)), "the limit is 128"),
+        (b"\x01\x71\x00" + varint.encode(2**62), "the limit is 128"),
+        (b"\x01\x71\x12\xa0\x00" + bytes(32), "shortest form"),
+        (b"\x01\xf1\x00\x12\x20" + bytes(32), "shortest form"),
+    ],
+)
+def test_refusals(raw: bytes, complaint: str) -> None:
+    with pytest.raises(CidError, match=complaint):
+        CID(raw)
+    with pytest.raises(CidError, match=complaint):
+        read_cid(b"\xff" + raw, 1)
+
+
+def test_cidv0_text_is_refused_by_name() -> None:
+    with pytest.raises(CidError, match="CIDv0"):
+        CID.parse("QmdfTbBqBPQ7VNxZEYEj14VmRuZBkqFbiwReogJgS1zR1n")
+    with pytest.raises(CidError, match="CIDv0"):
+        CID.parse("zQmdfTbBqBPQ7VNxZEYEj14VmRuZBkqFbiwReogJgS1zR1n")
+
+
+def test_a_block_cannot_be_checked_by_an_unknown_hash() -> None:
+    with pytest.raises(CidError, match="0x1b"):
+        CID(make(DAG_CBOR, 0x1B, bytes(32))).matches(b"")
+
+
+def test_is_its_bytes() -> None:
+    cid = CID.of(DAG_CBOR, b"block")
+    assert cid == bytes(cid)
+    assert {bytes(cid): "found"}[cid] == "found"
+    assert sorted([CID.of(RAW, b""), cid]) == [CID.of(RAW, b""), cid]
+    assert type(bytes(cid)) is bytes
+    assert f"{cid}" == str(cid) == "b" + repr(cid).removeprefix("CID(b").removesuffix(")")
+    copy = pickle.loads(pickle.dumps(cid))
+    assert (type(copy), copy) == (CID, cid)
+    assert issubclass(CidError, IpldError)

@@ -1,0 +1,90 @@
+"""Multibase: what is done by hand agrees with the `multiformats` package, and is as strict."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from multiformats import multibase as oracle
+
+from recon_node.ipld import MultibaseError, multibase
+
+OWN_BASES = ["base64", "base64url", "base32", "base36", "base58btc"]
+OTHER_BASES = ["base16", "base64pad", "base32upper", "base32hex", "base8", "base10"]
+
+
+@pytest.mark.parametrize("base", OWN_BASES + OTHER_BASES)
+@given(data=st.binary(max_size=80))
+def test_written_as_the_oracle_writes_and_read_back(base: str, data: bytes) -> None:
+    text = multibase.encode(data, base)
+    assert text == oracle.encode(data, base)
+    assert multibase.decode(text) == data
+
+
+@pytest.mark.parametrize("base", OWN_BASES)
+@given(body=st.text("0123456789abcdefghzABXYZ+/-_=. \n", max_size=12))
+def test_any_text_means_what_the_oracle_says_or_is_refused(base: str, body: str) -> None:
+    """The oracle also takes needless padding and wrong case; here a value has one text only."""
+    text = multibase.encode(b"", base) + body
+    try:
+        expected = oracle.decode(text)
+    except ValueError:
+        expected = None
+    if expected is not None and oracle.encode(expected, base) == text:
+        assert multibase.decode(text) == expected
+    else:
+        with pytest.raises(MultibaseError):
+            multibase.decode(text)
+
+
+@given(st.text(max_size=40))
+def test_any_text_at_all_decodes_or_is_refused(text: str) -> None:
+    try:
+        data = multibase.decode(text)
+    except MultibaseError:
+        return
+    assert isinstance(data, bytes)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "?abc",  # no such base
+        "mYWJ",  # the last character's unused bits are not zero
+        "mYWJj\n",
+        "mYW Jj",
+        "mYWI=",  # "m" has no padding
+        "m\N{LATIN SMALL LETTER E WITH ACUTE}",
+        "uab+/",
+        "bMFRGG",  # upper case is another base
+        "bmfrg1",
+        "k-1",
+        "k1_0",
+        "k 1",
+        "zO0Il",
+        "z\N{FULLWIDTH DIGIT ONE}",
+    ],
+)
+def test_refusals(text: str) -> None:
+    with pytest.raises(MultibaseError):
+        multibase.decode(text)
+
+
+def test_texts_that_would_take_quadratic_time_are_refused_at_once() -> None:
+    for code in "kz9":
+        with pytest.raises(MultibaseError, match="too many"):
+            multibase.decode(code + "1" * 1_000_000)
+    with pytest.raises(MultibaseError, match="too many"):
+        multibase.encode(bytes(1_000_000), "base36")
+    with pytest.raises(MultibaseError, match="base99"):
+        multibase.encode(b"", "base99")
+
+
+def test_a_megabyte_of_base64() -> None:
+    data = bytes(range(256)) * 4096
+    assert multibase.decode(multibase.encode(data)) == data
+
+
+def test_an_error_shows_only_the_start_of_a_long_text() -> None:
+    with pytest.raises(MultibaseError) as caught:
+        multibase.decode("m" + "!" * 100_000)
+    assert len(str(caught.value)) < 200

@@ -1,0 +1,75 @@
+"""Unsigned varints against the spec's examples and the `multiformats` package."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from multiformats import varint as oracle
+
+from recon_node.ipld import VarintError, varint
+
+NUMBERS = st.integers(0, varint.MAX_VALUE)
+
+
+@pytest.mark.parametrize(
+    ("number", "encoded"),
+    [
+        # the examples of https://github.com/multiformats/unsigned-varint
+        (1, "01"),
+        (127, "7f"),
+        (128, "8001"),
+        (255, "ff01"),
+        (300, "ac02"),
+        (16384, "808001"),
+        (0, "00"),
+        (2**63 - 1, "ffffffffffffffff7f"),
+    ],
+)
+def test_examples(number: int, encoded: str) -> None:
+    assert varint.encode(number).hex() == encoded
+    assert varint.decode(bytes.fromhex(encoded)) == (number, len(encoded) // 2)
+
+
+@given(NUMBERS, st.binary(max_size=5), st.binary(max_size=5))
+def test_read_where_it_stands_and_nothing_more(number: int, before: bytes, after: bytes) -> None:
+    encoded = varint.encode(number)
+    assert encoded == oracle.encode(number)
+    end = len(before) + len(encoded)
+    assert varint.decode(before + encoded + after, len(before)) == (number, end)
+
+
+@given(st.binary(max_size=12))
+def test_any_bytes_decode_as_the_oracle_says_or_are_refused(data: bytes) -> None:
+    try:
+        number, size, _ = oracle.decode_raw(data)
+    except ValueError:
+        with pytest.raises(VarintError):
+            varint.decode(data)
+    else:
+        assert varint.decode(data) == (number, size)
+
+
+@pytest.mark.parametrize(
+    ("encoded", "complaint"),
+    [
+        ("", "end within"),
+        ("80", "end within"),
+        ("8000", "shortest form"),
+        ("ff8000", "shortest form"),
+        ("ff" * 9 + "01", "longer than 9 bytes"),
+        ("80" * 9 + "00", "longer than 9 bytes"),
+    ],
+)
+def test_refusals(encoded: str, complaint: str) -> None:
+    with pytest.raises(VarintError, match=complaint):
+        varint.decode(bytes.fromhex(encoded))
+
+
+@pytest.mark.parametrize("number", [-1, 2**63, 2**64])
+def test_numbers_that_do_not_fit(number: int) -> None:
+    with pytest.raises(VarintError, match="2\\^63"):
+        varint.encode(number)
+
+
+def test_a_negative_offset_does_not_read_from_the_end() -> None:
+    with pytest.raises(VarintError, match="negative"):
+        varint.decode(b"\x01\x02", -1)
