@@ -1,0 +1,23 @@
+"""Floor 4, the store: the durable event log, admission and the feed.
+
+`open_store` gives the `Store` of a data directory. An event is handed in (`admit_local`,
+`admit_remote`), checked, written to the log, entered in the key store, and delivered to the feed in
+causal order. Start reading with `admission` (what is accepted), `ladder` (when it is delivered),
+`schema` (the file, and what survives what) and `writer` (how commits are grouped).
+"""
+
+from recon_node.store.errors import InvalidInterestError, StoreError
+from recon_node.store.model import FeedRow, Interest, StoreSettings, StoreStats, Verdict
+from recon_node.store.store import Store, open_store
+
+__all__ = [
+    "FeedRow",
+    "Interest",
+    "InvalidInterestError",
+    "Store",
+    "StoreError",
+    "StoreSettings",
+    "StoreStats",
+    "Verdict",
+    "open_store",
+]

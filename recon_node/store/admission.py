@@ -1,0 +1,217 @@
+"""The rules of admission, for one batch of events: no SQL, no I/O, no clock.
+
+Each event of a batch is looked at in order, as if it came alone, and sees what those before it
+changed. First alone (size, interests, CAR, its own signature), then under its EventId: a local
+event gets one, for which its history must be here; a peer's event must have the right one, as far
+as can be said yet. Then it climbs the ladder (`recon_node.store.ladder`) towards the feed.
+
+An EventId is remembered as refused only for what the event with its CID proves, never for what the
+CAR was that came with it: otherwise any peer could keep an event from us by sending garbage in its
+name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from recon_node.ceramic import EventId, EventIdError, EventKind, InvalidEventError, Network
+from recon_node.ipld import CID
+from recon_node.recon import KeyRange
+from recon_node.store.check import Checked, check
+from recon_node.store.history import History
+from recon_node.store.interests import covers
+from recon_node.store.ladder import Ladder, Marks
+from recon_node.store.model import Verdict
+from recon_node.store.records import Record, Refusal, State, Stream
+
+
+@dataclass(frozen=True, slots=True)
+class Submission:
+    """An event handed in: by a local client (no EventId), or by a peer under an EventId."""
+
+    car: bytes
+    event_id: EventId | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """What the node accepts at all."""
+
+    network: Network
+    ranges: Sequence[KeyRange]
+    """Of its interests, ascending and apart."""
+    max_event_bytes: int
+    max_waiting: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Outcome:
+    """What a submission led to: a record, new or held before, or a refusal without one."""
+
+    record: Record | None
+    new: bool = False
+    reason: str | None = None
+
+
+class Admission:
+    """One batch on its way into the log.
+
+    Args:
+        history: what is known around the batch.
+        marks: where the log stands; moved on as the batch is admitted.
+        bounds: what the node accepts at all.
+        remembered: why EventIds of the batch were refused before.
+    """
+
+    def __init__(
+        self,
+        history: History,
+        marks: Marks,
+        bounds: Bounds,
+        remembered: Mapping[EventId, str],
+    ) -> None:
+        self._history = history
+        self._marks = marks
+        self._bounds = bounds
+        self._remembered = remembered
+        self._ladder = Ladder(history, marks, bounds.network, bounds.max_waiting)
+
+    @property
+    def refused(self) -> Sequence[Record]:
+        """What was proven wrong: events of the batch, and ones that had waited for them."""
+        return self._ladder.refused
+
+    def admit(self, submissions: Sequence[Submission]) -> list[Verdict]:
+        """Admit the batch, in order."""
+        screened = [self._screen(submission) for submission in submissions]
+        events = [each.event for each in screened if isinstance(each, Checked)]
+        self._history.load(cid for event in events for cid in (event.cid, event.init, *event.prevs))
+        self._history.load_waiters(event.cid for event in events)
+        outcomes = [
+            self._place(submission.event_id, each) if isinstance(each, Checked) else each
+            for submission, each in zip(submissions, screened, strict=True)
+        ]
+        return [
+            _verdict(submission, outcome)
+            for submission, outcome in zip(submissions, outcomes, strict=True)
+        ]
+
+    def _screen(self, submission: Submission) -> Checked | _Outcome:
+        """Look at a submission alone."""
+        event_id = submission.event_id
+        if event_id is not None:
+            known = self._screen_event_id(event_id)
+            if known is not None:
+                return known
+        if len(submission.car) > self._bounds.max_event_bytes:
+            return _refused(
+                f"the CAR has {len(submission.car)} bytes; this node accepts at most "
+                f"{self._bounds.max_event_bytes}"
+            )
+        try:
+            checked = check(submission.car)
+        except InvalidEventError as error:
+            return _refused(str(error))
+        if event_id is not None and checked.event.cid != event_id.event_cid:
+            return _refused(
+                f"the EventId is that of the event {event_id.event_cid}, but the CAR holds "
+                f"{checked.event.cid}"
+            )
+        return checked
+
+    def _screen_event_id(self, event_id: EventId) -> _Outcome | None:
+        """Look at a peer's EventId alone; what it settles needs no look at the CAR."""
+        held = self._history.held(event_id)
+        if held is not None:
+            return _Outcome(held)
+        if event_id.network_id != self._bounds.network.id:
+            return _refused(
+                f"the EventId is of the network with the id {event_id.network_id}; this node is "
+                f"on {self._bounds.network.name}, {self._bounds.network.id}"
+            )
+        if not covers(self._bounds.ranges, event_id):
+            return _refused("the EventId lies outside this node's interests")
+        reason = self._remembered.get(event_id)
+        return None if reason is None else _refused(reason)
+
+    def _place(self, event_id: EventId | None, checked: Checked) -> _Outcome:
+        """Put an event under its EventId and let it climb."""
+        event = checked.event
+        if event_id is None:
+            claims = self._history.claims(event.cid)
+            if claims:
+                return _Outcome(self._history.checked(event.cid) or claims[0])
+            if checked.fault is not None:
+                return _refused(checked.fault.reason)
+            try:
+                event_id = self._event_id_of(checked)
+            except (InvalidEventError, EventIdError) as error:
+                return _refused(str(error))
+        held = self._history.held(event_id)
+        if held is not None:
+            return _Outcome(held)
+        record = self._new_record(event_id, checked)
+        self._ladder.enter(record, checked.fault or self._conflict(record))
+        return _Outcome(record, new=True)
+
+    def _event_id_of(self, checked: Checked) -> EventId:
+        """The EventId of a local event, whose history must be here."""
+        event, network = checked.event, self._bounds.network
+        if event.kind is EventKind.INIT:
+            return Stream.of(event).event_id(network, 0, event.cid)
+        stream = self._history.stream(event.init)
+        if stream is None:
+            raise InvalidEventError(
+                f"the init event {event.init} of the event's stream is not here: add it first"
+            )
+        height = 0
+        for prev in event.prevs:
+            base = self._history.checked(prev)
+            if base is None:
+                raise InvalidEventError(self._why_unchecked(prev))
+            height = max(height, base.event_id.height + 1)
+        return stream.event_id(network, height, event.cid)
+
+    def _why_unchecked(self, prev: CID) -> str:
+        if self._history.claims(prev):
+            return f"the event's prev {prev} came from a peer and waits for its own history"
+        return f"the event's prev {prev} is not here: add it first"
+
+    def _new_record(self, event_id: EventId, checked: Checked) -> Record:
+        event = checked.event
+        is_init = event.kind is EventKind.INIT
+        self._marks.row += 1
+        return Record(
+            row=self._marks.row,
+            event_id=event_id,
+            cid=event.cid,
+            init=event.cid if is_init else event.init,
+            kind=event.kind,
+            signer=checked.signer,
+            state=State.ORPHAN,
+            builds_on=() if is_init else tuple(dict.fromkeys((event.init, *event.prevs))),
+            event=event,
+        )
+
+    def _conflict(self, record: Record) -> Refusal | None:
+        """What speaks against a new record in what is known of its event already."""
+        known = self._history.checked(record.cid)
+        if known is not None:
+            return Refusal(f"the event's EventId is {known.event_id}, not {record.event_id}")
+        reason = self._history.refused.get(record.cid)
+        return None if reason is None else Refusal(reason, inherent=True)
+
+
+def _refused(reason: str) -> _Outcome:
+    return _Outcome(None, reason=reason)
+
+
+def _verdict(submission: Submission, outcome: _Outcome) -> Verdict:
+    """Say what became of a submission, as it stands at the end of the batch."""
+    record = outcome.record
+    if record is None:
+        return Verdict("refused", submission.event_id, None, outcome.reason)
+    if record.refusal is not None:
+        return Verdict("refused", record.event_id, None, record.refusal.reason)
+    return Verdict("new" if outcome.new else "known", record.event_id, record.position)

@@ -1,0 +1,229 @@
+"""How an event climbs from its arrival to the feed.
+
+    ORPHAN   --init event here, signed by the controller, EventId of that stream--> WAITING
+    WAITING  --all it builds on is wholly checked, the height is right-----------> PENDING
+    PENDING  --not a time event, all it builds on is delivered-------------------> DELIVERED
+
+One step at a time. An event that climbed may let those climb that build on it, and so on until
+nothing moves: an event is delivered as soon as its history is whole, in whichever order its parts
+came.
+
+A step that fails refuses the EventId for good. Most faults lie in the EventId (a wrong height, say)
+and leave the event free to come under the right one: what builds on it keeps waiting. Some lie in
+the event itself (*inherent*): then all that builds on it is refused, too.
+
+Limitation: this version looks nothing up on a chain. Time events are checked offline (hashes, and
+the path from the proof's root) and stay PENDING: held and handed to peers, never delivered, and
+neither is what builds on them.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from recon_node.ceramic import EventIdError, EventKind, Network, parse_event
+from recon_node.ipld import CID
+from recon_node.store.check import unauthorised
+from recon_node.store.history import History
+from recon_node.store.records import Record, Refusal, State, Stream
+
+
+@dataclass(slots=True)
+class Marks:
+    """Where the log stands; each batch moves it on."""
+
+    head: int
+    """The last feed position given."""
+    row: int
+    """The last row id given."""
+    waiting: int
+    """Records below PENDING."""
+
+
+class _FaultError(Exception):
+    """A step that failed."""
+
+    def __init__(self, reason: str, *, inherent: bool = False) -> None:
+        super().__init__(reason)
+        self.refusal = Refusal(reason, inherent)
+
+
+class Ladder:
+    """The records of one batch, and of what waits for it, on their way up.
+
+    Args:
+        history: what is known around the batch.
+        marks: where the log stands; moved on here.
+        network: of the node.
+        max_waiting: how many records may be below PENDING.
+    """
+
+    def __init__(self, history: History, marks: Marks, network: Network, max_waiting: int) -> None:
+        self._history = history
+        self._marks = marks
+        self._network = network
+        self._max_waiting = max_waiting
+        self.refused: list[Record] = []
+        """What was proven wrong, new or held before, in order."""
+
+    def enter(self, record: Record, fault: Refusal | None = None) -> None:
+        """Let a new record climb, then all that waits for it; or refuse it for `fault`."""
+        if fault is not None:
+            self._refuse(record, fault)
+        moved = self._climb(record)
+        if record.refusal is None:
+            if record.state < State.PENDING:
+                if self._marks.waiting >= self._max_waiting:
+                    record.refusal = Refusal(
+                        f"{self._marks.waiting} events wait for their history already, and this "
+                        "one would, too: offer it again when its prevs are here"
+                    )
+                    return
+                self._marks.waiting += 1
+            self._history.add(record)
+        if moved:
+            self._settle([record.cid])
+
+    def _settle(self, moved: list[CID]) -> None:
+        """Let everything climb that waits for these events, until nothing moves."""
+        while moved:
+            self._history.load_waiters(moved)
+            waiters = self._history.waiters(moved)
+            moved = []
+            for record in waiters:
+                waited = record.state < State.PENDING
+                if self._climb(record):
+                    moved.append(record.cid)
+                if waited and (record.refusal is not None or record.state >= State.PENDING):
+                    self._marks.waiting -= 1
+
+    def _climb(self, record: Record) -> bool:
+        """Climb as far as it goes; return whether what builds on the record may now move."""
+        start = record.state
+        if record.refusal is not None:
+            return record.refusal.inherent
+        try:
+            self._check_bases(record)
+            while (step := _STEPS.get(record.state)) is not None and step(self, record):
+                record.state = State(record.state + 1)
+        except _FaultError as fault:
+            self._refuse(record, fault.refusal)
+            return fault.refusal.inherent
+        return record.state > start and record.state >= State.PENDING
+
+    def _refuse(self, record: Record, refusal: Refusal) -> None:
+        record.refusal = refusal
+        self._history.remove(record)
+        if refusal.inherent:
+            self._history.refused[record.cid] = refusal.reason
+        self.refused.append(record)
+
+    # The steps: True when the record may stand on the next state, False when it must wait.
+
+    def _meet_stream(self, record: Record) -> bool:
+        """ORPHAN to WAITING."""
+        height = record.event_id.height
+        if (height == 0) is not (record.kind is EventKind.INIT):
+            raise _FaultError(
+                f"its EventId has the height {height}: 0 is the init event's, and only its"
+            )
+        stream = self._stream_of(record)
+        if stream is None:
+            self._check_orphan(record)
+            return False
+        self._check_signer(record, stream)
+        self._check_event_id(record, stream, height)
+        self._history.add_stream(stream)
+        return True
+
+    def _meet_history(self, record: Record) -> bool:
+        """WAITING to PENDING."""
+        height = 0
+        whole = True
+        for cid in record.builds_on:
+            base = self._history.checked(cid)
+            if base is None:
+                whole = False
+            else:
+                height = max(height, base.event_id.height + 1)
+        if whole and record.event_id.height != height:
+            raise _FaultError(f"its EventId has the height {record.event_id.height}, not {height}")
+        return whole
+
+    def _deliver(self, record: Record) -> bool:
+        """PENDING to DELIVERED: the record takes its place in the feed."""
+        if record.kind is EventKind.TIME:
+            return False
+        for cid in record.builds_on:
+            base = self._history.checked(cid)
+            if base is None or base.state is not State.DELIVERED:
+                return False
+        self._marks.head += 1
+        record.position = self._marks.head
+        return True
+
+    # The checks of the steps.
+
+    def _stream_of(self, record: Record) -> Stream | None:
+        if record.kind is not EventKind.INIT:
+            return self._history.stream(record.init)
+        assert record.event is not None, "an init event waits for nothing"
+        return Stream.of(record.event)
+
+    def _check_orphan(self, record: Record) -> None:
+        """Hold an event to what its EventId claims, as far as it can be said without its stream."""
+        if record.event_id.stream != record.init[-4:]:
+            raise _FaultError(f"its EventId is of another stream than its init event {record.init}")
+        if record.kind is EventKind.TIME:
+            return
+        signer = record.signer or ""
+        if hashlib.sha256(signer.encode()).digest()[-8:] != record.event_id.controller:
+            raise _FaultError(
+                f"its EventId is of another controller than its signer {signer or '(none)'}"
+            )
+
+    def _check_signer(self, record: Record, stream: Stream) -> None:
+        # Its signature was checked against its signer's key before it came here.
+        if record.kind is EventKind.TIME or record.signer == stream.controller:
+            return
+        event = record.event or parse_event(self._history.car(record))
+        fault = unauthorised(event, stream.controller)
+        if fault is not None:
+            raise _FaultError(fault.reason, inherent=fault.inherent)
+
+    def _check_event_id(self, record: Record, stream: Stream, height: int) -> None:
+        try:
+            right = stream.event_id(self._network, height, record.cid)
+        except EventIdError as error:
+            raise _FaultError(str(error)) from None
+        if right != record.event_id:
+            raise _FaultError(
+                f"its EventId is {record.event_id}; by the stream's sort value and controller it "
+                f"would be {right}"
+            )
+
+    def _check_bases(self, record: Record) -> None:
+        """Refuse an event for what one of those that it builds on is."""
+        for cid in record.builds_on:
+            reason = self._history.refused.get(cid)
+            if reason is not None:
+                raise _FaultError(_inherited(cid, reason), inherent=True)
+            claims = self._history.claims(cid)
+            if claims and claims[0].init != record.init:
+                raise _FaultError(f"it builds on {cid}, which is of another stream", inherent=True)
+
+
+def _inherited(cid: CID, reason: str) -> str:
+    """The reason for refusing what builds on `cid`; it does not grow along a chain of events."""
+    if reason.startswith("it builds on "):
+        return reason
+    return f"it builds on {cid}, which was refused: {reason}"
+
+
+_STEPS: dict[State, Callable[[Ladder, Record], bool]] = {
+    State.ORPHAN: Ladder._meet_stream,
+    State.WAITING: Ladder._meet_history,
+    State.PENDING: Ladder._deliver,
+}

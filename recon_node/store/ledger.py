@@ -1,0 +1,175 @@
+"""The log in SQL: what admission asks of it, and how a batch's changes are written.
+
+Questions are asked for many events in one statement. Nothing here begins or ends a transaction.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+from recon_node.ceramic import EventId, EventKind
+from recon_node.ipld import CID
+from recon_node.store.records import Record, State, Stream
+
+_CHUNK = 500
+_MAX_REASON = 500
+_RECORD = "SELECT id, event_id, cid, init_cid, kind, signer, state, position FROM events"
+
+
+class Ledger:
+    """Reads and writes of the writer's connection; a `history.Source`."""
+
+    def __init__(self, connection: sqlite3.Connection) -> None:
+        self._connection = connection
+
+    # What admission asks.
+
+    def records_by_event_id(self, event_ids: Sequence[EventId]) -> list[Record]:
+        """The records held under these EventIds."""
+        return self._records(f"{_RECORD} WHERE event_id IN (?)", event_ids)
+
+    def records_by_cid(self, cids: Sequence[CID]) -> list[Record]:
+        """The records of these events."""
+        return self._records(f"{_RECORD} WHERE cid IN (?)", cids)
+
+    def waiters(self, cids: Sequence[CID]) -> list[Record]:
+        """The undelivered records that build on one of these events, in order of arrival."""
+        rows = self._rows("SELECT DISTINCT event FROM waits WHERE cid IN (?)", cids)
+        waiting = sorted({row for (row,) in rows})
+        return self._records(f"{_RECORD} WHERE id IN (?) ORDER BY id", waiting)
+
+    def streams(self, init_cids: Sequence[CID]) -> list[Stream]:
+        """The streams of these init events."""
+        sql = "SELECT init_cid, controller, sep_key, sep_value FROM streams WHERE init_cid IN (?)"
+        return [Stream(CID(row[0]), *row[1:]) for row in self._rows(sql, init_cids)]
+
+    def refused_event_ids(self, event_ids: Sequence[EventId]) -> dict[EventId, str]:
+        """Those of the EventIds that are remembered as refused, and why."""
+        sql = "SELECT event_id, reason FROM refused WHERE event_id IN (?)"
+        return {EventId(raw): reason for raw, reason in self._rows(sql, event_ids)}
+
+    def refused_events(self, cids: Sequence[CID]) -> dict[CID, str]:
+        """Those of the events that are remembered as wrong under any EventId, and why."""
+        sql = "SELECT cid, reason FROM refused WHERE inherent AND cid IN (?)"
+        return {CID(raw): reason for raw, reason in self._rows(sql, cids)}
+
+    def car(self, row: int) -> bytes:
+        """The CAR of a record."""
+        car: bytes = self._connection.execute(
+            "SELECT car FROM cars WHERE id = ?", (row,)
+        ).fetchone()[0]
+        return car
+
+    # How a batch is written.
+
+    def insert(self, records: Sequence[Record]) -> None:
+        """Write records that are new."""
+        self._connection.executemany(
+            "INSERT INTO events (id, event_id, cid, init_cid, kind, signer, state, position) "
+            "VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
+            (
+                (r.row, r.event_id, r.cid, r.init, r.kind.value, r.signer, r.state, r.position)
+                for r in records
+            ),
+        )
+        self._connection.executemany(
+            "INSERT INTO cars (id, car) VALUES (?, ?)",
+            ((r.row, r.event.car) for r in records if r.event is not None),
+        )
+        self._connection.executemany(
+            "INSERT INTO waits (event, cid) VALUES (?, ?)",
+            (
+                (r.row, cid)
+                for r in records
+                if r.state is not State.DELIVERED
+                for cid in r.builds_on
+            ),
+        )
+        self._connection.executemany(
+            "INSERT INTO streams (init_cid, controller, sep_key, sep_value) VALUES (?, ?, ?, ?)",
+            (
+                (s.init, s.controller, s.sep_key, s.sep_value)
+                for s in (
+                    Stream.of(r.event)
+                    for r in records
+                    if r.kind is EventKind.INIT and r.event is not None
+                )
+            ),
+        )
+
+    def update(self, records: Sequence[Record]) -> None:
+        """Write the new states of records that were there."""
+        self._connection.executemany(
+            "UPDATE events SET state = ?, position = ? WHERE id = ?",
+            ((r.state, r.position, r.row) for r in records),
+        )
+        self._forget_waits(r for r in records if r.state is State.DELIVERED)
+
+    def delete(self, records: Sequence[Record]) -> None:
+        """Take out records that were there."""
+        for table in ("events", "cars"):
+            self._connection.executemany(
+                f"DELETE FROM {table} WHERE id = ?", ((r.row,) for r in records)
+            )
+        self._forget_waits(records)
+
+    def remember_refused(self, records: Sequence[Record], limit: int) -> None:
+        """Remember EventIds as refused, and forget the oldest beyond `limit`."""
+        self._connection.executemany(
+            "INSERT OR IGNORE INTO refused (event_id, cid, inherent, reason) VALUES (?, ?, ?, ?)",
+            (
+                (r.event_id, r.cid, r.refusal.inherent, r.refusal.reason[:_MAX_REASON])
+                for r in records
+                if r.refusal is not None
+            ),
+        )
+        self._connection.execute(
+            "DELETE FROM refused WHERE id <= (SELECT max(id) FROM refused) - ?", (limit,)
+        )
+
+    def _forget_waits(self, records: Iterable[Record]) -> None:
+        self._connection.executemany(
+            "DELETE FROM waits WHERE event = ?", ((r.row,) for r in records)
+        )
+
+    def _records(self, sql: str, values: Sequence[object]) -> list[Record]:
+        rows = list(self._rows(sql, values))
+        undelivered = [row[0] for row in rows if row[6] != State.DELIVERED]
+        builds_on: defaultdict[int, list[CID]] = defaultdict(list)
+        waits = "SELECT event, cid FROM waits WHERE event IN (?)"
+        for row, cid in self._rows(waits, undelivered):
+            builds_on[row].append(CID(cid))
+        return [_record(row, tuple(builds_on.get(row[0], ()))) for row in rows]
+
+    def _rows(self, sql: str, values: Sequence[object]) -> Iterator[tuple[Any, ...]]:
+        """The rows of a statement whose `(?)` takes any number of values."""
+        return select_in(self._connection, sql, values)
+
+
+def select_in(
+    connection: sqlite3.Connection, sql: str, values: Sequence[object]
+) -> Iterator[tuple[Any, ...]]:
+    """Run a statement whose `(?)` stands for a list of values; long lists go in pieces."""
+    for start in range(0, len(values), _CHUNK):
+        chunk = values[start : start + _CHUNK]
+        marks = ", ".join("?" * len(chunk))
+        yield from connection.execute(sql.replace("(?)", f"({marks})"), chunk)
+
+
+def _record(row: tuple[Any, ...], builds_on: tuple[CID, ...]) -> Record:
+    row_id, event_id, cid, init, kind, signer, state, position = row
+    return Record(
+        row=row_id,
+        event_id=EventId(event_id),
+        cid=CID(cid),
+        init=CID(init),
+        kind=EventKind(kind),
+        signer=signer,
+        state=State(state),
+        builds_on=builds_on,
+        position=position,
+        logged_state=State(state),
+    )

@@ -1,0 +1,194 @@
+"""The event log as its writer sees it: one connection, one transaction a batch.
+
+Synchronous; one thread at a time. Within a transaction nothing in memory changes but the working
+set of the batch: a batch that fails leaves the log and this object as they were.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from recon_node.ceramic import EventId, Network, StreamId
+from recon_node.recon import KeyRange, KeyStore
+from recon_node.store import schema
+from recon_node.store.admission import Admission, Bounds, Submission
+from recon_node.store.history import History
+from recon_node.store.ladder import Marks
+from recon_node.store.ledger import Ledger
+from recon_node.store.model import Interest, StoreSettings, Verdict
+from recon_node.store.records import State
+
+# Raise it when events that were refused may now be accepted (a new kind of signature, say): what
+# was remembered as refused under other rules is forgotten when the log is opened.
+RULES = 1
+
+
+@dataclass(frozen=True, slots=True)
+class BatchResult:
+    """What a committed batch changed."""
+
+    verdicts: list[Verdict]
+    added: list[EventId]
+    """Keys that are new."""
+    removed: list[EventId]
+    """Keys that had waited and turned out wrong."""
+    refused: list[EventId]
+    """EventIds that are remembered as refused from now on, `removed` among them."""
+    marks: Marks
+
+
+class EventLog:
+    """The log, open for writing. The caller holds the directory's lock.
+
+    Raises:
+        StoreError: it cannot be opened, see `recon_node.store.schema`.
+    """
+
+    def __init__(self, data_dir: Path, network: Network, settings: StoreSettings) -> None:
+        self.path = data_dir / schema.FILE_NAME
+        self._network = network
+        self._settings = settings
+        self._connection = schema.open_database(data_dir, network, settings.synchronous)
+        self._ledger = Ledger(self._connection)
+        with schema.told_to_people(self.path):
+            try:
+                self._forget_outdated_refusals()
+                self.marks = self._read_marks()
+                self.epoch = schema.read_meta(self._connection, "epoch") or ""
+            except BaseException:
+                self._connection.close()
+                raise
+
+    def load_keys(self) -> KeyStore:
+        """A key store of all EventIds held."""
+        keys = KeyStore()
+        with schema.told_to_people(self.path):
+            rows = self._connection.execute("SELECT event_id FROM events ORDER BY event_id")
+            keys.load(event_id for (event_id,) in rows)
+        return keys
+
+    def load_refused(self) -> list[EventId]:
+        """The EventIds that are remembered as refused, oldest first."""
+        with schema.told_to_people(self.path):
+            rows = self._connection.execute("SELECT event_id FROM refused ORDER BY id")
+            return [EventId(event_id) for (event_id,) in rows]
+
+    def load_interests(self) -> list[Interest]:
+        """The interests, in the order in which they were added."""
+        with schema.told_to_people(self.path):
+            rows = self._connection.execute(
+                "SELECT sort_key, sort_value, controller, stream_id FROM interests ORDER BY id"
+            )
+            return [
+                Interest(key, value, controller, None if stream is None else StreamId.parse(stream))
+                for key, value, controller, stream in rows
+            ]
+
+    def add_interest(self, interest: Interest) -> bool:
+        """Keep an interest; False when it is there already.
+
+        Raises:
+            StoreError: the disk did not take it.
+        """
+        stream = None if interest.stream_id is None else str(interest.stream_id)
+        row = (interest.sort_key, interest.sort_value, interest.controller, stream)
+        with self._transaction():
+            added = self._connection.execute(
+                "INSERT INTO interests (sort_key, sort_value, controller, stream_id) "
+                "SELECT ?1, ?2, ?3, ?4 WHERE NOT EXISTS (SELECT 1 FROM interests WHERE "
+                "(sort_key, sort_value) = (?1, ?2) AND controller IS ?3 AND stream_id IS ?4)",
+                row,
+            )
+        return added.rowcount == 1
+
+    def admit(self, batch: Sequence[Submission], ranges: Sequence[KeyRange]) -> BatchResult:
+        """Admit a batch in one transaction; peers' events must lie in `ranges`.
+
+        Raises:
+            StoreError: the disk did not take it; nothing of the batch is in the log.
+        """
+        marks = replace(self.marks)
+        bounds = Bounds(
+            self._network, ranges, self._settings.max_event_bytes, self._settings.max_waiting
+        )
+        with self._transaction():
+            history = History(self._ledger)
+            event_ids = [each.event_id for each in batch if each.event_id is not None]
+            history.load_event_ids(event_ids)
+            remembered = self._ledger.refused_event_ids(event_ids)
+            admission = Admission(history, marks, bounds, remembered)
+            verdicts = admission.admit(batch)
+            result = self._write(verdicts, history, admission, marks)
+        self.marks = marks
+        return result
+
+    def close(self) -> None:
+        """Bring the write-ahead log into the file and close it.
+
+        Raises:
+            StoreError: the disk failed; what was committed is still in the write-ahead log.
+        """
+        with schema.told_to_people(self.path):
+            try:
+                self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+            finally:
+                self._connection.close()
+
+    def _write(
+        self, verdicts: list[Verdict], history: History, admission: Admission, marks: Marks
+    ) -> BatchResult:
+        held = history.touched.values()
+        refused = admission.refused
+        added = [r for r in held if r.logged_state is None and r.refusal is None]
+        moved = [r for r in held if r.logged_state not in (None, r.state) and r.refusal is None]
+        removed = [r for r in held if r.logged_state is not None and r.refusal is not None]
+        self._ledger.insert(added)
+        self._ledger.update(moved)
+        self._ledger.delete(removed)
+        if refused:
+            self._ledger.remember_refused(refused, self._settings.max_refused)
+        return BatchResult(
+            verdicts=verdicts,
+            added=[r.event_id for r in added],
+            removed=[r.event_id for r in removed],
+            refused=[r.event_id for r in refused],
+            marks=marks,
+        )
+
+    @contextmanager
+    def _transaction(self) -> Iterator[None]:
+        """Commit what is done inside, or nothing of it."""
+        with schema.told_to_people(self.path):
+            self._connection.execute("BEGIN IMMEDIATE")
+            try:
+                yield
+                self._connection.execute("COMMIT")
+            except BaseException:
+                self._roll_back()
+                raise
+
+    def _roll_back(self) -> None:
+        if self._connection.in_transaction:  # some errors have ended it already
+            self._connection.execute("ROLLBACK")
+
+    def _read_marks(self) -> Marks:
+        head, row = self._connection.execute(
+            "SELECT (SELECT ifnull(max(position), 0) FROM events WHERE position IS NOT NULL), "
+            "(SELECT ifnull(max(id), 0) FROM events)"
+        ).fetchone()
+        (waiting,) = self._connection.execute(
+            "SELECT count(*) FROM events WHERE position IS NULL AND state < ?", (State.PENDING,)
+        ).fetchone()
+        return Marks(head=head, row=row, waiting=waiting)
+
+    def _forget_outdated_refusals(self) -> None:
+        if schema.read_meta(self._connection, "rules") == str(RULES):
+            return
+        with self._transaction():
+            self._connection.execute("DELETE FROM refused")
+            self._connection.execute(
+                "INSERT OR REPLACE INTO meta (name, value) VALUES ('rules', ?)", (str(RULES),)
+            )

@@ -1,0 +1,118 @@
+"""What the store takes and gives: plain values, no behaviour."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from recon_node.ceramic import MAX_CAR_SIZE, EventId, EventKind, StreamId
+from recon_node.ipld import CID
+from recon_node.store.errors import InvalidInterestError
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What became of one event that was handed in.
+
+    "new" and "known" are given only after the commit: the event survives a crash. "known" may
+    come without a look at the CAR, when that EventId is already held. "refused" left no trace in
+    the log of events; `reason` says why, for people.
+    """
+
+    status: Literal["new", "known", "refused"]
+    event_id: EventId | None
+    position: int | None
+    """The feed position, when the event is delivered."""
+    reason: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class FeedRow:
+    """A delivered event at its place in the feed."""
+
+    position: int
+    """Dense, from 1."""
+    event_id: EventId
+    event_cid: CID
+    stream_cid: CID
+    """The CID of the stream's init event."""
+    kind: EventKind
+    car: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Interest:
+    """A part of the network that this node wants: a sort value, a controller in it, a stream of it.
+
+    Keys sort by sort value, controller and stream, in that order (CIP-124): a stream is a range of
+    keys only together with its controller. `sort_value` is text; a StreamID is its base36 form.
+
+    Raises:
+        InvalidInterestError: no range of keys is named.
+    """
+
+    sort_key: str
+    sort_value: str
+    controller: str | None = None
+    stream_id: StreamId | None = None
+
+    def __post_init__(self) -> None:
+        if not self.sort_key:
+            raise InvalidInterestError("an interest needs a sort key, such as `model`")
+        if not self.sort_value:
+            raise InvalidInterestError(
+                f"an interest needs a sort value: which {self.sort_key} is wanted?"
+            )
+        if self.controller == "":
+            raise InvalidInterestError("the controller of an interest must be a DID, or left out")
+        if self.stream_id is not None and self.controller is None:
+            raise InvalidInterestError(
+                f"an interest in the stream {self.stream_id} must name its controller too: keys "
+                "are ordered by controller before stream, so that a stream alone is no range"
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class StoreSettings:
+    """Bounds and choices of a store. Sizes are bytes, times are seconds."""
+
+    max_event_bytes: int = MAX_CAR_SIZE
+    """A larger CAR is refused; above `MAX_CAR_SIZE` it has no effect."""
+    synchronous: Literal["full", "normal"] = "full"
+    """When a commit is on the disk itself; see `recon_node.store.schema`."""
+    max_batch_events: int = 1000
+    """A transaction takes no further callers' events once it has so many."""
+    max_batch_bytes: int = 16 * 1024 * 1024
+    """The same, by the size of their CARs."""
+    queue_size: int = 1024
+    """Most requests that wait for the writer; more callers wait to hand theirs in."""
+    readers: int = 4
+    """Most reads at once."""
+    drain_seconds: float = 3.0
+    """On closing, what was handed in before is written for so long; the rest is refused."""
+    max_waiting: int = 1_000_000
+    """Most events kept without their history; further ones from peers are refused."""
+    max_refused: int = 65_536
+    """How many refused EventIds are remembered."""
+
+
+@dataclass(frozen=True, slots=True)
+class StoreStats:
+    """What the store holds, and what it did since it was opened."""
+
+    events: int
+    """Keys held."""
+    delivered: int
+    """The feed's head."""
+    waiting: int
+    """Events of which a prev or the init event is not here, or waits itself."""
+    pending: int
+    """Time events whose anchor was not looked up, and events that build on them."""
+    admitted_total: int
+    known_total: int
+    refused_total: int
+    late_refused_total: int
+    """Waiting events that turned out wrong when their history came."""
+    batches_total: int
+    failed_batches_total: int
+    """Batches that the disk did not take."""

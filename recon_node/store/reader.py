@@ -1,0 +1,106 @@
+"""Reads beside the writer: WAL mode lets them see the latest commit and never wait for the next.
+
+A few read-only connections, each used by one thread at a time; a limiter bounds both.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import TypeVar
+
+import trio
+
+from recon_node.ceramic import EventId, EventKind
+from recon_node.ipld import CID
+from recon_node.store import schema
+from recon_node.store.errors import StoreError
+from recon_node.store.ledger import select_in
+from recon_node.store.model import FeedRow
+
+T = TypeVar("T")
+
+_LAST = 2**63 - 1  # the greatest integer that SQLite has
+
+
+class ReaderPool:
+    """Answers questions about the log, in threads.
+
+    Every method raises `StoreError` when the disk fails or the pool is closed.
+    """
+
+    def __init__(self, data_dir: Path, size: int) -> None:
+        self._data_dir = data_dir
+        self._path = data_dir / schema.FILE_NAME
+        self._limiter = trio.CapacityLimiter(size)
+        self._idle: list[sqlite3.Connection] = []
+        self._closed = False
+
+    async def car(self, cid: CID) -> bytes | None:
+        """The CAR of an event."""
+        return await self._run(partial(_car, cid))
+
+    async def cars(self, event_ids: Sequence[EventId]) -> list[bytes | None]:
+        """The CARs of some EventIds, in their order."""
+        return await self._run(partial(_cars, event_ids))
+
+    async def feed(self, after: int, limit: int, upto: int | None) -> list[FeedRow]:
+        """At most `limit` delivered events of the positions (after, upto], in order."""
+        return await self._run(partial(_feed, after, limit, upto))
+
+    async def close(self) -> None:
+        """Close what is open. Reads under way, or queued, end first."""
+        self._closed = True
+        for _ in range(int(self._limiter.total_tokens)):
+            await self._limiter.acquire_on_behalf_of(object())
+        while self._idle:
+            self._idle.pop().close()
+
+    async def _run(self, question: Callable[[sqlite3.Connection], T]) -> T:
+        if self._closed:
+            raise StoreError("the store is closed")
+        return await trio.to_thread.run_sync(self._ask, question, limiter=self._limiter)
+
+    def _ask(self, question: Callable[[sqlite3.Connection], T]) -> T:
+        with schema.told_to_people(self._path):
+            try:
+                connection = self._idle.pop()
+            except IndexError:
+                connection = schema.open_reader(self._data_dir)
+            try:
+                answer = question(connection)
+            except BaseException:
+                connection.close()  # its state is unknown; the next question opens another
+                raise
+            self._idle.append(connection)
+            return answer
+
+
+def _car(cid: CID, connection: sqlite3.Connection) -> bytes | None:
+    row = connection.execute(
+        "SELECT car FROM events JOIN cars USING (id) WHERE cid = ? LIMIT 1", (cid,)
+    ).fetchone()
+    return None if row is None else bytes(row[0])
+
+
+def _cars(event_ids: Sequence[EventId], connection: sqlite3.Connection) -> list[bytes | None]:
+    sql = "SELECT event_id, car FROM events JOIN cars USING (id) WHERE event_id IN (?)"
+    found = dict(select_in(connection, sql, event_ids))
+    return [found.get(event_id) for event_id in event_ids]
+
+
+def _feed(
+    after: int, limit: int, upto: int | None, connection: sqlite3.Connection
+) -> list[FeedRow]:
+    rows = connection.execute(
+        "SELECT position, event_id, cid, init_cid, kind, car "
+        "FROM events CROSS JOIN cars USING (id) "
+        "WHERE position > ? AND position <= ? ORDER BY position LIMIT ?",
+        (min(after, _LAST), _LAST if upto is None else min(upto, _LAST), min(limit, _LAST)),
+    )
+    return [
+        FeedRow(position, EventId(event_id), CID(cid), CID(init), EventKind(kind), car)
+        for position, event_id, cid, init, kind, car in rows
+    ]

@@ -1,0 +1,82 @@
+"""What admission works on: an EventId that is held (a record), and what its stream asks of it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import IntEnum
+
+from recon_node.ceramic import Event, EventId, EventKind, Network
+from recon_node.ipld import CID
+
+
+class State(IntEnum):
+    """How far an event has come. Each step needs the one before; none is taken back."""
+
+    ORPHAN = 0
+    """Its stream's init event is not here: signed by whoever its EventId claims, no more."""
+    WAITING = 1
+    """Signed by its stream's controller; a prev is not here or waits itself: height unchecked."""
+    PENDING = 2
+    """Wholly checked. Not delivered: a time event whose anchor was not looked up, or after one."""
+    DELIVERED = 3
+    """It has a feed position, and so has all it builds on."""
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """Why an EventId is refused."""
+
+    reason: str
+    inherent: bool = False
+    """The event itself is wrong, under whichever EventId, and so is all that builds on it."""
+
+
+@dataclass(slots=True, eq=False)
+class Record:
+    """One EventId and its event, as far as admission needs them.
+
+    Until its history is here, an event may be held under several EventIds, each the claim of some
+    peer; the history decides which one is right.
+    """
+
+    row: int
+    """Its `id` in the log."""
+    event_id: EventId
+    cid: CID
+    init: CID
+    kind: EventKind
+    signer: str | None
+    state: State
+    builds_on: tuple[CID, ...] = ()
+    """The init event and the prevs; empty for an init event, and once delivered."""
+    position: int | None = None
+    refusal: Refusal | None = None
+    event: Event | None = field(default=None, repr=False)
+    """Set while the event is new."""
+    logged_state: State | None = None
+    """Its state in the log, None while it is not there."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stream:
+    """What the init event of a stream asks of all events of the stream."""
+
+    init: CID
+    controller: str
+    sep_key: str
+    sep_value: str
+
+    @classmethod
+    def of(cls, init: Event) -> Stream:
+        """What the init event says in its header."""
+        header = init.header
+        assert header is not None, "an init event has a header"
+        return cls(init.cid, header.controller, header.sep_key, header.sep_value)
+
+    def event_id(self, network: Network, height: int, cid: CID) -> EventId:
+        """The EventId of the stream's event `cid`.
+
+        Raises:
+            EventIdError: the height or the CID cannot stand in one.
+        """
+        return EventId.build(network, self.sep_value, self.controller, self.init, height, cid)

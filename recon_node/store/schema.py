@@ -1,0 +1,260 @@
+"""The file `events.sqlite3`: its tables, how it is made, and what is checked when it is opened.
+
+**What survives what.** SQLite runs in WAL mode. A commit is in the operating system's hands before
+anyone is told of it, so that it survives the death of this process (kill -9) with any setting.
+What survives a power cut is the setting `synchronous`:
+
+- "full" (default): each commit waits for the disk. All that was acknowledged survives. Commits are
+  grouped (see `recon_node.store.writer`), so that under load one wait serves up to 1,000 events.
+- "normal": the disk is waited for only at checkpoints. A power cut takes back the latest commits;
+  the file stays sound, but feed positions that readers have seen are then given to other events,
+  and no reader can tell. For logs that can be thrown away.
+
+**Never a silent fresh start.** A new file is made under another name and renamed when it is whole.
+Hence an `events.sqlite3` that is empty, foreign or damaged is never our own unfinished work: it is
+refused with a message, and so is a missing one whose WAL is still there.
+
+**Tables.** `events` has one row for each EventId held (`state`: see `records.State`); its CAR is in
+`cars` under the same id, so that walks over events never touch CARs. `waits` has a row for each
+event that an undelivered event builds on; it finds the waiters of what has just come. `streams` has
+what later events of a stream are checked against. `refused` remembers EventIds that were proven
+wrong (`inherent`: the event itself is wrong, under whichever EventId).
+"""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Literal
+
+from recon_node.ceramic import Network
+from recon_node.store.errors import StoreError, explain
+
+FILE_NAME = "events.sqlite3"
+
+APPLICATION_ID = 0x5245434E  # "RECN": tells our files from other programs' SQLite files
+
+_BUGS = (
+    sqlite3.IntegrityError,
+    sqlite3.ProgrammingError,
+    sqlite3.InterfaceError,
+    sqlite3.DataError,
+    sqlite3.NotSupportedError,
+)
+
+# Each entry takes a file from the version of its index to the next; never edit one that was
+# released. `PRAGMA user_version` holds the version.
+MIGRATIONS: tuple[str, ...] = (
+    """
+    CREATE TABLE meta (name TEXT PRIMARY KEY, value TEXT NOT NULL) STRICT, WITHOUT ROWID;
+    CREATE TABLE events (
+        id       INTEGER PRIMARY KEY,  -- in order of arrival
+        event_id BLOB NOT NULL UNIQUE,
+        cid      BLOB NOT NULL,
+        init_cid BLOB NOT NULL,
+        kind     TEXT NOT NULL,
+        state    INTEGER NOT NULL,
+        signer   TEXT,
+        position INTEGER
+    ) STRICT;
+    CREATE INDEX events_by_cid ON events (cid);
+    CREATE UNIQUE INDEX events_by_position ON events (position) WHERE position IS NOT NULL;
+    CREATE INDEX events_undelivered ON events (state) WHERE position IS NULL;
+    CREATE TABLE cars (id INTEGER PRIMARY KEY, car BLOB NOT NULL) STRICT;
+    CREATE TABLE waits (
+        event INTEGER NOT NULL,
+        cid   BLOB NOT NULL,
+        PRIMARY KEY (event, cid)
+    ) STRICT, WITHOUT ROWID;
+    CREATE INDEX waits_by_cid ON waits (cid);
+    CREATE TABLE streams (
+        init_cid   BLOB PRIMARY KEY,
+        controller TEXT NOT NULL,
+        sep_key    TEXT NOT NULL,
+        sep_value  TEXT NOT NULL
+    ) STRICT, WITHOUT ROWID;
+    CREATE TABLE refused (
+        id       INTEGER PRIMARY KEY,  -- in order of refusal
+        event_id BLOB NOT NULL UNIQUE,
+        cid      BLOB NOT NULL,
+        inherent INTEGER NOT NULL,
+        reason   TEXT NOT NULL
+    ) STRICT;
+    CREATE INDEX refused_inherently ON refused (cid) WHERE inherent;
+    CREATE TABLE interests (
+        id         INTEGER PRIMARY KEY,
+        sort_key   TEXT NOT NULL,
+        sort_value TEXT NOT NULL,
+        controller TEXT,
+        stream_id  TEXT
+    ) STRICT;
+    """,
+)
+
+
+def open_database(
+    data_dir: Path, network: Network, synchronous: Literal["full", "normal"]
+) -> sqlite3.Connection:
+    """Open the data directory's log for writing; make it when there is none.
+
+    The caller holds the directory's lock. The connection is in autocommit mode and may be used
+    from any thread, one at a time.
+
+    Raises:
+        StoreError: see the module's text; also another network, or a newer version's file.
+    """
+    path = data_dir / FILE_NAME
+    with told_to_people(path):
+        if not path.exists():
+            _create(path, network)
+        elif path.stat().st_size == 0:
+            raise StoreError(
+                f"the event log {path} is empty, which this program never leaves behind: put a "
+                "backup in its place, or delete the file to start anew"
+            )
+        connection = _connect(path)
+        try:
+            _check_file(connection, path)
+            _configure(connection, synchronous)
+            _check_network(connection, path, network)
+            _migrate(connection)
+            _check_positions(connection, path)
+        except BaseException:
+            connection.close()
+            raise
+    return connection
+
+
+def open_reader(data_dir: Path) -> sqlite3.Connection:
+    """Open the log for reading only; the connection may be used from any thread, one at a time."""
+    path = data_dir / FILE_NAME
+    with told_to_people(path):
+        connection = sqlite3.connect(
+            f"{path.absolute().as_uri()}?mode=ro",
+            uri=True,
+            isolation_level=None,
+            check_same_thread=False,
+        )
+        connection.execute("PRAGMA cell_size_check = ON")
+    return connection
+
+
+@contextmanager
+def told_to_people(path: Path) -> Iterator[None]:
+    """Turn what SQLite and the disk complain of into `StoreError`s about the file `path`.
+
+    Misuse of SQLite (a broken constraint, say) is a bug of ours and goes through as it is.
+    """
+    try:
+        yield
+    except _BUGS:
+        raise
+    except sqlite3.Error as error:
+        raise explain(error, path) from error
+    except OSError as error:
+        raise StoreError(f"the event log {path} cannot be used: {error}") from error
+
+
+def read_meta(connection: sqlite3.Connection, name: str) -> str | None:
+    """Read a value from `meta`, None where there is none."""
+    row = connection.execute("SELECT value FROM meta WHERE name = ?", (name,)).fetchone()
+    return None if row is None else str(row[0])
+
+
+def _create(path: Path, network: Network) -> None:
+    """Make a new log beside its place and move it there when it is whole and on the disk."""
+    leftover = [path.with_name(path.name + suffix) for suffix in ("-wal", "-shm", "-journal")]
+    if leftover[0].exists():
+        raise StoreError(
+            f"the event log {path} is missing, but its write-ahead log {leftover[0]} is there: "
+            "put the missing file back, or delete the other one to start anew"
+        )
+    unfinished = path.with_name(path.name + ".new")
+    for old in (unfinished, unfinished.with_name(unfinished.name + "-journal"), *leftover):
+        old.unlink(missing_ok=True)
+    connection = sqlite3.connect(unfinished, isolation_level=None)
+    try:
+        connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
+        _migrate(connection)
+        connection.executemany(
+            "INSERT INTO meta (name, value) VALUES (?, ?)",
+            [("network_id", str(network.id)), ("epoch", str(uuid.uuid4()))],
+        )
+    finally:
+        connection.close()
+    unfinished.rename(path)
+    _sync_directory(path.parent)
+
+
+def _sync_directory(directory: Path) -> None:
+    """Make a rename in the directory survive a power cut."""
+    descriptor = os.open(directory, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _connect(path: Path) -> sqlite3.Connection:
+    return sqlite3.connect(path, isolation_level=None, check_same_thread=False, timeout=5)
+
+
+def _configure(connection: sqlite3.Connection, synchronous: Literal["full", "normal"]) -> None:
+    for pragma in (
+        "journal_mode = WAL",
+        f"synchronous = {synchronous.upper()}",
+        "trusted_schema = OFF",
+        "cell_size_check = ON",  # notice damaged pages when they are read
+        "cache_size = -65536",  # 64 MiB: EventIds and CIDs land anywhere in their indexes
+        "wal_autocheckpoint = 4096",  # 16 MiB: a page that changed often is written back once
+        "journal_size_limit = 67108864",
+    ):
+        connection.execute(f"PRAGMA {pragma}")
+
+
+def _check_file(connection: sqlite3.Connection, path: Path) -> None:
+    """Refuse files of other programs and of later versions of this one."""
+    application_id = connection.execute("PRAGMA application_id").fetchone()[0]
+    version = connection.execute("PRAGMA user_version").fetchone()[0]
+    if application_id != APPLICATION_ID or version == 0:
+        raise StoreError(
+            f"{path} is a SQLite file of another program: move it away, or choose another data "
+            "directory"
+        )
+    if version > len(MIGRATIONS):
+        raise StoreError(
+            f"the event log {path} was written by a later version of recon-node (schema "
+            f"{version}; this one knows {len(MIGRATIONS)}): run that version or a later one"
+        )
+
+
+def _check_network(connection: sqlite3.Connection, path: Path, network: Network) -> None:
+    stored = read_meta(connection, "network_id")
+    if stored != str(network.id):
+        raise StoreError(
+            f"the event log {path} holds events of the network with id {stored}, and this node is "
+            f"to run on {network.name} (id {network.id}): choose that network, or another data "
+            "directory"
+        )
+
+
+def _migrate(connection: sqlite3.Connection) -> None:
+    version = connection.execute("PRAGMA user_version").fetchone()[0]
+    for number, migration in enumerate(MIGRATIONS[version:], version + 1):
+        connection.executescript(f"BEGIN;{migration};PRAGMA user_version = {number};COMMIT")
+
+
+def _check_positions(connection: sqlite3.Connection, path: Path) -> None:
+    """Positions are dense from 1; holes mean that the file was damaged or edited."""
+    low, high, count = connection.execute(
+        "SELECT min(position), max(position), count(*) FROM events WHERE position IS NOT NULL"
+    ).fetchone()
+    if count and (low, high) != (1, count):
+        raise StoreError(
+            f"the event log {path} is damaged: {count} events have feed positions from {low} to "
+            f"{high}. Put a backup in its place, or move it away to start anew"
+        )

@@ -1,0 +1,228 @@
+"""The store: the event log, its key store and its feed, as the floors above see them."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from contextlib import ExitStack, asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import trio
+
+from recon_node.ceramic import EventId, Network
+from recon_node.ipld import CID
+from recon_node.recon import KeyRange, KeyStore
+from recon_node.store.admission import Submission
+from recon_node.store.errors import StoreError
+from recon_node.store.interests import key_ranges
+from recon_node.store.lock import directory_lock
+from recon_node.store.log import BatchResult, EventLog
+from recon_node.store.model import FeedRow, Interest, StoreSettings, StoreStats, Verdict
+from recon_node.store.reader import ReaderPool
+from recon_node.store.writer import Writer
+
+
+@dataclass(frozen=True, slots=True)
+class _Opened:
+    """What is read from the log before anyone uses it."""
+
+    log: EventLog
+    keys: KeyStore
+    refused: list[EventId]
+    interests: list[Interest]
+
+
+@asynccontextmanager
+async def open_store(
+    data_dir: Path, network: Network, *, settings: StoreSettings | None = None
+) -> AsyncIterator[Store]:
+    """Open the store of a data directory; both are made when they are not there.
+
+    On leaving, what was handed in is written (see `StoreSettings.drain_seconds`), the log is
+    closed and the directory's lock released.
+
+    Raises:
+        StoreError: the directory is in use by another process, or its log is another network's,
+            damaged, foreign, of a later version, or cannot be read. Nothing is changed then.
+    """
+    settings = settings or StoreSettings()
+    with ExitStack() as stack:
+        opened = await trio.to_thread.run_sync(_open, stack, data_dir, network, settings)
+        store = Store(opened, data_dir, network, settings)
+        failure: BaseException | None = None
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(store._writer.run)
+            try:
+                yield store
+            except BaseException as error:  # raised below: the nursery would wrap it in a group
+                failure = error
+            finally:
+                await store._close()
+        if failure is not None:
+            raise failure
+
+
+class Store:
+    """A node's events. Made by `open_store`; used from trio's thread only.
+
+    Attributes:
+        network: of all its events.
+        epoch: a UUID made with the log; feed positions mean something only together with it.
+        keys: the EventIds held. For reading: the store alone changes it.
+        head: the last feed position, 0 when the feed is empty.
+        interests: what this node wants; empty means everything of its network.
+    """
+
+    def __init__(
+        self, opened: _Opened, data_dir: Path, network: Network, settings: StoreSettings
+    ) -> None:
+        self.network = network
+        self.epoch = opened.log.epoch
+        self.keys = opened.keys
+        self.head = opened.log.marks.head
+        self.interests = tuple(opened.interests)
+        self._waiting = opened.log.marks.waiting
+        self._ranges = key_ranges(network, self.interests)
+        self._refused = dict.fromkeys(opened.refused)
+        self._max_refused = settings.max_refused
+        self._feed_moved = trio.Event()
+        self._totals = dict.fromkeys(("new", "known", "refused", "late refused", "batches"), 0)
+        self._writer = Writer(opened.log, settings, self.key_ranges, self._committed)
+        self._readers = ReaderPool(data_dir, settings.readers)
+
+    @property
+    def waiting(self) -> int:
+        """How many events wait for a prev, or for their init event."""
+        return self._waiting
+
+    @property
+    def stats(self) -> StoreStats:
+        """What the store holds now, and what it did since it was opened."""
+        return StoreStats(
+            events=len(self.keys),
+            delivered=self.head,
+            waiting=self._waiting,
+            pending=len(self.keys) - self.head - self._waiting,
+            admitted_total=self._totals["new"],
+            known_total=self._totals["known"],
+            refused_total=self._totals["refused"],
+            late_refused_total=self._totals["late refused"],
+            batches_total=self._totals["batches"],
+            failed_batches_total=self._writer.failed_batches,
+        )
+
+    async def admit_local(self, cars: Sequence[bytes]) -> list[Verdict]:
+        """Admit events of this node's own clients, in order: a CAR may build on those before it.
+
+        Refused are an event whose init event or prev is not here, and whatever is not valid.
+        Interests do not matter. Cancelling the call does not take the events back.
+
+        Raises:
+            StoreError: the disk did not take them all, or the store is closed.
+        """
+        return await self._writer.admit([Submission(car) for car in cars])
+
+    async def admit_remote(self, events: Sequence[tuple[EventId, bytes]]) -> list[Verdict]:
+        """Admit events of peers, each under the EventId that the peer has for it.
+
+        An event whose history is not here is kept, and handed to peers, but not delivered before
+        the history comes; it may turn out wrong then (`is_refused`). Cancelling the call does not
+        take the events back.
+
+        Raises:
+            StoreError: the disk did not take them all, or the store is closed.
+        """
+        return await self._writer.admit([Submission(car, event_id) for event_id, car in events])
+
+    def is_refused(self, event_id: EventId) -> bool:
+        """Tell whether the event of that EventId was seen and is known to be wrong under it.
+
+        There is no use in fetching it again. The latest `StoreSettings.max_refused` are
+        remembered, over restarts too.
+        """
+        return event_id in self._refused
+
+    async def get_event(self, cid: CID) -> bytes | None:
+        """The CAR of an event, delivered or not; None when it is not here.
+
+        Raises:
+            StoreError: the disk failed.
+        """
+        return await self._readers.car(cid)
+
+    async def get_cars(self, event_ids: Sequence[EventId]) -> list[bytes | None]:
+        """The CARs of some EventIds, in their order; None for those that are not here.
+
+        Raises:
+            StoreError: the disk failed.
+        """
+        return await self._readers.cars(event_ids)
+
+    async def read_feed(self, after: int, limit: int, upto: int | None = None) -> list[FeedRow]:
+        """At most `limit` delivered events of the positions (after, upto], in order.
+
+        Raises:
+            StoreError: the disk failed.
+        """
+        return await self._readers.feed(after, limit, upto)
+
+    async def wait_for_feed(self, after: int) -> None:
+        """Return when the feed has a position beyond `after`."""
+        while self.head <= after:
+            await self._feed_moved.wait()
+
+    async def add_interest(self, interest: Interest) -> bool:
+        """Keep an interest; False when it is there already.
+
+        The first one narrows what is accepted from peers: without any that is the whole network.
+
+        Raises:
+            StoreError: the disk did not take it, or the store is closed.
+        """
+        added = await self._writer.add_interest(interest)
+        if added:
+            self.interests = (*self.interests, interest)
+            self._ranges = key_ranges(self.network, self.interests)
+        return added
+
+    def key_ranges(self) -> list[KeyRange]:
+        """The ranges of keys of the interests, ascending and apart; else the network's."""
+        return list(self._ranges)
+
+    def _committed(self, result: BatchResult) -> None:
+        """Take over what a batch changed; on trio's thread, before its callers hear of it."""
+        for event_id in result.removed:
+            self.keys.discard(event_id)
+        for event_id in result.added:
+            self.keys.add(event_id)
+        self._refused.update(dict.fromkeys(result.refused))
+        while len(self._refused) > self._max_refused:
+            del self._refused[next(iter(self._refused))]
+        for verdict in result.verdicts:
+            self._totals[verdict.status] += 1
+        self._totals["late refused"] += len(result.removed)
+        self._totals["batches"] += 1
+        self._waiting = result.marks.waiting
+        if result.marks.head > self.head:
+            self.head = result.marks.head
+            self._feed_moved.set()
+            self._feed_moved = trio.Event()
+
+    async def _close(self) -> None:
+        with trio.CancelScope(shield=True):
+            await self._writer.close()
+            await self._readers.close()
+
+
+def _open(stack: ExitStack, data_dir: Path, network: Network, settings: StoreSettings) -> _Opened:
+    try:
+        data_dir.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise StoreError(f"the data directory {data_dir} cannot be made: {error}") from error
+    stack.enter_context(directory_lock(data_dir))
+    log = EventLog(data_dir, network, settings)
+    try:
+        return _Opened(log, log.load_keys(), log.load_refused(), log.load_interests())
+    except BaseException:
+        log.close()
+        raise

@@ -1,0 +1,208 @@
+"""Group commit: many callers, one transaction.
+
+Callers put their events into a bounded channel and wait. One task takes what has gathered there,
+up to a batch, and admits it in a worker thread, one batch at a time; while the disk takes one
+batch, the next one gathers. After the commit the task tells the store what changed, on trio's
+thread, and only then the callers.
+
+Nothing depends on a caller being there still: one that is cancelled does not hear its verdicts, and
+its events are admitted all the same. A batch that the disk does not take fails for its callers, and
+the task goes on. A batch that fails for any other reason (a bug, met by one of its events) is tried
+again an event at a time, so that no event suffers from its neighbours.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import TypeVar
+
+import structlog
+import trio
+
+from recon_node.recon import KeyRange
+from recon_node.store.admission import Submission
+from recon_node.store.errors import StoreError
+from recon_node.store.log import BatchResult, EventLog
+from recon_node.store.model import Interest, StoreSettings, Verdict
+
+T = TypeVar("T")
+
+logger = structlog.get_logger(__name__)
+
+
+@dataclass(eq=False, slots=True)
+class _Request:
+    """Events of one caller, and what became of them."""
+
+    events: Sequence[Submission]
+    verdicts: list[Verdict] = field(default_factory=list)
+    error: StoreError | None = None
+    done: trio.Event = field(default_factory=trio.Event)
+
+    @property
+    def size(self) -> int:
+        """Bytes of its CARs."""
+        return sum(len(event.car) for event in self.events)
+
+
+class Writer:
+    """The only one who writes to the log.
+
+    Args:
+        log: open; closed by the writer when it ends.
+        settings: bounds of the queue and of a batch.
+        ranges: what the node is interested in, asked before each batch.
+        committed: told of each committed batch, on trio's thread, before its callers are.
+    """
+
+    def __init__(
+        self,
+        log: EventLog,
+        settings: StoreSettings,
+        ranges: Callable[[], Sequence[KeyRange]],
+        committed: Callable[[BatchResult], None],
+    ) -> None:
+        self._log = log
+        self._settings = settings
+        self._ranges = ranges
+        self._committed = committed
+        self._send, self._receive = trio.open_memory_channel[_Request](settings.queue_size)
+        self._thread = trio.CapacityLimiter(1)
+        self._finished = trio.Event()
+        self._closing = False
+        self._give_up = False
+        self.failed_batches = 0
+
+    async def admit(self, events: Sequence[Submission]) -> list[Verdict]:
+        """Hand in events and wait for their verdicts, in order.
+
+        More events than a batch takes go in several, each a transaction of its own.
+
+        Raises:
+            StoreError: the disk did not take all of them, or the store is closed. Some may be in
+                the log: handed in again, those are "known".
+        """
+        requests = [_Request(part) for part in self._split(events)]
+        for request in requests:
+            try:
+                await self._send.send(request)
+            except (trio.ClosedResourceError, trio.BrokenResourceError):
+                raise StoreError("the store is closed") from None
+        for request in requests:
+            await request.done.wait()
+        for request in requests:
+            if request.error is not None:
+                raise request.error
+        return [verdict for request in requests for verdict in request.verdicts]
+
+    async def add_interest(self, interest: Interest) -> bool:
+        """Keep an interest; False when it is there already.
+
+        Raises:
+            StoreError: the disk did not take it, or the store is closed.
+        """
+        if self._closing:
+            raise StoreError("the store is closed")
+        return await self._in_thread(partial(self._log.add_interest, interest))
+
+    async def run(self) -> None:
+        """Write batch after batch until `close`; then close the log. Cannot be cancelled."""
+        try:
+            with trio.CancelScope(shield=True):
+                async with self._receive:
+                    async for request in self._receive:
+                        await self._write(self._gather(request))
+                await self._close_log()
+        finally:
+            self._finished.set()
+
+    async def close(self) -> None:
+        """Take nothing more, write what was handed in, and end; see `drain_seconds`."""
+        self._closing = True
+        self._send.close()
+        with trio.CancelScope(shield=True):
+            with trio.move_on_after(self._settings.drain_seconds):
+                await self._finished.wait()
+            self._give_up = True
+            await self._finished.wait()
+
+    def _split(self, events: Sequence[Submission]) -> Iterator[Sequence[Submission]]:
+        """Cut into parts that a batch takes."""
+        start = size = 0
+        for at, event in enumerate(events):
+            if at > start and (
+                at - start >= self._settings.max_batch_events
+                or size + len(event.car) > self._settings.max_batch_bytes
+            ):
+                yield events[start:at]
+                start, size = at, 0
+            size += len(event.car)
+        if start < len(events):
+            yield events[start:]
+
+    def _gather(self, first: _Request) -> list[_Request]:
+        """Take what waits in the channel, up to a batch."""
+        batch, count, size = [first], len(first.events), first.size
+        while count < self._settings.max_batch_events and size < self._settings.max_batch_bytes:
+            try:
+                request = self._receive.receive_nowait()
+            except (trio.WouldBlock, trio.EndOfChannel):
+                break
+            batch.append(request)
+            count += len(request.events)
+            size += request.size
+        return batch
+
+    async def _write(self, batch: Sequence[_Request]) -> None:
+        """Admit a batch and tell its callers."""
+        try:
+            if self._give_up:
+                raise StoreError("the store was closed before it could take the events")
+            await self._admit(batch)
+        except StoreError as error:
+            self.failed_batches += 1
+            for request in batch:
+                request.error = error
+        for request in batch:
+            request.done.set()
+
+    async def _admit(self, batch: Sequence[_Request]) -> None:
+        events = [event for request in batch for event in request.events]
+        try:
+            verdicts = await self._commit(events)
+        except StoreError:
+            raise
+        except Exception:
+            logger.exception("a batch failed; its events are tried one by one", events=len(events))
+            verdicts = [await self._admit_alone(event) for event in events]
+        for request in batch:
+            request.verdicts = verdicts[: len(request.events)]
+            del verdicts[: len(request.events)]
+
+    async def _admit_alone(self, event: Submission) -> Verdict:
+        try:
+            [verdict] = await self._commit([event])
+        except StoreError:
+            raise
+        except Exception as error:
+            logger.exception("an event could not be admitted", event_id=str(event.event_id))
+            reason = f"this node failed over the event ({error!r}); its log says where"
+            return Verdict("refused", event.event_id, None, reason)
+        return verdict
+
+    async def _commit(self, events: Sequence[Submission]) -> list[Verdict]:
+        result = await self._in_thread(partial(self._log.admit, events, self._ranges()))
+        self._committed(result)
+        return result.verdicts
+
+    async def _close_log(self) -> None:
+        try:
+            await self._in_thread(self._log.close)
+        except StoreError as error:  # all that was committed is safe: the next start finds it
+            logger.warning("the event log was not closed cleanly", reason=str(error))
+
+    async def _in_thread(self, work: Callable[[], T]) -> T:
+        """Use the log in a thread, one at a time and in the order of the calls."""
+        return await trio.to_thread.run_sync(work, limiter=self._thread)
