@@ -1,0 +1,327 @@
+"""The libp2p host of the node: TCP, Noise and Yamux only, hardened, with limits on every wait.
+
+``open_host`` yields a ``Host`` that listens; on leaving, it frees its ports and closes its
+connections side by side, within ``CLOSE_LIMIT`` seconds, cancelled or not. Peers go by their peer
+id in base58.
+"""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
+from typing import Final, cast
+
+import structlog
+import trio
+from libp2p.abc import INetConn, INetStream
+from libp2p.crypto.keys import KeyPair
+from libp2p.crypto.x25519 import create_new_key_pair
+from libp2p.custom_types import TProtocol
+from libp2p.network.config import ConnectionConfig, RetryConfig
+from libp2p.peer.id import ID
+from libp2p.peer.peerstore import PeerStore
+from libp2p.security.noise.transport import PROTOCOL_ID as NOISE
+from libp2p.security.noise.transport import Transport as NoiseTransport
+from libp2p.tools.anyio_service import TrioManager
+from libp2p.transport.tcp.tcp import TCP
+from libp2p.transport.upgrader import TransportUpgrader
+from multiaddr import Multiaddr  # type: ignore[import-untyped]
+
+from recon_node.p2p.errors import P2PError, PeerError
+from recon_node.p2p.hardening import (
+    GuardedHost,
+    GuardedMuxing,
+    GuardedSwarm,
+    GuardedYamux,
+    bound_negotiation,
+)
+from recon_node.p2p.nursery import open_service_nursery
+from recon_node.p2p.settings import P2PSettings
+from recon_node.p2p.streams import PeerStream, shielded
+
+log = structlog.get_logger(__name__)
+
+CLOSE_LIMIT: Final = 3.0
+_CLOSE_ONE_LIMIT: Final = 1.0
+_NEGOTIATION_TIMEOUT: Final = 10.0
+_ADDRESS_TTL: Final = 24 * 3600
+
+StreamHandler = Callable[[PeerStream], Awaitable[None]]
+
+
+@asynccontextmanager
+async def open_host(settings: P2PSettings, identity: KeyPair) -> AsyncIterator[Host]:
+    """Start a host that listens on the addresses of the settings.
+
+    Raises P2PError when it cannot listen on one of them.
+    """
+    libp2p_host = build_host(settings, identity)
+    swarm = cast(GuardedSwarm, libp2p_host.get_network())
+    manager = TrioManager(swarm)
+    swarm._manager = manager
+    service = trio.CancelScope(
+        shield=True
+    )  # ended by us, after the connections were closed in order
+
+    async def run_swarm() -> None:
+        with service:
+            await manager.run()
+
+    async with open_service_nursery() as nursery:
+        nursery.start_soon(run_swarm)
+        await manager.wait_started()
+        try:
+            await _listen(swarm, settings.listen)
+            yield Host(libp2p_host, swarm, settings)
+        finally:
+            await _close(libp2p_host, swarm)
+            service.cancel()
+
+
+def build_host(settings: P2PSettings, identity: KeyPair) -> _IdentifyingHost:
+    """Put the hardened parts together: no plaintext, no other muxer, no resource manager."""
+    bound_negotiation()
+    noise = NoiseTransport(identity, noise_privkey=create_new_key_pair().private_key)
+    upgrader = TransportUpgrader({NOISE: noise}, {})
+    upgrader.muxer_multistream = GuardedMuxing(settings.connection)
+    peer_id = ID.from_pubkey(identity.public_key)
+    peerstore = PeerStore()
+    peerstore.add_key_pair(peer_id, identity)
+    swarm = GuardedSwarm(
+        peer_id,
+        peerstore,
+        upgrader,
+        [TCP()],
+        RetryConfig(max_retries=0),
+        ConnectionConfig(
+            max_connections=settings.max_connections,
+            high_watermark=settings.max_connections,
+            low_watermark=0,  # no dials of the library's own choice
+            min_connections=0,
+            inbound_stream_protocol_negotiation_timeout=_NEGOTIATION_TIMEOUT,
+            outbound_stream_protocol_negotiation_timeout=_NEGOTIATION_TIMEOUT,
+        ),
+    )
+    announced = [_parse_address(each) for each in settings.announce] or None
+    return _IdentifyingHost(
+        swarm, announce_addrs=announced, disable_identify_address_discovery=True
+    )
+
+
+class _IdentifyingHost(GuardedHost):
+    """A host that says when it has learned a new peer's protocols and addresses."""
+
+    on_identified: Callable[[ID], None] | None = None
+
+    async def _identify_peer(self, peer_id: ID, *, reason: str) -> None:
+        await super()._identify_peer(peer_id, reason=reason)
+        if self.on_identified is not None and peer_id in self._identified_peers:
+            self.on_identified(peer_id)
+
+
+class Host:
+    """A running host. Get one from ``open_host``."""
+
+    def __init__(
+        self, libp2p_host: _IdentifyingHost, swarm: GuardedSwarm, settings: P2PSettings
+    ) -> None:
+        self.libp2p = libp2p_host
+        """The library's host, for the DHT."""
+        self._swarm = swarm
+        self._settings = settings
+        self._dials: dict[str, trio.Event] = {}
+        self.peer_id = str(libp2p_host.get_id())
+
+    @property
+    def addresses(self) -> list[str]:
+        """The multiaddrs that others reach us by, each with our peer id."""
+        return [str(each) for each in self.libp2p.get_addrs()]
+
+    def connected_peers(self) -> list[str]:
+        """Return the peers that we have a live connection with."""
+        return [str(each) for each in self._swarm.connections if self._live(each)]
+
+    def is_connected(self, peer_id: str) -> bool:
+        """Tell whether there is a live connection with a peer."""
+        return bool(self._live(ID.from_string(peer_id)))
+
+    def on_identified(self, callback: Callable[[str, list[str]], None]) -> None:
+        """Call back with each peer, and the addresses it gives, once it has told about itself."""
+
+        def identified(peer_id: ID) -> None:
+            callback(str(peer_id), self.known_addresses(str(peer_id)))
+
+        self.libp2p.on_identified = identified
+
+    def known_addresses(self, peer_id: str) -> list[str]:
+        """Return the addresses that libp2p holds for a peer at the moment."""
+        try:
+            return [
+                str(each) for each in self.libp2p.get_peerstore().addrs(ID.from_string(peer_id))
+            ]
+        except Exception:  # the library raises its own error for a peer that it does not know
+            return []
+
+    def handle(self, protocol: str, handler: StreamHandler) -> None:
+        """Serve inbound streams of a protocol.
+
+        A handler that returns ends its stream in good order; one that raises resets it.
+        """
+
+        async def serve(net_stream: INetStream) -> None:
+            stream = PeerStream(net_stream)
+            try:
+                await handler(stream)
+            except BaseException:
+                await stream.reset()
+                raise
+            await stream.aclose()
+
+        self.libp2p.set_stream_handler(TProtocol(protocol), serve)
+
+    async def connect(self, address: str) -> str:
+        """Connect to the peer of a multiaddr with /p2p/; return its peer id.
+
+        Raises PeerError when the address cannot be used or the peer does not answer in time.
+        """
+        target = _parse_address(address)
+        peer_id = peer_id_in(address)
+        if peer_id == self.peer_id:
+            raise PeerError(f"{address} is this node's own address")
+        while (dial := self._dials.get(peer_id)) is not None:
+            await dial.wait()
+        if not self.is_connected(peer_id):
+            self._dials[peer_id] = trio.Event()
+            try:
+                await self._dial(target, ID.from_string(peer_id))
+            finally:
+                self._dials.pop(peer_id).set()
+        return peer_id
+
+    async def open_stream(self, peer_id: str, protocol: str) -> PeerStream:
+        """Open a stream to a connected peer.
+
+        Raises PeerError when there is no connection, or the peer does not speak the protocol.
+        """
+        if not self.is_connected(peer_id):
+            raise PeerError(f"there is no connection with peer {peer_id}")
+        try:
+            with trio.fail_after(self._settings.dial_timeout):
+                stream = await self.libp2p.new_stream(
+                    ID.from_string(peer_id), [TProtocol(protocol)]
+                )
+        except trio.TooSlowError:
+            raise PeerError(
+                f"peer {peer_id} did not open a {protocol} stream within "
+                f"{self._settings.dial_timeout:g} s"
+            ) from None
+        except Exception as error:  # the library lets errors of every layer through
+            raise PeerError(
+                f"cannot open a {protocol} stream to peer {peer_id}: {error}"
+            ) from error
+        return PeerStream(stream)
+
+    async def disconnect(self, peer_id: str) -> None:
+        """Close all connections with a peer."""
+        for each in self._live(ID.from_string(peer_id)):
+            await _close_connection(each)
+
+    async def _dial(self, address: Multiaddr, peer_id: ID) -> None:
+        try:
+            with trio.fail_after(self._settings.dial_timeout):
+                await self._swarm.dial_addr(address, peer_id)
+        except trio.TooSlowError:
+            raise PeerError(
+                f"{address} did not answer within {self._settings.dial_timeout:g} s"
+            ) from None
+        except Exception as error:
+            raise PeerError(f"cannot connect to {address}: {_innermost(error)}") from error
+        self._swarm.unblock_peer(peer_id)  # the DHT's dials may have failed a moment ago
+        self._swarm.peerstore.add_addrs(peer_id, [address], _ADDRESS_TTL)
+
+    def _live(self, peer_id: ID) -> list[INetConn]:
+        return [each for each in self._swarm.get_connections(peer_id) if not each.is_closed]
+
+
+def peer_id_in(address: str) -> str:
+    """Return the peer id at the end of a multiaddr.
+
+    Raises PeerError when there is none.
+    """
+    parsed = _parse_address(address)
+    try:
+        peer_id = parsed.value_for_protocol("p2p")
+    except Exception:
+        peer_id = None
+    if not peer_id:
+        raise PeerError(f"the address {address} names no peer: it must end with /p2p/<peer id>")
+    return str(peer_id)
+
+
+def _parse_address(address: str) -> Multiaddr:
+    try:
+        return Multiaddr(address)
+    except Exception as error:  # multiaddr raises several kinds, and its codecs more
+        raise PeerError(
+            f"{address!r} is no multiaddr such as /ip4/127.0.0.1/tcp/4101: {error}"
+        ) from None
+
+
+async def _listen(swarm: GuardedSwarm, addresses: Sequence[str]) -> None:
+    parsed = [_parse_address(each) for each in addresses]
+    for each in parsed:
+        _check_port(each)
+    await swarm.listen(*parsed)
+    for each in parsed:
+        if str(each) not in swarm.listeners:
+            raise P2PError(f"cannot listen on {each}: the address is not one of this machine's")
+
+
+def _check_port(address: Multiaddr) -> None:
+    """Refuse a port that is taken: the library shares ports (SO_REUSEPORT) and says nothing."""
+    names = [each.name for each in address.protocols()]
+    if len(names) != 2 or names[0] not in ("ip4", "ip6") or names[1] != "tcp":
+        raise P2PError(
+            f"cannot listen on {address}: it must be /ip4/.../tcp/<port> or /ip6/.../tcp/<port>"
+        )
+    ip, port = address.value_for_protocol(names[0]), int(address.value_for_protocol("tcp") or 0)
+    family = socket.AF_INET6 if names[0] == "ip6" else socket.AF_INET
+    try:
+        with socket.socket(family, socket.SOCK_STREAM) as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            probe.bind((ip, port))
+    except OSError as error:
+        raise P2PError(
+            f"cannot listen on {address}: {error.strerror}. Is another node running there? "
+            "Choose another port in the p2p setting `listen`"
+        ) from error
+
+
+async def _close(libp2p_host: GuardedHost, swarm: GuardedSwarm) -> None:
+    """Free the ports, close all connections side by side, then the host; also when cancelled."""
+    with shielded(CLOSE_LIMIT):
+        async with trio.open_nursery() as nursery:
+            for listener in list(swarm.listeners.values()):
+                nursery.start_soon(listener.close)
+            for each in swarm.get_connections():
+                nursery.start_soon(_close_connection, each)
+        await libp2p_host.close()
+
+
+async def _close_connection(connection: INetConn) -> None:
+    """Close a connection in good order; when that takes too long, hang up."""
+    with trio.move_on_after(_CLOSE_ONE_LIMIT) as scope:
+        await connection.close()
+    if scope.cancelled_caught:
+        await cast(GuardedYamux, connection.muxed_conn).secured_conn.close()
+
+
+def _innermost(error: BaseException) -> str:
+    while True:
+        if isinstance(error, BaseExceptionGroup):
+            error = error.exceptions[0]
+        elif error.__cause__ is not None:
+            error = error.__cause__
+        else:
+            return str(error) or type(error).__name__

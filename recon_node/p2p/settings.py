@@ -1,0 +1,78 @@
+"""Settings of the network side: one frozen object, checked where it is made."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, fields
+
+from recon_node.recon import SessionSettings
+
+MIB = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class ConnectionLimits:
+    """What one connection may cost. Times are in seconds, sizes in bytes."""
+
+    max_inbound_streams: int = 128
+    """Streams that a peer may have open to us at once on one connection; more are reset."""
+    max_window: int = 4 * MIB
+    """A stream's receive window at most: what a peer may send ahead of our reading."""
+    max_buffered: int = 32 * MIB
+    """Unread bytes of all streams of a connection, after which it is cut."""
+    write_timeout: float = 15.0
+    """A frame that the network does not take for so long ends the connection."""
+    ping_interval: float = 15.0
+    ping_timeout: float = 20.0
+    """A peer that leaves a ping unanswered for so long is dropped."""
+
+
+@dataclass(frozen=True, slots=True)
+class P2PSettings:
+    """How the node takes part in the network. Times are in seconds, sizes in bytes."""
+
+    listen: tuple[str, ...] = ("/ip4/0.0.0.0/tcp/4101",)
+    """Multiaddrs to listen on: TCP only; port 0 takes any free port."""
+    announce: tuple[str, ...] = ()
+    """Addresses told to other peers instead of those listened on (behind NAT, say)."""
+    bootstrap: tuple[str, ...] = ()
+    """Multiaddrs, with /p2p/<peer id>, of peers to join the network by."""
+    discovery: bool = True
+    """Whether to find and be found through the network's DHT."""
+    announce_interval: float = 600.0
+    """How often the DHT is told of this node and asked for others, once the node has settled in."""
+    max_connections: int = 200
+    max_known_peers: int = 1000
+    dial_timeout: float = 10.0
+    connection: ConnectionLimits = field(default_factory=ConnectionLimits)
+
+    sync_interval: float = 30.0
+    """How often each round of syncs with known peers starts, when nothing new comes in."""
+    push_delay: float = 0.25
+    """How long new events are gathered before they are pushed to peers."""
+    sync_peers: int = 3
+    """Peers synced with in one round, and at once."""
+    max_sessions: int = 64
+    """Inbound recon sessions at once."""
+    max_sessions_per_peer: int = 4
+    """Inbound recon sessions at once from one peer; the same again for its event streams."""
+    turn_timeout: float = 120.0
+    """How long a peer may take for its turn in a session: it fetches events meanwhile."""
+    idle_timeout: float = 30.0
+    """How long any other wait for a peer's next bytes may last."""
+    session_timeout: float = 3600.0
+    max_message: int = MIB
+    """A recon message at most; a longer one is refused unread."""
+    max_event: int = 2 * MIB
+    """An event's CAR at most."""
+    events_per_request: int = 500
+    """EventIds in one request on the event stream."""
+    recon: SessionSettings = field(default_factory=SessionSettings)
+
+    def __post_init__(self) -> None:
+        """Refuse values that cannot work."""
+        if not self.listen:
+            raise ValueError("the p2p setting `listen` needs at least one address")
+        for each in fields(self):
+            value = getattr(self, each.name)
+            if type(value) in (int, float) and not value > 0:
+                raise ValueError(f"the p2p setting `{each.name}` must be above 0, not {value}")

@@ -1,0 +1,120 @@
+"""Frames: the parser by Hypothesis, the stream over memory streams."""
+
+import pytest
+import trio
+from hypothesis import given
+from hypothesis import strategies as st
+from trio.testing import memory_stream_pair
+
+from recon_node.ipld import varint
+from recon_node.p2p.errors import PeerProtocolError
+from recon_node.p2p.framing import FrameDecoder, FrameStream, FramingError, encode_frame
+
+frames = st.lists(st.binary(max_size=300), max_size=8)
+
+
+def decode_all(decoder: FrameDecoder) -> list[bytes]:
+    found = []
+    while (frame := decoder.next_frame()) is not None:
+        found.append(frame)
+    return found
+
+
+@given(frames, st.data())
+def test_frames_come_out_as_they_went_in_however_the_bytes_are_cut(sent, data):
+    wire = b"".join(map(encode_frame, sent))
+    cuts = sorted(data.draw(st.lists(st.integers(0, len(wire)), max_size=10)))
+    decoder = FrameDecoder(300)
+    received = []
+    for start, end in zip([0, *cuts], [*cuts, len(wire)], strict=True):
+        decoder.feed(wire[start:end])
+        received += decode_all(decoder)
+    assert received == sent
+    assert decoder.is_between_frames
+    decoder.end()
+
+
+@given(st.lists(st.binary(min_size=1, max_size=300), min_size=1, max_size=4), st.data())
+def test_an_end_within_a_frame_is_an_error(sent, data):
+    wire = b"".join(map(encode_frame, sent))
+    starts = {0}
+    for frame in sent:
+        starts.add(max(starts) + len(encode_frame(frame)))
+    cut = data.draw(st.integers(0, len(wire)).filter(lambda at: at not in starts))
+    decoder = FrameDecoder(300)
+    decoder.feed(wire[:cut])
+    decode_all(decoder)
+    assert not decoder.is_between_frames
+    with pytest.raises(FramingError, match="ended"):
+        decoder.end()
+
+
+@given(st.binary(max_size=400))
+def test_any_bytes_are_frames_or_a_framing_error(wire):
+    decoder = FrameDecoder(64)
+    decoder.feed(wire)
+    try:
+        received = decode_all(decoder)
+    except FramingError:
+        return
+    assert all(len(frame) <= 64 for frame in received)
+    assert wire.startswith(b"".join(map(encode_frame, received)))
+
+
+@given(st.integers(65, varint.MAX_VALUE))
+def test_a_longer_frame_is_refused_by_its_length_alone(length):
+    decoder = FrameDecoder(64)
+    decoder.feed(varint.encode(length))
+    with pytest.raises(FramingError, match=rf"{length} bytes was announced; at most 64"):
+        decoder.next_frame()
+
+
+@pytest.mark.parametrize(
+    ("prefix", "why"),
+    [
+        (b"\x80\x00", "shortest"),
+        (b"\x81\x80\x00", "shortest"),
+        (b"\xff" * 9, "longer than 9"),
+        (b"\x80" * 12, "longer than 9"),
+    ],
+)
+def test_a_length_that_is_no_varint_is_refused(prefix, why):
+    decoder = FrameDecoder(64)
+    decoder.feed(prefix)
+    with pytest.raises(FramingError, match=why):
+        decoder.next_frame()
+
+
+@given(frames)
+async def test_a_stream_carries_frames_and_counts_their_bytes(sent):
+    left, right = memory_stream_pair()
+    sender, receiver = FrameStream(left, 300), FrameStream(right, 300)
+    await sender.send(sent, 1)
+    await left.send_eof()
+    received = []
+    while (frame := await receiver.receive(1)) is not None:
+        received.append(frame)
+    assert received == sent
+    assert sender.bytes_sent == receiver.bytes_received == sum(len(encode_frame(f)) for f in sent)
+
+
+async def test_a_silent_peer_is_given_up_on(autojump_clock):
+    left, right = memory_stream_pair()
+    await left.send_all(b"\x05hel")
+    started = trio.current_time()
+    with pytest.raises(PeerProtocolError, match="silent for 30 s"):
+        await FrameStream(right, 10).receive(30)
+    assert trio.current_time() - started == pytest.approx(30)
+
+
+async def test_a_peer_that_takes_nothing_is_given_up_on(autojump_clock):
+    left, _right = trio.testing.lockstep_stream_pair()
+    with pytest.raises(PeerProtocolError, match="took no data for 30 s"):
+        await FrameStream(left, 10).send([b"hello"], 30)
+
+
+async def test_a_long_frame_is_refused_before_its_bytes_are_read(autojump_clock):
+    left, right = memory_stream_pair()
+    await left.send_all(varint.encode(1 << 40))
+    with pytest.raises(FramingError, match="at most 1048576"):
+        await FrameStream(right, 1 << 20).receive(30)

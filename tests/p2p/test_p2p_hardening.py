@@ -1,0 +1,311 @@
+"""Each remedy of recon_node/p2p/hardening.py against the reproduction of what it remedies.
+
+All of these fail on py-libp2p 0.8.1 as it comes: remove a method there and its test fails.
+"""
+
+import struct
+from contextlib import suppress
+
+import pytest
+import trio
+from libp2p import new_host
+from libp2p.crypto.ed25519 import create_new_key_pair
+from libp2p.peer.id import ID
+from libp2p.security.insecure.transport import PLAINTEXT_PROTOCOL_ID, InsecureTransport
+from libp2p.stream_muxer.exceptions import MuxedStreamError
+from multiaddr import Multiaddr
+from p2p_support import eventually, loopback_host, only_connection, read_to_end
+from trio.testing import wait_all_tasks_blocked
+
+from recon_node.ipld import varint
+from recon_node.p2p.errors import PeerError
+from recon_node.p2p.host import Host
+from recon_node.p2p.settings import ConnectionLimits
+from recon_node.p2p.streams import PeerStream
+
+MULTISTREAM = b"\x13/multistream/1.0.0\n"
+MIB = 1 << 20
+
+
+async def echo(stream: PeerStream) -> None:
+    while data := await stream.receive_some(65536):
+        await stream.send_all(data)
+
+
+async def assert_echoes(host: Host, peer_id: str) -> None:
+    with trio.fail_after(5):
+        stream = await host.open_stream(peer_id, "/echo/1")
+        await stream.send_all(b"still here")
+        assert await stream.receive_some(100) == b"still here"
+        await stream.aclose()
+
+
+def muxed_stream(stream: PeerStream):
+    return stream._stream.muxed_stream
+
+
+# --- GuardedHost -----------------------------------------------------------------------------
+
+
+async def test_an_exception_in_a_stream_handler_resets_that_stream_only():
+    async def fail(stream: PeerStream) -> None:
+        raise ValueError("a bug in a handler")
+
+    async with loopback_host() as a, loopback_host() as b:
+        b.handle("/fail/1", fail)
+        b.handle("/echo/1", echo)
+        peer = await a.connect(b.addresses[0])
+        stream = await a.open_stream(peer, "/fail/1")
+        with suppress(trio.BrokenResourceError):
+            await read_to_end(stream)
+        await assert_echoes(a, peer)
+
+
+async def test_a_protocol_name_that_is_not_utf8_does_not_end_the_host():
+    async with loopback_host() as a, loopback_host() as b:
+        b.handle("/echo/1", echo)
+        peer = await a.connect(b.addresses[0])
+        connection = only_connection(a, b)
+        stream = await connection.open_stream()
+        await stream.write(MULTISTREAM + b"\x04\xff\xfe\xfd\n")
+        await eventually(lambda: stream.closed)
+        await assert_echoes(a, peer)
+
+
+async def test_a_peer_may_have_only_so_many_streams_open_at_once():
+    limits = ConnectionLimits(max_inbound_streams=3)
+    async with loopback_host() as a, loopback_host(connection=limits) as b:
+        b.handle("/echo/1", echo)
+        peer = await a.connect(b.addresses[0])
+        b_to_a = only_connection(b, a)
+        await eventually(lambda: b_to_a.inbound_streams == 0)  # identify has been here
+        streams = [await a.open_stream(peer, "/echo/1") for _ in range(3)]
+        with pytest.raises(PeerError):
+            await a.open_stream(peer, "/echo/1")
+        for stream in streams:
+            await stream.aclose()
+        await eventually(lambda: b_to_a.inbound_streams == 0)
+        await assert_echoes(a, peer)
+
+
+# --- GuardedSwarm ----------------------------------------------------------------------------
+
+
+async def test_inbound_slots_come_back_when_connections_end():
+    async with loopback_host(max_connections=2) as b:
+        for _ in range(4):
+            async with loopback_host() as a:
+                await a.connect(b.addresses[0])
+            await eventually(lambda: not b.connected_peers())
+
+
+async def test_dials_that_are_cancelled_use_up_nothing():
+    async with loopback_host(max_connections=2) as a, loopback_host() as b:
+        (silent,) = await trio.open_tcp_listeners(0, host="127.0.0.1")
+        port = silent.socket.getsockname()[1]
+        nobody = ID.from_pubkey(create_new_key_pair().public_key)
+        for _ in range(5):
+            with trio.move_on_after(0.02):
+                await a.connect(f"/ip4/127.0.0.1/tcp/{port}/p2p/{nobody}")
+        await a.connect(b.addresses[0])
+        assert a._swarm._resource_manager is None  # what it counts is lost on such dials
+        await silent.aclose()
+
+
+async def test_the_library_dials_nobody_on_its_own():
+    async with loopback_host() as a, loopback_host() as b:
+        heard_of = [Multiaddr(b.addresses[0])]
+        a.libp2p.get_peerstore().add_addrs(b.libp2p.get_id(), heard_of, 60)
+        with trio.fail_after(5):
+            await a._swarm.auto_connector.maybe_connect()
+        assert not a.connected_peers()
+
+
+async def test_of_two_connections_made_at_once_both_sides_keep_the_same_one():
+    async with loopback_host() as a, loopback_host() as b:
+        b.handle("/echo/1", echo)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(a.connect, b.addresses[0])
+            nursery.start_soon(b.connect, a.addresses[0])
+        a_id, b_id = a.libp2p.get_id(), b.libp2p.get_id()
+        await eventually(lambda: len(a._live(b_id)) == len(b._live(a_id)) == 1)
+        smaller = a if a_id.to_bytes() < b_id.to_bytes() else b
+        larger = b if smaller is a else a
+        assert only_connection(smaller, larger).is_initiator
+        assert not only_connection(larger, smaller).is_initiator
+        await assert_echoes(a, b.peer_id)
+
+
+# --- GuardedYamux and GuardedStream ----------------------------------------------------------
+
+
+async def test_a_cancelled_write_leaves_the_connection_usable():
+    async with loopback_host() as a, loopback_host() as b:
+        b.handle("/echo/1", echo)
+        peer = await a.connect(b.addresses[0])
+        stream = await a.open_stream(peer, "/echo/1")
+        muxed_stream(stream).send_window = 64 * MIB  # write more than the sockets hold
+        b_reads = only_connection(b, a).streams_lock
+        async with trio.open_nursery() as nursery, b_reads:
+            nursery.start_soon(stream.send_all, bytes(24 * MIB))
+            await wait_all_tasks_blocked(0.05)
+            nursery.cancel_scope.cancel()
+        await stream.reset()
+        await assert_echoes(a, peer)
+
+
+async def test_a_peer_that_takes_no_data_is_cut_off():
+    limits = ConnectionLimits(write_timeout=0.2)
+    async with loopback_host(connection=limits) as a, loopback_host() as b:
+        b.handle("/echo/1", echo)
+        peer = await a.connect(b.addresses[0])
+        stream = await a.open_stream(peer, "/echo/1")
+        muxed_stream(stream).send_window = 64 * MIB
+        async with only_connection(b, a).streams_lock:
+            with trio.fail_after(5), pytest.raises(trio.BrokenResourceError):
+                await stream.send_all(bytes(24 * MIB))
+            await eventually(lambda: not a.connected_peers())
+
+
+async def test_a_peer_that_answers_no_ping_is_dropped():
+    limits = ConnectionLimits(ping_interval=0.05, ping_timeout=0.2)
+    async with loopback_host(connection=limits) as a, loopback_host() as b:
+        await a.connect(b.addresses[0])
+        await eventually(lambda: only_connection(a, b).rtt() > 0)  # pings come and go
+        async with only_connection(b, a)._write_lock:  # until b falls silent
+            await eventually(lambda: not a.connected_peers())
+
+
+async def test_a_writer_waits_for_a_slow_reader_as_long_as_it_wants_to(autojump_clock):
+    async def read_late(stream: PeerStream) -> None:
+        await trio.sleep(12)
+        total = 0
+        while total < MIB and (data := await stream.receive_some(65536)):
+            total += len(data)
+        await stream.send_all(b"%d" % total)
+
+    limits = ConnectionLimits(max_window=MIB // 4)
+    async with loopback_host() as a, loopback_host(connection=limits) as b:
+        b.handle("/late/1", read_late)
+        stream = await a.open_stream(await a.connect(b.addresses[0]), "/late/1")
+        await stream.send_all(bytes(MIB))
+        assert await stream.receive_some(100) == b"%d" % MIB
+
+
+async def test_writers_of_one_stream_do_not_mix_their_bytes():
+    async with loopback_host() as a, loopback_host() as b:
+        b.handle("/echo/1", echo)
+        stream = await a.open_stream(await a.connect(b.addresses[0]), "/echo/1")
+        received = bytearray()
+        async with trio.open_nursery() as nursery:
+            for letter in (b"a", b"b"):
+                nursery.start_soon(stream.send_all, letter * MIB)
+            while len(received) < 2 * MIB:
+                received += await stream.receive_some(65536)
+        assert received in (b"a" * MIB + b"b" * MIB, b"b" * MIB + b"a" * MIB)
+
+
+async def test_a_peer_that_ignores_flow_control_is_cut_off():
+    async def never_read(stream: PeerStream) -> None:
+        await trio.sleep_forever()
+
+    limits = ConnectionLimits(max_buffered=MIB)
+    async with loopback_host() as a, loopback_host(connection=limits) as b:
+        b.handle("/never/1", never_read)
+        stream = await a.open_stream(await a.connect(b.addresses[0]), "/never/1")
+        muxed_stream(stream).send_window = 64 * MIB
+        with trio.fail_after(5), suppress(trio.BrokenResourceError):
+            await stream.send_all(bytes(32 * MIB))
+        await eventually(lambda: not b.connected_peers())
+
+
+async def test_a_streams_window_grows_no_further_than_the_limit():
+    windows = []
+
+    async def read_all(stream: PeerStream) -> None:
+        while await stream.receive_some(65536):
+            windows.append(muxed_stream(stream).target_recv_window)
+
+    limits = ConnectionLimits(max_window=MIB // 2)
+    async with loopback_host() as a, loopback_host(connection=limits) as b:
+        b.handle("/read/1", read_all)
+        peer = await a.connect(b.addresses[0])
+        stream = await a.open_stream(peer, "/read/1")
+        await stream.send_all(bytes(16 * MIB))
+        await stream.aclose()
+        await eventually(lambda: len(windows) >= 16 * MIB / 65536)
+    assert max(windows) == MIB // 2
+
+
+async def test_more_streams_than_the_muxer_has_are_an_error_and_not_a_hang():
+    limits = ConnectionLimits(max_inbound_streams=1000)
+    async with loopback_host(connection=limits) as a, loopback_host(connection=limits) as b:
+        await a.connect(b.addresses[0])
+        connection = only_connection(a, b)
+        await eventually(lambda: b.libp2p.get_id() in a.libp2p._identified_peers)
+        with trio.fail_after(10):
+            for _ in range(connection.stream_backlog_semaphore.value):
+                await connection.open_stream()
+            with pytest.raises(MuxedStreamError, match="in use"):
+                await connection.open_stream()
+
+
+async def test_a_cancelled_opening_gives_its_slot_back():
+    async with loopback_host() as a, loopback_host() as b:
+        b.handle("/echo/1", echo)
+        peer = await a.connect(b.addresses[0])
+        connection = only_connection(a, b)
+        await eventually(lambda: peer in map(str, a.libp2p._identified_peers))
+        await eventually(lambda: connection.stream_backlog_semaphore.value == 256)
+        async with trio.open_nursery() as nursery, connection._write_lock:
+            nursery.start_soon(a.open_stream, peer, "/echo/1")
+            await wait_all_tasks_blocked()
+            nursery.cancel_scope.cancel()
+        await eventually(lambda: connection.stream_backlog_semaphore.value == 256)
+
+
+# --- negotiation and security ----------------------------------------------------------------
+
+
+async def test_an_endless_negotiation_line_is_refused_unread():
+    async with loopback_host() as b:
+        port = int(b.addresses[0].split("/")[4])
+        async with await trio.open_tcp_stream("127.0.0.1", port) as raw:
+            await raw.send_all(MULTISTREAM + varint.encode(1 << 33) + b"x")
+            with suppress(trio.BrokenResourceError):
+                await read_to_end(raw)
+
+
+async def test_a_peer_without_encryption_is_refused():
+    async with loopback_host() as b:
+        keys = create_new_key_pair()
+        plain = new_host(keys, sec_opt={PLAINTEXT_PROTOCOL_ID: InsecureTransport(keys)})
+        async with plain.run([]):
+            with trio.fail_after(5), pytest.raises(Exception, match="security"):
+                await plain.get_network().dial_addr(Multiaddr(b.addresses[0]), b.libp2p.get_id())
+        assert not b.connected_peers()
+
+
+async def test_garbage_of_any_kind_on_a_connection_leaves_the_host_serving():
+    kinds = [
+        b"",
+        b"\xff" * 100,
+        MULTISTREAM + b"\xff" * 20,
+        MULTISTREAM + b"\x07/noise\n" + b"\x00\x20" + b"\x01" * 32,
+        struct.pack("!BBHII", 9, 9, 9, 9, 9) * 10,
+        b"GET / HTTP/1.1\r\n\r\n",
+    ]
+    async with loopback_host() as a, loopback_host() as b:
+        b.handle("/echo/1", echo)
+        port = int(b.addresses[0].split("/")[4])
+        for kind in kinds:
+            raw = await trio.open_tcp_stream("127.0.0.1", port)
+            await raw.send_all(kind)
+            await raw.aclose()
+        peer = await a.connect(b.addresses[0])
+        connection = only_connection(a, b)
+        for kind in kinds:
+            stream = await connection.open_stream()
+            await stream.write(kind or b"\x00")
+            await stream.close()
+        await assert_echoes(a, peer)

@@ -1,0 +1,169 @@
+"""The host: it listens or says why not, closes in time, and keeps its identity."""
+
+import socket
+
+import pytest
+import trio
+from libp2p.crypto.ed25519 import create_new_key_pair
+from libp2p.crypto.rsa import create_new_key_pair as create_rsa_key_pair
+from libp2p.identity_utils import save_identity
+from p2p_support import LOOPBACK, eventually, loopback_host
+
+from recon_node.p2p.errors import P2PError, PeerError
+from recon_node.p2p.host import CLOSE_LIMIT, open_host, peer_id_in
+from recon_node.p2p.identity import IDENTITY_FILE, open_identity, peer_id_of
+from recon_node.p2p.settings import P2PSettings
+
+
+def test_the_identity_outlives_restarts_and_is_for_its_owner_only(tmp_path):
+    first = open_identity(tmp_path)
+    assert peer_id_of(open_identity(tmp_path)) == peer_id_of(first)
+    key_file = tmp_path / IDENTITY_FILE
+    assert key_file.stat().st_mode & 0o777 == 0o600
+    assert len(key_file.read_bytes()) >= 36
+    assert list(tmp_path.iterdir()) == [key_file]
+
+
+@pytest.mark.parametrize("content", [b"", b"\x00", b"garbage", b"\x08\x01\x12\x40" + bytes(63)])
+def test_a_broken_identity_is_refused_and_left_alone(tmp_path, content):
+    (tmp_path / IDENTITY_FILE).write_bytes(content)
+    with pytest.raises(P2PError, match=r"identity\.key .* restore it from a backup"):
+        open_identity(tmp_path)
+    assert (tmp_path / IDENTITY_FILE).read_bytes() == content
+
+
+def test_an_identity_of_another_kind_is_refused(tmp_path):
+    save_identity(create_rsa_key_pair(1024), tmp_path / IDENTITY_FILE)
+    with pytest.raises(P2PError, match="RSA key, not Ed25519"):
+        open_identity(tmp_path)
+
+
+def test_an_unreadable_identity_says_what_to_do(tmp_path):
+    (tmp_path / IDENTITY_FILE).mkdir()
+    with pytest.raises(P2PError, match="Is a directory; check"):
+        open_identity(tmp_path)
+
+
+async def test_a_taken_port_is_a_clear_error():
+    async with loopback_host() as host:
+        port = host.addresses[0].split("/")[4]
+        with pytest.raises(P2PError, match=f"tcp/{port}: Address already in use. Is another node"):
+            async with loopback_host(listen=(f"/ip4/127.0.0.1/tcp/{port}",)):
+                pass
+
+
+@pytest.mark.parametrize(
+    ("address", "why"),
+    [
+        ("/ip4/203.0.113.7/tcp/0", "Cannot assign requested address"),
+        ("/ip4/127.0.0.1/udp/0/quic-v1", "must be /ip4/"),
+        ("/dns4/localhost/tcp/0", "must be /ip4/"),
+        ("127.0.0.1:4101", "no multiaddr"),
+    ],
+)
+async def test_an_address_that_cannot_be_listened_on_is_a_clear_error(address, why):
+    with pytest.raises(P2PError, match=why):
+        async with loopback_host(listen=(address,)):
+            pass
+
+
+async def test_a_cancelled_host_frees_its_port_and_hangs_up():
+    async with loopback_host() as peer:
+        async with trio.open_nursery() as nursery:
+            addresses = []
+
+            async def run_host() -> None:
+                async with loopback_host() as host:
+                    await host.connect(peer.addresses[0])
+                    addresses.extend(host.addresses)
+                    await trio.sleep_forever()
+
+            nursery.start_soon(run_host)
+            await eventually(lambda: addresses)
+            nursery.cancel_scope.cancel()
+        port = int(addresses[0].split("/")[4])
+        with socket.socket() as probe:
+            assert probe.connect_ex(("127.0.0.1", port)) != 0
+        await eventually(lambda: not peer.connected_peers())
+
+
+async def test_closing_takes_no_longer_with_a_peer_that_takes_no_data():
+    async with loopback_host() as peer, trio.open_nursery() as nursery:
+        async with loopback_host() as host:
+            await host.connect(peer.addresses[0])
+            (connection,) = host._live(peer.libp2p.get_id())
+            lock = connection.muxed_conn._write_lock
+            started = trio.Event()
+
+            async def hold_the_wire() -> None:
+                async with lock:
+                    started.set()
+                    await trio.sleep(CLOSE_LIMIT * 10)
+
+            nursery.start_soon(hold_the_wire)
+            await started.wait()
+            before = trio.current_time()
+        assert trio.current_time() - before < CLOSE_LIMIT + 1
+        nursery.cancel_scope.cancel()
+
+
+async def test_an_error_in_the_body_comes_out_as_itself():
+    with pytest.raises(KeyError):
+        async with loopback_host():
+            raise KeyError("mine")
+
+
+async def test_dials_that_fail_say_why():
+    nobody = peer_id_of(create_new_key_pair())
+    async with loopback_host(dial_timeout=0.2) as host, loopback_host() as other:
+        with socket.socket() as closed:
+            closed.bind(("127.0.0.1", 0))
+            port = closed.getsockname()[1]
+            with pytest.raises(PeerError, match=r"cannot connect .*refused"):
+                await host.connect(f"/ip4/127.0.0.1/tcp/{port}/p2p/{nobody}")
+            closed.listen()
+            with pytest.raises(PeerError, match=r"did not answer within 0\.2 s"):
+                await host.connect(f"/ip4/127.0.0.1/tcp/{port}/p2p/{nobody}")
+        with pytest.raises(PeerError, match="own address"):
+            await host.connect(host.addresses[0])
+        with pytest.raises(PeerError, match="does not correspond"):
+            await host.connect(other.addresses[0].replace(other.peer_id, nobody))
+        with pytest.raises(PeerError, match="no connection"):
+            await host.open_stream(other.peer_id, "/echo/1")
+        await host.connect(other.addresses[0])
+        with pytest.raises(PeerError, match="/unheard/of"):
+            await host.open_stream(other.peer_id, "/unheard/of")
+
+
+@pytest.mark.parametrize("address", ["", "/", "nonsense", "/ip4/1.2.3.4/tcp/99999", "/ip4/1.2.3.4"])
+def test_an_address_without_a_peer_is_refused(address):
+    with pytest.raises(PeerError):
+        peer_id_in(address)
+
+
+async def test_a_peer_tells_who_it_is():
+    identified = []
+    async with loopback_host() as a, loopback_host() as b:
+        a.on_identified(lambda peer, addresses: identified.append((peer, addresses)))
+        await a.connect(b.addresses[0])
+        await eventually(lambda: identified)
+        assert identified[0][0] == b.peer_id
+        assert b.addresses[0].split("/p2p/")[0] in identified[0][1][0]
+
+
+async def test_announced_addresses_replace_those_listened_on():
+    announce = ("/ip4/198.51.100.1/tcp/4101",)
+    async with loopback_host(announce=announce) as host:
+        assert host.addresses == [f"{announce[0]}/p2p/{host.peer_id}"]
+
+
+@pytest.mark.parametrize("change", [{"sync_interval": 0}, {"listen": ()}, {"max_event": -1}])
+def test_settings_that_cannot_work_are_refused(change):
+    with pytest.raises(ValueError, match=next(iter(change))):
+        P2PSettings(**change)
+
+
+async def test_the_peer_id_belongs_to_the_identity():
+    identity = create_new_key_pair()
+    async with open_host(LOOPBACK, identity) as host:
+        assert host.peer_id == peer_id_of(identity)
