@@ -1,0 +1,456 @@
+"""What is an event, and what is not: the shape of init, data and time events."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+from ceramic_samples import (
+    CONTROLLER,
+    HEADER,
+    INIT,
+    KEY,
+    METAMODEL_BYTES,
+    MODEL,
+    block,
+    envelope_car,
+    signed_car,
+    unsigned_car,
+)
+
+from recon_node.ceramic import (
+    MAX_CAR_SIZE,
+    EventKind,
+    InitHeader,
+    InvalidEventError,
+    StreamType,
+    parse_event,
+)
+from recon_node.ceramic.builder import data_event, time_event
+from recon_node.ceramic.event import MAX_PREVS
+from recon_node.ceramic.time_proof import MAX_PATH_DEPTH
+from recon_node.ipld import CID, DAG_CBOR, DAG_JOSE, IDENTITY, RAW, car, dag_cbor, multibase
+
+PREV = CID.of(DAG_JOSE, b"an event")
+OTHER_PREV = CID.of(DAG_CBOR, b"another event")
+KECCAK = CID(b"\x01\x93\x01\x1b\x20" + bytes(32))
+
+
+def with_header(**fields: Any) -> dict[str, Any]:
+    header = {name: value for name, value in (HEADER | fields).items() if value is not ...}
+    return {"data": {"title": "x"}, "header": header}
+
+
+def data_payload(**fields: Any) -> dict[str, Any]:
+    payload = {"id": INIT.cid, "prev": INIT.cid, "data": []} | fields
+    return {name: value for name, value in payload.items() if value is not ...}
+
+
+def refused(data: bytes, complaint: str) -> None:
+    with pytest.raises(InvalidEventError, match=complaint):
+        parse_event(data)
+
+
+# --- init events -------------------------------------------------------------------------------
+
+
+def test_a_signed_init_event() -> None:
+    fields = {"unique": b"u", "context": b"c", "shouldIndex": False}
+    event = parse_event(signed_car(with_header(**fields)))
+    assert (event.kind, event.init, event.prevs) == (EventKind.INIT, event.cid, ())
+    assert event.data == {"title": "x"}
+    assert event.header == InitHeader(
+        CONTROLLER, "model", str(MODEL), MODEL, unique=b"u", context=b"c", should_index=False
+    )
+    assert event.proof is None
+    assert event.cid.codec == DAG_JOSE
+    assert str(event.stream_id()).startswith("k")
+    assert event.stream_id().type == StreamType.MODEL_INSTANCE
+
+
+def test_an_unsigned_init_event() -> None:
+    event = parse_event(unsigned_car({"data": None, "header": HEADER}))
+    assert (event.kind, event.envelope, event.data) == (EventKind.INIT, None, None)
+    assert event.cid.codec == DAG_CBOR
+
+
+def test_the_sort_key_is_the_model_unless_sep_names_another() -> None:
+    def sort(**fields: Any) -> tuple[str, str]:
+        header = parse_event(signed_car(with_header(**fields))).header
+        assert header is not None
+        return header.sep_key, header.sep_value
+
+    assert sort(sep=...) == ("model", str(MODEL))
+    assert sort(model=METAMODEL_BYTES) == ("model", "kh4q0ozorrgaq2mezktnrmdwleo1d")
+    assert sort(sep="controllers") == ("controllers", CONTROLLER)
+    assert sort(sep="context", context=MODEL.to_bytes()) == ("context", str(MODEL))
+    assert sort(sep="unique", unique=b"u") == ("unique", multibase.encode(b"u", "base36"))
+
+
+@pytest.mark.parametrize(
+    ("fields", "complaint"),
+    [
+        ({"surprise": 1}, "unknown fields, which are refused: 'surprise'"),
+        ({"modelVersion": PREV}, "unknown fields"),
+        ({"controllers": ...}, "lacks 'controllers'"),
+        ({"controllers": []}, "exactly one controller, not 0"),
+        ({"controllers": [CONTROLLER, CONTROLLER]}, "exactly one controller, not 2"),
+        ({"controllers": CONTROLLER}, "not a list"),
+        ({"controllers": [b"did:key:z"]}, "the controller is bytes, not a string"),
+        ({"controllers": ["alice"]}, "not a DID"),
+        ({"controllers": ["did:key:z\n"]}, "not a DID"),
+        ({"model": ...}, "lacks 'model'"),
+        ({"model": str(MODEL)}, "'model' is a string, not bytes"),
+        ({"model": b"\xce\x01\x02"}, "'model' is no StreamID"),
+        ({"model": MODEL.to_bytes() + b"\0"}, "'model' is no StreamID"),
+        ({"model": bytes(PREV)}, "'model' is no StreamID"),
+        ({"sep": b"model"}, "'sep' is bytes, not a string"),
+        ({"sep": None}, "'sep' is missing"),
+        ({"sep": "family"}, "the sort key 'family', but the header has no such field"),
+        ({"sep": "unique"}, "no such field"),
+        ({"sep": "shouldIndex", "shouldIndex": True}, "no such field"),
+        ({"unique": "u"}, "'unique' is a string, not bytes"),
+        ({"unique": PREV}, "'unique' is a link, not bytes"),
+        ({"context": "c"}, "'context' is a string, not bytes"),
+        ({"shouldIndex": 1}, "'shouldIndex' is int, not a boolean"),
+    ],
+)
+def test_headers_refused(fields: dict[str, Any], complaint: str) -> None:
+    refused(signed_car(with_header(**fields)), complaint)
+    refused(unsigned_car(with_header(**fields)), complaint)
+
+
+@pytest.mark.parametrize(
+    ("payload", "complaint"),
+    [
+        ({"header": HEADER}, "the init event lacks 'data'"),
+        ({"data": None}, "the init event lacks 'header'"),
+        ({"data": None, "header": None}, "the header is missing, not a map"),
+        ({"data": None, "header": [HEADER]}, "the header is a list, not a map"),
+        ({"data": None, "header": HEADER, "doctype": "tile"}, "unknown fields.*'doctype'"),
+        ([], "its payload is not a map"),
+        (None, "its payload is not a map"),
+        ({}, "lacks 'data', 'header'"),
+    ],
+)
+def test_init_payloads_refused(payload: Any, complaint: str) -> None:
+    refused(signed_car(payload), complaint)
+    refused(unsigned_car(payload), complaint)
+
+
+# --- data events -------------------------------------------------------------------------------
+
+
+def test_a_data_event() -> None:
+    header = {"shouldIndex": True, "modelVersion": PREV}
+    event = parse_event(signed_car(data_payload(prev=PREV, header=header)))
+    assert (event.kind, event.init, event.prevs) == (EventKind.DATA, INIT.cid, (PREV,))
+    assert (event.header, event.proof, event.data) == (None, None, [])
+    assert event.stream_id(INIT.header) == INIT.stream_id()
+    with pytest.raises(ValueError, match="needs its init event's header"):
+        event.stream_id()
+
+
+@pytest.mark.parametrize(
+    ("prev", "prevs"),
+    [
+        (PREV, (PREV,)),
+        ([PREV], (PREV,)),
+        ([PREV, OTHER_PREV], (PREV, OTHER_PREV)),
+        ([OTHER_PREV, PREV], (OTHER_PREV, PREV)),
+    ],
+)
+def test_prev_is_a_cid_or_a_list_of_cids(prev: Any, prevs: tuple[CID, ...]) -> None:
+    """CIP-145: a list of one is treated exactly as that one; the order is kept."""
+    assert parse_event(signed_car(data_payload(prev=prev))).prevs == prevs
+
+
+@pytest.mark.parametrize(
+    ("fields", "complaint"),
+    [
+        ({"prev": ...}, "the data event lacks 'prev'"),
+        ({"prev": []}, "lists 0 events"),
+        ({"prev": [PREV, PREV]}, "lists an event twice"),
+        ({"prev": [CID.of(DAG_CBOR, bytes([i])) for i in range(250)] + [PREV] * 7}, "lists 257"),
+        ({"prev": [[PREV]]}, "'prev' is a list, not a link"),
+        ({"prev": None}, "'prev' is missing, not a link"),
+        ({"prev": str(PREV)}, "'prev' is a string, not a link"),
+        ({"prev": bytes(PREV)}, "'prev' is bytes, not a link"),
+        ({"prev": CID.of(RAW, b"")}, "cannot be an event"),
+        ({"prev": KECCAK}, "cannot be an event"),
+        ({"prev": CID(bytes([1, DAG_CBOR, IDENTITY, 0]))}, "cannot be an event"),
+        ({"id": ...}, "the data event lacks 'id'"),
+        ({"id": str(INIT.cid)}, "'id' is a string, not a link"),
+        ({"id": CID.of(RAW, b"")}, "cannot be an event"),
+        ({"data": ...}, "the data event lacks 'data'"),
+        ({"extra": 1}, "unknown fields.*'extra'"),
+        ({"header": None}, "the header is missing, not a map"),
+        ({"header": {"controllers": [CONTROLLER]}}, "unknown fields.*'controllers'"),
+        ({"header": {"shouldIndex": "yes"}}, "not a boolean"),
+        ({"header": {"modelVersion": "v1"}}, "'modelVersion' is a string, not a link"),
+    ],
+)
+def test_data_events_refused(fields: dict[str, Any], complaint: str) -> None:
+    refused(signed_car(data_payload(**fields)), complaint)
+
+
+def test_the_most_prevs() -> None:
+    prevs = [CID.of(DAG_CBOR, index.to_bytes(2, "big")) for index in range(MAX_PREVS)]
+    assert data_event(KEY, INIT, prevs, []).prevs == tuple(prevs)
+
+
+def test_a_data_event_must_be_signed() -> None:
+    refused(unsigned_car(data_payload()), "must be signed")
+
+
+# --- the envelope ------------------------------------------------------------------------------
+
+
+PROTECTED = b'{"alg":"EdDSA","kid":"did:key:z6Mk"}'
+PAYLOAD = block(with_header())
+SIGNATURE = {"protected": PROTECTED, "signature": bytes(64)}
+
+
+@pytest.mark.parametrize(
+    ("envelope", "complaint"),
+    [
+        ({"signatures": [SIGNATURE]}, "envelope lacks 'payload'"),
+        ({"payload": PAYLOAD[0], "signatures": [SIGNATURE]}, "payload is a link, not bytes"),
+        ({"payload": b"", "signatures": [SIGNATURE]}, "payload is not a CID"),
+        ({"payload": PAYLOAD[0] + b"x", "signatures": [SIGNATURE]}, "payload is not a CID"),
+        (
+            {"payload": bytes(CID.of(RAW, PAYLOAD[1])), "signatures": [SIGNATURE]},
+            "must be DAG-CBOR",
+        ),
+        ({"payload": bytes(PAYLOAD[0]), "signatures": []}, "exactly one signature, not 0"),
+        ({"payload": bytes(PAYLOAD[0]), "signatures": [SIGNATURE] * 2}, "signature, not 2"),
+        ({"payload": bytes(PAYLOAD[0]), "signatures": SIGNATURE}, "is a map, not a list"),
+        ({"payload": bytes(PAYLOAD[0]), "signatures": [b""]}, "the signature is bytes"),
+        (
+            {"payload": bytes(PAYLOAD[0]), "signatures": [SIGNATURE | {"header": {}}]},
+            "unknown fields.*'header'",
+        ),
+        (
+            {"payload": bytes(PAYLOAD[0]), "signatures": [{"signature": b""}]},
+            "the signature lacks 'protected'",
+        ),
+        (
+            {"payload": bytes(PAYLOAD[0]), "signatures": [SIGNATURE | {"signature": "AAAA"}]},
+            "the signature is a string, not bytes",
+        ),
+        (
+            {"payload": bytes(PAYLOAD[0]), "signatures": [SIGNATURE], "link": PAYLOAD[0]},
+            "unknown fields.*'link'",
+        ),
+    ],
+)
+def test_envelopes_refused(envelope: Any, complaint: str) -> None:
+    refused(envelope_car(envelope, PAYLOAD), complaint)
+
+
+@pytest.mark.parametrize(
+    ("protected", "complaint"),
+    [
+        (b"", "not valid JSON"),
+        (b"\xff", "not valid JSON"),
+        (b"[" * 10_000, "not valid JSON"),
+        (b"1" * 10_000, "not valid JSON"),
+        (b" " * 20_000, "too many"),
+        (b"[]", "not a JSON object"),
+        (b'{"alg":"EdDSA"}', "lacks 'kid'"),
+        (b'{"kid":"did:key:z"}', "lacks 'alg'"),
+        (b'{"alg":1,"kid":"did:key:z"}', "lacks 'alg'"),
+        (b'{"alg":"EdDSA","alg":"none","kid":"did:key:z"}', "stands in it twice"),
+        (b'{"alg":"EdDSA","kid":"z6Mk"}', "not named by a DID"),
+        (b'{"alg":"EdDSA","kid":"did:key:z#"}', "not named by a DID"),
+        (b'{"alg":"EdDSA","kid":"did:key:z#\\u001b"}', "not named by a DID"),
+        (b'{"alg":"EdDSA","kid":"did:key:\\ud800"}', "not named by a DID"),
+        (b'{"alg":"EdDSA","kid":"did:key:z","cap":1}', "'cap' is not 'ipfs://'"),
+        (b'{"alg":"EdDSA","kid":"did:key:z","cap":"ipfs://x"}', "'cap' names no CID"),
+        (
+            b'{"alg":"EdDSA","kid":"did:key:z","cap":"ipfs://%s"}' % str(PREV).encode(),
+            "must be DAG-CBOR",
+        ),
+        (
+            b'{"alg":"EdDSA","kid":"did:key:z","cap":"ipfs://%s"}' % str(OTHER_PREV).encode(),
+            "lacks the block of the capability",
+        ),
+    ],
+)
+def test_protected_headers_refused(protected: bytes, complaint: str) -> None:
+    refused(signed_car(with_header(), protected=protected), complaint)
+
+
+# --- time events -------------------------------------------------------------------------------
+
+
+def time_car(
+    *,
+    path: Any = "0",
+    node: Any = (PREV, OTHER_PREV),
+    proof: Any = ...,
+    event: dict[str, Any] | None = None,
+    leave_out: Sequence[str] = (),
+) -> bytes:
+    blocks = {"node": block(list(node) if isinstance(node, tuple) else node)}
+    if proof is ...:
+        proof = {
+            "chainId": "eip155:1",
+            "root": blocks["node"][0],
+            "txHash": KECCAK,
+            "txType": "f(bytes32)",
+        }
+    blocks["proof"] = block(proof)
+    fields = {"id": INIT.cid, "prev": PREV, "proof": blocks["proof"][0], "path": path}
+    blocks["event"] = block(fields | (event or {}))
+    kept = dict(blocks[name] for name in blocks if name not in leave_out)
+    return car.encode([blocks["event"][0]], kept)
+
+
+def test_a_time_event() -> None:
+    event = parse_event(time_car())
+    assert (event.kind, event.init, event.prevs) == (EventKind.TIME, INIT.cid, (PREV,))
+    assert (event.header, event.envelope, event.data) == (None, None, None)
+    assert event.proof is not None
+    assert event.proof.chain_id == "eip155:1"
+    assert event.proof.tx_hash == KECCAK
+    assert event.proof.tx_type == "f(bytes32)"
+
+
+@pytest.mark.parametrize("depth", [0, 1, 2, 20, MAX_PATH_DEPTH])
+def test_paths_of_every_depth(depth: int) -> None:
+    siblings = [CID.of(DAG_CBOR, bytes([level])) for level in range(depth)]
+    event = time_event(INIT, PREV, siblings=siblings)
+    assert event.payload["path"] == "/".join("0" * depth)
+    assert event.prevs == (PREV,)
+    assert event.proof is not None
+    assert (event.proof.root == PREV) == (depth == 0)
+    assert len(car.decode(event.car).blocks) == depth + 2
+
+
+def test_nodes_may_hold_more_than_two_links() -> None:
+    """The root node of an anchor service's tree has its metadata as the third entry."""
+    assert parse_event(time_car(path="2", node=(None, OTHER_PREV, PREV))).prevs == (PREV,)
+
+
+@pytest.mark.parametrize(
+    ("changes", "complaint"),
+    [
+        ({"path": "1"}, "the proof's path ends at"),
+        ({"path": "2"}, "leaves the Merkle tree"),
+        ({"path": ""}, "the proof's path ends at"),
+        ({"path": "00"}, "leaves the Merkle tree"),
+        ({"path": "-1"}, "leaves the Merkle tree"),
+        ({"path": "0/"}, r"node 1 .* must be DAG-CBOR"),
+        ({"path": "/0"}, "leaves the Merkle tree"),
+        ({"path": "\N{SUPERSCRIPT TWO}"}, "leaves the Merkle tree"),
+        ({"path": "left"}, "leaves the Merkle tree"),
+        ({"path": "0/0"}, r"node 1 .* must be DAG-CBOR"),
+        ({"path": "1/0"}, "lacks the block of node 1"),
+        ({"path": "0" + "/0" * MAX_PATH_DEPTH}, "the limit is 64"),
+        ({"path": 0}, "'path' is int, not a string"),
+        ({"node": (None, PREV)}, "entry 0 of node 0 is missing, not a link"),
+        ({"node": (bytes(PREV), PREV)}, "entry 0 of node 0 is bytes, not a link"),
+        ({"node": {"0": PREV}}, "node 0 is a map, not a list"),
+        ({"leave_out": ["node"]}, "lacks the block of node 0"),
+        ({"leave_out": ["proof"]}, "lacks the block of the proof"),
+        ({"event": {"prev": [PREV]}}, "'prev' is a list, not a link"),
+        ({"event": {"prev": OTHER_PREV}}, "the proof's path ends at"),
+        ({"event": {"prev": CID.of(RAW, b"")}}, "cannot be an event"),
+        ({"event": {"id": None}}, "'id' is missing, not a link"),
+        ({"event": {"proof": {"root": PREV}}}, "'proof' is a map, not a link"),
+        ({"event": {"proof": PREV}}, r"the proof .* must be DAG-CBOR"),
+        ({"event": {"data": 1}}, "the time event has unknown fields"),
+        ({"proof": None}, "the proof is missing, not a map"),
+        ({"proof": {"root": PREV}}, "the proof lacks 'chainId', 'txHash', 'txType'"),
+        (
+            {"proof": {"chainId": 1, "root": PREV, "txHash": KECCAK, "txType": "f"}},
+            "'chainId' is int",
+        ),
+        (
+            {"proof": {"chainId": "1", "root": PREV, "txHash": b"", "txType": "f"}},
+            "'txHash' is bytes",
+        ),
+        (
+            {
+                "proof": {
+                    "chainId": "1",
+                    "root": PREV,
+                    "txHash": KECCAK,
+                    "txType": "f",
+                    "blockNumber": 1,
+                }
+            },
+            "unknown fields.*'blockNumber'",
+        ),
+    ],
+)
+def test_time_events_refused(changes: dict[str, Any], complaint: str) -> None:
+    refused(time_car(**changes), complaint)
+
+
+# --- the CAR -----------------------------------------------------------------------------------
+
+
+def test_not_a_car() -> None:
+    refused(b"", "empty file")
+    refused(b"not a car", "not a CAR|broken CAR")
+    refused(INIT.car[:-1], "broken CAR")
+    refused(INIT.car[:-1] + bytes([INIT.car[-1] ^ 1]), "does not match its CID")
+
+
+def test_too_large() -> None:
+    def event_of(size: int) -> bytes:
+        return signed_car(with_header() | {"data": bytes(size)})
+
+    room = MAX_CAR_SIZE - len(event_of(100_000)) + 100_000 - 2
+    assert len(event_of(room)) <= MAX_CAR_SIZE
+    assert parse_event(event_of(room)).data == bytes(room)
+    refused(event_of(room + 10), "the limit is 1000000")
+    refused(bytes(10_000_000), "the limit is 1000000")
+
+
+def test_one_root() -> None:
+    decoded = car.decode(INIT.car)
+    refused(car.encode(list(decoded.blocks), decoded.blocks), "one root, not 2")
+
+
+def test_blocks_in_any_order() -> None:
+    decoded = car.decode(INIT.car)
+    backwards = dict(reversed(decoded.blocks.items()))
+    event = parse_event(car.encode(decoded.roots, backwards))
+    assert (event.cid, event.payload) == (INIT.cid, INIT.payload)
+
+
+def test_blocks_that_are_no_part_of_the_event_are_left_out() -> None:
+    decoded = car.decode(INIT.car)
+    stowaway = CID.of(RAW, bytes(5000))
+    event = parse_event(car.encode(decoded.roots, {stowaway: bytes(5000)} | decoded.blocks))
+    assert event.car == INIT.car
+    assert event == INIT
+
+
+def test_a_missing_payload() -> None:
+    decoded = car.decode(INIT.car)
+    refused(car.encode([INIT.cid], {INIT.cid: decoded.blocks[INIT.cid]}), "block of the payload")
+
+
+def test_the_codec_must_say_what_the_root_is() -> None:
+    """Else one event had several CIDs: the hash covers the bytes but not the codec."""
+    envelope = dag_cbor.decode(car.decode(INIT.car).blocks[INIT.cid])
+    refused(envelope_car(envelope, PAYLOAD, codec=DAG_CBOR), "must say DAG-JOSE")
+    refused(unsigned_car({"data": None, "header": HEADER}, DAG_JOSE), "it is no signed envelope")
+    refused(unsigned_car({"data": None, "header": HEADER}, RAW), "cannot be an event")
+
+
+def test_the_root_cannot_hide_in_its_cid() -> None:
+    data = dag_cbor.encode({})
+    cid = CID(bytes([1, DAG_CBOR, IDENTITY, len(data)]) + data)
+    refused(car.encode([cid], {cid: data}), "cannot be an event")
+
+
+def test_blocks_that_are_not_dag_cbor() -> None:
+    cid = CID.of(DAG_CBOR, b"\x18\x01")
+    refused(car.encode([cid], {cid: b"\x18\x01"}), "the root .* is not strict DAG-CBOR")
+    deep = b"\x81" * 100_000 + b"\x00"
+    cid = CID.of(DAG_CBOR, deep)
+    refused(car.encode([cid], {cid: deep}), "nested deeper")

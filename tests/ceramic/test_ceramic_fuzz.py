@@ -1,0 +1,88 @@
+"""Whatever bytes come in, only an event or an `InvalidEventError` comes out."""
+
+from typing import Any
+
+import pytest
+from ceramic_samples import CONTROLLER, INIT, KEY, MODEL, signed_car, unsigned_car
+from hypothesis import given
+from hypothesis import strategies as st
+
+from recon_node.ceramic import Event, InvalidEventError, parse_event, verify_signature
+from recon_node.ceramic.builder import data_event, deterministic_init_event, time_event
+from recon_node.ipld import CID, DAG_CBOR, DAG_JOSE, RAW, car
+
+CHANGE = data_event(KEY, INIT, [INIT.cid], [{"op": "add", "path": "/a", "value": 1}])
+SAMPLES = [
+    INIT,
+    CHANGE,
+    deterministic_init_event(CONTROLLER, MODEL),
+    time_event(INIT, CHANGE.cid, siblings=[INIT.cid, INIT.cid]),
+]
+
+links = st.builds(CID.of, st.sampled_from([DAG_CBOR, DAG_JOSE, RAW]), st.binary(max_size=2))
+leaves = st.none() | st.booleans() | st.integers(-3, 3) | st.text(max_size=4) | st.binary() | links
+values = st.recursive(leaves, lambda inner: st.lists(inner, max_size=3), max_leaves=5)
+EVENT_FIELDS = ["id", "prev", "data", "header", "proof", "path", "payload", "signatures"]
+HEADER_FIELDS = ["controllers", "model", "sep", "unique"]
+field_names = st.sampled_from(EVENT_FIELDS + HEADER_FIELDS)
+maps = st.dictionaries(field_names, values | st.dictionaries(field_names, values), max_size=5)
+
+
+def event_or_refusal(data: bytes) -> Event | None:
+    try:
+        event = parse_event(data)
+        verify_signature(event, CONTROLLER)
+    except InvalidEventError:
+        return None
+    return event
+
+
+@given(st.binary(max_size=300))
+def test_random_bytes(data: bytes) -> None:
+    assert event_or_refusal(data) is None
+
+
+@pytest.mark.parametrize("sample", SAMPLES, ids=lambda sample: sample.cid.digest.hex()[:6])
+@given(draw=st.data())
+def test_damaged_cars(sample: Event, draw: st.DataObject) -> None:
+    data = bytearray(sample.car)
+    for _ in range(draw.draw(st.integers(1, 4))):
+        data[draw.draw(st.integers(0, len(data) - 1))] = draw.draw(st.integers(0, 255))
+    event = event_or_refusal(bytes(data))
+    assert event is None or event == sample
+
+
+@pytest.mark.parametrize("sample", SAMPLES, ids=lambda sample: sample.cid.digest.hex()[:6])
+@given(draw=st.data())
+def test_cut_and_lengthened_cars(sample: Event, draw: st.DataObject) -> None:
+    cut = draw.draw(st.integers(0, len(sample.car) - 1))
+    assert event_or_refusal(sample.car[:cut]) is None
+    assert event_or_refusal(sample.car + draw.draw(st.binary(min_size=1, max_size=40))) is None
+
+
+@given(maps | values)
+def test_blocks_with_the_fields_of_events(payload: Any) -> None:
+    """CARs whose hashes are right, so that the shape is what is looked at."""
+    for data in (unsigned_car(payload), unsigned_car(payload, DAG_JOSE), signed_car(payload)):
+        event_or_refusal(data)
+
+
+@given(st.sampled_from(SAMPLES), st.data())
+def test_payloads_with_one_field_changed(sample: Event, draw: st.DataObject) -> None:
+    """The block is changed and signed anew: right hashes, right signature, wrong content."""
+    payload = dict(sample.payload)
+    name = draw.draw(st.sampled_from(sorted(payload)) | field_names)
+    payload[name] = draw.draw(values | maps)
+    make = signed_car if sample.envelope is not None else unsigned_car
+    event = event_or_refusal(make(payload))
+    assert event is None or event.payload == payload
+
+
+@given(st.binary(max_size=200) | maps.map(repr).map(str.encode))
+def test_protected_headers(protected: bytes) -> None:
+    assert event_or_refusal(signed_car(INIT.payload, protected=protected)) is None
+
+
+@given(st.lists(links, min_size=1, max_size=2), st.dictionaries(links, st.binary(), max_size=3))
+def test_cars_of_anything(roots: list[CID], blocks: dict[CID, bytes]) -> None:
+    assert event_or_refusal(car.encode(roots, blocks)) is None

@@ -1,0 +1,186 @@
+"""Who may have signed an event."""
+
+from typing import Any
+
+import pytest
+from ceramic_samples import (
+    CONTROLLER,
+    HEADER,
+    INIT,
+    KEY,
+    KID,
+    MODEL,
+    OTHER_KEY,
+    block,
+    signed_car,
+    unsigned_car,
+)
+from hypothesis import given
+from hypothesis import strategies as st
+from nacl.signing import SigningKey
+
+from recon_node.ceramic import (
+    InvalidEventError,
+    InvalidSignatureError,
+    UnsupportedSignatureError,
+    parse_event,
+    signer,
+    verify_signature,
+)
+from recon_node.ceramic.builder import (
+    controller_of,
+    data_event,
+    deterministic_init_event,
+    init_event,
+    time_event,
+)
+from recon_node.ipld import car
+
+PAYLOAD = {"data": {"title": "x"}, "header": HEADER}
+OTHER = controller_of(OTHER_KEY)
+ORDER = 2**252 + 27742317777372353535851937790883648493
+
+
+def invalid(complaint: str, controller: str | None = CONTROLLER, **changes: Any) -> None:
+    with pytest.raises(InvalidSignatureError, match=complaint):
+        verify_signature(parse_event(signed_car(PAYLOAD, **changes)), controller)
+
+
+def unsupported(complaint: str, **protected: Any) -> None:
+    event = parse_event(signed_car(PAYLOAD, protected={"alg": "EdDSA", "kid": KID} | protected))
+    for controller in (CONTROLLER, None):
+        with pytest.raises(UnsupportedSignatureError, match=complaint):
+            verify_signature(event, controller)
+
+
+@given(st.binary(min_size=32, max_size=32), st.binary(max_size=20))
+def test_what_is_signed_is_verified(seed: bytes, unique: bytes) -> None:
+    key = SigningKey(seed)
+    event = init_event(key, MODEL, {}, unique=unique)
+    assert signer(event) == controller_of(key)
+    verify_signature(event, controller_of(key))
+    verify_signature(event, None)
+
+
+def test_signed_by_hand() -> None:
+    """The signing input written out in the test, independent of the builder."""
+    verify_signature(parse_event(signed_car(PAYLOAD)), CONTROLLER)
+    spaced = b'{ "kid":"%s", "note":"\xc3\xa9", "alg":"EdDSA" }' % KID.encode()
+    verify_signature(parse_event(signed_car(PAYLOAD, protected=spaced)), CONTROLLER)
+
+
+def test_kid_may_leave_out_the_fragment() -> None:
+    """As ceramic-one's own signer writes it."""
+    event = parse_event(signed_car(PAYLOAD, protected={"alg": "EdDSA", "kid": CONTROLLER}))
+    verify_signature(event, CONTROLLER)
+    assert signer(event) == CONTROLLER
+
+
+def test_wrong_signatures() -> None:
+    invalid("is wrong", signature=bytes(64))
+    invalid("is wrong", signature=b"")
+    invalid("is wrong", signature=bytes(65))
+    invalid("is wrong", key=OTHER_KEY)
+    invalid("is wrong", controller=None, key=OTHER_KEY)
+
+
+@given(st.integers(0, 511))
+def test_every_bit_of_the_signature_counts(bit: int) -> None:
+    assert INIT.envelope is not None
+    signature = bytearray(INIT.envelope.signature)
+    signature[bit // 8] ^= 1 << bit % 8
+    data = signed_car(INIT.payload, protected=INIT.envelope.protected, signature=bytes(signature))
+    with pytest.raises(InvalidSignatureError, match="is wrong"):
+        verify_signature(parse_event(data), CONTROLLER)
+
+
+def test_a_signature_has_one_form_only() -> None:
+    """S + L would pass a careless check and make a second CID for the same event (RFC 8032)."""
+    assert INIT.envelope is not None
+    signature = INIT.envelope.signature
+    s = int.from_bytes(signature[32:], "little")
+    malleated = signature[:32] + (s + ORDER).to_bytes(32, "little")
+    data = signed_car(INIT.payload, protected=INIT.envelope.protected, signature=malleated)
+    with pytest.raises(InvalidSignatureError, match="is wrong"):
+        verify_signature(parse_event(data), CONTROLLER)
+
+
+def test_a_signature_belongs_to_its_payload_and_header() -> None:
+    assert INIT.envelope is not None
+    kept = {"protected": INIT.envelope.protected, "signature": INIT.envelope.signature}
+    verify_signature(parse_event(signed_car(INIT.payload, **kept)), CONTROLLER)
+    other_payload = INIT.payload | {"data": {"title": "forged"}}
+    with pytest.raises(InvalidSignatureError, match="is wrong"):
+        verify_signature(parse_event(signed_car(other_payload, **kept)), CONTROLLER)
+    kept["protected"] = INIT.envelope.protected + b" "
+    with pytest.raises(InvalidSignatureError, match="is wrong"):
+        verify_signature(parse_event(signed_car(INIT.payload, **kept)), CONTROLLER)
+
+
+def test_not_the_controllers() -> None:
+    invalid(f"signed by {CONTROLLER}, but the stream's controller is {OTHER}", controller=OTHER)
+    protected = {"alg": "EdDSA", "kid": OTHER}
+    invalid("but the stream's controller is", protected=protected, key=OTHER_KEY)
+    event = parse_event(signed_car(PAYLOAD, protected=protected, key=OTHER_KEY))
+    verify_signature(event, OTHER)
+
+
+@pytest.mark.parametrize("alg", ["none", "HS256", "ES256K", "eddsa", ""])
+def test_the_algorithm_must_be_the_keys(alg: str) -> None:
+    invalid("an Ed25519 key signs by EdDSA", protected={"alg": alg, "kid": KID})
+
+
+def test_the_fragment_must_name_the_dids_key() -> None:
+    for fragment in (OTHER.removeprefix("did:key:"), "key-1"):
+        protected = {"alg": "EdDSA", "kid": f"{CONTROLLER}#{fragment}"}
+        invalid("not the one that its DID names", protected=protected)
+
+
+def test_kinds_that_cannot_be_checked_yet() -> None:
+    unsupported("'did:pkh'", kid="did:pkh:eip155:1:0xabfe5c360d84609a109656d0980db7a064d97745")
+    unsupported("'did:web'", kid="did:web:example.com#key-1")
+    p256 = "did:key:zDnaerDaTF5BXEavCrfRZEk316dpbLsfPDZ3WJ5hRTPFU2169"
+    unsupported("P-256", kid=p256, alg="ES256")
+    unsupported("crit", crit=["exp"])
+
+
+def test_a_cacao_cannot_be_checked_yet() -> None:
+    """Not even with the right signature of the right controller: it may have run out."""
+    cap_cid, cap_block = block({"h": {"t": "eip4361"}, "p": {}, "s": {}})
+    protected = {"alg": "EdDSA", "kid": KID, "cap": f"ipfs://{cap_cid}"}
+    decoded = car.decode(signed_car(PAYLOAD, protected=protected))
+    event = parse_event(car.encode(decoded.roots, {cap_cid: cap_block} | decoded.blocks))
+    assert event.envelope is not None
+    assert event.envelope.capability == cap_cid
+    assert cap_cid in car.decode(event.car).blocks
+    with pytest.raises(UnsupportedSignatureError, match="CACAO"):
+        verify_signature(event, CONTROLLER)
+
+
+def test_events_that_need_no_signature() -> None:
+    deterministic = deterministic_init_event(CONTROLLER, MODEL, unique=b"x")
+    anchored = time_event(INIT, INIT.cid)
+    for event in (deterministic, anchored):
+        assert signer(event) is None
+        verify_signature(event, CONTROLLER)
+        verify_signature(event, None)
+
+
+@pytest.mark.parametrize("data", [{}, [], "", 0, False, {"title": "x"}])
+def test_an_init_event_with_data_must_be_signed(data: Any) -> None:
+    event = parse_event(unsigned_car({"data": data, "header": HEADER}))
+    with pytest.raises(InvalidSignatureError, match="must be signed"):
+        verify_signature(event, CONTROLLER)
+
+
+def test_data_events_are_checked_alike() -> None:
+    verify_signature(data_event(KEY, INIT, [INIT.cid], []), CONTROLLER)
+    forged = data_event(OTHER_KEY, INIT, [INIT.cid], [])
+    with pytest.raises(InvalidSignatureError, match="controller is"):
+        verify_signature(forged, CONTROLLER)
+
+
+def test_both_refusals_are_invalid_events() -> None:
+    assert issubclass(InvalidSignatureError, InvalidEventError)
+    assert issubclass(UnsupportedSignatureError, InvalidEventError)
+    assert not issubclass(UnsupportedSignatureError, InvalidSignatureError)
