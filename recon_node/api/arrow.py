@@ -1,0 +1,100 @@
+"""GET /ceramic/feed/arrow: a range of the feed as an Arrow IPC stream, for bulk readers.
+
+An IPC stream is a schema message, record batch messages and an end mark, one after another; each
+of them is made on its own in a worker thread and handed to the connection before the next page is
+read from the log. So a slow reader slows the reading down, and no more than one page is in memory.
+
+The rows of (after, upto] are the same for ever, whoever asks and whenever.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from functools import partial
+from http import HTTPStatus
+
+import pyarrow as pa
+from starlette.requests import Request
+from starlette.responses import Response, StreamingResponse
+
+from recon_node.api.errors import ApiError, bad_request
+from recon_node.api.feed import FIRST_PAGE, page_rows
+from recon_node.api.query import int_param
+from recon_node.api.services import Limits, Services
+from recon_node.api.threads import in_thread
+from recon_node.store import FeedRow, Store
+
+MEDIA_TYPE = "application/vnd.apache.arrow.stream"
+
+SCHEMA = pa.schema(
+    [
+        pa.field("position", pa.int64(), nullable=False),
+        pa.field("event_id", pa.binary(), nullable=False),
+        pa.field("event_cid", pa.binary(), nullable=False),
+        pa.field("stream_cid", pa.binary(), nullable=False),
+        pa.field("event_type", pa.utf8(), nullable=False),
+        pa.field("car", pa.binary(), nullable=False),
+    ]
+)
+
+END_OF_STREAM = b"\xff\xff\xff\xff\x00\x00\x00\x00"
+
+
+async def get_arrow(request: Request) -> Response:
+    """The feed's rows after position `after` up to and with `upto`, of the log `epoch`."""
+    services: Services = request.app.state.services
+    after, upto = _range(request, services.store)
+    if request.method == "HEAD":
+        return Response(media_type=MEDIA_TYPE)
+    return StreamingResponse(
+        stream(services.store, services.limits, after, upto), media_type=MEDIA_TYPE
+    )
+
+
+async def stream(store: Store, limits: Limits, after: int, upto: int) -> AsyncIterator[bytes]:
+    """The IPC stream of the rows (after, upto], a message at a time."""
+    yield SCHEMA.serialize().to_pybytes()
+    size = sent = 0
+    page = FIRST_PAGE
+    while after < upto:
+        rows = await store.read_feed(after, min(page, limits.arrow_rows), upto)
+        if not rows or rows[0].position != after + 1:
+            raise RuntimeError(f"the feed holds no event at position {after + 1}")
+        yield await in_thread(partial(record_batch, rows))
+        after = rows[-1].position
+        size += sum(len(row.car) for row in rows)
+        sent += len(rows)
+        page = page_rows(limits.arrow_bytes, size, sent)
+    yield END_OF_STREAM
+
+
+def record_batch(rows: Sequence[FeedRow]) -> bytes:
+    """One record batch message with a row for each event."""
+    columns = [
+        pa.array([row.position for row in rows], pa.int64()),
+        pa.array([row.event_id for row in rows], pa.binary()),
+        pa.array([row.event_cid for row in rows], pa.binary()),
+        pa.array([row.stream_cid for row in rows], pa.binary()),
+        pa.array([row.kind.value for row in rows], pa.utf8()),
+        pa.array([row.car for row in rows], pa.binary()),
+    ]
+    batch: pa.RecordBatch = pa.record_batch(columns, schema=SCHEMA)
+    return bytes(batch.serialize().to_pybytes())
+
+
+def _range(request: Request, store: Store) -> tuple[int, int]:
+    epoch = request.query_params.get("epoch")
+    if epoch is not None and epoch != store.epoch:
+        raise ApiError(
+            HTTPStatus.GONE,
+            f"the log {epoch} is gone, this node's log is {store.epoch}: positions of the one mean "
+            "nothing in the other; read again from position 0",
+        )
+    head = store.head
+    after = int_param(request, "after", 0)
+    upto = int_param(request, "upto", head)
+    if upto > head:
+        raise bad_request(f"upto is {upto}, but the feed ends at position {head}")
+    if after > upto:
+        raise bad_request(f"after is {after}, which is past {upto}")
+    return after, upto

@@ -1,0 +1,194 @@
+"""What surrounds every request: counting, bounds of number, time and size, and the last safety net.
+
+From the outside in:
+
+`Observe` counts and times the request. An exception that nobody foresaw is logged there and
+answered 500 with no word about the inside; one that strikes after the answer has begun ends the
+connection without the closing chunk, so that the client sees a broken answer, not a short one.
+
+`Bound` admits at most `Limits.requests` requests at once (503 beyond), gives up one that makes no
+progress for `Limits.stall` seconds (503), and reads the whole body before a handler runs, at most
+`Limits.body` bytes of it (413). Reading it whole is deliberate: a handler that answers without
+reading would leave hypercorn's bounded queue of body chunks full, and its connection stuck.
+"""
+
+from __future__ import annotations
+
+import time
+from http import HTTPStatus
+
+import structlog
+import trio
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from recon_node.api.errors import error_response
+from recon_node.api.metrics import HttpMetrics
+from recon_node.api.services import Limits
+
+log = structlog.get_logger(__name__)
+
+DISCARD_SECONDS = 5.0
+"""How long a body that is too large is still read, and thrown away, before it is answered 413: a
+client that is still sending would not see the answer."""
+
+
+class Observe:
+    """Counts requests, and answers 500 for what nobody foresaw. See the module's text."""
+
+    def __init__(self, app: ASGIApp, metrics: HttpMetrics) -> None:
+        self._app = app
+        self._metrics = metrics
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Run one request."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        started = time.perf_counter()
+        status: int | None = None
+
+        async def watch(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+            await send(message)
+
+        try:
+            await self._app(scope, receive, watch)
+        except Exception:
+            log.exception("a request failed", method=scope["method"], path=scope["path"])
+            if status is None:
+                response = error_response(
+                    HTTPStatus.INTERNAL_SERVER_ERROR,
+                    "internal error: the node's log has the details",
+                )
+                await response(scope, receive, watch)
+        finally:
+            seconds = time.perf_counter() - started
+            self._metrics.record(scope, status, seconds)
+            log.debug(
+                "request",
+                method=scope["method"],
+                path=scope["path"],
+                status=status,
+                ms=round(seconds * 1000, 1),
+            )
+
+
+class Bound:
+    """Holds a request within the node's `Limits`. See the module's text."""
+
+    def __init__(self, app: ASGIApp, limits: Limits) -> None:
+        self._app = app
+        self._limits = limits
+        self._under_way = 0
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Run one request."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        if self._under_way >= self._limits.requests:
+            await _refuse(
+                (scope, receive, send),
+                HTTPStatus.SERVICE_UNAVAILABLE,
+                f"{self._limits.requests} requests are under way already: try again",
+            )
+            return
+        self._under_way += 1
+        try:
+            await self._run(scope, receive, send)
+        finally:
+            self._under_way -= 1
+
+    async def _run(self, scope: Scope, receive: Receive, send: Send) -> None:
+        answering = False
+        with trio.move_on_after(self._limits.stall) as progress:
+
+            async def watch(message: Message) -> None:
+                nonlocal answering
+                answering = True
+                await send(message)
+                progress.deadline = trio.current_time() + self._limits.stall
+
+            try:
+                body = await _read_body(receive, self._limits.body)
+            except _ClientGoneError:
+                return
+            except _BodyTooLongError:
+                await _refuse(
+                    (scope, receive, watch),
+                    HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
+                    f"the body is longer than {self._limits.body} bytes",
+                )
+                return
+            await self._app(scope, _replay(body, receive), watch)
+        if progress.cancelled_caught and not answering:
+            await _refuse(
+                (scope, receive, send),
+                HTTPStatus.SERVICE_UNAVAILABLE,
+                f"no progress for {self._limits.stall:g} seconds: given up",
+            )
+
+
+class _ClientGoneError(Exception):
+    """The client hung up before its whole body was here."""
+
+
+class _BodyTooLongError(Exception):
+    """The body is longer than allowed."""
+
+
+async def _read_body(receive: Receive, limit: int) -> bytes:
+    chunks: list[bytes] = []
+    size = 0
+    while True:
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            raise _ClientGoneError
+        chunk = message.get("body", b"")
+        size += len(chunk)
+        if size > limit:
+            if message.get("more_body", False):
+                await _discard(receive)
+            raise _BodyTooLongError
+        chunks.append(chunk)
+        if not message.get("more_body", False):
+            return b"".join(chunks)
+
+
+async def _discard(receive: Receive) -> None:
+    """Read and throw away until the client has sent everything, hung up or taken too long."""
+    more = True
+    with trio.move_on_after(DISCARD_SECONDS):
+        while more:
+            more = (await receive()).get("more_body", False)
+
+
+async def _refuse(asgi: tuple[Scope, Receive, Send], status: int, message: str) -> None:
+    """Answer an error and close the connection, while what the client still sends is discarded."""
+    scope, receive, send = asgi
+    response = error_response(status, message, {"connection": "close"})
+
+    async def discard() -> None:
+        while (await receive())["type"] != "http.disconnect":
+            pass
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(discard)
+        await response(scope, receive, send)
+        nursery.cancel_scope.cancel()
+
+
+def _replay(body: bytes, receive: Receive) -> Receive:
+    """A `receive` that gives `body` once, and then what comes after it: the disconnect."""
+    given = False
+
+    async def replayed() -> Message:
+        nonlocal given
+        if given:
+            return await receive()
+        given = True
+        return {"type": "http.request", "body": body, "more_body": False}
+
+    return replayed

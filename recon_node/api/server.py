@@ -1,0 +1,143 @@
+"""Serving the API over HTTP/1.1 and HTTP/2: hypercorn's connections, in a nursery of our own.
+
+hypercorn's own `serve` leaves three things open that a daemon needs closed, so the 60 lines of it
+that accept connections are written anew here, around its connection class:
+
+- It writes inside a shield. A client that stops reading would hold up a shutdown for ever: here a
+  write can be cancelled, and one that does not advance for `STALLED_WRITE` seconds ends the
+  connection.
+- An exception out of one connection ends the server: here it is logged and ends that connection.
+- It takes any number of connections: here `MAX_CONNECTIONS` at once, and no more.
+
+On shutdown the listener closes first. Idle connections end at once, requests under way have
+`GRACE` seconds to finish, then what is left is cut.
+"""
+
+from __future__ import annotations
+
+import socket
+from dataclasses import dataclass
+from functools import partial
+
+import structlog
+import trio
+from hypercorn.config import Config
+from hypercorn.events import Closed, Event, RawData
+from hypercorn.trio.tcp_server import TCPServer
+from hypercorn.trio.worker_context import WorkerContext
+from hypercorn.typing import ConnectionState, LifespanState
+from hypercorn.utils import wrap_app
+from starlette.types import ASGIApp
+
+log = structlog.get_logger(__name__)
+
+GRACE = 1.0
+STALLED_WRITE = 60.0
+KEEP_ALIVE = 75.0
+MAX_CONNECTIONS = 512
+BACKLOG = 256
+
+
+class ListenError(Exception):
+    """The API cannot listen at the address it was given. The message is for people."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Listener:
+    """A bound and listening TCP socket, not accepting yet."""
+
+    socket: trio.socket.SocketType
+    url: str
+
+
+async def open_listener(host: str, port: int) -> Listener:
+    """Listen on `host` and `port` (0: any free port).
+
+    Raises:
+        ListenError: the port is taken, or the host is no address of this machine.
+    """
+    try:
+        found = await trio.socket.getaddrinfo(
+            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )
+        family, kind, protocol, _, address = found[0]
+        sock = trio.socket.socket(family, kind, protocol)
+        try:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            await sock.bind(address)
+            sock.listen(BACKLOG)
+        except OSError:
+            sock.close()
+            raise
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise ListenError(
+            f"the API cannot listen on {host}:{port}: {reason} (another node may be running; "
+            "choose another address with --api HOST:PORT)"
+        ) from error
+    return Listener(sock, _url(sock.getsockname()))
+
+
+async def serve(app: ASGIApp, listener: Listener, closing: trio.Event) -> None:
+    """Serve `app` until `closing` is set; returns when the last connection is gone."""
+    config = _config()
+    context = WorkerContext(max_requests=None)
+    wrapped = wrap_app(app, config.wsgi_max_body_size, mode="asgi")  # type: ignore[arg-type]
+    open_connections = 0
+
+    async def handle(stream: trio.SocketStream) -> None:
+        nonlocal open_connections
+        if open_connections >= MAX_CONNECTIONS:
+            await trio.aclose_forcefully(stream)
+            return
+        open_connections += 1
+        try:
+            state = ConnectionState(LifespanState({}))
+            await Connection(wrapped, config, context, state, stream).run()
+        except Exception:
+            log.exception("an API connection failed")
+        finally:
+            open_connections -= 1
+            await trio.aclose_forcefully(stream)
+
+    listeners = [trio.SocketListener(listener.socket)]
+    async with trio.open_nursery() as connections:
+        accept = partial(trio.serve_listeners, handle, listeners, handler_nursery=connections)
+        async with trio.open_nursery() as accepting:
+            accepting.start_soon(accept)
+            await closing.wait()
+            accepting.cancel_scope.cancel()
+        await context.terminated.set()
+        connections.cancel_scope.deadline = trio.current_time() + GRACE
+
+
+class Connection(TCPServer):
+    """One connection, whose writes can be cancelled and do not wait for ever."""
+
+    async def protocol_send(self, event: Event) -> None:
+        """Write what the HTTP protocol has to say to the client."""
+        if not isinstance(event, RawData):
+            await super().protocol_send(event)
+            return
+        async with self.send_lock:
+            try:
+                with trio.fail_after(STALLED_WRITE):
+                    await self.stream.send_all(event.data)
+            except (trio.BrokenResourceError, trio.ClosedResourceError, trio.TooSlowError):
+                await trio.aclose_forcefully(self.stream)
+                await self.protocol.handle(Closed())
+
+
+def _config() -> Config:
+    config = Config()
+    config.accesslog = None
+    config.errorlog = None
+    config.include_server_header = False
+    config.keep_alive_timeout = KEEP_ALIVE
+    return config
+
+
+def _url(address: tuple[str, int]) -> str:
+    host, port = address[:2]
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"

@@ -1,0 +1,73 @@
+"""What the API stands on: the store, the peers, the network and the limits."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Protocol
+
+import trio
+
+if TYPE_CHECKING:
+    from recon_node.p2p import PeerInfo, SyncReport
+    from recon_node.store import Store
+
+
+class Peers(Protocol):
+    """What the API asks of the network side; `recon_node.p2p.P2P` offers it."""
+
+    @property
+    def peer_id(self) -> str:
+        """This node's libp2p peer id, as text."""
+
+    @property
+    def addresses(self) -> Sequence[str]:
+        """Multiaddrs at which this node listens, each with ``/p2p/<peer id>``."""
+
+    @property
+    def sync_reports(self) -> Sequence[SyncReport]:
+        """The latest syncs, oldest first."""
+
+    def peers(self) -> Sequence[PeerInfo]:
+        """Every peer that this node knows, connected or not."""
+
+    async def connect(self, multiaddr: str) -> None:
+        """Dial a peer. Raises `recon_node.p2p.PeerError`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Bounds of a request. Sizes are bytes, times are seconds."""
+
+    body: int = 4 * 1024 * 1024
+    """Largest request body; a longer one is answered 413."""
+    requests: int = 128
+    """Requests under way at once; one more is answered 503."""
+    stall: float = 60.0
+    """A request that makes no progress for so long is given up."""
+    wait: float = 30.0
+    """Longest `wait` of a long poll."""
+    connect: float = 15.0
+    """Time to dial a peer for POST /ceramic/peers."""
+    feed_events: int = 10_000
+    """Most events in one answer of the feed."""
+    feed_bytes: int = 16 * 1024 * 1024
+    """An answer of the feed ends after the event that takes its CARs past this."""
+    arrow_rows: int = 1_000
+    """Most rows in one Arrow record batch."""
+    arrow_bytes: int = 4 * 1024 * 1024
+    """CAR bytes that a record batch aims at: fewer rows are read when events are large."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Services:
+    """Everything a request handler may touch."""
+
+    store: Store
+    peers: Peers | None = None
+    """None: a node without a network side."""
+    limits: Limits = field(default_factory=Limits)
+    cors_allow_origins: tuple[str, ...] = ()
+    """Origins whose web pages may call the API; ("*",) allows all."""
+    closing: trio.Event = field(default_factory=trio.Event)
+    """Set when the node shuts down: long polls answer at once."""

@@ -1,0 +1,18 @@
+"""Worker threads for the API's rendering: a few, so that requests do not crowd out the disk."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeVar
+
+import trio
+
+T = TypeVar("T")
+
+_LIMITER = trio.CapacityLimiter(2)
+"""Rendering is pure Python: more threads would only take turns."""
+
+
+async def in_thread(function: Callable[[], T]) -> T:
+    """Run a rendering function in a worker thread."""
+    return await trio.to_thread.run_sync(function, limiter=_LIMITER)

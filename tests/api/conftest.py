@@ -1,0 +1,52 @@
+"""A real store under the real API, without a socket: httpx speaks ASGI to the application."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import httpx
+import pytest
+
+from recon_node.api import Services, create_app
+from recon_node.ceramic import Network
+from recon_node.ipld import multibase
+from recon_node.store import Store, open_store
+
+SAMPLE = Path(__file__).parent.parent / "data" / "sdk_sample.jsonl"
+NETWORK = Network.local(7)
+
+
+@pytest.fixture(scope="session")
+def sample() -> list[dict[str, str]]:
+    """Events that the Ceramic JavaScript SDK wrote, each after its prevs."""
+    with SAMPLE.open() as lines:
+        return [json.loads(line) for line in lines]
+
+
+@pytest.fixture
+async def store(tmp_path: Path) -> AsyncIterator[Store]:
+    async with open_store(tmp_path / "node", NETWORK) as opened:
+        yield opened
+
+
+@pytest.fixture
+def services(store: Store) -> Services:
+    return Services(store=store)
+
+
+@pytest.fixture
+async def api(services: Services) -> AsyncIterator[httpx.AsyncClient]:
+    transport = httpx.ASGITransport(create_app(services))
+    async with httpx.AsyncClient(transport=transport, base_url="http://node") as client:
+        yield client
+
+
+@pytest.fixture
+async def filled(store: Store, sample: list[dict[str, str]]) -> list[dict[str, str]]:
+    """The first 60 events of the sample, admitted to the store."""
+    events = sample[:60]
+    verdicts = await store.admit_local([multibase.decode(event["car"]) for event in events])
+    assert [verdict.status for verdict in verdicts] == ["new"] * len(events)
+    return events

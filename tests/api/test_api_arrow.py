@@ -1,0 +1,93 @@
+"""The feed as Arrow, read with pyarrow and compared with the store's rows."""
+
+from __future__ import annotations
+
+import dataclasses
+import random
+
+import httpx
+import pyarrow as pa
+import pytest
+
+from recon_node.api import Limits, Services, create_app
+from recon_node.store import Store
+
+Events = list[dict[str, str]]
+ARROW = "/ceramic/feed/arrow"
+COLUMNS = {
+    "position": pa.int64(),
+    "event_id": pa.binary(),
+    "event_cid": pa.binary(),
+    "stream_cid": pa.binary(),
+    "event_type": pa.utf8(),
+    "car": pa.binary(),
+}
+
+
+async def rows_of(store: Store, after: int, upto: int) -> list[dict[str, object]]:
+    return [
+        {
+            "position": row.position,
+            "event_id": bytes(row.event_id),
+            "event_cid": bytes(row.event_cid),
+            "stream_cid": bytes(row.stream_cid),
+            "event_type": row.kind.value,
+            "car": row.car,
+        }
+        for row in await store.read_feed(after, 1_000, upto)
+    ]
+
+
+def table_of(answer: httpx.Response) -> pa.Table:
+    assert answer.status_code == 200
+    assert answer.headers["content-type"] == "application/vnd.apache.arrow.stream"
+    return pa.ipc.open_stream(answer.content).read_all()
+
+
+async def test_the_whole_feed_with_its_schema(
+    api: httpx.AsyncClient, filled: Events, store: Store
+) -> None:
+    table = table_of(await api.get(ARROW))
+    fields = [pa.field(name, kind, nullable=False) for name, kind in COLUMNS.items()]
+    assert table.schema.equals(pa.schema(fields), check_metadata=True)
+    assert table.to_pylist() == await rows_of(store, 0, store.head)
+    assert set(table["event_type"].to_pylist()) == {"init", "data"}
+
+
+async def test_any_range_is_a_slice_of_the_feed(
+    services: Services, filled: Events, store: Store, rng: random.Random
+) -> None:
+    limits = Limits(arrow_rows=9)
+    transport = httpx.ASGITransport(create_app(dataclasses.replace(services, limits=limits)))
+    async with httpx.AsyncClient(transport=transport, base_url="http://node") as api:
+        for _ in range(10):
+            after = rng.randint(0, store.head)
+            upto = rng.randint(after, store.head)
+            params = {"after": after, "upto": upto, "epoch": store.epoch}
+            answer = await api.get(ARROW, params=params)
+            assert table_of(answer).to_pylist() == await rows_of(store, after, upto)
+            batches = list(pa.ipc.open_stream(answer.content))
+            assert all(0 < batch.num_rows <= limits.arrow_rows for batch in batches)
+
+
+async def test_an_empty_feed_is_an_empty_table(api: httpx.AsyncClient) -> None:
+    assert table_of(await api.get(ARROW)).num_rows == 0
+
+
+@pytest.mark.parametrize(
+    ("params", "status", "words"),
+    [
+        ({"epoch": "another"}, 410, "the log another is gone"),
+        ({"after": 61}, 400, "after is 61, which is past 60"),
+        ({"after": 5, "upto": 4}, 400, "after is 5, which is past 4"),
+        ({"upto": 61}, 400, "upto is 61, but the feed ends at position 60"),
+        ({"after": -1}, 400, "after should be 0 or more"),
+        ({"after": "x"}, 400, "after should be an integer, not 'x'"),
+    ],
+)
+async def test_a_range_that_is_none(
+    api: httpx.AsyncClient, filled: Events, params: dict[str, str], status: int, words: str
+) -> None:
+    answer = await api.get(ARROW, params=params)
+    assert answer.status_code == status
+    assert answer.json()["message"].startswith(words)

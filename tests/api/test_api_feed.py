@@ -1,0 +1,130 @@
+"""The feed as JSON: paging, tokens, limits and long polls."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import httpx
+import pytest
+import trio
+import trio.testing
+
+from recon_node.api import Limits, Services, create_app
+from recon_node.ipld import multibase
+from recon_node.store import Store
+
+Events = list[dict[str, str]]
+FEED = "/ceramic/feed/events"
+
+
+async def read_all(api: httpx.AsyncClient, **params: Any) -> tuple[list[Any], list[int], str]:
+    """Follow the tokens to the end: all events, the size of each page and the last token."""
+    events: list[Any] = []
+    sizes: list[int] = []
+    token = "0"
+    while True:
+        page = (await api.get(FEED, params={"resumeAt": token, **params})).json()
+        if not page["events"]:
+            assert page["resumeToken"] == token
+            return events, sizes, token
+        events += page["events"]
+        sizes.append(len(page["events"]))
+        token = page["resumeToken"]
+
+
+async def test_pages_join_to_the_whole_feed_in_order(
+    api: httpx.AsyncClient, filled: Events, store: Store
+) -> None:
+    events, sizes, token = await read_all(api, limit=7)
+    assert events == [{"id": event["cid"]} for event in filled]
+    assert sizes == [7] * 8 + [4]
+    assert token == str(store.head)
+
+
+async def test_data_comes_only_when_asked_for(api: httpx.AsyncClient, filled: Events) -> None:
+    full = (await api.get(FEED, params={"includeData": "full"})).json()["events"]
+    assert full == [{"id": event["cid"], "data": event["car"]} for event in filled]
+    none = (await api.get(FEED, params={"includeData": "none"})).json()["events"]
+    assert none == [{"id": event["cid"]} for event in filled]
+
+
+async def test_a_hundred_events_unless_told_otherwise(
+    api: httpx.AsyncClient, sample: Events, store: Store
+) -> None:
+    await store.admit_local([multibase.decode(event["car"]) for event in sample[:130]])
+    page = (await api.get(FEED)).json()
+    assert (len(page["events"]), page["resumeToken"]) == (100, "100")
+    assert len((await api.get(FEED, params={"limit": 10_000_000})).json()["events"]) == 130
+    assert (await api.get(FEED, params={"limit": 0})).json() == {"events": [], "resumeToken": "0"}
+
+
+async def test_large_events_make_shorter_pages_and_none_is_lost(
+    services: Services, filled: Events
+) -> None:
+    services = dataclasses.replace(services, limits=Limits(feed_bytes=3_000))
+    transport = httpx.ASGITransport(create_app(services))
+    async with httpx.AsyncClient(transport=transport, base_url="http://node") as api:
+        events, sizes, _ = await read_all(api, includeData="full")
+    assert [event["data"] for event in events] == [event["car"] for event in filled]
+    assert max(sizes) < len(filled)
+
+
+async def test_tokens(api: httpx.AsyncClient, filled: Events, store: Store) -> None:
+    now = (await api.get("/ceramic/feed/resumeToken")).json()
+    assert now == {"resumeToken": str(len(filled))}
+    beyond = await api.get(FEED, params={"resumeAt": "1000"})
+    assert beyond.json() == {"events": [], "resumeToken": "1000"}
+    before = await api.get(FEED, params={"resumeAt": "-5", "limit": 1})
+    assert before.json() == {"events": [{"id": filled[0]["cid"]}], "resumeToken": "1"}
+    head = (await api.get("/ceramic/feed/head")).json()
+    assert head == {"epoch": store.epoch, "low": 0, "head": len(filled)}
+
+
+@pytest.mark.parametrize("token", ["", "abc", "1.5", " 1", "1_0", "٣", "9223372036854775808"])
+async def test_a_token_that_is_none(api: httpx.AsyncClient, token: str) -> None:
+    answer = await api.get(FEED, params={"resumeAt": token})
+    assert answer.status_code == 400
+    assert answer.json()["message"].startswith(f"Invalid resume token '{token}'. ")
+
+
+async def test_a_long_poll_is_answered_when_an_event_comes(
+    api: httpx.AsyncClient, sample: Events, store: Store
+) -> None:
+    answers = []
+
+    async def poll(path: str, params: dict[str, int]) -> None:
+        answers.append((await api.get(path, params=params)).json())
+
+    with trio.fail_after(10):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(poll, FEED, {"resumeAt": 0, "wait": 30})
+            nursery.start_soon(poll, "/ceramic/feed/head", {"after": 0, "wait": 30})
+            await trio.testing.wait_all_tasks_blocked()
+            assert answers == []
+            await store.admit_local([multibase.decode(sample[0]["car"])])
+    assert {"events": [{"id": sample[0]["cid"]}], "resumeToken": "1"} in answers
+    assert {"epoch": store.epoch, "low": 0, "head": 1} in answers
+
+
+async def test_a_long_poll_ends_after_its_time_or_at_shutdown(
+    api: httpx.AsyncClient, services: Services
+) -> None:
+    with trio.fail_after(10):
+        answer = await api.get(FEED, params={"wait": 0.01})
+        assert answer.json() == {"events": [], "resumeToken": "0"}
+        async with trio.open_nursery() as nursery:
+
+            async def close() -> None:
+                await trio.testing.wait_all_tasks_blocked()
+                services.closing.set()
+
+            nursery.start_soon(close)
+            answer = await api.get(FEED, params={"wait": 30})
+    assert answer.json() == {"events": [], "resumeToken": "0"}
+
+
+async def test_a_long_poll_with_news_does_not_wait(api: httpx.AsyncClient, filled: Events) -> None:
+    with trio.fail_after(10):
+        answer = await api.get(FEED, params={"resumeAt": 59, "wait": 30})
+    assert len(answer.json()["events"]) == 1

@@ -1,0 +1,263 @@
+"""The API over real sockets: what only shows there, above all how it ends."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import socket
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from types import SimpleNamespace
+
+import httpx
+import pyarrow as pa
+import pytest
+import trio
+import trio.testing
+from starlette.types import Receive, Scope, Send
+
+from recon_node.api import Limits, ListenError, Services, create_app, open_listener, serve
+from recon_node.api.server import GRACE
+from recon_node.ceramic import Network
+from recon_node.ipld import multibase
+from recon_node.store import Store, open_store
+
+Events = list[dict[str, str]]
+pytestmark = pytest.mark.filterwarnings("error")
+
+
+@asynccontextmanager
+async def serving(services: Services) -> AsyncIterator[str]:
+    """The API of `services` on a free port; on leaving, it must end in time."""
+    listener = await open_listener("127.0.0.1", 0)
+    with trio.fail_after(30):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(serve, create_app(services), listener, services.closing)
+            try:
+                yield listener.url
+            finally:
+                services.closing.set()
+
+
+def port_of(url: str) -> int:
+    return int(url.rpartition(":")[2])
+
+
+async def connect(url: str) -> trio.SocketStream:
+    return await trio.open_tcp_stream("127.0.0.1", port_of(url))
+
+
+async def read_to_end(stream: trio.SocketStream) -> bytes:
+    """What the server sends until it closes the connection."""
+    data = b""
+    async with stream:
+        with contextlib.suppress(trio.BrokenResourceError):
+            while chunk := await stream.receive_some(65536):
+                data += chunk
+    return data
+
+
+async def test_events_go_in_and_the_feed_comes_out(
+    services: Services, sample: Events, store: Store
+) -> None:
+    async with serving(services) as url, httpx.AsyncClient(base_url=url) as api:
+        for event in sample[:20]:
+            answer = await api.post("/ceramic/events", json={"data": event["car"]})
+            assert answer.status_code == 204
+        feed = (await api.get("/ceramic/feed/events")).json()
+        arrow = await api.get("/ceramic/feed/arrow")
+    assert [event["id"] for event in feed["events"]] == [event["cid"] for event in sample[:20]]
+    assert pa.ipc.open_stream(arrow.content).read_all().num_rows == 20
+
+
+@pytest.mark.parametrize("declared", [True, False])
+async def test_ten_megabytes_are_told_they_are_too_much(
+    services: Services, store: Store, declared: bool
+) -> None:
+    """With a Content-Length and, chunk by chunk, without one."""
+
+    async def chunks() -> AsyncIterator[bytes]:
+        for _ in range(160):
+            yield bytes(65536)
+
+    content = bytes(160 * 65536) if declared else chunks()
+    async with serving(services) as url, httpx.AsyncClient(base_url=url) as api:
+        answer = await api.post("/ceramic/events", content=content)
+        assert answer.status_code == 413
+        assert answer.json() == {"message": "the body is longer than 4194304 bytes"}
+        assert (await api.get("/ceramic/liveness")).status_code == 200
+    assert store.head == 0
+
+
+async def test_one_request_too_many(services: Services) -> None:
+    services = dataclasses.replace(services, limits=Limits(requests=1))
+    async with serving(services) as url, httpx.AsyncClient(base_url=url) as api:
+        polling = await connect(url)
+        await polling.send_all(b"GET /ceramic/feed/head?wait=30 HTTP/1.1\r\nHost: node\r\n\r\n")
+        with trio.fail_after(10):
+            while (answer := await api.get("/ceramic/version")).status_code == 200:
+                pass
+        assert answer.status_code == 503
+        assert "under way already" in answer.json()["message"]
+        await polling.aclose()  # a client that hangs up gives its place back
+        with trio.fail_after(10):
+            while (await api.get("/ceramic/version")).status_code != 200:
+                pass
+
+
+async def test_a_body_that_stalls_is_given_up(services: Services) -> None:
+    services = dataclasses.replace(services, limits=Limits(stall=0.2))
+    async with serving(services) as url:
+        slow = await connect(url)
+        head = b"POST /ceramic/events HTTP/1.1\r\nHost: node\r\nContent-Length: 100\r\n\r\n"
+        await slow.send_all(head + b'{"data"')
+        answer = await read_to_end(slow)
+    assert answer.startswith(b"HTTP/1.1 503")
+    assert b'{"message":"no progress for 0.2 seconds: given up"}' in answer
+
+
+@pytest.mark.parametrize(
+    "garbage",
+    [
+        b"\x00\xff\xfe\r\n\r\n",
+        b"GET / HTTP/9.9\r\n\r\n",
+        b"GET /ceramic/version HTTP/1.1\r\n\r\n",  # no Host
+        b"POST /ceramic/events HTTP/1.1\r\nHost: x\r\nContent-Length: -5\r\n\r\n",
+        b"GET /" + b"a" * 100_000 + b" HTTP/1.1\r\n\r\n",
+        b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes(40),
+        b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + bytes(64),  # TLS
+    ],
+)
+async def test_what_is_not_http_ends_only_its_connection(
+    services: Services, garbage: bytes
+) -> None:
+    async with serving(services) as url, httpx.AsyncClient(base_url=url) as api:
+        stream = await connect(url)
+        await stream.send_all(garbage)
+        await stream.send_eof()
+        answer = await read_to_end(stream)
+        assert b"Traceback" not in answer
+        assert (await api.get("/ceramic/liveness")).status_code == 200
+
+
+async def test_what_nobody_foresaw_is_500_without_details(services: Services) -> None:
+    def fail() -> None:
+        raise RuntimeError("secret of the inside")
+
+    broken = SimpleNamespace(peers=fail, sync_reports=[], peer_id="", addresses=[])
+    services = dataclasses.replace(services, peers=broken)
+    async with serving(services) as url, httpx.AsyncClient(base_url=url) as api:
+        answer = await api.get("/ceramic/peers")
+        assert answer.status_code == 500
+        assert answer.json() == {"message": "internal error: the node's log has the details"}
+
+
+async def test_a_store_that_fails_is_507(tmp_path: Path, sample: Events) -> None:
+    async with open_store(tmp_path, Network.local(7)) as store:
+        services = Services(store=store)
+    async with serving(services) as url, httpx.AsyncClient(base_url=url) as api:
+        answer = await api.post("/ceramic/events", json={"data": sample[0]["car"]})
+        assert answer.status_code == 507
+        assert answer.json()["message"].startswith("the event log failed: ")
+
+
+async def test_a_feed_that_breaks_off_does_not_look_whole(tmp_path: Path, sample: Events) -> None:
+    """The store fails after the first of many batches: the client must see a broken answer."""
+    limits = Limits(arrow_rows=1)
+    async with open_store(tmp_path, Network.local(7)) as store:
+        await store.admit_local([multibase.decode(event["car"]) for event in sample[:400]])
+        services = Services(store=store, limits=limits)
+    async with serving(services) as url, httpx.AsyncClient(base_url=url) as api:
+        with pytest.raises(httpx.RemoteProtocolError):
+            await api.get("/ceramic/feed/arrow")
+
+
+async def silence(url: str) -> trio.SocketStream:
+    return await connect(url)
+
+
+async def idle(url: str) -> trio.SocketStream:
+    stream = await connect(url)
+    await stream.send_all(b"GET /ceramic/version HTTP/1.1\r\nHost: node\r\n\r\n")
+    await stream.receive_some(65536)
+    return stream
+
+
+async def long_poll(url: str) -> trio.SocketStream:
+    stream = await connect(url)
+    await stream.send_all(b"GET /ceramic/feed/head?wait=30 HTTP/1.1\r\nHost: node\r\n\r\n")
+    return stream
+
+
+async def half_a_body(url: str) -> trio.SocketStream:
+    stream = await connect(url)
+    head = b"POST /ceramic/events HTTP/1.1\r\nHost: node\r\nContent-Length: 100\r\n\r\n"
+    await stream.send_all(head + b"{")
+    return stream
+
+
+@pytest.mark.parametrize("client", [silence, idle, long_poll, half_a_body])
+async def test_no_client_holds_up_the_end(
+    services: Services, client: Callable[[str], Awaitable[trio.SocketStream]]
+) -> None:
+    async with serving(services) as url:
+        stream = await client(url)
+        ending = trio.current_time()
+    assert trio.current_time() - ending < GRACE + 1
+    await stream.aclose()
+
+
+async def test_a_client_that_does_not_read_does_not_hold_up_the_end() -> None:
+    """hypercorn writes inside a shield: with its own connections, this never ended."""
+    started = trio.Event()
+
+    async def endless(scope: Scope, receive: Receive, send: Send) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        started.set()
+        while True:
+            await send({"type": "http.response.body", "body": bytes(1 << 20), "more_body": True})
+
+    closing = trio.Event()
+    listener = await open_listener("127.0.0.1", 0)
+    with trio.fail_after(GRACE + 5):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(serve, endless, listener, closing)
+            stream = await connect(listener.url)
+            await stream.send_all(b"GET / HTTP/1.1\r\nHost: node\r\n\r\n")
+            await started.wait()
+            await trio.testing.wait_all_tasks_blocked(0.05)
+            closing.set()
+    await stream.aclose()
+
+
+async def test_a_request_under_way_is_finished_at_the_end(
+    services: Services, sample: Events, store: Store
+) -> None:
+    body = b'{"data":"' + sample[0]["car"].encode() + b'"}'
+    head = b"POST /ceramic/events HTTP/1.1\r\nHost: node\r\nContent-Length: %d\r\n\r\n" % len(body)
+    async with serving(services) as url:
+        stream = await connect(url)
+        await stream.send_all(head + body[:100])
+        await trio.testing.wait_all_tasks_blocked(0.05)
+        services.closing.set()
+        await trio.testing.wait_all_tasks_blocked(0.05)
+        await stream.send_all(body[100:])
+        answer = await read_to_end(stream)
+    assert answer.startswith(b"HTTP/1.1 204")
+    assert store.head == 1
+
+
+async def test_a_taken_port_is_told() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        with pytest.raises(ListenError, match=rf"cannot listen on 127\.0\.0\.1:{port}: .* --api"):
+            await open_listener("127.0.0.1", port)
+    with pytest.raises(ListenError, match="cannot listen on no.such.host.invalid:1"):
+        await open_listener("no.such.host.invalid", 1)
+
+
+async def test_ipv6(services: Services) -> None:
+    listener = await open_listener("::1", 0)
+    assert listener.url.startswith("http://[::1]:")
+    listener.socket.close()
