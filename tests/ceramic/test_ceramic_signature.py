@@ -107,7 +107,10 @@ def test_a_signature_has_one_form_only() -> None:
 
 def test_a_signature_belongs_to_its_payload_and_header() -> None:
     assert INIT.envelope is not None
-    kept = {"protected": INIT.envelope.protected, "signature": INIT.envelope.signature}
+    kept: dict[str, Any] = {
+        "protected": INIT.envelope.protected,
+        "signature": INIT.envelope.signature,
+    }
     verify_signature(parse_event(signed_car(INIT.payload, **kept)), CONTROLLER)
     other_payload = INIT.payload | {"data": {"title": "forged"}}
     with pytest.raises(InvalidSignatureError, match="is wrong"):
