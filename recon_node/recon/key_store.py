@@ -2,7 +2,7 @@
 
 Theory of operation
 -------------------
-A B+ tree. A leaf holds up to 128 keys in order and their sha2-256 digests, packed into one
+A B+ tree. A leaf holds up to 96 keys in order and their sha2-256 digests, packed into one
 bytearray (32 bytes a key instead of the 60 that an object would cost). An inner node holds, for
 each child, the child's first key, its number of keys, and its *lanes*: the sum of all digests below
 it with their count on top, in one integer (see sha256a.py). So
@@ -31,15 +31,15 @@ from itertools import accumulate, pairwise
 from recon_node.recon.key_range import KeyRange
 from recon_node.recon.sha256a import COUNT_SHIFT, DIGEST_SIZE, Sha256a, spread, spread_run
 
-LEAF_SIZE = 128
+LEAF_SIZE = 96
 """Keys in a leaf at most."""
 
-FAN_OUT = 256
+FAN_OUT = 48
 """Children of an inner node at most."""
 
 # A bulk load leaves room, so that the inserts that follow do not split every leaf at once.
-_LEAF_FILL = 96
-_INNER_FILL = 160
+_LEAF_FILL = 64
+_INNER_FILL = 32
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +62,7 @@ class _Leaf:
     def lanes(self) -> int:
         return spread_run(self.digests)
 
-    def lanes_below(self, index: int, total: int) -> int:
+    def lanes_before(self, index: int, total: int) -> int:
         """Return the lanes of the first ``index`` keys; ``total`` are those of the whole leaf."""
         if index * 2 <= len(self.keys):
             return spread_run(self.digests[: index * DIGEST_SIZE])
@@ -91,12 +91,6 @@ class _Inner:
     def lanes(self) -> int:
         return sum(self.lanes_of)
 
-    def lanes_below(self, index: int, total: int) -> int:
-        """Return the lanes of the first ``index`` children; ``total`` are those of all."""
-        if index * 2 <= len(self.children):
-            return sum(self.lanes_of[:index])
-        return total - sum(self.lanes_of[index:])
-
     def split(self) -> _Inner:
         """Move the upper half into a new node and return that."""
         half = len(self.children) // 2
@@ -124,6 +118,7 @@ class _Inner:
 
 
 _Node = _Leaf | _Inner
+_Bisect = Callable[[list[bytes], bytes], int]
 
 
 class KeyStore:
@@ -223,7 +218,7 @@ class KeyStore:
 
     def count(self, key_range: KeyRange) -> int:
         """Return the number of keys in a range."""
-        return self._lanes_between(key_range) >> COUNT_SHIFT
+        return max(0, self._rank(key_range.upper) - self._rank_after(key_range.lower))
 
     def middle(self, key_range: KeyRange) -> bytes | None:
         """Return the key that halves a range (the upper one of two), or None where it is empty."""
@@ -236,13 +231,10 @@ class KeyStore:
         A part lies between two pivots, which are in no part. A range of fewer keys gives all of
         them.
         """
-        below = self._lanes_upto(key_range.lower)
-        size = self._lanes_before(key_range.upper) - below >> COUNT_SHIFT
-        first = below >> COUNT_SHIFT
+        first = self._rank_after(key_range.lower)
+        size = self._rank(key_range.upper) - first
         ranks = sorted({first + i * size // parts for i in range(1, parts)}) if size > 0 else []
-        chosen: list[bytes] = []
-        _select(self._root, ranks, chosen)
-        return chosen
+        return self._select(ranks)
 
     def first(self, key_range: KeyRange) -> bytes | None:
         """Return the first key of a range, or None where it is empty."""
@@ -250,12 +242,10 @@ class KeyStore:
 
     def last(self, key_range: KeyRange) -> bytes | None:
         """Return the last key of a range, or None where it is empty."""
-        end = self._lanes_before(key_range.upper) >> COUNT_SHIFT
-        if end <= self._lanes_upto(key_range.lower) >> COUNT_SHIFT:
+        end = self._rank(key_range.upper)
+        if end <= self._rank_after(key_range.lower):
             return None
-        chosen: list[bytes] = []
-        _select(self._root, [end - 1], chosen)
-        return chosen[0]
+        return self._select([end - 1])[0]
 
     def keys(self, key_range: KeyRange, limit: int | None = None) -> Iterator[bytes]:
         """Iterate over the keys of a range in order, at most ``limit`` of them, lazily.
@@ -297,24 +287,48 @@ class KeyStore:
     def _lanes_between(self, key_range: KeyRange) -> int:
         if key_range.is_empty:
             return 0
-        return self._lanes_before(key_range.upper) - self._lanes_upto(key_range.lower)
+        before = self._lanes_left_of(key_range.upper, bisect_left)
+        return before - self._lanes_left_of(key_range.lower, bisect_right)
 
-    def _lanes_before(self, bound: bytes) -> int:
-        """Return the lanes of all keys below a bound."""
-        return self._lanes_left_of(bound, bisect_left)
+    def _lanes_left_of(self, bound: bytes, bisect: _Bisect) -> int:
+        """Return the lanes of all keys left of a bound; ``bisect`` says where the bound is itself.
 
-    def _lanes_upto(self, bound: bytes) -> int:
-        """Return the lanes of all keys up to a bound, the bound itself included."""
-        return self._lanes_left_of(bound, bisect_right)
-
-    def _lanes_left_of(self, bound: bytes, bisect: Callable[[list[bytes], bytes], int]) -> int:
+        The hot path of a sync: ``_child_of`` and ``_sum_before`` are written out.
+        """
         node, total, below = self._root, self._total, 0
         while isinstance(node, _Inner):
-            index = _child_of(node, bound)
-            below += node.lanes_below(index, total)
-            total = node.lanes_of[index]
+            firsts, lanes_of = node.firsts, node.lanes_of
+            index = bisect_right(firsts, bound, 1) - 1
+            if index * 2 <= len(firsts):
+                below += sum(lanes_of[:index])
+            else:
+                below += total - sum(lanes_of[index:])
+            total = lanes_of[index]
             node = node.children[index]
-        return below + node.lanes_below(bisect(node.keys, bound), total)
+        return below + node.lanes_before(bisect(node.keys, bound), total)
+
+    def _rank(self, bound: bytes) -> int:
+        """Return the number of keys below a bound."""
+        return self._count_left_of(bound, bisect_left)
+
+    def _rank_after(self, bound: bytes) -> int:
+        """Return the number of keys up to a bound, the bound itself included."""
+        return self._count_left_of(bound, bisect_right)
+
+    def _count_left_of(self, bound: bytes, bisect: _Bisect) -> int:
+        node, total, below = self._root, len(self), 0
+        while isinstance(node, _Inner):
+            index = _child_of(node, bound)
+            below += _sum_before(node.counts, index, total)
+            total = node.counts[index]
+            node = node.children[index]
+        return below + bisect(node.keys, bound)
+
+    def _select(self, ranks: list[int]) -> list[bytes]:
+        """Return the keys at the given ascending ranks."""
+        chosen: list[bytes] = []
+        _select(self._root, ranks, chosen)
+        return chosen
 
     def _split(self, node: _Node, path: list[tuple[_Inner, int]]) -> None:
         """Split an overfull leaf, and every ancestor that becomes overfull by it."""
@@ -334,8 +348,14 @@ class KeyStore:
 
 def _child_of(node: _Inner, key: bytes) -> int:
     """Return the index of the child that a key belongs to. Keys below all belong to the first."""
-    index = bisect_right(node.firsts, key) - 1
-    return index if index > 0 else 0
+    return bisect_right(node.firsts, key, 1) - 1
+
+
+def _sum_before(values: list[int], index: int, total: int) -> int:
+    """Return the sum of the first ``index`` values, by way of the shorter side of ``total``."""
+    if index * 2 <= len(values):
+        return sum(values[:index])
+    return total - sum(values[index:])
 
 
 def _build(ordered: list[bytes]) -> _Node:

@@ -34,18 +34,16 @@ COUNT_SHIFT = 512
 
 _ONE_KEY = 1 << COUNT_SHIFT
 _LANES = _ONE_KEY - 1
-# A number modulo (2^256 - 1) is the sum of its 256-bit digits: that adds up a whole run of digests
-# in one division. The sum itself is below the modulus, because its topmost slot is far from full.
-_DIGIT_SUM = (1 << _HALF) - 1
 
-_EVEN_RUNS: list[int] = [0]
+# Masks of a run of n digests, by n: of its even lanes, and of all its bits.
+_EVEN_RUN: list[int] = [0]
+_WHOLE_RUN: list[int] = [0]
 
 
-def _even_mask(digests: int) -> int:
-    """Return the mask of the even lanes of a run of that many digests."""
-    while len(_EVEN_RUNS) <= digests:
-        _EVEN_RUNS.append(_EVEN_RUNS[-1] << _HALF | _EVEN)
-    return _EVEN_RUNS[digests]
+def _grow_masks(digests: int) -> None:
+    while len(_EVEN_RUN) <= digests:
+        _EVEN_RUN.append(_EVEN_RUN[-1] << _HALF | _EVEN)
+        _WHOLE_RUN.append((1 << _HALF * len(_WHOLE_RUN)) - 1)
 
 
 def spread(digest: bytes) -> int:
@@ -55,12 +53,22 @@ def spread(digest: bytes) -> int:
 
 
 def spread_run(digests: bytes | bytearray) -> int:
-    """Add up a run of digests (n * 32 bytes) into a lanes integer that counts n keys."""
-    number = len(digests) // DIGEST_SIZE
+    """Add up a run of digests (n * 32 bytes) into a lanes integer that counts n keys.
+
+    The whole run is one integer, and its upper half is added onto its lower half until one digest
+    is left: a handful of additions for any run, instead of one a digest.
+    """
+    number = left = len(digests) // DIGEST_SIZE
     lanes = int.from_bytes(digests, "little")
-    mask = _even_mask(number)
-    even = (lanes & mask) % _DIGIT_SUM
-    odd = (lanes >> 32 & mask) % _DIGIT_SUM
+    if number >= len(_EVEN_RUN):
+        _grow_masks(number)
+    mask = _EVEN_RUN[number]
+    even, odd = lanes & mask, lanes >> 32 & mask
+    while left > 1:
+        left = (left + 1) // 2
+        size, lower = left * _HALF, _WHOLE_RUN[left]
+        even = (even & lower) + (even >> size)
+        odd = (odd & lower) + (odd >> size)
     return number << COUNT_SHIFT | odd << _HALF | even
 
 
