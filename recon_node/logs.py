@@ -1,0 +1,90 @@
+"""Log lines: one a happening, for people on a terminal and as JSON for machines.
+
+Everything goes through the standard library's root logger to standard error: this project's
+structlog loggers and those of libraries alike, in one format. py-libp2p reports each hiccup of
+each peer as a warning or an error; what matters of that the network side says itself, so its
+lines are shown only at level debug.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+from typing import Literal, TextIO
+
+import structlog
+from structlog.typing import Processor
+
+LogFormat = Literal["auto", "pretty", "json"]
+
+_NOISY_LIBRARIES = ("libp2p", "async_service", "zeroconf")
+_CHATTY_LIBRARIES = ("multiaddr", "httpx", "httpcore", "hpack", "h2", "asyncio")
+
+
+def configure_logging(log_format: LogFormat, level: str, stream: TextIO | None = None) -> None:
+    """Set up logging for the whole process. Call it after libp2p was imported, which resets its
+    own logger at that moment.
+
+    Args:
+        log_format: "auto" is pretty on a terminal and JSON otherwise.
+        level: "debug", "info", "warning" or "error".
+        stream: where lines go; standard error by default.
+    """
+    stream = stream or sys.stderr
+    pretty = log_format == "pretty" or (log_format == "auto" and stream.isatty())
+    shared: list[Processor] = [
+        structlog.contextvars.merge_contextvars,
+        structlog.stdlib.add_logger_name,
+        structlog.stdlib.add_log_level,
+        structlog.stdlib.ExtraAdder(),
+        structlog.processors.TimeStamper(fmt="iso", utc=not pretty),
+        structlog.processors.StackInfoRenderer(),
+    ]
+    structlog.configure(
+        processors=[
+            structlog.stdlib.filter_by_level,
+            *shared,
+            structlog.stdlib.PositionalArgumentsFormatter(),
+            structlog.stdlib.ProcessorFormatter.wrap_for_formatter,
+        ],
+        logger_factory=structlog.stdlib.LoggerFactory(),
+        wrapper_class=structlog.stdlib.BoundLogger,
+        cache_logger_on_first_use=False,
+    )
+    handler = logging.StreamHandler(stream)
+    handler.setFormatter(
+        structlog.stdlib.ProcessorFormatter(
+            foreign_pre_chain=shared,
+            processors=[
+                structlog.stdlib.ProcessorFormatter.remove_processors_meta,
+                *_renderers(pretty, colors=stream.isatty() and "NO_COLOR" not in os.environ),
+            ],
+        )
+    )
+    root = logging.getLogger()
+    root.handlers = [handler]
+    root.setLevel(level.upper())
+    _tame_libraries(level)
+
+
+def _renderers(pretty: bool, colors: bool) -> list[Processor]:
+    if pretty:
+        return [
+            structlog.dev.ConsoleRenderer(
+                colors=colors, exception_formatter=structlog.dev.plain_traceback, pad_event_to=32
+            )
+        ]
+    return [structlog.processors.format_exc_info, structlog.processors.JSONRenderer(default=str)]
+
+
+def _tame_libraries(level: str) -> None:
+    quiet = logging.DEBUG if level == "debug" else logging.CRITICAL
+    for name in _NOISY_LIBRARIES:
+        logger = logging.getLogger(name)
+        if not (name == "libp2p" and os.environ.get("LIBP2P_DEBUG")):  # its own debugging aid
+            logger.handlers.clear()
+            logger.propagate = True
+            logger.setLevel(quiet)
+    for name in _CHATTY_LIBRARIES:
+        logging.getLogger(name).setLevel(logging.WARNING)

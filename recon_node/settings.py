@@ -1,0 +1,237 @@
+"""The node's settings: what they are called, what they may be, and where they come from.
+
+Four layers, of rising precedence: the defaults below, a TOML file, the environment
+(`RECON_NODE_` and the setting's name in capitals), flags. A setting has one name in all of them:
+`data_dir`, `RECON_NODE_DATA_DIR`, `--data-dir`. Lists are TOML arrays, or text with commas.
+
+A key in the file that is no setting is refused. A variable that is none is only reported: a
+container platform may set some of its own (a Kubernetes service named `recon-node` does).
+"""
+
+from __future__ import annotations
+
+import os
+import tomllib
+from collections.abc import Iterator, Mapping
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from multiaddr import Multiaddr
+from pydantic import BeforeValidator, Field, ValidationError, field_validator
+from pydantic_settings import (
+    BaseSettings,
+    InitSettingsSource,
+    NoDecode,
+    PydanticBaseSettingsSource,
+    SettingsConfigDict,
+)
+
+from recon_node.api import Limits
+from recon_node.ceramic import Network
+from recon_node.p2p.settings import P2PSettings
+from recon_node.store import StoreSettings
+
+ENV_PREFIX = "RECON_NODE_"
+_OTHER_VARIABLES = frozenset({"RECON_NODE_CONFIG", "RECON_NODE_URL"})
+
+
+class SettingsError(ValueError):
+    """A setting that cannot be used. The message names it and its source, on one line."""
+
+
+def _split(value: object) -> object:
+    """Text with commas as a list; anything else as it is."""
+    if isinstance(value, str):
+        return tuple(part.strip() for part in value.split(",") if part.strip())
+    return value
+
+
+TextList = Annotated[tuple[str, ...], NoDecode, BeforeValidator(_split)]
+
+
+def default_data_dir() -> Path:
+    """`$XDG_DATA_HOME/recon-node`, or `~/.recon-node` where that variable is not set."""
+    xdg = os.environ.get("XDG_DATA_HOME")
+    return Path(xdg) / "recon-node" if xdg else Path("~/.recon-node").expanduser()
+
+
+class Settings(BaseSettings):
+    """All settings of a node. Times are seconds, sizes bytes. See `config/recon-node.toml`."""
+
+    model_config = SettingsConfigDict(
+        env_prefix=ENV_PREFIX, extra="forbid", frozen=True, allow_inf_nan=False
+    )
+
+    data_dir: Path = Field(default_factory=default_data_dir)
+    """Where the identity and the event log live. One running node each."""
+    network: str = "testnet-clay"
+    """mainnet, testnet-clay, dev-unstable, inmemory, or local-<number>."""
+
+    listen: TextList = Field(P2PSettings().listen, min_length=1)
+    """Multiaddrs for peers to connect to; TCP, port 0 takes any free port."""
+    announce: TextList = ()
+    """Multiaddrs told to peers in place of those, for a node behind NAT."""
+    bootstrap: TextList = ()
+    """Multiaddrs, each with /p2p/<peer id>, of peers to join the network by."""
+    discovery: bool = P2PSettings().discovery
+    """Whether to find peers, and be found, through the DHT."""
+    sync_interval: float = Field(P2PSettings().sync_interval, gt=0)
+    """Time between syncs with known peers while nothing new comes in."""
+    max_connections: int = Field(P2PSettings().max_connections, gt=0)
+    """Connections to peers at most."""
+
+    api: str = "127.0.0.1:5101"
+    """HOST:PORT of the HTTP API. It has no authentication: think before opening it up."""
+    max_body_bytes: int = Field(Limits().body, gt=0)
+    """Largest request body of the API."""
+    max_requests: int = Field(Limits().requests, gt=0)
+    """API requests under way at once."""
+    cors_allow_origins: TextList = ()
+    """Origins whose web pages may call the API; "*" allows all."""
+
+    max_event_bytes: int = Field(StoreSettings().max_event_bytes, gt=0)
+    """Largest event (its CAR) that is taken."""
+    synchronous: Literal["full", "normal"] = StoreSettings().synchronous
+    """full: an acknowledged event survives a power cut; normal: only a crash of the node."""
+
+    log_format: Literal["auto", "pretty", "json"] = "auto"
+    """auto: pretty on a terminal, JSON lines otherwise."""
+    log_level: Literal["debug", "info", "warning", "error"] = "info"
+
+    @field_validator("data_dir")
+    @classmethod
+    def _expand(cls, value: Path) -> Path:
+        return value.expanduser()
+
+    @field_validator("network")
+    @classmethod
+    def _known_network(cls, value: str) -> str:
+        return Network.parse(value).name
+
+    @field_validator("listen", "announce", "bootstrap")
+    @classmethod
+    def _multiaddrs(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        for text in value:
+            try:
+                Multiaddr(text)
+            except Exception as error:  # the library raises kinds of its own
+                raise ValueError(f"{text!r} is not a multiaddr: {error}") from None
+        return value
+
+    @field_validator("bootstrap")
+    @classmethod
+    def _with_peer_ids(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        for text in value:
+            if "/p2p/" not in text:
+                raise ValueError(f"{text!r} lacks the peer id: it should end with /p2p/<peer id>")
+        return value
+
+    @field_validator("api")
+    @classmethod
+    def _host_and_port(cls, value: str) -> str:
+        split_host_port(value)
+        return value
+
+    def p2p_settings(self) -> P2PSettings:
+        """The settings of the network side."""
+        return P2PSettings(
+            listen=self.listen,
+            announce=self.announce,
+            bootstrap=self.bootstrap,
+            discovery=self.discovery,
+            sync_interval=self.sync_interval,
+            max_connections=self.max_connections,
+        )
+
+    def store_settings(self) -> StoreSettings:
+        """The settings of the event log."""
+        return StoreSettings(max_event_bytes=self.max_event_bytes, synchronous=self.synchronous)
+
+    def limits(self) -> Limits:
+        """The bounds of the API."""
+        return Limits(body=self.max_body_bytes, requests=self.max_requests)
+
+
+def split_host_port(text: str) -> tuple[str, int]:
+    """`HOST:PORT` or `[IPV6]:PORT` as host and port; raises ValueError."""
+    host, separator, port = text.rpartition(":")
+    if host.startswith("[") and host.endswith("]"):
+        host = host[1:-1]
+    elif ":" in host:
+        host = ""
+    if not separator or not host or not port.isascii() or not port.isdigit() or int(port) > 65535:
+        raise ValueError(f"{text!r} should be HOST:PORT, like 127.0.0.1:5101 or [::1]:5101")
+    return host, int(port)
+
+
+def load_settings(config: Path | None = None, flags: Mapping[str, Any] | None = None) -> Settings:
+    """Read the settings of all layers.
+
+    Args:
+        config: a TOML file, or None for none.
+        flags: settings from the command line, by name.
+
+    Raises:
+        SettingsError: the file cannot be read, or a setting is unknown or cannot be used.
+    """
+    given = dict(flags or {})
+    file_values = _read_toml(config) if config else {}
+    _refuse_unknown(file_values, str(config))
+
+    class LayeredSettings(Settings):
+        @classmethod
+        def settings_customise_sources(
+            cls,
+            settings_cls: type[BaseSettings],
+            init_settings: PydanticBaseSettingsSource,
+            env_settings: PydanticBaseSettingsSource,
+            dotenv_settings: PydanticBaseSettingsSource,
+            file_secret_settings: PydanticBaseSettingsSource,
+        ) -> tuple[PydanticBaseSettingsSource, ...]:
+            file_settings = InitSettingsSource(settings_cls, init_kwargs=file_values)
+            return init_settings, env_settings, file_settings
+
+    try:
+        return LayeredSettings(**given)
+    except ValidationError as error:
+        raise SettingsError("; ".join(_explain(error, given, config))) from None
+
+
+def unknown_variables() -> list[str]:
+    """Environment variables that look like settings and are none, sorted."""
+    known = {ENV_PREFIX + name.upper() for name in Settings.model_fields} | _OTHER_VARIABLES
+    return sorted(name for name in os.environ if name.startswith(ENV_PREFIX) and name not in known)
+
+
+def _read_toml(path: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise SettingsError(f"{path}: {error.strerror or error}") from None
+    except ValueError as error:  # not TOML, or not UTF-8
+        raise SettingsError(f"{path}: not TOML: {error}") from None
+
+
+def _refuse_unknown(values: Mapping[str, Any], source: str) -> None:
+    for name in values:
+        if name not in Settings.model_fields:
+            close = get_close_matches(name, Settings.model_fields, n=1)
+            hint = f"did you mean {close[0]!r}?" if close else "see config/recon-node.toml"
+            raise SettingsError(f"{source}: no setting is named {name!r} ({hint})")
+
+
+def _explain(
+    error: ValidationError, flags: Mapping[str, Any], config: Path | None
+) -> Iterator[str]:
+    """Each problem with the place that the value came from."""
+    for problem in error.errors():
+        name = str(problem["loc"][0])
+        if name in flags:
+            source = "--" + name.replace("_", "-")
+        elif ENV_PREFIX + name.upper() in os.environ:
+            source = ENV_PREFIX + name.upper()
+        else:
+            source = f"{config}: {name}"
+        message = problem["msg"].removeprefix("Value error, ")
+        yield f"{source}: {message}"

@@ -1,0 +1,90 @@
+"""Log lines: JSON for machines, one line each; libraries go the same way, and libp2p is quiet."""
+
+from __future__ import annotations
+
+import io
+import json
+import logging
+from collections.abc import Iterator
+from typing import Any
+
+import libp2p  # noqa: F401 - it resets its logger when it is imported: before we set up ours
+import pytest
+import structlog
+
+from recon_node.logs import configure_logging
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.fixture(autouse=True)
+def _restore() -> Iterator[None]:
+    root = logging.getLogger()
+    handlers, level = root.handlers, root.level
+    yield
+    root.handlers = handlers
+    root.setLevel(level)
+    structlog.reset_defaults()
+
+
+def lines(stream: io.StringIO) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in stream.getvalue().splitlines()]
+
+
+def test_json_lines_for_machines() -> None:
+    stream = io.StringIO()
+    configure_logging("auto", "info", stream)
+    structlog.get_logger("a.b").info("ready", port=5101, peers=["x"], odd=object)
+    logging.getLogger("library").warning("disk at %d %%", 97)
+    ours, theirs = lines(stream)
+    assert ours["event"] == "ready"
+    assert (ours["port"], ours["peers"]) == (5101, ["x"])
+    assert (ours["level"], ours["logger"]) == ("info", "a.b")
+    assert ours["timestamp"].endswith("Z")
+    assert (theirs["event"], theirs["level"]) == ("disk at 97 %", "warning")
+
+
+def test_colours_on_a_terminal_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    stream: io.StringIO = Terminal()
+    configure_logging("auto", "info", stream)
+    structlog.get_logger("a").info("ready")
+    assert "\x1b[" in stream.getvalue()
+    stream = io.StringIO()
+    configure_logging("pretty", "info", stream)
+    structlog.get_logger("a").info("ready")
+    assert "ready" in stream.getvalue()
+    assert "\x1b[" not in stream.getvalue()
+
+
+def test_levels() -> None:
+    stream = io.StringIO()
+    configure_logging("json", "warning", stream)
+    log = structlog.get_logger("a")
+    log.debug("no")
+    log.info("no")
+    log.warning("yes")
+    log.error("yes")
+    assert [line["level"] for line in lines(stream)] == ["warning", "error"]
+
+
+def test_an_exception_is_one_json_line() -> None:
+    stream = io.StringIO()
+    configure_logging("json", "info", stream)
+    try:
+        raise ValueError("broken\nin two")
+    except ValueError:
+        structlog.get_logger("a").exception("failed")
+    [line] = lines(stream)
+    assert "ValueError: broken\nin two" in line["exception"]
+
+
+@pytest.mark.parametrize(("level", "shown"), [("info", False), ("debug", True)])
+def test_libp2p_speaks_only_at_debug(level: str, shown: bool) -> None:
+    stream = io.StringIO()
+    configure_logging("json", level, stream)
+    logging.getLogger("libp2p.network.swarm").error("a peer hiccup")
+    assert ("a peer hiccup" in stream.getvalue()) is shown
