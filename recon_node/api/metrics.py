@@ -7,7 +7,7 @@ not kept here but read from the store and the network side at the moment of the 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, ProcessCollector
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
@@ -18,7 +18,10 @@ from starlette.responses import Response
 from starlette.types import Scope
 
 from recon_node import __version__
-from recon_node.api.services import Services
+from recon_node.api.services import Peers, Services
+
+if TYPE_CHECKING:
+    from recon_node.p2p import Counters
 
 _METHODS = frozenset({"GET", "HEAD", "POST", "OPTIONS"})
 
@@ -67,7 +70,7 @@ class NodeCollector(Collector):
         """All metrics of the node, as they are now."""
         yield from self._store()
         if self._services.peers is not None:
-            yield from self._network()
+            yield from self._network(self._services.peers)
 
     def _store(self) -> Iterator[Metric]:
         store = self._services.store
@@ -75,32 +78,109 @@ class NodeCollector(Collector):
         info = GaugeMetricFamily("recon_node", "Always 1.", labels=["version", "network", "epoch"])
         info.add_metric([__version__, store.network.name, store.epoch], 1)
         yield info
-        events = GaugeMetricFamily(
+        yield _gauges(
             "recon_events",
             "Events held: known is all of them, delivered those in the feed, waiting those whose "
             "history is not complete here, pending those whose anchor was not looked up.",
-            labels=["state"],
+            "state",
+            {
+                "known": stats.events,
+                "delivered": stats.delivered,
+                "waiting": stats.waiting,
+                "pending": stats.pending,
+            },
         )
-        events.add_metric(["known"], stats.events)
-        events.add_metric(["delivered"], stats.delivered)
-        events.add_metric(["waiting"], stats.waiting)
-        events.add_metric(["pending"], stats.pending)
-        yield events
         yield GaugeMetricFamily("recon_feed_head", "The feed's last position.", store.head)
-        verdicts = CounterMetricFamily(
-            "recon_verdicts", "Events handed in since the start, by verdict.", labels=["status"]
+        yield _counters(
+            "recon_verdicts",
+            "Events handed in since the start, by verdict.",
+            "status",
+            {
+                "new": stats.admitted_total,
+                "known": stats.known_total,
+                "refused": stats.refused_total,
+                "late_refused": stats.late_refused_total,
+            },
         )
-        verdicts.add_metric(["new"], stats.admitted_total)
-        verdicts.add_metric(["known"], stats.known_total)
-        verdicts.add_metric(["refused"], stats.refused_total)
-        verdicts.add_metric(["late_refused"], stats.late_refused_total)
-        yield verdicts
-        batches = CounterMetricFamily(
-            "recon_commits", "Transactions of the event log, by outcome.", labels=["outcome"]
+        yield _counters(
+            "recon_commits",
+            "Transactions of the event log, by outcome.",
+            "outcome",
+            {"ok": stats.batches_total, "failed": stats.failed_batches_total},
         )
-        batches.add_metric(["ok"], stats.batches_total)
-        batches.add_metric(["failed"], stats.failed_batches_total)
-        yield batches
+
+    def _network(self, peers: Peers) -> Iterator[Metric]:
+        known = peers.peers()
+        connected = sum(peer.connected for peer in known)
+        yield _gauges(
+            "recon_peers",
+            "Peers known, and those of them that are connected.",
+            "state",
+            {"known": len(known), "connected": connected},
+        )
+        yield from _sync_counters(peers.counters)
+        seconds = sorted(report.seconds for report in peers.sync_reports)
+        if seconds:
+            yield _gauges(
+                "recon_sync_seconds",
+                "How long the latest syncs took.",
+                "of",
+                {"median": seconds[len(seconds) // 2], "longest": seconds[-1]},
+            )
+
+
+def _sync_counters(counters: Counters) -> Iterator[Metric]:
+    yield _counters(
+        "recon_sessions",
+        "Recon sessions: begun by this node, answered, failed of both, refused for too many.",
+        "kind",
+        {
+            "initiated": counters.sessions_initiated,
+            "answered": counters.sessions_answered,
+            "failed": counters.sessions_failed,
+            "refused": counters.sessions_refused,
+        },
+    )
+    yield CounterMetricFamily(
+        "recon_rounds", "Recon messages received, in all sessions.", counters.rounds
+    )
+    size = CounterMetricFamily(
+        "recon_sync_bytes",
+        "Bytes of frames, by protocol (recon: messages; events: CARs) and direction.",
+        labels=["protocol", "direction"],
+    )
+    size.add_metric(["recon", "sent"], counters.recon_bytes_sent)
+    size.add_metric(["recon", "received"], counters.recon_bytes_received)
+    size.add_metric(["events", "sent"], counters.event_bytes_sent)
+    size.add_metric(["events", "received"], counters.event_bytes_received)
+    yield size
+    yield _counters(
+        "recon_peer_events",
+        "Events that peers told of: received and valid, refused, or listed and then missing.",
+        "outcome",
+        {
+            "received": counters.events_received,
+            "refused": counters.events_refused,
+            "missing": counters.events_missing,
+        },
+    )
+    yield CounterMetricFamily(
+        "recon_dials_failed", "Peers that could not be dialled.", counters.dials_failed
+    )
+
+
+def _gauges(name: str, text: str, label: str, values: Mapping[str, float]) -> Metric:
+    family = GaugeMetricFamily(name, text, labels=[label])
+    for key, value in values.items():
+        family.add_metric([key], value)
+    return family
+
+
+def _counters(name: str, text: str, label: str, values: Mapping[str, float]) -> Metric:
+    family = CounterMetricFamily(name, text, labels=[label])
+    for key, value in values.items():
+        family.add_metric([key], value)
+    return family
 
 
 async def get_metrics(request: Request) -> Response:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Protocol
 import trio
 
 if TYPE_CHECKING:
-    from recon_node.p2p import PeerInfo, SyncReport
+    from recon_node.p2p import Counters, PeerInfo, SyncReport
     from recon_node.store import Store
 
 
@@ -27,6 +27,10 @@ class Peers(Protocol):
     @property
     def sync_reports(self) -> Sequence[SyncReport]:
         """The latest syncs, oldest first."""
+
+    @property
+    def counters(self) -> Counters:
+        """Totals since the start."""
 
     def peers(self) -> Sequence[PeerInfo]:
         """Every peer that this node knows, connected or not."""

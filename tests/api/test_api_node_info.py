@@ -1,0 +1,132 @@
+"""What a node says of itself: version, network, Recon's state, metrics; and HTTP's small print."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+from types import SimpleNamespace
+
+import httpx
+from libp2p.crypto.ed25519 import create_new_key_pair
+from libp2p.crypto.rsa import create_new_key_pair as create_rsa_key_pair
+from libp2p.peer.id import ID
+from multiformats import multibase as oracle
+from multiformats import multicodec
+from prometheus_client.parser import text_string_to_metric_families
+
+from recon_node import __version__
+from recon_node.api import Services, create_app
+from recon_node.api.node_info import did_of_peer, with_peer_id
+from recon_node.store import Store
+
+Events = list[dict[str, str]]
+
+
+async def test_who_it_is(api: httpx.AsyncClient) -> None:
+    live = await api.get("/ceramic/liveness")
+    assert (live.status_code, live.content) == (200, b"")
+    assert (await api.get("/ceramic/version")).json() == {"version": __version__}
+    assert (await api.post("/ceramic/version")).json() == {"version": __version__}
+    assert (await api.get("/ceramic/config/network")).json() == {"name": "local-7"}
+    assert (await api.get("/ceramic/peers")).json() == {"peers": []}
+
+
+async def test_recon_tells_the_hash_of_all_keys(
+    api: httpx.AsyncClient, filled: Events, store: Store
+) -> None:
+    state = (await api.get("/ceramic/recon")).json()
+    lanes = [0] * 8
+    for key in store.keys:
+        digest = hashlib.sha256(key).digest()
+        for lane in range(8):
+            part = int.from_bytes(digest[4 * lane : 4 * lane + 4], "little")
+            lanes[lane] = (lanes[lane] + part) % 2**32
+    expected = b"".join(lane.to_bytes(4, "little") for lane in lanes).hex().upper()
+    assert state["sha256a"] == expected
+    assert (state["network"], state["events"], state["waiting"]) == ("local-7", len(filled), 0)
+    assert state["syncs"] == []
+
+
+def test_a_peer_id_as_did_key() -> None:
+    """As ceramic-one writes peers: the Ed25519 key behind the peer id, with its multicodec."""
+    pair = create_new_key_pair()
+    wrapped = multicodec.wrap("ed25519-pub", pair.public_key.to_bytes())
+    expected = "did:key:" + oracle.encode(wrapped, "base58btc")
+    assert did_of_peer(str(ID.from_pubkey(pair.public_key))) == expected
+    assert expected.startswith("did:key:z6Mk")
+
+
+def test_a_peer_id_that_hides_its_key_stays_as_it_is() -> None:
+    peer_id = str(ID.from_pubkey(create_rsa_key_pair(bits=2048).public_key))
+    assert did_of_peer(peer_id) == peer_id
+
+
+def test_addresses_end_with_the_peer_id() -> None:
+    assert with_peer_id(["/ip4/1.2.3.4/tcp/1", "/ip4/1.2.3.4/tcp/2/p2p/Qm"], "Qm") == [
+        "/ip4/1.2.3.4/tcp/1/p2p/Qm",
+        "/ip4/1.2.3.4/tcp/2/p2p/Qm",
+    ]
+
+
+async def test_metrics(api: httpx.AsyncClient, filled: Events, store: Store) -> None:
+    await api.get("/ceramic/events/nonsense")
+    await api.get("/nowhere")
+    await store.admit_local([b"nonsense"])
+    answer = await api.get("/metrics")
+    assert answer.headers["content-type"].startswith("text/plain; version=")
+    values = {
+        (sample.name, *sorted(sample.labels.items())): sample.value
+        for family in text_string_to_metric_families(answer.text)
+        for sample in family.samples
+    }
+    assert values["recon_events", ("state", "known")] == len(filled)
+    assert values["recon_events", ("state", "delivered")] == len(filled)
+    assert values["recon_feed_head",] == len(filled)
+    assert values["recon_verdicts_total", ("status", "new")] == len(filled)
+    assert values["recon_verdicts_total", ("status", "refused")] == 1
+    request = "recon_http_requests_total", ("method", "GET")
+    assert values[*request, ("path", "/ceramic/events/{event_id}"), ("status", "400")] == 1
+    assert values[*request, ("path", "other"), ("status", "404")] == 1
+    assert values["process_open_fds",] > 0
+
+
+async def test_metrics_of_the_network_side(services: Services) -> None:
+    from recon_node.p2p.reports import Counters
+
+    counters = Counters(sessions_initiated=3, recon_bytes_sent=700, events_refused=2)
+    peers = SimpleNamespace(
+        peers=lambda: [SimpleNamespace(connected=True), SimpleNamespace(connected=False)],
+        counters=counters,
+        sync_reports=[SimpleNamespace(seconds=2.0), SimpleNamespace(seconds=0.5)],
+    )
+    app = create_app(dataclasses.replace(services, peers=peers))
+    transport = httpx.ASGITransport(app)
+    async with httpx.AsyncClient(transport=transport, base_url="http://node") as api:
+        text = (await api.get("/metrics")).text
+    for line in (
+        'recon_peers{state="known"} 2.0',
+        'recon_peers{state="connected"} 1.0',
+        'recon_sessions_total{kind="initiated"} 3.0',
+        'recon_sync_bytes_total{direction="sent",protocol="recon"} 700.0',
+        'recon_peer_events_total{outcome="refused"} 2.0',
+        'recon_sync_seconds{of="longest"} 2.0',
+    ):
+        assert line in text.splitlines()
+
+
+async def test_head_and_options(api: httpx.AsyncClient) -> None:
+    head = await api.head("/ceramic/version")
+    assert (head.status_code, head.content) == (200, b"")
+    assert (await api.head("/ceramic/feed/arrow")).status_code == 200
+    options = await api.options("/ceramic/events")
+    assert (options.status_code, options.headers["allow"]) == (200, "POST, OPTIONS")
+
+
+async def test_no_web_page_may_call_it_unless_it_is_told_so(services: Services) -> None:
+    origin = {"origin": "https://app.example"}
+    for origins, allowed in (((), None), (("https://app.example",), "https://app.example")):
+        app = create_app(dataclasses.replace(services, cors_allow_origins=origins))
+        transport = httpx.ASGITransport(app)
+        async with httpx.AsyncClient(transport=transport, base_url="http://node") as api:
+            answer = await api.get("/ceramic/version", headers=origin)
+            assert answer.headers.get("access-control-allow-origin") == allowed
