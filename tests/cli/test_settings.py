@@ -152,3 +152,8 @@ def test_the_example_file_shows_every_setting_with_its_default() -> None:
     assert set(shown) == set(Settings.model_fields)
     example = Settings.model_validate(shown)
     assert example == Settings()
+
+
+def test_the_other_example_files_can_be_used() -> None:
+    for path in (ROOT / "config").glob("*.toml"):
+        assert load_settings(path).data_dir.is_absolute()

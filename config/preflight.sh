@@ -1,0 +1,50 @@
+#!/bin/sh
+# Check that this machine can install the project; name the exact install line for what is missing.
+#
+#   preflight.sh            say what is missing, exit 1 if anything is
+#   preflight.sh --python   print the Python to use
+#
+# Python 3.11 to 3.13 with venv and headers, a C compiler and GMP's headers (for two small C
+# extensions without wheels) are all. Java is not needed: a runtime comes with the installation.
+set -u
+
+find_python() {
+    for name in ${PYTHON:-} python3 python3.13 python3.12 python3.11; do
+        if "$name" -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13))' 2>/dev/null
+        then
+            command -v "$name"
+            return
+        fi
+    done
+}
+
+python=$(find_python)
+if [ "${1:-}" = "--python" ]; then
+    echo "$python"
+    exit 0
+fi
+
+packages=""
+if [ -z "$python" ]; then
+    packages="python3 python3-venv python3-dev"
+else
+    "$python" -c 'import ensurepip, venv' 2>/dev/null || packages="$packages python3-venv"
+    "$python" -c 'import os, sysconfig, sys
+sys.exit(not os.path.exists(os.path.join(sysconfig.get_path("include"), "Python.h")))' ||
+        packages="$packages python3-dev"
+fi
+command -v cc >/dev/null 2>&1 || packages="$packages gcc libc6-dev"
+has_header() { echo "#include <$1>" | cc -E -x c - >/dev/null 2>&1; }
+if ! command -v cc >/dev/null 2>&1 || ! has_header gmp.h; then
+    packages="$packages libgmp-dev"
+fi
+
+[ -z "$packages" ] && exit 0
+
+if [ "$(id -u)" = 0 ]; then sudo=""; else sudo="sudo "; fi
+echo "This machine lacks something that the installation needs. On Debian or Ubuntu:" >&2
+echo >&2
+echo "    ${sudo}apt-get update && ${sudo}apt-get install -y$(echo " $packages" | tr -s ' ')" >&2
+echo >&2
+[ -z "$python" ] && echo "(Python 3.11, 3.12 or 3.13 is needed; PYTHON=/path/to/python names another.)" >&2
+exit 1
