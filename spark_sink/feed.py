@@ -1,0 +1,238 @@
+"""A node's event feed over HTTP: where it stands, and its rows as Arrow record batches.
+
+The feed is a log: position p holds the same event for ever, as long as the log's `epoch` stays
+the same. So a read that breaks off can go on after the last row that arrived, and a node may
+restart at any time: its reader waits for it, up to `patience` seconds without a single new row.
+"""
+
+import io
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Final
+
+import httpx
+import pyarrow as pa
+
+from spark_sink.errors import FeedChangedError, FeedRefusedError, FeedUnreachableError
+from spark_sink.schema import FEED
+
+PATIENCE: Final = 120.0
+_FIRST_DELAY: Final = 0.1
+_LONGEST_DELAY: Final = 5.0
+_TIMEOUT: Final = httpx.Timeout(30.0, connect=5.0)
+_START_AGAIN: Final = "start again with empty tables and a new checkpoint"
+
+
+@dataclass(frozen=True, slots=True)
+class Head:
+    """The feed holds the positions in (low, head] of the log `epoch`."""
+
+    epoch: str
+    low: int
+    head: int
+
+
+class Feed:
+    """The feed of the node at `url`. Can be pickled; connects when first used.
+
+    `patience` is how long, in seconds, an unreachable node is waited for before giving up.
+    """
+
+    def __init__(self, url: str, patience: float = PATIENCE) -> None:
+        self.url = url.rstrip("/")
+        self.patience = patience
+
+    def __reduce__(self) -> tuple[type["Feed"], tuple[str, float]]:
+        return Feed, (self.url, self.patience)
+
+    def close(self) -> None:
+        """Give back the connection; the next call makes a new one."""
+        client = self.__dict__.pop("_client", None)
+        if client is not None:
+            client.close()
+
+    def head(self, patience: float | None = None) -> Head:
+        """Where the feed stands now.
+
+        Raises:
+            FeedUnreachableError: no answer within `patience` seconds (default: the feed's own).
+            FeedRefusedError: an answer that is no feed's.
+        """
+        retry = _Retry(self.patience if patience is None else patience)
+        while True:
+            try:
+                return self._head_once()
+            except FeedUnreachableError as error:
+                retry.wait(error)
+
+    def check(self, position: int, epoch: str, head: Head) -> None:
+        """Does the feed still continue what was read, up to `position` of the log `epoch`?
+
+        Raises:
+            FeedChangedError: it does not.
+        """
+        node = f"the node at {self.url}"
+        if head.epoch != epoch:
+            raise _epoch_changed(self.url, f"log {head.epoch}", f"log {epoch}")
+        if position < head.low:
+            raise FeedChangedError(
+                f"{node} has dropped the events up to position {head.low}, but only those up to "
+                f"{position} were read: {_START_AGAIN}"
+            )
+        if position > head.head:
+            raise FeedChangedError(
+                f"the log of {node} ends at position {head.head}, but events up to {position} "
+                f"were read from it: it was restored from an older copy; {_START_AGAIN}"
+            )
+
+    def read(self, after: int, upto: int, epoch: str) -> Iterator[pa.RecordBatch]:
+        """The rows of positions (after, upto] in order, in the schema `FEED`, without a gap.
+
+        Raises:
+            FeedChangedError: the node has another log now.
+            FeedUnreachableError: no row arrived for `patience` seconds.
+            FeedRefusedError: an answer that is no feed's.
+        """
+        retry = _Retry(self.patience)
+        while after < upto:
+            try:
+                for batch in self._read_once(after, upto, epoch):
+                    yield batch
+                    after += batch.num_rows
+                    retry = _Retry(self.patience)
+                if after < upto:
+                    raise FeedUnreachableError(
+                        f"the node at {self.url} ended its answer at position {after} of {upto}"
+                    )
+            except FeedUnreachableError as error:
+                retry.wait(error)
+
+    def _head_once(self) -> Head:
+        try:
+            response = self._client.get("/ceramic/feed/head")
+        except httpx.HTTPError as error:
+            raise _unreachable(self.url, error) from None
+        self._check_status(response)
+        try:
+            body = response.json()
+            return Head(str(body["epoch"]), int(body["low"]), int(body["head"]))
+        except (ValueError, KeyError, TypeError):
+            raise FeedRefusedError(
+                f"{self.url}/ceramic/feed/head is no feed of a recon-node: is the URL right?"
+            ) from None
+
+    def _read_once(self, after: int, upto: int, epoch: str) -> Iterator[pa.RecordBatch]:
+        """One request's rows, as far as they arrive whole."""
+        params: dict[str, Any] = {"after": after, "upto": upto, "epoch": epoch}
+        try:
+            with self._client.stream("GET", "/ceramic/feed/arrow", params=params) as response:
+                if response.is_error:
+                    response.read()
+                self._check_status(response)
+                body = io.BufferedReader(_Body(response), 1 << 16)
+                for batch in pa.ipc.open_stream(body):
+                    if batch.num_rows:
+                        yield self._checked(batch, after, upto)
+                        after += batch.num_rows
+        except (httpx.HTTPError, pa.ArrowInvalid, OSError) as error:  # broken off, or cut short
+            raise _unreachable(self.url, error) from None
+
+    def _checked(self, batch: pa.RecordBatch, after: int, upto: int) -> pa.RecordBatch:
+        try:
+            columns = [batch.column(field.name).cast(field.type) for field in FEED]
+            checked = pa.RecordBatch.from_arrays(columns, schema=FEED)
+        except (KeyError, pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+            raise FeedRefusedError(
+                f"the feed of the node at {self.url} has other columns than it should ({error}): "
+                "use a node and a pipeline of the same version"
+            ) from None
+        positions = checked.column("position").to_pylist()
+        expected = range(after + 1, min(after + len(positions), upto) + 1)
+        if positions != list(expected):
+            raise FeedRefusedError(
+                f"the node at {self.url} served the positions {positions[0]} to {positions[-1]} "
+                f"where {after + 1} to {upto} were asked for: is it a recon-node, and undamaged?"
+            )
+        return checked
+
+    def _check_status(self, response: httpx.Response) -> None:
+        status = response.status_code
+        if status == httpx.codes.GONE:
+            raise _epoch_changed(self.url, "another log", "the one that was read before")
+        if status in (408, 429) or response.is_server_error:
+            raise FeedUnreachableError(
+                f"the node at {self.url} answered {status}: {_reason(response)}"
+            )
+        if not response.is_success:
+            raise FeedRefusedError(
+                f"the node at {self.url} does not serve its feed, it answered {status}: "
+                f"{_reason(response)}"
+            )
+
+    @cached_property
+    def _client(self) -> httpx.Client:
+        try:
+            return httpx.Client(base_url=self.url, timeout=_TIMEOUT)
+        except (httpx.InvalidURL, ValueError) as error:
+            raise FeedRefusedError(f"{self.url!r} is not a URL: {error}") from None
+
+
+class _Retry:
+    """Waits longer and longer, and no longer than `patience` seconds in all."""
+
+    def __init__(self, patience: float) -> None:
+        self._deadline = time.monotonic() + patience
+        self._delay = _FIRST_DELAY
+
+    def wait(self, error: FeedUnreachableError) -> None:
+        """Sleep before the next try; raise `error` when there should be none."""
+        left = self._deadline - time.monotonic()
+        if left <= 0:
+            raise error
+        time.sleep(min(self._delay, left))
+        self._delay = min(2 * self._delay, _LONGEST_DELAY)
+
+
+class _Body(io.RawIOBase):
+    """A response's body as a file, for the Arrow reader."""
+
+    def __init__(self, response: httpx.Response) -> None:
+        self._chunks = response.iter_bytes()
+        self._rest = memoryview(b"")
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        while not self._rest:
+            chunk = next(self._chunks, None)
+            if chunk is None:
+                return 0
+            self._rest = memoryview(chunk)
+        size = min(len(buffer), len(self._rest))
+        buffer[:size] = self._rest[:size]
+        self._rest = self._rest[size:]
+        return size
+
+
+def _unreachable(url: str, error: Exception) -> FeedUnreachableError:
+    reason = " ".join(str(error).split()) or type(error).__name__
+    return FeedUnreachableError(
+        f"the node at {url} cannot be reached ({reason}): is it running, and is the URL right?"
+    )
+
+
+def _epoch_changed(url: str, found: str, expected: str) -> FeedChangedError:
+    return FeedChangedError(
+        f"the node at {url} has {found}, not {expected}: it was set up anew, or is another node. "
+        f"Point --url at the node that the tables were made from, or {_START_AGAIN}"
+    )
+
+
+def _reason(response: httpx.Response) -> str:
+    try:
+        return str(response.json()["message"])
+    except (ValueError, KeyError, TypeError):
+        return response.reason_phrase or "no reason given"

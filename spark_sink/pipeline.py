@@ -1,0 +1,155 @@
+"""One streaming query that keeps the tables up to date with a node's feed, exactly once.
+
+Spark cuts the feed into batches and writes down the end of each before it starts; its workers
+fetch a batch's rows in parallel. `Sink` then does two things with a batch, each one Delta commit:
+
+1. append to `raw_events` the rows beyond the table's position, which must follow it without a gap;
+2. for the streams that have events beyond the position of `stream_tips`, read their events back
+   from `raw_events`, compute their tips and merge them.
+
+Why every row counts once. A position holds the same event for ever, and both commits carry the
+position that they bring their table to (see `spark_sink.tables`). Whatever is done again after a
+crash is measured against the tables themselves:
+
+- killed before or in commit 1: nothing of it is visible; the batch runs again.
+- killed between 1 and 2, or in 2: the batch runs again; its rows are not beyond the table's
+  position, so none is appended. `stream_tips` is still behind, so the tips are computed now.
+- killed after 2, before Spark has noted the batch as done: it runs again and changes nothing, not
+  even a table's version.
+- the checkpoint is lost: a new one starts at the position of `raw_events`. It has another batch
+  numbering, which no table knows of.
+- `stream_tips` is lost: it is at position 0 again, and the next run computes all of it.
+
+No step depends on Spark's batch ids, nor on batches being cut the same way twice. A gap, which
+only a deleted table can cause, ends the run with an error.
+"""
+
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import pyarrow as pa
+from deltalake.exceptions import DeltaError
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
+
+from spark_sink.errors import SinkError, TablesError
+from spark_sink.source import MAX_ROWS_PER_BATCH, PARTITIONS
+from spark_sink.tables import Tables
+from spark_sink.tips import compute_tips
+
+# Positions whose streams are read back at once, when stream_tips is far behind.
+_WINDOW: Final = 50_000
+
+
+@dataclass(frozen=True, slots=True)
+class BatchReport:
+    """What a batch did: rows appended, streams whose tip was computed, position reached."""
+
+    batch: int
+    rows: int
+    streams: int
+    position: int
+    seconds: float
+
+
+class Sink:
+    """What Spark calls with each batch.
+
+    `error` is what went wrong in the latest batch, as it was raised here: Spark hands on only its
+    text.
+    """
+
+    def __init__(
+        self, tables: Tables, on_batch: Callable[[BatchReport], None] = lambda report: None
+    ) -> None:
+        self.tables = tables
+        self.error: SinkError | None = None
+        self._on_batch = on_batch
+        self._busy = threading.Lock()
+        self._closed = False
+
+    def __call__(self, frame: DataFrame, batch_id: int) -> None:
+        """Take a batch into the tables.
+
+        Raises:
+            SinkError: it could not be; nothing is lost, the batch can run again.
+        """
+        started = time.monotonic()
+        rows = frame.toArrow()
+        try:
+            with self._busy:
+                report = self._take(rows, batch_id, started)
+        except SinkError as error:
+            self.error = error
+            raise
+        except (DeltaError, OSError) as error:
+            reason = " ".join(str(error).split())
+            self.error = TablesError(
+                f"cannot write the tables in {self.tables.directory}: {reason}"
+            )
+            raise self.error from error
+        self._on_batch(report)
+
+    def close(self, patience: float) -> None:
+        """Let the batch under way finish, for at most `patience` seconds, and take no other."""
+        finished = self._busy.acquire(timeout=patience)
+        self._closed = True
+        if finished:
+            self._busy.release()
+
+    def _take(self, rows: pa.Table, batch_id: int, started: float) -> BatchReport:
+        if self._closed:
+            raise SinkError("the pipeline is stopping")
+        appended = self.tables.append(rows)
+        streams = self.catch_up()
+        self.tables.tidy()
+        seconds = time.monotonic() - started
+        return BatchReport(batch_id, appended, streams, self.tables.raw_position, seconds)
+
+    def catch_up(self, window: int = _WINDOW) -> int:
+        """Bring `stream_tips` to the position of `raw_events`; returns how many tips it took.
+
+        Raises:
+            TablesError: `raw_events` is damaged.
+        """
+        streams = 0
+        end = self.tables.raw_position
+        while (position := self.tables.tips_position) < end:
+            upto = min(position + window, end)
+            touched = self.tables.streams_between(position, upto)
+            tips = compute_tips(self.tables.events_of(touched, upto))
+            self.tables.merge_tips(tips, upto)
+            streams += len(touched)
+        return streams
+
+
+@dataclass(frozen=True, slots=True)
+class QuerySettings:
+    """How the feed is read. `trigger_ms` None: up to the head as it is now, then stop."""
+
+    url: str
+    checkpoint: Path
+    trigger_ms: int | None = 500
+    max_rows_per_batch: int = MAX_ROWS_PER_BATCH
+    partitions: int = PARTITIONS
+
+
+def start_query(spark: SparkSession, sink: Sink, settings: QuerySettings) -> StreamingQuery:
+    """Start the streaming query that feeds `sink`."""
+    events = (
+        spark.readStream.format("recon")
+        .option("url", settings.url)
+        .option("startingOffset", sink.tables.raw_position)
+        .option("maxRowsPerBatch", settings.max_rows_per_batch)
+        .option("partitions", settings.partitions)
+        .load()
+    )
+    writer = events.writeStream.queryName("spark-sink").foreachBatch(sink)
+    writer = writer.option("checkpointLocation", str(settings.checkpoint))
+    if settings.trigger_ms is None:
+        return writer.trigger(availableNow=True).start()
+    return writer.trigger(processingTime=f"{settings.trigger_ms} milliseconds").start()
