@@ -11,5 +11,9 @@ class PeerError(P2PError):
     """A peer cannot be reached, or its address cannot be used."""
 
 
+class PeerGoneError(P2PError):
+    """A stream ended where it must not: the peer or the connection is gone, by no fault of it."""
+
+
 class PeerProtocolError(Exception):
     """A peer broke the protocol of a stream; the stream is reset and the peer scored down."""

@@ -8,13 +8,13 @@ frame is an error: on libp2p a lost connection looks like an end.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Final
 
 import trio
 
 from recon_node.ipld import VarintError, varint
-from recon_node.p2p.errors import PeerProtocolError
+from recon_node.p2p.errors import PeerGoneError, PeerProtocolError
 from recon_node.p2p.streams import ByteStream
 
 READ_SIZE: Final = 64 * 1024
@@ -23,7 +23,7 @@ _MORE: Final = 0x80  # of a varint byte: another one follows
 
 
 class FramingError(PeerProtocolError):
-    """The bytes on a stream are no frames: a bad or too large length, or an end within a frame."""
+    """The bytes on a stream are no frames: a frame's length is bad or too large."""
 
 
 def encode_frame(data: bytes) -> bytes:
@@ -66,14 +66,14 @@ class FrameDecoder:
     def end(self) -> None:
         """Take the end of the stream.
 
-        Raises FramingError when it comes within a frame.
+        Raises PeerGoneError when it comes within a frame.
         """
         if self._length is not None:
-            raise FramingError(
+            raise PeerGoneError(
                 f"the stream ended after {len(self._buffer)} of a frame's {self._length} bytes"
             )
         if self._buffer:
-            raise FramingError("the stream ended within a frame's length")
+            raise PeerGoneError("the stream ended within a frame's length")
 
     def _read_length(self) -> int | None:
         prefix = bytes(self._buffer[: varint.MAX_BYTES])
@@ -93,10 +93,19 @@ class FrameDecoder:
 
 
 class FrameStream:
-    """Frames over a byte stream. One task may read while another writes."""
+    """Frames over a byte stream. One task may read while another writes.
 
-    def __init__(self, stream: ByteStream, max_frame: int) -> None:
+    ``on_sent`` is told the size of every write.
+    """
+
+    def __init__(
+        self,
+        stream: ByteStream,
+        max_frame: int,
+        on_sent: Callable[[int], None] = lambda size: None,
+    ) -> None:
         self._stream = stream
+        self._on_sent = on_sent
         self._decoder = FrameDecoder(max_frame)
         self.bytes_received = 0
         self.bytes_sent = 0
@@ -105,8 +114,8 @@ class FrameStream:
         """Return the next frame, or None at the end of the stream.
 
         ``patience`` is the longest wait, in seconds, for any further byte. Raises FramingError,
-        PeerProtocolError when the peer is silent for too long, and trio.BrokenResourceError when
-        the stream is reset.
+        PeerProtocolError when the peer is silent for too long, PeerGoneError when the stream ends
+        within a frame, and trio.BrokenResourceError when it is reset.
         """
         while (frame := self._decoder.next_frame()) is None:
             with trio.move_on_after(patience) as scope:
@@ -142,3 +151,4 @@ class FrameStream:
         if scope.cancelled_caught:
             raise PeerProtocolError(f"the peer took no data for {patience:g} s")
         self.bytes_sent += len(data)
+        self._on_sent(len(data))

@@ -60,6 +60,7 @@ MAX_NEGOTIATION: Final = 64 * 1024
 """A line of protocol negotiation at most; go-libp2p's limit."""
 _CLEANUP_LIMIT: Final = 5.0
 _DRAIN_LIMIT: Final = 10.0
+_FIRST_PING: Final = 0.5
 _WINDOW_POLL: Final = 0.005
 _FRAME_PAYLOAD: Final = MAX_PLAINTEXT_LENGTH - yamux.HEADER_SIZE  # one yamux frame, one Noise frame
 
@@ -188,10 +189,12 @@ class GuardedYamux(yamux.Yamux):
 
     async def _measure_rtt_loop(self) -> None:
         """Ping the peer from time to time; drop it when it does not answer."""
+        wait = min(_FIRST_PING, self.limits.ping_interval)
         while not self.event_shutting_down.is_set():
-            with trio.move_on_after(self.limits.ping_interval):
+            with trio.move_on_after(wait):
                 await self.event_shutting_down.wait()
                 return
+            wait = self.limits.ping_interval
             self._ping_id = (self._ping_id + 1) & 0xFFFFFFFF
             self._ping_event = trio.Event()
             self._ping_sent_time = trio.current_time()

@@ -7,6 +7,7 @@ id in base58.
 
 from __future__ import annotations
 
+import logging
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
@@ -27,6 +28,7 @@ from libp2p.tools.anyio_service import TrioManager
 from libp2p.transport.tcp.tcp import TCP
 from libp2p.transport.upgrader import TransportUpgrader
 from multiaddr import Multiaddr  # type: ignore[import-untyped]
+from multiaddr.utils import get_thin_waist_addresses  # type: ignore[import-untyped]
 
 from recon_node.p2p.errors import P2PError, PeerError
 from recon_node.p2p.hardening import (
@@ -79,9 +81,15 @@ async def open_host(settings: P2PSettings, identity: KeyPair) -> AsyncIterator[H
             service.cancel()
 
 
+def _reachable(candidates: Sequence[Multiaddr]) -> list[Multiaddr]:
+    """Spell out "all addresses of this machine": nobody can dial 0.0.0.0."""
+    return [each for candidate in candidates for each in get_thin_waist_addresses(candidate)]
+
+
 def build_host(settings: P2PSettings, identity: KeyPair) -> _IdentifyingHost:
     """Put the hardened parts together: no plaintext, no other muxer, no resource manager."""
     bound_negotiation()
+    _quieten_library()
     noise = NoiseTransport(identity, noise_privkey=create_new_key_pair().private_key)
     upgrader = TransportUpgrader({NOISE: noise}, {})
     upgrader.muxer_multistream = GuardedMuxing(settings.connection)
@@ -103,9 +111,11 @@ def build_host(settings: P2PSettings, identity: KeyPair) -> _IdentifyingHost:
             outbound_stream_protocol_negotiation_timeout=_NEGOTIATION_TIMEOUT,
         ),
     )
-    announced = [_parse_address(each) for each in settings.announce] or None
+    announced = [_parse_address(each) for each in settings.announce]
     return _IdentifyingHost(
-        swarm, announce_addrs=announced, disable_identify_address_discovery=True
+        swarm,
+        addrs_factory=lambda candidates: announced or _reachable(candidates),
+        disable_identify_address_discovery=True,
     )
 
 
@@ -145,6 +155,17 @@ class Host:
     def is_connected(self, peer_id: str) -> bool:
         """Tell whether there is a live connection with a peer."""
         return bool(self._live(ID.from_string(peer_id)))
+
+    def has_dialled(self, peer_id: str) -> bool:
+        """Tell whether it was this node that made a connection with a peer."""
+        connections = self._live(ID.from_string(peer_id))
+        return any(cast(GuardedYamux, each.muxed_conn).is_initiator for each in connections)
+
+    def latency(self, peer_id: str) -> float | None:
+        """Return how long a ping to a connected peer takes, in seconds; None before the first."""
+        connections = self._live(ID.from_string(peer_id))
+        times = [cast(GuardedYamux, each.muxed_conn).rtt() for each in connections]
+        return min(filter(None, times), default=None)
 
     def on_identified(self, callback: Callable[[str, list[str]], None]) -> None:
         """Call back with each peer, and the addresses it gives, once it has told about itself."""
@@ -266,6 +287,13 @@ def _parse_address(address: str) -> Multiaddr:
         raise PeerError(
             f"{address!r} is no multiaddr such as /ip4/127.0.0.1/tcp/4101: {error}"
         ) from None
+
+
+def _quieten_library() -> None:
+    """Silence libp2p's log, unless a level is set: to it, any peer that leaves is an error."""
+    logger = logging.getLogger("libp2p")
+    if logger.level == logging.NOTSET:
+        logger.setLevel(logging.CRITICAL)
 
 
 async def _listen(swarm: GuardedSwarm, addresses: Sequence[str]) -> None:

@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
+from typing import Final
 
+from recon_node.ceramic import MAX_CAR_SIZE
 from recon_node.recon import SessionSettings
 
-MIB = 1 << 20
+MIB: Final = 1 << 20
+MIN_FRAME: Final = MAX_CAR_SIZE + 1
+MAX_REQUEST: Final = 1000
+"""EventIds in one request on the event stream at most, for every node (docs/wire.md)."""
+MESSAGE_OVERRUN: Final = 16 * 1024
+"""By how much a recon message may be larger than it aims to be: the last split is written out."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,19 +61,21 @@ class P2PSettings:
     max_sessions: int = 64
     """Inbound recon sessions at once."""
     max_sessions_per_peer: int = 4
-    """Inbound recon sessions at once from one peer; the same again for its event streams."""
+    """Inbound recon sessions at once from one peer."""
+    max_event_streams: int = 128
+    """Inbound event streams at once; each side of a session may open one."""
+    max_event_streams_per_peer: int = 16
     turn_timeout: float = 120.0
     """How long a peer may take for its turn in a session: it fetches events meanwhile."""
     idle_timeout: float = 30.0
     """How long any other wait for a peer's next bytes may last."""
     session_timeout: float = 3600.0
-    max_message: int = MIB
-    """A recon message at most; a longer one is refused unread."""
-    max_event: int = 2 * MIB
-    """An event's CAR at most."""
+    max_frame: int = MIB
+    """A frame on a stream at most; a longer one is refused unread. An event must fit into it."""
     events_per_request: int = 500
-    """EventIds in one request on the event stream."""
+    """EventIds that we ask for at a time on the event stream."""
     recon: SessionSettings = field(default_factory=SessionSettings)
+    """How recon sessions split and list; their messages are kept below ``max_frame``."""
 
     def __post_init__(self) -> None:
         """Refuse values that cannot work."""
@@ -76,3 +85,19 @@ class P2PSettings:
             value = getattr(self, each.name)
             if type(value) in (int, float) and not value > 0:
                 raise ValueError(f"the p2p setting `{each.name}` must be above 0, not {value}")
+        if self.max_frame < MIN_FRAME:
+            raise ValueError(
+                f"the p2p setting `max_frame` must be at least {MIN_FRAME}, so that every event "
+                f"fits; {self.max_frame} is less"
+            )
+        if self.events_per_request > MAX_REQUEST:
+            raise ValueError(
+                f"the p2p setting `events_per_request` must be at most {MAX_REQUEST}, which is "
+                f"what a peer accepts, not {self.events_per_request}"
+            )
+
+    @property
+    def session_settings(self) -> SessionSettings:
+        """The recon settings, with messages that fit a frame even where one overruns its size."""
+        fitting = min(self.recon.message_bytes, self.max_frame - MESSAGE_OVERRUN)
+        return replace(self.recon, message_bytes=fitting)

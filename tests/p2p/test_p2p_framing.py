@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from trio.testing import memory_stream_pair
 
 from recon_node.ipld import varint
-from recon_node.p2p.errors import PeerProtocolError
+from recon_node.p2p.errors import PeerGoneError, PeerProtocolError
 from recon_node.p2p.framing import FrameDecoder, FrameStream, FramingError, encode_frame
 
 frames = st.lists(st.binary(max_size=300), max_size=8)
@@ -45,7 +45,7 @@ def test_an_end_within_a_frame_is_an_error(sent, data):
     decoder.feed(wire[:cut])
     decode_all(decoder)
     assert not decoder.is_between_frames
-    with pytest.raises(FramingError, match="ended"):
+    with pytest.raises(PeerGoneError, match="ended"):
         decoder.end()
 
 

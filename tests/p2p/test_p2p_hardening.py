@@ -243,8 +243,9 @@ async def test_more_streams_than_the_muxer_has_are_an_error_and_not_a_hang():
         await a.connect(b.addresses[0])
         connection = only_connection(a, b)
         await eventually(lambda: b.libp2p.get_id() in a.libp2p._identified_peers)
+        await eventually(lambda: connection.stream_backlog_semaphore.value == 256)
         with trio.fail_after(10):
-            for _ in range(connection.stream_backlog_semaphore.value):
+            for _ in range(256):
                 await connection.open_stream()
             with pytest.raises(MuxedStreamError, match="in use"):
                 await connection.open_stream()

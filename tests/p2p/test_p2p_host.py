@@ -157,7 +157,10 @@ async def test_announced_addresses_replace_those_listened_on():
         assert host.addresses == [f"{announce[0]}/p2p/{host.peer_id}"]
 
 
-@pytest.mark.parametrize("change", [{"sync_interval": 0}, {"listen": ()}, {"max_event": -1}])
+@pytest.mark.parametrize(
+    "change",
+    [{"sync_interval": 0}, {"listen": ()}, {"max_frame": 100}, {"events_per_request": 1001}],
+)
 def test_settings_that_cannot_work_are_refused(change):
     with pytest.raises(ValueError, match=next(iter(change))):
         P2PSettings(**change)

@@ -1,0 +1,203 @@
+"""Finding the peers of the same Ceramic network through a Kademlia DHT of its own.
+
+Every node provides, in the DHT's sense, the network's rendezvous (CIP-124, "Peer discovery"), and
+looks up who else does: soon and often after the start, then every few minutes. The DHT's protocol
+is ``/ceramic/<network>/kad/1.0.0``; a record is kept for an hour unless its node announces itself
+again.
+
+The library's DHT is built for content on the public network. What does not fit is overridden: see
+``ProviderRecords`` and ``NetworkDHT``.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import random
+import time
+from collections.abc import Callable
+from typing import Any, Final
+
+import structlog
+import trio
+from libp2p.abc import IHost
+from libp2p.custom_types import TProtocol
+from libp2p.kad_dht import common, kad_dht, peer_routing, provider_store, value_store
+from libp2p.kad_dht.kad_dht import DHTMode, KadDHT
+from libp2p.kad_dht.provider_store import ProviderRecord, ProviderStore
+from libp2p.peer.id import ID
+from libp2p.peer.peerinfo import PeerInfo
+from libp2p.records.validator import NamespacedValidator
+from libp2p.tools.anyio_service import background_trio_service
+
+from recon_node.ceramic import Network, rendezvous
+from recon_node.p2p.host import Host
+
+log = structlog.get_logger(__name__)
+
+RECORD_LIFETIME: Final = 3600.0
+MAX_PROVIDERS: Final = 200
+"""Peers kept for one key; the one that announced itself longest ago makes room."""
+MAX_KEYS: Final = 4096
+MAX_ANNOUNCES: Final = 100
+"""Announcements taken from one peer in ten seconds; stock takes ten and answers no more."""
+FIRST_WAIT: Final = 1.0
+SETTLED_WAIT: Final = 60.0
+QUERY_LIMIT: Final = 10.0
+LOOKUP_LIMIT: Final = 30.0
+_SHA2_256_MULTIHASH: Final = b"\x12\x20"
+
+Found = Callable[[str, list[str]], None]
+
+
+class Discovery:
+    """Announces this node and tells of others that are found."""
+
+    def __init__(
+        self, host: Host, network: Network, announce_interval: float, on_found: Found
+    ) -> None:
+        use_protocol_of(network)
+        self._host = host
+        self._key = rendezvous_key(network)
+        self._announce_interval = announce_interval
+        self._on_found = on_found
+        self._dht = NetworkDHT(host.libp2p)
+        self._joined = trio.Event()
+
+    async def run(self) -> None:
+        """Announce and look for peers until cancelled. A failure of the DHT starts it anew."""
+        while True:
+            try:
+                async with background_trio_service(self._dht):
+                    await self._announce_and_find()
+            except Exception as error:
+                log.error("Peer discovery failed; starting it again", error=repr(error))
+            await trio.sleep(SETTLED_WAIT)
+            self._dht = NetworkDHT(self._host.libp2p)
+
+    async def join(self, peer_id: str) -> None:
+        """Take a connected peer that has told about itself into the routing table, and look around.
+
+        A connection alone leaves the table empty.
+        """
+        with trio.move_on_after(QUERY_LIMIT):
+            if await self._dht.add_peer(ID.from_string(peer_id)):
+                self._joined.set()
+
+    async def _announce_and_find(self) -> None:
+        wait = FIRST_WAIT
+        while True:
+            if self._joined.is_set():
+                self._joined = trio.Event()
+                wait = FIRST_WAIT
+            if self._host.connected_peers():
+                await self._announce()
+                await self._find()
+            with trio.move_on_after(wait * random.uniform(0.8, 1.2)):
+                await self._joined.wait()
+            settled = wait >= SETTLED_WAIT
+            wait = self._announce_interval if settled else min(SETTLED_WAIT, wait * 2)
+
+    async def _announce(self) -> None:
+        with trio.move_on_after(LOOKUP_LIMIT):
+            try:
+                await self._dht.provider_store.provide(self._key)
+            except Exception as error:
+                log.info("Cannot announce this node in the DHT", error=repr(error))
+
+    async def _find(self) -> None:
+        """Ask the closest peers afresh: the library's lookup stops at what it has heard before."""
+        store = self._dht.provider_store
+        closest: list[ID] = []
+        with trio.move_on_after(LOOKUP_LIMIT):
+            closest = await self._dht.peer_routing.find_closest_peers_network(self._key)
+        found = {
+            str(each.peer_id): each for each in self._dht.provider_store.get_providers(self._key)
+        }
+
+        async def ask(peer: ID) -> None:
+            with trio.move_on_after(QUERY_LIMIT):
+                for each in await store.ask(peer, self._key):
+                    found.setdefault(str(each.peer_id), each)
+
+        async with trio.open_nursery() as nursery:
+            for peer in closest:
+                nursery.start_soon(ask, peer)
+        found.pop(self._host.peer_id, None)
+        for peer_id, info in found.items():
+            self._on_found(peer_id, [str(each) for each in info.addrs])
+
+
+class ProviderRecords(ProviderStore):
+    """Who announced what. Bounded, with room for a network of nodes under one key.
+
+    Stock keeps the first 20 providers of a key for 48 hours, and any number of keys.
+    """
+
+    def add_provider(self, key: bytes, provider: PeerInfo) -> None:
+        """Note a provider. In a full key the oldest makes room; a full store takes no new key."""
+        if key not in self.providers and len(self.providers) >= MAX_KEYS:
+            return
+        records = self.providers.setdefault(key, {})
+        records.pop(str(provider.peer_id), None)
+        while len(records) >= MAX_PROVIDERS:
+            del records[next(iter(records))]
+        records[str(provider.peer_id)] = ProviderRecord(provider, time.time())
+
+    def get_providers(self, key: bytes) -> list[PeerInfo]:
+        """Return the providers that announced themselves within the lifetime of a record."""
+        self.cleanup_expired()
+        return [each.provider_info for each in self.providers.get(key, {}).values()]
+
+    def cleanup_expired(self) -> None:
+        """Forget old records."""
+        horizon = time.time() - RECORD_LIFETIME
+        for key, records in list(self.providers.items()):
+            kept = {peer: each for peer, each in records.items() if each.timestamp > horizon}
+            if kept:
+                self.providers[key] = kept
+            else:
+                del self.providers[key]
+
+    async def ask(self, peer: ID, key: bytes) -> list[PeerInfo]:
+        """Ask one peer who provides a key."""
+        providers, _ = await self._get_providers_from_peer_with_closers(peer, key)
+        return providers
+
+
+class NetworkDHT(KadDHT):
+    """A DHT that keeps providers only: it refuses to store values for others."""
+
+    provider_store: ProviderRecords
+
+    def __init__(self, host: IHost) -> None:
+        nothing = NamespacedValidator({}, strict_validation=True)
+        super().__init__(
+            host,
+            DHTMode.SERVER,
+            validator=nothing,
+            validator_changed=True,
+            strict_validation=True,
+        )
+        self.provider_store = ProviderRecords(host, self.peer_routing)
+        self._provider_rate_max = MAX_ANNOUNCES
+
+
+def protocol_of(network: Network) -> TProtocol:
+    """Return the DHT's protocol id for a Ceramic network."""
+    return TProtocol(f"/ceramic/{network.name}/kad/1.0.0")
+
+
+def use_protocol_of(network: Network) -> None:
+    """Let the library's DHT speak a network's own protocol: it has no setting for that.
+
+    Applies to the process: one process is a node of one network.
+    """
+    protocol = protocol_of(network)
+    modules: tuple[Any, ...] = (common, kad_dht, peer_routing, provider_store, value_store)
+    for module in modules:
+        module.PROTOCOL_ID = protocol
+
+
+def rendezvous_key(network: Network) -> bytes:
+    """Return the key that a network's nodes provide: a multihash, or servers would drop it."""
+    return _SHA2_256_MULTIHASH + hashlib.sha256(rendezvous(network)).digest()

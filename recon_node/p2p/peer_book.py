@@ -1,0 +1,182 @@
+"""The node's own book of peers: their addresses, and how they did.
+
+libp2p's peerstore forgets addresses after minutes, and knows nothing of who is worth talking to.
+``peer_file`` keeps the book over restarts.
+
+Times to wait are measured on trio's clock, which does not jump; times shown are seconds since 1970.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import trio
+
+from recon_node.recon import KeyRange, merge_ranges
+
+FIRST_BACKOFF: Final = 1.0
+MAX_BACKOFF: Final = 600.0
+MAX_ADDRESSES: Final = 8
+INTEREST_LIFETIME: Final = 300.0
+"""For how long a range that a peer asked for counts as its interest."""
+HOPELESS_FAILURES: Final = 20
+"""A peer that failed so often in a row makes room for others first."""
+_UNKNOWN_LATENCY: Final = 0.1
+
+
+@dataclass(slots=True)
+class Peer:
+    """What the book knows of a peer."""
+
+    id: str
+    addresses: list[str] = field(default_factory=list)
+    """The one that worked last comes first."""
+    failures: int = 0
+    """In a row; breaking a protocol counts as several."""
+    not_before: float = 0.0
+    """On trio's clock: no sync earlier than that."""
+    latency: float | None = None
+    """Seconds that a ping takes there and back."""
+    last_sync: float | None = None
+    """Seconds since 1970."""
+    event_bytes_served: int = 0
+    """Bytes of events handed out to it since the node was started."""
+    interests: list[tuple[float, KeyRange]] = field(default_factory=list)
+    """Ranges that it asked for, and until when, on trio's clock, that counts."""
+
+    @property
+    def weight(self) -> float:
+        """How likely it is chosen: near peers more often, failing ones less.
+
+        CIP-124, "Random Peer Sync Order".
+        """
+        latency = self.latency if self.latency is not None else _UNKNOWN_LATENCY
+        return 1.0 / (0.02 + latency) / (1 + self.failures)
+
+
+class PeerBook:
+    """Peers by peer id, at most ``capacity`` of them. Used by the trio thread only."""
+
+    def __init__(self, capacity: int, rng: random.Random | None = None) -> None:
+        self._capacity = capacity
+        self._peers: dict[str, Peer] = {}
+        self._random = rng or random.Random()
+        self.version = 0
+        """Grows with every change that is worth saving."""
+
+    def __len__(self) -> int:
+        return len(self._peers)
+
+    def peers(self) -> list[Peer]:
+        """Return all peers, in no order that means anything."""
+        return list(self._peers.values())
+
+    def get(self, peer_id: str) -> Peer | None:
+        """Return what is known of a peer, or None."""
+        return self._peers.get(peer_id)
+
+    def heard_of(self, peer_id: str, addresses: Iterable[str]) -> Peer:
+        """Note a peer and addresses for it, with or without /p2p/; those known stay in front."""
+        addresses = (_with_peer_id(each, peer_id) for each in addresses)
+        peer = self._peers.get(peer_id)
+        if peer is None:
+            self._make_room()
+            peer = self._peers[peer_id] = Peer(peer_id)
+            self.version += 1
+        fresh = [each for each in dict.fromkeys(addresses) if each not in peer.addresses]
+        if fresh:
+            peer.addresses = (peer.addresses + fresh)[:MAX_ADDRESSES]
+            self.version += 1
+        return peer
+
+    def reached_at(self, peer_id: str, address: str) -> None:
+        """Note the address by which a peer was reached: the first to try next time."""
+        peer = self.heard_of(peer_id, ())
+        if peer.addresses[:1] != [address]:
+            others = [each for each in peer.addresses if each != address]
+            peer.addresses = [address, *others][:MAX_ADDRESSES]
+            self.version += 1
+
+    def synced(self, peer_id: str, latency: float | None, now: float) -> None:
+        """Note a sync that ended in agreement; ``now`` is in seconds since 1970."""
+        peer = self.heard_of(peer_id, ())
+        peer.latency = peer.latency if latency is None else latency
+        peer.failures = 0
+        peer.not_before = 0.0
+        peer.last_sync = now
+        self.version += 1
+
+    def failed(self, peer_id: str, *, severity: int = 1) -> float:
+        """Note a failure; return for how many seconds the peer is left alone.
+
+        ``severity`` is 1 for what can happen to anyone, more for a peer that broke a protocol.
+        """
+        peer = self.heard_of(peer_id, ())
+        peer.failures += severity
+        wait = min(MAX_BACKOFF, FIRST_BACKOFF * 2.0 ** (min(peer.failures, 20) - 1))
+        wait *= self._random.uniform(0.75, 1.25)  # not all that lost a peer come back at once
+        peer.not_before = trio.current_time() + wait
+        self.version += 1
+        return wait
+
+    def asked_for(self, peer_id: str, key_range: KeyRange) -> None:
+        """Note a range that a peer started a session with: it is an interest of its own."""
+        peer = self.heard_of(peer_id, ())
+        now = trio.current_time()
+        others = [
+            (until, each) for until, each in peer.interests if until > now and each != key_range
+        ]
+        peer.interests = [*others, (now + INTEREST_LIFETIME, key_range)][-1000:]
+
+    def interests(self, peer_id: str) -> list[KeyRange]:
+        """Return the ranges that a peer asked for lately; none means that they are not known."""
+        peer = self._peers.get(peer_id)
+        now = trio.current_time()
+        return merge_ranges(each for until, each in (peer.interests if peer else []) if until > now)
+
+    def choose(self, count: int, among: Sequence[Peer] | None = None) -> list[Peer]:
+        """Choose up to ``count`` peers that may be synced with now, at random by their weight."""
+        now = trio.current_time()
+        asked = self.peers() if among is None else among
+        able = [each for each in asked if each.addresses and each.not_before <= now]
+        # Weighted sampling without replacement: the largest of u^(1/weight) (Efraimidis, Spirakis).
+        return sorted(able, key=lambda each: self._random.random() ** (1 / each.weight))[-count:]
+
+    def to_json(self) -> list[dict[str, Any]]:
+        """Return what is worth keeping over a restart."""
+        return [
+            {
+                "id": each.id,
+                "addresses": each.addresses,
+                "latency": each.latency,
+                "last_sync": each.last_sync,
+            }
+            for each in self._peers.values()
+            if each.addresses and each.failures < HOPELESS_FAILURES
+        ]
+
+    def load(self, rows: Any) -> None:
+        """Take over what ``to_json`` gave.
+
+        Raises ValueError, TypeError or LookupError when it is something else.
+        """
+        for row in rows:
+            peer = self.heard_of(str(row["id"]), [str(each) for each in row["addresses"]])
+            peer.latency = None if row["latency"] is None else float(row["latency"])
+            peer.last_sync = None if row["last_sync"] is None else float(row["last_sync"])
+
+    def _make_room(self) -> None:
+        """Forget the least useful peers where the book is full."""
+        while len(self._peers) >= self._capacity:
+            del self._peers[max(self._peers.values(), key=_uselessness).id]
+
+
+def _with_peer_id(address: str, peer_id: str) -> str:
+    return address if "/p2p/" in address else f"{address}/p2p/{peer_id}"
+
+
+def _uselessness(peer: Peer) -> tuple[int, float]:
+    return peer.failures, -(peer.last_sync or 0.0)

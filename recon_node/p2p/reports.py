@@ -1,0 +1,69 @@
+"""What sync did: one report a session, and counters for the metrics page."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final, Literal
+
+Role = Literal["initiator", "responder"]
+
+AGREED: Final = "agreed"
+
+
+@dataclass(frozen=True, slots=True)
+class SyncReport:
+    """One recon session with one peer. Bytes are those of frames, without libp2p's overhead."""
+
+    peer: str
+    role: Role
+    rounds: int
+    """Messages received from the peer."""
+    bytes_sent: int
+    """Of recon messages."""
+    bytes_received: int
+    event_bytes_sent: int
+    """Of events that the peer fetched while the session ran."""
+    event_bytes_received: int
+    keys_received: int
+    """Keys that the peer told and we did not hold."""
+    events_received: int
+    """Events fetched for them that were valid and new."""
+    seconds: float
+    outcome: str
+    """``AGREED``, or what went wrong, in words for people."""
+    finished_at: float
+    """Seconds since 1970."""
+
+
+@dataclass(slots=True)
+class Counters:
+    """Totals since the node was started."""
+
+    sessions_initiated: int = 0
+    sessions_answered: int = 0
+    sessions_failed: int = 0
+    sessions_refused: int = 0
+    """Inbound ones, for too many at once."""
+    rounds: int = 0
+    recon_bytes_sent: int = 0
+    recon_bytes_received: int = 0
+    event_bytes_sent: int = 0
+    event_bytes_received: int = 0
+    keys_received: int = 0
+    events_received: int = 0
+    events_refused: int = 0
+    """Events of peers that were not valid."""
+    events_missing: int = 0
+    """Events that a peer listed, and then did not have."""
+    dials_failed: int = 0
+
+    def count(self, report: SyncReport) -> None:
+        """Add a session."""
+        self.sessions_initiated += report.role == "initiator"
+        self.sessions_answered += report.role == "responder"
+        self.sessions_failed += report.outcome != AGREED
+        self.rounds += report.rounds
+        self.recon_bytes_sent += report.bytes_sent
+        self.recon_bytes_received += report.bytes_received
+        self.keys_received += report.keys_received
+        self.events_received += report.events_received

@@ -1,0 +1,176 @@
+"""The network side as one thing: ``open_p2p`` starts it, ``P2P`` is what the floors above see."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import structlog
+import trio
+
+from recon_node.p2p.discovery import Discovery
+from recon_node.p2p.errors import PeerError
+from recon_node.p2p.host import Host, open_host, peer_id_in
+from recon_node.p2p.identity import open_identity
+from recon_node.p2p.nursery import open_service_nursery
+from recon_node.p2p.peer_book import PeerBook
+from recon_node.p2p.peer_file import load_peers, save_peers
+from recon_node.p2p.reports import Counters, SyncReport
+from recon_node.p2p.sessions import Sessions
+from recon_node.p2p.settings import P2PSettings
+from recon_node.p2p.streams import EVENTS_PROTOCOL, RECON_PROTOCOL, shielded
+from recon_node.p2p.sync import Syncer
+from recon_node.store import Store
+
+log = structlog.get_logger(__name__)
+
+ENOUGH_PEERS: Final = 16
+"""With so many connections, peers found through the DHT are noted, but not connected to at once."""
+_SAVE_INTERVAL: Final = 60.0
+_SAVE_LIMIT: Final = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class PeerInfo:
+    """What the node knows of a peer."""
+
+    id: str
+    addresses: tuple[str, ...]
+    connected: bool
+    latency: float | None
+    """Seconds that a ping takes there and back."""
+    last_sync: float | None
+    """When a sync with it last ended in agreement, in seconds since 1970."""
+    failures: int
+    """Failures in a row; breaking a protocol counts as several."""
+
+
+@asynccontextmanager
+async def open_p2p(settings: P2PSettings, store: Store, data_dir: Path) -> AsyncIterator[P2P]:
+    """Take part in the network of a store until the block ends.
+
+    Raises P2PError when the identity cannot be used, an address cannot be listened on, or a
+    bootstrap address is none.
+    """
+    for address in settings.bootstrap:
+        peer_id_in(address)
+    identity = await trio.to_thread.run_sync(open_identity, data_dir)
+    book = PeerBook(settings.max_known_peers)
+    await load_peers(book, data_dir)
+    async with open_host(settings, identity) as host, open_service_nursery() as nursery:
+        p2p = P2P(host, store, book, settings, nursery)
+        nursery.start_soon(_save_from_time_to_time, book, data_dir)
+        log.info("Listening for peers", peer_id=p2p.peer_id, addresses=p2p.addresses)
+        try:
+            yield p2p
+        finally:
+            nursery.cancel_scope.cancel()
+            with shielded(_SAVE_LIMIT):
+                await save_peers(book, data_dir)
+
+
+class P2P:
+    """The running network side of the node. Get one from ``open_p2p``."""
+
+    def __init__(
+        self,
+        host: Host,
+        store: Store,
+        book: PeerBook,
+        settings: P2PSettings,
+        nursery: trio.Nursery,
+    ) -> None:
+        self._host = host
+        self._book = book
+        self._nursery = nursery
+        self._sessions = Sessions(host, store, book, settings)
+        self._syncer = Syncer(host, store, book, self._sessions, settings)
+        self._discovery: Discovery | None = None
+        host.handle(RECON_PROTOCOL, self._sessions.serve)
+        host.handle(EVENTS_PROTOCOL, self._sessions.serve_events)
+        host.on_identified(self._identified)
+        nursery.start_soon(self._syncer.run)
+        if settings.discovery:
+            self._discovery = Discovery(
+                host, store.network, settings.announce_interval, self._found
+            )
+            nursery.start_soon(self._discovery.run)
+
+    @property
+    def peer_id(self) -> str:
+        """This node's peer id, in base58."""
+        return self._host.peer_id
+
+    @property
+    def addresses(self) -> list[str]:
+        """The multiaddrs that others reach this node by, each with /p2p/<peer id>."""
+        return self._host.addresses
+
+    @property
+    def sync_reports(self) -> deque[SyncReport]:
+        """The latest sessions, the newest last."""
+        return self._sessions.reports
+
+    @property
+    def counters(self) -> Counters:
+        """Totals since the start, for metrics."""
+        return self._sessions.counters
+
+    def peers(self) -> list[PeerInfo]:
+        """Return the peers that the node knows, connected ones first."""
+        connected = set(self._host.connected_peers())
+        known = [
+            PeerInfo(
+                id=each.id,
+                addresses=tuple(each.addresses),
+                connected=each.id in connected,
+                latency=self._host.latency(each.id) or each.latency,
+                last_sync=each.last_sync,
+                failures=each.failures,
+            )
+            for each in self._book.peers()
+        ]
+        return sorted(known, key=lambda each: (not each.connected, each.id))
+
+    async def connect(self, multiaddr: str) -> None:
+        """Connect to a peer by its multiaddr with /p2p/<peer id>, and sync with it soon.
+
+        Raises PeerError when that cannot be done; the text says why.
+        """
+        try:
+            peer_id = await self._host.connect(multiaddr)
+        except PeerError:
+            self.counters.dials_failed += 1
+            raise
+        self._book.reached_at(peer_id, multiaddr)
+        self._syncer.request(peer_id)
+
+    def _identified(self, peer_id: str, addresses: list[str]) -> None:
+        """A connected peer has told what it speaks, and where it listens."""
+        peer = self._book.heard_of(peer_id, addresses)
+        log.info("Connected with a peer", peer=peer_id, addresses=peer.addresses)
+        if self._discovery is not None:
+            self._nursery.start_soon(self._discovery.join, peer_id)
+        if self._host.has_dialled(peer_id):  # one side's sync does for both
+            self._syncer.request(peer_id)
+
+    def _found(self, peer_id: str, addresses: list[str]) -> None:
+        """The DHT knows of a peer of our network."""
+        is_new = self._book.get(peer_id) is None
+        self._book.heard_of(peer_id, addresses)
+        if is_new and len(self._host.connected_peers()) < ENOUGH_PEERS:
+            log.info("Found a peer", peer=peer_id, addresses=addresses)
+            self._syncer.request(peer_id)
+
+
+async def _save_from_time_to_time(book: PeerBook, data_dir: Path) -> None:
+    saved = book.version
+    while True:
+        await trio.sleep(_SAVE_INTERVAL)
+        if book.version != saved:
+            saved = book.version
+            await save_peers(book, data_dir)

@@ -1,0 +1,274 @@
+"""Recon sessions with peers, as initiator and as responder, and the event streams beside them.
+
+Every session is bounded in time and number, reports how it went, and tells the peer book. Whatever
+goes wrong in one ends that one only.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter, deque
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass
+from functools import partial
+from typing import Final
+
+import structlog
+import trio
+
+from recon_node.p2p.errors import P2PError, PeerProtocolError
+from recon_node.p2p.event_stream import serve_events
+from recon_node.p2p.fetch import Fetcher, FetchTable
+from recon_node.p2p.framing import FrameStream
+from recon_node.p2p.host import Host
+from recon_node.p2p.peer_book import PeerBook
+from recon_node.p2p.recon_stream import initiate, respond
+from recon_node.p2p.reports import AGREED, Counters, Role, SyncReport
+from recon_node.p2p.settings import P2PSettings
+from recon_node.p2p.streams import EVENTS_PROTOCOL, RECON_PROTOCOL, PeerStream
+from recon_node.recon import KeyRange, RemoteProtocolError, Session
+from recon_node.store import Store, StoreError
+
+log = structlog.get_logger(__name__)
+
+CANCELLED: Final = "cancelled: this node is stopping"
+MAX_REPORTS: Final = 100
+MISBEHAVED: Final = 4
+"""How many failures it counts as when a peer breaks a protocol."""
+
+BROKEN_PROTOCOL: Final = (PeerProtocolError, RemoteProtocolError)
+PEER_FAILURES: Final = (P2PError, *BROKEN_PROTOCOL, trio.BrokenResourceError)
+"""What a peer, or the way to it, can do to a session."""
+
+
+class Sessions:
+    """Runs all sessions of the node. Register ``serve`` and ``serve_events`` with the host."""
+
+    def __init__(self, host: Host, store: Store, book: PeerBook, settings: P2PSettings) -> None:
+        self._host = host
+        self._store = store
+        self._book = book
+        self._settings = settings
+        self._table = FetchTable()
+        self._slots = _Slots(settings.max_sessions, settings.max_sessions_per_peer)
+        self._event_slots = _Slots(settings.max_event_streams, settings.max_event_streams_per_peer)
+        self.counters = Counters()
+        self.reports: deque[SyncReport] = deque(maxlen=MAX_REPORTS)
+        """The latest sessions, the newest last."""
+
+    async def reconcile(self, peer_id: str, key_range: KeyRange) -> None:
+        """Reconcile a range with a connected peer, in as many sessions as its interests need.
+
+        Raises one of ``PEER_FAILURES`` when a session fails, StoreError when the disk does.
+        """
+        rest: KeyRange | None = key_range
+        while rest is not None:
+            stream = await self._host.open_stream(peer_id, RECON_PROTOCOL)
+            session = Session.initiator(self._store.keys, rest, self._settings.session_settings)
+            run = self._new_run("initiator", session, stream)
+            try:
+                await self._reported(
+                    run, partial(initiate, session, run.frames, run.fetcher.obtain, self._settings)
+                )
+            except BaseException:
+                await stream.reset()
+                raise
+            await stream.aclose()
+            rest = session.remaining
+
+    async def serve(self, stream: PeerStream) -> None:
+        """Answer a session that a peer starts."""
+        with self._slots.taken_by(stream.peer_id) as has_slot:
+            if not has_slot:
+                self.counters.sessions_refused += 1
+                await stream.reset()
+                return
+            try:
+                await self._respond(stream)
+            except (*PEER_FAILURES, StoreError) as error:  # reported already
+                if isinstance(error, BROKEN_PROTOCOL):
+                    self._book.failed(stream.peer_id, severity=MISBEHAVED)
+                await stream.reset()
+
+    async def _respond(self, stream: PeerStream) -> None:
+        ranges = self._store.key_ranges()
+        session = Session.responder(self._store.keys, ranges, self._settings.session_settings)
+        run = self._new_run("responder", session, stream)
+
+        def note_interest() -> None:
+            if session.asked is not None:
+                self._book.asked_for(stream.peer_id, session.asked)
+
+        obtain = run.fetcher.obtain
+        await self._reported(
+            run, partial(respond, session, run.frames, obtain, self._settings, note_interest)
+        )
+
+    async def wait_for_peers_sessions(self, peer_id: str, limit: float) -> None:
+        """Wait until no session that a peer has started is running, or for ``limit`` seconds."""
+        with trio.move_on_after(limit):
+            await self._slots.wait_until_unused(peer_id)
+
+    async def serve_events(self, stream: PeerStream) -> None:
+        """Hand out events that a peer asks for."""
+        with self._event_slots.taken_by(stream.peer_id) as has_slot:
+            if not has_slot:
+                await stream.reset()
+                return
+            frames = FrameStream(stream, self._settings.max_frame, self._tally(stream.peer_id))
+            try:
+                await serve_events(
+                    frames, self._store.get_cars, self._store.network, self._settings.turn_timeout
+                )
+            except (*PEER_FAILURES, StoreError) as error:
+                log.info("Event stream ended early", peer=stream.peer_id, reason=describe(error))
+                if isinstance(error, BROKEN_PROTOCOL):
+                    self._book.failed(stream.peer_id, severity=MISBEHAVED)
+                await stream.reset()
+
+    async def _reported(self, run: _Run, take_turns: Callable[[], Awaitable[None]]) -> None:
+        """Run a session within its time, and report how it went, however it ends."""
+        outcome = CANCELLED
+        try:
+            with trio.move_on_after(self._settings.session_timeout) as deadline:
+                await take_turns()
+            if deadline.cancelled_caught:
+                raise PeerProtocolError(
+                    f"the session took longer than {self._settings.session_timeout:g} s"
+                )
+            outcome = AGREED
+        except Exception as error:
+            outcome = describe(error)
+            if not isinstance(error, (*PEER_FAILURES, StoreError)):
+                log.exception("A bug of this node ended a sync", peer=run.peer_id)
+            raise
+        finally:
+            report = run.report(outcome)
+            self.reports.append(report)
+            self.counters.count(report)
+            _log_report(report)
+
+    def _new_run(self, role: Role, session: Session, stream: PeerStream) -> _Run:
+        peer_id = stream.peer_id
+        frames = FrameStream(stream, self._settings.max_frame)
+        fetcher = Fetcher(
+            peer_id,
+            self._store,
+            self._table,
+            partial(self._open_event_stream, peer_id),
+            self._settings,
+            self.counters,
+        )
+        served = partial(self._served_to, peer_id)
+        return _Run(role, peer_id, session, frames, fetcher, served, served(), trio.current_time())
+
+    @asynccontextmanager
+    async def _open_event_stream(self, peer_id: str) -> AsyncIterator[FrameStream]:
+        stream = await self._host.open_stream(peer_id, EVENTS_PROTOCOL)
+        try:
+            yield FrameStream(stream, self._settings.max_frame)
+        except BaseException:
+            await stream.reset()
+            raise
+        await stream.aclose()
+
+    def _tally(self, peer_id: str) -> Callable[[int], None]:
+        def count(sent: int) -> None:
+            self.counters.event_bytes_sent += sent
+            self._book.heard_of(peer_id, ()).event_bytes_served += sent
+
+        return count
+
+    def _served_to(self, peer_id: str) -> int:
+        peer = self._book.get(peer_id)
+        return 0 if peer is None else peer.event_bytes_served
+
+
+@dataclass(frozen=True, slots=True)
+class _Run:
+    """A session under way, with all that its report needs."""
+
+    role: Role
+    peer_id: str
+    session: Session
+    frames: FrameStream
+    fetcher: Fetcher
+    served: Callable[[], int]
+    served_before: int
+    started: float
+
+    def report(self, outcome: str) -> SyncReport:
+        return SyncReport(
+            peer=self.peer_id,
+            role=self.role,
+            rounds=self.session.rounds,
+            bytes_sent=self.frames.bytes_sent,
+            bytes_received=self.frames.bytes_received,
+            event_bytes_sent=max(0, self.served() - self.served_before),
+            event_bytes_received=self.fetcher.bytes_received,
+            keys_received=self.fetcher.keys_received,
+            events_received=self.fetcher.events_received,
+            seconds=trio.current_time() - self.started,
+            outcome=outcome,
+            finished_at=time.time(),
+        )
+
+
+class _Slots:
+    """Counts what peers use at once: in all, and each."""
+
+    def __init__(self, limit: int, limit_per_peer: int) -> None:
+        self._limit = limit
+        self._limit_per_peer = limit_per_peer
+        self._used = Counter[str]()
+        self._unused: dict[str, trio.Event] = {}
+
+    async def wait_until_unused(self, peer_id: str) -> None:
+        if (event := self._unused.get(peer_id)) is not None:
+            await event.wait()
+
+    @contextmanager
+    def taken_by(self, peer_id: str) -> Iterator[bool]:
+        """Take a slot for a peer; False where none is left."""
+        if self._used.total() >= self._limit or self._used[peer_id] >= self._limit_per_peer:
+            yield False
+            return
+        self._used[peer_id] += 1
+        self._unused.setdefault(peer_id, trio.Event())
+        try:
+            yield True
+        finally:
+            self._used[peer_id] -= 1
+            if not self._used[peer_id]:
+                del self._used[peer_id]
+                self._unused.pop(peer_id).set()
+
+
+def describe(error: BaseException) -> str:
+    """Say what went wrong, for people."""
+    if isinstance(error, trio.BrokenResourceError):
+        return str(error) or "the connection was lost"
+    if isinstance(error, (*PEER_FAILURES, StoreError)):
+        return str(error)
+    return f"a bug of this node: {error!r}"
+
+
+def _log_report(report: SyncReport) -> None:
+    """Log a session in one line; one that found nothing to do, as most do, only for debugging."""
+    agreed = report.outcome == AGREED
+    idle = agreed and not report.keys_received and not report.event_bytes_sent
+    (log.debug if idle or report.outcome == CANCELLED else log.info)(
+        "Sync finished" if agreed else "Sync failed",
+        peer=report.peer,
+        role=report.role,
+        rounds=report.rounds,
+        sent=report.bytes_sent,
+        received=report.bytes_received,
+        event_bytes_sent=report.event_bytes_sent,
+        event_bytes_received=report.event_bytes_received,
+        keys=report.keys_received,
+        events=report.events_received,
+        seconds=round(report.seconds, 3),
+        outcome=report.outcome,
+    )

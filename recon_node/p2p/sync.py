@@ -1,0 +1,173 @@
+"""When to sync with whom: new events soon, everything from time to time, new peers at once.
+
+A peer is synced with by one task at a time. A request that comes meanwhile is not lost: the peer is
+synced with once more, since the session under way may already have passed the range of a new key.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from typing import Final
+
+import structlog
+import trio
+
+from recon_node.p2p.errors import PeerError
+from recon_node.p2p.host import Host, peer_id_in
+from recon_node.p2p.peer_book import PeerBook
+from recon_node.p2p.reports import Counters
+from recon_node.p2p.sessions import (
+    BROKEN_PROTOCOL,
+    MISBEHAVED,
+    PEER_FAILURES,
+    Sessions,
+    describe,
+)
+from recon_node.p2p.settings import P2PSettings
+from recon_node.recon import KeyRange, intersect_ranges
+from recon_node.store import Store, StoreError
+
+log = structlog.get_logger(__name__)
+
+BOOTSTRAP_BACKOFF: Final = (1.0, 60.0)
+"""First and longest wait between tries to reach a bootstrap peer, in seconds."""
+PEERS_TURN: Final = 10.0
+"""How long our sync with a peer waits for one that the peer has started, in seconds."""
+
+
+class Syncer:
+    """Keeps the store equal to those of the peers, in what both are interested in."""
+
+    def __init__(
+        self, host: Host, store: Store, book: PeerBook, sessions: Sessions, settings: P2PSettings
+    ) -> None:
+        self._host = host
+        self._store = store
+        self._book = book
+        self._sessions = sessions
+        self._settings = settings
+        self._limiter = trio.CapacityLimiter(settings.sync_peers)
+        self._running: set[str] = set()
+        self._again: set[str] = set()
+        self._nursery: trio.Nursery | None = None
+
+    @property
+    def _counters(self) -> Counters:
+        return self._sessions.counters
+
+    async def run(self) -> None:
+        """Sync until cancelled."""
+        async with trio.open_nursery() as nursery:
+            self._nursery = nursery
+            nursery.start_soon(self._sync_from_time_to_time)
+            nursery.start_soon(self._push_new_events)
+            for address in self._settings.bootstrap:
+                nursery.start_soon(self._keep_connected, address)
+
+    def request(self, peer_id: str) -> None:
+        """Ask for a sync with a peer, soon."""
+        if peer_id in self._running:
+            self._again.add(peer_id)
+        elif self._nursery is not None:
+            self._running.add(peer_id)
+            self._nursery.start_soon(self._sync_task, peer_id)
+
+    async def connect(self, peer_id: str) -> None:
+        """Connect to a peer by the addresses in the book, the best first.
+
+        Raises PeerError when none of them works.
+        """
+        if self._host.is_connected(peer_id):
+            return
+        peer = self._book.get(peer_id)
+        error = PeerError(f"no address is known for peer {peer_id}")
+        for address in list(peer.addresses) if peer else ():
+            try:
+                await self._host.connect(address)
+            except PeerError as failure:
+                error = failure
+            else:
+                self._book.reached_at(peer_id, address)
+                return
+        self._counters.dials_failed += 1
+        raise error
+
+    async def _sync_from_time_to_time(self) -> None:
+        while True:
+            for peer in self._book.choose(self._settings.sync_peers):
+                self.request(peer.id)
+            await trio.sleep(self._settings.sync_interval * random.uniform(0.75, 1.25))
+
+    async def _push_new_events(self) -> None:
+        """Tell random peers of new events, whoever they come from: so they spread exponentially."""
+        while True:
+            await self._store.wait_for_feed(self._store.head)
+            await trio.sleep(self._settings.push_delay)
+            connected = map(self._book.get, self._host.connected_peers())
+            near = [peer for peer in connected if peer is not None]
+            for peer in self._book.choose(self._settings.sync_peers, near or None):
+                self.request(peer.id)
+
+    async def _sync_task(self, peer_id: str) -> None:
+        try:
+            while True:
+                self._again.discard(peer_id)
+                # What the peer has started does the same work: two at once would do it twice.
+                await self._sessions.wait_for_peers_sessions(peer_id, PEERS_TURN)
+                async with self._limiter:
+                    went_well = await self._try_to_sync(peer_id)
+                if not went_well or peer_id not in self._again:
+                    return
+        finally:
+            self._running.discard(peer_id)
+            self._again.discard(peer_id)
+
+    async def _try_to_sync(self, peer_id: str) -> bool:
+        """Sync with a peer and keep the book; log what goes wrong. Tell whether it went well."""
+        try:
+            await self.connect(peer_id)
+            for key_range in self._common_ranges(peer_id):
+                await self._sessions.reconcile(peer_id, key_range)
+        except PEER_FAILURES as error:
+            severity = MISBEHAVED if isinstance(error, BROKEN_PROTOCOL) else 1
+            wait = self._book.failed(peer_id, severity=severity)
+            log.info(
+                "Cannot sync with a peer now",
+                peer=peer_id,
+                reason=describe(error),
+                next_try_in=round(wait, 1),
+            )
+            return False
+        except StoreError as error:
+            log.error("Cannot sync: the store fails", peer=peer_id, reason=str(error))
+            return False
+        self._book.synced(peer_id, self._host.latency(peer_id), time.time())
+        return True
+
+    def _common_ranges(self, peer_id: str) -> list[KeyRange]:
+        """Return what both sides are interested in, as far as that is known."""
+        ours = self._store.key_ranges()
+        theirs = self._book.interests(peer_id)
+        return intersect_ranges(ours, theirs) or ours
+
+    async def _keep_connected(self, address: str) -> None:
+        """Connect to a bootstrap peer, and again whenever the connection is gone."""
+        if peer_id_in(address) == self._host.peer_id:
+            return  # all nodes of a network may be given the same list
+        wait, longest = BOOTSTRAP_BACKOFF
+        while True:
+            try:
+                peer_id = await self._host.connect(address)
+            except PeerError as error:
+                self._counters.dials_failed += 1
+                log.info(
+                    "Cannot reach a bootstrap peer", reason=str(error), next_try_in=round(wait, 1)
+                )
+                await trio.sleep(wait * random.uniform(0.75, 1.25))
+                wait = min(longest, wait * 2)
+                continue
+            wait = BOOTSTRAP_BACKOFF[0]
+            self._book.reached_at(peer_id, address)
+            while self._host.is_connected(peer_id):  # noqa: ASYNC110 (there is no event for it)
+                await trio.sleep(wait)
