@@ -7,8 +7,8 @@ reconciliation; ``encode_message`` and ``decode_message`` put its messages on th
 from recon_node.recon.errors import LocalProtocolError, ProtocolError, RemoteProtocolError
 from recon_node.recon.key_range import KeyRange, intersect_ranges, merge_ranges
 from recon_node.recon.key_store import KeyStore, Summary
-from recon_node.recon.messages import Message, decode_message, encode_message
-from recon_node.recon.session import Session
+from recon_node.recon.messages_1_0 import Message, decode_message, encode_message
+from recon_node.recon.session_1_0 import Session10 as Session
 from recon_node.recon.settings import DEFAULT_SETTINGS, SessionSettings
 from recon_node.recon.sha256a import ZERO, Sha256a
 

@@ -24,6 +24,16 @@ def is_fencepost(bound: bytes) -> bool:
     return bound in (LOWEST, HIGHEST)
 
 
+class WordSession(Session):
+    is_fencepost = staticmethod(is_fencepost)
+
+
+class FencedSession(Session):
+    """For ranges between bounds that are no keys, as real ones are."""
+
+    is_fencepost = staticmethod(lambda _bound: True)
+
+
 @dataclass
 class Peer:
     """One side: a store, and what it could not get hold of."""
@@ -42,10 +52,10 @@ class Peer:
         return set(self.store)
 
     def asks(self, key_range: KeyRange = EVERYTHING) -> Session:
-        return Session.initiator(self.store, key_range, self.settings, is_fencepost)
+        return WordSession.initiator(self.store, key_range, self.settings)
 
     def answers(self) -> Session:
-        return Session.responder(self.store, self.interests, self.settings, is_fencepost)
+        return WordSession.responder(self.store, self.interests, self.settings)
 
     def turn(self, session: Session, message: Message) -> Message | None:
         new = session.receive(message)

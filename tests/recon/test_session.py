@@ -9,7 +9,7 @@ from itertools import combinations, repeat
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from peers import EVERYTHING, HIGHEST, LOWEST, Peer, is_fencepost, reconcile, write
+from peers import EVERYTHING, HIGHEST, LOWEST, FencedSession, Peer, is_fencepost, reconcile, write
 
 from recon_node.recon import (
     ZERO,
@@ -182,14 +182,11 @@ def test_only_what_interests_both_is_reconciled(
 ) -> None:
     """All sessions of an initiator, one for each overlap, give the common interests and no more."""
 
-    def fencepost(_bound: bytes) -> bool:
-        return True
-
     you, they = Peer(a, settings), Peer(b)
     todo = [each for each in yours if not each.is_empty]
     while todo:
-        asking = Session.initiator(you.store, todo.pop(), settings, fencepost)
-        answering = Session.responder(they.store, theirs, is_fencepost=fencepost)
+        asking = FencedSession.initiator(you.store, todo.pop(), settings)
+        answering = FencedSession.responder(they.store, theirs)
         message: Message | None = asking.start()
         while message is not None:
             message = they.turn(answering, message)
@@ -269,18 +266,14 @@ class TestRemoteProtocolErrors:
             self.receive(Message((LOWEST, LOWEST), (ZERO,)))
 
     def test_a_range_beyond_the_session(self) -> None:
-        session = Session.responder(
-            Peer(numbered(0, 9)).store, [EVERYTHING], is_fencepost=lambda _: True
-        )
+        session = FencedSession.responder(Peer(numbered(0, 9)).store, [EVERYTHING])
         session.receive(Message((LOWEST, b"5"), (ZERO,)))
         session.respond()
         with pytest.raises(RemoteProtocolError, match="not within"):
             session.receive(Message((LOWEST, HIGHEST), (ZERO,)))
 
     def test_an_answer_beyond_what_was_asked(self) -> None:
-        session = Session.initiator(
-            Peer(numbered(0, 9)).store, KeyRange(b"1", b"5"), is_fencepost=lambda _: True
-        )
+        session = FencedSession.initiator(Peer(numbered(0, 9)).store, KeyRange(b"1", b"5"))
         session.start()
         with pytest.raises(RemoteProtocolError, match="not within"):
             session.receive(Message((b"1", HIGHEST), (ZERO,)))

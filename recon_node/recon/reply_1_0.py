@@ -1,53 +1,16 @@
-"""Writing a session's answer: the store as the session sees it, and the message being written."""
+"""Writing an answer on `/ceramic/recon/1.0.0`, from its lower bound up."""
 
 from __future__ import annotations
 
-from bisect import bisect_left, bisect_right, insort
-
 from recon_node.recon.key_range import KeyRange
-from recon_node.recon.key_store import KeyStore, Summary
-from recon_node.recon.messages import AHASH_SIZE, Message
+from recon_node.recon.messages_1_0 import AHASH_SIZE, Message
 from recon_node.recon.settings import SessionSettings
-from recon_node.recon.sha256a import ZERO, Sha256a
+from recon_node.recon.sha256a import Sha256a
+from recon_node.recon.view import View
 
 # Bounds of one range differ in length by their height and CID; the lower one may be a short
 # fencepost.
 _BOUND_SLACK = 64
-
-
-class View:
-    """The store as this session sees it: with the keys that were given up counted as held."""
-
-    def __init__(self, store: KeyStore) -> None:
-        self.store = store
-        self.given_up: list[bytes] = []
-
-    def holds(self, key: bytes) -> bool:
-        """Tell whether a key is in the store, or was given up."""
-        if key in self.store:
-            return True
-        at = bisect_left(self.given_up, key)
-        return at < len(self.given_up) and self.given_up[at] == key
-
-    def give_up(self, key: bytes) -> None:
-        """Count a key as held although it is not in the store."""
-        if not self.holds(key):
-            insort(self.given_up, key)
-
-    def given_up_hash(self, gap: KeyRange) -> Sha256a:
-        """Return the hash of the given-up keys in a gap, less those that have come in since."""
-        if not self.given_up:
-            return ZERO
-        start = bisect_right(self.given_up, gap.lower)
-        end = bisect_left(self.given_up, gap.upper, start)
-        missing = [key for key in self.given_up[start:end] if key not in self.store]
-        return Sha256a.of(*missing) if missing else ZERO
-
-    def summarize(self, gap: KeyRange) -> Summary:
-        """Return the hash of a gap as this session sees it, and the number of the store's keys."""
-        summary = self.store.summarize(gap)
-        missing = self.given_up_hash(gap)
-        return Summary(summary.hash + missing, summary.count) if missing else summary
 
 
 class Reply:
