@@ -61,3 +61,19 @@ def intersect_ranges(ours: Iterable[KeyRange], theirs: Iterable[KeyRange]) -> li
         else:
             j += 1
     return common
+
+
+def separator(left: bytes, right: bytes) -> bytes:
+    """Return a shortest string that is above ``left``, at most ``right``, and neither of them.
+
+    No key of a set of EventIDs is a prefix of another (each ends itself), so there always is one.
+    """
+    shortest = right[: common_prefix(left, right) + 1]
+    return left + b"\x00" if shortest == right else shortest
+
+
+def common_prefix(a: bytes, b: bytes) -> int:
+    """Return the length of the longest common prefix."""
+    size = min(len(a), len(b))
+    differing = int.from_bytes(a[:size], "big") ^ int.from_bytes(b[:size], "big")
+    return size - (differing.bit_length() + 7) // 8

@@ -28,7 +28,7 @@ from dataclasses import dataclass
 from hashlib import sha256
 from itertools import accumulate, pairwise
 
-from recon_node.recon.key_range import KeyRange
+from recon_node.recon.key_range import KeyRange, separator
 from recon_node.recon.sha256a import COUNT_SHIFT, DIGEST_SIZE, Sha256a, spread, spread_run
 
 LEAF_SIZE = 96
@@ -235,6 +235,18 @@ class KeyStore:
         size = self._rank(key_range.upper) - first
         ranks = sorted({first + i * size // parts for i in range(1, parts)}) if size > 0 else []
         return self._select(ranks)
+
+    def cut(self, key_range: KeyRange, parts: int) -> list[bytes]:
+        """Return the shortest strings that cut a range into ``parts`` equal parts, ascending.
+
+        They are no keys, so every key of the range is in one of the parts.
+        """
+        first = self._rank_after(key_range.lower)
+        size = self._rank(key_range.upper) - first
+        ranks = sorted({first + i * size // parts for i in range(1, parts)} - {first})
+        wanted = sorted({rank - side for rank in ranks for side in (0, 1)})
+        key_at = dict(zip(wanted, self._select(wanted), strict=True))
+        return [separator(key_at[rank - 1], key_at[rank]) for rank in ranks]
 
     def first(self, key_range: KeyRange) -> bytes | None:
         """Return the first key of a range, or None where it is empty."""

@@ -23,7 +23,7 @@ from itertools import pairwise
 from recon_node.ceramic import EventId, EventIdError
 from recon_node.ipld import VarintError, varint
 from recon_node.recon.errors import RemoteProtocolError
-from recon_node.recon.key_range import KeyRange
+from recon_node.recon.key_range import KeyRange, common_prefix
 from recon_node.recon.key_store import Summary
 
 FINGERPRINT_SIZE = 16
@@ -83,15 +83,6 @@ class Message:
 def fingerprint(summary: Summary) -> bytes:
     """Return the 16-byte fingerprint of a set: sha256(Sha256a || varint(count)), cut in half."""
     return sha256(summary.hash.digest + varint.encode(summary.count)).digest()[:FINGERPRINT_SIZE]
-
-
-def separator(left: bytes, right: bytes) -> bytes:
-    """Return a shortest string that is above ``left``, at most ``right``, and neither of them.
-
-    The keys are prefix-free (an EventID ends itself), so there always is one.
-    """
-    shortest = right[: _shared(left, right) + 1]
-    return left + b"\x00" if shortest == right else shortest
 
 
 def encode_message(message: Message) -> bytes:
@@ -229,14 +220,5 @@ class _Reader:
 
 
 def _front_code(before: bytes, string: bytes) -> bytes:
-    shared = _shared(before, string)
+    shared = common_prefix(before, string)
     return varint.encode(shared) + varint.encode(len(string) - shared) + string[shared:]
-
-
-def _shared(a: bytes, b: bytes) -> int:
-    """Return the length of the longest common prefix."""
-    size = min(len(a), len(b))
-    if a[:size] == b[:size]:
-        return size
-    differing = int.from_bytes(a[:size], "big") ^ int.from_bytes(b[:size], "big")
-    return size - (differing.bit_length() + 7) // 8

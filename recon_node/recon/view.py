@@ -6,6 +6,7 @@ from bisect import bisect_left, bisect_right, insort
 
 from recon_node.recon.key_range import KeyRange
 from recon_node.recon.key_store import KeyStore, Summary
+from recon_node.recon.messages_1_1 import fingerprint
 from recon_node.recon.sha256a import ZERO, Sha256a
 
 
@@ -29,16 +30,32 @@ class View:
             insort(self.given_up, key)
 
     def given_up_hash(self, gap: KeyRange) -> Sha256a:
-        """Return the hash of the given-up keys in a gap, less those that have come in since."""
+        """Return the hash of the given-up keys in a gap."""
+        missing = self._missing(gap)
+        return Sha256a.of(*missing) if missing else ZERO
+
+    def _missing(self, gap: KeyRange) -> list[bytes]:
+        """Return the given-up keys in a gap, less those that have come in since."""
         if not self.given_up:
-            return ZERO
+            return []
         start = bisect_right(self.given_up, gap.lower)
         end = bisect_left(self.given_up, gap.upper, start)
-        missing = [key for key in self.given_up[start:end] if key not in self.store]
-        return Sha256a.of(*missing) if missing else ZERO
+        return [key for key in self.given_up[start:end] if key not in self.store]
 
     def summarize(self, gap: KeyRange) -> Summary:
         """Return the hash of a gap as this session sees it, and the number of the store's keys."""
         summary = self.store.summarize(gap)
         missing = self.given_up_hash(gap)
         return Summary(summary.hash + missing, summary.count) if missing else summary
+
+    def fingerprint(self, gap: KeyRange) -> bytes:
+        """Return the fingerprint of a gap as this session sees it (1.1.0)."""
+        summary = self.store.summarize(gap)
+        missing = self._missing(gap)
+        if missing:
+            summary = Summary(summary.hash + Sha256a.of(*missing), summary.count + len(missing))
+        return fingerprint(summary)
+
+    def held(self, gap: KeyRange) -> list[bytes]:
+        """Return the keys of a gap that this session counts as held, in order."""
+        return sorted([*self.store.keys(gap), *self._missing(gap)])
