@@ -8,10 +8,15 @@ from typing import Any
 import trio
 from libp2p.crypto.ed25519 import create_new_key_pair
 
+from recon_node.ceramic import EventId, Network
 from recon_node.p2p.host import Host, open_host
 from recon_node.p2p.settings import P2PSettings
 
+NETWORK = Network.local(7)
 LOOPBACK = P2PSettings(listen=("/ip4/127.0.0.1/tcp/0",))
+
+Held = tuple[EventId, bytes]
+"""An event that someone holds: its EventId and CAR."""
 
 
 @asynccontextmanager

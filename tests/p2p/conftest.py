@@ -1,0 +1,43 @@
+"""Fixtures of the p2p tests: real events, in a fixed network, with their EventIds."""
+
+import json
+import logging
+from pathlib import Path
+
+import pytest
+import structlog
+import trio
+from p2p_support import NETWORK, Held
+
+from recon_node.ipld import multibase
+from recon_node.store import open_store
+
+SDK_SAMPLE = Path(__file__).parent.parent / "data" / "sdk_sample.jsonl"
+"""930 events written by the Ceramic JavaScript SDK, in causal order."""
+
+
+@pytest.fixture(scope="session")
+def sdk_cars() -> list[bytes]:
+    """The CARs of the sample."""
+    lines = SDK_SAMPLE.read_text().splitlines()
+    return [multibase.decode(json.loads(line)["car"]) for line in lines]
+
+
+@pytest.fixture(scope="session")
+def sdk_events(sdk_cars, tmp_path_factory) -> list[Held]:
+    """The sample's EventIds and CARs in causal order, as a store delivers them."""
+
+    async def read() -> list[Held]:
+        async with open_store(tmp_path_factory.mktemp("sample"), NETWORK) as store:
+            await store.admit_local(sdk_cars)
+            return [(row.event_id, row.car) for row in await store.read_feed(0, 10_000)]
+
+    return trio.run(read)
+
+
+@pytest.fixture(autouse=True)
+def quiet_log():
+    """Log warnings only: a failing test shows them."""
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.WARNING))
+    yield
+    structlog.reset_defaults()

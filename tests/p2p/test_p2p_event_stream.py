@@ -1,0 +1,163 @@
+"""The event stream over memory streams: what is asked for comes, and nothing else is taken."""
+
+import pytest
+import trio
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from p2p_support import NETWORK
+from trio.testing import memory_stream_pair
+
+from recon_node.ceramic import EventId, network_range
+from recon_node.ipld import CID, RAW, car
+from recon_node.p2p.errors import PeerGoneError, PeerProtocolError
+from recon_node.p2p.event_stream import CAR, END, fetch_events, parse_request, root_of, serve_events
+from recon_node.p2p.framing import FrameStream
+
+MAX_FRAME = 1 << 20
+CAR_FRAME, END_FRAME = bytes((CAR,)), bytes((END,))
+
+
+def frame_pair() -> tuple[FrameStream, FrameStream]:
+    left, right = memory_stream_pair()
+    return FrameStream(left, MAX_FRAME), FrameStream(right, MAX_FRAME)
+
+
+async def fetch_from(answers: list[bytes], wanted: list[EventId]) -> list[tuple[EventId, bytes]]:
+    """Fetch from a peer that sends these frames, whatever it is asked."""
+    ours, theirs = frame_pair()
+    received = []
+
+    async def deliver(events) -> None:
+        received.extend(events)
+
+    await theirs.send(answers, 1)
+    await theirs._stream.send_eof()
+    await fetch_events(ours, wanted, deliver, 30)
+    return received
+
+
+@settings(
+    max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(data=st.data(), per_request=st.integers(1, 400))
+async def test_what_the_peer_holds_comes_and_the_rest_is_named_missing(
+    sdk_events, data, per_request
+):
+    held = dict(data.draw(st.lists(st.sampled_from(sdk_events), max_size=300)))
+    wanted = data.draw(
+        st.lists(st.sampled_from([key for key, _ in sdk_events]), unique=True, max_size=600)
+    )
+    ours, theirs = frame_pair()
+    received = {}
+
+    async def read_cars(keys):
+        return [held.get(key) for key in keys]
+
+    async def deliver(events) -> None:
+        assert len(events) <= 250
+        received.update(events)
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(serve_events, theirs, read_cars, NETWORK, 5)
+        missing = await fetch_events(ours, wanted, deliver, 5, per_request)
+        await ours._stream.send_eof()
+    assert received == {key: held[key] for key in wanted if key in held}
+    assert set(missing) == {key for key in wanted if key not in held}
+
+
+async def test_two_eventids_of_one_event_are_two_events(sdk_events):
+    key, block = sdk_events[0]
+    other = EventId(key.prefix + b"\x05" + key.event_cid)
+    received = await fetch_from([CAR_FRAME + block, CAR_FRAME + block, END_FRAME], [key, other])
+    assert sorted(received) == sorted([(key, block), (other, block)])
+
+
+# --- a peer that answers wrongly -------------------------------------------------------------
+
+
+def wrong_answers(events) -> dict[str, tuple[list[bytes], type[Exception], str]]:
+    (a, car_a), (b, car_b) = events[0], events[1]
+    strange = CID.of(RAW, b"strange")
+    return {
+        "not asked for": ([CAR_FRAME + car_b], PeerProtocolError, "not asked for"),
+        "twice": ([CAR_FRAME + car_a, CAR_FRAME + car_a], PeerProtocolError, "not asked for"),
+        "no CAR": ([CAR_FRAME + b"\xff\xff"], PeerProtocolError, "no CAR"),
+        "no header": ([CAR_FRAME], PeerProtocolError, "no CAR"),
+        "root is no CID": ([CAR_FRAME + b"\x09\xa1\x65roots\x81\x00"], PeerProtocolError, "no CAR"),
+        "roots is a number": ([CAR_FRAME + b"\x08\xa1\x65roots\x00"], PeerProtocolError, "no CAR"),
+        "foreign CAR": (
+            [CAR_FRAME + car.encode([strange], {strange: b"strange"})],
+            PeerProtocolError,
+            "not asked for",
+        ),
+        "unknown kind": ([b"\x07" + car_a], PeerProtocolError, "unknown kind 07"),
+        "empty frame": ([b""], PeerProtocolError, "unknown kind nothing"),
+        "end leaves one open": ([END_FRAME], PeerProtocolError, "0 events named .* 1 did not come"),
+        "end names another": ([END_FRAME + b], PeerProtocolError, "did not come"),
+        "end names one twice": ([END_FRAME + a + a], PeerProtocolError, "did not come"),
+        "end names one that came": (
+            [CAR_FRAME + car_a, END_FRAME + a],
+            PeerProtocolError,
+            "did not come",
+        ),
+        "end is garbage": ([END_FRAME + b"\x00\x01"], PeerProtocolError, "does not parse"),
+        "ends early": ([CAR_FRAME + car_a], PeerGoneError, "within an answer"),
+        "nothing at all": ([], PeerGoneError, "within an answer"),
+    }
+
+
+@pytest.mark.parametrize("case", list(wrong_answers([(b"", b""), (b"", b"")])))
+async def test_a_wrong_answer_ends_the_fetch(sdk_events, case):
+    answers, error, text = wrong_answers(sdk_events)[case]
+    with pytest.raises(error, match=text):
+        await fetch_from(answers, [sdk_events[0][0]])
+
+
+async def test_a_peer_that_stalls_is_given_up_on(sdk_events, autojump_clock):
+    ours, _theirs = frame_pair()
+
+    async def deliver(events) -> None:
+        raise AssertionError("nothing was sent")
+
+    with pytest.raises(PeerProtocolError, match="silent for 30 s"):
+        await fetch_events(ours, [sdk_events[0][0]], deliver, 30)
+
+
+def test_the_root_is_read_from_the_header_alone(sdk_events):
+    for key, block in sdk_events[:50]:
+        assert root_of(block) == key.event_cid == car.decode(block).roots[0]
+        assert root_of(block[:100]) == key.event_cid
+
+
+# --- a peer that asks wrongly ----------------------------------------------------------------
+
+
+def test_requests_that_are_none_are_refused(sdk_events):
+    keys = [key for key, _ in sdk_events]
+    mainnet_key = EventId(b"\xce\x01\x05\x00" + keys[0][8:])
+    assert mainnet_key.network_id == 0
+    fencepost = network_range(NETWORK)[0]
+    wrong = {
+        b"": "0 events",
+        b"\x00": "does not parse",
+        keys[0][:-1]: "does not parse",
+        keys[0] + b"\xce": "does not parse",
+        b"".join((keys * 2)[:1001]): "for 1001 events",
+        mainnet_key: "no event of the network local-7",
+        fencepost: "no event of the network",
+    }
+    for request, text in wrong.items():
+        with pytest.raises(PeerProtocolError, match=text):
+            parse_request(request, NETWORK)
+    assert parse_request(b"".join(keys[:1000]), NETWORK) == keys[:1000]
+
+
+async def test_a_wrong_request_ends_the_stream_and_nothing_is_read(sdk_events):
+    ours, theirs = frame_pair()
+
+    async def read_cars(keys):
+        raise AssertionError("nothing must be read")
+
+    await ours.send([b"garbage"], 1)
+    with pytest.raises(PeerProtocolError, match="does not parse"):
+        await serve_events(theirs, read_cars, NETWORK, 5)

@@ -1,0 +1,135 @@
+"""The recon driver over memory streams: two real sessions, and peers that misbehave."""
+
+import pytest
+import trio
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from p2p_support import LOOPBACK, NETWORK
+from trio.testing import memory_stream_pair
+
+from recon_node.ceramic import network_range
+from recon_node.ipld import varint
+from recon_node.p2p.errors import PeerGoneError, PeerProtocolError
+from recon_node.p2p.framing import FrameStream, FramingError
+from recon_node.p2p.recon_stream import initiate, respond
+from recon_node.recon import (
+    ZERO,
+    KeyRange,
+    KeyStore,
+    Message,
+    RemoteProtocolError,
+    Session,
+    encode_message,
+)
+
+WHOLE = KeyRange(*network_range(NETWORK))
+MAX_FRAME = LOOPBACK.max_frame
+
+
+def store_of(keys) -> KeyStore:
+    store = KeyStore()
+    store.load(keys)
+    return store
+
+
+def obtain_into(store: KeyStore, unavailable=frozenset()):
+    async def obtain(keys):
+        for key in keys:
+            if key not in unavailable:
+                store.add(key)
+        return [key for key in keys if key in unavailable]
+
+    return obtain
+
+
+async def reconcile(ours: KeyStore, theirs: KeyStore, unavailable=frozenset()) -> Session:
+    left, right = memory_stream_pair()
+    initiator = Session.initiator(ours, WHOLE, LOOPBACK.session_settings)
+    responder = Session.responder(theirs, [WHOLE], LOOPBACK.session_settings)
+    with trio.fail_after(20):
+        async with trio.open_nursery() as nursery:
+            obtain = obtain_into(theirs, unavailable)
+            nursery.start_soon(respond, responder, FrameStream(right, MAX_FRAME), obtain, LOOPBACK)
+            await initiate(
+                initiator, FrameStream(left, MAX_FRAME), obtain_into(ours, unavailable), LOOPBACK
+            )
+    assert initiator.done
+    assert responder.done
+    return initiator
+
+
+@settings(
+    max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(data=st.data())
+async def test_two_sides_end_with_the_union(sdk_events, data):
+    keys = st.frozensets(st.sampled_from([key for key, _ in sdk_events]), max_size=200)
+    a, b = data.draw(keys), data.draw(keys)
+    ours, theirs = store_of(a), store_of(b)
+    await reconcile(ours, theirs)
+    assert set(ours.keys(WHOLE)) == set(theirs.keys(WHOLE)) == a | b
+
+
+async def test_long_messages_are_carried_too(sdk_events):
+    keys = {key for key, _ in sdk_events}
+    ours, theirs = store_of([]), store_of(keys)
+    session = await reconcile(ours, theirs)
+    assert set(ours.keys(WHOLE)) == keys
+    assert session.rounds <= 3
+
+
+async def test_keys_that_cannot_be_had_are_left_out_and_the_rest_agrees(sdk_events):
+    keys = [key for key, _ in sdk_events]
+    unavailable = frozenset(keys[10:20])
+    ours, theirs = store_of(keys[:100]), store_of(keys[50:])
+    theirs.discard(keys[60])
+    await reconcile(ours, theirs, unavailable)
+    assert set(ours.keys(WHOLE)) == set(keys)
+    assert set(theirs.keys(WHOLE)) == set(keys) - unavailable
+
+
+# --- peers that misbehave --------------------------------------------------------------------
+
+
+async def answer(wire: bytes, *, ends: bool = True) -> None:
+    """Let a responder read these bytes."""
+    left, right = memory_stream_pair()
+    store = KeyStore()
+    session = Session.responder(store, [WHOLE], LOOPBACK.session_settings)
+    await left.send_all(wire)
+    if ends:
+        await left.send_eof()
+    await respond(session, FrameStream(right, MAX_FRAME), obtain_into(store), LOOPBACK)
+
+
+def framed(message: bytes) -> bytes:
+    return varint.encode(len(message)) + message
+
+
+GOOD = encode_message(Message(WHOLE, (ZERO,)))
+
+
+@pytest.mark.parametrize(
+    ("wire", "error", "text"),
+    [
+        (framed(b"garbage"), RemoteProtocolError, "does not parse"),
+        (framed(b""), RemoteProtocolError, "does not parse"),
+        (framed(GOOD[:-1]), RemoteProtocolError, "does not parse"),
+        (framed(GOOD + b"\x00"), RemoteProtocolError, "no Ahash"),
+        (framed(b"\xff" * 100_000), RemoteProtocolError, "does not parse"),
+        (varint.encode(MAX_FRAME + 1), FramingError, "at most 1048576 are accepted"),
+        (b"\x80\x00", FramingError, "shortest"),
+        (framed(GOOD)[:-3], PeerGoneError, "ended after"),
+        (b"", PeerGoneError, "before the session was over"),
+    ],
+)
+async def test_what_is_no_recon_message_ends_the_session(wire, error, text):
+    with pytest.raises(error, match=text):
+        await answer(wire)
+
+
+async def test_a_peer_that_stalls_in_its_turn_is_given_up_on(autojump_clock):
+    started = trio.current_time()
+    with pytest.raises(PeerProtocolError, match="silent for 120 s"):
+        await answer(framed(GOOD)[:-3], ends=False)
+    assert trio.current_time() - started == pytest.approx(120)
