@@ -21,7 +21,7 @@ from benchmarks.keys import event_ids
 from benchmarks.report import Row, progress, show
 from recon_node.ceramic import IN_MEMORY, network_range
 from recon_node.ipld import varint
-from recon_node.recon import KeyRange, KeyStore, Session, decode_message, encode_message
+from recon_node.recon import KeyRange, KeyStore, Message, Session, decode_message, encode_message
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ def recon_1_0(ours: list[bytes], theirs: list[bytes]) -> Cost:
     asking, answering = Session.initiator(a, key_range), Session.responder(b, [key_range])
     transferred = 0
     turn = [(answering, b), (asking, a)]
-    message = asking.start()
+    message: Message | None = asking.start()
     while message is not None:
         frame = encode_message(message)
         transferred += len(varint.encode(len(frame))) + len(frame)

@@ -1,0 +1,53 @@
+# make demo   a testnet of three daemons and the Spark pipeline, on sample events
+# make test   the test suite
+#
+# Both install what they need into .venv first; nothing outside this folder is touched.
+
+VENV := .venv
+BIN := $(VENV)/bin
+INSTALLED := $(VENV)/.installed
+
+.PHONY: help demo test test-long lint check install lock bench clean
+
+help:  ## Show this help
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
+
+demo: $(INSTALLED)  ## Three daemons on loopback reconcile sample events; Spark keeps tables of them
+	$(BIN)/python -m recon_node.demo
+
+test: $(INSTALLED)  ## Run the test suite (some minutes)
+	$(BIN)/python -m pytest -m "not long"
+
+test-long: $(INSTALLED)  ## Run the long tests too: many more random cases
+	HYPOTHESIS_PROFILE=long $(BIN)/python -m pytest
+
+lint: $(INSTALLED)  ## Check style, types and who imports whom
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+check: lint test  ## What CI runs
+
+bench: $(INSTALLED)  ## Run the benchmarks (some minutes)
+	$(BIN)/python -m benchmarks.key_store
+	$(BIN)/python -m benchmarks.reconcile
+
+install: $(INSTALLED)  ## Install everything into .venv
+
+$(INSTALLED): pyproject.toml requirements.lock
+	@sh config/preflight.sh
+	@test -x $(BIN)/python || $$(sh config/preflight.sh --python) -m venv $(VENV)
+	@echo "Installing into $(VENV) (once; some minutes) ..."
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --upgrade pip
+	@$(BIN)/python -m pip install --disable-pip-version-check --progress-bar off --quiet \
+		--constraint requirements.lock --editable '.[dev]'
+	@touch $@
+
+lock:  ## Renew requirements.lock from pyproject.toml (needs uv)
+	uv pip compile --quiet --universal --python-version 3.11 --extra dev --upgrade \
+		--no-header --no-annotate pyproject.toml --output-file requirements.lock
+	sed -i '1i # All dependencies as CI and the image install them; made by `make lock` from pyproject.toml.' requirements.lock
+
+clean:  ## Remove the virtual environment and all caches
+	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

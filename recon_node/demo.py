@@ -1,0 +1,267 @@
+"""The whole system on one machine: three nodes reconcile sample events, and Spark keeps tables.
+
+    python -m recon_node.demo [--events FILE]
+
+Three daemons start as processes of their own on the loopback, with empty data directories; only the
+first is a bootstrap address, so the other two have to find each other through the DHT. Half of the
+sample's streams go to node 1, the other half to node 3, through the HTTP API. When all three hold
+the same set, the Spark pipeline reads the feed of node 2, which was given nothing.
+
+Every step is checked; the exit code is 0 only if all of it came out as it should, and no process is
+left behind.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import click
+import httpx
+import trio
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Table
+
+from recon_node.ceramic import StreamId, parse_event
+from recon_node.cli.sending import Outcome, send_items
+from recon_node.cli.sources import Item, read_items
+from recon_node.ipld import CID, multibase
+from recon_node.testnet import Testnet, TestnetError, TestnetNode
+
+SAMPLE = Path(__file__).parents[1] / "tests" / "data" / "sdk_sample.jsonl"
+STEP_LIMIT = 90.0
+TIPS_SHOWN = 5
+
+console = Console(highlight=False)
+
+
+class DemoError(Exception):
+    """Something did not come out as it should. The message is for people."""
+
+
+@click.command(help=__doc__.split("\n\n", 1)[0] if __doc__ else None)
+@click.option(
+    "--events",
+    "sample",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    default=SAMPLE,
+    help="Events to load, as JSON lines with a `car` each.  [default: the project's sample]",
+)
+def main(sample: Path) -> None:
+    """Run the demo; exit 0 only if everything in it is true."""
+    started = time.monotonic()
+    try:
+        run(sample)
+    except (DemoError, TestnetError, httpx.HTTPError) as error:
+        console.print(f"\n[bold red]The demo failed:[/] {error}")
+        sys.exit(1)
+    console.print(f"\n[bold green]All of it is true.[/] {time.monotonic() - started:.0f} s")
+
+
+def run(sample: Path) -> None:
+    """Run all steps, from an empty testnet to tables."""
+    with sample.open("rb") as file:
+        items = list(read_items(file))
+    events = [parse_event(multibase.decode(item.data)) for item in items]
+    streams = {event.init: event.stream_id() for event in events if event.header is not None}
+    with tempfile.TemporaryDirectory(prefix="recon-demo-") as directory:
+        testnet = Testnet(3, directory=Path(directory) / "testnet")
+        with step("Start three nodes on the loopback, node 1 being the only bootstrap address"):
+            testnet.start()
+        try:
+            nodes = testnet.nodes
+            with step("Wait until nodes 2 and 3 have found each other through the DHT"):
+                wait_until("nodes 2 and 3 know each other", partial(are_connected, *nodes[1:]))
+            load(nodes[0], [item for item, half in zip(items, halves(events)) if half == 0])
+            load(nodes[2], [item for item, half in zip(items, halves(events)) if half == 1])
+            wait_for_equal_sets(nodes, len(items))
+            show_nodes(nodes)
+            tables = Path(directory) / "tables"
+            run_pipeline(nodes[1], tables)
+            check_tables(tables, len(items), streams)
+            pids = [node.pid for node in nodes]
+        finally:
+            testnet.stop()
+        check_gone(pids)
+
+
+@contextmanager
+def step(text: str) -> Iterator[None]:
+    """Say what is being done while it is, and that it is done."""
+    started = time.monotonic()
+    with console.status(text):
+        yield
+    console.print(f"[green]✓[/] {text} [dim]({time.monotonic() - started:.1f} s)[/]")
+
+
+def wait_until(what: str, condition: Any, limit: float = STEP_LIMIT) -> None:
+    """Poll until a condition holds; raise DemoError when it does not come true in time."""
+    deadline = time.monotonic() + limit
+    while not condition():
+        if time.monotonic() > deadline:
+            raise DemoError(f"after {limit:.0f} s it is still not so that {what}")
+        time.sleep(0.1)
+
+
+def state_of(node: TestnetNode) -> dict[str, Any]:
+    """Return what a node says of itself at GET /ceramic/recon."""
+    answer = httpx.get(f"{node.api_url}/ceramic/recon", timeout=10).raise_for_status()
+    return dict(answer.json())
+
+
+def are_connected(one: TestnetNode, other: TestnetNode) -> bool:
+    """Tell whether two nodes that were never told of each other are connected."""
+    peers = {peer["id"]: peer for peer in state_of(one)["peers"]}
+    return bool(peers.get(other.peer_id, {}).get("connected"))
+
+
+def halves(events: Sequence[Any]) -> Iterator[int]:
+    """Yield 0 or 1 for each event, by its stream: a stream is written at one node."""
+    return (event.init[-1] % 2 for event in events)
+
+
+def load(node: TestnetNode, items: list[Item]) -> None:
+    """Send events to a node through its API, with a progress bar."""
+    columns = (
+        TextColumn(f"  Load events into {node.name}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+    )
+    with Progress(*columns, console=console, transient=True) as progress:
+        task = progress.add_task("load", total=len(items))
+
+        async def send() -> Outcome:
+            return await send_items(
+                node.api_url, items, workers=8, on_done=lambda *_: progress.advance(task)
+            )
+
+        outcome = trio.run(send)
+    if outcome.refused:
+        item, reason = outcome.refused[0]
+        raise DemoError(f"{node.name} refused {len(outcome.refused)} events, {item.cid}: {reason}")
+    console.print(f"[green]✓[/] Load {len(items)} events into {node.name} through the HTTP API")
+
+
+def wait_for_equal_sets(nodes: Sequence[TestnetNode], expected: int) -> None:
+    """Wait until all nodes hold all events, and the same whole-range Sha256a."""
+    started = time.monotonic()
+    with console.status("") as status:
+
+        def equal() -> bool:
+            states = [state_of(node) for node in nodes]
+            counts = " / ".join(str(state["events"]) for state in states)
+            status.update(f"Reconcile: {counts} of {expected} events")
+            whole = {(state["events"], state["head"], state["sha256a"]) for state in states}
+            return len(whole) == 1 and states[0]["events"] == states[0]["head"] == expected
+
+        wait_until(f"all nodes hold the same {expected} events", equal)
+    console.print(
+        f"[green]✓[/] All three nodes hold the same {expected} events "
+        f"[dim]({time.monotonic() - started:.1f} s)[/]\n"
+    )
+
+
+def show_nodes(nodes: Sequence[TestnetNode]) -> None:
+    """Print what each node holds, and what its syncs cost."""
+    holdings = Table(title="What the nodes hold", title_justify="left")
+    holdings.add_column("node")
+    holdings.add_column("events", justify="right")
+    holdings.add_column("Sha256a of the whole range", overflow="fold")
+    syncs = Table(title="Syncs that carried events", title_justify="left")
+    syncs.add_column("at")
+    syncs.add_column("with")
+    for column in ("rounds", "bytes out", "bytes in", "events in", "seconds"):
+        syncs.add_column(column, justify="right")
+    names = {node.peer_id: node.name for node in nodes}
+    for node in nodes:
+        state = state_of(node)
+        holdings.add_row(node.name, str(state["events"]), state["sha256a"])
+        for report in state["syncs"]:
+            if report["events_received"]:
+                syncs.add_row(
+                    node.name,
+                    names.get(report["peer"], report["peer"]),
+                    str(report["rounds"]),
+                    f"{report['bytes_sent']:,}",
+                    f"{report['bytes_received']:,}",
+                    str(report["events_received"]),
+                    f"{report['seconds']:.2f}",
+                )
+    console.print(holdings, syncs, sep="\n")
+
+
+def run_pipeline(node: TestnetNode, tables: Path) -> None:
+    """Run the Spark pipeline over a node's feed, up to the feed's head, as a process of its own."""
+    command = [sys.executable, "-m", "spark_sink", "run", "--once"]
+    command += ["--url", node.api_url, "--tables", str(tables)]
+    with step(f"Run the Spark pipeline on the feed of {node.name}"):
+        try:
+            done = subprocess.run(
+                command, capture_output=True, text=True, timeout=STEP_LIMIT, check=False
+            )
+        except subprocess.TimeoutExpired:
+            raise DemoError(f"the pipeline did not end in {STEP_LIMIT:.0f} s") from None
+    if done.returncode:
+        raise DemoError(f"the pipeline ended with {done.returncode}:\n{done.stdout}{done.stderr}")
+
+
+def check_tables(tables: Path, expected: int, streams: dict[CID, StreamId]) -> None:
+    """Compare the tables with the sample, and print their sizes and a few tips."""
+    from deltalake import DeltaTable  # noqa: PLC0415 - only the demo needs the extra [spark]
+
+    raw_events = DeltaTable(tables / "raw_events").to_pyarrow_table().to_pylist()
+    tips = DeltaTable(tables / "stream_tips").to_pyarrow_table().to_pylist()
+    sizes = Table(title="Tables that Spark keeps", title_justify="left")
+    sizes.add_column("table")
+    sizes.add_column("rows", justify="right")
+    sizes.add_row("raw_events", str(len(raw_events)))
+    sizes.add_row("stream_tips", str(len(tips)))
+    console.print(sizes)
+    distinct = {row["event_cid"] for row in raw_events}
+    if not len(distinct) == len(raw_events) == expected:
+        raise DemoError(f"raw_events has {len(raw_events)} rows, not one for each of {expected}")
+    if {CID(row["stream_cid"]) for row in tips} != set(streams) or len(tips) != len(streams):
+        raise DemoError(f"stream_tips has {len(tips)} rows, not one for each of {len(streams)}")
+    show_tips(sorted(tips, key=lambda row: -row["events"])[:TIPS_SHOWN], streams)
+
+
+def show_tips(rows: list[dict[str, Any]], streams: dict[CID, StreamId]) -> None:
+    """Print the tips of a few streams."""
+    shown = Table(title="Some stream tips (CIP-145)", title_justify="left")
+    for column in ("stream", "tip", "events", "candidates", "diverged"):
+        shown.add_column(column, justify="right" if column in ("events", "candidates") else "left")
+    for row in rows:
+        shown.add_row(
+            shorten(str(streams[CID(row["stream_cid"])])),
+            shorten(str(CID(row["event_cid"]))),
+            str(row["events"]),
+            str(len(row["tips"])),
+            "yes" if row["diverged"] else "no",
+        )
+    console.print(shown)
+
+
+def shorten(text: str) -> str:
+    """Cut the middle out of a long identifier."""
+    return f"{text[:10]}…{text[-8:]}"
+
+
+def check_gone(pids: Sequence[int | None]) -> None:
+    """Make sure that no node is left running."""
+    for pid in pids:
+        if pid is not None and os.path.exists(f"/proc/{pid}"):  # noqa: PTH110
+            raise DemoError(f"the node with process id {pid} is still running")
+
+
+if __name__ == "__main__":
+    main()
