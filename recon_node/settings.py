@@ -17,7 +17,7 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from multiaddr import Multiaddr
+from multiaddr import Multiaddr  # type: ignore[import-untyped]
 from pydantic import BeforeValidator, Field, ValidationError, field_validator
 from pydantic_settings import (
     BaseSettings,
@@ -29,7 +29,7 @@ from pydantic_settings import (
 
 from recon_node.api import Limits
 from recon_node.ceramic import Network
-from recon_node.p2p.settings import P2PSettings
+from recon_node.p2p import P2PSettings
 from recon_node.store import StoreSettings
 
 ENV_PREFIX = "RECON_NODE_"

@@ -67,7 +67,7 @@ async def answer_http_exception(request: Request, error: Exception) -> Response:
 
 async def answer_store_error(request: Request, error: Exception) -> Response:
     """Answer a failure of the disk: 507, and a log line for the operator."""
-    log.error("the store failed", path=request.url.path, reason=str(error))
+    log.error("The store failed", path=request.url.path, reason=str(error))
     return error_response(HTTPStatus.INSUFFICIENT_STORAGE, f"the event log failed: {error}")
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from prometheus_client import CollectorRegistry, Counter, Histogram, ProcessCollector
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 from prometheus_client.registry import Collector
@@ -42,6 +42,11 @@ class HttpMetrics:
             "recon_http_requests",
             "HTTP requests answered, by method, path and status; status 0: the client hung up.",
             ["method", "path", "status"],
+            registry=registry,
+        )
+        self.under_way = Gauge(
+            "recon_http_requests_under_way",
+            "HTTP requests that are not answered in full yet.",
             registry=registry,
         )
         self._seconds = Histogram(

@@ -53,10 +53,11 @@ class Observe:
                 status = message["status"]
             await send(message)
 
+        self._metrics.under_way.inc()
         try:
             await self._app(scope, receive, watch)
         except Exception:
-            log.exception("a request failed", method=scope["method"], path=scope["path"])
+            log.exception("A request failed", method=scope["method"], path=scope["path"])
             if status is None:
                 response = error_response(
                     HTTPStatus.INTERNAL_SERVER_ERROR,
@@ -65,9 +66,10 @@ class Observe:
                 await response(scope, receive, watch)
         finally:
             seconds = time.perf_counter() - started
+            self._metrics.under_way.dec()
             self._metrics.record(scope, status, seconds)
             log.debug(
-                "request",
+                "Answered a request",
                 method=scope["method"],
                 path=scope["path"],
                 status=status,

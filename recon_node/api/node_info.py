@@ -14,7 +14,7 @@ from recon_node import __version__
 from recon_node.api.errors import ApiError, bad_request
 from recon_node.api.services import Services
 from recon_node.ipld import multibase
-from recon_node.p2p.errors import PeerError
+from recon_node.p2p import PeerError
 
 _ED25519_PEER_ID = bytes.fromhex("002408011220")
 """Identity multihash of 36 bytes, holding the protobuf of a 32-byte Ed25519 public key."""

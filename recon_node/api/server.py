@@ -94,9 +94,10 @@ async def serve(app: ASGIApp, listener: Listener, closing: trio.Event) -> None:
         open_connections += 1
         try:
             state = ConnectionState(LifespanState({}))
-            await Connection(wrapped, config, context, state, stream).run()
+            connection = Connection(wrapped, config, context, state, stream)  # type: ignore[arg-type]
+            await connection.run()
         except Exception:
-            log.exception("an API connection failed")
+            log.exception("An API connection failed")
         finally:
             open_connections -= 1
             await trio.aclose_forcefully(stream)

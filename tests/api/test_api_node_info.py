@@ -91,7 +91,7 @@ async def test_metrics(api: httpx.AsyncClient, filled: Events, store: Store) -> 
 
 
 async def test_metrics_of_the_network_side(services: Services) -> None:
-    from recon_node.p2p.reports import Counters
+    from recon_node.p2p import Counters
 
     counters = Counters(sessions_initiated=3, recon_bytes_sent=700, events_refused=2)
     peers = SimpleNamespace(

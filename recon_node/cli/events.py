@@ -1,0 +1,196 @@
+"""`recon-node events add` and `recon-node events get`."""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import stat
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, BinaryIO
+
+import click
+
+from recon_node.cli.client import NodeUnreachableError, ask, url_option
+from recon_node.cli.errors import CommandError
+
+if TYPE_CHECKING:
+    from recon_node.cli.sending import Outcome
+    from recon_node.cli.sources import Item
+
+
+@click.group()
+def events() -> None:
+    """Add events to a node, and read them."""
+
+
+@events.command("add")
+@click.argument("file", type=click.File("rb"))
+@url_option
+@click.option(
+    "--workers",
+    type=click.IntRange(1, 64),
+    default=16,
+    show_default=True,
+    help="Requests under way at once.",
+)
+def add(file: BinaryIO, url: str, workers: int) -> None:
+    """Send the events of FILE (- for standard input) to a node.
+
+    FILE holds one event a line: a JSON object with the CAR as multibase text in `car` (or `data`),
+    or the multibase text itself. Or it is one binary CAR. An event is sent after the events that
+    it builds on, also where the file has them later. Sending a file again does no harm.
+
+    Exit code 1 if any event was refused; each is named with its line.
+
+    \\b
+    Examples:
+      recon-node events add events.jsonl
+      recon-node events get CID | recon-node events add - --url http://127.0.0.1:5102
+    """
+    started = time.monotonic()
+    with _progress(file) as on_done:
+        outcome = _send(url, file, workers, on_done)
+    seconds = time.monotonic() - started
+    for item, reason in outcome.refused:
+        cid = f" ({item.cid})" if item.cid else ""
+        click.echo(f"line {item.line}{cid}: {reason}", err=True)
+    total = outcome.accepted + len(outcome.refused)
+    click.echo(
+        f"{total} events: {outcome.accepted} accepted, {len(outcome.refused)} refused, "
+        f"in {seconds:.1f} s ({total / max(seconds, 1e-6):.0f} a second)"
+    )
+    if outcome.refused:
+        sys.exit(1)
+
+
+@events.command("get")
+@click.argument("cid")
+@url_option
+@click.option(
+    "--car",
+    "car_file",
+    type=click.Path(path_type=Path, dir_okay=False),
+    metavar="FILE",
+    help="Write the binary CAR to FILE instead.",
+)
+@click.option("--show", is_flag=True, help="Print what the event says, as JSON, instead.")
+def get(cid: str, url: str, car_file: Path | None, show: bool) -> None:
+    """Print the event CID as a multibase CAR.
+
+    \\b
+    Examples:
+      recon-node events get bagcqcera... --show
+      recon-node events get bagcqcera... --car event.car
+    """
+    from recon_node.ipld import multibase
+
+    answer = ask(url, "GET", f"/ceramic/events/{cid}").json()
+    car = multibase.decode(answer["data"])
+    if car_file is not None:
+        try:
+            car_file.write_bytes(car)
+        except OSError as error:
+            raise CommandError(f"{car_file}: {error.strerror or error}") from None
+    if show:
+        click.echo(json.dumps(describe_event(car), indent=2, ensure_ascii=False))
+    elif car_file is None:
+        click.echo(answer["data"])
+
+
+def describe_event(car: bytes) -> dict[str, Any]:
+    """What an event says, in DAG-JSON's way: links are {"/": cid}, bytes {"/": {"bytes": ...}}."""
+    from recon_node.ceramic import parse_event, signer
+
+    event = parse_event(car)
+    return {
+        "cid": str(event.cid),
+        "kind": event.kind.value,
+        "init": str(event.init),
+        "prev": [str(prev) for prev in event.prevs],
+        "signer": signer(event),
+        "payload": _dag_json(event.payload),
+    }
+
+
+def _dag_json(value: Any) -> Any:
+    from recon_node.ipld import CID
+
+    if isinstance(value, CID):
+        return {"/": str(value)}
+    if isinstance(value, bytes):
+        return {"/": {"bytes": base64.b64encode(value).decode().rstrip("=")}}
+    if isinstance(value, dict):
+        return {key: _dag_json(inner) for key, inner in value.items()}
+    if isinstance(value, list):
+        return [_dag_json(inner) for inner in value]
+    return value
+
+
+def _send(
+    url: str, file: BinaryIO, workers: int, on_done: Callable[[Item, str | None], None]
+) -> Outcome:
+    import trio
+
+    from recon_node.cli.sending import send_items
+    from recon_node.cli.sources import read_items
+
+    outcome: list[Outcome] = []
+
+    async def send() -> None:
+        outcome.append(await send_items(url, read_items(file), workers=workers, on_done=on_done))
+
+    try:
+        trio.run(send)
+    except BaseExceptionGroup as group:
+        raise _unreachable(group) or group from None
+    return outcome[0]
+
+
+def _unreachable(group: BaseExceptionGroup[BaseException]) -> NodeUnreachableError | None:
+    """The error of that kind in a group, if there is nothing else in it."""
+    known, other = group.split(NodeUnreachableError)
+    error: BaseException | None = None if other else known
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return error if isinstance(error, NodeUnreachableError) else None
+
+
+@contextmanager
+def _progress(file: BinaryIO) -> Iterator[Callable[[Item, str | None], None]]:
+    """A progress bar on standard error, where that is a terminal."""
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TextColumn
+
+    console = Console(stderr=True)
+    with Progress(
+        TextColumn("sending"),
+        BarColumn(),
+        TextColumn("{task.fields[count]} events, {task.fields[refused]} refused"),
+        console=console,
+        disable=not console.is_terminal,
+        transient=True,
+    ) as progress:
+        task = progress.add_task("", total=_size(file), count=0, refused=0)
+        count = refused = 0
+
+        def on_done(item: Item, reason: str | None) -> None:
+            nonlocal count, refused
+            count += 1
+            refused += reason is not None
+            progress.update(task, advance=item.size, count=count, refused=refused)
+
+        yield on_done
+
+
+def _size(file: BinaryIO) -> int | None:
+    """Bytes of a regular file; None for a pipe."""
+    try:
+        info = os.fstat(file.fileno())
+    except (OSError, ValueError):  # not a file of the system
+        return None
+    return info.st_size if stat.S_ISREG(info.st_mode) else None

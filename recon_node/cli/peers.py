@@ -1,0 +1,113 @@
+"""`recon-node peers` and `recon-node status`: whom a node knows and what it holds."""
+
+from __future__ import annotations
+
+import json
+import time
+from typing import Any
+
+import click
+from rich.console import Console
+from rich.table import Table
+
+from recon_node.cli.client import ask, url_option
+
+json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON, for programs.")
+
+
+@click.group(invoke_without_command=True)
+@url_option
+@json_option
+@click.pass_context
+def peers(context: click.Context, url: str, as_json: bool) -> None:
+    """List the peers that a node knows, or connect it to another.
+
+    \b
+    Examples:
+      recon-node peers
+      recon-node peers add /ip4/192.0.2.7/tcp/4101/p2p/12D3KooW...
+    """
+    context.obj = url
+    if context.invoked_subcommand is not None:
+        return
+    recon = ask(url, "GET", "/ceramic/recon").json()
+    known: list[dict[str, Any]] = recon.get("peers", [])
+    if as_json:
+        click.echo(json.dumps(known, indent=2))
+        return
+    table = Table("peer", "connected", "last sync", "addresses", box=None, pad_edge=False)
+    for peer in sorted(known, key=lambda peer: (not peer["connected"], peer["id"])):
+        table.add_row(
+            peer["id"],
+            "yes" if peer["connected"] else "no",
+            _ago(peer.get("last_sync")),
+            "\n".join(peer["addresses"]),
+        )
+    if known:
+        Console().print(table)
+    else:
+        click.echo("no peers yet; connect one with `recon-node peers add MULTIADDR`")
+
+
+@peers.command("add")
+@click.argument("multiaddr")
+@click.pass_obj
+def add_peer(url: str, multiaddr: str) -> None:
+    """Connect the node to the peer at MULTIADDR, which ends with /p2p/PEER_ID."""
+    ask(url, "POST", "/ceramic/peers", params={"addresses": multiaddr})
+    click.echo(f"connected to {multiaddr}")
+
+
+@click.command()
+@url_option
+@json_option
+def status(url: str, as_json: bool) -> None:
+    """Show what a node holds and how its latest syncs went.
+
+    Two nodes of a network without interests hold the same events if their sha256a is the same.
+
+    \b
+    Example:
+      recon-node status --url http://127.0.0.1:5102
+    """
+    recon = ask(url, "GET", "/ceramic/recon").json()
+    if as_json:
+        click.echo(json.dumps(recon, indent=2))
+        return
+    console = Console()
+    facts = Table(box=None, show_header=False, pad_edge=False)
+    for name in ("network", "peer_id", "events", "waiting", "head", "sha256a"):
+        facts.add_row(name, str(recon.get(name, "")), style="bold" if name == "events" else None)
+    console.print(facts)
+    if recon["syncs"]:
+        console.print()
+        console.print(_sync_table(recon["syncs"][-10:]))
+
+
+def _sync_table(syncs: list[dict[str, Any]]) -> Table:
+    table = Table(title="latest syncs", title_justify="left", box=None, pad_edge=False)
+    table.add_column("peer")
+    table.add_column("role")
+    for name in ("rounds", "sent", "received", "keys", "events", "seconds"):
+        table.add_column(name, justify="right")
+    table.add_column("outcome")
+    for sync in syncs:
+        table.add_row(
+            "…" + sync["peer"][-8:],
+            sync["role"],
+            str(sync["rounds"]),
+            f"{sync['bytes_sent']:,}",
+            f"{sync['bytes_received']:,}",
+            str(sync["keys_received"]),
+            str(sync["events_received"]),
+            f"{sync['seconds']:.2f}",
+            sync["outcome"],
+        )
+    return table
+
+
+def _ago(unix_time: float | None) -> str:
+    if unix_time is None:
+        return "never"
+    seconds = max(0, round(time.time() - unix_time))
+    return f"{seconds} s ago" if seconds < 120 else f"{seconds // 60} min ago"

@@ -1,0 +1,79 @@
+"""Reading events from files: JSON lines, multibase lines, or one binary CAR."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import BinaryIO
+
+from recon_node.ceramic import InvalidEventError, parse_event
+from recon_node.ipld import CID, IpldError, multibase
+
+MAX_LINE = 4 * 1024 * 1024
+_CAR_MARK = b"\x65roots"
+"""The key of a CAR's header, in the first bytes of every binary CAR and of no text."""
+
+
+@dataclass(frozen=True, slots=True)
+class Item:
+    """One event of a file."""
+
+    line: int
+    """Counted from 1."""
+    size: int
+    """Bytes that it takes in the file."""
+    data: str
+    """Its CAR as multibase; empty if the line holds none."""
+    cid: CID | None = None
+    parents: frozenset[CID] = frozenset()
+    """The events that must be there before it."""
+    problem: str | None = None
+    """Why it cannot be sent at all."""
+
+
+def read_items(file: BinaryIO) -> Iterator[Item]:
+    """The events of a file, in its order."""
+    first = file.readline(MAX_LINE)
+    if _CAR_MARK in first[:32]:
+        car = first + file.read()
+        yield _item(1, len(car), multibase.encode(car), car)
+        return
+    number, line = 1, first
+    while line:
+        if line.strip():
+            yield _read_line(number, line)
+        line = file.readline(MAX_LINE)
+        number += 1
+
+
+def _read_line(number: int, line: bytes) -> Item:
+    try:
+        data = _car_text(line)
+        return _item(number, len(line), data, multibase.decode(data))
+    except (ValueError, RecursionError) as error:
+        kind = "multibase" if isinstance(error, IpldError) else "JSON"
+        return Item(number, len(line), "", problem=f"not {kind}: {error}")
+    except KeyError as error:
+        return Item(number, len(line), "", problem=f"the JSON object lacks {error}")
+
+
+def _car_text(line: bytes) -> str:
+    """The multibase CAR of a line; raises ValueError or KeyError."""
+    text = line.decode().strip()
+    if not text.startswith("{"):
+        return text
+    value = json.loads(text)
+    data = value["data"] if "data" in value and "car" not in value else value["car"]
+    if not isinstance(data, str):
+        raise ValueError("the CAR should be text")
+    return data
+
+
+def _item(number: int, size: int, data: str, car: bytes) -> Item:
+    try:
+        event = parse_event(car)
+    except InvalidEventError:
+        return Item(number, size, data)  # the node says what is wrong with it
+    parents = frozenset({event.init, *event.prevs}) - {event.cid}
+    return Item(number, size, data, event.cid, parents)

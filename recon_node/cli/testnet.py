@@ -1,0 +1,89 @@
+"""`recon-node testnet`."""
+
+from __future__ import annotations
+
+import signal
+import time
+from pathlib import Path
+from types import FrameType
+
+import click
+from rich.console import Console
+from rich.table import Table
+
+from recon_node.cli.errors import CommandError
+from recon_node.testnet import Testnet, TestnetError
+
+
+@click.command()
+@click.option(
+    "--nodes", type=click.IntRange(1, 50), default=3, show_default=True, help="How many nodes."
+)
+@click.option(
+    "--dir",
+    "directory",
+    type=click.Path(path_type=Path, file_okay=False),
+    metavar="DIR",
+    help="Keep data and logs in DIR.  [default: a temporary directory]",
+)
+@click.option(
+    "--network", metavar="NAME", help="The network's name.  [default: local-<random number>]"
+)
+@click.option(
+    "--sync-interval",
+    type=click.FloatRange(min=0.1),
+    default=2.0,
+    show_default=True,
+    metavar="SECONDS",
+    help="Time between syncs while nothing is new.",
+)
+def testnet(nodes: int, directory: Path | None, network: str | None, sync_interval: float) -> None:
+    """Run several nodes on this machine until Ctrl-C.
+
+    Each is a process of its own on free ports. Only the first is told to the others; they find
+    each other through the DHT. No node is left behind, however the command ends.
+
+    \b
+    Example, with the URLs that it prints:
+      recon-node testnet --nodes 3
+      recon-node events add events.jsonl --url http://127.0.0.1:41234
+      recon-node status --url http://127.0.0.1:45678
+    """
+    signal.signal(signal.SIGTERM, _interrupt)
+    flags = ["--sync-interval", str(sync_interval)]
+    console = Console()
+    net = Testnet(nodes, directory, network, flags)
+    try:
+        with console.status(f"starting {nodes} nodes"):
+            net.start()
+        console.print(f"network {net.network}, logs and data in {net.directory}")
+        console.print(_table(net))
+        console.print("Ctrl-C ends it.")
+        _watch(net, console)
+    except KeyboardInterrupt:
+        console.print("stopping")
+    except TestnetError as error:
+        raise CommandError(str(error)) from None
+    finally:
+        net.stop()
+
+
+def _table(net: Testnet) -> Table:
+    table = Table("node", "API", "pid", "peer id", box=None, pad_edge=False)
+    for node in net.nodes:
+        table.add_row(node.name, node.api_url, str(node.pid), node.peer_id)
+    return table
+
+
+def _watch(net: Testnet, console: Console) -> None:
+    """Wait for Ctrl-C, and tell of each node that ends by itself."""
+    running = list(net.nodes)
+    while True:
+        for node in [node for node in running if not node.running]:
+            running.remove(node)
+            console.print(f"{node.name} has ended; its last log lines:\n{node.log_tail()}")
+        time.sleep(0.5)
+
+
+def _interrupt(number: int, frame: FrameType | None) -> None:
+    raise KeyboardInterrupt

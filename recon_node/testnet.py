@@ -1,0 +1,257 @@
+"""A testnet: several nodes as processes of their own on the loopback, for trying and testing.
+
+Every node gets a data directory, a log file and free ports. Only the first is told to the others
+as bootstrap address; they find each other through it. A node says in its log, in one JSON line,
+that it is ready and where, and is started again on the same ports after it was killed.
+
+No node outlives the process that started it, not even one that is killed: each holds the read end
+of a pipe as standard input, and ends when that closes (`--watch-stdin`).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+READY_LIMIT = 60.0
+STOP_LIMIT = 10.0
+_POLL = 0.02
+
+
+class TestnetError(Exception):
+    """A node of the testnet did not start or end as it should. The message is for people."""
+
+    __test__ = False
+
+
+@dataclass(frozen=True, slots=True)
+class _Ready:
+    """What a node says when it is ready."""
+
+    api_url: str
+    peer_id: str
+    addresses: tuple[str, ...]
+
+
+class TestnetNode:
+    """One node of a testnet: a process, a data directory and a log file."""
+
+    __test__ = False
+
+    def __init__(self, name: str, directory: Path, flags: Sequence[str]) -> None:
+        self.name = name
+        self.data_dir = directory / name
+        self.log_path = directory / f"{name}.log"
+        self._flags = list(flags)
+        self._process: subprocess.Popen[bytes] | None = None
+        self._ready: _Ready | None = None
+        self._log_offset = 0
+
+    @property
+    def api_url(self) -> str:
+        """Base URL of its HTTP API."""
+        return self._known.api_url
+
+    @property
+    def peer_id(self) -> str:
+        """Its libp2p peer id."""
+        return self._known.peer_id
+
+    @property
+    def addresses(self) -> tuple[str, ...]:
+        """Multiaddrs that it listens on, with /p2p/<peer id>."""
+        return self._known.addresses
+
+    @property
+    def pid(self) -> int | None:
+        """Its process id, or None while it is not running."""
+        return self._process.pid if self.running and self._process else None
+
+    @property
+    def running(self) -> bool:
+        """Whether its process is there."""
+        return self._process is not None and self._process.poll() is None
+
+    @property
+    def _known(self) -> _Ready:
+        if self._ready is None:
+            raise TestnetError(f"{self.name} was not ready yet")
+        return self._ready
+
+    def launch(self, flags: Sequence[str] = ()) -> None:
+        """Start the process; `wait_until_ready` waits for it. Started again, a node takes the
+        ports that it had."""
+        if self.running:
+            raise TestnetError(f"{self.name} is running already")
+        self._flags += flags
+        self._log_offset = self.log_path.stat().st_size if self.log_path.exists() else 0
+        command = [sys.executable, "-m", "recon_node", "run", "--watch-stdin"]
+        command += ["--data-dir", str(self.data_dir), "--log-format", "json", *self._flags]
+        with self.log_path.open("ab") as log:
+            self._process = subprocess.Popen(
+                [*command, *self._port_flags()],
+                stdin=subprocess.PIPE,
+                stdout=log,
+                stderr=log,
+                env=_environment(),
+                start_new_session=True,  # Ctrl-C is for the testnet, which then ends its nodes
+            )
+
+    def wait_until_ready(self, limit: float = READY_LIMIT) -> None:
+        """Wait until the node says that it is ready; raises `TestnetError` if it does not."""
+        deadline = time.monotonic() + limit
+        while time.monotonic() < deadline:
+            running = self.running
+            line = self._ready_line()
+            if line is not None:
+                self._ready = _Ready(line["api"], line["peer_id"], tuple(line["addresses"]))
+                return
+            if not running:
+                raise TestnetError(f"{self.name} ended at its start:\n{self.log_tail()}")
+            time.sleep(_POLL)
+        raise TestnetError(f"{self.name} was not ready after {limit:g} s:\n{self.log_tail()}")
+
+    def terminate(self) -> None:
+        """Ask the node to end (SIGTERM), without waiting for it."""
+        if self._process is not None and self.running:
+            self._process.terminate()
+
+    def wait(self, limit: float = STOP_LIMIT) -> int:
+        """Wait until the process has ended; returns its exit code, negative for a signal."""
+        if self._process is None:
+            raise TestnetError(f"{self.name} was never started")
+        try:
+            code = self._process.wait(limit)
+        except subprocess.TimeoutExpired:
+            raise TestnetError(f"{self.name} did not end in {limit:g} s") from None
+        if self._process.stdin is not None:
+            self._process.stdin.close()
+        return code
+
+    def stop(self) -> int:
+        """End the node (SIGTERM) and wait for it; returns its exit code."""
+        self.terminate()
+        return self.wait()
+
+    def kill(self) -> None:
+        """Kill the node (SIGKILL): it has no chance to tidy up."""
+        if self._process is not None and self.running:
+            self._process.send_signal(signal.SIGKILL)
+            self.wait()
+
+    def restart(self) -> None:
+        """Start the node again, after `kill` or `stop`, and wait until it is ready."""
+        self.launch()
+        self.wait_until_ready()
+
+    def log_tail(self, lines: int = 10) -> str:
+        """The last lines of its log."""
+        if not self.log_path.exists():
+            return ""
+        return "\n".join(self.log_path.read_text(errors="replace").splitlines()[-lines:])
+
+    def _ready_line(self) -> dict[str, Any] | None:
+        with self.log_path.open("rb") as log:
+            log.seek(self._log_offset)
+            for line in log:
+                if b'"Ready"' in line and line.endswith(b"\n"):
+                    value = json.loads(line)
+                    if value.get("event") == "Ready":
+                        return dict(value)
+        return None
+
+    def _port_flags(self) -> list[str]:
+        if self._ready is None:
+            return ["--listen", "/ip4/127.0.0.1/tcp/0", "--api", "127.0.0.1:0"]
+        flags = ["--api", self._ready.api_url.removeprefix("http://")]
+        for address in self._ready.addresses:
+            flags += ["--listen", address.partition("/p2p/")[0]]
+        return flags
+
+
+class Testnet:
+    """Several nodes on the loopback; use it as a context manager.
+
+    Args:
+        nodes: how many.
+        directory: where data and logs go; by default a temporary directory, removed at the end.
+        network: its name; by default a local network of a random number, so that no two mix.
+        flags: further flags of `recon-node run` for each node.
+    """
+
+    __test__ = False
+
+    def __init__(
+        self,
+        nodes: int = 3,
+        directory: Path | None = None,
+        network: str | None = None,
+        flags: Sequence[str] = ("--sync-interval", "2"),
+    ) -> None:
+        self._temporary: tempfile.TemporaryDirectory[str] | None = None
+        if directory is None:
+            self._temporary = tempfile.TemporaryDirectory(prefix="recon-testnet-")
+            directory = Path(self._temporary.name)
+        directory.mkdir(parents=True, exist_ok=True)
+        self.directory = directory
+        self.network = network or f"local-{secrets.randbelow(2**32)}"
+        shared = ["--network", self.network, *flags]
+        self.nodes = [
+            TestnetNode(f"node-{number}", directory, shared) for number in range(1, nodes + 1)
+        ]
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.stop()
+
+    def start(self) -> None:
+        """Start all nodes and wait until they are ready. On failure, none is left behind."""
+        try:
+            first, *others = self.nodes
+            first.launch()
+            first.wait_until_ready()
+            for node in others:
+                node.launch(["--bootstrap", first.addresses[0]])
+            for node in others:
+                node.wait_until_ready()
+        except BaseException:
+            self.stop()
+            raise
+
+    def stop(self) -> None:
+        """End all nodes, by force where they do not end in time, and remove temporary data."""
+        for node in self.nodes:
+            node.terminate()
+        deadline = time.monotonic() + STOP_LIMIT
+        for node in self.nodes:
+            if node.running:
+                try:
+                    node.wait(max(0.1, deadline - time.monotonic()))
+                except TestnetError:
+                    node.kill()
+        if self._temporary is not None:
+            self._temporary.cleanup()
+
+
+def _environment() -> dict[str, str]:
+    """This process's environment without settings of a node, which would get into all of them."""
+    return {name: value for name, value in os.environ.items() if not name.startswith("RECON_NODE_")}

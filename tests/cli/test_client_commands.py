@@ -1,0 +1,167 @@
+"""The commands that talk to a node, against a real one."""
+
+from __future__ import annotations
+
+import json
+import socket
+from pathlib import Path
+
+import httpx
+import pytest
+from click.testing import CliRunner, Result
+
+from recon_node import __version__
+from recon_node.cli import main
+from recon_node.ipld import multibase
+from recon_node.testnet import TestnetNode
+
+Events = list[dict[str, str]]
+
+
+def run(node: TestnetNode, *args: str, data: str | bytes | None = None) -> Result:
+    return CliRunner().invoke(main, args, input=data, env={"RECON_NODE_URL": node.api_url})
+
+
+def head(node: TestnetNode) -> int:
+    return int(httpx.get(f"{node.api_url}/ceramic/feed/head").json()["head"])
+
+
+def test_events_go_in_shuffled_and_come_out_in_causal_order(
+    node: TestnetNode, sample: Events, tmp_path: Path
+) -> None:
+    file = tmp_path / "events.jsonl"
+    events = sample[:100]
+    file.write_text("\n".join(json.dumps(event) for event in reversed(events)))
+    result = run(node, "events", "add", str(file))
+    assert result.exit_code == 0, result.output
+    assert result.stdout.startswith("100 events: 100 accepted, 0 refused, in ")
+    feed = httpx.get(f"{node.api_url}/ceramic/feed/events").json()["events"]
+    order = [event["id"] for event in feed]
+    assert sorted(order) == sorted(event["cid"] for event in events)
+    for event in events:
+        if "prev" in event:
+            assert order.index(event["prev"]) < order.index(event["cid"])
+    again = run(node, "events", "add", str(file))
+    assert (again.exit_code, head(node)) == (0, 100)
+
+
+def test_refused_events_are_named_and_the_others_go_in(node: TestnetNode, sample: Events) -> None:
+    before = head(node)
+    orphan = next(event for event in reversed(sample) if "prev" in event)
+    good = next(event for event in sample[100:] if "prev" not in event)
+    lines = [json.dumps(good), "{", json.dumps(orphan), "", "mAAAA"]
+    result = run(node, "events", "add", "-", data="\n".join(lines))
+    assert result.exit_code == 1
+    assert "4 events: 1 accepted, 3 refused" in result.stdout
+    refused = result.stderr.splitlines()
+    assert len(refused) == 3
+    assert any(line.startswith("line 2: not JSON") for line in refused)
+    assert any(line.startswith(f"line 3 ({orphan['cid']}): ") for line in refused)
+    assert any(line.startswith("line 5: ") for line in refused)
+    assert head(node) == before + 1
+
+
+def test_get_and_add_are_each_others_inverse(
+    node: TestnetNode, sample: Events, tmp_path: Path
+) -> None:
+    event = sample[0]
+    assert run(node, "events", "add", "-", data=event["car"]).exit_code == 0
+    result = run(node, "events", "get", event["cid"])
+    assert result.stdout == event["car"] + "\n"
+    file = tmp_path / "event.car"
+    result = run(node, "events", "get", event["cid"], "--car", str(file))
+    assert (result.exit_code, result.stdout) == (0, "")
+    assert file.read_bytes() == multibase.decode(event["car"])
+    result = run(node, "events", "add", str(file))
+    assert result.stdout.startswith("1 events: 1 accepted, 0 refused")
+
+
+def test_show_says_what_an_event_says(node: TestnetNode, sample: Events) -> None:
+    model, event = sample[0], next(event for event in sample if "prev" in event)
+    shown = json.loads(run(node, "events", "get", model["cid"], "--show").stdout)
+    assert (shown["cid"], shown["kind"], shown["prev"]) == (model["cid"], "init", [])
+    assert shown["payload"]["data"]["name"] == "Note"
+    assert shown["signer"] == shown["payload"]["header"]["controllers"][0]
+    assert set(shown["payload"]["header"]["model"]["/"]) == {"bytes"}
+    shown = json.loads(run(node, "events", "get", event["cid"], "--show").stdout)
+    assert (shown["kind"], shown["prev"]) == ("data", [event["prev"]])
+    assert shown["payload"]["id"] == {"/": shown["init"]}
+
+
+def test_status(node: TestnetNode) -> None:
+    shown = json.loads(run(node, "status", "--json").stdout)
+    assert shown["events"] == head(node)
+    text = run(node, "status").stdout
+    assert shown["sha256a"] in text
+    assert node.peer_id in text
+
+
+def test_peers(node: TestnetNode) -> None:
+    assert json.loads(run(node, "peers", "--json").stdout) == []
+    assert "no peers yet" in run(node, "peers").stdout
+    result = run(node, "peers", "add", "not-a-multiaddr")
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert result.stderr.startswith("Error: cannot connect: not-a-multiaddr: ")
+
+
+def test_errors_of_the_node_are_told(node: TestnetNode, sample: Events) -> None:
+    missing = sample[-1]["cid"]
+    result = run(node, "events", "get", missing)
+    assert (result.exit_code, result.stderr) == (1, f"Error: Event not found : {missing}\n")
+    result = run(node, "events", "get", "nonsense")
+    assert result.exit_code == 1
+    assert "Invalid Cid" in result.stderr
+
+
+@pytest.mark.parametrize(
+    "command",
+    [["status"], ["peers"], ["events", "get", "bagc"], ["events", "add", "-"]],
+)
+def test_no_node_there(command: list[str], sample: Events) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as held:
+        url = f"http://127.0.0.1:{held.getsockname()[1]}"
+    result = CliRunner().invoke(main, [*command, "--url", url], input=sample[0]["car"])
+    assert result.exit_code == 1
+    assert result.stderr.startswith(f"Error: no node answers at {url} (")
+    assert "recon-node run" in result.stderr
+
+
+@pytest.mark.parametrize("url", ["nonsense", "http://", "ftp://x"])
+def test_a_url_that_is_none(url: str) -> None:
+    result = CliRunner().invoke(main, ["status", "--url", url])
+    assert result.exit_code == 1
+    assert result.stderr.startswith("Error: no node answers at ")
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["run"],
+        ["id"],
+        ["events", "add"],
+        ["events", "get"],
+        ["peers"],
+        ["status"],
+        ["testnet"],
+    ],
+)
+def test_help_teaches_by_example(command: list[str]) -> None:
+    result = CliRunner().invoke(main, [*command, "--help"])
+    assert result.exit_code == 0
+    assert "Example" in result.stdout
+    assert f"recon-node {' '.join(command)}" in result.stdout.partition("Example")[2]
+
+
+def test_the_help_of_run_tells_the_true_defaults() -> None:
+    from recon_node.settings import Settings
+
+    text = CliRunner().invoke(main, ["run", "--help"]).stdout
+    settings = Settings()
+    for default in (settings.network, *settings.listen, settings.api):
+        assert f"[default: {default}]" in " ".join(text.split())
+    assert f"[default: {settings.sync_interval:g}]" in text
+
+
+def test_version() -> None:
+    result = CliRunner().invoke(main, ["--version"])
+    assert result.stdout == f"recon-node, version {__version__}\n"

@@ -1,0 +1,209 @@
+"""The daemon as a process: how it starts, refuses to start, ends, and comes back."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import httpx
+import pytest
+import trio
+from click.testing import CliRunner
+
+from recon_node.ceramic import Network
+from recon_node.cli import main
+from recon_node.store import open_store
+from recon_node.testnet import Testnet, TestnetError, TestnetNode
+
+Events = list[dict[str, str]]
+ANY_PORT = "/ip4/127.0.0.1/tcp/0"
+COMMAND = [sys.executable, "-m", "recon_node"]
+
+
+def post(node: TestnetNode, event: dict[str, str]) -> None:
+    answer = httpx.post(f"{node.api_url}/ceramic/events", json={"data": event["car"]})
+    assert answer.status_code == 204, answer.text
+
+
+def feed(node: TestnetNode) -> list[str]:
+    answer = httpx.get(f"{node.api_url}/ceramic/feed/events", params={"limit": 1000})
+    return [event["id"] for event in answer.json()["events"]]
+
+
+def wait_for(condition: Callable[[], bool], limit: float = 20.0) -> None:
+    deadline = time.monotonic() + limit
+    while not condition():
+        assert time.monotonic() < deadline, "the condition did not come true"
+        time.sleep(0.02)
+
+
+def alive(pid: int) -> bool:
+    """Whether a process runs; one that ended and was not yet waited for does not."""
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text()
+    except OSError:
+        return False
+    return stat.rpartition(")")[2].split()[0] != "Z"
+
+
+def half_a_post(node: TestnetNode, event: dict[str, str]) -> tuple[socket.socket, bytes]:
+    """A connection on which the first half of a POST was sent, and the other half."""
+    body = b'{"data":"' + event["car"].encode() + b'"}'
+    head = f"POST /ceramic/events HTTP/1.1\r\nHost: node\r\nContent-Length: {len(body)}\r\n\r\n"
+    port = int(node.api_url.rpartition(":")[2])
+    connection = socket.create_connection(("127.0.0.1", port), timeout=10)
+    connection.sendall(head.encode() + body[: len(body) // 2])
+    return connection, body[len(body) // 2 :]
+
+
+def test_sigterm_in_the_middle_of_things_and_kill_9_lose_nothing(sample: Events) -> None:
+    with Testnet(nodes=1) as net, ThreadPoolExecutor() as threads:
+        [node] = net.nodes
+        peer_id, url = node.peer_id, node.api_url
+        for event in sample[:10]:
+            post(node, event)
+        poll = threads.submit(
+            httpx.get, f"{url}/ceramic/feed/head", params={"after": 10, "wait": 25}, timeout=30
+        )
+        connection, rest = half_a_post(node, sample[10])
+        under_way = "recon_http_requests_under_way 3.0"  # those two, and the one that asks
+        wait_for(lambda: under_way in httpx.get(f"{url}/metrics").text)
+        started = time.monotonic()
+        node.terminate()
+        connection.sendall(rest)
+        answer = connection.recv(65536)
+        connection.close()
+        assert node.wait() == 0
+        assert time.monotonic() - started < 5
+        assert answer.startswith(b"HTTP/1.1 204")
+        assert poll.result().json()["head"] in (10, 11)  # let go of, not cut
+
+        node.restart()
+        assert (node.peer_id, node.api_url) == (peer_id, url)
+        acknowledged = [event["cid"] for event in sample[:11]]
+        assert feed(node) == acknowledged
+
+        post(node, sample[11])
+        node.kill()
+        assert not node.running
+        node.restart()
+        assert feed(node) == [*acknowledged, sample[11]["cid"]]
+
+
+def test_what_keeps_a_node_from_starting_is_told_in_one_line(
+    node: TestnetNode, tmp_path: Path
+) -> None:
+    api = node.api_url.removeprefix("http://")
+    listen = node.addresses[0].partition("/p2p/")[0]
+    used, new, file = str(node.data_dir), str(tmp_path / "new"), tmp_path / "file"
+    file.write_text("")
+    other = tmp_path / "other"
+    trio.run(make_log, other, "local-2")
+    assert_refused(used, words=[used])
+    assert_refused(new, "--api", api, words=[f"cannot listen on {api}: Address already in use"])
+    assert_refused(new, "--listen", listen, words=[listen.rpartition("/")[2]])
+    assert_refused(str(file / "x"), words=[str(file)])
+    assert_refused(str(other), words=[str(other), "local-1"])
+    assert httpx.get(f"{node.api_url}/ceramic/liveness").status_code == 200
+
+
+def assert_refused(data_dir: str, *flags: str, words: list[str]) -> None:
+    """`recon-node run` ends with exit code 1, and its last line is the reason."""
+    free = ["--api", "127.0.0.1:0", *(() if "--listen" in flags else ("--listen", ANY_PORT))]
+    args = ["run", "--network", "local-1", "--data-dir", data_dir, *free, *flags]
+    result = CliRunner().invoke(main, args)
+    assert result.exit_code == 1, result.output
+    last = result.stderr.splitlines()[-1]
+    assert last.startswith("Error: ")
+    assert all(word in last for word in words), last
+    assert "Traceback" not in result.stderr
+
+
+async def make_log(data_dir: Path, network: str) -> None:
+    async with open_store(data_dir, Network.parse(network)):
+        pass
+
+
+@pytest.mark.parametrize(
+    ("args", "words"),
+    [
+        (["--network", "nowhere"], "Error: --network: no network is named 'nowhere'"),
+        (["--api", "x"], "Error: --api: 'x' should be HOST:PORT"),
+        (["--config", "/no/such.toml"], "Error: /no/such.toml: No such file or directory"),
+        (["--bootstrap", "/ip4/127.0.0.1/tcp/1"], "Error: --bootstrap: "),
+        (["--frobnicate"], "No such option"),
+    ],
+)
+def test_bad_settings_are_exit_code_2(args: list[str], words: str) -> None:
+    result = CliRunner().invoke(main, ["run", *args])
+    assert result.exit_code == 2
+    assert words in result.stderr
+    assert "Traceback" not in result.stderr
+
+
+def test_the_identity_is_made_once_and_kept(tmp_path: Path) -> None:
+    def identity() -> str:
+        result = CliRunner().invoke(main, ["id", "--data-dir", str(tmp_path / "new")])
+        assert result.exit_code == 0, result.output
+        return result.stdout.strip()
+
+    first = identity()
+    assert first.startswith("12D3KooW")
+    assert identity() == first
+    [key] = (tmp_path / "new").iterdir()
+    assert key.stat().st_mode & 0o777 == 0o600
+    key.write_bytes(b"garbage")
+    result = CliRunner().invoke(main, ["id", "--data-dir", str(tmp_path / "new")])
+    assert result.exit_code == 1
+    assert str(key) in result.stderr
+
+
+def start_testnet_command(nodes: int, directory: Path) -> tuple[subprocess.Popen[str], list[int]]:
+    """`recon-node testnet`, once it has printed its table: the process and its nodes' pids."""
+    process = subprocess.Popen(
+        [*COMMAND, "testnet", "--nodes", str(nodes), "--dir", str(directory)],
+        stdout=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "COLUMNS": "200", "PYTHONUNBUFFERED": "1"},
+    )
+    assert process.stdout is not None
+    pids = []
+    for line in process.stdout:
+        if match := re.match(r"node-\d+ +http://127\.0\.0\.1:\d+ +(\d+) +12D3KooW", line):
+            pids.append(int(match[1]))
+        if "Ctrl-C" in line:
+            return process, pids
+    raise AssertionError(f"the testnet ended with exit code {process.wait()}")
+
+
+@pytest.mark.parametrize(("how", "nodes"), [(signal.SIGINT, 2), (signal.SIGKILL, 1)])
+def test_a_testnet_leaves_no_process_behind(
+    tmp_path: Path, how: signal.Signals, nodes: int
+) -> None:
+    process, pids = start_testnet_command(nodes, tmp_path)
+    try:
+        assert len(pids) == nodes
+        assert all(alive(pid) for pid in pids)
+        process.send_signal(how)
+        assert process.wait(15) == (0 if how is signal.SIGINT else -signal.SIGKILL)
+        wait_for(lambda: not any(alive(pid) for pid in pids), 10)
+    finally:
+        process.kill()
+        process.communicate()
+        for pid in pids:
+            if alive(pid):
+                os.kill(pid, signal.SIGKILL)
+
+
+def test_a_testnet_that_cannot_start_says_why(tmp_path: Path) -> None:
+    (tmp_path / "node-1").write_text("a file where its data directory should be")
+    with pytest.raises(TestnetError, match=r"^node-1 ended at its start:\n(.|\n)*is a file"):
+        Testnet(nodes=2, directory=tmp_path).start()

@@ -1,0 +1,98 @@
+"""Events from files, and the order in which they are sent."""
+
+from __future__ import annotations
+
+import io
+import json
+import random
+from pathlib import Path
+
+import pytest
+
+from recon_node.cli.sending import _sorter
+from recon_node.cli.sources import Item, read_items
+from recon_node.ipld import multibase
+
+SAMPLE = Path(__file__).parent.parent / "data" / "sdk_sample.jsonl"
+
+
+@pytest.fixture(scope="module")
+def sample() -> list[dict[str, str]]:
+    with SAMPLE.open() as lines:
+        return [json.loads(line) for line in lines][:80]
+
+
+def items_of(text: str | bytes) -> list[Item]:
+    data = text.encode() if isinstance(text, str) else text
+    return list(read_items(io.BytesIO(data)))
+
+
+def test_json_lines(sample: list[dict[str, str]]) -> None:
+    text = "".join(json.dumps(event) + "\n" for event in sample)
+    items = items_of(text)
+    assert [(item.line, str(item.cid), item.data) for item in items] == [
+        (number, event["cid"], event["car"]) for number, event in enumerate(sample, 1)
+    ]
+    assert sum(item.size for item in items) == len(text)
+    for item, event in zip(items, sample, strict=True):
+        if "prev" in event:
+            assert event["prev"] in {str(parent) for parent in item.parents}
+        else:
+            assert not item.parents
+
+
+def test_the_other_forms(sample: list[dict[str, str]]) -> None:
+    car = sample[0]["car"]
+    assert [item.data for item in items_of(f"\n{car}\n\n  {car}")] == [car, car]
+    assert [item.line for item in items_of(f"\n{car}\n\n  {car}")] == [2, 4]
+    assert [item.data for item in items_of(json.dumps({"data": car, "id": "x"}))] == [car]
+    [binary] = items_of(multibase.decode(car))
+    assert (binary.data, str(binary.cid)) == (car, sample[0]["cid"])
+    assert items_of("") == []
+
+
+@pytest.mark.parametrize(
+    ("line", "problem"),
+    [
+        ("{", "not JSON"),
+        ("[" * 50_000, "not multibase"),
+        ('{"a": ' * 50_000, "not JSON"),
+        ('{"cid": "x"}', "lacks 'car'"),
+        ('{"car": 5}', "should be text"),
+        ("??", "not multibase"),
+        (b"\xff\xfe", "not JSON"),
+    ],
+)
+def test_lines_that_hold_no_event(line: str | bytes, problem: str) -> None:
+    [item] = items_of(line)
+    assert item.problem is not None
+    assert problem in item.problem
+
+
+def test_a_car_that_is_no_event_is_left_to_the_node() -> None:
+    [item] = items_of("mAAAA")
+    assert (item.problem, item.cid, item.data) == (None, None, "mAAAA")
+
+
+def test_parents_are_sent_first_however_the_file_is_shuffled(
+    sample: list[dict[str, str]], rng: random.Random
+) -> None:
+    shuffled = rng.sample(sample, len(sample))
+    window = items_of("\n".join(json.dumps(event) for event in [*shuffled, shuffled[0]]))
+    order = [window[index] for index in _sorter_order(window)]
+    assert len(order) == len(window)
+    seen = set()
+    known = {item.cid for item in window}
+    for item in order:
+        assert {parent for parent in item.parents if parent in known} <= seen
+        seen.add(item.cid)
+
+
+def _sorter_order(window: list[Item]) -> list[int]:
+    sorter = _sorter(window)
+    order: list[int] = []
+    while sorter.is_active():
+        ready = sorter.get_ready()
+        order += ready
+        sorter.done(*ready)
+    return order
