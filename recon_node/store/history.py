@@ -45,8 +45,8 @@ class History:
     def __init__(self, source: Source) -> None:
         self._source = source
         self._by_event_id: dict[EventId, Record] = {}
-        self._by_cid: dict[CID, list[Record]] = {}
-        self._waiters: dict[CID, list[Record]] = {}
+        self._by_cid: dict[CID, dict[Record, None]] = {}  # dicts as sets that keep their order
+        self._waiters: dict[CID, dict[Record, None]] = {}
         self._streams: dict[CID, Stream] = {}
         self._loaded: set[CID] = set()
         self._loaded_waiters: set[CID] = set()
@@ -83,17 +83,17 @@ class History:
         """Hold a record that is new here."""
         self.touched[record.event_id] = record
         self._by_event_id[record.event_id] = record
-        self._by_cid.setdefault(record.cid, []).append(record)
+        self._by_cid.setdefault(record.cid, {})[record] = None
         for cid in record.builds_on:
-            self._waiters.setdefault(cid, []).append(record)
+            self._waiters.setdefault(cid, {})[record] = None
 
     def remove(self, record: Record) -> None:
         """Forget a record that was refused; no-op when it is not held."""
         if self._by_event_id.pop(record.event_id, None) is None:
             return
-        self._by_cid[record.cid].remove(record)
+        del self._by_cid[record.cid][record]
         for cid in record.builds_on:
-            self._waiters[cid].remove(record)
+            del self._waiters[cid][record]
 
     def add_stream(self, stream: Stream) -> None:
         """Hold what a new init event asks of its stream."""
@@ -105,7 +105,7 @@ class History:
 
     def claims(self, cid: CID) -> Sequence[Record]:
         """Every record of that event."""
-        return self._by_cid.get(cid, ())
+        return tuple(self._by_cid.get(cid, ()))
 
     def checked(self, cid: CID) -> Record | None:
         """The record of that event whose EventId is known to be right."""

@@ -210,8 +210,8 @@ class Store:
 
     async def _close(self) -> None:
         with trio.CancelScope(shield=True):
-            await self._writer.close()
             await self._readers.close()
+            await self._writer.close()  # last: closing the last connection removes the WAL
 
 
 def _open(stack: ExitStack, data_dir: Path, network: Network, settings: StoreSettings) -> _Opened:

@@ -1,0 +1,123 @@
+"""What the store's tests share: streams made from a seed, and an oracle of their delivery."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from pathlib import Path
+from random import Random
+
+from nacl.signing import SigningKey
+
+from recon_node.ceramic import Event, EventId, InitHeader, Network, StreamId, StreamType
+from recon_node.ceramic.builder import controller_of, data_event, init_event, time_event
+from recon_node.ipld import CID, DAG_CBOR, multibase
+from recon_node.store import FeedRow, Store
+
+NETWORK = Network.local(7)
+KEYS = [SigningKey(bytes([n]) * 32) for n in range(1, 5)]
+MODEL = StreamId(StreamType.MODEL, CID.of(DAG_CBOR, b"model"))
+OTHER_MODEL = StreamId(StreamType.MODEL, CID.of(DAG_CBOR, b"other model"))
+DATA = Path(__file__).parent.parent / "data"
+
+
+def sdk_cars() -> list[bytes]:
+    """930 events by the Ceramic JavaScript SDK, prevs first (tests/data/sdk_sample.jsonl)."""
+    lines = (DATA / "sdk_sample.jsonl").read_text().splitlines()
+    return [multibase.decode(json.loads(line)["car"]) for line in lines]
+
+
+class World:
+    """Random streams, and what an oracle knows of them: heights and ancestors, from the DAG alone.
+
+    Forks are common, and an event may merge up to three others. With `time_events`, some events are
+    anchored, and others build on the anchor.
+    """
+
+    def __init__(
+        self, seed: int, *, streams: int = 3, events: int = 30, time_events: bool = False
+    ) -> None:
+        self.random = random = Random(seed)
+        self.events: dict[CID, Event] = {}
+        self.headers: dict[CID, InitHeader] = {}
+        self.heights: dict[CID, int] = {}
+        self.keys: dict[CID, SigningKey] = {}
+        for n in range(streams):
+            self.start(random.choice(KEYS), f"{seed}/{n}".encode())
+        for n in range(events):
+            init = random.choice(list(self.headers))
+            mine = [cid for cid, event in self.events.items() if event.init == init]
+            prevs = random.sample(mine[-6:], min(len(mine[-6:]), random.choice([1, 1, 1, 2, 3])))
+            if time_events and random.random() < 0.2:
+                self.add(time_event(init, prevs[0], tx_hash=random.randbytes(32)))
+            else:
+                self.extend(init, prevs, {"n": n})
+
+    def start(self, key: SigningKey, unique: bytes, model: StreamId = MODEL) -> Event:
+        event = init_event(key, model, {"title": "a document"}, unique=unique)
+        assert event.header is not None
+        self.headers[event.cid] = event.header
+        self.keys[event.cid] = key
+        return self.add(event)
+
+    def extend(self, init: CID, prevs: Iterable[CID], data: object) -> Event:
+        return self.add(data_event(self.keys[init], init, list(prevs), data))
+
+    def add(self, event: Event) -> Event:
+        self.events[event.cid] = event
+        self.heights[event.cid] = max((self.heights[cid] + 1 for cid in event.prevs), default=0)
+        return event
+
+    def event_id(self, event: Event, *, height: int | None = None) -> EventId:
+        height = self.heights[event.cid] if height is None else height
+        return event.event_id(NETWORK, self.headers[event.init], height)
+
+    def offer(self, event: Event, *, height: int | None = None) -> tuple[EventId, bytes]:
+        """The event as a peer offers it."""
+        return self.event_id(event, height=height), event.car
+
+    def offers(self) -> list[tuple[EventId, bytes]]:
+        return [self.offer(event) for event in self.events.values()]
+
+    def deliverable(self, here: Iterable[CID]) -> set[CID]:
+        """Which of the events that are here have all their ancestors here, and no time event."""
+        present, whole = set(here), set()
+        for cid, event in self.events.items():  # made in causal order
+            here_and_whole = cid in present and all(prev in whole for prev in event.prevs)
+            if here_and_whole and event.proof is None:
+                whole.add(cid)
+        return whole
+
+    def waiting(self, here: Iterable[CID]) -> set[CID]:
+        """Which of the events that are here lack an ancestor, time events being no obstacle."""
+        present, whole = set(here), set()
+        for cid, event in self.events.items():
+            if cid in present and all(prev in whole for prev in event.prevs):
+                whole.add(cid)
+        return present - whole
+
+
+def contents(directory: Path) -> dict[str, bytes]:
+    """The files of a data directory, the lock aside."""
+    return {path.name: path.read_bytes() for path in directory.iterdir() if path.name != "lock"}
+
+
+async def feed_of(store: Store) -> list[FeedRow]:
+    return await store.read_feed(0, 1_000_000)
+
+
+def check_feed(rows: list[FeedRow], events: dict[CID, Event]) -> None:
+    """Positions are dense from 1, each event stands there once, after all it builds on."""
+    assert [row.position for row in rows] == list(range(1, len(rows) + 1))
+    seen: set[CID] = set()
+    for row in rows:
+        event = events[row.event_cid]
+        assert row.event_cid not in seen
+        assert seen.issuperset(event.prevs)
+        assert row.event_id.event_cid == row.event_cid
+        assert (row.stream_cid, row.kind, row.car) == (event.init, event.kind, event.car)
+        seen.add(row.event_cid)
+
+
+def controller(n: int) -> str:
+    return controller_of(KEYS[n])

@@ -1,0 +1,316 @@
+"""EventIds of peers are claims: what is held to them at once, and what only when history comes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from store_helpers import KEYS, MODEL, NETWORK, OTHER_MODEL, World, controller, feed_of
+
+from recon_node.ceramic import EventId
+from recon_node.ceramic.builder import data_event, init_event, time_event
+from recon_node.store import Store, StoreSettings, log, open_store
+
+
+@pytest.fixture
+def world() -> World:
+    """One stream of KEYS[0]: init, first, second."""
+    world = World(0, streams=0, events=0)
+    init = world.start(KEYS[0], b"u")
+    first = world.extend(init.cid, [init.cid], "first")
+    world.extend(init.cid, [first.cid], "second")
+    return world
+
+
+async def check_delivered(store: Store, world: World) -> None:
+    """All of the world is delivered, under its own EventIds, and nothing else is held."""
+    rows = await feed_of(store)
+    assert {row.event_id for row in rows} == {key for key, _ in world.offers()}
+    assert list(store.keys) == sorted(key for key, _ in world.offers())
+    assert store.waiting == 0
+
+
+async def test_a_wrong_height_is_refused_at_once_when_the_prevs_are_here(
+    tmp_path: Path, world: World
+) -> None:
+    init, first, second = world.events.values()
+    async with open_store(tmp_path, NETWORK) as store:
+        await store.admit_remote([world.offer(init), world.offer(first)])
+        [verdict] = await store.admit_remote([world.offer(second, height=3)])
+        assert verdict.status == "refused"
+        assert "has the height 3, not 2" in (verdict.reason or "")
+        assert store.is_refused(world.event_id(second, height=3))
+        [verdict] = await store.admit_remote([world.offer(second)])
+        assert (verdict.status, verdict.position) == ("new", 3)
+        await check_delivered(store, world)
+
+
+async def test_a_wrong_height_is_refused_late_and_the_right_claim_is_delivered(
+    tmp_path: Path, world: World
+) -> None:
+    init, first, second = world.events.values()
+    wrong = world.event_id(second, height=9)
+    async with open_store(tmp_path, NETWORK) as store:
+        verdicts = await store.admit_remote([(wrong, second.car), world.offer(second)])
+        assert [v.status for v in verdicts] == ["new", "new"]
+        assert (wrong in store.keys, store.waiting) == (True, 2)
+        await store.admit_remote([world.offer(init)])
+        assert (wrong in store.keys, store.waiting) == (True, 2)
+        await store.admit_remote([world.offer(first)])
+        await check_delivered(store, world)
+        assert (store.is_refused(wrong), store.stats.late_refused_total) == (True, 1)
+    async with open_store(tmp_path, NETWORK) as store:
+        await check_delivered(store, world)
+        assert store.is_refused(wrong)
+        [verdict] = await store.admit_remote([(wrong, second.car)])
+        assert "has the height 9, not 2" in (verdict.reason or "")
+
+
+async def test_a_wrong_claim_that_comes_first_keeps_nothing_out(
+    tmp_path: Path, world: World
+) -> None:
+    init, first, second = world.events.values()
+    wrong = world.event_id(first, height=2)
+    async with open_store(tmp_path, NETWORK) as store:
+        await store.admit_remote([(wrong, first.car), world.offer(second)])
+        await store.admit_remote([world.offer(init)])
+        assert (store.is_refused(wrong), store.waiting) == (True, 1)
+        await store.admit_remote([world.offer(first)])
+        await check_delivered(store, world)
+
+
+@pytest.mark.parametrize("known", [True, False])
+async def test_an_init_event_has_one_event_id(tmp_path: Path, world: World, known: bool) -> None:
+    init, *_ = world.events.values()
+    header = world.headers[init.cid]
+    wrong = [
+        EventId.build(NETWORK, "other", header.controller, init.cid, 0, init.cid),
+        EventId.build(NETWORK, header.sep_value, controller(1), init.cid, 0, init.cid),
+        EventId.build(NETWORK, header.sep_value, header.controller, world_cid(world), 0, init.cid),
+        world.event_id(init, height=1),
+    ]
+    async with open_store(tmp_path, NETWORK) as store:
+        if known:
+            await store.admit_remote([world.offer(init)])
+        verdicts = await store.admit_remote([(event_id, init.car) for event_id in wrong])
+        assert {v.status for v in verdicts} == {"refused"}
+        assert len(store.keys) == (1 if known else 0)
+        [verdict] = await store.admit_remote([world.offer(init)])
+        assert verdict.status == ("known" if known else "new")
+
+
+def world_cid(world: World) -> bytes:
+    return list(world.events)[-1]
+
+
+async def test_a_claim_of_another_stream_sort_value_or_controller_is_refused_when_init_is_here(
+    tmp_path: Path, world: World
+) -> None:
+    init, _, second = world.events.values()
+    header = world.headers[init.cid]
+    wrong = [
+        EventId.build(NETWORK, "other", header.controller, init.cid, 2, second.cid),
+        EventId.build(NETWORK, header.sep_value, controller(1), init.cid, 2, second.cid),
+        EventId.build(NETWORK, header.sep_value, header.controller, second.cid, 2, second.cid),
+        EventId.build(NETWORK, header.sep_value, header.controller, init.cid, 0, second.cid),
+    ]
+    async with open_store(tmp_path, NETWORK) as store:
+        await store.admit_remote([world.offer(init)])
+        verdicts = await store.admit_remote([(event_id, second.car) for event_id in wrong])
+        assert {v.status for v in verdicts} == {"refused"}
+        assert (len(store.keys), store.waiting) == (1, 0)
+
+
+async def test_an_orphan_is_held_to_what_its_event_id_claims(tmp_path: Path, world: World) -> None:
+    init, first, _ = world.events.values()
+    header = world.headers[init.cid]
+    anchor = time_event(init, first.cid)
+    other_controller = EventId.build(
+        NETWORK, header.sep_value, controller(1), init.cid, 1, first.cid
+    )
+    other_stream = EventId.build(
+        NETWORK, header.sep_value, header.controller, first.cid, 1, first.cid
+    )
+    anchor_elsewhere = EventId.build(
+        NETWORK, header.sep_value, header.controller, first.cid, 1, anchor.cid
+    )
+    async with open_store(tmp_path, NETWORK) as store:
+        verdicts = await store.admit_remote(
+            [
+                (other_controller, first.car),
+                (other_stream, first.car),
+                (anchor_elsewhere, anchor.car),
+                (world.event_id(first, height=0), first.car),
+            ]
+        )
+        assert [v.status for v in verdicts] == ["refused"] * 4
+        assert "another controller" in (verdicts[0].reason or "")
+        assert "another stream" in (verdicts[1].reason or "")
+        assert "another stream" in (verdicts[2].reason or "")
+        assert "height 0" in (verdicts[3].reason or "")
+        assert (len(store.keys), store.waiting) == (0, 0)
+
+
+async def test_an_orphan_of_a_wrong_sort_value_is_refused_when_its_init_comes(
+    tmp_path: Path, world: World
+) -> None:
+    init, first, _ = world.events.values()
+    header = world.headers[init.cid]
+    wrong = EventId.build(NETWORK, "other", header.controller, init.cid, 1, first.cid)
+    async with open_store(tmp_path, NETWORK) as store:
+        [verdict] = await store.admit_remote([(wrong, first.car)])
+        assert (verdict.status, wrong in store.keys) == ("new", True)
+        await store.admit_remote([world.offer(init)])
+        assert (wrong in store.keys, store.is_refused(wrong), store.waiting) == (False, True, 0)
+        assert await store.get_cars([wrong]) == [None]
+
+
+async def test_an_event_by_a_stranger_falls_with_all_that_builds_on_it(
+    tmp_path: Path, world: World
+) -> None:
+    init, *_ = world.events.values()
+    header = world.headers[init.cid]
+
+    def claim(event: object, height: int, by: int) -> tuple[EventId, bytes]:
+        event_id = EventId.build(
+            NETWORK, header.sep_value, controller(by), init.cid, height, event.cid
+        )
+        return event_id, event.car
+
+    forged = data_event(KEYS[1], init, [init.cid], "forged")
+    onto = data_event(KEYS[0], init, [forged.cid], "by the controller, on the forged one")
+    further = data_event(KEYS[0], init, [onto.cid], "further")
+    late = data_event(KEYS[0], init, [further.cid], "late")
+    claims = [claim(further, 3, 0), claim(onto, 2, 0), claim(forged, 1, 1)]
+    async with open_store(tmp_path, NETWORK) as store:
+        verdicts = await store.admit_remote(claims)
+        assert ([v.status for v in verdicts], store.waiting) == (["new"] * 3, 3)
+        await store.admit_remote([world.offer(init)])
+        assert (len(store.keys), store.waiting) == (1, 0)
+        assert all(store.is_refused(event_id) for event_id, _ in claims)
+    async with open_store(tmp_path, NETWORK) as store:
+        [verdict] = await store.admit_remote([claim(late, 4, 0)])
+        assert verdict.status == "refused"
+        assert f"builds on {forged.cid}" in (verdict.reason or "")
+        [verdict] = await store.admit_local([late.car])
+        assert verdict.status == "refused"
+        assert [row.event_cid for row in await feed_of(store)] == [init.cid]
+
+
+async def test_a_prev_of_another_stream_is_refused(tmp_path: Path, world: World) -> None:
+    init, first, _ = world.events.values()
+    other = world.start(KEYS[0], b"other")
+    crossing = data_event(KEYS[0], init, [init.cid, other.cid], "crossing")
+    world.add(crossing)
+    async with open_store(tmp_path / "early", NETWORK) as store:
+        [verdict, *_] = await store.admit_remote([world.offer(crossing)])
+        assert verdict.status == "new"
+        await store.admit_remote([world.offer(other)])
+        assert store.is_refused(world.event_id(crossing))
+        assert len(store.keys) == 1
+    async with open_store(tmp_path / "late", NETWORK) as store:
+        await store.admit_local([init.car, first.car, other.car])
+        remote = await store.admit_remote([world.offer(crossing)])
+        local = await store.admit_local([crossing.car])
+        for verdict in remote + local:
+            assert verdict.status == "refused"
+            assert f"{other.cid}, which is of another stream" in (verdict.reason or "")
+
+
+async def test_an_event_that_names_no_init_event_as_its_init_is_refused(
+    tmp_path: Path, world: World
+) -> None:
+    init, first, _ = world.events.values()
+    child = data_event(KEYS[0], first.cid, [first.cid], "child")
+    claim = EventId.build(NETWORK, "any", controller(0), first.cid, 1, child.cid)
+    async with open_store(tmp_path / "early", NETWORK) as store:
+        await store.admit_remote([(claim, child.car)])
+        assert store.waiting == 1
+        await store.admit_remote([world.offer(init), world.offer(first)])
+        assert (store.is_refused(claim), store.waiting) == (True, 0)
+    async with open_store(tmp_path / "late", NETWORK) as store:
+        await store.admit_local([init.car, first.car])
+        [verdict] = await store.admit_remote([(claim, child.car)])
+        assert verdict.status == "refused"
+        [verdict] = await store.admit_local([child.car])
+        assert f"init event {first.cid}" in (verdict.reason or "")
+
+
+async def test_garbage_in_an_event_s_name_does_not_keep_the_event_out(
+    tmp_path: Path, world: World
+) -> None:
+    init, first, _ = world.events.values()
+    event_id = world.event_id(init)
+    async with open_store(tmp_path, NETWORK) as store:
+        for garbage in (b"", b"garbage", first.car, init.car[:-1], init.car + b"\x00" * 2_000_000):
+            [verdict] = await store.admit_remote([(event_id, garbage)])
+            assert verdict.status == "refused"
+            assert not store.is_refused(event_id)
+        [verdict] = await store.admit_remote([(event_id, init.car)])
+        assert verdict.status == "new"
+
+
+async def test_refusals_are_forgotten_when_the_rules_change(
+    tmp_path: Path, world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    init, *_ = world.events.values()
+    wrong = world.event_id(init, height=1)
+    async with open_store(tmp_path, NETWORK) as store:
+        await store.admit_remote([(wrong, init.car)])
+        assert store.is_refused(wrong)
+    monkeypatch.setattr(log, "RULES", log.RULES + 1)
+    async with open_store(tmp_path, NETWORK) as store:
+        assert not store.is_refused(wrong)
+
+
+async def test_only_the_latest_refusals_are_remembered(tmp_path: Path, world: World) -> None:
+    init, *_ = world.events.values()
+    wrong = [world.event_id(init, height=height) for height in range(1, 11)]
+    settings = StoreSettings(max_refused=4)
+    async with open_store(tmp_path, NETWORK, settings=settings) as store:
+        for event_id in wrong:
+            await store.admit_remote([(event_id, init.car)])
+        assert [store.is_refused(event_id) for event_id in wrong] == [False] * 6 + [True] * 4
+    async with open_store(tmp_path, NETWORK, settings=settings) as store:
+        assert [store.is_refused(event_id) for event_id in wrong] == [False] * 6 + [True] * 4
+
+
+async def test_events_without_history_are_kept_up_to_a_bound(tmp_path: Path) -> None:
+    world = World(3, streams=1, events=8)
+    init, *others = world.events.values()
+    settings = StoreSettings(max_waiting=5)
+    async with open_store(tmp_path, NETWORK, settings=settings) as store:
+        verdicts = await store.admit_remote([world.offer(event) for event in others])
+        assert [v.status for v in verdicts] == ["new"] * 5 + ["refused"] * 3
+        assert "wait for their history" in (verdicts[-1].reason or "")
+        assert not store.is_refused(world.event_id(others[-1]))
+        await store.admit_remote([world.offer(init)])
+        await store.admit_remote(world.offers())
+        await check_delivered(store, world)
+
+
+async def test_a_local_event_builds_only_on_what_is_checked(tmp_path: Path, world: World) -> None:
+    init, first, second = world.events.values()
+    third = world.extend(init.cid, [second.cid], "third")
+    async with open_store(tmp_path, NETWORK) as store:
+        await store.admit_local([init.car])
+        await store.admit_remote([world.offer(second)])
+        [verdict] = await store.admit_local([third.car])
+        assert verdict.status == "refused"
+        assert f"prev {second.cid} came from a peer and waits" in (verdict.reason or "")
+        [verdict] = await store.admit_local([second.car])
+        assert (verdict.status, verdict.event_id) == ("known", world.event_id(second))
+        await store.admit_local([first.car, third.car])
+        await check_delivered(store, world)
+
+
+async def test_the_same_document_of_two_models_is_two_streams(tmp_path: Path) -> None:
+    world = World(0, streams=0, events=0)
+    world.start(KEYS[0], b"u", MODEL)
+    world.start(KEYS[0], b"u", OTHER_MODEL)
+    deterministic = init_event(KEYS[0], MODEL, None, unique=b"u")
+    world.headers[deterministic.cid] = deterministic.header
+    world.add(deterministic)
+    async with open_store(tmp_path, NETWORK) as store:
+        await store.admit_remote(world.offers())
+        await check_delivered(store, world)

@@ -1,0 +1,138 @@
+"""Delivery: whatever the order of arrival, the feed is a linear extension of the streams' DAGs."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from store_helpers import NETWORK, World, check_feed, feed_of, sdk_cars
+
+from recon_node.ceramic import parse_event
+from recon_node.ceramic.builder import time_event
+from recon_node.ipld import CID
+from recon_node.recon import KeyStore
+from recon_node.store import open_store
+
+# An example is a whole life of a store: a quarter of the profile's examples.
+SLOW = settings(
+    max_examples=settings().max_examples // 4, suppress_health_check=[HealthCheck.too_slow]
+)
+
+
+@SLOW
+@given(seed=st.integers(0, 2**32), time_events=st.booleans())
+async def test_any_order_of_arrival_delivers_what_is_whole(seed: int, time_events: bool) -> None:
+    world = World(seed, time_events=time_events)
+    offers = world.offers()
+    arrivals = offers + world.random.choices(offers, k=len(offers) // 3)
+    world.random.shuffle(arrivals)
+    here: set[CID] = set()
+    with tempfile.TemporaryDirectory() as directory:
+        async with open_store(Path(directory), NETWORK) as store:
+            while arrivals:
+                size = world.random.choice([1, 2, 5, 20])
+                batch, arrivals = arrivals[:size], arrivals[size:]
+                verdicts = await store.admit_remote(batch)
+                for (event_id, _), verdict in zip(batch, verdicts, strict=True):
+                    expected = "known" if event_id.event_cid in here else "new"
+                    assert (verdict.status, verdict.event_id) == (expected, event_id)
+                    here.add(event_id.event_cid)
+                rows = await feed_of(store)
+                check_feed(rows, world.events)
+                positions = {row.event_id: row.position for row in rows}
+                assert {row.event_cid for row in rows} == world.deliverable(here)
+                assert [v.position for v in verdicts] == [positions.get(e) for e, _ in batch]
+                assert store.head == len(rows)
+                assert store.waiting == len(world.waiting(here))
+                assert store.stats.pending == len(here) - store.waiting - store.head
+            summary = store.keys.summarize()
+            oracle = KeyStore()
+            oracle.load(event_id for event_id, _ in offers)
+            assert summary == oracle.summarize()
+            before = (rows, summary, store.waiting, store.epoch, store.head)
+        async with open_store(Path(directory), NETWORK) as store:
+            rows = await feed_of(store)
+            summary = store.keys.summarize()
+            assert before == (rows, summary, store.waiting, store.epoch, store.head)
+            again = await store.admit_remote(offers)
+            assert {verdict.status for verdict in again} == {"known"}
+            assert await feed_of(store) == rows
+
+
+@SLOW
+@given(seed=st.integers(0, 2**32), time_events=st.booleans())
+async def test_local_and_remote_admission_agree(seed: int, time_events: bool) -> None:
+    world = World(seed, time_events=time_events)
+    with tempfile.TemporaryDirectory() as directory:
+        async with open_store(Path(directory), NETWORK) as store:
+            verdicts = await store.admit_local([event.car for event in world.events.values()])
+            assert [verdict.event_id for verdict in verdicts] == [key for key, _ in world.offers()]
+            assert {verdict.status for verdict in verdicts} == {"new"}
+            rows = await feed_of(store)
+            check_feed(rows, world.events)
+            assert {row.event_cid for row in rows} == world.deliverable(world.events)
+            assert store.waiting == 0
+
+
+async def test_sdk_events_are_accepted_locally_in_their_order(tmp_path: Path) -> None:
+    cars = sdk_cars()
+    async with open_store(tmp_path, NETWORK) as store:
+        verdicts = await store.admit_local(cars)
+        assert [(v.status, v.position) for v in verdicts] == [("new", n) for n in range(1, 931)]
+        events = {event.cid: event for event in map(parse_event, cars)}
+        rows = await feed_of(store)
+        check_feed(rows, events)
+        assert [row.car for row in rows] == cars
+        assert len(store.keys) == 930
+
+
+@pytest.mark.parametrize("seed", [1, 2, 3])
+async def test_sdk_events_in_any_order_make_the_same_set(tmp_path: Path, seed: int) -> None:
+    events = {event.cid: event for event in map(parse_event, sdk_cars())}
+    async with open_store(tmp_path / "a", NETWORK) as first:
+        await first.admit_local([event.car for event in events.values()])
+        offers = [(row.event_id, row.car) for row in await feed_of(first)]
+        summary = first.keys.summarize()
+    World(seed).random.shuffle(offers)
+    async with open_store(tmp_path / "b", NETWORK) as second:
+        for start in range(0, 930, 100):
+            await second.admit_remote(offers[start : start + 100])
+        check_feed(await feed_of(second), events)
+        assert (second.head, second.waiting) == (930, 0)
+        assert second.keys.summarize() == summary
+
+
+async def test_a_long_chain_that_comes_backwards_is_delivered_at_once(tmp_path: Path) -> None:
+    world = World(0, streams=1, events=0)
+    [init] = world.events
+    tip = init
+    for n in range(300):
+        tip = world.extend(init, [tip], n).cid
+    backwards = world.offers()[:0:-1]
+    async with open_store(tmp_path, NETWORK) as store:
+        await store.admit_remote(backwards)
+        assert (store.head, store.waiting) == (0, 300)
+        [verdict] = await store.admit_remote([world.offer(world.events[init])])
+        assert (verdict.position, store.head, store.waiting) == (1, 301, 0)
+        assert [row.event_cid for row in await feed_of(store)] == list(world.events)
+
+
+async def test_a_time_event_is_held_and_nothing_is_delivered_past_it(tmp_path: Path) -> None:
+    world = World(5, streams=1, events=1)
+    init, tip = world.events.values()
+    anchor = world.add(time_event(init, tip.cid))
+    after = world.extend(init.cid, [anchor.cid], "after")
+    merge = world.extend(init.cid, [after.cid, tip.cid], "merge")
+    beside = world.extend(init.cid, [tip.cid], "beside")
+    async with open_store(tmp_path, NETWORK) as store:
+        verdicts = await store.admit_local([event.car for event in world.events.values()])
+        assert [v.position for v in verdicts] == [1, 2, None, None, None, 3]
+        assert {v.status for v in verdicts} == {"new"}
+        assert [row.event_cid for row in await feed_of(store)] == [init.cid, tip.cid, beside.cid]
+        stats = store.stats
+        assert (stats.events, stats.pending, stats.waiting) == (6, 3, 0)
+        assert all(world.event_id(event) in store.keys for event in (anchor, after, merge))
+        assert await store.get_event(merge.cid) == merge.car

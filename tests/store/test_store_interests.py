@@ -1,0 +1,122 @@
+"""Interests: what they name, how they are kept, and what they keep out."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from store_helpers import KEYS, MODEL, NETWORK, OTHER_MODEL, World, controller
+
+from recon_node.ceramic import network_range, sort_value_range
+from recon_node.recon import KeyRange, merge_ranges
+from recon_node.store import Interest, InvalidInterestError, open_store
+from recon_node.store.interests import covers, key_ranges
+
+
+@pytest.fixture
+def world() -> World:
+    """Four streams: of two models by two controllers each."""
+    world = World(0, streams=0, events=0)
+    for model in (MODEL, OTHER_MODEL):
+        for key in KEYS[:2]:
+            init = world.start(key, b"u", model)
+            world.extend(init.cid, [init.cid], "data")
+    return world
+
+
+def interests_of(world: World) -> list[Interest]:
+    """For each stream: its sort value; with its controller; the stream itself."""
+    interests = []
+    for init, header in world.headers.items():
+        stream_id = world.events[init].stream_id()
+        interests += [
+            Interest("model", header.sep_value),
+            Interest("model", header.sep_value, header.controller),
+            Interest("model", header.sep_value, header.controller, stream_id),
+        ]
+    return interests
+
+
+def wanted(interest: Interest, world: World) -> set[bytes]:
+    """The oracle: which keys an interest names, by the events' headers."""
+    return {
+        world.event_id(event)
+        for event in world.events.values()
+        if world.headers[event.init].sep_value == interest.sort_value
+        and interest.controller in (None, world.headers[event.init].controller)
+        and (interest.stream_id is None or interest.stream_id.cid == event.init)
+    }
+
+
+async def test_without_interests_the_network_is_wanted(tmp_path: Path) -> None:
+    async with open_store(tmp_path, NETWORK) as store:
+        assert store.interests == ()
+        assert store.key_ranges() == [KeyRange(*network_range(NETWORK))]
+
+
+@given(picks=st.sets(st.integers(0, 11), min_size=1))
+def test_interests_cover_the_keys_that_they_name(picks: set[int]) -> None:
+    world = World(0, streams=0, events=0)
+    for model in (MODEL, OTHER_MODEL):
+        for key in KEYS[:2]:
+            init = world.start(key, b"u", model)
+            world.extend(init.cid, [init.cid], "data")
+    chosen = [interests_of(world)[pick] for pick in picks]
+    ranges = key_ranges(NETWORK, chosen)
+    assert ranges == merge_ranges(ranges)
+    expected = set().union(*(wanted(interest, world) for interest in chosen))
+    assert {key for key, _ in world.offers() if covers(ranges, key)} == expected
+
+
+@given(st.lists(st.tuples(st.binary(max_size=2), st.binary(max_size=2))), st.binary(max_size=2))
+def test_covers_finds_the_range(bounds: list[tuple[bytes, bytes]], key: bytes) -> None:
+    ranges = merge_ranges(KeyRange(*pair) for pair in bounds)
+    assert covers(ranges, key) == any(each.covers(key) for each in ranges)
+
+
+async def test_interests_are_kept_once(tmp_path: Path, world: World) -> None:
+    interests = interests_of(world)[:3]
+    async with open_store(tmp_path, NETWORK) as store:
+        assert [await store.add_interest(each) for each in interests] == [True] * 3
+        assert [await store.add_interest(each) for each in interests] == [False] * 3
+        ranges = store.key_ranges()
+        assert ranges == [KeyRange(*sort_value_range(NETWORK, interests[0].sort_value))]
+    async with open_store(tmp_path, NETWORK) as store:
+        assert store.interests == tuple(interests)
+        assert store.key_ranges() == ranges
+
+
+async def test_peers_events_outside_the_interests_are_refused(tmp_path: Path, world: World) -> None:
+    interest = interests_of(world)[0]
+    async with open_store(tmp_path, NETWORK) as store:
+        await store.add_interest(interest)
+        verdicts = await store.admit_remote(world.offers())
+        accepted = {v.event_id for v in verdicts if v.status == "new"}
+        assert accepted == wanted(interest, world)
+        assert len(accepted) == 4
+        refused = [v for v in verdicts if v.status == "refused"]
+        assert all("outside this node's interests" in (v.reason or "") for v in refused)
+        assert not any(store.is_refused(v.event_id) for v in refused if v.event_id)
+        local = await store.admit_local([event.car for event in world.events.values()])
+        assert sorted(v.status for v in local) == ["known"] * 4 + ["new"] * 4
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("", "value"), "sort key"),
+        (("model", ""), "sort value"),
+        (("model", "value", ""), "must be a DID"),
+        (("model", "value", None, MODEL), "must name its controller"),
+    ],
+)
+def test_an_interest_that_is_no_range_is_refused(arguments: tuple, message: str) -> None:
+    with pytest.raises(InvalidInterestError, match=message):
+        Interest(*arguments)
+
+
+def test_a_stream_with_its_controller_is_an_interest() -> None:
+    interest = Interest("model", "value", controller(0), MODEL)
+    assert len(key_ranges(NETWORK, [interest])) == 1

@@ -1,0 +1,194 @@
+"""Opening a data directory: what is refused, in words for people, and never silently replaced."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import subprocess
+import sys
+import uuid
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from store_helpers import NETWORK, World, contents, feed_of
+
+from recon_node.ceramic import Network
+from recon_node.store import Interest, StoreError, open_store, schema
+from recon_node.store.lock import directory_lock
+
+
+async def make_log(directory: Path) -> Path:
+    """A log with some events in it."""
+    async with open_store(directory, NETWORK) as store:
+        await store.admit_remote(World(1).offers())
+    return directory / "events.sqlite3"
+
+
+async def refused(directory: Path, message: str, network: Network = NETWORK) -> None:
+    """Opening is refused with that message, and changes nothing in the directory."""
+    before = contents(directory)
+    with pytest.raises(StoreError, match=message) as caught:
+        async with open_store(directory, network):
+            pass
+    assert str(directory) in str(caught.value)
+    assert contents(directory) == before
+
+
+async def test_a_new_log_has_an_epoch_that_it_keeps(tmp_path: Path) -> None:
+    directory = tmp_path / "not" / "there" / "yet"
+    async with open_store(directory, NETWORK) as store:
+        epoch = store.epoch
+        assert str(uuid.UUID(epoch)) == epoch
+        assert (store.head, store.waiting, len(store.keys)) == (0, 0, 0)
+    async with open_store(directory, NETWORK) as store:
+        assert store.epoch == epoch
+    async with open_store(tmp_path / "other", NETWORK) as store:
+        assert store.epoch != epoch
+
+
+async def test_a_second_store_of_a_directory_is_refused(tmp_path: Path) -> None:
+    async with open_store(tmp_path, NETWORK) as store:
+        with pytest.raises(StoreError, match=f"in use by process {os.getpid()}: stop"):
+            async with open_store(tmp_path, NETWORK):
+                pass
+        await store.admit_remote(World(1).offers())
+    async with open_store(tmp_path, NETWORK) as store:
+        assert store.head > 0
+
+
+def lock_in_a_process(directory: Path) -> subprocess.Popen[bytes]:
+    """A process that holds the directory's lock."""
+    program = (
+        "import sys; from pathlib import Path; from recon_node.store.lock import directory_lock\n"
+        "with directory_lock(Path(sys.argv[1])): print('held', flush=True); sys.stdin.read()"
+    )
+    holder = subprocess.Popen(
+        [sys.executable, "-c", program, str(directory)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    )
+    assert holder.stdout is not None
+    assert holder.stdout.readline() == b"held\n"
+    return holder
+
+
+async def test_another_process_is_refused_and_the_lock_dies_with_its_holder(
+    tmp_path: Path,
+) -> None:
+    with lock_in_a_process(tmp_path) as holder:
+        await refused(tmp_path, f"in use by process {holder.pid}")
+        holder.kill()
+    async with open_store(tmp_path, NETWORK):
+        pass
+
+
+def test_the_lock_names_the_present_holder(tmp_path: Path) -> None:
+    (tmp_path / "lock").write_text("4194304999\n")
+    with directory_lock(tmp_path):
+        assert (tmp_path / "lock").read_text() == f"{os.getpid()}\n"
+
+
+async def test_another_network_is_refused(tmp_path: Path) -> None:
+    await make_log(tmp_path)
+    await refused(tmp_path, f"id {NETWORK.id}.*local-8", Network.local(8))
+    async with open_store(tmp_path, NETWORK) as store:
+        assert store.head > 0
+
+
+def truncate(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+
+
+def overwrite_pages(path: Path) -> None:
+    data = path.read_bytes()
+    path.write_bytes(data[:4096] + b"\xa5" * (len(data) - 4096))
+
+
+def drop_position(path: Path) -> None:
+    connection = sqlite3.connect(path)
+    connection.execute("UPDATE events SET position = NULL WHERE position = 2")
+    connection.commit()
+    connection.close()
+
+
+def newer_schema(path: Path) -> None:
+    connection = sqlite3.connect(path)
+    connection.execute(f"PRAGMA user_version = {len(schema.MIGRATIONS) + 1}")
+    connection.close()
+
+
+def foreign(path: Path) -> None:
+    path.unlink()
+    connection = sqlite3.connect(path)
+    connection.execute("CREATE TABLE cookies (name TEXT)")
+    connection.close()
+
+
+def only_wal(path: Path) -> None:
+    path.rename(path.with_name("events.sqlite3-wal"))
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (lambda path: path.write_bytes(b""), "is empty"),
+        (lambda path: path.write_bytes(b"garbage" * 1000), "no SQLite database"),
+        (truncate, "damaged"),
+        (overwrite_pages, "damaged"),
+        (drop_position, "damaged: .* feed positions from 1"),
+        (newer_schema, "later version"),
+        (foreign, "another program"),
+        (only_wal, "is missing, but its write-ahead log"),
+    ],
+    ids=lambda value: getattr(value, "__name__", None),
+)
+async def test_a_log_that_is_not_right_is_refused(
+    tmp_path: Path, damage: Callable[[Path], object], message: str
+) -> None:
+    damage(await make_log(tmp_path))
+    await refused(tmp_path, message)
+
+
+async def test_an_unfinished_new_log_is_made_again(tmp_path: Path) -> None:
+    (tmp_path / "events.sqlite3.new").write_bytes(b"half a file")
+    async with open_store(tmp_path, NETWORK) as store:
+        assert store.head == 0
+    assert list(contents(tmp_path)) == ["events.sqlite3"]
+
+
+async def test_a_directory_that_cannot_be_made_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(StoreError, match="cannot be made"):
+        async with open_store(tmp_path / "file" / "data", NETWORK):
+            pass
+
+
+async def test_damage_that_is_met_later_is_told_and_reads_of_the_rest_go_on(
+    tmp_path: Path,
+) -> None:
+    world = World(1, streams=20, events=200)
+    async with open_store(tmp_path, NETWORK) as store:
+        await store.admit_remote(world.offers())
+        rows = await feed_of(store)
+    path = tmp_path / "events.sqlite3"
+    connection = sqlite3.connect(path)
+    sql = "SELECT pageno FROM dbstat WHERE name = 'cars' AND pagetype = 'leaf' ORDER BY pageno"
+    pages = [page for (page,) in connection.execute(sql)]
+    (size,) = connection.execute("PRAGMA page_size").fetchone()
+    connection.close()
+    with path.open("r+b") as file:
+        file.seek((pages[-1] - 1) * size)
+        file.write(b"\xa5" * size)
+    async with open_store(tmp_path, NETWORK) as store:
+        with pytest.raises(StoreError, match="damaged"):
+            await feed_of(store)
+        assert await store.read_feed(0, 1) == rows[:1]
+
+
+async def test_what_is_raised_inside_comes_out_as_it_is(tmp_path: Path) -> None:
+    with pytest.raises(KeyError, match="mine"):
+        async with open_store(tmp_path, NETWORK):
+            raise KeyError("mine")
+    async with open_store(tmp_path, NETWORK) as store:
+        await store.add_interest(Interest("model", "value"))

@@ -1,0 +1,247 @@
+"""Bad input gets a clear refusal and changes nothing."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from nacl.signing import SigningKey
+from store_helpers import KEYS, MODEL, NETWORK, World, check_feed, controller, feed_of
+
+from recon_node.ceramic import (
+    MAX_CAR_SIZE,
+    METAMODEL,
+    Event,
+    EventId,
+    Network,
+    network_range,
+    parse_event,
+)
+from recon_node.ceramic.builder import data_event, init_event, signed_event
+from recon_node.ipld import CID, DAG_CBOR, DAG_JOSE, car, dag_cbor
+from recon_node.store import Store, open_store
+
+Offer = tuple[EventId, bytes]
+
+
+def rewritten(event: Event, change: Callable[[dict[CID, bytes]], None]) -> bytes:
+    """The event's CAR with other blocks under the same CIDs."""
+    decoded = car.decode(event.car)
+    blocks = dict(decoded.blocks)
+    change(blocks)
+    return car.encode(decoded.roots, blocks)
+
+
+def forged(event: Event, signature: bytes) -> Event:
+    """The event with another signature: an event of its own, rightly hashed."""
+    decoded = car.decode(event.car)
+    blocks = dict(decoded.blocks)
+    envelope = dag_cbor.decode(blocks.pop(event.cid))
+    envelope["signatures"][0]["signature"] = signature
+    block = dag_cbor.encode(envelope)
+    cid = CID.of(DAG_JOSE, block)
+    return parse_event(car.encode([cid], {**blocks, cid: block}))
+
+
+class Case:
+    """A stream that is here (init, first), and events that must not come in."""
+
+    def __init__(self) -> None:
+        self.world = World(0, streams=0, events=0)
+        self.init = self.world.start(KEYS[0], b"u")
+        self.first = self.world.extend(self.init.cid, [self.init.cid], "first")
+        self.next = data_event(KEYS[0], self.init, [self.first.cid], "next")
+
+    def key(self, event: Event, height: int = 2, network: Network = NETWORK) -> EventId:
+        header = self.world.headers[self.init.cid]
+        return EventId.build(
+            network, header.sep_value, header.controller, self.init.cid, height, event.cid
+        )
+
+    def block_that_does_not_match(self) -> bytes:
+        def change(blocks: dict[CID, bytes]) -> None:
+            [payload] = [cid for cid in blocks if cid != self.next.cid]
+            blocks[payload] += b"\x00"
+
+        return rewritten(self.next, change)
+
+    def without_payload(self) -> bytes:
+        def change(blocks: dict[CID, bytes]) -> None:
+            [payload] = [cid for cid in blocks if cid != self.next.cid]
+            del blocks[payload]
+
+        return rewritten(self.next, change)
+
+    def wrong_signature(self) -> Event:
+        return forged(self.next, b"\x01" * 64)
+
+    def by_another(self) -> Event:
+        return data_event(KEYS[1], self.init, [self.first.cid], "by another")
+
+    def init_for_another(self) -> Event:
+        payload = {
+            "header": {"controllers": [controller(1)], "model": MODEL.to_bytes(), "sep": "model"},
+            "data": {"title": "mine"},
+        }
+        return signed_event(KEYS[0], payload)
+
+    def unsigned_init_with_data(self) -> bytes:
+        payload = {
+            "header": {"controllers": [controller(0)], "model": MODEL.to_bytes(), "sep": "model"},
+            "data": {"title": "unsigned"},
+        }
+        block = dag_cbor.encode(payload)
+        cid = CID.of(DAG_CBOR, block)
+        return car.encode([cid], {cid: block})
+
+    def unknown_header_field(self) -> bytes:
+        payload = {
+            "header": {"controllers": [controller(0)], "model": MODEL.to_bytes(), "surprise": 1},
+            "data": None,
+        }
+        block = dag_cbor.encode(payload)
+        cid = CID.of(DAG_CBOR, block)
+        return car.encode([cid], {cid: block})
+
+
+MISSING = CID.of(DAG_CBOR, b"nobody has it")
+
+LOCAL: dict[str, tuple[Callable[[Case], bytes], str]] = {
+    "nothing": (lambda case: b"", "empty"),
+    "not a CAR": (lambda case: b"garbage", "CAR"),
+    "cut short": (lambda case: case.next.car[:-1], "CAR"),
+    "too large": (lambda case: bytes(MAX_CAR_SIZE + 1), "accepts at most"),
+    "ten megabytes": (lambda case: bytes(10_000_000), "accepts at most"),
+    "not CBOR": (
+        lambda case: car.encode([CID.of(DAG_CBOR, b"\xff")], {CID.of(DAG_CBOR, b"\xff"): b"\xff"}),
+        "CBOR",
+    ),
+    "block that does not match": (Case.block_that_does_not_match, "does not match its CID"),
+    "payload missing": (Case.without_payload, "lacks the block"),
+    "unknown header field": (Case.unknown_header_field, "surprise"),
+    "wrong signature": (lambda case: case.wrong_signature().car, "signature"),
+    "by another than the controller": (lambda case: case.by_another().car, "controller"),
+    "init event for another": (lambda case: case.init_for_another().car, "controller"),
+    "unsigned init event with data": (Case.unsigned_init_with_data, "must be signed"),
+    "unknown prev": (
+        lambda case: data_event(KEYS[0], case.init, [case.first.cid, MISSING], 1).car,
+        f"prev {MISSING} is not here",
+    ),
+    "unknown init": (
+        lambda case: data_event(KEYS[0], MISSING, [case.first.cid], 1).car,
+        f"init event {MISSING}",
+    ),
+}
+
+
+def at(event: Event, height: int = 2) -> Callable[[Case], Offer]:
+    return lambda case: (case.key(event, height), event.car)
+
+
+REMOTE: dict[str, tuple[Callable[[Case], Offer], str]] = {
+    "garbage": (lambda case: (case.key(case.next), b"garbage"), "CAR"),
+    "nothing": (lambda case: (case.key(case.next), b""), "empty"),
+    "too large": (lambda case: (case.key(case.next), bytes(10_000_000)), "accepts at most"),
+    "another event's CAR": (
+        lambda case: (case.key(case.next), data_event(KEYS[0], case.init, [MISSING], 1).car),
+        "but the CAR holds",
+    ),
+    "another network": (
+        lambda case: (case.key(case.next, network=Network.local(8)), case.next.car),
+        f"the network with the id {Network.local(8).id}",
+    ),
+    "fencepost": (lambda case: (network_range(NETWORK)[0], case.next.car), "outside"),
+    "wrong height": (lambda case: (case.key(case.next, 3), case.next.car), "height 3, not 2"),
+    "height of an init event": (lambda case: (case.key(case.next, 0), case.next.car), "height 0"),
+    "wrong signature": (
+        lambda case: (case.key(case.wrong_signature()), case.wrong_signature().car),
+        "signature",
+    ),
+    "by another than the controller": (
+        lambda case: (case.key(case.by_another()), case.by_another().car),
+        "controller",
+    ),
+    "under a second EventId": (
+        lambda case: (case.key(case.first, 5), case.first.car),
+        "EventId is",
+    ),
+}
+
+
+class Snapshot:
+    """Everything of a store that a refusal must not change."""
+
+    @classmethod
+    async def of(cls, store: Store) -> tuple[object, ...]:
+        with sqlite3.connect(store._readers._path) as connection:
+            tables = ("events", "cars", "waits", "streams", "interests", "meta")
+            rows = [connection.execute(f"SELECT * FROM {table}").fetchall() for table in tables]
+        connection.close()
+        return (rows, await feed_of(store), store.keys.summarize(), store.head, store.waiting)
+
+
+@pytest.mark.parametrize("name", LOCAL)
+async def test_bad_local_events_change_nothing(tmp_path: Path, name: str) -> None:
+    case = Case()
+    make, message = LOCAL[name]
+    async with open_store(tmp_path, NETWORK) as store:
+        await store.admit_local([case.init.car, case.first.car])
+        before = await Snapshot.of(store)
+        [verdict] = await store.admit_local([make(case)])
+        assert (verdict.status, verdict.position) == ("refused", None)
+        assert message in (verdict.reason or "")
+        assert await Snapshot.of(store) == before
+        assert store.stats.refused_total == 1
+
+
+@pytest.mark.parametrize("name", REMOTE)
+async def test_bad_events_of_peers_change_nothing(tmp_path: Path, name: str) -> None:
+    case = Case()
+    make, message = REMOTE[name]
+    async with open_store(tmp_path, NETWORK) as store:
+        await store.admit_local([case.init.car, case.first.car])
+        before = await Snapshot.of(store)
+        offer = make(case)
+        [verdict] = await store.admit_remote([offer])
+        assert (verdict.status, verdict.event_id) == ("refused", offer[0])
+        assert message in (verdict.reason or "")
+        assert await Snapshot.of(store) == before
+
+
+async def test_bad_events_do_not_hurt_their_neighbours(tmp_path: Path) -> None:
+    case = Case()
+    world = World(1)
+    good = [event.car for event in world.events.values()]
+    bad = [make(case) for make, _ in LOCAL.values()]
+    mixed = good + bad
+    world.random.shuffle(bad)
+    for index, each in enumerate(bad):
+        mixed.insert(2 * index, each)
+    async with open_store(tmp_path, NETWORK) as store:
+        verdicts = await store.admit_local(mixed)
+        assert [v.status == "new" for v in verdicts] == [each in good for each in mixed]
+        rows = await feed_of(store)
+        check_feed(rows, world.events)
+        assert len(rows) == len(good)
+
+
+async def test_signatures_that_cannot_be_checked_are_refused(tmp_path: Path) -> None:
+    key = SigningKey(b"\x09" * 32)
+    model = init_event(key, METAMODEL, {"name": "a model"})
+    decoded = car.decode(model.car)
+    blocks = dict(decoded.blocks)
+    envelope = dag_cbor.decode(blocks.pop(model.cid))
+    protected = envelope["signatures"][0]["protected"]
+    envelope["signatures"][0]["protected"] = protected.replace(
+        controller(0)[:12].encode(), b"did:pkh:a:b:"
+    ).replace(b"did:key:", b"did:pkh:")
+    block = dag_cbor.encode(envelope)
+    cid = CID.of(DAG_JOSE, block)
+    unsupported = parse_event(car.encode([cid], {**blocks, cid: block}))
+    async with open_store(tmp_path, NETWORK) as store:
+        [verdict] = await store.admit_local([unsupported.car])
+        assert verdict.status == "refused"
+        assert "did:pkh" in (verdict.reason or "")
+        assert len(store.keys) == 0

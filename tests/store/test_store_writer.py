@@ -1,0 +1,185 @@
+"""Group commit: many callers share a transaction, and none suffers from another."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import trio
+import trio.testing
+from store_helpers import NETWORK, World, check_feed, feed_of
+
+from recon_node.store import Interest, Store, StoreSettings, Verdict, admission, open_store
+from recon_node.store.check import Checked, check
+
+
+async def test_callers_share_batches(tmp_path: Path) -> None:
+    world = World(1, streams=60, events=0)
+    verdicts: list[Verdict] = []
+
+    async def hand_in(store: Store, car: bytes) -> None:
+        verdicts.extend(await store.admit_local([car]))
+
+    async with open_store(tmp_path, NETWORK) as store:
+        async with trio.open_nursery() as nursery:
+            for event in world.events.values():
+                nursery.start_soon(hand_in, store, event.car)
+        assert sorted(v.position or 0 for v in verdicts) == list(range(1, 61))
+        assert store.stats.batches_total <= 3
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        StoreSettings(max_batch_events=7),
+        StoreSettings(max_batch_bytes=2000),
+        StoreSettings(max_batch_bytes=1),
+        StoreSettings(queue_size=0, max_batch_events=1),
+    ],
+    ids=["by count", "by bytes", "each alone", "no queue"],
+)
+async def test_many_events_are_cut_into_batches(tmp_path: Path, settings: StoreSettings) -> None:
+    world = World(1)
+    async with open_store(tmp_path, NETWORK, settings=settings) as store:
+        verdicts = await store.admit_local([event.car for event in world.events.values()])
+        assert [v.event_id for v in verdicts] == [key for key, _ in world.offers()]
+        check_feed(await feed_of(store), world.events)
+        assert store.stats.batches_total > 3
+
+
+async def test_nothing_is_not_a_batch(tmp_path: Path) -> None:
+    async with open_store(tmp_path, NETWORK) as store:
+        assert await store.admit_local([]) == []
+        assert await store.admit_remote([]) == []
+        assert store.stats.batches_total == 0
+
+
+async def test_a_cancelled_caller_does_not_take_its_events_back(tmp_path: Path) -> None:
+    world = World(1)
+    async with open_store(tmp_path, NETWORK) as store:
+        with trio.CancelScope() as scope:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(store.admit_remote, world.offers())
+                await trio.testing.wait_all_tasks_blocked()
+                scope.cancel()
+        assert scope.cancelled_caught
+        await store.wait_for_feed(len(world.events) - 1)
+        check_feed(await feed_of(store), world.events)
+        assert {v.status for v in await store.admit_remote(world.offers())} == {"known"}
+
+
+async def test_an_event_that_breaks_the_node_is_refused_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = World(1, streams=5, events=0)
+    *good, poison = [event.car for event in world.events.values()]
+
+    def failing_check(car: bytes) -> Checked:
+        if car == poison:
+            raise RuntimeError("a bug")
+        return check(car)
+
+    monkeypatch.setattr(admission, "check", failing_check)
+    async with open_store(tmp_path, NETWORK) as store:
+        verdicts = await store.admit_local([*good[:2], poison, *good[2:]])
+        assert [v.status for v in verdicts] == ["new", "new", "refused", "new", "new"]
+        assert "a bug" in (verdicts[2].reason or "")
+        assert [row.car for row in await feed_of(store)] == good
+
+
+async def test_wait_for_feed_wakes_every_waiter_at_its_position(tmp_path: Path) -> None:
+    world = World(1, streams=3, events=0)
+    cars = [event.car for event in world.events.values()]
+    woken: list[int] = []
+
+    async def wait(store: Store, after: int) -> None:
+        await store.wait_for_feed(after)
+        assert store.head > after
+        woken.append(after)
+
+    async with open_store(tmp_path, NETWORK) as store, trio.open_nursery() as nursery:
+        for after in (2, 1, 0, 0):
+            nursery.start_soon(wait, store, after)
+        await trio.testing.wait_all_tasks_blocked()
+        for n, car in enumerate(cars):
+            await store.admit_local([car])
+            await trio.testing.wait_all_tasks_blocked()
+            assert sorted(woken) == sorted([0, 0, 1, 2][: n + 2])
+
+
+async def test_a_known_event_does_not_move_the_feed(tmp_path: Path) -> None:
+    world = World(1, streams=1, events=0)
+    async with open_store(tmp_path, NETWORK) as store:
+        await store.admit_remote(world.offers())
+        with trio.move_on_after(0.01) as scope:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(store.wait_for_feed, 1)
+                await store.admit_remote(world.offers())
+                nursery.start_soon(store.wait_for_feed, 1)
+        assert scope.cancelled_caught
+        stats = store.stats
+        assert (stats.admitted_total, stats.known_total, stats.batches_total) == (1, 1, 2)
+
+
+async def test_the_feed_is_read_in_pages(tmp_path: Path) -> None:
+    world = World(1)
+    async with open_store(tmp_path, NETWORK) as store:
+        await store.admit_remote(world.offers())
+        rows = await feed_of(store)
+        pages = [await store.read_feed(after, 7) for after in range(0, len(rows), 7)]
+        assert [row for page in pages for row in page] == rows
+        assert await store.read_feed(3, 100, 5) == rows[3:5]
+        assert await store.read_feed(3, 1, 5) == rows[3:4]
+        assert await store.read_feed(5, 100, 5) == []
+        assert await store.read_feed(len(rows), 100) == []
+        assert await store.read_feed(0, 2**70, 2**70) == rows
+        assert await store.read_feed(2**70, 1) == []
+
+
+async def test_reads_beside_writes_see_whole_batches(tmp_path: Path) -> None:
+    """Readers run all the time; what they see is always a dense prefix that ends at a commit."""
+    world = World(2, streams=20, events=100)
+    cars = [event.car for event in world.events.values()]
+    settings = StoreSettings(max_batch_events=10, readers=3)
+    done = trio.Event()
+    lengths: set[int] = set()
+
+    async def read(store: Store) -> None:
+        while not done.is_set():
+            rows = await feed_of(store)
+            check_feed(rows, world.events)
+            lengths.add(len(rows))
+
+    async with (
+        open_store(tmp_path, NETWORK, settings=settings) as store,
+        trio.open_nursery() as nursery,
+    ):
+        for _ in range(5):
+            nursery.start_soon(read, store)
+        await store.admit_local(cars)
+        done.set()
+    assert lengths <= set(range(0, len(cars) + 1, 10))
+
+
+async def test_interests_can_be_added_while_events_are_written(tmp_path: Path) -> None:
+    world = World(2, streams=20, events=50)
+    async with open_store(tmp_path, NETWORK) as store:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(store.admit_remote, world.offers())
+            for n in range(10):
+                nursery.start_soon(store.add_interest, Interest("model", f"value {n % 5}"))
+        assert len(store.interests) == 5
+        assert len(set(store.interests)) == 5
+
+
+async def test_cars_are_found_by_event_id_and_by_cid(tmp_path: Path) -> None:
+    world = World(3)
+    events = list(world.events.values())
+    async with open_store(tmp_path, NETWORK) as store:
+        await store.admit_remote([world.offer(event) for event in events[:-1]])
+        wanted = [world.event_id(event) for event in reversed(events)]
+        cars = [event.car for event in reversed(events)]
+        assert await store.get_cars([*wanted, wanted[1]]) == [None, *cars[1:], cars[1]]
+        assert await store.get_cars([]) == []
+        assert await store.get_event(events[0].cid) == events[0].car
+        assert await store.get_event(events[-1].cid) is None
