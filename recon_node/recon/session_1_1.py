@@ -134,7 +134,7 @@ class Session11(Session[Message]):
 
     def _narrow_down(self, draft: _Draft, upper: bytes, inside: KeyRange, fan_out: int) -> None:
         count = self._view.store.count(inside)
-        if count <= self._settings.list_threshold:
+        if count <= max(1, self._settings.list_threshold):  # one key cannot be cut apart
             self._count_listed(count)
             keys = self._view.held(inside)
             draft.add(Gap(upper, Say.KEYS, keys=tuple(keys)))

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from typing import Any
 
 from recon_node.recon import (
     DEFAULT_SETTINGS,
     KeyRange,
     KeyStore,
-    Message,
-    Session,
     SessionSettings,
     Sha256a,
 )
+from recon_node.recon.messages_1_0 import Message
+from recon_node.recon.session import Session
+from recon_node.recon.session_1_0 import Session10
+from recon_node.recon.session_1_1 import Session11
 
 LOWEST, HIGHEST = b"", b"\xff" * 40
 EVERYTHING = KeyRange(LOWEST, HIGHEST)
@@ -24,14 +27,18 @@ def is_fencepost(bound: bytes) -> bool:
     return bound in (LOWEST, HIGHEST)
 
 
-class WordSession(Session):
+class WordSession(Session10):
     is_fencepost = staticmethod(is_fencepost)
 
 
-class FencedSession(Session):
+class FencedSession(Session10):
     """For ranges between bounds that are no keys, as real ones are."""
 
     is_fencepost = staticmethod(lambda _bound: True)
+
+
+VERSIONS: list[type[Session[Any]]] = [FencedSession, Session11]
+"""The sessions of all protocol versions, for tests of what they have in common."""
 
 
 @dataclass
@@ -42,6 +49,7 @@ class Peer:
     settings: SessionSettings = DEFAULT_SETTINGS
     unobtainable: frozenset[bytes] = frozenset()
     interests: tuple[KeyRange, ...] = (EVERYTHING,)
+    session: type[Session[Any]] = WordSession
     store: KeyStore = field(init=False)
 
     def __post_init__(self) -> None:
@@ -51,13 +59,13 @@ class Peer:
     def set(self) -> set[bytes]:
         return set(self.store)
 
-    def asks(self, key_range: KeyRange = EVERYTHING) -> Session:
-        return WordSession.initiator(self.store, key_range, self.settings)
+    def asks(self, key_range: KeyRange = EVERYTHING) -> Session[Any]:
+        return self.session.initiator(self.store, key_range, self.settings)
 
-    def answers(self) -> Session:
-        return WordSession.responder(self.store, self.interests, self.settings)
+    def answers(self) -> Session[Any]:
+        return self.session.responder(self.store, self.interests, self.settings)
 
-    def turn(self, session: Session, message: Message) -> Message | None:
+    def turn(self, session: Session[Any], message: Any) -> Any:
         new = session.receive(message)
         lost = [key for key in new if key in self.unobtainable]
         for key in new:
@@ -73,12 +81,12 @@ def reconcile(
     key_range: KeyRange = EVERYTHING,
     between: Callable[[int], None] = lambda _: None,
     max_messages: int = 10_000,
-) -> tuple[Session, Session, list[Message]]:
+) -> tuple[Session[Any], Session[Any], list[Any]]:
     """Run a session to its end; ``between`` is called with the number of messages so far."""
     asking, answering = initiator.asks(key_range), responder.answers()
     sides = [(responder, answering), (initiator, asking)]
-    message: Message | None = asking.start()
-    sent: list[Message] = []
+    message = asking.start()
+    sent: list[Any] = []
     while message is not None:
         sent.append(message)
         assert len(sent) <= max_messages, "the session does not end"
@@ -86,6 +94,11 @@ def reconcile(
         peer, session = sides[(len(sent) - 1) % 2]
         message = peer.turn(session, message)
     return asking, answering, sent
+
+
+def numbered(start: int, end: int) -> set[bytes]:
+    """Keys of equal length, in the order of their numbers."""
+    return {b"%06d" % n for n in range(start, end)}
 
 
 def write(message: Message, names: dict[Sha256a, str]) -> str:

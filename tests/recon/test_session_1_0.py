@@ -1,0 +1,178 @@
+"""Sessions on `/ceramic/recon/1.0.0`: the specification's traces, and what a peer may not do."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterable
+from itertools import combinations, repeat
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from peers import HIGHEST, LOWEST, FencedSession, Peer, numbered, reconcile, write
+
+from recon_node.recon import ZERO, KeyRange, RemoteProtocolError, SessionSettings, Sha256a
+from recon_node.recon.messages_1_0 import Message
+from recon_node.recon.session import Session
+
+WORDS = ("ape", "bee", "cat", "doe", "eel", "fox", "gnu", "hog")
+NAMES = {
+    Sha256a.of(*(word.encode() for word in words)): f"h({','.join(words)})" if words else "0"
+    for size in range(len(WORDS) + 1)
+    for words in combinations(WORDS, size)
+}
+TRACE_SETTINGS = SessionSettings(fan_out=2, list_threshold=0)
+
+
+def words(*names: str) -> list[bytes]:
+    return [name.encode() for name in names]
+
+
+def test_the_trace_of_cip_124() -> None:
+    """The full example of CIP-124 (Recon), "Interactive Sync Algorithm", message by message."""
+    you = Peer(words("ape", "eel", "fox", "gnu"), TRACE_SETTINGS)
+    they = Peer(words("bee", "cat", "doe", "eel", "fox", "hog"), TRACE_SETTINGS)
+    first_to_last = KeyRange(b"ape", b"gnu")
+    _, _, sent = reconcile(you, they, first_to_last)
+    assert [write(message, NAMES) for message in sent] == [
+        "(ape, h(eel,fox), gnu)",
+        "(ape, h(bee,cat), doe, h(eel,fox), gnu, 0, hog)",
+        "(ape, 0, doe, h(eel,fox,gnu), hog)",
+        "(ape, 0, bee, 0, cat, h(doe,eel,fox,gnu), hog)",
+        "(ape, h(bee,cat,doe,eel,fox,gnu), hog)",
+        "(ape, h(bee,cat,doe,eel,fox,gnu), hog)",
+    ]
+    assert you.set == they.set == set(words(*WORDS))
+
+
+def test_the_ring_trace_of_the_first_draft() -> None:
+    """The ring example of CIP-124's first draft (Stream Sets Synchronization).
+
+    A ring from ape round to ape is the range from ape to the end of the order. The draft does not
+    merge matching neighbours, which the CIP that replaced it does: its "doe, 0, eel, h(fox), gnu,
+    0, hog" is therefore "doe, h(eel,fox,gnu), hog" here.
+    """
+    ring = KeyRange(b"ape", HIGHEST)
+    you = Peer(words("ape", "eel", "fox", "gnu"), TRACE_SETTINGS)
+    they = Peer(words("bee", "cat", "doe", "eel", "fox", "hog"), TRACE_SETTINGS)
+    they.interests = (KeyRange(b"ape", HIGHEST),)
+    _, _, sent = reconcile(you, they, ring)
+    written = [write(message, NAMES).replace("END", "ape") for message in sent]
+    assert written == [
+        "(ape, h(eel,fox,gnu), ape)",
+        "(ape, h(bee,cat,doe), eel, h(fox,hog), ape)",
+        "(ape, 0, eel, h(fox), gnu, 0, ape)",
+        "(ape, 0, bee, 0, cat, 0, doe, h(eel,fox,gnu), hog, 0, ape)",
+        "(ape, h(bee,cat,doe,eel,fox,gnu,hog), ape)",
+        "(ape, h(bee,cat,doe,eel,fox,gnu,hog), ape)",
+    ]
+    assert you.set == they.set == set(words(*WORDS))
+
+
+def test_pages_bound_every_message() -> None:
+    you = Peer(numbered(0, 5_000), SessionSettings(page_keys=100))
+    they = Peer(set())
+    _, _, sent = reconcile(you, they)
+    assert they.set == you.set
+    assert max(len(message.bounds) for message in sent) <= 103
+
+
+def test_a_message_never_outgrows_its_size() -> None:
+    settings = SessionSettings(message_bytes=8_000, page_keys=10_000)
+    rng = random.Random(7)
+    shared = {rng.randbytes(8) for _ in range(5_000)}
+    you = Peer(shared | {rng.randbytes(8) for _ in range(2_000)}, settings)
+    they = Peer(shared | {rng.randbytes(8) for _ in range(2_000)}, settings)
+    _, _, sent = reconcile(you, they)
+    assert you.set == they.set
+    sizes = [sum(map(len, each.bounds)) + 36 * len(each.hashes) for each in sent]
+    assert max(sizes) < 8_000
+
+
+class TestRemoteProtocolErrors:
+    """What a peer may not do, and that the error says so."""
+
+    def responder(self) -> Session[Message]:
+        return Peer(numbered(0, 100)).answers()
+
+    def receive(self, message: Message) -> list[bytes]:
+        return self.responder().receive(message)
+
+    def keep_sending(self, hashes: Iterable[Sha256a]) -> None:
+        session = self.responder()
+
+        def send_all() -> None:
+            for ahash in hashes:
+                session.receive(Message((LOWEST, HIGHEST), (ahash,)))
+                session.respond()
+
+        with pytest.raises(RemoteProtocolError, match="no progress"):
+            send_all()
+
+    def test_bounds_out_of_order(self) -> None:
+        with pytest.raises(RemoteProtocolError, match="out of order at bound 2"):
+            self.receive(Message((LOWEST, b"b", b"a", HIGHEST), (ZERO, ZERO, ZERO)))
+
+    def test_a_repeated_key(self) -> None:
+        with pytest.raises(RemoteProtocolError, match="repeated key at bound 2"):
+            self.receive(Message((LOWEST, b"b", b"b", HIGHEST), (ZERO, ZERO, ZERO)))
+
+    def test_hashes_that_do_not_fit_the_bounds(self) -> None:
+        with pytest.raises(RemoteProtocolError, match="2 bounds and 2 hashes"):
+            self.receive(Message((LOWEST, HIGHEST), (ZERO, ZERO)))
+
+    def test_an_empty_range(self) -> None:
+        with pytest.raises(RemoteProtocolError, match="ended the range"):
+            self.receive(Message((LOWEST, LOWEST), (ZERO,)))
+
+    def test_a_range_beyond_the_session(self) -> None:
+        session = FencedSession.responder(Peer(numbered(0, 9)).store, [KeyRange(LOWEST, HIGHEST)])
+        session.receive(Message((LOWEST, b"5"), (ZERO,)))
+        session.respond()
+        with pytest.raises(RemoteProtocolError, match="not within"):
+            session.receive(Message((LOWEST, HIGHEST), (ZERO,)))
+
+    def test_an_answer_beyond_what_was_asked(self) -> None:
+        session = FencedSession.initiator(Peer(numbered(0, 9)).store, KeyRange(b"1", b"5"))
+        session.start()
+        with pytest.raises(RemoteProtocolError, match="not within"):
+            session.receive(Message((b"1", HIGHEST), (ZERO,)))
+
+    def test_a_mismatch_for_ever(self) -> None:
+        hashes = (Sha256a.of(b"%d" % n) for n in range(1_000))
+        self.keep_sending(hashes)
+
+    def test_asking_for_the_same_keys_for_ever(self) -> None:
+        hashes = repeat(ZERO, 1_000)
+        self.keep_sending(hashes)
+
+    def test_listing_keys_that_cannot_be_had(self) -> None:
+        session = self.responder()
+        keys = sorted(numbered(1_000, 2_001))
+        new = session.receive(Message((LOWEST, *keys, HIGHEST), (ZERO,) * (len(keys) + 1)))
+        assert new == keys
+        with pytest.raises(RemoteProtocolError, match="1001 keys"):
+            session.give_up(new)
+
+
+@given(
+    st.sets(st.binary(min_size=1, max_size=2), max_size=60),
+    st.lists(st.binary(max_size=2), min_size=2, max_size=6),
+    st.data(),
+)
+def test_any_message_gets_an_answer_or_a_typed_error(
+    keys: set[bytes], bounds: list[bytes], data: st.DataObject
+) -> None:
+    hashes = st.lists(
+        st.sampled_from([ZERO, Sha256a.of(b"x"), Sha256a.of(*keys)]),
+        min_size=len(bounds) - 1,
+        max_size=len(bounds) - 1,
+    )
+    peer = Peer(keys)
+    session = peer.answers()
+    try:
+        reply = peer.turn(session, Message(tuple(bounds), tuple(data.draw(hashes))))
+    except RemoteProtocolError:
+        return
+    assert reply is not None
+    reply.check()
