@@ -14,7 +14,7 @@ import sys
 from typing import Literal, TextIO
 
 import structlog
-from structlog.typing import Processor
+from structlog.typing import EventDict, Processor
 
 LogFormat = Literal["auto", "pretty", "json"]
 
@@ -35,11 +35,10 @@ def configure_logging(log_format: LogFormat, level: str, stream: TextIO | None =
     pretty = log_format == "pretty" or (log_format == "auto" and stream.isatty())
     shared: list[Processor] = [
         structlog.contextvars.merge_contextvars,
-        structlog.stdlib.add_logger_name,
         structlog.stdlib.add_log_level,
         structlog.stdlib.ExtraAdder(),
-        structlog.processors.TimeStamper(fmt="iso", utc=not pretty),
         structlog.processors.StackInfoRenderer(),
+        *_stamps(pretty),
     ]
     structlog.configure(
         processors=[
@@ -68,14 +67,34 @@ def configure_logging(log_format: LogFormat, level: str, stream: TextIO | None =
     _tame_libraries(level)
 
 
+def _stamps(pretty: bool) -> list[Processor]:
+    """When, and for machines also where: people have the words of the line for that."""
+    if pretty:
+        return [structlog.processors.TimeStamper(fmt="%H:%M:%S", utc=False)]
+    return [
+        structlog.stdlib.add_logger_name,
+        structlog.processors.TimeStamper(fmt="iso", utc=True),
+    ]
+
+
 def _renderers(pretty: bool, colors: bool) -> list[Processor]:
     if pretty:
         return [
             structlog.dev.ConsoleRenderer(
-                colors=colors, exception_formatter=structlog.dev.plain_traceback, pad_event_to=32
+                colors=colors, exception_formatter=structlog.dev.plain_traceback, pad_event_to=24
             )
         ]
-    return [structlog.processors.format_exc_info, structlog.processors.JSONRenderer(default=str)]
+    return [
+        structlog.processors.format_exc_info,
+        _order,
+        structlog.processors.JSONRenderer(default=str),
+    ]
+
+
+def _order(logger: object, method: str, line: EventDict) -> EventDict:
+    """What is in every line comes first, so that lines are easy to compare."""
+    first = {name: line.pop(name) for name in ("timestamp", "level", "event") if name in line}
+    return {**first, **line}
 
 
 def _tame_libraries(level: str) -> None:

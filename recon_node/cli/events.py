@@ -47,7 +47,7 @@ def add(file: BinaryIO, url: str, workers: int) -> None:
 
     Exit code 1 if any event was refused; each is named with its line.
 
-    \\b
+    \b
     Examples:
       recon-node events add events.jsonl
       recon-node events get CID | recon-node events add - --url http://127.0.0.1:5102
@@ -82,7 +82,7 @@ def add(file: BinaryIO, url: str, workers: int) -> None:
 def get(cid: str, url: str, car_file: Path | None, show: bool) -> None:
     """Print the event CID as a multibase CAR.
 
-    \\b
+    \b
     Examples:
       recon-node events get bagcqcera... --show
       recon-node events get bagcqcera... --car event.car

@@ -7,10 +7,10 @@ import time
 from typing import Any
 
 import click
-from rich.console import Console
 from rich.table import Table
 
 from recon_node.cli.client import ask, url_option
+from recon_node.cli.output import make_console, make_table
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON, for programs.")
 
@@ -35,7 +35,7 @@ def peers(context: click.Context, url: str, as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps(known, indent=2))
         return
-    table = Table("peer", "connected", "last sync", "addresses", box=None, pad_edge=False)
+    table = make_table("peer", "connected", "last sync", "addresses")
     for peer in sorted(known, key=lambda peer: (not peer["connected"], peer["id"])):
         table.add_row(
             peer["id"],
@@ -44,7 +44,7 @@ def peers(context: click.Context, url: str, as_json: bool) -> None:
             "\n".join(peer["addresses"]),
         )
     if known:
-        Console().print(table)
+        make_console().print(table)
     else:
         click.echo("no peers yet; connect one with `recon-node peers add MULTIADDR`")
 
@@ -74,7 +74,7 @@ def status(url: str, as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps(recon, indent=2))
         return
-    console = Console()
+    console = make_console()
     facts = Table(box=None, show_header=False, pad_edge=False)
     for name in ("network", "peer_id", "events", "waiting", "head", "sha256a"):
         facts.add_row(name, str(recon.get(name, "")), style="bold" if name == "events" else None)
@@ -85,12 +85,8 @@ def status(url: str, as_json: bool) -> None:
 
 
 def _sync_table(syncs: list[dict[str, Any]]) -> Table:
-    table = Table(title="latest syncs", title_justify="left", box=None, pad_edge=False)
-    table.add_column("peer")
-    table.add_column("role")
-    for name in ("rounds", "sent", "received", "keys", "events", "seconds"):
-        table.add_column(name, justify="right")
-    table.add_column("outcome")
+    numbers = ("rounds", "sent", "received", "keys", "events", "seconds")
+    table = make_table("peer", "role", *numbers, "outcome", numbers=numbers, title="latest syncs")
     for sync in syncs:
         table.add_row(
             "…" + sync["peer"][-8:],

@@ -78,7 +78,11 @@ data_dir_option = click.option(
     type=click.Choice(["auto", "pretty", "json"]),
     help="auto: pretty on a terminal, JSON lines otherwise.",
 )
-@click.option("--log-level", type=click.Choice(["debug", "info", "warning", "error"]))
+@click.option(
+    "--log-level",
+    type=click.Choice(["debug", "info", "warning", "error"]),
+    help="The least important lines to write.  [default: info]",
+)
 @click.option("--watch-stdin", is_flag=True, hidden=True, help="End when standard input closes.")
 def run(config: Path | None, watch_stdin: bool, **flags: Any) -> None:
     """Run a node until SIGTERM or Ctrl-C.
@@ -119,7 +123,7 @@ def run(config: Path | None, watch_stdin: bool, **flags: Any) -> None:
         watchdog.cancel()
 
 
-@click.command("id")
+@click.command("id", short_help="Print this node's peer id.")
 @config_option
 @data_dir_option
 def identity(config: Path | None, data_dir: Path | None) -> None:

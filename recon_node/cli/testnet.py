@@ -12,6 +12,7 @@ from rich.console import Console
 from rich.table import Table
 
 from recon_node.cli.errors import CommandError
+from recon_node.cli.output import make_console, make_table
 from recon_node.testnet import Testnet, TestnetError
 
 
@@ -51,7 +52,7 @@ def testnet(nodes: int, directory: Path | None, network: str | None, sync_interv
     """
     signal.signal(signal.SIGTERM, _interrupt)
     flags = ["--sync-interval", str(sync_interval)]
-    console = Console()
+    console = make_console()
     net = Testnet(nodes, directory, network, flags)
     try:
         with console.status(f"starting {nodes} nodes"):
@@ -69,7 +70,7 @@ def testnet(nodes: int, directory: Path | None, network: str | None, sync_interv
 
 
 def _table(net: Testnet) -> Table:
-    table = Table("node", "API", "pid", "peer id", box=None, pad_edge=False)
+    table = make_table("node", "API", "pid", "peer id")
     for node in net.nodes:
         table.add_row(node.name, node.api_url, str(node.pid), node.peer_id)
     return table

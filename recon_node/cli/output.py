@@ -1,0 +1,30 @@
+"""Tables on standard output, whole also where that is no terminal."""
+
+from __future__ import annotations
+
+from rich.console import Console
+from rich.table import Table
+
+WIDTH_OF_FILES = 200
+"""Columns, where the output is no terminal that has a width: ids and addresses fit unbroken."""
+
+
+def make_console() -> Console:
+    """A console on standard output."""
+    console = Console(highlight=False)
+    return console if console.is_terminal else Console(highlight=False, width=WIDTH_OF_FILES)
+
+
+def make_table(*columns: str, numbers: tuple[str, ...] = (), title: str | None = None) -> Table:
+    """A plain table. Text that is too wide is folded, never cut: it may have to be copied.
+
+    Args:
+        columns: the headings.
+        numbers: those of them whose column is right-aligned.
+        title: a line above the table.
+    """
+    table = Table(title=title, title_justify="left", box=None, pad_edge=False)
+    for column in columns:
+        justify = "right" if column in numbers else "left"
+        table.add_column(column, overflow="fold", justify=justify)  # type: ignore[arg-type]
+    return table
