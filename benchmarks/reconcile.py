@@ -15,13 +15,15 @@ import random
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from benchmarks.keys import event_ids
 from benchmarks.report import Row, progress, show
 from recon_node.ceramic import IN_MEMORY, network_range
 from recon_node.ipld import varint
-from recon_node.recon import KeyRange, KeyStore, Message, Session, decode_message, encode_message
+from recon_node.recon import KeyRange, KeyStore
+from recon_node.recon.protocols import RECON_1_0, RECON_1_1, Protocol
 
 
 @dataclass(frozen=True)
@@ -33,20 +35,21 @@ class Cost:
     cpu_s: float
 
 
-def recon_1_0(ours: list[bytes], theirs: list[bytes]) -> Cost:
-    """Reconcile over `/ceramic/recon/1.0.0`; check that both sides end with the union."""
+def recon(protocol: Protocol, ours: list[bytes], theirs: list[bytes]) -> Cost:
+    """Reconcile over a version of the recon protocol; check that both sides end with the union."""
     a, b = KeyStore(ours), KeyStore(theirs)
     key_range = KeyRange(*network_range(IN_MEMORY))
     started = time.process_time()
-    asking, answering = Session.initiator(a, key_range), Session.responder(b, [key_range])
+    asking = protocol.session.initiator(a, key_range)
+    answering = protocol.session.responder(b, [key_range])
     transferred = 0
     turn = [(answering, b), (asking, a)]
-    message: Message | None = asking.start()
+    message = asking.start()
     while message is not None:
-        frame = encode_message(message)
+        frame = protocol.encode(message)
         transferred += len(varint.encode(len(frame))) + len(frame)
         session, store = turn[0]
-        for key in session.receive(decode_message(frame)):
+        for key in session.receive(protocol.decode(frame)):
             store.add(key)
         message = session.respond()
         turn.reverse()
@@ -56,7 +59,10 @@ def recon_1_0(ours: list[bytes], theirs: list[bytes]) -> Cost:
     return Cost(asking.rounds, transferred, spent)
 
 
-SYSTEMS: dict[str, Callable[[list[bytes], list[bytes]], Cost]] = {"recon/1.0.0": recon_1_0}
+SYSTEMS: dict[str, Callable[[list[bytes], list[bytes]], Cost]] = {
+    "recon/1.0.0": partial(recon, RECON_1_0),
+    "recon/1.1.0": partial(recon, RECON_1_1),
+}
 
 
 def differing(keys: int, differences: int, placement: str) -> tuple[list[bytes], list[bytes]]:

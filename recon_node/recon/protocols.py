@@ -1,0 +1,33 @@
+"""The versions of the recon protocol that this node speaks, best first."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Final
+
+from recon_node.recon import messages_1_0, messages_1_1
+from recon_node.recon.session import Session
+from recon_node.recon.session_1_0 import Session10
+from recon_node.recon.session_1_1 import Session11
+
+
+@dataclass(frozen=True, slots=True)
+class Protocol:
+    """A version: its libp2p protocol id, its sessions, and the codec of its messages."""
+
+    id: str
+    session: type[Session[Any]]
+    encode: Callable[[Any], bytes]
+    decode: Callable[[bytes], Any]
+    """Raises RemoteProtocolError."""
+
+
+RECON_1_0: Final = Protocol(
+    "/ceramic/recon/1.0.0", Session10, messages_1_0.encode_message, messages_1_0.decode_message
+)
+RECON_1_1: Final = Protocol(
+    "/ceramic/recon/1.1.0", Session11, messages_1_1.encode_message, messages_1_1.decode_message
+)
+PROTOCOLS: Final = (RECON_1_1, RECON_1_0)
+"""In the order in which an initiator offers them."""
