@@ -50,7 +50,7 @@ class Observe:
         async def watch(message: Message) -> None:
             nonlocal status
             if message["type"] == "http.response.start":
-                status = message["status"]
+                status = int(message["status"])
             await send(message)
 
         self._metrics.under_way.inc()
