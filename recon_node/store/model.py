@@ -90,8 +90,8 @@ class StoreSettings:
     """Most reads at once."""
     drain_seconds: float = 3.0
     """On closing, what was handed in before is written for so long; the rest is refused."""
-    max_waiting: int = 1_000_000
-    """Most events kept without their history; further ones from peers are refused."""
+    max_waiting: int = 100_000
+    """Most events kept without their history; further ones are refused until some of it comes."""
     max_refused: int = 65_536
     """How many refused EventIds are remembered."""
 

@@ -38,6 +38,8 @@ FILE_NAME = "events.sqlite3"
 
 APPLICATION_ID = 0x5245434E  # "RECN": tells our files from other programs' SQLite files
 
+_OLDEST_SQLITE = (3, 37, 0)  # the first with STRICT tables
+
 _BUGS = (
     sqlite3.IntegrityError,
     sqlite3.ProgrammingError,
@@ -108,6 +110,11 @@ def open_database(
         StoreError: see the module's text; also another network, or a newer version's file.
     """
     path = data_dir / FILE_NAME
+    if sqlite3.sqlite_version_info < _OLDEST_SQLITE:
+        raise StoreError(
+            f"this Python comes with SQLite {sqlite3.sqlite_version}, which is too old: "
+            f"{'.'.join(map(str, _OLDEST_SQLITE))} or later is needed"
+        )
     with told_to_people(path):
         if not path.exists():
             _create(path, network)

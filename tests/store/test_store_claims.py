@@ -2,13 +2,25 @@
 
 from __future__ import annotations
 
+import tempfile
 from pathlib import Path
 
 import pytest
-from store_helpers import KEYS, MODEL, NETWORK, OTHER_MODEL, World, controller, feed_of
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from store_helpers import (
+    KEYS,
+    MODEL,
+    NETWORK,
+    OTHER_MODEL,
+    World,
+    check_feed,
+    controller,
+    feed_of,
+)
 
-from recon_node.ceramic import EventId
-from recon_node.ceramic.builder import data_event, init_event, time_event
+from recon_node.ceramic import Event, EventId
+from recon_node.ceramic.builder import data_event, deterministic_init_event, time_event
 from recon_node.store import Store, StoreSettings, log, open_store
 
 
@@ -28,6 +40,48 @@ async def check_delivered(store: Store, world: World) -> None:
     assert {row.event_id for row in rows} == {key for key, _ in world.offers()}
     assert list(store.keys) == sorted(key for key, _ in world.offers())
     assert store.waiting == 0
+
+
+def wrong_claims(world: World, event: Event) -> list[tuple[EventId, bytes]]:
+    """EventIds of that event that are not its own."""
+    header, height = world.headers[event.init], world.heights[event.cid]
+    other_height = world.random.choice([n for n in range(height + 3) if n != height])
+    return [
+        world.offer(event, height=other_height),
+        (
+            EventId.build(NETWORK, "other", header.controller, event.init, height, event.cid),
+            event.car,
+        ),
+        (
+            EventId.build(NETWORK, header.sep_value, "did:x:y", event.init, height, event.cid),
+            event.car,
+        ),
+    ]
+
+
+@settings(max_examples=settings().max_examples // 4, suppress_health_check=list(HealthCheck))
+@given(seed=st.integers(0, 2**32), time_events=st.booleans())
+async def test_wrong_claims_change_nothing_in_the_end(seed: int, time_events: bool) -> None:
+    """The set that a node holds depends on the events that it got, not on lies or their order."""
+    world = World(seed, events=15, time_events=time_events)
+    right = world.offers()
+    wrong = [claim for event in world.events.values() for claim in wrong_claims(world, event)]
+    arrivals = right + wrong
+    world.random.shuffle(arrivals)
+    with tempfile.TemporaryDirectory() as directory:
+        async with open_store(Path(directory), NETWORK) as store:
+            for start in range(0, len(arrivals), 6):
+                await store.admit_remote(arrivals[start : start + 6])
+            assert list(store.keys) == sorted(event_id for event_id, _ in right)
+            assert store.waiting == 0
+            assert all(store.is_refused(event_id) for event_id, _ in wrong)
+            assert not any(store.is_refused(event_id) for event_id, _ in right)
+            rows = await feed_of(store)
+            check_feed(rows, world.events)
+            assert {row.event_cid for row in rows} == world.deliverable(world.events)
+        async with open_store(Path(directory), NETWORK) as store:
+            assert list(store.keys) == sorted(event_id for event_id, _ in right)
+            assert (await feed_of(store), store.waiting) == (rows, 0)
 
 
 async def test_a_wrong_height_is_refused_at_once_when_the_prevs_are_here(
@@ -86,7 +140,9 @@ async def test_an_init_event_has_one_event_id(tmp_path: Path, world: World, know
     wrong = [
         EventId.build(NETWORK, "other", header.controller, init.cid, 0, init.cid),
         EventId.build(NETWORK, header.sep_value, controller(1), init.cid, 0, init.cid),
-        EventId.build(NETWORK, header.sep_value, header.controller, world_cid(world), 0, init.cid),
+        EventId.build(
+            NETWORK, header.sep_value, header.controller, list(world.events)[-1], 0, init.cid
+        ),
         world.event_id(init, height=1),
     ]
     async with open_store(tmp_path, NETWORK) as store:
@@ -97,10 +153,6 @@ async def test_an_init_event_has_one_event_id(tmp_path: Path, world: World, know
         assert len(store.keys) == (1 if known else 0)
         [verdict] = await store.admit_remote([world.offer(init)])
         assert verdict.status == ("known" if known else "new")
-
-
-def world_cid(world: World) -> bytes:
-    return list(world.events)[-1]
 
 
 async def test_a_claim_of_another_stream_sort_value_or_controller_is_refused_when_init_is_here(
@@ -171,7 +223,7 @@ async def test_an_event_by_a_stranger_falls_with_all_that_builds_on_it(
     init, *_ = world.events.values()
     header = world.headers[init.cid]
 
-    def claim(event: object, height: int, by: int) -> tuple[EventId, bytes]:
+    def claim(event: Event, height: int, by: int) -> tuple[EventId, bytes]:
         event_id = EventId.build(
             NETWORK, header.sep_value, controller(by), init.cid, height, event.cid
         )
@@ -266,20 +318,20 @@ async def test_refusals_are_forgotten_when_the_rules_change(
 async def test_only_the_latest_refusals_are_remembered(tmp_path: Path, world: World) -> None:
     init, *_ = world.events.values()
     wrong = [world.event_id(init, height=height) for height in range(1, 11)]
-    settings = StoreSettings(max_refused=4)
-    async with open_store(tmp_path, NETWORK, settings=settings) as store:
+    bounds = StoreSettings(max_refused=4)
+    async with open_store(tmp_path, NETWORK, settings=bounds) as store:
         for event_id in wrong:
             await store.admit_remote([(event_id, init.car)])
         assert [store.is_refused(event_id) for event_id in wrong] == [False] * 6 + [True] * 4
-    async with open_store(tmp_path, NETWORK, settings=settings) as store:
+    async with open_store(tmp_path, NETWORK, settings=bounds) as store:
         assert [store.is_refused(event_id) for event_id in wrong] == [False] * 6 + [True] * 4
 
 
 async def test_events_without_history_are_kept_up_to_a_bound(tmp_path: Path) -> None:
     world = World(3, streams=1, events=8)
     init, *others = world.events.values()
-    settings = StoreSettings(max_waiting=5)
-    async with open_store(tmp_path, NETWORK, settings=settings) as store:
+    bounds = StoreSettings(max_waiting=5)
+    async with open_store(tmp_path, NETWORK, settings=bounds) as store:
         verdicts = await store.admit_remote([world.offer(event) for event in others])
         assert [v.status for v in verdicts] == ["new"] * 5 + ["refused"] * 3
         assert "wait for their history" in (verdicts[-1].reason or "")
@@ -308,9 +360,22 @@ async def test_the_same_document_of_two_models_is_two_streams(tmp_path: Path) ->
     world = World(0, streams=0, events=0)
     world.start(KEYS[0], b"u", MODEL)
     world.start(KEYS[0], b"u", OTHER_MODEL)
-    deterministic = init_event(KEYS[0], MODEL, None, unique=b"u")
-    world.headers[deterministic.cid] = deterministic.header
-    world.add(deterministic)
     async with open_store(tmp_path, NETWORK) as store:
         await store.admit_remote(world.offers())
         await check_delivered(store, world)
+
+
+async def test_a_deterministic_init_event_is_anyones(tmp_path: Path) -> None:
+    """Unsigned and without data: what it says follows from its header alone."""
+    world = World(0, streams=0, events=0)
+    unsigned = deterministic_init_event(controller(0), MODEL, unique=b"u")
+    assert unsigned.header is not None
+    world.headers[unsigned.cid], world.keys[unsigned.cid] = unsigned.header, KEYS[0]
+    world.add(unsigned)
+    change = world.extend(unsigned.cid, [unsigned.cid], "by its controller")
+    forged = data_event(KEYS[1], unsigned, [change.cid], "by another")
+    async with open_store(tmp_path, NETWORK) as store:
+        await store.admit_remote([world.offer(change), world.offer(unsigned)])
+        await check_delivered(store, world)
+        [verdict] = await store.admit_local([forged.car])
+        assert verdict.status == "refused"

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 import trio
+import trio.testing
 from store_helpers import NETWORK, World, check_feed, contents, feed_of
 
 from recon_node.ceramic import EventId, parse_event
@@ -150,9 +151,14 @@ async def test_closing_takes_no_longer_than_told(tmp_path: Path) -> None:
         assert again.head == store.head
 
 
-@pytest.mark.parametrize(("setting", "pragma"), [("full", 2), ("normal", 1)])
-async def test_commits_wait_for_the_disk_as_set(tmp_path: Path, setting: str, pragma: int) -> None:
-    settings = StoreSettings(synchronous=setting)
+@pytest.mark.parametrize(
+    ("settings", "pragma"),
+    [(StoreSettings(), 2), (StoreSettings(synchronous="normal"), 1)],
+    ids=["default", "normal"],
+)
+async def test_commits_wait_for_the_disk_as_set(
+    tmp_path: Path, settings: StoreSettings, pragma: int
+) -> None:
     async with open_store(tmp_path, NETWORK, settings=settings) as store:
         connection = store._writer._log._connection
         assert connection.execute("PRAGMA synchronous").fetchone() == (pragma,)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -104,17 +105,19 @@ async def test_peers_events_outside_the_interests_are_refused(tmp_path: Path, wo
 
 
 @pytest.mark.parametrize(
-    ("arguments", "message"),
+    ("make", "message"),
     [
-        (("", "value"), "sort key"),
-        (("model", ""), "sort value"),
-        (("model", "value", ""), "must be a DID"),
-        (("model", "value", None, MODEL), "must name its controller"),
+        (lambda: Interest("", "value"), "sort key"),
+        (lambda: Interest("model", ""), "sort value"),
+        (lambda: Interest("model", "value", ""), "must be a DID"),
+        (lambda: Interest("model", "value", None, MODEL), "must name its controller"),
     ],
 )
-def test_an_interest_that_is_no_range_is_refused(arguments: tuple, message: str) -> None:
+def test_an_interest_that_is_no_range_is_refused(
+    make: Callable[[], Interest], message: str
+) -> None:
     with pytest.raises(InvalidInterestError, match=message):
-        Interest(*arguments)
+        make()
 
 
 def test_a_stream_with_its_controller_is_an_interest() -> None:

@@ -150,6 +150,41 @@ async def test_a_log_that_is_not_right_is_refused(
     await refused(tmp_path, message)
 
 
+async def test_an_older_log_is_brought_up_to_date(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await make_log(tmp_path)
+    async with open_store(tmp_path, NETWORK) as store:
+        rows = await feed_of(store)
+    newer = (*schema.MIGRATIONS, "CREATE TABLE more (x); INSERT INTO more VALUES (1);")
+    monkeypatch.setattr(schema, "MIGRATIONS", newer)
+    for _ in range(2):
+        async with open_store(tmp_path, NETWORK) as store:
+            assert await feed_of(store) == rows
+            connection = store._writer._log._connection
+            assert connection.execute("SELECT x FROM more").fetchall() == [(1,)]
+            assert connection.execute("PRAGMA user_version").fetchone() == (len(newer),)
+
+
+async def test_a_migration_that_fails_leaves_the_log_as_it_was(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await make_log(tmp_path)
+    broken = (*schema.MIGRATIONS, "CREATE TABLE more (x); SELECT * FROM nowhere;")
+    with monkeypatch.context() as patch:
+        patch.setattr(schema, "MIGRATIONS", broken)
+        await refused(tmp_path, "no such table: nowhere")
+    async with open_store(tmp_path, NETWORK) as store:
+        assert store.head > 0
+
+
+async def test_an_old_sqlite_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sqlite3, "sqlite_version_info", (3, 31, 1))
+    with pytest.raises(StoreError, match=r"too old: 3\.37\.0 or later"):
+        async with open_store(tmp_path, NETWORK):
+            pass
+
+
 async def test_an_unfinished_new_log_is_made_again(tmp_path: Path) -> None:
     (tmp_path / "events.sqlite3.new").write_bytes(b"half a file")
     async with open_store(tmp_path, NETWORK) as store:
