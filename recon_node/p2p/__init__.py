@@ -1,8 +1,9 @@
 """Floor 5, the network side: libp2p host, recon and event streams, discovery, sync with peers.
 
-``open_p2p`` joins a store to its network and keeps it equal to its peers' stores. Start reading with
-``service`` (what is put together), ``sync`` (when, with whom), ``sessions`` and ``recon_stream`` (how),
-``hardening`` (what py-libp2p needs to run for long). The wire is described in docs/wire.md.
+``open_p2p`` joins a store to its network and keeps it equal to its peers' stores. Start reading
+with ``service`` (what is put together), ``sync`` (when, with whom), ``sessions`` and
+``recon_stream`` (how), ``hardening`` (what py-libp2p needs to run for long). The wire is described
+in docs/wire.md.
 """
 
 from recon_node.p2p.errors import P2PError, PeerError

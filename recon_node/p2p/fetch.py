@@ -107,6 +107,7 @@ class Fetcher:
         its events, StoreError when ours cannot take them.
         """
         self.keys_received += len(keys)
+        self._counters.keys_received += len(keys)
         free, on_their_way = self._table.split(self._missing(keys))
         await self._fetch(free)
         if on_their_way:
@@ -142,6 +143,7 @@ class Fetcher:
         for (event_id, _), verdict in zip(events, verdicts, strict=True):
             if verdict.status == "new":
                 self.events_received += 1
+                self._counters.events_received += 1
             elif verdict.status == "refused":
                 self._counters.events_refused += 1
                 log.info(

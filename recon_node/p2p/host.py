@@ -239,7 +239,7 @@ class Host:
             ) from None
         except Exception as error:  # the library lets errors of every layer through
             raise PeerError(
-                f"cannot open a {protocol} stream to peer {peer_id}: {error}"
+                f"cannot open a {protocol} stream to peer {peer_id}: {_innermost(error)}"
             ) from error
         return PeerStream(stream)
 

@@ -58,12 +58,10 @@ class Counters:
     dials_failed: int = 0
 
     def count(self, report: SyncReport) -> None:
-        """Add a session."""
+        """Add a session that has ended. Keys and events are counted as they come in."""
         self.sessions_initiated += report.role == "initiator"
         self.sessions_answered += report.role == "responder"
         self.sessions_failed += report.outcome != AGREED
         self.rounds += report.rounds
         self.recon_bytes_sent += report.bytes_sent
         self.recon_bytes_received += report.bytes_received
-        self.keys_received += report.keys_received
-        self.events_received += report.events_received

@@ -1,16 +1,23 @@
-"""Shared by the p2p tests: hosts on loopback, and raw connections that misbehave on purpose."""
+"""Shared by the p2p tests: hosts and nodes on loopback.
 
-from collections.abc import AsyncIterator
+Several nodes in one process share the DHT's protocol id: all tests use the network NETWORK.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import trio
 from libp2p.crypto.ed25519 import create_new_key_pair
 
 from recon_node.ceramic import EventId, Network
+from recon_node.p2p import P2P, P2PSettings, open_p2p
 from recon_node.p2p.host import Host, open_host
-from recon_node.p2p.settings import P2PSettings
+from recon_node.store import Store, open_store
 
 NETWORK = Network.local(7)
 LOOPBACK = P2PSettings(listen=("/ip4/127.0.0.1/tcp/0",))
@@ -44,3 +51,42 @@ def only_connection(host: Host, peer: Host) -> Any:
     """The muxed connection that `host` has with `peer`; there must be one."""
     (connection,) = host._live(peer.libp2p.get_id())
     return connection.muxed_conn
+
+
+@asynccontextmanager
+async def node(data_dir: Path, cars: Sequence[bytes] = (), **changes: Any) -> AsyncIterator[Node]:
+    """A store with some events and the network side over it, on a free port of loopback."""
+    settings = replace(LOOPBACK, **{"discovery": False, **changes})
+    async with open_store(data_dir, NETWORK) as store:
+        await store.admit_local(cars)
+        async with open_p2p(settings, store, data_dir) as p2p:
+            yield Node(store, p2p)
+
+
+@dataclass
+class Node:
+    """A node without its HTTP side."""
+
+    store: Store
+    p2p: P2P
+
+    @property
+    def address(self) -> str:
+        """Where others reach it."""
+        return self.p2p.addresses[0]
+
+    def holds_as_many_as(self, count: int) -> bool:
+        """Tell whether so many events are here, all delivered."""
+        return len(self.store.keys) == self.store.head == count
+
+    def ahash(self) -> str:
+        """The hash of all that it holds."""
+        return self.store.keys.summarize(self.store.key_ranges()[0]).hash.hex()
+
+    def outcomes(self) -> list[str]:
+        """How the sessions so far ended."""
+        return [report.outcome for report in self.p2p.sync_reports]
+
+    def failures(self, peer_id: str) -> int:
+        """How often a peer has failed in a row."""
+        return sum(peer.failures for peer in self.p2p.peers() if peer.id == peer_id)

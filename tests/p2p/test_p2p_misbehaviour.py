@@ -1,0 +1,296 @@
+"""A node against hosts that misbehave: each costs its own session, and nothing else.
+
+The peer is a real host that speaks the protocols' first words, and then does as it likes.
+"""
+
+from contextlib import suppress
+
+import pytest
+import trio
+from p2p_support import NETWORK, Held, eventually, loopback_host, node, read_to_end
+
+from recon_node.ceramic import EventId, network_range
+from recon_node.ipld import varint
+from recon_node.p2p import AGREED
+from recon_node.p2p.errors import PeerError
+from recon_node.p2p.event_stream import CAR, END, parse_request
+from recon_node.p2p.framing import FrameStream, encode_frame
+from recon_node.p2p.host import Host
+from recon_node.p2p.sessions import MISBEHAVED
+from recon_node.p2p.streams import EVENTS_PROTOCOL, RECON_PROTOCOL, PeerStream
+from recon_node.recon import (
+    ZERO,
+    KeyRange,
+    Message,
+    SessionSettings,
+    Sha256a,
+    decode_message,
+    encode_message,
+)
+
+WHOLE = KeyRange(*network_range(NETWORK))
+MAX_FRAME = 1 << 20
+CAR_FRAME, END_FRAME = bytes((CAR,)), bytes((END,))
+
+QUIET = {"sync_interval": 3600, "push_delay": 3600}
+"""The node starts no session of its own accord, once it has synced with a new peer."""
+
+
+def listing(events: list[Held]) -> bytes:
+    """The frame of a message that lists these keys, and nothing else."""
+    keys = sorted(key for key, _ in events)
+    hashes = (ZERO,) * (len(keys) + 1)
+    return encode_frame(encode_message(Message((WHOLE.lower, *keys, WHOLE.upper), hashes)))
+
+
+def other_network() -> bytes:
+    """The frame of a message about another network's range."""
+    lower, upper = (EventId(b"\xce\x01\x05\x00" + bound[8:]) for bound in WHOLE)
+    return encode_frame(encode_message(Message((lower, upper), (Sha256a.of(b"key"),))))
+
+
+async def open_recon(peer: Host, victim) -> PeerStream:
+    await peer.connect(victim.address)
+    return await peer.open_stream(victim.p2p.peer_id, RECON_PROTOCOL)
+
+
+async def assert_refused(peer: Host, victim, protocol: str) -> None:
+    """One stream more is reset, within its negotiation or after."""
+    with suppress(PeerError, trio.BrokenResourceError):
+        await read_to_end(await peer.open_stream(victim.p2p.peer_id, protocol))
+
+
+async def assert_still_serves(victim, tmp_path) -> None:
+    """An honest node reconciles with the one that was mistreated."""
+    async with node(tmp_path / "honest") as honest:
+        await honest.p2p.connect(victim.address)
+        await eventually(lambda: AGREED in honest.outcomes())
+        assert honest.ahash() == victim.ahash()
+
+
+@pytest.mark.parametrize(
+    ("sends", "outcome"),
+    [
+        (encode_frame(b"garbage"), "does not parse"),
+        (encode_frame(b""), "does not parse"),
+        (varint.encode(MAX_FRAME + 1), "at most 1048576 are accepted"),
+        (b"\xff" * 12, "longer than 9"),
+        (encode_frame(b"\xce\x01\x05" * 1000), "does not parse"),
+    ],
+)
+async def test_garbage_on_the_recon_stream(tmp_path, sdk_cars, sends, outcome):
+    async with node(tmp_path / "victim", sdk_cars[:20], **QUIET) as victim:
+        async with loopback_host() as peer:
+            stream = await open_recon(peer, victim)
+            await stream.send_all(sends)
+            with suppress(trio.BrokenResourceError):
+                await read_to_end(stream)
+            await eventually(lambda: any(outcome in each for each in victim.outcomes()))
+            assert victim.failures(peer.peer_id) >= MISBEHAVED
+        await assert_still_serves(victim, tmp_path)
+
+
+async def test_a_range_of_another_network_is_answered_with_no_interest(tmp_path, sdk_cars):
+    async with node(tmp_path / "victim", sdk_cars[:20], **QUIET) as victim:
+        async with loopback_host() as peer:
+            stream = await open_recon(peer, victim)
+            await stream.send_all(other_network())
+            answer = await FrameStream(stream, MAX_FRAME).receive(5)
+            bounds = decode_message(answer).bounds
+            assert bounds[0] == bounds[1]
+            await eventually(lambda: victim.outcomes() == [AGREED])
+        await assert_still_serves(victim, tmp_path)
+
+
+async def test_a_peer_that_stalls_in_its_turn_is_cut_off(tmp_path, sdk_cars):
+    settings = {**QUIET, "turn_timeout": 0.2}
+    async with (
+        node(tmp_path / "victim", sdk_cars[:20], **settings) as victim,
+        loopback_host() as peer,
+    ):
+        stream = await open_recon(peer, victim)
+        await stream.send_all(b"\x7f")  # half a frame
+        with suppress(trio.BrokenResourceError):
+            await read_to_end(stream)
+        await eventually(lambda: victim.outcomes() == ["the peer was silent for 0.2 s"])
+        assert victim.failures(peer.peer_id) >= MISBEHAVED
+
+
+async def test_a_session_that_takes_too_long_is_ended(tmp_path, sdk_cars):
+    settings = {**QUIET, "session_timeout": 0.2}
+    async with (
+        node(tmp_path / "victim", sdk_cars[:20], **settings) as victim,
+        loopback_host() as peer,
+    ):
+        stream = await open_recon(peer, victim)
+        await stream.send_all(b"\x7f")
+        with suppress(trio.BrokenResourceError):
+            await read_to_end(stream)
+        await eventually(lambda: victim.outcomes() == ["the session took longer than 0.2 s"])
+
+
+async def test_a_peer_may_run_only_so_many_sessions_at_once(tmp_path, sdk_cars):
+    settings = {**QUIET, "max_sessions_per_peer": 2}
+    async with (
+        node(tmp_path / "victim", sdk_cars[:20], **settings) as victim,
+        loopback_host() as peer,
+    ):
+        held = [await open_recon(peer, victim) for _ in range(2)]
+        await assert_refused(peer, victim, RECON_PROTOCOL)
+        assert victim.p2p.counters.sessions_refused == 1
+        await assert_still_serves(victim, tmp_path)
+        for stream in held:
+            await stream.reset()
+        await eventually(lambda: len(victim.p2p.sync_reports) >= 2)
+        frames = FrameStream(await open_recon(peer, victim), MAX_FRAME)
+        await frames.send([encode_message(Message(WHOLE, (ZERO,)))], 5)
+        assert await frames.receive(5)
+
+
+# --- peers that list keys and then do not deliver them ---------------------------------------
+
+
+class Lister:
+    """Answers a sync with a list of keys, and serves their events as a test wants it to."""
+
+    def __init__(self, host: Host, events: list[Held]) -> None:
+        self.host = host
+        self.events = events
+        self.asked: list[EventId] = []
+        host.handle(RECON_PROTOCOL, self._list)
+
+    async def _list(self, stream: PeerStream) -> None:
+        frames = FrameStream(stream, MAX_FRAME)
+        await frames.receive(5)
+        await stream.send_all(listing(self.events))
+        reply = await frames.receive(5)
+        if reply is not None:  # agree with whatever the node makes of it
+            await frames.send([reply], 5)
+
+    def serve(self, answer) -> None:
+        """Serve events: `answer` turns the EventIds asked for into frames."""
+
+        async def handler(stream: PeerStream) -> None:
+            frames = FrameStream(stream, MAX_FRAME)
+            while (request := await frames.receive(5)) is not None:
+                self.asked = parse_request(request, NETWORK)
+                await frames.send(answer(self.asked), 5)
+
+        self.host.handle(EVENTS_PROTOCOL, handler)
+
+
+@pytest.fixture
+async def lister(sdk_events):
+    async with loopback_host() as host:
+        yield Lister(host, sdk_events[:10])
+
+
+async def sync_with(victim, lister: Lister) -> str:
+    await victim.p2p.connect(lister.host.addresses[0])
+    await eventually(lambda: victim.p2p.sync_reports)
+    return victim.outcomes()[0]
+
+
+async def test_a_peer_without_an_event_stream(tmp_path, lister):
+    async with node(tmp_path / "victim", **QUIET) as victim:
+        outcome = await sync_with(victim, lister)
+        assert "cannot open a /ceramic/events/1.0.0 stream" in outcome
+        await eventually(lambda: victim.failures(lister.host.peer_id))
+        assert len(victim.store.keys) == 0
+
+
+async def test_a_peer_that_has_none_of_what_it_lists(tmp_path, lister):
+    lister.serve(lambda asked: [END_FRAME + b"".join(asked)])
+    async with node(tmp_path / "victim", **QUIET) as victim:
+        assert await sync_with(victim, lister) == AGREED
+        assert victim.p2p.counters.events_missing == 10
+        assert len(victim.store.keys) == 0
+
+
+async def test_a_peer_that_lists_too_much_that_it_does_not_have(tmp_path, lister, sdk_events):
+    lister.events = sdk_events
+    lister.serve(lambda asked: [END_FRAME + b"".join(asked)])
+    settings = {**QUIET, "recon": SessionSettings(max_given_up=100)}
+    async with node(tmp_path / "victim", **settings) as victim:
+        assert "delivered no valid event" in await sync_with(victim, lister)
+        await eventually(lambda: victim.failures(lister.host.peer_id) == MISBEHAVED)
+
+
+async def test_a_peer_that_sends_what_was_not_asked_for(tmp_path, lister, sdk_events):
+    lister.serve(lambda asked: [CAR_FRAME + sdk_events[500][1]])
+    async with node(tmp_path / "victim", **QUIET) as victim:
+        assert "not asked for" in await sync_with(victim, lister)
+        await eventually(lambda: victim.failures(lister.host.peer_id) == MISBEHAVED)
+        assert len(victim.store.keys) == 0
+
+
+async def test_events_that_are_not_valid_are_left_out_and_the_others_kept(tmp_path, lister):
+    held = dict(lister.events)
+    forged = lister.events[7][0]
+
+    def answer(asked):
+        for key in asked:
+            car = bytearray(held[key])
+            if key == forged:
+                car[-1] ^= 1
+            yield CAR_FRAME + bytes(car)
+        yield END_FRAME
+
+    lister.serve(answer)
+    async with node(tmp_path / "victim", **QUIET) as victim:
+        await sync_with(victim, lister)
+        assert victim.p2p.counters.events_refused == 1
+        assert forged not in victim.store.keys
+        assert len(victim.store.keys) == 9
+
+
+async def test_a_peer_that_stalls_with_its_events(tmp_path, lister):
+    async def stall(stream: PeerStream) -> None:
+        await trio.sleep_forever()
+
+    lister.host.handle(EVENTS_PROTOCOL, stall)
+    async with node(tmp_path / "victim", idle_timeout=0.2, **QUIET) as victim:
+        assert await sync_with(victim, lister) == "the peer was silent for 0.2 s"
+        await eventually(lambda: victim.failures(lister.host.peer_id) == MISBEHAVED)
+
+
+async def test_a_peer_that_hangs_up_within_a_session_is_not_blamed_for_it(tmp_path, lister):
+    async def hang_up(stream: PeerStream) -> None:
+        await lister.host.disconnect(stream.peer_id)
+
+    lister.host.handle(RECON_PROTOCOL, hang_up)
+    async with node(tmp_path / "victim", **QUIET) as victim:
+        await sync_with(victim, lister)
+        await eventually(lambda: victim.failures(lister.host.peer_id) == 1)
+
+
+# --- peers that ask wrongly ------------------------------------------------------------------
+
+
+async def test_garbage_on_the_event_stream(tmp_path, sdk_cars, sdk_events):
+    fencepost = WHOLE.lower
+    too_many = b"".join(key for key, _ in sdk_events) + b"".join(key for key, _ in sdk_events[:71])
+    async with node(tmp_path / "victim", sdk_cars[:20], **QUIET) as victim:
+        for request in (b"garbage", b"", fencepost, too_many, sdk_events[0][0][:-1]):
+            async with loopback_host() as peer:
+                await peer.connect(victim.address)
+                stream = await peer.open_stream(victim.p2p.peer_id, EVENTS_PROTOCOL)
+                await stream.send_all(encode_frame(request))
+                with suppress(trio.BrokenResourceError):
+                    await read_to_end(stream)
+                await eventually(lambda p=peer: victim.failures(p.peer_id) >= MISBEHAVED)
+        assert victim.p2p.counters.event_bytes_sent == 0
+        await assert_still_serves(victim, tmp_path)
+
+
+async def test_a_peer_may_have_only_so_many_event_streams(tmp_path, sdk_events):
+    async with (
+        node(tmp_path / "victim", max_event_streams_per_peer=1, **QUIET) as victim,
+        loopback_host() as peer,
+    ):
+        await peer.connect(victim.address)
+        first = await peer.open_stream(victim.p2p.peer_id, EVENTS_PROTOCOL)
+        await assert_refused(peer, victim, EVENTS_PROTOCOL)
+        await first.send_all(encode_frame(sdk_events[0][0]))
+        frames = FrameStream(first, MAX_FRAME)
+        assert await frames.receive(5) == END_FRAME + sdk_events[0][0]

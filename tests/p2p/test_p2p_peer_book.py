@@ -1,0 +1,127 @@
+"""The peer book: who is chosen, who is left alone for how long, and what outlives a restart."""
+
+import json
+from collections import Counter
+from pathlib import Path
+
+import pytest
+import trio
+from hypothesis import given
+from hypothesis import strategies as st
+
+from recon_node.p2p.peer_book import (
+    INTEREST_LIFETIME,
+    MAX_ADDRESSES,
+    MAX_BACKOFF,
+    PeerBook,
+)
+from recon_node.p2p.peer_file import PEERS_FILE, load_peers, save_peers
+from recon_node.recon import KeyRange
+
+
+def book_of(*peer_ids: str, capacity: int = 100, rng=None) -> PeerBook:
+    book = PeerBook(capacity, rng)
+    for each in peer_ids:
+        book.heard_of(each, [f"/ip4/10.0.0.1/tcp/1/p2p/{each}"])
+    return book
+
+
+def names_in(directory: Path) -> list[str]:
+    return [path.name for path in directory.iterdir()]
+
+
+async def test_a_failing_peer_is_left_alone_longer_each_time(autojump_clock):
+    book = book_of("a", "b")
+    waits = [book.failed("a") for _ in range(15)]
+    bases = [min(MAX_BACKOFF, 2.0**n) for n in range(15)]
+    assert all(0.75 * base <= wait <= 1.25 * base for wait, base in zip(waits, bases, strict=True))
+    assert [peer.id for peer in book.choose(5)] == ["b"]
+    await trio.sleep(waits[-1] + 1)
+    assert {peer.id for peer in book.choose(5)} == {"a", "b"}
+    book.failed("a", severity=4)
+    book.synced("a", 0.01, 1e9)
+    assert {peer.id for peer in book.choose(5)} == {"a", "b"}
+
+
+async def test_near_and_reliable_peers_are_chosen_more_often(rng):
+    book = book_of("near", "far", "failing", rng=rng)
+    book.synced("near", 0.01, 1e9)
+    book.synced("far", 0.5, 1e9)
+    book.synced("failing", 0.01, 1e9)
+    failing = book.get("failing")
+    failing.failures = 9
+    chosen = Counter(book.choose(1)[0].id for _ in range(2000))
+    # weights 33.3 : 1.92 : 3.33
+    assert 1600 < chosen["near"] < 1850
+    assert 50 < chosen["far"] < 180
+    assert 100 < chosen["failing"] < 300
+
+
+async def test_peers_are_chosen_without_repetition_and_only_with_an_address():
+    book = book_of("a", "b", "c")
+    book.heard_of("nowhere", [])
+    assert sorted(peer.id for peer in book.choose(10)) == ["a", "b", "c"]
+    assert len(book.choose(2)) == 2
+
+
+async def test_a_full_book_forgets_the_least_useful():
+    book = book_of("a", "b", "c", capacity=3)
+    book.synced("a", 0.1, 2e9)
+    book.synced("c", 0.1, 1e9)
+    book.failed("c")
+    book.heard_of("d", ["/ip4/10.0.0.1/tcp/1"])
+    assert {peer.id for peer in book.peers()} == {"a", "b", "d"}
+
+
+@given(st.lists(st.tuples(st.booleans(), st.integers(0, 12)), max_size=40))
+def test_addresses_are_few_and_the_one_that_worked_comes_first(steps):
+    book = PeerBook(10)
+    for worked, number in steps:
+        address = f"/ip4/10.0.0.{number}/tcp/1/p2p/a"
+        if worked:
+            book.reached_at("a", address)
+            assert book.get("a").addresses[0] == address
+        else:
+            front = book.heard_of("a", ()).addresses[:1]
+            book.heard_of("a", [address.removesuffix("/p2p/a")])
+            assert book.get("a").addresses[:1] == front or not front
+        addresses = book.get("a").addresses
+        assert len(addresses) == len(set(addresses)) <= MAX_ADDRESSES
+
+
+async def test_interests_are_what_a_peer_asked_for_lately(autojump_clock):
+    book = book_of("a")
+    assert book.interests("a") == book.interests("unknown") == []
+    book.asked_for("a", KeyRange(b"a", b"c"))
+    await trio.sleep(INTEREST_LIFETIME / 2)
+    book.asked_for("a", KeyRange(b"b", b"d"))
+    book.asked_for("a", KeyRange(b"x", b"z"))
+    assert book.interests("a") == [KeyRange(b"a", b"d"), KeyRange(b"x", b"z")]
+    await trio.sleep(INTEREST_LIFETIME / 2 + 1)
+    assert book.interests("a") == [KeyRange(b"b", b"d"), KeyRange(b"x", b"z")]
+
+
+async def test_the_book_outlives_a_restart(tmp_path: Path):
+    book = book_of("a", "b")
+    book.synced("a", 0.25, 1e9)
+    await save_peers(book, tmp_path)
+    again = PeerBook(100)
+    await load_peers(again, tmp_path)
+    assert again.to_json() == book.to_json()
+    assert again.get("a").last_sync == 1e9
+    assert names_in(tmp_path) == [PEERS_FILE]
+
+
+@pytest.mark.parametrize("content", ["", "{", "[]", "{}", '{"peers": 3}', '{"peers": [{"id": 1}]}'])
+async def test_a_damaged_book_is_put_aside(tmp_path: Path, content):
+    (tmp_path / PEERS_FILE).write_text(content)
+    book = PeerBook(100)
+    await load_peers(book, tmp_path)
+    assert names_in(tmp_path) == ["peers.broken"]
+    await save_peers(book, tmp_path)
+    assert json.loads((tmp_path / PEERS_FILE).read_text())["peers"] == book.to_json()
+
+
+async def test_a_book_that_cannot_be_written_is_no_failure(tmp_path: Path):
+    await save_peers(book_of("a"), tmp_path / "not there")
+    assert not (tmp_path / "not there").exists()

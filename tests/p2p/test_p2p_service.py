@@ -1,0 +1,132 @@
+"""Nodes over real stores on loopback: they reconcile, spread what is new, and find each other."""
+
+import pytest
+import trio
+from nacl.signing import SigningKey
+from p2p_support import LOOPBACK, NETWORK, eventually, node
+
+from recon_node.ceramic import METAMODEL, StreamId
+from recon_node.ceramic.builder import init_event
+from recon_node.p2p import AGREED, P2PError, PeerError, open_p2p
+from recon_node.p2p.identity import IDENTITY_FILE
+from recon_node.store import Interest, open_store
+
+QUICK = {"sync_interval": 0.5, "push_delay": 0.05}
+
+
+def new_cars(count: int, model: StreamId = METAMODEL) -> list[bytes]:
+    """Fresh events: the first of so many streams."""
+    key = SigningKey.generate()
+    return [init_event(key, model, {"number": number}).car for number in range(count)]
+
+
+async def test_two_nodes_become_equal_and_stay_so(tmp_path, sdk_cars):
+    async with node(tmp_path / "a", sdk_cars, **QUICK) as a, node(tmp_path / "b", **QUICK) as b:
+        await b.p2p.connect(a.address)
+        await eventually(lambda: b.holds_as_many_as(930), 15)
+        await eventually(lambda: b.p2p.sync_reports)
+        first = b.p2p.sync_reports[0]
+        assert (first.outcome, first.keys_received, first.events_received) == (AGREED, 930, 930)
+        assert first.event_bytes_received > 500_000
+
+        admitted = await a.store.admit_local(new_cars(50)) + await b.store.admit_local(new_cars(50))
+        assert {verdict.status for verdict in admitted} == {"new"}
+        await eventually(lambda: a.holds_as_many_as(1030) and b.holds_as_many_as(1030), 15)
+        assert a.ahash() == b.ahash()
+        assert a.p2p.counters.events_received == 50
+        assert a.p2p.counters.events_refused == b.p2p.counters.events_refused == 0
+
+
+async def test_three_nodes_find_each_other_through_the_dht(tmp_path, sdk_cars):
+    found = {"discovery": True, **QUICK}
+    async with node(tmp_path / "1", sdk_cars[:10], **found) as first:
+        known = {"bootstrap": (first.address,), **found}
+        async with node(tmp_path / "2", **known) as second, node(tmp_path / "3", **known) as third:
+
+            def see(one, other) -> bool:
+                return other.p2p.peer_id in {each.id for each in one.p2p.peers() if each.connected}
+
+            await eventually(lambda: see(second, third) and see(third, second), 15)
+            await third.store.admit_local(new_cars(5))
+            nodes = (first, second, third)
+            await eventually(lambda: all(each.holds_as_many_as(15) for each in nodes), 15)
+
+
+async def test_only_what_both_are_interested_in_is_exchanged(tmp_path):
+    wanted = StreamId(2, METAMODEL.cid)
+    unwanted = StreamId(3, METAMODEL.cid)
+    cars = new_cars(7, wanted) + new_cars(9, unwanted)
+    async with node(tmp_path / "a", cars, **QUICK) as a, node(tmp_path / "b", **QUICK) as b:
+        await b.store.add_interest(Interest("model", str(wanted)))
+        await b.p2p.connect(a.address)
+        await eventually(lambda: b.holds_as_many_as(7) and AGREED in b.outcomes())
+        await eventually(
+            lambda: AGREED in a.outcomes()
+        )  # a's own round asks for all, and is trimmed
+        assert len(b.store.keys) == 7
+
+
+async def test_a_node_that_restarts_keeps_its_identity_and_its_peers(tmp_path):
+    async with node(tmp_path / "a", new_cars(3), **QUICK) as a:
+        async with node(tmp_path / "b", **QUICK) as b:
+            peer_id = b.p2p.peer_id
+            await b.p2p.connect(a.address)
+            await eventually(lambda: b.holds_as_many_as(3))
+        await a.store.admit_local(new_cars(3))
+        async with node(tmp_path / "b", **QUICK) as b:
+            assert b.p2p.peer_id == peer_id
+            await eventually(lambda: b.holds_as_many_as(6))  # nobody told it of a
+
+
+async def test_a_bootstrap_peer_that_comes_late_is_reached(tmp_path):
+    async with node(tmp_path / "a") as a:
+        address, late = a.address, a.p2p.peer_id
+    listen = address.split("/p2p/")[0]
+    async with node(tmp_path / "b", new_cars(2), bootstrap=(address,), **QUICK) as b:
+        await eventually(lambda: b.p2p.counters.dials_failed)
+        async with node(tmp_path / "a", listen=(listen,), **QUICK) as a:
+            assert a.p2p.peer_id == late
+            await eventually(lambda: a.holds_as_many_as(2))
+
+
+async def test_what_a_person_asks_for_wrongly_is_explained(tmp_path):
+    async with node(tmp_path / "a", dial_timeout=1) as a:
+        with pytest.raises(PeerError, match="names no peer"):
+            await a.p2p.connect("/ip4/127.0.0.1/tcp/4101")
+        with pytest.raises(PeerError, match="no multiaddr"):
+            await a.p2p.connect("localhost")
+        with pytest.raises(PeerError, match="own address"):
+            await a.p2p.connect(a.address)
+        with pytest.raises(P2PError, match="Address already in use"):
+            async with node(tmp_path / "b", listen=(a.address.split("/p2p/")[0],)):
+                pass
+        with pytest.raises(PeerError, match="names no peer"):
+            async with node(tmp_path / "c", bootstrap=("/ip4/127.0.0.1/tcp/4101",)):
+                pass
+        assert a.p2p.counters.dials_failed == 3
+
+
+async def test_a_broken_identity_stops_the_start(tmp_path):
+    (tmp_path / IDENTITY_FILE).write_bytes(b"broken")
+    async with open_store(tmp_path, NETWORK) as store:
+        with pytest.raises(P2PError, match="restore it from a backup"):
+            async with open_p2p(LOOPBACK, store, tmp_path):
+                pass
+
+
+async def test_a_node_stops_within_seconds_in_the_middle_of_a_sync(tmp_path, sdk_cars):
+    async with node(tmp_path / "a", sdk_cars, **QUICK) as a, trio.open_nursery() as nursery:
+        started = trio.Event()
+
+        async def run_until_cancelled() -> None:
+            async with node(tmp_path / "b", **QUICK) as b:
+                await b.p2p.connect(a.address)
+                await eventually(lambda: len(b.store.keys) > 0)
+                started.set()
+                await trio.sleep_forever()
+
+        nursery.start_soon(run_until_cancelled)
+        await started.wait()
+        before = trio.current_time()
+        nursery.cancel_scope.cancel()
+    assert trio.current_time() - before < 5
