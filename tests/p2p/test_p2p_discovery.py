@@ -1,0 +1,115 @@
+"""Discovery: the DHT's own protocol, its keys, and records that are bounded and fresh."""
+
+import hashlib
+import time
+
+import pytest
+import trio
+from libp2p.crypto.ed25519 import create_new_key_pair
+from libp2p.kad_dht import kad_dht, peer_routing, provider_store, value_store
+from libp2p.peer.id import ID
+from libp2p.peer.peerinfo import PeerInfo
+from libp2p.tools.anyio_service import background_trio_service
+from multiaddr import Multiaddr
+from p2p_support import NETWORK, eventually, loopback_host
+
+from recon_node.ceramic import MAINNET, TESTNET_CLAY
+from recon_node.p2p import discovery
+from recon_node.p2p.discovery import (
+    MAX_KEYS,
+    MAX_PROVIDERS,
+    RECORD_LIFETIME,
+    Discovery,
+    NetworkDHT,
+    ProviderRecords,
+    protocol_of,
+    rendezvous_key,
+    use_protocol_of,
+)
+
+KEY = rendezvous_key(NETWORK)
+
+
+def some_peer() -> PeerInfo:
+    peer_id = ID.from_pubkey(create_new_key_pair().public_key)
+    return PeerInfo(peer_id, [Multiaddr("/ip4/10.0.0.1/tcp/4101")])
+
+
+def test_the_rendezvous_is_a_multihash_of_the_networks_eventid():
+    # CIP-124, "Discover all peers in the same network": ce 01 05 varint(network id)
+    assert rendezvous_key(MAINNET) == b"\x12\x20" + hashlib.sha256(b"\xce\x01\x05\x00").digest()
+    assert rendezvous_key(TESTNET_CLAY) != rendezvous_key(MAINNET)
+    assert len(KEY) <= 80  # servers drop longer ones
+
+
+def test_each_network_has_a_dht_of_its_own():
+    assert protocol_of(TESTNET_CLAY) == "/ceramic/testnet-clay/kad/1.0.0"
+    use_protocol_of(NETWORK)
+    for module in (kad_dht, peer_routing, provider_store, value_store):
+        assert module.PROTOCOL_ID == "/ceramic/local-7/kad/1.0.0"
+
+
+async def test_records_are_bounded_and_the_newest_stay():
+    async with loopback_host() as host:
+        records = ProviderRecords(host.libp2p)
+        peers = [some_peer() for _ in range(MAX_PROVIDERS + 5)]
+        for peer in [*peers[:MAX_PROVIDERS], peers[0], *peers[MAX_PROVIDERS:]]:
+            records.add_provider(KEY, peer)
+        kept = {each.peer_id for each in records.get_providers(KEY)}
+        assert kept == {each.peer_id for each in [peers[0], *peers[6:]]}
+        for number in range(MAX_KEYS + 5):
+            records.add_provider(b"%d" % number, peers[0])
+        assert len(records.providers) == MAX_KEYS
+        records.add_provider(KEY, peers[1])
+        assert peers[1].peer_id in {each.peer_id for each in records.get_providers(KEY)}
+
+
+async def test_old_records_do_not_count(monkeypatch):
+    async with loopback_host() as host:
+        records = ProviderRecords(host.libp2p)
+        now = time.time()
+        for age in (RECORD_LIFETIME + 1, RECORD_LIFETIME - 60):
+            monkeypatch.setattr(time, "time", lambda at=now - age: at)
+            records.add_provider(KEY, some_peer())
+        monkeypatch.setattr(time, "time", lambda: now)
+        assert len(records.get_providers(KEY)) == 1
+
+
+async def test_values_are_not_stored_for_anyone():
+    async with loopback_host() as server, loopback_host() as client:
+        use_protocol_of(NETWORK)
+        server_dht, client_dht = NetworkDHT(server.libp2p), NetworkDHT(client.libp2p)
+        async with (
+            background_trio_service(server_dht),
+            background_trio_service(client_dht),
+        ):
+            await client.connect(server.addresses[0])
+            with trio.fail_after(5):
+                await client_dht.value_store._store_at_peer(
+                    server.libp2p.get_id(), b"plain-key", b"value"
+                )
+            assert server_dht.get_value_store_size() == 0
+
+
+@pytest.fixture
+def quick(monkeypatch):
+    monkeypatch.setattr(discovery, "FIRST_WAIT", 0.1)
+
+
+async def test_two_that_know_only_a_third_find_each_other(quick):
+    found: dict[str, dict[str, list[str]]] = {}
+
+    async with loopback_host() as a, loopback_host() as b, loopback_host() as c:
+        async with trio.open_nursery() as nursery:
+            for host in (a, b, c):
+                known = found.setdefault(host.peer_id, {})
+                service = Discovery(host, NETWORK, 600, known.__setitem__)
+                host.on_identified(lambda peer, _, s=service: nursery.start_soon(s.join, peer))
+                nursery.start_soon(service.run)
+            await b.connect(a.addresses[0])
+            await c.connect(a.addresses[0])
+            await eventually(lambda: c.peer_id in found[b.peer_id])
+            await eventually(lambda: b.peer_id in found[c.peer_id])
+            nursery.cancel_scope.cancel()
+        assert found[b.peer_id][c.peer_id] == c.addresses
+        assert b.peer_id not in found[b.peer_id]
