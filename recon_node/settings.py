@@ -28,7 +28,7 @@ from pydantic_settings import (
 )
 
 from recon_node.api import Limits
-from recon_node.ceramic import Network
+from recon_node.ceramic import MAX_CAR_SIZE, Network
 from recon_node.p2p import P2PSettings
 from recon_node.store import StoreSettings
 
@@ -90,7 +90,7 @@ class Settings(BaseSettings):
     cors_allow_origins: TextList = ()
     """Origins whose web pages may call the API; "*" allows all."""
 
-    max_event_bytes: int = Field(StoreSettings().max_event_bytes, gt=0)
+    max_event_bytes: int = Field(StoreSettings().max_event_bytes, gt=0, le=MAX_CAR_SIZE)
     """Largest event (its CAR) that is taken."""
     synchronous: Literal["full", "normal"] = StoreSettings().synchronous
     """full: an acknowledged event survives a power cut; normal: only a crash of the node."""

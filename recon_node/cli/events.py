@@ -147,17 +147,18 @@ def _send(
     try:
         trio.run(send)
     except BaseExceptionGroup as group:
-        raise _unreachable(group) or group from None
+        raise what_to_tell(group) from None
     return outcome[0]
 
 
-def _unreachable(group: BaseExceptionGroup[BaseException]) -> NodeUnreachableError | None:
-    """The error of that kind in a group, if there is nothing else in it."""
-    known, other = group.split(NodeUnreachableError)
-    error: BaseException | None = None if other else known
+def what_to_tell(group: BaseExceptionGroup[BaseException]) -> BaseException:
+    """What to raise for a nursery's group: Ctrl-C, the one known error, or the group itself."""
+    if group.subgroup(KeyboardInterrupt):
+        return click.Abort()
+    error: BaseException = group
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
-    return error if isinstance(error, NodeUnreachableError) else None
+    return group if group.split(NodeUnreachableError)[1] else error
 
 
 @contextmanager

@@ -6,12 +6,15 @@ import json
 import socket
 from pathlib import Path
 
+import click
 import httpx
 import pytest
 from click.testing import CliRunner, Result
 
 from recon_node import __version__
 from recon_node.cli import main
+from recon_node.cli.client import NodeUnreachableError
+from recon_node.cli.events import what_to_tell
 from recon_node.ipld import multibase
 from recon_node.testnet import TestnetNode
 
@@ -160,6 +163,17 @@ def test_the_help_of_run_tells_the_true_defaults() -> None:
     for default in (settings.network, *settings.listen, settings.api):
         assert f"[default: {default}]" in " ".join(text.split())
     assert f"[default: {settings.sync_interval:g}]" in text
+
+
+def test_what_is_told_of_several_errors_at_once() -> None:
+    gone = NodeUnreachableError("http://node", OSError("gone"))
+    bug = ValueError("a bug")
+    nested = BaseExceptionGroup("", [BaseExceptionGroup("", [gone, gone])])
+    assert what_to_tell(nested) is gone
+    mixed = BaseExceptionGroup("", [gone, bug])
+    assert what_to_tell(mixed) is mixed
+    interrupted = BaseExceptionGroup("", [gone, KeyboardInterrupt()])
+    assert isinstance(what_to_tell(interrupted), click.Abort)
 
 
 def test_version() -> None:

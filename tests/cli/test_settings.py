@@ -92,6 +92,7 @@ def test_settings_reach_the_floors_below() -> None:
         ('listen = ["/tcp/x"]', "listen: '/tcp/x' is not a multiaddr"),
         ('bootstrap = ["/ip4/1.2.3.4/tcp/1"]', "bootstrap: '/ip4/1.2.3.4/tcp/1' lacks the peer id"),
         ('api = "5101"', "api: '5101' should be HOST:PORT"),
+        ("max_event_bytes = 1000001", "max_event_bytes: Input should be less than or equal to"),
         ('log_level = "loud"', "log_level: Input should be 'debug', 'info'"),
         ("= 1", "not TOML"),
     ],
