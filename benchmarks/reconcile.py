@@ -16,14 +16,19 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from hashlib import sha256
 from pathlib import Path
 
 from benchmarks.keys import event_ids
+from benchmarks.negentropy import TIMESTAMP_SIZE, Items, Negentropy
 from benchmarks.report import Row, progress, show
 from recon_node.ceramic import IN_MEMORY, network_range
 from recon_node.ipld import varint
 from recon_node.recon import KeyRange, KeyStore
 from recon_node.recon.protocols import RECON_1_0, RECON_1_1, Protocol
+
+
+_EPOCH = 1_600_000_000
 
 
 @dataclass(frozen=True)
@@ -59,9 +64,34 @@ def recon(protocol: Protocol, ours: list[bytes], theirs: list[bytes]) -> Cost:
     return Cost(asking.rounds, transferred, spent)
 
 
+def negentropy(ours: list[bytes], theirs: list[bytes]) -> Cost:
+    """Reconcile by negentropy: an id for each key, and timestamps in the order of the keys."""
+    everything = sorted({*ours, *theirs})
+    item_of = {
+        key: (_EPOCH + rank).to_bytes(TIMESTAMP_SIZE, "big") + sha256(key).digest()
+        for rank, key in enumerate(everything)
+    }
+    a = Negentropy(Items(item_of[key] for key in ours))
+    b = Negentropy(Items(item_of[key] for key in theirs))
+    started = time.process_time()
+    message: bytes | None = a.initiate()
+    rounds = transferred = 0
+    while message is not None:
+        answer = b.reconcile(message)
+        assert answer is not None
+        rounds += 1
+        transferred += len(message) + len(answer)
+        message = a.reconcile(answer)
+    spent = time.process_time() - started
+    assert len(a.have) + len(a.need) == len(set(ours) ^ set(theirs))
+    # The initiator still has to send what the other side lacks; its ids are not counted here.
+    return Cost(rounds, transferred, spent)
+
+
 SYSTEMS: dict[str, Callable[[list[bytes], list[bytes]], Cost]] = {
     "recon/1.0.0": partial(recon, RECON_1_0),
     "recon/1.1.0": partial(recon, RECON_1_1),
+    "negentropy": negentropy,
 }
 
 
