@@ -27,7 +27,6 @@ from recon_node.ipld import varint
 from recon_node.recon import KeyRange, KeyStore
 from recon_node.recon.protocols import RECON_1_0, RECON_1_1, Protocol
 
-
 _EPOCH = 1_600_000_000
 
 
