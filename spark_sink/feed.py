@@ -20,7 +20,7 @@ from spark_sink.schema import FEED
 
 PATIENCE: Final = 120.0
 _FIRST_DELAY: Final = 0.1
-_LONGEST_DELAY: Final = 5.0
+_LONGEST_DELAY: Final = 1.0
 _TIMEOUT: Final = httpx.Timeout(30.0, connect=5.0)
 _START_AGAIN: Final = "start again with empty tables and a new checkpoint"
 
@@ -174,9 +174,11 @@ class Feed:
     @cached_property
     def _client(self) -> httpx.Client:
         try:
-            return httpx.Client(base_url=self.url, timeout=_TIMEOUT)
-        except (httpx.InvalidURL, ValueError) as error:
+            if httpx.URL(self.url).scheme in ("http", "https"):
+                return httpx.Client(base_url=self.url, timeout=_TIMEOUT)
+        except httpx.InvalidURL as error:
             raise FeedRefusedError(f"{self.url!r} is not a URL: {error}") from None
+        raise FeedRefusedError(f"{self.url!r} is not a URL such as http://127.0.0.1:5101")
 
 
 class _Retry:

@@ -45,6 +45,7 @@ _TIPS_CONFIGURATION: Final = {"delta.deletedFileRetentionDuration": "interval 1 
 # A batch adds up to one file a partition: this many commits make a thousand, tidied in a second.
 _TIDY_EVERY: Final = 64
 _FILE_SIZE: Final = 32 * 1024 * 1024
+_PLAIN_TYPES: Final = {pa.binary_view(): pa.binary(), pa.string_view(): pa.string()}
 # Naming a few streams lets the reader skip row groups; naming thousands costs more than it saves.
 _FEW_STREAMS: Final = 100
 
@@ -191,8 +192,14 @@ def query(tables: dict[str, DeltaTable], sql: str) -> pa.Table:
 
 
 def _plain(field: pa.Field) -> pa.Field:
-    plain = {pa.binary_view(): pa.binary(), pa.string_view(): pa.string()}
-    return field.with_type(plain.get(field.type, field.type))
+    kind = field.type
+    if pa.types.is_map(kind):
+        kind = pa.map_(_plain(kind.key_field).type, _plain(kind.item_field))
+    elif pa.types.is_list(kind):
+        kind = pa.list_(_plain(kind.value_field))
+    else:
+        kind = _PLAIN_TYPES.get(kind, kind)
+    return field.with_type(kind)
 
 
 def _open(path: Path, schema: pa.Schema, epoch: str, configuration: dict[str, str]) -> DeltaTable:

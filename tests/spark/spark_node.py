@@ -1,14 +1,16 @@
-"""A node's store under its real HTTP API, without a network side: a process for the tests.
+"""Nodes for the tests: each a store under its real HTTP API, without a network side, in a process.
 
-    python spark_node.py DATA_DIR PORT
-
-Says "ready URL" when it answers. SIGTERM ends it; the data directory can be served again.
+Reads lines "DATA_DIR PORT" from stdin; for each forks a process that serves that node and says
+"ready PID URL". Forking, and not starting Python anew, saves three seconds of imports a node.
 """
 
+import os
 import signal
 import sys
 from pathlib import Path
+from typing import NoReturn
 
+import structlog
 import trio
 
 from recon_node.api import Services, create_app
@@ -17,17 +19,23 @@ from recon_node.ceramic import Network
 from recon_node.store import open_store
 
 
-async def main(data_dir: Path, port: int) -> None:
-    async with open_store(data_dir, Network.local(7)) as store, trio.open_nursery() as nursery:
+async def serve_node(data_dir: Path, port: int) -> None:
+    async with open_store(data_dir, Network.local(7)) as store:
         services = Services(store=store)
         listener = await open_listener("127.0.0.1", port)
-        nursery.start_soon(serve, create_app(services), listener, services.closing)
-        print("ready", listener.url, flush=True)
-        with trio.open_signal_receiver(signal.SIGTERM) as signals:
-            async for _ in signals:
-                services.closing.set()
-                break
+        print("ready", os.getpid(), listener.url, flush=True)
+        await serve(create_app(services), listener, services.closing)
+
+
+def drop(*_: object) -> NoReturn:
+    """The node's own log is of no interest here."""
+    raise structlog.DropEvent
 
 
 if __name__ == "__main__":
-    trio.run(main, Path(sys.argv[1]), int(sys.argv[2]))
+    structlog.configure(processors=[drop])
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # a killed node leaves no zombie
+    for line in sys.stdin:
+        data_dir, port = line.rsplit(maxsplit=1)
+        if os.fork() == 0:
+            trio.run(serve_node, Path(data_dir), int(port))

@@ -1,0 +1,124 @@
+"""What the pipeline's tests share: real nodes in processes of their own, and what they serve."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from functools import cache
+from pathlib import Path
+
+import httpx
+import pyarrow as pa
+
+from recon_node.ceramic import Event, parse_event
+from recon_node.ipld import multibase
+from spark_sink.schema import FEED
+
+# 930 events written with the Ceramic JavaScript SDK; prevs come before their successors.
+SAMPLE = Path(__file__).parent.parent / "data" / "sdk_sample.jsonl"
+NODES = Path(__file__).with_name("spark_node.py")
+PATIENCE = 60.0
+
+
+@cache
+def sample_events() -> list[Event]:
+    """All events of the sample, each after its prevs."""
+    with SAMPLE.open() as lines:
+        return [parse_event(multibase.decode(json.loads(line)["car"])) for line in lines]
+
+
+class NodeProcesses:
+    """The process that all nodes of a test run are forked from."""
+
+    def __init__(self) -> None:
+        self.process = subprocess.Popen(
+            [sys.executable, NODES], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+        self.pids: set[int] = set()
+
+    def start(self, data_dir: Path, port: int) -> tuple[int, str]:
+        """Serve a data directory; returns the process id and the URL."""
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
+        self.process.stdin.write(f"{data_dir} {port}\n")
+        self.process.stdin.flush()
+        word, pid, url = self.process.stdout.readline().split()
+        assert word == "ready"
+        self.pids.add(int(pid))
+        return int(pid), url
+
+    def kill(self, pid: int) -> None:
+        """End a node without notice."""
+        os.kill(pid, signal.SIGKILL)
+        self.pids.discard(pid)
+        wait_until(lambda: not Path(f"/proc/{pid}").exists(), f"process {pid} is gone")
+
+    def close(self) -> None:
+        for pid in list(self.pids):
+            self.kill(pid)
+        self.process.communicate()
+
+
+class Node:
+    """A node's API over a data directory; can be killed and started again at the same address."""
+
+    def __init__(self, processes: NodeProcesses, data_dir: Path) -> None:
+        self.processes = processes
+        self.data_dir = data_dir
+        self.port = 0
+        self.start()
+
+    def start(self) -> None:
+        self.pid, self.url = self.processes.start(self.data_dir, self.port)
+        self.port = httpx.URL(self.url).port or 0
+
+    def kill(self) -> None:
+        self.processes.kill(self.pid)
+
+    def add(self, events: list[Event]) -> None:
+        """Write events through the node's API."""
+        with httpx.Client(base_url=self.url, timeout=30) as client:
+            for event in events:
+                body = {"data": multibase.encode(event.car)}
+                assert client.post("/ceramic/events", json=body).status_code == 204
+
+    @property
+    def epoch(self) -> str:
+        return str(httpx.get(f"{self.url}/ceramic/feed/head").json()["epoch"])
+
+
+def feed_rows(events: list[Event]) -> pa.Table:
+    """These events as a feed's rows at positions 1, 2, ...: what a node that has them serves."""
+    rows = [
+        {
+            "position": position,
+            "event_id": b"\xce\x01\x05" + event.cid,
+            "event_cid": bytes(event.cid),
+            "stream_cid": bytes(event.init),
+            "event_type": event.kind.value,
+            "car": event.car,
+        }
+        for position, event in enumerate(events, 1)
+    ]
+    return pa.Table.from_pylist(rows, schema=FEED)
+
+
+def wait_until(condition: Callable[[], bool], what: str, patience: float = PATIENCE) -> None:
+    """Wait for a condition; fail when it does not come true in time."""
+    deadline = time.monotonic() + patience
+    while not condition():
+        assert time.monotonic() < deadline, f"waited {patience} s in vain until {what}"
+        time.sleep(0.01)
+
+
+def processes_under(pid: int) -> set[int]:
+    """A process's descendants."""
+    children: set[int] = set()
+    with suppress(OSError):
+        for task in Path(f"/proc/{pid}/task").iterdir():
+            children |= set(map(int, (task / "children").read_text().split()))
+    return children.union(*(processes_under(child) for child in children))

@@ -1,0 +1,204 @@
+"""Reading a real node's feed: whole and in order, whatever happens to node and connection."""
+
+import pickle
+import socket
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from spark_helpers import Node, feed_rows
+
+from recon_node.ceramic import Event
+from spark_sink.errors import FeedChangedError, FeedRefusedError, FeedUnreachableError
+from spark_sink.feed import Feed, Head
+from spark_sink.schema import FEED
+
+COLUMNS = [name for name in FEED.names if name != "event_id"]
+
+
+def rows_of(batches: Iterator[pa.RecordBatch] | list[pa.RecordBatch]) -> pa.Table:
+    return pa.Table.from_batches(list(batches), schema=FEED)
+
+
+def test_a_range_is_the_events_at_its_positions(full_node: Node, sample: list[Event]) -> None:
+    feed = Feed(full_node.url)
+    head = feed.head()
+    assert (head.low, head.head) == (0, len(sample))
+    expected = feed_rows(sample)
+    for after, upto in [(0, 930), (0, 1), (17, 18), (400, 777), (929, 930)]:
+        got = rows_of(feed.read(after, upto, head.epoch))
+        assert got.select(COLUMNS) == expected.slice(after, upto - after).select(COLUMNS)
+    assert rows_of(feed.read(5, 5, head.epoch)).num_rows == 0
+
+
+def test_a_feed_can_be_pickled_while_it_is_open(full_node: Node) -> None:
+    feed = Feed(full_node.url, patience=7)
+    before = feed.head()
+    copy = pickle.loads(pickle.dumps(feed))
+    assert (copy.head(), copy.patience) == (before, 7)
+
+
+def test_a_node_that_is_killed_and_comes_back_is_read_to_the_end(
+    node: Node, sample: list[Event]
+) -> None:
+    node.add(sample[:200])
+    feed = Feed(node.url)
+    batches = feed.read(0, 200, feed.head().epoch)
+    first = next(batches)
+    node.kill()
+    comeback = threading.Timer(0.5, node.start)
+    comeback.start()
+    rest = list(batches)
+    comeback.join()
+    assert first.num_rows < 200
+    assert rows_of([first, *rest]).select(COLUMNS) == feed_rows(sample[:200]).select(COLUMNS)
+
+
+@contextmanager
+def cut_after(url: str, sizes: Iterator[int]) -> Iterator[str]:
+    """A TCP relay to a node that cuts each connection after so many bytes of the answer."""
+    target = ("127.0.0.1", int(url.rpartition(":")[2]))
+    listener = socket.create_server(("127.0.0.1", 0))
+    open_sockets = [listener]
+
+    def relay() -> None:
+        with suppress(OSError):
+            while True:
+                client, _ = listener.accept()
+                left = next(sizes)
+                with client, socket.create_connection(target) as server:
+                    open_sockets.append(server)
+                    server.sendall(client.recv(65536))
+                    while left > 0 and (data := server.recv(min(left, 65536))):
+                        client.sendall(data)
+                        left -= len(data)
+
+    thread = threading.Thread(target=relay)
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{listener.getsockname()[1]}"
+    finally:
+        for open_socket in open_sockets:
+            with suppress(OSError):
+                open_socket.shutdown(socket.SHUT_RDWR)
+        listener.close()
+        thread.join()
+
+
+def test_connections_cut_anywhere_neither_lose_nor_repeat_a_row(
+    full_node: Node, sample: list[Event]
+) -> None:
+    epoch = Feed(full_node.url).head().epoch
+    sizes = iter([0, 1, 90, 300, 1_500, 20_000, 20_001, 33_333, 70_000, *[10**9] * 9])
+    with cut_after(full_node.url, sizes) as url:
+        got = rows_of(Feed(url).read(0, 930, epoch))
+    assert got.select(COLUMNS) == feed_rows(sample).select(COLUMNS)
+    assert next(sizes) == 10**9, "every cut was met"
+
+
+def test_a_node_that_stays_away_is_given_up_in_time() -> None:
+    feed = Feed("http://127.0.0.1:1", patience=0.25)
+    with pytest.raises(FeedUnreachableError, match=r"http://127.0.0.1:1 cannot be reached"):
+        feed.head()
+    with pytest.raises(FeedUnreachableError, match="is it running"):
+        next(feed.read(0, 1, "any"))
+
+
+def test_another_log_is_refused(full_node: Node) -> None:
+    feed = Feed(full_node.url)
+    with pytest.raises(FeedChangedError, match=r"set up anew.*--url.*new checkpoint"):
+        next(feed.read(0, 1, "5ca1ab1e-0000-0000-0000-000000000000"))
+
+
+@pytest.mark.parametrize(
+    ("position", "epoch", "message"),
+    [
+        (50, "B", "has log A, not log B"),
+        (9, "A", "has dropped the events up to position 10"),
+        (101, "A", "ends at position 100, but events up to 101 were read"),
+    ],
+)
+def test_a_feed_that_does_not_continue_what_was_read_is_refused(
+    position: int, epoch: str, message: str
+) -> None:
+    with pytest.raises(FeedChangedError, match=message):
+        Feed("http://node").check(position, epoch, Head("A", 10, 100))
+
+
+def test_a_feed_that_continues_what_was_read_is_fine() -> None:
+    for position in (10, 55, 100):
+        Feed("http://node").check(position, "A", Head("A", 10, 100))
+
+
+def test_what_is_no_node_is_refused_at_once(full_node: Node) -> None:
+    with pytest.raises(FeedRefusedError, match="answered 404"):
+        Feed(f"{full_node.url}/elsewhere").head()
+    for url in ("127.0.0.1:5101", "localhost", "ftp://node", "http://node:port"):
+        with pytest.raises(FeedRefusedError, match="is not a URL"):
+            Feed(url).head()
+
+
+@contextmanager
+def answering(body: bytes) -> Iterator[str]:
+    """A server that gives this answer to everything."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(200)
+            self.send_header("content-length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    with HTTPServer(("127.0.0.1", 0), Handler) as server:
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+        thread.start()
+        yield f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
+        thread.join()
+
+
+def arrow(table: pa.Table) -> bytes:
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, table.schema) as writer:
+        writer.write_table(table)
+    return bytes(sink.getvalue())
+
+
+def test_rows_that_were_not_asked_for_are_refused(sample: list[Event]) -> None:
+    rows = feed_rows(sample[:9])
+    shuffled = rows.take([1, 0, 2])
+    for served in (rows.slice(1), shuffled, rows):  # a gap, disorder, more than asked for
+        with (
+            answering(arrow(served)) as url,
+            pytest.raises(FeedRefusedError, match="1 to 3 were asked for"),
+        ):
+            next(Feed(url).read(0, 3, "any"))
+
+
+def test_other_columns_are_refused(sample: list[Event]) -> None:
+    with (
+        answering(arrow(feed_rows(sample[:3]).drop_columns("car"))) as url,
+        pytest.raises(FeedRefusedError, match="use a node and a pipeline of the same version"),
+    ):
+        next(Feed(url).read(0, 3, "any"))
+    with answering(b'{"epoch": "A"}') as url, pytest.raises(FeedRefusedError, match="no feed of"):
+        Feed(url).head()
+
+
+def test_an_epoch_ends_with_its_log(node: Node, sample: list[Event], tmp_path: Path) -> None:
+    """The same address, another data directory: the reader notices by itself."""
+    node.add(sample[:20])
+    epoch = Feed(node.url).head().epoch
+    node.kill()
+    node.data_dir = tmp_path / "anew"
+    node.start()
+    node.add(sample[:20])
+    with pytest.raises(FeedChangedError, match="another log"):
+        list(Feed(node.url).read(0, 20, epoch))

@@ -1,0 +1,159 @@
+"""The reader classes of the source "recon", against a real node and without a Java machine."""
+
+import pickle
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadMaxRows,
+    SupportsTriggerAvailableNow,
+)
+from spark_helpers import Node, feed_rows
+
+from recon_node.ceramic import Event
+from spark_sink.errors import FeedChangedError, FeedUnreachableError, SinkError
+from spark_sink.schema import FEED
+from spark_sink.source import ReconDataSource, ReconStreamReader, SourceOptions
+
+COLUMNS = [name for name in FEED.names if name != "event_id"]
+
+
+def stream_reader(url: str, **options: str) -> ReconStreamReader:
+    source = ReconDataSource({"url": url, **options})
+    return source.streamReader(source.schema())
+
+
+def read_between(reader: ReconStreamReader, start: dict[str, Any], end: dict[str, Any]) -> pa.Table:
+    """What Spark's workers do: each gets the reader and one partition, pickled."""
+    batches: list[pa.RecordBatch] = []
+    for partition in reader.partitions(start, end):
+        worker, its_part = pickle.loads(pickle.dumps((reader, partition)))
+        batches += worker.read(its_part)
+    return pa.Table.from_batches(batches, schema=FEED)
+
+
+def test_batches_of_any_limit_add_up_to_the_feed(full_node: Node, sample: list[Event]) -> None:
+    reader = stream_reader(full_node.url, maxRowsPerBatch="300", partitions="3")
+    assert isinstance(reader, SupportsTriggerAvailableNow)
+    limit = reader.getDefaultReadLimit()
+    assert limit == ReadMaxRows(300)
+    start = reader.initialOffset()
+    assert start["position"] == 0
+    ends, tables = [], []
+    while (end := reader.latestOffset(start, limit)) != start:
+        tables.append(read_between(reader, start, end))
+        start = end
+        ends.append(end["position"])
+    assert ends == [300, 600, 900, 930]
+    assert pa.concat_tables(tables).select(COLUMNS) == feed_rows(sample).select(COLUMNS)
+    assert reader.reportLatestOffset() == end
+    reader.stop()
+
+
+def test_a_read_of_all_is_one_batch_whatever_the_option_says(full_node: Node) -> None:
+    reader = stream_reader(full_node.url, maxRowsPerBatch="10")
+    assert reader.latestOffset(reader.initialOffset(), ReadAllAvailable())["position"] == 930
+
+
+@pytest.mark.parametrize(
+    ("option", "position"), [("earliest", 0), ("latest", 930), ("0", 0), ("77", 77), ("930", 930)]
+)
+def test_the_starting_offset(full_node: Node, option: str, position: int) -> None:
+    reader = stream_reader(full_node.url, startingOffset=option)
+    assert reader.initialOffset()["position"] == position
+
+
+def test_available_now_ends_at_the_head_of_its_start(node: Node, sample: list[Event]) -> None:
+    node.add(sample[:30])
+    reader = stream_reader(node.url)
+    start = reader.initialOffset()
+    reader.prepareForTriggerAvailableNow()
+    node.add(sample[30:40])
+    end = reader.latestOffset(start, ReadMaxRows(20))
+    assert end["position"] == 20
+    end = reader.latestOffset(end, ReadMaxRows(20))
+    assert end["position"] == 30
+    assert reader.latestOffset(end, ReadMaxRows(20)) == end
+    assert stream_reader(node.url).latestOffset(end, ReadMaxRows(20))["position"] == 40
+
+
+def test_without_a_node_a_stream_waits(node: Node) -> None:
+    reader = stream_reader(node.url, patience="0")
+    start = reader.initialOffset()
+    node.kill()
+    assert reader.latestOffset(start, ReadMaxRows(5)) == start
+    assert reader.reportLatestOffset() is None
+    with pytest.raises(FeedUnreachableError, match="cannot be reached"):
+        reader.prepareForTriggerAvailableNow()  # it could not know where to end
+    node.start()
+    assert reader.latestOffset(start, ReadMaxRows(5)) == start
+
+
+def test_a_changed_epoch_is_loud(full_node: Node) -> None:
+    reader = stream_reader(full_node.url)
+    before = {"epoch": "gone", "position": 5}
+    with pytest.raises(FeedChangedError, match="not log gone"):
+        reader.latestOffset(before, ReadMaxRows(5))
+    (partition,) = reader.partitions(before, {"epoch": "gone", "position": 9})
+    with pytest.raises(FeedChangedError, match="another log"):
+        list(reader.read(partition))
+    ahead = {**reader.initialOffset(), "position": 931}
+    with pytest.raises(FeedChangedError, match="ends at position 930, but events up to 931"):
+        reader.latestOffset(ahead, ReadMaxRows(5))
+    with pytest.raises(FeedChangedError, match="ends at position 930"):
+        stream_reader(full_node.url, startingOffset="5000").initialOffset()
+
+
+def test_the_batch_reader_reads_up_to_the_head(full_node: Node, sample: list[Event]) -> None:
+    source = ReconDataSource(
+        {"url": full_node.url, "startingOffset": "100", "PARTITIONS": "4", "patience": "3"}
+    )
+    reader = source.reader(source.schema())
+    partitions = reader.partitions()
+    batches = [batch for partition in partitions for batch in reader.read(partition)]
+    got = pa.Table.from_batches(batches, schema=FEED)
+    assert got.select(COLUMNS) == feed_rows(sample).slice(100).select(COLUMNS)
+
+
+def test_the_spark_schema_is_the_arrow_schema() -> None:
+    assert [(f.name, f.dataType.simpleString(), f.nullable) for f in ReconDataSource({}).schema()] \
+        == [
+            ("position", "bigint", False),
+            ("event_id", "binary", False),
+            ("event_cid", "binary", False),
+            ("stream_cid", "binary", False),
+            ("event_type", "string", False),
+            ("car", "binary", False),
+        ]  # fmt: skip
+
+
+@given(st.integers(0, 10**6), st.integers(0, 10**5), st.integers(1, 20))
+def test_ranges_cut_a_batch_without_gap_or_overlap(after: int, rows: int, partitions: int) -> None:
+    options = SourceOptions.parse({"url": "http://node", "partitions": str(partitions)})
+    ranges = options.ranges(after, after + rows, "epoch")
+    assert len(ranges) <= partitions
+    assert all(r.after < r.upto for r in ranges)
+    assert [r.after for r in ranges] == [after, *[r.upto for r in ranges][:-1]][: len(ranges)]
+    assert [r.upto for r in ranges][-1:] == ([after + rows] if rows else [])
+    sizes = [r.upto - r.after for r in ranges]
+    assert not sizes or max(sizes) - min(sizes) <= 1
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({}, "needs the option url"),
+        ({"url": "localhost:5101"}, "it is 'localhost:5101'"),
+        ({"url": "http://n", "startingOffset": "soon"}, "startingOffset must be a number, not 'so"),
+        ({"url": "http://n", "startingOffset": "-1"}, "startingOffset must be at least 0"),
+        ({"url": "http://n", "maxRowsPerBatch": "0"}, "maxRowsPerBatch must be at least 1, not 0"),
+        ({"url": "http://n", "partitions": "many"}, "partitions must be a number"),
+    ],
+)
+def test_wrong_options_are_told(options: dict[str, str], message: str) -> None:
+    with pytest.raises(SinkError, match=message):
+        SourceOptions.parse(options)
