@@ -48,15 +48,16 @@ def recon(protocol: Protocol, ours: list[bytes], theirs: list[bytes]) -> Cost:
     answering = protocol.session.responder(b, [key_range])
     transferred = 0
     turn = [(answering, b), (asking, a)]
-    message = asking.start()
-    while message is not None:
-        frame = protocol.encode(message)
-        transferred += len(varint.encode(len(frame))) + len(frame)
+    messages = [asking.start()]
+    while messages:
         session, store = turn[0]
-        for key in session.receive(protocol.decode(frame)):
-            store.add(key)
-        message = session.respond()
         turn.reverse()
+        for message in messages:
+            frame = protocol.encode(message)
+            transferred += len(varint.encode(len(frame))) + len(frame)
+            for key in session.receive(protocol.decode(frame)):
+                store.add(key)
+        messages = session.respond()
     spent = time.process_time() - started
     assert a.summarize() == b.summarize()
     assert len(a) == len(set(ours) | set(theirs))

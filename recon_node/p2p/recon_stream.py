@@ -53,9 +53,9 @@ async def respond(
             return
         if new_keys:
             session.give_up(await obtain([EventId(key) for key in new_keys]))
-        reply = session.respond()
-        if reply is not None:
-            await _send(frames, reply, settings)
+        if session.turn_complete:
+            for reply in session.respond():
+                await _send(frames, reply, settings)
 
 
 async def _receive(frames: FrameStream, settings: P2PSettings) -> Message:

@@ -29,6 +29,8 @@ from recon_node.recon.key_store import Summary
 FINGERPRINT_SIZE = 16
 END = b""
 """Upper bound of a gap that reaches to the end of the session's range."""
+MAX_TURN = 16
+"""Messages of one turn at most."""
 MAX_BOUND = 256
 """Bytes of a bound at most; an EventID has about 62."""
 
@@ -57,6 +59,8 @@ class Flag(IntFlag):
     """The session is done; nothing follows."""
     REFUSED = 8
     """The sender has no interest in the range asked for; nothing follows."""
+    GOES_ON = 16
+    """The turn goes on in another message, with gaps above those of this one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +82,8 @@ class Message:
     closing: bytes | None = None
     verdict: Flag | None = None
     """AGREED or REFUSED, and nothing else in the message; or None."""
+    goes_on: bool = False
+    """Whether the turn goes on in another message. The first gap of that one starts here."""
 
 
 def fingerprint(summary: Summary) -> bytes:
@@ -100,6 +106,8 @@ def encode_message(message: Message) -> bytes:
         parts.append(message.closing)
     if message.verdict is not None:
         flags |= message.verdict
+    if message.goes_on:
+        flags |= Flag.GOES_ON
     for gap in message.gaps:
         parts += [bytes((gap.say,)), _front_code(before, gap.upper)]
         before = gap.upper
@@ -145,7 +153,10 @@ class _Reader:
         gaps = tuple(self._gaps(before))
         if verdict and gaps:
             raise self._error("nothing follows a verdict")
-        return Message(key_range, gaps, closing, Flag(verdict) if verdict else None)
+        goes_on = bool(flags & Flag.GOES_ON)
+        if goes_on and (closing is not None or not gaps or gaps[-1].upper == END):
+            raise self._error("a turn goes on after its end")
+        return Message(key_range, gaps, closing, Flag(verdict) if verdict else None, goes_on)
 
     def _gaps(self, before: bytes) -> Iterator[Gap]:
         while self._at < len(self._data):

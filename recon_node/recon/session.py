@@ -13,7 +13,10 @@ A key that a peer lists is not ours until its event is here and valid. So a turn
     new_keys = session.receive(message)    # the keys of the message that we do not hold
     ...                                    # the driver gets their events and stores the keys
     session.give_up(keys)                  # those that could not be had, or were refused
-    reply = session.respond()              # the answer, now that the store holds them
+    messages = session.respond()           # the answer, now that the store holds them
+
+A turn may be too long for one message: then the peer says that it goes on, ``respond`` is not due
+before the last one (``turn_complete``), and the answer may be several messages as well.
 
 Keys given up are left out of the store, but counted with our own in every hash of this session:
 else the two sides would differ on them for ever and could not reconcile what is beside them. The
@@ -36,7 +39,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from enum import Enum, auto
-from typing import Generic, Self, TypeVar
+from typing import ClassVar, Generic, Self, TypeVar
 
 from recon_node.recon.errors import LocalProtocolError, RemoteProtocolError
 from recon_node.recon.key_range import KeyRange, merge_ranges
@@ -67,6 +70,9 @@ class Session(ABC, Generic[M]):
         initiates: whether this side speaks first.
     """
 
+    max_turn: ClassVar[int] = 1
+    """Messages of one turn at most: what the protocol version allows."""
+
     def __init__(
         self,
         store: KeyStore,
@@ -82,7 +88,7 @@ class Session(ABC, Generic[M]):
         self._settings = settings
         self._initiates = initiates
         self._state = _State.START if initiates else _State.LISTENING
-        self._message: M | None = None
+        self._turn: list[M] = []
         self._idle_rounds = 0
         self._listed = 0
         self.key_range: KeyRange | None = self._interests[0] if initiates else None
@@ -92,7 +98,9 @@ class Session(ABC, Generic[M]):
         self.remaining: KeyRange | None = None
         """Initiator: what lies above the responder's first overlap, for a session of its own."""
         self.rounds = 0
-        """Messages received from the peer."""
+        """Turns that the peer has taken."""
+        self.turn_complete = False
+        """Whether the peer has said all of its turn, so that an answer is due."""
 
     @classmethod
     def initiator(
@@ -134,11 +142,18 @@ class Session(ABC, Generic[M]):
         progress.
         """
         self._expect(_State.LISTENING, "receive")
-        self.rounds += 1
-        self._state = _State.RESPONDING
+        if not self._turn:
+            self.rounds += 1
+            self._idle_rounds += 1
+        self.turn_complete = not self._goes_on(message)
+        if self.turn_complete:
+            self._state = _State.RESPONDING
+        elif len(self._turn) + 1 >= self.max_turn:
+            raise RemoteProtocolError(f"a turn of more than {self.max_turn} messages")
         new = [key for key in self._take(message) if not self._view.holds(key)]
-        self._message = message
-        self._idle_rounds = 0 if new else self._idle_rounds + 1
+        self._turn.append(message)
+        if new:
+            self._idle_rounds = 0
         if self._idle_rounds > self._settings.max_idle_rounds:
             raise RemoteProtocolError(f"peer made no progress in {self._idle_rounds} rounds")
         return new
@@ -148,7 +163,6 @@ class Session(ABC, Generic[M]):
 
         Raises RemoteProtocolError when the peer has listed too many of them.
         """
-        self._expect(_State.RESPONDING, "give_up")
         for key in keys:
             self._view.give_up(key)
         if self.given_up > self._settings.max_given_up:
@@ -156,18 +170,17 @@ class Session(ABC, Generic[M]):
                 f"peer listed {self.given_up} keys for which it delivered no valid event"
             )
 
-    def respond(self) -> M | None:
-        """Return the answer to the message received; None when there is nothing left to say."""
+    def respond(self) -> list[M]:
+        """Return the answer to the peer's turn; empty when there is nothing left to say."""
         if self.done:
-            return None
+            return []
         self._expect(_State.RESPONDING, "respond")
-        assert self._message is not None
-        message, self._message = self._message, None
+        turn, self._turn = self._turn, []
         self._state = _State.LISTENING
         if self.key_range is None:
             self._finish()
-            return self._refuse(message)
-        return self._answer(message)
+            return [self._refuse(turn[0])]
+        return self._answer(turn)
 
     @abstractmethod
     def _open(self) -> M:
@@ -182,8 +195,12 @@ class Session(ABC, Generic[M]):
         """Return the answer to a range that does not interest this side."""
 
     @abstractmethod
-    def _answer(self, message: M) -> M:
-        """Return the answer to every gap of a message; finish where that is the last word."""
+    def _answer(self, turn: list[M]) -> list[M]:
+        """Return the answer to every gap of a turn; finish where that is the last word."""
+
+    def _goes_on(self, message: M) -> bool:
+        """Tell whether the peer's turn goes on after this message."""
+        return False
 
     def _finish(self) -> None:
         self._state = _State.DONE

@@ -59,13 +59,14 @@ class Session10(Session[Message]):
         lower = message.key_range.lower
         return Message((lower, lower), (ZERO,))
 
-    def _answer(self, message: Message) -> Message:
+    def _answer(self, turn: list[Message]) -> list[Message]:
+        (message,) = turn
         if self._was_trimmed(message):
-            return self._send(self._whole())
+            return [self._send(self._whole())]
         reply = self._answer_gaps(message)
         if reply == message and reply.is_single:
             self._finish()
-        return self._send(reply)
+        return [self._send(reply)]
 
     def _send(self, message: Message) -> Message:
         self._agreement = message if message.is_single else None

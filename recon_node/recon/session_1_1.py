@@ -33,6 +33,7 @@ from recon_node.recon.key_range import KeyRange, separator
 from recon_node.recon.messages_1_1 import (
     END,
     FINGERPRINT_SIZE,
+    MAX_TURN,
     Flag,
     Gap,
     Message,
@@ -51,6 +52,7 @@ _FINE = 2
 class Session11(Session[Message]):
     """One side of a session on `/ceramic/recon/1.1.0`."""
 
+    max_turn = MAX_TURN
     _closings = 0
     """Closings that were wrong so far."""
 
@@ -68,7 +70,7 @@ class Session11(Session[Message]):
         if message.verdict is not None:
             raise RemoteProtocolError(f"peer said {message.verdict.name} to nothing")
         if message.key_range is not None:
-            if self.rounds > 1:
+            if self.rounds > 1 or self._turn:
                 raise RemoteProtocolError("peer changed the range in the middle of the session")
             self._settle_range(message.key_range)
         elif self.asked is None:
@@ -79,9 +81,11 @@ class Session11(Session[Message]):
         key_range = self.key_range
         if key_range is None:
             return
+        reached = self._turn[-1].gaps[-1].upper if self._turn else key_range.lower
         for gap in message.gaps:
-            if not (gap.upper == END or key_range.lower < gap.upper < key_range.upper):
+            if gap.upper != END and not reached < gap.upper < key_range.upper:
                 raise RemoteProtocolError(f"gap ends outside the range: {gap.upper.hex()}")
+            reached = gap.upper
             for key in gap.keys:
                 if not key_range.covers(key):
                     raise RemoteProtocolError(f"key outside the range: {key.hex()}")
@@ -90,35 +94,29 @@ class Session11(Session[Message]):
     def _refuse(self, message: Message) -> Message:
         return Message(verdict=Flag.REFUSED)
 
-    def _answer(self, message: Message) -> Message:
+    def _goes_on(self, message: Message) -> bool:
+        return message.goes_on
+
+    def _answer(self, turn: list[Message]) -> list[Message]:
         assert self.key_range is not None
-        if message.key_range is not None and message.key_range != self.key_range:
-            return self._open()  # trimmed
-        if message.closing is not None:
-            return self._answer_closing(message.closing)
+        asked, closing = turn[0].key_range, turn[-1].closing
+        if asked is not None and asked != self.key_range:
+            return [self._open()]  # trimmed
+        gaps = [gap for message in turn for gap in message.gaps]
+        if closing is not None:
+            if self._closings > _MAX_CLOSINGS or closing == self._view.fingerprint(self.key_range):
+                self._finish()
+                return [Message(verdict=Flag.AGREED)]
+            self._closings += 1
+            gaps = [Gap(END, Say.FINGERPRINT, closing)]
         draft = _Draft(self._view, self.key_range, self._settings)
-        fan_out = self._fan_out(len(message.gaps))
-        for gap in message.gaps:
+        fan_out = self._fan_out(len(gaps))
+        for gap in gaps:
             if draft.is_full:
-                draft.ask_for_rest()
+                draft.ask(END)
                 break
             self._answer_gap(draft, gap, fan_out)
-        return self._send(draft)
-
-    def _answer_closing(self, closing: bytes) -> Message:
-        assert self.key_range is not None
-        if self._closings > _MAX_CLOSINGS or closing == self._view.fingerprint(self.key_range):
-            self._finish()
-            return Message(verdict=Flag.AGREED)
-        self._closings += 1
-        draft = _Draft(self._view, self.key_range, self._settings)
-        self._answer_gap(draft, Gap(END, Say.FINGERPRINT, closing), self._fan_out(1))
-        return self._send(draft)
-
-    def _send(self, draft: _Draft) -> Message:
-        assert self.key_range is not None
-        closing = None if draft.asks else self._view.fingerprint(self.key_range)
-        return Message(gaps=tuple(draft.gaps), closing=closing)
+        return draft.messages()
 
     def _fan_out(self, gaps: int) -> int:
         return self._settings.fan_out * (_FINE if gaps <= _FEW_GAPS else 1)
@@ -165,24 +163,26 @@ class Session11(Session[Message]):
 
 
 class _Draft:
-    """A message being written from the range's lower bound up; agreed gaps are held back."""
+    """A turn being written from the range's lower bound up; agreed gaps are held back."""
 
     def __init__(self, view: View, key_range: KeyRange, settings: SessionSettings) -> None:
         self._view = view
-        self._end = key_range.upper
+        self._range = key_range
         self._at = key_range.lower
-        self._agreed_from: bytes | None = None
-        # In reserve: one more split, and the fingerprint of the rest.
+        self._has_agreed = False
+        # In reserve: one more split or list, and the fingerprint of the rest.
         reserve = (_FINE * settings.fan_out + settings.list_threshold + 2) * _KEY_ESTIMATE
-        self._budget = settings.message_bytes - reserve
-        self.gaps: list[Gap] = []
-        self.asks = False
-        """Whether any gap needs an answer."""
+        self._message_budget = settings.message_bytes - reserve
+        self._budget = self._message_budget
+        self._messages_left = min(settings.turn_messages, MAX_TURN) - 1
+        self._gaps: list[Gap] = []
+        self._finished: list[Message] = []
+        self._asks = False
 
     @property
     def is_full(self) -> bool:
         """Whether another split may not fit. Never before something was said."""
-        return self._budget <= 0 and bool(self.gaps)
+        return self._budget <= 0 and bool(self._gaps) and not self._messages_left
 
     def room(self) -> int:
         """Return how many more keys can be listed, at least one."""
@@ -190,37 +190,44 @@ class _Draft:
 
     def gap_to(self, upper: bytes) -> KeyRange:
         """Return the keys from here up to a bound."""
-        return KeyRange(self._at, self._end if upper == END else upper)
+        return KeyRange(self._at, self._range.upper if upper == END else upper)
 
     def agree(self, upper: bytes) -> None:
         """Pass over a gap. It is written only if another one follows."""
-        if self._agreed_from is None:
-            self._agreed_from = self._at
-        self._at = self._end if upper == END else upper
+        self._has_agreed = True
+        self._at = self._range.upper if upper == END else upper
 
     def ask(self, upper: bytes) -> None:
         """Write the fingerprint of our keys up to a bound."""
-        fingerprint = self._view.fingerprint(self.gap_to(upper))
-        self.add(Gap(upper, Say.FINGERPRINT, fingerprint))
-
-    def ask_for_rest(self) -> None:
-        """Cover all that is left with one fingerprint."""
-        self.ask(END)
+        self.add(Gap(upper, Say.FINGERPRINT, self._view.fingerprint(self.gap_to(upper))))
 
     def add(self, gap: Gap) -> None:
         """Write a gap that starts where the last one ended."""
-        if self._agreed_from is not None:
+        if self._budget <= 0 and self._gaps and self._messages_left:
+            self._break_off()
+        if self._has_agreed:
             self._write(Gap(self._at, Say.AGREED))
-            self._agreed_from = None
+            self._has_agreed = False
         self._write(gap)
-        self._at = self._end if gap.upper == END else gap.upper
-        self.asks = self.asks or gap.say in (Say.FINGERPRINT, Say.KEYS)
+
+    def messages(self) -> list[Message]:
+        """Finish the turn; close the session's range where nothing was asked."""
+        closing = None if self._asks else self._view.fingerprint(self._range)
+        return [*self._finished, Message(gaps=tuple(self._gaps), closing=closing)]
+
+    def _break_off(self) -> None:
+        self._finished.append(Message(gaps=tuple(self._gaps), goes_on=True))
+        self._gaps = []
+        self._messages_left -= 1
+        self._budget = self._message_budget
 
     def _write(self, gap: Gap) -> None:
-        self.gaps.append(gap)
+        self._gaps.append(gap)
+        self._at = self._range.upper if gap.upper == END else gap.upper
+        self._asks = self._asks or gap.say in (Say.FINGERPRINT, Say.KEYS)
         size = 3 + len(gap.upper) + (FINGERPRINT_SIZE if gap.say is Say.FINGERPRINT else 0)
-        self._budget -= size + _KEY_ESTIMATE * len(gap.keys)
+        self._budget -= size + sum(len(key) + 2 for key in gap.keys)
 
 
 _KEY_ESTIMATE = 96
-"""Bytes that a key or a bound takes at most, as good as always: a bound of the budget's error."""
+"""Bytes that a key or a bound takes in a message, generously."""

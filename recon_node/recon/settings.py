@@ -17,6 +17,8 @@ class SessionSettings:
     """Keys listed for one gap in one message at most."""
     message_bytes: int = 1 << 20
     """Size of a message at most: what does not fit is covered by one hash, for a later round."""
+    turn_messages: int = 16
+    """Messages of one turn of ours at most, as far as the protocol version allows (1.1.0: 16)."""
     max_idle_rounds: int = 64
     """Rounds in a row in which no key is told or learned, after which the peer is cut off."""
     max_given_up: int = 1000
@@ -25,6 +27,8 @@ class SessionSettings:
     def __post_init__(self) -> None:
         if self.fan_out < 2:
             raise ValueError(f"fan_out must be at least 2, not {self.fan_out}")
+        if self.turn_messages < 1:
+            raise ValueError(f"turn_messages must be at least 1, not {self.turn_messages}")
         if self.page_keys < 1 or self.list_threshold < 0:
             raise ValueError("page_keys must be at least 1, and list_threshold not negative")
 

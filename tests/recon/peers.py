@@ -65,14 +65,15 @@ class Peer:
     def answers(self) -> Session[Any]:
         return self.session.responder(self.store, self.interests, self.settings)
 
-    def turn(self, session: Session[Any], message: Any) -> Any:
+    def take(self, session: Session[Any], message: Any) -> list[Any]:
+        """Take a message; return the answer, where one is due."""
         new = session.receive(message)
         lost = [key for key in new if key in self.unobtainable]
         for key in new:
             if key not in self.unobtainable:
                 self.store.add(key)
-        session.give_up(lost) if lost else None
-        return session.respond()
+        session.give_up(lost)
+        return session.respond() if session.turn_complete else []
 
 
 def reconcile(
@@ -85,14 +86,17 @@ def reconcile(
     """Run a session to its end; ``between`` is called with the number of messages so far."""
     asking, answering = initiator.asks(key_range), responder.answers()
     sides = [(responder, answering), (initiator, asking)]
-    message = asking.start()
+    turn = [asking.start()]
     sent: list[Any] = []
-    while message is not None:
-        sent.append(message)
+    while turn:
+        sent += turn
         assert len(sent) <= max_messages, "the session does not end"
         between(len(sent))
-        peer, session = sides[(len(sent) - 1) % 2]
-        message = peer.turn(session, message)
+        peer, session = sides[0]
+        sides.reverse()
+        answers = [peer.take(session, message) for message in turn]
+        assert not any(answers[:-1]), "an answer before the end of the turn"
+        turn = answers[-1]
     return asking, answering, sent
 
 

@@ -22,6 +22,7 @@ SETTINGS = st.builds(
     list_threshold=st.integers(0, 20),
     page_keys=st.integers(1, 30),
     message_bytes=st.sampled_from([64, 3_000, 1 << 20]),
+    turn_messages=st.integers(1, 20),
     max_idle_rounds=st.just(500),
 )
 every_version = pytest.mark.parametrize("version", VERSIONS)
@@ -138,11 +139,12 @@ def test_only_what_interests_both_is_reconciled(
     while todo:
         asking = version.initiator(you.store, todo.pop(), settings)
         answering = version.responder(they.store, theirs)
-        message = asking.start()
-        while message is not None:
-            message = they.turn(answering, message)
-            if message is not None:
-                message = you.turn(asking, message)
+        turn = [asking.start()]
+        sides = [(they, answering), (you, asking)]
+        while turn:
+            peer, session = sides[0]
+            sides.reverse()
+            turn = [peer.take(session, message) for message in turn][-1]
         assert asking.done
         if asking.remaining is not None:
             todo.append(asking.remaining)
