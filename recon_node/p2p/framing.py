@@ -113,15 +113,20 @@ class FrameStream:
     async def receive(self, patience: float) -> bytes | None:
         """Return the next frame, or None at the end of the stream.
 
-        ``patience`` is the longest wait, in seconds, for any further byte. Raises FramingError,
-        PeerProtocolError when the peer is silent for too long, PeerGoneError when the stream ends
-        within a frame, and trio.BrokenResourceError when it is reset.
+        ``patience`` is the longest wait, in seconds, for a whole frame. Raises FramingError,
+        PeerProtocolError when the peer takes longer, PeerGoneError when the stream ends within a
+        frame, and trio.BrokenResourceError when it is reset.
         """
+        if (frame := self._decoder.next_frame()) is not None:
+            return frame
+        with trio.move_on_after(patience) as scope:
+            return await self._read_frame()
+        assert scope.cancelled_caught
+        raise PeerProtocolError(f"the peer sent no whole frame within {patience:g} s")
+
+    async def _read_frame(self) -> bytes | None:
         while (frame := self._decoder.next_frame()) is None:
-            with trio.move_on_after(patience) as scope:
-                data = await self._stream.receive_some(READ_SIZE)
-            if scope.cancelled_caught:
-                raise PeerProtocolError(f"the peer was silent for {patience:g} s")
+            data = await self._stream.receive_some(READ_SIZE)
             if not data:
                 self._decoder.end()
                 return None

@@ -8,6 +8,7 @@ id in base58.
 from __future__ import annotations
 
 import logging
+import os
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
@@ -83,7 +84,11 @@ async def open_host(settings: P2PSettings, identity: KeyPair) -> AsyncIterator[H
 
 def _reachable(candidates: Sequence[Multiaddr]) -> list[Multiaddr]:
     """Spell out "all addresses of this machine": nobody can dial 0.0.0.0."""
-    return [each for candidate in candidates for each in get_thin_waist_addresses(candidate)]
+    return [
+        each
+        for candidate in candidates
+        for each in get_thin_waist_addresses(candidate) or [candidate]
+    ]
 
 
 def build_host(settings: P2PSettings, identity: KeyPair) -> _IdentifyingHost:
@@ -290,10 +295,9 @@ def _parse_address(address: str) -> Multiaddr:
 
 
 def _quieten_library() -> None:
-    """Silence libp2p's log, unless a level is set: to it, any peer that leaves is an error."""
-    logger = logging.getLogger("libp2p")
-    if logger.level == logging.NOTSET:
-        logger.setLevel(logging.CRITICAL)
+    """Silence libp2p's log, unless it is asked for: to it, any peer that leaves is an error."""
+    if "LIBP2P_DEBUG" not in os.environ:
+        logging.getLogger("libp2p").setLevel(logging.CRITICAL)
 
 
 async def _listen(swarm: GuardedSwarm, addresses: Sequence[str]) -> None:

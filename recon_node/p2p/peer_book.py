@@ -8,6 +8,7 @@ Times to wait are measured on trio's clock, which does not jump; times shown are
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
@@ -44,6 +45,8 @@ class Peer:
     """Seconds since 1970."""
     event_bytes_served: int = 0
     """Bytes of events handed out to it since the node was started."""
+    asked_for_all_at: float = -math.inf
+    """On trio's clock: when we last asked it for all that interests us."""
     interests: list[tuple[float, KeyRange]] = field(default_factory=list)
     """Ranges that it asked for, and until when, on trio's clock, that counts."""
 

@@ -68,7 +68,7 @@ class P2PSettings:
     turn_timeout: float = 120.0
     """How long a peer may take for its turn in a session: it fetches events meanwhile."""
     idle_timeout: float = 30.0
-    """How long any other wait for a peer's next bytes may last."""
+    """How long a peer may take for anything else: to send a frame, to take what we send."""
     session_timeout: float = 3600.0
     max_frame: int = MIB
     """A frame on a stream at most; a longer one is refused unread. An event must fit into it."""

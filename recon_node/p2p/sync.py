@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import random
 import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import Final
 
 import structlog
@@ -32,6 +34,10 @@ log = structlog.get_logger(__name__)
 
 BOOTSTRAP_BACKOFF: Final = (1.0, 60.0)
 """First and longest wait between tries to reach a bootstrap peer, in seconds."""
+ASK_FOR_ALL_EVERY: Final = 60.0
+SLOT_TIME: Final = 30.0
+"""A sync that takes longer no longer keeps others from starting, in seconds."""
+MAX_SYNCS: Final = 64
 PEERS_TURN: Final = 10.0
 """How long our sync with a peer waits for one that the peer has started, in seconds."""
 
@@ -69,7 +75,7 @@ class Syncer:
         """Ask for a sync with a peer, soon."""
         if peer_id in self._running:
             self._again.add(peer_id)
-        elif self._nursery is not None:
+        elif self._nursery is not None and len(self._running) < MAX_SYNCS:
             self._running.add(peer_id)
             self._nursery.start_soon(self._sync_task, peer_id)
 
@@ -115,13 +121,30 @@ class Syncer:
                 self._again.discard(peer_id)
                 # What the peer has started does the same work: two at once would do it twice.
                 await self._sessions.wait_for_peers_sessions(peer_id, PEERS_TURN)
-                async with self._limiter:
+                async with self._slot():
                     went_well = await self._try_to_sync(peer_id)
                 if not went_well or peer_id not in self._again:
                     return
         finally:
             self._running.discard(peer_id)
             self._again.discard(peer_id)
+
+    @asynccontextmanager
+    async def _slot(self) -> AsyncIterator[None]:
+        """Be one of the few syncs that run at once; a slow one only counts for ``SLOT_TIME``."""
+        holder = object()
+        await self._limiter.acquire_on_behalf_of(holder)
+
+        async def give_back() -> None:
+            try:
+                await trio.sleep(SLOT_TIME)
+            finally:
+                self._limiter.release_on_behalf_of(holder)
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(give_back)
+            yield
+            nursery.cancel_scope.cancel()
 
     async def _try_to_sync(self, peer_id: str) -> bool:
         """Sync with a peer and keep the book; log what goes wrong. Tell whether it went well."""
@@ -146,10 +169,20 @@ class Syncer:
         return True
 
     def _common_ranges(self, peer_id: str) -> list[KeyRange]:
-        """Return what both sides are interested in, as far as that is known."""
+        """Return what both sides are interested in, as far as that is known.
+
+        From time to time it is all that interests us, whatever the peer has asked for: it shall
+        know our interests, and two sides that each ask only for what they heard the other ask for
+        would narrow each other down.
+        """
         ours = self._store.key_ranges()
         theirs = self._book.interests(peer_id)
-        return intersect_ranges(ours, theirs) or ours
+        peer = self._book.heard_of(peer_id, ())
+        now = trio.current_time()
+        if theirs and now < peer.asked_for_all_at + ASK_FOR_ALL_EVERY:
+            return intersect_ranges(ours, theirs)
+        peer.asked_for_all_at = now
+        return ours
 
     async def _keep_connected(self, address: str) -> None:
         """Connect to a bootstrap peer, and again whenever the connection is gone."""

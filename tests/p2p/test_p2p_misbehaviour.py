@@ -112,7 +112,7 @@ async def test_a_peer_that_stalls_in_its_turn_is_cut_off(tmp_path, sdk_cars):
         await stream.send_all(b"\x7f")  # half a frame
         with suppress(trio.BrokenResourceError):
             await read_to_end(stream)
-        await eventually(lambda: victim.outcomes() == ["the peer was silent for 0.2 s"])
+        await eventually(lambda: victim.outcomes() == ["the peer sent no whole frame within 0.2 s"])
         assert victim.failures(peer.peer_id) >= MISBEHAVED
 
 
@@ -250,7 +250,7 @@ async def test_a_peer_that_stalls_with_its_events(tmp_path, lister):
 
     lister.host.handle(EVENTS_PROTOCOL, stall)
     async with node(tmp_path / "victim", idle_timeout=0.2, **QUIET) as victim:
-        assert await sync_with(victim, lister) == "the peer was silent for 0.2 s"
+        assert await sync_with(victim, lister) == "the peer sent no whole frame within 0.2 s"
         await eventually(lambda: victim.failures(lister.host.peer_id) == MISBEHAVED)
 
 

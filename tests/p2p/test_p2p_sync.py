@@ -1,0 +1,146 @@
+"""When syncs run: requests are not lost, slow peers keep nobody waiting, interests are heard.
+
+The clock is virtual, so that minutes pass at once; sockets and disks do not go with that, and what
+needs them is stood for by the least that the syncer sees of it.
+"""
+
+import pytest
+import trio
+from p2p_support import LOOPBACK, NETWORK
+
+from recon_node.ceramic import METAMODEL, StreamId, sort_value_range
+from recon_node.p2p import sync
+from recon_node.p2p.errors import PeerGoneError, PeerProtocolError
+from recon_node.p2p.peer_book import PeerBook
+from recon_node.p2p.reports import Counters
+from recon_node.p2p.sessions import MISBEHAVED
+from recon_node.p2p.sync import ASK_FOR_ALL_EVERY, SLOT_TIME, Syncer
+from recon_node.recon import KeyRange
+
+OURS = [KeyRange(*sort_value_range(NETWORK, str(StreamId(kind, METAMODEL.cid)))) for kind in (2, 3)]
+OURS.sort()
+
+
+class Wanting:
+    """Stands for a store: only its interests matter to when and with whom a sync runs."""
+
+    def key_ranges(self):
+        return list(OURS)
+
+    head = 0
+
+    async def wait_for_feed(self, after):
+        await trio.sleep_forever()
+
+
+class Connected:
+    """Stands for a host that is connected with everyone."""
+
+    peer_id = "me"
+
+    def is_connected(self, peer_id):
+        return True
+
+    def connected_peers(self):
+        return []
+
+    def latency(self, peer_id):
+        return 0.01
+
+
+class Recorded:
+    """Stands for the sessions: notes what is asked for, and takes as long as a test says."""
+
+    def __init__(self) -> None:
+        self.counters = Counters()
+        self.asked = []
+        self.seconds = {}
+        self.error = {}
+
+    async def wait_for_peers_sessions(self, peer_id, limit):
+        return
+
+    async def reconcile(self, peer_id, key_range):
+        self.asked.append((peer_id, key_range))
+        await trio.sleep(self.seconds.get(peer_id, 0))
+        if peer_id in self.error:
+            raise self.error[peer_id]
+
+
+@pytest.fixture
+async def running(nursery):
+    book, sessions = PeerBook(100), Recorded()
+    syncer = Syncer(Connected(), Wanting(), book, sessions, LOOPBACK)
+    nursery.start_soon(syncer.run)
+    await trio.testing.wait_all_tasks_blocked()
+    return syncer, book, sessions
+
+
+async def test_a_request_during_a_sync_is_not_lost(running, autojump_clock):
+    syncer, _, sessions = running
+    sessions.seconds["a"] = 5
+    for _ in range(3):
+        syncer.request("a")
+    await trio.sleep(2)
+    assert len(sessions.asked) == 1
+    syncer.request("a")
+    await trio.sleep(60)
+    assert [peer for peer, _ in sessions.asked] == ["a"] * 4  # both ranges, twice
+
+
+async def test_slow_peers_do_not_keep_others_from_syncing(running, autojump_clock):
+    syncer, book, sessions = running
+    for number in range(LOOPBACK.sync_peers):
+        sessions.seconds[f"slow {number}"] = 1000
+        syncer.request(f"slow {number}")
+    await trio.sleep(1)
+    syncer.request("quick")
+    await trio.sleep(SLOT_TIME - 2)
+    assert "quick" not in {peer for peer, _ in sessions.asked}
+    await trio.sleep(2)
+    assert "quick" in {peer for peer, _ in sessions.asked}
+    assert book.get("quick").last_sync is not None
+
+
+async def test_a_peer_that_breaks_the_protocol_is_left_alone_longer(running, autojump_clock):
+    syncer, book, sessions = running
+    sessions.error = {"lost": PeerGoneError("gone"), "bad": PeerProtocolError("nonsense")}
+    for peer in sessions.error:
+        syncer.request(peer)
+    await trio.testing.wait_all_tasks_blocked()
+    assert book.get("lost").failures == 1
+    assert book.get("bad").failures == MISBEHAVED
+
+
+async def test_what_does_not_interest_a_peer_is_asked_for_rarely(running, autojump_clock):
+    syncer, book, sessions = running
+
+    async def ranges_asked_for() -> list[KeyRange]:
+        sessions.asked.clear()
+        syncer.request("a")
+        await trio.testing.wait_all_tasks_blocked()
+        return [key_range for _, key_range in sessions.asked]
+
+    assert await ranges_asked_for() == OURS  # nothing is known of its interests
+    book.asked_for("a", OURS[1])
+    assert await ranges_asked_for() == [OURS[1]]
+    await trio.sleep(ASK_FOR_ALL_EVERY + 1)
+    assert await ranges_asked_for() == OURS
+    assert await ranges_asked_for() == [OURS[1]]
+
+
+async def test_peers_are_synced_with_from_time_to_time(running, autojump_clock):
+    _, book, sessions = running
+    book.heard_of("a", ["/ip4/127.0.0.1/tcp/1"])
+    await trio.sleep(LOOPBACK.sync_interval * 10)
+    assert 8 <= len(sessions.asked) / len(OURS) <= 14
+
+
+async def test_the_number_of_syncs_is_bounded(running, autojump_clock, monkeypatch):
+    monkeypatch.setattr(sync, "MAX_SYNCS", 5)
+    syncer, _, sessions = running
+    for number in range(20):
+        sessions.seconds[str(number)] = 1
+        syncer.request(str(number))
+    await trio.sleep(100)
+    assert len({peer for peer, _ in sessions.asked}) == 5
