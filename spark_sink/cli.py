@@ -186,3 +186,7 @@ _LINES: dict[str, Callable[[dict[str, Any]], str]] = {
 
 def _print_line(event: str, facts: dict[str, Any]) -> None:
     click.echo(_LINES[event](facts))
+
+
+if __name__ == "__main__":
+    main()

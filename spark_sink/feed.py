@@ -130,7 +130,7 @@ class Feed:
             with self._client.stream("GET", "/ceramic/feed/arrow", params=params) as response:
                 if response.is_error:
                     response.read()
-                self._check_status(response)
+                self._check_status(response, epoch)
                 body = io.BufferedReader(_Body(response), 1 << 16)
                 for batch in pa.ipc.open_stream(body):
                     if batch.num_rows:
@@ -157,10 +157,10 @@ class Feed:
             )
         return checked
 
-    def _check_status(self, response: httpx.Response) -> None:
+    def _check_status(self, response: httpx.Response, epoch: str = "") -> None:
         status = response.status_code
         if status == httpx.codes.GONE:
-            raise _epoch_changed(self.url, "another log", "the one that was read before")
+            raise _epoch_changed(self.url, "another log", f"log {epoch}")
         if status in (408, 429) or response.is_server_error:
             raise FeedUnreachableError(
                 f"the node at {self.url} answered {status}: {_reason(response)}"

@@ -110,7 +110,9 @@ def test_a_node_that_stays_away_is_given_up_in_time() -> None:
 
 def test_another_log_is_refused(full_node: Node) -> None:
     feed = Feed(full_node.url)
-    with pytest.raises(FeedChangedError, match=r"set up anew.*--url.*new checkpoint"):
+    with pytest.raises(
+        FeedChangedError, match=r"another log, not log 5ca1ab1e.*set up anew.*--url.*new checkpoint"
+    ):
         next(feed.read(0, 1, "5ca1ab1e-0000-0000-0000-000000000000"))
 
 

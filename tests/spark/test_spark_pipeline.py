@@ -1,0 +1,233 @@
+"""The streaming query over a real node's feed: exactly once, whatever breaks off and where."""
+
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable
+from pyspark.sql import SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
+from spark_helpers import Node, feed_rows, wait_until
+
+from recon_node.ceramic import Event
+from spark_sink.errors import FeedChangedError, SinkError, TablesError
+from spark_sink.pipeline import BatchReport, QuerySettings, Sink, start_query
+from spark_sink.schema import FEED
+from spark_sink.session import translate
+from spark_sink.source import ReconDataSource
+from spark_sink.tables import Tables, query
+from spark_sink.tips import compute_tips
+
+pytestmark = pytest.mark.spark
+
+
+@dataclass
+class Pipeline:
+    """What a `spark-sink run` has: a node to read, a directory to write to; and no process."""
+
+    spark: SparkSession
+    node: Node
+    directory: Path
+    reports: list[BatchReport] = field(default_factory=list)
+
+    def sink(self) -> Sink:
+        return Sink(Tables(self.directory, self.node.epoch), self.reports.append)
+
+    def start(self, sink: Sink, trigger_ms: int | None = None) -> StreamingQuery:
+        checkpoint = self.directory / "_checkpoint"
+        return start_query(
+            self.spark,
+            sink,
+            QuerySettings(self.node.url, checkpoint, trigger_ms, max_rows_per_batch=70),
+        )
+
+    def run_once(self, sink: Sink | None = None) -> list[BatchReport]:
+        """Up to the head; returns what the batches of this run did."""
+        self.reports.clear()
+        query = self.start(sink or self.sink())
+        try:
+            assert query.awaitTermination(60), "the query did not end"
+        finally:
+            query.stop()
+        return list(self.reports)
+
+    def fails(self, sink: Sink) -> SinkError:
+        """Run into an error; returns it as users are told."""
+        try:
+            self.run_once(sink)
+        except Exception as error:
+            return sink.error or translate(error)
+        raise AssertionError("the query should have failed")
+
+    def lose_tables(self) -> None:
+        for name in ("raw_events", "stream_tips"):
+            shutil.rmtree(self.directory / name)
+
+    def versions(self) -> tuple[int, int]:
+        names = ("raw_events", "stream_tips")
+        raw, tips = (DeltaTable(self.directory / name).version() for name in names)
+        return raw, tips
+
+    def table(self, name: str, by: str) -> list[dict[str, Any]]:
+        rows = query({name: DeltaTable(self.directory / name)}, f"SELECT * FROM {name}")
+        return rows.sort_by(by).to_pylist()
+
+    def assert_holds(self, events: list[Event]) -> None:
+        """Both tables are what plain Python makes of the node's events."""
+        expected = feed_rows(events)
+        columns = ["position", "event_cid", "stream_cid", "event_type", "car"]
+        got = [
+            {name: row[name] for name in columns} for row in self.table("raw_events", "position")
+        ]
+        assert got == expected.select(columns).to_pylist()
+        tips = compute_tips(expected).sort_by("stream_cid").to_pylist()
+        assert self.table("stream_tips", "stream_cid") == tips
+
+
+@pytest.fixture
+def pipeline(spark: SparkSession, node: Node, tmp_path: Path) -> Pipeline:
+    return Pipeline(spark, node, tmp_path / "tables")
+
+
+def test_whatever_is_stopped_forgotten_or_lost_each_event_counts_once(
+    pipeline: Pipeline, sample: list[Event]
+) -> None:
+    pipeline.node.add(sample[:150])
+    reports = pipeline.run_once()
+    assert [(r.batch, r.rows) for r in reports] == [(0, 70), (1, 70), (2, 10)]
+    assert [r.position for r in reports] == [70, 140, 150]
+    assert all(r.streams > 0 and r.seconds > 0 for r in reports)
+    pipeline.assert_holds(sample[:150])
+
+    # Nothing new; and a batch that Spark did not get to note as done.
+    before = pipeline.versions()
+    for file in (pipeline.directory / "_checkpoint" / "commits").glob("*2*"):
+        file.unlink()
+    assert [(r.batch, r.rows, r.streams) for r in pipeline.run_once()] == [(2, 0, 0)]
+    assert pipeline.versions() == before
+
+    # A checkpoint and a table that are gone: batch numbers start again, positions do not.
+    shutil.rmtree(pipeline.directory / "_checkpoint")
+    shutil.rmtree(pipeline.directory / "stream_tips")
+    pipeline.node.add(sample[150:180])
+    assert [(r.batch, r.rows) for r in pipeline.run_once()] == [(0, 30)]
+    pipeline.assert_holds(sample[:180])
+
+
+class KilledError(Exception):
+    """The process ends here."""
+
+
+@contextmanager
+def dies_in(tables: Tables, step: str, after: bool) -> Iterator[None]:
+    """The first call of that step of `tables` is the last thing to happen, or does not."""
+    real = getattr(tables, step)
+
+    def dying(*args: Any) -> Any:
+        if after:
+            real(*args)
+        raise KilledError
+
+    setattr(tables, step, dying)
+    yield
+    delattr(tables, step)
+
+
+def test_ended_at_any_step_a_batch_counts_once(pipeline: Pipeline, sample: list[Event]) -> None:
+    pipeline.node.add(sample[:100])
+    for step, after, versions in [
+        ("append", False, (0, 0)),
+        ("append", True, (1, 0)),
+        ("merge_tips", False, (1, 0)),
+        ("merge_tips", True, (1, 1)),
+    ]:
+        sink = pipeline.sink()
+        with dies_in(sink.tables, step, after):
+            pipeline.fails(sink)
+        assert pipeline.versions() == versions
+        assert pipeline.reports == []
+    assert [(r.batch, r.rows) for r in pipeline.run_once()] == [(0, 0), (1, 30)]
+    assert pipeline.versions() == (2, 2)
+    pipeline.assert_holds(sample[:100])
+
+
+def test_lost_events_and_another_log_are_loud(
+    pipeline: Pipeline, sample: list[Event], tmp_path: Path
+) -> None:
+    pipeline.node.add(sample[:40])
+    pipeline.run_once()
+    first = pipeline.node.epoch
+
+    # The tables are gone, the checkpoint knows of 40 rows.
+    pipeline.lose_tables()
+    pipeline.node.add(sample[40:60])
+    error = pipeline.fails(pipeline.sink())
+    assert isinstance(error, TablesError)
+    assert "ends at position 0, but the rows to append are 20 from 41 to 60" in str(error)
+
+    # Another log at the same address: the tables of the first are not touched.
+    pipeline.node.kill()
+    pipeline.node.data_dir = tmp_path / "anew"
+    pipeline.node.start()
+    pipeline.node.add(sample[:30])
+    with pytest.raises(FeedChangedError, match=f"was made from log {first}"):
+        pipeline.sink()
+
+    # New tables, the old checkpoint: it is the source that notices, in a process of Spark's.
+    pipeline.lose_tables()
+    error = pipeline.fails(pipeline.sink())
+    assert isinstance(error, FeedChangedError)
+    assert f"not log {first}" in str(error)
+    assert "\n" not in str(error)
+
+
+def test_a_node_that_restarts_is_waited_for(pipeline: Pipeline, sample: list[Event]) -> None:
+    pipeline.node.add(sample[:30])
+    sink = pipeline.sink()
+    running = pipeline.start(sink, trigger_ms=20)
+    try:
+        wait_until(lambda: sink.tables.raw_position == 30, "the first events are in")
+        pipeline.node.kill()
+        pipeline.node.start()
+        pipeline.node.add(sample[30:60])
+        wait_until(lambda: sink.tables.tips_position == 60, "the others are in too")
+        assert running.isActive
+    finally:
+        sink.close(10)
+        running.stop()
+    pipeline.assert_holds(sample[:60])
+
+
+def test_as_a_batch_table(spark: SparkSession, full_node: Node, sample: list[Event]) -> None:
+    spark.dataSource.register(ReconDataSource)
+    options = {"url": full_node.url, "partitions": "2", "startingOffset": "10"}
+    frame = spark.read.format("recon").options(**options).load()
+    rows: pa.Table = frame.toArrow().sort_by("position")
+    assert rows.schema.names == FEED.names
+    columns = ["position", "event_cid", "stream_cid", "event_type", "car"]
+    assert (
+        rows.select(columns).to_pylist() == feed_rows(sample).slice(10).select(columns).to_pylist()
+    )
+    assert frame.where("event_type = 'init'").count() == sum(
+        e.header is not None for e in sample[10:]
+    )
+
+
+def test_errors_are_told_in_one_line(spark: SparkSession) -> None:
+    with pytest.raises(Exception, match="needs the option url") as caught:
+        spark.readStream.format("recon").load().writeStream.format(
+            "noop"
+        ).start().processAllAvailable()
+    error = translate(caught.value)
+    assert str(error).startswith("the source 'recon' needs the option url")
+    with pytest.raises(Exception, match="nothing_here") as caught:
+        spark.sql("SELECT * FROM nothing_here").collect()
+    error = translate(caught.value)
+    assert str(error).startswith("Spark failed: ")
+    assert "\n" not in str(error)
+    assert "--verbose" in str(error)
