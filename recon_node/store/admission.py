@@ -197,10 +197,9 @@ class Admission:
     def _conflict(self, record: Record) -> Refusal | None:
         """What speaks against a new record in what is known of its event already."""
         known = self._history.checked(record.cid)
-        if known is not None:
-            return Refusal(f"the event's EventId is {known.event_id}, not {record.event_id}")
-        reason = self._history.refused.get(record.cid)
-        return None if reason is None else Refusal(reason, inherent=True)
+        if known is None:
+            return None
+        return Refusal(f"the event's EventId is {known.event_id}, not {record.event_id}")
 
 
 def _refused(reason: str) -> _Outcome:

@@ -119,5 +119,15 @@ def check_feed(rows: list[FeedRow], events: dict[CID, Event]) -> None:
         seen.add(row.event_cid)
 
 
+def check_tables(store: Store) -> None:
+    """The log's tables agree with each other: nothing is left over, nothing is missing."""
+    connection = store._writer._log._connection
+    events = dict(connection.execute("SELECT id, position FROM events"))
+    cars = {row for (row,) in connection.execute("SELECT id FROM cars")}
+    waits = {row for (row,) in connection.execute("SELECT event FROM waits")}
+    assert cars == events.keys()
+    assert waits == {row for row, position in events.items() if position is None}
+
+
 def controller(n: int) -> str:
     return controller_of(KEYS[n])

@@ -15,6 +15,7 @@ from store_helpers import (
     OTHER_MODEL,
     World,
     check_feed,
+    check_tables,
     controller,
     feed_of,
 )
@@ -79,6 +80,7 @@ async def test_wrong_claims_change_nothing_in_the_end(seed: int, time_events: bo
             rows = await feed_of(store)
             check_feed(rows, world.events)
             assert {row.event_cid for row in rows} == world.deliverable(world.events)
+            check_tables(store)
         async with open_store(Path(directory), NETWORK) as store:
             assert list(store.keys) == sorted(event_id for event_id, _ in right)
             assert (await feed_of(store), store.waiting) == (rows, 0)

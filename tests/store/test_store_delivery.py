@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from store_helpers import NETWORK, World, check_feed, feed_of, sdk_cars
+from store_helpers import NETWORK, World, check_feed, check_tables, feed_of, sdk_cars
 
 from recon_node.ceramic import parse_event
 from recon_node.ceramic.builder import time_event
@@ -48,6 +48,7 @@ async def test_any_order_of_arrival_delivers_what_is_whole(seed: int, time_event
                 assert store.head == len(rows)
                 assert store.waiting == len(world.waiting(here))
                 assert store.stats.pending == len(here) - store.waiting - store.head
+            check_tables(store)
             summary = store.keys.summarize()
             oracle = KeyStore()
             oracle.load(event_id for event_id, _ in offers)

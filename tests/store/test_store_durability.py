@@ -141,7 +141,8 @@ async def test_closing_takes_no_longer_than_told(tmp_path: Path) -> None:
             nursery.start_soon(hand_in, store)
             await store.wait_for_feed(19)
         assert 20 <= store.head < len(cars)
-    assert outcomes == ["the store was closed before it could take the events"]
+    [outcome] = outcomes
+    assert "closed" in outcome
     with pytest.raises(StoreError, match="closed"):
         await store.admit_local(cars)
     with pytest.raises(StoreError, match="closed"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sqlite3
 from pathlib import Path
 
 import pytest
@@ -9,7 +10,7 @@ import trio
 import trio.testing
 from store_helpers import NETWORK, World, check_feed, feed_of
 
-from recon_node.store import Interest, Store, StoreSettings, Verdict, admission, open_store
+from recon_node.store import Interest, Store, StoreSettings, Verdict, admission, open_store, schema
 from recon_node.store.check import Checked, check
 
 
@@ -183,3 +184,23 @@ async def test_cars_are_found_by_event_id_and_by_cid(tmp_path: Path) -> None:
         assert await store.get_cars([]) == []
         assert await store.get_event(events[0].cid) == events[0].car
         assert await store.get_event(events[-1].cid) is None
+
+
+async def test_readers_share_a_few_connections(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened: list[Path] = []
+    open_reader = schema.open_reader
+
+    def counting_open_reader(data_dir: Path) -> sqlite3.Connection:
+        opened.append(data_dir)
+        return open_reader(data_dir)
+
+    monkeypatch.setattr(schema, "open_reader", counting_open_reader)
+    settings = StoreSettings(readers=2)
+    async with open_store(tmp_path, NETWORK, settings=settings) as store:
+        async with trio.open_nursery() as nursery:
+            for _ in range(20):
+                nursery.start_soon(store.read_feed, 0, 10)
+        await store.read_feed(0, 10)
+    assert 1 <= len(opened) <= 2
