@@ -94,7 +94,7 @@ class Writer:
             await request.done.wait()
         for request in requests:
             if request.error is not None:
-                raise request.error
+                raise StoreError(str(request.error)) from request.error  # each caller its own
         return [verdict for request in requests for verdict in request.verdicts]
 
     async def add_interest(self, interest: Interest) -> bool:
@@ -163,6 +163,7 @@ class Writer:
             await self._admit(batch)
         except StoreError as error:
             self.failed_batches += 1
+            logger.error("a batch was not written", requests=len(batch), reason=str(error))
             for request in batch:
                 request.error = error
         for request in batch:
