@@ -1,6 +1,6 @@
-"""`python -m spark_sink` is `spark-sink`."""
+"""`python -m spark_sink`: the same as the command `spark-sink`."""
 
 from spark_sink.cli import main
 
 if __name__ == "__main__":
-    main()
+    main(prog_name="spark-sink")

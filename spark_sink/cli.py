@@ -159,8 +159,14 @@ def _cell(value: Any) -> str:
 
 
 def _stop_on_signals(runner: "Runner") -> None:
+    """Ctrl-C and SIGTERM: finish the batch under way; while there is none yet, go at once."""
+
+    def stop(*_: object) -> None:
+        if not runner.stop():
+            sys.exit(0)
+
     for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, lambda *_: runner.stop())
+        signal.signal(number, stop)
 
 
 def _print_json(event: str, facts: dict[str, Any]) -> None:
@@ -186,7 +192,3 @@ _LINES: dict[str, Callable[[dict[str, Any]], str]] = {
 
 def _print_line(event: str, facts: dict[str, Any]) -> None:
     click.echo(_LINES[event](facts))
-
-
-if __name__ == "__main__":
-    main()

@@ -57,11 +57,17 @@ class Runner:
         self._tell = tell
         self._feed = Feed(settings.url, _START_PATIENCE)
         self._stop = threading.Event()
+        self._began = False
         self._rows = 0
 
-    def stop(self) -> None:
-        """Ask for a clean end, from any thread or a signal handler."""
+    def stop(self) -> bool:
+        """Ask for a clean end, from any thread or a signal handler.
+
+        Returns:
+            False while the query has not begun: there is nothing to finish.
+        """
         self._stop.set()
+        return self._began
 
     def run(self) -> None:
         """Run until the end: the head with `once`, else `stop()`.
@@ -108,6 +114,7 @@ class Runner:
     def _run_query(self, spark: SparkSession, sink: Sink) -> None:
         """Start the query and see it through to its end, or to ours."""
         settings = self._settings
+        self._began = True
         checkpoint = settings.checkpoint or sink.tables.directory / CHECKPOINT_DIR
         try:
             query = start_query(

@@ -120,7 +120,8 @@ class Tables:
             raise TablesError(
                 f"raw_events in {self.directory} ends at position {done}, but the rows to append "
                 f"are {new.num_rows} from {first} to {last}: was the table deleted while its "
-                "checkpoint was kept? Delete the checkpoint; reading goes on where the table ends"
+                f"checkpoint was kept? Delete the checkpoint (by default {CHECKPOINT_DIR} in that "
+                "directory), and reading goes on where the table ends"
             )
         write_deltalake(
             self._raw, with_partition(new), mode="append", commit_properties=self._reaches(last)

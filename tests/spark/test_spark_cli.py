@@ -28,7 +28,7 @@ class Run:
 
     def __init__(self, *arguments: str | Path, environ: dict[str, str] | None = None) -> None:
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "spark_sink.cli", "run", *map(str, arguments)],
+            [sys.executable, "-m", "spark_sink", "run", *map(str, arguments)],
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
@@ -120,6 +120,16 @@ def test_killed_without_notice_and_started_again(
     assert raw.to_pylist() == expected.select(["position", "car"]).to_pylist()
     tips = run_query(tables, "SELECT * FROM stream_tips").sort_by("stream_cid").to_pylist()
     assert tips == compute_tips(expected).sort_by("stream_cid").to_pylist()
+
+
+def test_a_stop_while_there_is_nothing_to_finish(tmp_path: Path) -> None:
+    """Waiting for a node that does not answer, it ends at once."""
+    tables = tmp_path / "tables"
+    with running("--url", "http://127.0.0.1:1", "--tables", tables) as run:
+        wait_until((tables / ".spark-sink.lock").exists, "it has begun")
+        run.process.send_signal(signal.SIGTERM)
+        assert run.process.communicate(timeout=PATIENCE) == ("", "")
+        assert run.process.returncode == 0
 
 
 def shown(*arguments: str | Path) -> str:

@@ -133,7 +133,9 @@ def test_a_gap_is_refused(sample: list[Event], tmp_path: Path) -> None:
     rows = feed_rows(sample[:50])
     tables = Tables(tmp_path, EPOCH)
     tables.append(rows.slice(0, 10))
-    with pytest.raises(TablesError, match=r"ends at position 10.*39 from 12 to 50.*Delete the che"):
+    with pytest.raises(
+        TablesError, match=r"ends at position 10.*39 from 12 to 50.*Delete the checkpoint"
+    ):
         tables.append(rows.slice(11))
     with pytest.raises(TablesError, match="39 from 11 to 50"):
         tables.append(pa.concat_tables([rows.slice(0, 19), rows.slice(20)]))
