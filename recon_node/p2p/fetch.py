@@ -98,6 +98,8 @@ class Fetcher:
         self._counters = counters
         self.keys_received = 0
         self.events_received = 0
+        self.undelivered = 0
+        """Events that the peer listed, and then did not have, or that were not valid."""
         self.bytes_received = 0
 
     async def obtain(self, keys: list[EventId]) -> list[EventId]:
@@ -136,6 +138,7 @@ class Fetcher:
                 finally:
                     self.bytes_received += frames.bytes_received
                     self._counters.event_bytes_received += frames.bytes_received
+            self.undelivered += len(missing)
             self._counters.events_missing += len(missing)
 
     async def _admit(self, events: FetchedEvents) -> None:
@@ -145,6 +148,7 @@ class Fetcher:
                 self.events_received += 1
                 self._counters.events_received += 1
             elif verdict.status == "refused":
+                self.undelivered += 1
                 self._counters.events_refused += 1
                 log.info(
                     "Refused an event of a peer",

@@ -225,26 +225,27 @@ class Host:
                 self._dials.pop(peer_id).set()
         return peer_id
 
-    async def open_stream(self, peer_id: str, protocol: str) -> PeerStream:
-        """Open a stream to a connected peer.
+    async def open_stream(self, peer_id: str, *protocols: str) -> PeerStream:
+        """Open a stream to a connected peer, for the first of some protocols that it speaks.
 
-        Raises PeerError when there is no connection, or the peer does not speak the protocol.
+        Raises PeerError when there is no connection, or the peer speaks none of them.
         """
+        names = " or ".join(protocols)
         if not self.is_connected(peer_id):
             raise PeerError(f"there is no connection with peer {peer_id}")
         try:
             with trio.fail_after(self._settings.dial_timeout):
                 stream = await self.libp2p.new_stream(
-                    ID.from_string(peer_id), [TProtocol(protocol)]
+                    ID.from_string(peer_id), [TProtocol(each) for each in protocols]
                 )
         except trio.TooSlowError:
             raise PeerError(
-                f"peer {peer_id} did not open a {protocol} stream within "
+                f"peer {peer_id} did not open a {names} stream within "
                 f"{self._settings.dial_timeout:g} s"
             ) from None
         except Exception as error:  # the library lets errors of every layer through
             raise PeerError(
-                f"cannot open a {protocol} stream to peer {peer_id}: {_innermost(error)}"
+                f"cannot open a {names} stream to peer {peer_id}: {_innermost(error)}"
             ) from error
         return PeerStream(stream)
 

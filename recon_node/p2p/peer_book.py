@@ -103,14 +103,23 @@ class PeerBook:
             peer.addresses = [address, *others][:MAX_ADDRESSES]
             self.version += 1
 
-    def synced(self, peer_id: str, latency: float | None, now: float) -> None:
-        """Note a sync that ended in agreement; ``now`` is in seconds since 1970."""
+    def synced(
+        self, peer_id: str, latency: float | None, now: float, *, delivered: bool = True
+    ) -> None:
+        """Note a sync that ended in agreement; ``now`` is in seconds since 1970.
+
+        It still counts as a failure where the peer did not deliver all that it listed: that can
+        happen to anyone, but who always does it is asked less and less.
+        """
         peer = self.heard_of(peer_id, ())
         peer.latency = peer.latency if latency is None else latency
-        peer.failures = 0
-        peer.not_before = 0.0
         peer.last_sync = now
         self.version += 1
+        if delivered:
+            peer.failures = 0
+            peer.not_before = 0.0
+        else:
+            self.failed(peer_id)
 
     def failed(self, peer_id: str, *, severity: int = 1) -> float:
         """Note a failure; return for how many seconds the peer is left alone.

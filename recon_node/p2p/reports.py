@@ -16,8 +16,10 @@ class SyncReport:
 
     peer: str
     role: Role
+    protocol: str
+    """The version of recon that was spoken: its libp2p protocol id."""
     rounds: int
-    """Messages received from the peer."""
+    """Turns that the peer took."""
     bytes_sent: int
     """Of recon messages."""
     bytes_received: int

@@ -22,8 +22,9 @@ from recon_node.p2p.peer_file import load_peers, save_peers
 from recon_node.p2p.reports import Counters, SyncReport
 from recon_node.p2p.sessions import Sessions
 from recon_node.p2p.settings import P2PSettings
-from recon_node.p2p.streams import EVENTS_PROTOCOL, RECON_PROTOCOL, shielded
+from recon_node.p2p.streams import EVENTS_PROTOCOL, shielded
 from recon_node.p2p.sync import Syncer
+from recon_node.recon.protocols import PROTOCOLS
 from recon_node.store import Store
 
 log = structlog.get_logger(__name__)
@@ -90,7 +91,8 @@ class P2P:
         self._sessions = Sessions(host, store, book, settings)
         self._syncer = Syncer(host, store, book, self._sessions, settings)
         self._discovery: Discovery | None = None
-        host.handle(RECON_PROTOCOL, self._sessions.serve)
+        for protocol in PROTOCOLS:
+            host.handle(protocol.id, self._sessions.serve)
         host.handle(EVENTS_PROTOCOL, self._sessions.serve_events)
         host.on_identified(self._identified)
         nursery.start_soon(self._syncer.run)

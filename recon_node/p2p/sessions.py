@@ -12,7 +12,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from functools import partial
-from typing import Final
+from typing import Any, Final
 
 import structlog
 import trio
@@ -23,21 +23,28 @@ from recon_node.p2p.fetch import Fetcher, FetchTable
 from recon_node.p2p.framing import FrameStream
 from recon_node.p2p.host import Host
 from recon_node.p2p.peer_book import PeerBook
-from recon_node.p2p.recon_stream import initiate, respond
+from recon_node.p2p.recon_stream import ReconStream
 from recon_node.p2p.reports import AGREED, Counters, Role, SyncReport
 from recon_node.p2p.settings import P2PSettings
-from recon_node.p2p.streams import EVENTS_PROTOCOL, RECON_PROTOCOL, PeerStream
-from recon_node.recon import KeyRange, RemoteProtocolError, Session
+from recon_node.p2p.streams import EVENTS_PROTOCOL, PeerStream
+from recon_node.recon import KeyRange, RemoteProtocolError
+from recon_node.recon.protocols import PROTOCOLS, Protocol
+from recon_node.recon.session import Session
 from recon_node.store import Store, StoreError
 
 log = structlog.get_logger(__name__)
 
 CANCELLED: Final = "cancelled: this node is stopping"
 MAX_REPORTS: Final = 100
+MAX_PARTS: Final = 256
+"""Sessions that one range may take with one peer: it answers for one interest of its at a time."""
 MISBEHAVED: Final = 4
 """How many failures it counts as when a peer breaks a protocol."""
 
 BROKEN_PROTOCOL: Final = (PeerProtocolError, RemoteProtocolError)
+VERSIONS: Final = {each.id: each for each in PROTOCOLS}
+"""The versions of recon by protocol id, in the order in which they are offered."""
+
 PEER_FAILURES: Final = (P2PError, *BROKEN_PROTOCOL, trio.BrokenResourceError)
 """What a peer, or the way to it, can do to a session."""
 
@@ -57,25 +64,32 @@ class Sessions:
         self.reports: deque[SyncReport] = deque(maxlen=MAX_REPORTS)
         """The latest sessions, the newest last."""
 
-    async def reconcile(self, peer_id: str, key_range: KeyRange) -> None:
+    async def reconcile(self, peer_id: str, key_range: KeyRange) -> int:
         """Reconcile a range with a connected peer, in as many sessions as its interests need.
 
-        Raises one of ``PEER_FAILURES`` when a session fails, StoreError when the disk does.
+        Returns how many events the peer listed without delivering them. Raises one of
+        ``PEER_FAILURES`` when a session fails, StoreError when the disk does.
         """
-        rest: KeyRange | None = key_range
-        while rest is not None:
-            stream = await self._host.open_stream(peer_id, RECON_PROTOCOL)
-            session = Session.initiator(self._store.keys, rest, self._settings.session_settings)
-            run = self._new_run("initiator", session, stream)
+        undelivered = 0
+        rest = key_range
+        for _ in range(MAX_PARTS):
+            stream = await self._host.open_stream(peer_id, *VERSIONS)
+            version = VERSIONS[stream.protocol]
+            session = version.session.initiator(
+                self._store.keys, rest, self._settings.session_settings
+            )
+            run = self._new_run("initiator", version, session, stream)
             try:
-                await self._reported(
-                    run, partial(initiate, session, run.frames, run.fetcher.obtain, self._settings)
-                )
+                await self._reported(run, run.recon.initiate)
             except BaseException:
                 await stream.reset()
                 raise
             await stream.aclose()
+            undelivered += run.fetcher.undelivered
+            if session.remaining is None:
+                return undelivered
             rest = session.remaining
+        raise PeerProtocolError(f"the peer cut one range into more than {MAX_PARTS} parts")
 
     async def serve(self, stream: PeerStream) -> None:
         """Answer a session that a peer starts."""
@@ -92,18 +106,19 @@ class Sessions:
                 await stream.reset()
 
     async def _respond(self, stream: PeerStream) -> None:
-        ranges = self._store.key_ranges()
-        session = Session.responder(self._store.keys, ranges, self._settings.session_settings)
-        run = self._new_run("responder", session, stream)
+        version = VERSIONS[stream.protocol]
+        session = version.session.responder(
+            self._store.keys, self._store.key_ranges(), self._settings.session_settings
+        )
 
         def note_interest() -> None:
             if session.asked is not None:
                 self._book.asked_for(stream.peer_id, session.asked)
 
-        obtain = run.fetcher.obtain
-        await self._reported(
-            run, partial(respond, session, run.frames, obtain, self._settings, note_interest)
-        )
+        run = self._new_run("responder", version, session, stream)
+        await self._reported(run, partial(run.recon.respond, note_interest))
+        if run.fetcher.undelivered:
+            self._book.failed(stream.peer_id)
 
     async def wait_for_peers_sessions(self, peer_id: str, limit: float) -> None:
         """Wait until no session that a peer has started is running, or for ``limit`` seconds."""
@@ -149,7 +164,9 @@ class Sessions:
             self.counters.count(report)
             _log_report(report)
 
-    def _new_run(self, role: Role, session: Session, stream: PeerStream) -> _Run:
+    def _new_run(
+        self, role: Role, version: Protocol, session: Session[Any], stream: PeerStream
+    ) -> _Run:
         peer_id = stream.peer_id
         frames = FrameStream(stream, self._settings.max_frame)
         fetcher = Fetcher(
@@ -160,8 +177,9 @@ class Sessions:
             self._settings,
             self.counters,
         )
+        recon = ReconStream(version, session, frames, fetcher.obtain, self._settings)
         served = partial(self._served_to, peer_id)
-        return _Run(role, peer_id, session, frames, fetcher, served, served(), trio.current_time())
+        return _Run(role, peer_id, recon, fetcher, served, served(), trio.current_time())
 
     @asynccontextmanager
     async def _open_event_stream(self, peer_id: str) -> AsyncIterator[FrameStream]:
@@ -191,8 +209,7 @@ class _Run:
 
     role: Role
     peer_id: str
-    session: Session
-    frames: FrameStream
+    recon: ReconStream
     fetcher: Fetcher
     served: Callable[[], int]
     served_before: int
@@ -202,9 +219,10 @@ class _Run:
         return SyncReport(
             peer=self.peer_id,
             role=self.role,
-            rounds=self.session.rounds,
-            bytes_sent=self.frames.bytes_sent,
-            bytes_received=self.frames.bytes_received,
+            protocol=self.recon.protocol.id,
+            rounds=self.recon.session.rounds,
+            bytes_sent=self.recon.frames.bytes_sent,
+            bytes_received=self.recon.frames.bytes_received,
             event_bytes_sent=max(0, self.served() - self.served_before),
             event_bytes_received=self.fetcher.bytes_received,
             keys_received=self.fetcher.keys_received,
@@ -262,6 +280,7 @@ def _log_report(report: SyncReport) -> None:
         "Sync finished" if agreed else "Sync failed",
         peer=report.peer,
         role=report.role,
+        protocol=report.protocol,
         rounds=report.rounds,
         sent=report.bytes_sent,
         received=report.bytes_received,

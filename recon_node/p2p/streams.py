@@ -14,7 +14,6 @@ from libp2p.io.exceptions import IOException
 from libp2p.network.stream.exceptions import StreamClosed, StreamEOF, StreamError, StreamReset
 from libp2p.stream_muxer.exceptions import MuxedStreamError
 
-RECON_PROTOCOL: Final = "/ceramic/recon/1.0.0"
 EVENTS_PROTOCOL: Final = "/ceramic/events/1.0.0"
 _CLOSE_LIMIT: Final = 2.0
 
@@ -43,6 +42,8 @@ class PeerStream:
         self._stream = stream
         self._ended = False
         self.peer_id = str(stream.muxed_conn.peer_id)
+        self.protocol = str(stream.get_protocol())
+        """What was negotiated for it."""
 
     async def receive_some(self, max_bytes: int) -> bytes:
         """Return 1 to ``max_bytes`` bytes, or none at the end. A lost connection may look so."""

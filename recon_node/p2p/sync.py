@@ -150,8 +150,9 @@ class Syncer:
         """Sync with a peer and keep the book; log what goes wrong. Tell whether it went well."""
         try:
             await self.connect(peer_id)
+            undelivered = 0
             for key_range in self._common_ranges(peer_id):
-                await self._sessions.reconcile(peer_id, key_range)
+                undelivered += await self._sessions.reconcile(peer_id, key_range)
         except PEER_FAILURES as error:
             severity = MISBEHAVED if isinstance(error, BROKEN_PROTOCOL) else 1
             wait = self._book.failed(peer_id, severity=severity)
@@ -165,7 +166,8 @@ class Syncer:
         except StoreError as error:
             log.error("Cannot sync: the store fails", peer=peer_id, reason=str(error))
             return False
-        self._book.synced(peer_id, self._host.latency(peer_id), time.time())
+        latency = self._host.latency(peer_id)
+        self._book.synced(peer_id, latency, time.time(), delivered=not undelivered)
         return True
 
     def _common_ranges(self, peer_id: str) -> list[KeyRange]:

@@ -17,7 +17,7 @@ from recon_node.p2p.event_stream import CAR, END, parse_request
 from recon_node.p2p.framing import FrameStream, encode_frame
 from recon_node.p2p.host import Host
 from recon_node.p2p.sessions import MISBEHAVED
-from recon_node.p2p.streams import EVENTS_PROTOCOL, RECON_PROTOCOL, PeerStream
+from recon_node.p2p.streams import EVENTS_PROTOCOL, PeerStream
 from recon_node.recon import (
     ZERO,
     KeyRange,
@@ -28,6 +28,7 @@ from recon_node.recon import (
     encode_message,
 )
 
+RECON_PROTOCOL = "/ceramic/recon/1.0.0"  # spoken by hand here; the node falls back to it
 WHOLE = KeyRange(*network_range(NETWORK))
 MAX_FRAME = 1 << 20
 CAR_FRAME, END_FRAME = bytes((CAR,)), bytes((END,))
@@ -203,8 +204,9 @@ async def test_a_peer_that_has_none_of_what_it_lists(tmp_path, lister):
     lister.serve(lambda asked: [END_FRAME + b"".join(asked)])
     async with node(tmp_path / "victim", **QUIET) as victim:
         assert await sync_with(victim, lister) == AGREED
-        assert victim.p2p.counters.events_missing == 10
+        assert victim.p2p.counters.events_missing >= 10
         assert len(victim.store.keys) == 0
+        await eventually(lambda: victim.failures(lister.host.peer_id) in (1, 2))
 
 
 async def test_a_peer_that_lists_too_much_that_it_does_not_have(tmp_path, lister, sdk_events):
@@ -239,9 +241,10 @@ async def test_events_that_are_not_valid_are_left_out_and_the_others_kept(tmp_pa
     lister.serve(answer)
     async with node(tmp_path / "victim", **QUIET) as victim:
         await sync_with(victim, lister)
-        assert victim.p2p.counters.events_refused == 1
+        assert victim.p2p.counters.events_refused >= 1
         assert forged not in victim.store.keys
         assert len(victim.store.keys) == 9
+        await eventually(lambda: victim.failures(lister.host.peer_id) in (1, 2))
 
 
 async def test_a_peer_that_stalls_with_its_events(tmp_path, lister):
@@ -256,6 +259,7 @@ async def test_a_peer_that_stalls_with_its_events(tmp_path, lister):
 
 async def test_a_peer_that_hangs_up_within_a_session_is_not_blamed_for_it(tmp_path, lister):
     async def hang_up(stream: PeerStream) -> None:
+        await FrameStream(stream, MAX_FRAME).receive(5)
         await lister.host.disconnect(stream.peer_id)
 
     lister.host.handle(RECON_PROTOCOL, hang_up)

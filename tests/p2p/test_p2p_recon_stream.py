@@ -11,16 +11,16 @@ from recon_node.ceramic import network_range
 from recon_node.ipld import varint
 from recon_node.p2p.errors import PeerGoneError, PeerProtocolError
 from recon_node.p2p.framing import FrameStream, FramingError
-from recon_node.p2p.recon_stream import initiate, respond
+from recon_node.p2p.recon_stream import ReconStream
 from recon_node.recon import (
     ZERO,
     KeyRange,
     KeyStore,
     Message,
     RemoteProtocolError,
-    Session,
     encode_message,
 )
+from recon_node.recon.protocols import PROTOCOLS, RECON_1_0, Protocol
 
 WHOLE = KeyRange(*network_range(NETWORK))
 MAX_FRAME = LOOPBACK.max_frame
@@ -42,17 +42,22 @@ def obtain_into(store: KeyStore, unavailable=frozenset()):
     return obtain
 
 
-async def reconcile(ours: KeyStore, theirs: KeyStore, unavailable=frozenset()) -> Session:
+@pytest.fixture(params=PROTOCOLS, ids=lambda version: version.id)
+def version(request) -> Protocol:
+    return request.param
+
+
+async def reconcile(version, ours: KeyStore, theirs: KeyStore, unavailable=frozenset()):
     left, right = memory_stream_pair()
-    initiator = Session.initiator(ours, WHOLE, LOOPBACK.session_settings)
-    responder = Session.responder(theirs, [WHOLE], LOOPBACK.session_settings)
+    initiator = version.session.initiator(ours, WHOLE, LOOPBACK.session_settings)
+    responder = version.session.responder(theirs, [WHOLE], LOOPBACK.session_settings)
+    frames = FrameStream(left, MAX_FRAME), FrameStream(right, MAX_FRAME)
+    here = ReconStream(version, initiator, frames[0], obtain_into(ours, unavailable), LOOPBACK)
+    there = ReconStream(version, responder, frames[1], obtain_into(theirs, unavailable), LOOPBACK)
     with trio.fail_after(20):
         async with trio.open_nursery() as nursery:
-            obtain = obtain_into(theirs, unavailable)
-            nursery.start_soon(respond, responder, FrameStream(right, MAX_FRAME), obtain, LOOPBACK)
-            await initiate(
-                initiator, FrameStream(left, MAX_FRAME), obtain_into(ours, unavailable), LOOPBACK
-            )
+            nursery.start_soon(there.respond)
+            await here.initiate()
     assert initiator.done
     assert responder.done
     return initiator
@@ -62,28 +67,28 @@ async def reconcile(ours: KeyStore, theirs: KeyStore, unavailable=frozenset()) -
     max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 @given(data=st.data())
-async def test_two_sides_end_with_the_union(sdk_events, data):
+async def test_two_sides_end_with_the_union(sdk_events, version, data):
     keys = st.frozensets(st.sampled_from([key for key, _ in sdk_events]), max_size=200)
     a, b = data.draw(keys), data.draw(keys)
     ours, theirs = store_of(a), store_of(b)
-    await reconcile(ours, theirs)
+    await reconcile(version, ours, theirs)
     assert set(ours.keys(WHOLE)) == set(theirs.keys(WHOLE)) == a | b
 
 
-async def test_long_messages_are_carried_too(sdk_events):
+async def test_long_messages_are_carried_too(sdk_events, version):
     keys = {key for key, _ in sdk_events}
     ours, theirs = store_of([]), store_of(keys)
-    session = await reconcile(ours, theirs)
+    session = await reconcile(version, ours, theirs)
     assert set(ours.keys(WHOLE)) == keys
     assert session.rounds <= 3
 
 
-async def test_keys_that_cannot_be_had_are_left_out_and_the_rest_agrees(sdk_events):
+async def test_keys_that_cannot_be_had_are_left_out_and_the_rest_agrees(sdk_events, version):
     keys = [key for key, _ in sdk_events]
     unavailable = frozenset(keys[10:20])
     ours, theirs = store_of(keys[:100]), store_of(keys[50:])
     theirs.discard(keys[60])
-    await reconcile(ours, theirs, unavailable)
+    await reconcile(version, ours, theirs, unavailable)
     assert set(ours.keys(WHOLE)) == set(keys)
     assert set(theirs.keys(WHOLE)) == set(keys) - unavailable
 
@@ -95,11 +100,12 @@ async def answer(wire: bytes, *, ends: bool = True) -> None:
     """Let a responder read these bytes."""
     left, right = memory_stream_pair()
     store = KeyStore()
-    session = Session.responder(store, [WHOLE], LOOPBACK.session_settings)
+    session = RECON_1_0.session.responder(store, [WHOLE], LOOPBACK.session_settings)
     await left.send_all(wire)
     if ends:
         await left.send_eof()
-    await respond(session, FrameStream(right, MAX_FRAME), obtain_into(store), LOOPBACK)
+    frames = FrameStream(right, MAX_FRAME)
+    await ReconStream(RECON_1_0, session, frames, obtain_into(store), LOOPBACK).respond()
 
 
 def framed(message: bytes) -> bytes:

@@ -9,6 +9,7 @@ from recon_node.ceramic import METAMODEL, StreamId
 from recon_node.ceramic.builder import init_event
 from recon_node.p2p import AGREED, P2PError, PeerError, open_p2p
 from recon_node.p2p.identity import IDENTITY_FILE
+from recon_node.recon.protocols import PROTOCOLS
 from recon_node.store import Interest, open_store
 
 QUICK = {"sync_interval": 0.5, "push_delay": 0.05}
@@ -28,6 +29,7 @@ async def test_two_nodes_become_equal_and_stay_so(tmp_path, sdk_cars):
         first = b.p2p.sync_reports[0]
         assert (first.outcome, first.keys_received, first.events_received) == (AGREED, 930, 930)
         assert first.event_bytes_received > 500_000
+        assert first.protocol == PROTOCOLS[0].id
 
         admitted = await a.store.admit_local(new_cars(50)) + await b.store.admit_local(new_cars(50))
         assert {verdict.status for verdict in admitted} == {"new"}

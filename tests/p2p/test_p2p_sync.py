@@ -65,6 +65,7 @@ class Recorded:
         await trio.sleep(self.seconds.get(peer_id, 0))
         if peer_id in self.error:
             raise self.error[peer_id]
+        return 0
 
 
 @pytest.fixture
