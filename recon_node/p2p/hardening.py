@@ -2,9 +2,10 @@
 
 Theory of operation
 -------------------
-Nothing of the library is changed in place, with one exception (``bound_negotiation``). Four of its
-classes are subclassed, and ``recon_node.p2p.host`` builds the host from those. Each remedy is one
-method; each has in ``tests/p2p/test_p2p_hardening.py`` the reproduction that fails without it.
+Nothing of the library is changed in place, with one exception (``bound_negotiation``). Its classes
+are subclassed, here and for the muxer in ``guarded_yamux``, and ``recon_node.p2p.host`` builds the
+host from those. Each remedy is one method; each has in ``tests/p2p/test_p2p_hardening.py`` the
+reproduction that fails without it.
 
 =====================  ============================================================================
 class                  what its methods remedy
@@ -25,33 +26,26 @@ The version of libp2p is pinned exactly, since all of this overrides methods tha
 
 from __future__ import annotations
 
-import struct
 from typing import Any, Final, cast
 
 import structlog
 import trio
-from libp2p.abc import IMuxedConn, IMuxedStream, INetConn, INetStream, ISecureConn
-from libp2p.custom_types import TProtocol
+from libp2p.abc import INetConn, INetStream
 from libp2p.exceptions import ParseError
 from libp2p.host.basic_host import BasicHost
 from libp2p.io.abc import Reader, ReadWriteCloser
 from libp2p.io.utils import read_exactly
 from libp2p.network.auto_connector import AutoConnector
-from libp2p.network.connection.exceptions import RawConnError
 from libp2p.network.connection.raw_connection import RawConnection
 from libp2p.network.connection.swarm_connection import SwarmConn
 from libp2p.network.swarm import Swarm
 from libp2p.peer.id import ID
 from libp2p.protocol_muxer import multiselect_communicator
 from libp2p.rcmgr import Direction
-from libp2p.security.noise.io import MAX_PLAINTEXT_LENGTH
-from libp2p.stream_muxer.exceptions import MuxedStreamError, MuxedStreamReset
-from libp2p.stream_muxer.muxer_multistream import MuxerMultistream
-from libp2p.stream_muxer.yamux import yamux
 from libp2p.utils.varint import decode_uvarint_from_stream
 from multiaddr import Multiaddr  # type: ignore[import-untyped]
 
-from recon_node.p2p.settings import ConnectionLimits
+from recon_node.p2p.guarded_yamux import GuardedYamux
 from recon_node.p2p.streams import shielded
 
 log = structlog.get_logger(__name__)
@@ -60,9 +54,6 @@ MAX_NEGOTIATION: Final = 64 * 1024
 """A line of protocol negotiation at most; go-libp2p's limit."""
 _CLEANUP_LIMIT: Final = 5.0
 _DRAIN_LIMIT: Final = 10.0
-_FIRST_PING: Final = 0.5
-_WINDOW_POLL: Final = 0.005
-_FRAME_PAYLOAD: Final = MAX_PLAINTEXT_LENGTH - yamux.HEADER_SIZE  # one yamux frame, one Noise frame
 
 
 def bound_negotiation() -> None:
@@ -84,157 +75,6 @@ async def _read_bounded_line(reader: Reader) -> bytes:
     if not line.endswith(b"\n"):
         raise ParseError("a negotiation line that does not end with a newline")
     return line[:-1]
-
-
-class GuardedStream(yamux.YamuxStream):
-    """A stream whose writers wait for the peer as long as they themselves want to, one by one."""
-
-    _turn: trio.Lock
-    conn: GuardedYamux
-
-    @classmethod
-    def adopt(cls, stream: IMuxedStream) -> GuardedStream:
-        """Guard a stream that the muxer has just made: it names its stream class in its code."""
-        stream.__class__ = cls
-        guarded = cast(GuardedStream, stream)
-        guarded._turn = trio.Lock()
-        return guarded
-
-    async def write(self, data: bytes) -> None:
-        """Write all of ``data``; how long that may take is up to the caller's cancel scope.
-
-        A write that is cancelled may have sent a part of its data: reset the stream then.
-        """
-        async with self._turn:
-            view = memoryview(data)
-            while view:
-                size = min(await self._wait_for_window(), _FRAME_PAYLOAD, len(view))
-                self.send_window -= size
-                header = struct.pack(
-                    yamux.YAMUX_HEADER_FORMAT, 0, yamux.TYPE_DATA, 0, self.stream_id, size
-                )
-                await self.conn._write_frame(header + view[:size])
-                view = view[size:]
-
-    async def _wait_for_window(self) -> int:
-        while True:
-            if self.reset_received:
-                raise MuxedStreamReset("the stream was reset")
-            if self.send_closed or self.closed:
-                raise MuxedStreamError("the stream is closed for sending")
-            if self.send_window > 0:
-                return self.send_window
-            await trio.sleep(_WINDOW_POLL)
-
-    def _apply_autotune_epoch(self, buffered: int) -> int:
-        """Let the window grow no further than the limit, so that what a peer buffers is bounded."""
-        if self.target_recv_window >= self.conn.limits.max_window:
-            return 0
-        return super()._apply_autotune_epoch(buffered)
-
-
-class GuardedYamux(yamux.Yamux):
-    """A muxed connection that survives cancelled writers and drops peers that freeze or flood."""
-
-    def __init__(
-        self, secured_conn: ISecureConn, peer_id: ID, is_initiator: bool, limits: ConnectionLimits
-    ) -> None:
-        super().__init__(secured_conn, peer_id, is_initiator=is_initiator)
-        self.limits = limits
-        self.inbound_streams = 0
-
-    async def open_stream(self) -> GuardedStream:
-        """Open a stream, or fail at once where the muxer's 256 are in use.
-
-        Shielded: an opening that is cancelled half-way would keep its slot for ever.
-        """
-        if self.stream_backlog_semaphore.value == 0:
-            raise MuxedStreamError(
-                f"all {self.stream_backlog_limit} streams to peer {self.peer_id} are in use"
-            )
-        with trio.CancelScope(shield=True):
-            return GuardedStream.adopt(await super().open_stream())
-
-    async def accept_stream(self) -> GuardedStream:
-        """Wait for a stream that the peer opens."""
-        return GuardedStream.adopt(await super().accept_stream())
-
-    async def _write_frame(self, data: bytes) -> None:
-        """Write a whole frame, even if the caller is cancelled: half a frame ruins the connection.
-
-        Where the network does not take it in time, the connection is closed.
-        """
-        async with self._write_lock:
-            if self.event_shutting_down.is_set():
-                raise RawConnError("the connection is closed")
-            with shielded(self.limits.write_timeout) as scope:
-                await self.secured_conn.write(data)
-            if scope.cancelled_caught:
-                self.event_shutting_down.set()
-                await (
-                    self.secured_conn.close()
-                )  # whoever waits for the lock must not write any more
-        if scope.cancelled_caught:
-            await self._cut(f"took no data for {self.limits.write_timeout:g} s")
-            raise RawConnError("the connection was cut: the peer takes no data")
-        await trio.lowlevel.checkpoint()
-
-    async def _read_data_body(self, length: int) -> bytes:
-        """Read a frame's data, or cut off a peer that sends more than the windows allow."""
-        unread = sum(map(len, self.stream_buffers.values()))
-        if unread + length > self.limits.max_buffered:
-            log.warning("Cutting a connection: unread data piles up", peer=str(self.peer_id))
-            raise trio.TooSlowError  # the muxer's loop closes the connection on this
-        return await super()._read_data_body(length)
-
-    async def _measure_rtt_loop(self) -> None:
-        """Ping the peer from time to time; drop it when it does not answer."""
-        wait = min(_FIRST_PING, self.limits.ping_interval)
-        while not self.event_shutting_down.is_set():
-            with trio.move_on_after(wait):
-                await self.event_shutting_down.wait()
-                return
-            wait = self.limits.ping_interval
-            self._ping_id = (self._ping_id + 1) & 0xFFFFFFFF
-            self._ping_event = trio.Event()
-            self._ping_sent_time = trio.current_time()
-            try:
-                await self._write_frame(
-                    struct.pack(
-                        yamux.YAMUX_HEADER_FORMAT,
-                        0,
-                        yamux.TYPE_PING,
-                        yamux.FLAG_SYN,
-                        0,
-                        self._ping_id,
-                    )
-                )
-            except Exception:
-                return  # the connection is closed already
-            with trio.move_on_after(self.limits.ping_timeout):
-                await self._ping_event.wait()
-            if not self._ping_event.is_set() and not self.event_shutting_down.is_set():
-                await self._cut(f"left a ping unanswered for {self.limits.ping_timeout:g} s")
-
-    async def _cut(self, why: str) -> None:
-        log.warning("Cutting a connection: the peer " + why, peer=str(self.peer_id))
-        # Shielded: the end of the muxer's read loop cancels its other tasks, this one too.
-        with shielded(_CLEANUP_LIMIT):
-            await self._cleanup_on_error()
-
-
-class GuardedMuxing(MuxerMultistream):
-    """Muxer negotiation that ends with a ``GuardedYamux``; the library's names its own class."""
-
-    def __init__(self, limits: ConnectionLimits) -> None:
-        super().__init__({TProtocol(yamux.PROTOCOL_ID): GuardedYamux})
-        self._limits = limits
-
-    async def new_conn(self, conn: ISecureConn, peer_id: ID) -> IMuxedConn:
-        """Agree on Yamux and start it."""
-        protocol, _ = await self._selector.select(conn, conn.is_initiator, self.negotiate_timeout)
-        muxed = GuardedYamux(conn, peer_id, conn.is_initiator, self._limits)
-        return self._annotate_connection(muxed, conn, protocol)
 
 
 class NoAutoConnector(AutoConnector):
@@ -325,10 +165,11 @@ class GuardedHost(BasicHost):
         try:
             await super()._swarm_stream_handler(net_stream)
         except Exception as error:
-            log.info(
+            protocol = net_stream.get_protocol()
+            (log.info if protocol else log.debug)(  # before that it is garbage, of which is plenty
                 "Inbound stream failed",
                 peer=str(conn.peer_id),
-                protocol=net_stream.get_protocol(),
+                protocol=protocol,
                 error=repr(error),
             )
             await _reset(net_stream)

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import logging
 import os
-import socket
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from typing import Final, cast
@@ -29,14 +28,13 @@ from libp2p.tools.anyio_service import TrioManager
 from libp2p.transport.tcp.tcp import TCP
 from libp2p.transport.upgrader import TransportUpgrader
 from multiaddr import Multiaddr  # type: ignore[import-untyped]
-from multiaddr.utils import get_thin_waist_addresses  # type: ignore[import-untyped]
 
+from recon_node.p2p.addresses import check_port, parse_address, peer_id_in, reachable
 from recon_node.p2p.errors import P2PError, PeerError
+from recon_node.p2p.guarded_yamux import GuardedMuxing, GuardedYamux
 from recon_node.p2p.hardening import (
     GuardedHost,
-    GuardedMuxing,
     GuardedSwarm,
-    GuardedYamux,
     bound_negotiation,
 )
 from recon_node.p2p.nursery import open_service_nursery
@@ -82,15 +80,6 @@ async def open_host(settings: P2PSettings, identity: KeyPair) -> AsyncIterator[H
             service.cancel()
 
 
-def _reachable(candidates: Sequence[Multiaddr]) -> list[Multiaddr]:
-    """Spell out "all addresses of this machine": nobody can dial 0.0.0.0."""
-    return [
-        each
-        for candidate in candidates
-        for each in get_thin_waist_addresses(candidate) or [candidate]
-    ]
-
-
 def build_host(settings: P2PSettings, identity: KeyPair) -> _IdentifyingHost:
     """Put the hardened parts together: no plaintext, no other muxer, no resource manager."""
     bound_negotiation()
@@ -116,10 +105,10 @@ def build_host(settings: P2PSettings, identity: KeyPair) -> _IdentifyingHost:
             outbound_stream_protocol_negotiation_timeout=_NEGOTIATION_TIMEOUT,
         ),
     )
-    announced = [_parse_address(each) for each in settings.announce]
+    announced = [parse_address(each) for each in settings.announce]
     return _IdentifyingHost(
         swarm,
-        addrs_factory=lambda candidates: announced or _reachable(candidates),
+        addrs_factory=lambda candidates: announced or reachable(candidates),
         disable_identify_address_discovery=True,
     )
 
@@ -211,7 +200,7 @@ class Host:
 
         Raises PeerError when the address cannot be used or the peer does not answer in time.
         """
-        target = _parse_address(address)
+        target = parse_address(address)
         peer_id = peer_id_in(address)
         if peer_id == self.peer_id:
             raise PeerError(f"{address} is this node's own address")
@@ -271,30 +260,6 @@ class Host:
         return [each for each in self._swarm.get_connections(peer_id) if not each.is_closed]
 
 
-def peer_id_in(address: str) -> str:
-    """Return the peer id at the end of a multiaddr.
-
-    Raises PeerError when there is none.
-    """
-    parsed = _parse_address(address)
-    try:
-        peer_id = parsed.value_for_protocol("p2p")
-    except Exception:
-        peer_id = None
-    if not peer_id:
-        raise PeerError(f"the address {address} names no peer: it must end with /p2p/<peer id>")
-    return str(peer_id)
-
-
-def _parse_address(address: str) -> Multiaddr:
-    try:
-        return Multiaddr(address)
-    except Exception as error:  # multiaddr raises several kinds, and its codecs more
-        raise PeerError(
-            f"{address!r} is no multiaddr such as /ip4/127.0.0.1/tcp/4101: {error}"
-        ) from None
-
-
 def _quieten_library() -> None:
     """Silence libp2p's log, unless it is asked for: to it, any peer that leaves is an error."""
     if "LIBP2P_DEBUG" not in os.environ:
@@ -302,33 +267,13 @@ def _quieten_library() -> None:
 
 
 async def _listen(swarm: GuardedSwarm, addresses: Sequence[str]) -> None:
-    parsed = [_parse_address(each) for each in addresses]
+    parsed = [parse_address(each) for each in addresses]
     for each in parsed:
-        _check_port(each)
+        check_port(each)
     await swarm.listen(*parsed)
     for each in parsed:
         if str(each) not in swarm.listeners:
             raise P2PError(f"cannot listen on {each}: the address is not one of this machine's")
-
-
-def _check_port(address: Multiaddr) -> None:
-    """Refuse a port that is taken: the library shares ports (SO_REUSEPORT) and says nothing."""
-    names = [each.name for each in address.protocols()]
-    if len(names) != 2 or names[0] not in ("ip4", "ip6") or names[1] != "tcp":
-        raise P2PError(
-            f"cannot listen on {address}: it must be /ip4/.../tcp/<port> or /ip6/.../tcp/<port>"
-        )
-    ip, port = address.value_for_protocol(names[0]), int(address.value_for_protocol("tcp") or 0)
-    family = socket.AF_INET6 if names[0] == "ip6" else socket.AF_INET
-    try:
-        with socket.socket(family, socket.SOCK_STREAM) as probe:
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            probe.bind((ip, port))
-    except OSError as error:
-        raise P2PError(
-            f"cannot listen on {address}: {error.strerror}. Is another node running there? "
-            "Choose another port in the p2p setting `listen`"
-        ) from error
 
 
 async def _close(libp2p_host: GuardedHost, swarm: GuardedSwarm) -> None:

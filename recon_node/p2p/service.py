@@ -12,9 +12,10 @@ from typing import Final
 import structlog
 import trio
 
+from recon_node.p2p.addresses import peer_id_in
 from recon_node.p2p.discovery import Discovery
 from recon_node.p2p.errors import PeerError
-from recon_node.p2p.host import Host, open_host, peer_id_in
+from recon_node.p2p.host import Host, open_host
 from recon_node.p2p.identity import open_identity
 from recon_node.p2p.nursery import open_service_nursery
 from recon_node.p2p.peer_book import PeerBook

@@ -15,8 +15,9 @@ from typing import Final
 import structlog
 import trio
 
+from recon_node.p2p.addresses import peer_id_in
 from recon_node.p2p.errors import PeerError
-from recon_node.p2p.host import Host, peer_id_in
+from recon_node.p2p.host import Host
 from recon_node.p2p.peer_book import PeerBook
 from recon_node.p2p.reports import Counters
 from recon_node.p2p.sessions import (

@@ -9,8 +9,9 @@ from libp2p.crypto.rsa import create_new_key_pair as create_rsa_key_pair
 from libp2p.identity_utils import save_identity
 from p2p_support import LOOPBACK, eventually, loopback_host
 
+from recon_node.p2p.addresses import peer_id_in
 from recon_node.p2p.errors import P2PError, PeerError
-from recon_node.p2p.host import CLOSE_LIMIT, open_host, peer_id_in
+from recon_node.p2p.host import CLOSE_LIMIT, open_host
 from recon_node.p2p.identity import IDENTITY_FILE, open_identity, peer_id_of
 from recon_node.p2p.settings import P2PSettings
 
