@@ -41,6 +41,9 @@ FAN_OUT = 48
 _LEAF_FILL = 64
 _INNER_FILL = 32
 
+# How far from its place a cut may fall. Most streams have fewer events.
+_CUT_REACH = 6
+
 
 @dataclass(frozen=True, slots=True)
 class Summary:
@@ -237,16 +240,20 @@ class KeyStore:
         return self._select(ranks)
 
     def cut(self, key_range: KeyRange, parts: int) -> list[bytes]:
-        """Return the shortest strings that cut a range into ``parts`` equal parts, ascending.
+        """Return ascending short strings that cut a range into ``parts`` parts of about equal size.
 
-        They are no keys, so every key of the range is in one of the parts.
+        They are no keys, so every key of the range is in one of the parts. Near each place that
+        would make the parts equal, the shortest separator wins, as in a prefix B-tree (Bayer and
+        Unterauer, 1977): it falls between two streams rather than into one.
         """
         first = self._rank_after(key_range.lower)
         size = self._rank(key_range.upper) - first
-        ranks = sorted({first + i * size // parts for i in range(1, parts)} - {first})
-        wanted = sorted({rank - side for rank in ranks for side in (0, 1)})
-        key_at = dict(zip(wanted, self._select(wanted), strict=True))
-        return [separator(key_at[rank - 1], key_at[rank]) for rank in ranks]
+        reach = min(_CUT_REACH, size // (4 * parts))  # the places' surroundings do not meet
+        cuts: list[bytes] = []
+        for rank in sorted({first + i * size // parts for i in range(1, parts)} - {first}):
+            near = self._select(list(range(max(first, rank - 1 - reach), rank + 1 + reach)))
+            cuts.append(min((separator(a, b) for a, b in pairwise(near)), key=len))
+        return cuts
 
     def first(self, key_range: KeyRange) -> bytes | None:
         """Return the first key of a range, or None where it is empty."""

@@ -109,14 +109,13 @@ def encode_message(message: Message) -> bytes:
     if message.goes_on:
         flags |= Flag.GOES_ON
     for gap in message.gaps:
-        parts += [bytes((gap.say,)), _front_code(before, gap.upper)]
-        before = gap.upper
+        parts.append(_front_code(before, gap.upper, gap.say))
         if gap.say is Say.FINGERPRINT:
             parts.append(gap.fingerprint)
         elif gap.say is not Say.AGREED:
             parts.append(varint.encode(len(gap.keys)))
-            for left, right in pairwise((b"", *gap.keys)):
-                parts.append(_front_code(left, right))
+            parts += [_front_code(left, right) for left, right in pairwise((before, *gap.keys))]
+        before = gap.upper
     return bytes((flags,)) + b"".join(parts)
 
 
@@ -160,8 +159,9 @@ class _Reader:
 
     def _gaps(self, before: bytes) -> Iterator[Gap]:
         while self._at < len(self._data):
-            say = Say(self._byte("kind of gap", max(Say)))
-            upper = self._bound(before)
+            say_and_shared = self._varint()
+            say = Say(say_and_shared % len(Say))
+            upper = self._string(before, say_and_shared // len(Say))
             if upper != END and upper <= before:
                 raise self._error("bounds out of order")
             if say is Say.AGREED:
@@ -175,21 +175,21 @@ class _Reader:
             before = upper
 
     def _keys(self, lower: bytes, upper: bytes) -> Iterator[bytes]:
-        before = b""
+        before = lower
         for _ in range(self._varint()):
             key = self._event_id(before)
             if key <= before:
                 raise self._error("keys out of order, or repeated")
             if key.is_fencepost:
                 raise self._error("a fencepost among the keys")
-            if key < lower or (upper != END and key >= upper):
+            if upper != END and key >= upper:
                 raise self._error("a key outside its gap")
             yield key
             before = key
 
-    def _bound(self, before: bytes) -> bytes:
-        """Read a front-coded string; only its shortest form is taken."""
-        shared, size = self._varint(), self._varint()
+    def _string(self, before: bytes, shared: int) -> bytes:
+        """Read the rest of a front-coded string; only its shortest form is taken."""
+        size = self._varint()
         if shared + size > MAX_BOUND or shared > len(before):
             raise self._error(f"a bound of {shared} + {size} bytes")
         rest = self._take(size)
@@ -200,9 +200,9 @@ class _Reader:
         return before[:shared] + rest
 
     def _event_id(self, before: bytes) -> EventId:
-        bound = self._bound(before)
+        string = self._string(before, self._varint())
         try:
-            return EventId(bound)
+            return EventId(string)
         except EventIdError as error:
             raise self._error(str(error)) from error
 
@@ -230,6 +230,8 @@ class _Reader:
         return RemoteProtocolError(f"message does not parse before byte {self._at}: {what}")
 
 
-def _front_code(before: bytes, string: bytes) -> bytes:
+def _front_code(before: bytes, string: bytes, say: Say | None = None) -> bytes:
+    """Write the length shared with the string before (and what is said, below it), and the rest."""
     shared = common_prefix(before, string)
-    return varint.encode(shared) + varint.encode(len(string) - shared) + string[shared:]
+    head = shared if say is None else shared * len(Say) + say
+    return varint.encode(head) + varint.encode(len(string) - shared) + string[shared:]

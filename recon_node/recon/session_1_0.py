@@ -7,7 +7,7 @@ hashes are equal                     a match; neighbouring matches are merged in
 we hold none                         0: "send me yours"
 the peer holds none (its hash is 0)  all our keys: a page of them, then the hash of the rest
 we hold at most ``list_threshold``   all our keys
-else                                 ``fan_out`` equal parts: pivot keys with hashes between
+else                                 equal parts: pivot keys with the hashes between them
 ===================================  =========================================================
 
 When everything matched, the merged answer is a single hash for the whole range; when both sides
@@ -129,7 +129,7 @@ class Session10(Session[Message]):
         elif ours.count <= self._settings.list_threshold:
             self._list(reply, gap, ours.count, peer_holds_none=False)
         else:
-            for pivot in self._view.store.split(gap, self._settings.fan_out):
+            for pivot in self._view.store.split(gap, self._settings.parts(ours.count)):
                 reply.tell(pivot)
             reply.tell(gap.upper)
 

@@ -19,9 +19,6 @@ where it is right, else like any fingerprint. So two sides in sync say 85 bytes 
 A closing can be wrong because a key came in meanwhile, on either side. The sides then reconcile the
 whole range again, ``_MAX_CLOSINGS`` times at most: what is new after that is left for the next
 session, for a busy node would never end this one.
-
-Fan-out: a split in f parts costs f fingerprints a level and saves levels. While few gaps differ,
-bytes are cheap and rounds dear, so those are split more finely (``_FEW_GAPS``, ``_FINE``).
 """
 
 from __future__ import annotations
@@ -44,9 +41,6 @@ from recon_node.recon.settings import SessionSettings
 from recon_node.recon.view import View
 
 _MAX_CLOSINGS = 4
-_FEW_GAPS = 64
-_FINE = 2
-"""How many times finer than ``fan_out`` a gap is split while few gaps differ."""
 
 
 class Session11(Session[Message]):
@@ -110,34 +104,30 @@ class Session11(Session[Message]):
             self._closings += 1
             gaps = [Gap(END, Say.FINGERPRINT, closing)]
         draft = _Draft(self._view, self.key_range, self._settings)
-        fan_out = self._fan_out(len(gaps))
         for gap in gaps:
             if draft.is_full:
                 draft.ask(END)
                 break
-            self._answer_gap(draft, gap, fan_out)
+            self._answer_gap(draft, gap)
         return draft.messages()
 
-    def _fan_out(self, gaps: int) -> int:
-        return self._settings.fan_out * (_FINE if gaps <= _FEW_GAPS else 1)
-
-    def _answer_gap(self, draft: _Draft, gap: Gap, fan_out: int) -> None:
+    def _answer_gap(self, draft: _Draft, gap: Gap) -> None:
         inside = draft.gap_to(gap.upper)
         if gap.say is Say.KEYS:
             self._tell_more(draft, gap, inside)
         elif gap.say is Say.FINGERPRINT and gap.fingerprint != self._view.fingerprint(inside):
-            self._narrow_down(draft, gap.upper, inside, fan_out)
+            self._narrow_down(draft, gap.upper, inside)
         else:
             draft.agree(gap.upper)
 
-    def _narrow_down(self, draft: _Draft, upper: bytes, inside: KeyRange, fan_out: int) -> None:
+    def _narrow_down(self, draft: _Draft, upper: bytes, inside: KeyRange) -> None:
         count = self._view.store.count(inside)
         if count <= max(1, self._settings.list_threshold):  # one key cannot be cut apart
             self._count_listed(count)
             keys = self._view.held(inside)
             draft.add(Gap(upper, Say.KEYS, keys=tuple(keys)))
             return
-        for cut in (*self._view.store.cut(inside, fan_out), upper):
+        for cut in (*self._view.store.cut(inside, self._settings.parts(count)), upper):
             draft.ask(cut)
 
     def _tell_more(self, draft: _Draft, gap: Gap, inside: KeyRange) -> None:
@@ -171,7 +161,7 @@ class _Draft:
         self._at = key_range.lower
         self._has_agreed = False
         # In reserve: one more split or list, and the fingerprint of the rest.
-        reserve = (_FINE * settings.fan_out + settings.list_threshold + 2) * _KEY_ESTIMATE
+        reserve = (settings.fan_out + settings.list_threshold + 2) * _KEY_ESTIMATE
         self._message_budget = settings.message_bytes - reserve
         self._budget = self._message_budget
         self._messages_left = min(settings.turn_messages, MAX_TURN) - 1

@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import ceil, log
+from typing import Final
+
+_ROUNDING: Final = 1e-9
+# Parts are not quite equal: we aim at gaps of half the threshold, so that nearly all are below it.
+_MARGIN: Final = 0.5
 
 
 @dataclass(frozen=True, slots=True)
 class SessionSettings:
     """How a session splits and lists, and what bounds it. The two sides' settings may differ."""
 
-    fan_out: int = 4
-    """Parts that a differing gap is split into."""
+    fan_out: int = 8
+    """Parts that a differing gap is split into at most: see :meth:`parts`."""
     list_threshold: int = 8
     """A differing gap of at most so many keys is listed instead of split."""
     page_keys: int = 4096
@@ -31,6 +37,17 @@ class SessionSettings:
             raise ValueError(f"turn_messages must be at least 1, not {self.turn_messages}")
         if self.page_keys < 1 or self.list_threshold < 0:
             raise ValueError("page_keys must be at least 1, and list_threshold not negative")
+
+    def parts(self, count: int) -> int:
+        """Return how many parts a gap of ``count`` keys, above the threshold, is split into.
+
+        ``fan_out`` decides in how many rounds gaps become short enough to be listed. We split no
+        finer than that number of rounds takes: fewer parts are fewer bytes.
+        """
+        ratio = count / max(1, self.list_threshold * _MARGIN)
+        levels = max(1, ceil(log(ratio, self.fan_out) - _ROUNDING))
+        finest: int = ceil(ratio ** (1 / levels) - _ROUNDING)
+        return min(self.fan_out, max(2, finest))
 
 
 DEFAULT_SETTINGS = SessionSettings()
