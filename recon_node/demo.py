@@ -81,8 +81,9 @@ def run(sample: Path) -> None:
             nodes = testnet.nodes
             with step("Wait until nodes 2 and 3 have found each other through the DHT"):
                 wait_until("nodes 2 and 3 know each other", partial(are_connected, *nodes[1:]))
-            load(nodes[0], [item for item, half in zip(items, halves(events)) if half == 0])
-            load(nodes[2], [item for item, half in zip(items, halves(events)) if half == 1])
+            for half, node in enumerate((nodes[0], nodes[2])):  # a stream is written at one node
+                loaded = zip(items, events, strict=True)
+                load(node, [item for item, event in loaded if event.init[-1] % 2 == half])
             wait_for_equal_sets(nodes, len(items))
             show_nodes(nodes)
             tables = Path(directory) / "tables"
@@ -122,11 +123,6 @@ def are_connected(one: TestnetNode, other: TestnetNode) -> bool:
     """Tell whether two nodes that were never told of each other are connected."""
     peers = {peer["id"]: peer for peer in state_of(one)["peers"]}
     return bool(peers.get(other.peer_id, {}).get("connected"))
-
-
-def halves(events: Sequence[Any]) -> Iterator[int]:
-    """Yield 0 or 1 for each event, by its stream: a stream is written at one node."""
-    return (event.init[-1] % 2 for event in events)
 
 
 def load(node: TestnetNode, items: list[Item]) -> None:
@@ -217,7 +213,7 @@ def run_pipeline(node: TestnetNode, tables: Path) -> None:
 
 def check_tables(tables: Path, expected: int, streams: dict[CID, StreamId]) -> None:
     """Compare the tables with the sample, and print their sizes and a few tips."""
-    from deltalake import DeltaTable  # noqa: PLC0415 - only the demo needs the extra [spark]
+    from deltalake import DeltaTable  # the extra [spark], which nodes do without
 
     raw_events = DeltaTable(tables / "raw_events").to_pyarrow_table().to_pylist()
     tips = DeltaTable(tables / "stream_tips").to_pyarrow_table().to_pylist()

@@ -55,7 +55,17 @@ class ReconStream:
             if new_keys:
                 session.give_up(await self.obtain([EventId(key) for key in new_keys]))
             if session.turn_complete and not session.done:
-                await self._send(session.respond())
+                await self._send(await self._answer())
+
+    async def _answer(self) -> list[Any]:
+        """Compute the answer, which may take a while, without keeping other tasks waiting."""
+        steps = self.session.respond_in_steps()
+        while True:
+            try:
+                next(steps)
+            except StopIteration as end:
+                return list(end.value)
+            await trio.lowlevel.checkpoint()
 
     async def _receive(self) -> Any:
         data = await self.frames.receive(self.settings.turn_timeout)

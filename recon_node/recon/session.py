@@ -37,9 +37,9 @@ next session.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable
+from collections.abc import Generator, Iterable
 from enum import Enum, auto
-from typing import ClassVar, Generic, Self, TypeVar
+from typing import ClassVar, Final, Generic, Self, TypeVar
 
 from recon_node.recon.errors import LocalProtocolError, RemoteProtocolError
 from recon_node.recon.key_range import KeyRange, merge_ranges
@@ -48,6 +48,8 @@ from recon_node.recon.settings import DEFAULT_SETTINGS, SessionSettings
 from recon_node.recon.view import View
 
 M = TypeVar("M")
+Steps = Generator[None, None, list[M]]
+GAPS_A_STEP: Final = 32
 
 
 class _State(Enum):
@@ -172,6 +174,19 @@ class Session(ABC, Generic[M]):
 
     def respond(self) -> list[M]:
         """Return the answer to the peer's turn; empty when there is nothing left to say."""
+        steps = self.respond_in_steps()
+        while True:
+            try:
+                next(steps)
+            except StopIteration as end:
+                answer: list[M] = end.value
+                return answer
+
+    def respond_in_steps(self) -> Steps[M]:
+        """Do what :meth:`respond` does, in steps of about a millisecond between which it yields.
+
+        The answer is the generator's return value. The store may change between two steps.
+        """
         if self.done:
             return []
         self._expect(_State.RESPONDING, "respond")
@@ -180,7 +195,7 @@ class Session(ABC, Generic[M]):
         if self.key_range is None:
             self._finish()
             return [self._refuse(turn[0])]
-        return self._answer(turn)
+        return (yield from self._answer(turn))
 
     @abstractmethod
     def _open(self) -> M:
@@ -195,7 +210,7 @@ class Session(ABC, Generic[M]):
         """Return the answer to a range that does not interest this side."""
 
     @abstractmethod
-    def _answer(self, turn: list[M]) -> list[M]:
+    def _answer(self, turn: list[M]) -> Steps[M]:
         """Return the answer to every gap of a turn; finish where that is the last word."""
 
     def _goes_on(self, message: M) -> bool:

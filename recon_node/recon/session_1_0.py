@@ -21,14 +21,14 @@ responder's own first or last key.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Generator, Iterable
 from itertools import pairwise
 
 from recon_node.ceramic import EventId
 from recon_node.recon.key_range import KeyRange
 from recon_node.recon.messages_1_0 import Message
 from recon_node.recon.reply_1_0 import Reply
-from recon_node.recon.session import Session
+from recon_node.recon.session import GAPS_A_STEP, Session, Steps
 from recon_node.recon.sha256a import ZERO, Sha256a
 
 
@@ -59,11 +59,11 @@ class Session10(Session[Message]):
         lower = message.key_range.lower
         return Message((lower, lower), (ZERO,))
 
-    def _answer(self, turn: list[Message]) -> list[Message]:
+    def _answer(self, turn: list[Message]) -> Steps[Message]:
         (message,) = turn
         if self._was_trimmed(message):
             return [self._send(self._whole())]
-        reply = self._answer_gaps(message)
+        reply = yield from self._answer_gaps(message)
         if reply == message and reply.is_single:
             self._finish()
         return [self._send(reply)]
@@ -100,15 +100,19 @@ class Session10(Session[Message]):
             if lower <= bound <= upper and (0 < index < last or not self.is_fencepost(bound)):
                 yield bound
 
-    def _answer_gaps(self, message: Message) -> Message:
+    def _answer_gaps(self, message: Message) -> Generator[None, None, Message]:
         """Answer every gap of a message (the table in the module's text)."""
         reply = Reply(self._view, self._first_bound(message), self._settings)
         if reply.last_bound < message.bounds[0]:
             reply.tell(message.bounds[0])
-        for (lower, upper), theirs in zip(pairwise(message.bounds), message.hashes, strict=True):
+        for index, (gap, theirs) in enumerate(
+            zip(pairwise(message.bounds), message.hashes, strict=True)
+        ):
             if reply.is_full:
                 break
-            self._answer_gap(reply, KeyRange(lower, upper), theirs)
+            if index % GAPS_A_STEP == 0:
+                yield
+            self._answer_gap(reply, KeyRange(*gap), theirs)
         if reply.reach < message.bounds[-1]:
             reply.tell(message.bounds[-1])
         last = self._last_bound(message)

@@ -36,7 +36,7 @@ from recon_node.recon.messages_1_1 import (
     Message,
     Say,
 )
-from recon_node.recon.session import Session
+from recon_node.recon.session import GAPS_A_STEP, Session, Steps
 from recon_node.recon.settings import SessionSettings
 from recon_node.recon.view import View
 
@@ -91,7 +91,7 @@ class Session11(Session[Message]):
     def _goes_on(self, message: Message) -> bool:
         return message.goes_on
 
-    def _answer(self, turn: list[Message]) -> list[Message]:
+    def _answer(self, turn: list[Message]) -> Steps[Message]:
         assert self.key_range is not None
         asked, closing = turn[0].key_range, turn[-1].closing
         if asked is not None and asked != self.key_range:
@@ -104,10 +104,12 @@ class Session11(Session[Message]):
             self._closings += 1
             gaps = [Gap(END, Say.FINGERPRINT, closing)]
         draft = _Draft(self._view, self.key_range, self._settings)
-        for gap in gaps:
+        for index, gap in enumerate(gaps):
             if draft.is_full:
                 draft.ask(END)
                 break
+            if index % GAPS_A_STEP == 0:
+                yield
             self._answer_gap(draft, gap)
         return draft.messages()
 
