@@ -13,7 +13,7 @@ from collections.abc import AsyncIterator, Sequence
 from functools import partial
 from http import HTTPStatus
 
-import pyarrow as pa  # type: ignore[import-untyped]
+import pyarrow as pa
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 

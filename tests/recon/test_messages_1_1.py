@@ -1,0 +1,216 @@
+"""The wire format of `/ceramic/recon/1.1.0`, as docs/wire.md lays it out."""
+
+from __future__ import annotations
+
+import hashlib
+from itertools import pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from recon_node.ceramic import IN_MEMORY, EventId, network_range
+from recon_node.ipld import CID, DAG_CBOR
+from recon_node.recon import KeyRange, KeyStore, RemoteProtocolError, Sha256a
+from recon_node.recon.key_range import separator
+from recon_node.recon.messages_1_1 import (
+    END,
+    Flag,
+    Gap,
+    Message,
+    Say,
+    decode_message,
+    encode_message,
+    fingerprint,
+)
+from recon_node.recon.session_1_1 import Session11
+
+RANGE = KeyRange(*network_range(IN_MEMORY))
+DIGEST = bytes(range(16))
+
+
+def event_id(number: int, height: int = 0) -> EventId:
+    cid = CID.of(DAG_CBOR, b"%d" % number)
+    return EventId.build(IN_MEMORY, "sort value", f"did:key:{number % 7}", cid, height, cid)
+
+
+KEYS = sorted(event_id(number, number % 3) for number in range(60))
+
+
+@st.composite
+def messages(draw: st.DrawFn) -> Message:
+    """Any message that a session could write: gaps cut by separators, keys inside their gaps."""
+    if draw(st.booleans()) and draw(st.booleans()):
+        return Message(verdict=draw(st.sampled_from([Flag.AGREED, Flag.REFUSED])))
+    cuts = sorted(draw(st.sets(st.integers(1, len(KEYS) - 1), max_size=6)))
+    gaps = []
+    for start, end in pairwise([0, *cuts, len(KEYS)]):
+        upper = END if end == len(KEYS) else separator(KEYS[end - 1], KEYS[end])
+        say = draw(st.sampled_from(Say))
+        listed = draw(st.sets(st.sampled_from(KEYS[start:end]))) if say >= Say.KEYS else ()
+        digest = draw(st.binary(min_size=16, max_size=16)) if say is Say.FINGERPRINT else b""
+        gaps.append(Gap(upper, say, digest, tuple(sorted(listed))))
+    gaps = gaps[: draw(st.integers(0, len(gaps)))]
+    goes_on = draw(st.booleans()) and bool(gaps) and gaps[-1].upper != END
+    closing = draw(st.none() | st.just(DIGEST)) if not goes_on else None
+    return Message(draw(st.none() | st.just(RANGE)), tuple(gaps), closing, None, goes_on)
+
+
+@given(messages())
+def test_messages_survive_the_wire(message: Message) -> None:
+    assert decode_message(encode_message(message)) == message
+
+
+@given(messages(), st.data())
+def test_what_is_accepted_is_canonical(message: Message, data: st.DataObject) -> None:
+    raw = bytearray(encode_message(message))
+    for _ in range(data.draw(st.integers(1, 4))):
+        raw[data.draw(st.integers(0, len(raw) - 1))] = data.draw(st.integers(0, 255))
+    try:
+        decoded = decode_message(bytes(raw))
+    except RemoteProtocolError:
+        return
+    assert encode_message(decoded) == raw
+
+
+@given(st.binary(max_size=200))
+def test_random_bytes_are_refused_or_canonical(data: bytes) -> None:
+    try:
+        decoded = decode_message(data)
+    except RemoteProtocolError:
+        return
+    assert encode_message(decoded) == data
+
+
+def test_a_message_byte_by_byte() -> None:
+    cut = separator(KEYS[3], KEYS[4])
+    shared = 5  # of cut and of KEYS[4] with the range's lower bound: ce0105ff01
+    message = Message(
+        RANGE, (Gap(cut, Say.FINGERPRINT, DIGEST), Gap(END, Say.KEYS, keys=(KEYS[4],)))
+    )
+    lower, upper = RANGE
+    assert cut[:shared] == lower[:shared] == upper[:shared] == bytes.fromhex("ce0105ff01")
+    inside = len(cut) - 1  # KEYS[4] begins with cut
+    assert KEYS[4].startswith(cut)
+    assert encode_message(message) == b"".join(
+        (
+            b"\x01",
+            bytes((0, len(lower))) + lower,
+            bytes((shared, len(upper) - shared)) + upper[shared:],
+            bytes((4 * shared + 1, len(cut) - shared)) + cut[shared:] + DIGEST,
+            bytes((2, 0)) + b"\x01",
+            bytes((inside + 1, len(KEYS[4]) - inside - 1)) + KEYS[4][inside + 1 :],
+        )
+    )
+    assert encode_message(Message(verdict=Flag.AGREED)) == b"\x04"
+    assert encode_message(Message(verdict=Flag.REFUSED)) == b"\x08"
+
+
+def test_a_fingerprint_is_half_a_hash_of_sum_and_count() -> None:
+    store = KeyStore([b"ape", b"bee"])
+    from_outside = (Sha256a.of(b"ape") + Sha256a.of(b"bee")).digest + b"\x02"
+
+    assert fingerprint(store.summarize()) == hashlib.sha256(from_outside).digest()[:16]
+
+
+@pytest.mark.parametrize(
+    ("raw", "complaint"),
+    [
+        ("", "ends too early"),
+        ("20", "unknown flags"),
+        ("0c", "verdict stands alone"),
+        ("05", "end within the varint"),
+        ("040000", "nothing follows a verdict"),
+        ("02" + "00" * 15, "ends too early"),
+        ("10", "turn goes on after its end"),
+        ("000100", "ends too early"),
+        ("000000" + "0000", "bytes follow the last gap"),
+        ("00" + "04" + "01" + "61", "shared|bound of"),
+        ("00" + "0002" + "6262" + "0001" + "61", "out of order"),
+        ("00" + "0002" + "6262" + "0401" + "62", "shares more"),
+        ("00" + "0002" + "6262" + "0400", "prefix"),
+        ("00" + "0200" + "01" + "0001" + "61", "no EventID"),
+        ("00" + "00" + "ff7f" + "61", "bound of"),
+        ("00" + "8000" + "0161", "minimal|shortest|varint"),
+        ("00" + "0200" + "ffffffff0f", "ends too early|varint"),
+    ],
+)
+def test_malformed_messages_are_refused(raw: str, complaint: str) -> None:
+    with pytest.raises(RemoteProtocolError, match=complaint):
+        decode_message(bytes.fromhex(raw))
+
+
+def test_lists_refuse_fenceposts_repeats_and_keys_beyond_their_gap() -> None:
+    cut = separator(KEYS[3], KEYS[4])
+    for keys, complaint in (
+        ((RANGE.lower,), "fencepost"),
+        ((KEYS[1], KEYS[1]), "prefix of the one before it"),
+        ((KEYS[2], KEYS[1]), "out of order, or repeated"),
+        ((KEYS[4],), "outside its gap"),
+    ):
+        message = Message(None, (Gap(cut, Say.KEYS, keys=keys),))
+        with pytest.raises(RemoteProtocolError, match=complaint):
+            decode_message(encode_message(message))
+
+
+class TestRemoteProtocolErrors:
+    """What a peer may not do in a session."""
+
+    def responder(self) -> Session11:
+        return Session11.responder(KeyStore(KEYS[:30]), [RANGE])
+
+    def opened(self) -> Session11:
+        session = self.responder()
+        session.receive(Message(RANGE, closing=DIGEST))
+        session.respond()
+        return session
+
+    def test_no_range(self) -> None:
+        with pytest.raises(RemoteProtocolError, match="what range"):
+            self.responder().receive(Message(closing=DIGEST))
+
+    def test_another_range_later(self) -> None:
+        with pytest.raises(RemoteProtocolError, match="changed the range"):
+            self.opened().receive(Message(RANGE, closing=DIGEST))
+
+    def test_a_verdict_on_nothing(self) -> None:
+        with pytest.raises(RemoteProtocolError, match="AGREED to nothing"):
+            self.responder().receive(Message(verdict=Flag.AGREED))
+        with pytest.raises(RemoteProtocolError, match="REFUSED to nothing"):
+            self.opened().receive(Message(verdict=Flag.REFUSED))
+
+    def test_a_gap_beyond_the_range(self) -> None:
+        with pytest.raises(RemoteProtocolError, match="gap ends outside"):
+            self.opened().receive(Message(gaps=(Gap(b"\xff", Say.AGREED),)))
+
+    def test_a_key_beyond_the_range(self) -> None:
+        few = KeyRange(RANGE.lower, KEYS[10])
+        session = Session11.responder(KeyStore(), [RANGE])
+        keys = (KEYS[20],)
+        with pytest.raises(RemoteProtocolError, match="key outside the range"):
+            session.receive(Message(few, (Gap(END, Say.KEYS, keys=keys),)))
+
+    def test_a_turn_that_goes_back(self) -> None:
+        session = self.opened()
+        cuts = [separator(a, b) for a, b in pairwise(KEYS)]
+        session.receive(Message(gaps=(Gap(cuts[9], Say.AGREED),), goes_on=True))
+        assert not session.turn_complete
+        with pytest.raises(RemoteProtocolError, match="gap ends outside"):
+            session.receive(Message(gaps=(Gap(cuts[5], Say.AGREED),)))
+
+    def test_a_turn_without_end(self) -> None:
+        session = self.opened()
+        cuts = [separator(a, b) for a, b in pairwise(KEYS)]
+        for cut in cuts[:15]:
+            session.receive(Message(gaps=(Gap(cut, Say.AGREED),), goes_on=True))
+        with pytest.raises(RemoteProtocolError, match="more than 16 messages"):
+            session.receive(Message(gaps=(Gap(cuts[15], Say.AGREED),), goes_on=True))
+
+    def test_a_closing_that_is_never_right(self) -> None:
+        session = self.opened()
+        answers = []
+        while not session.done:
+            session.receive(Message(closing=DIGEST))
+            answers += session.respond()
+            assert len(answers) < 20
+        assert answers[-1].verdict is Flag.AGREED
