@@ -1,0 +1,111 @@
+"""Two real daemons over libp2p and HTTP: they become equal, stay so, and lose nothing."""
+
+from __future__ import annotations
+
+import json
+import random
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from nacl.signing import SigningKey
+
+from recon_node.ceramic import METAMODEL, Event, parse_event
+from recon_node.ceramic.builder import init_event
+from recon_node.ipld import multibase
+from recon_node.testnet import Testnet, TestnetNode
+
+SAMPLE = [
+    json.loads(line)["car"]
+    for line in (Path(__file__).parents[1] / "data" / "sdk_sample.jsonl").read_text().splitlines()
+]
+LIMIT = 60.0
+
+
+def recon(node: TestnetNode) -> dict[str, Any]:
+    return dict(httpx.get(f"{node.api_url}/ceramic/recon").raise_for_status().json())
+
+
+def wait_until(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + LIMIT
+    while not condition():
+        assert time.monotonic() < deadline, "it did not come true in time"
+
+
+def post(node: TestnetNode, cars: list[str]) -> None:
+    with httpx.Client(base_url=node.api_url) as client:
+        for car in cars:
+            client.post("/ceramic/events", json={"data": car}).raise_for_status()
+
+
+def new_events(count: int, rng: random.Random) -> list[Event]:
+    key = SigningKey(rng.randbytes(32))
+    return [init_event(key, METAMODEL, {"n": n}, unique=rng.randbytes(12)) for n in range(count)]
+
+
+def cars_of(events: list[Event]) -> list[str]:
+    return [multibase.encode(event.car) for event in events]
+
+
+def equal(nodes: list[TestnetNode], expected: int) -> bool:
+    states = [recon(node) for node in nodes]
+    whole = {(state["events"], state["head"], state["sha256a"]) for state in states}
+    return len(whole) == 1 and states[0]["events"] == states[0]["head"] == expected
+
+
+def feed(node: TestnetNode) -> list[Event]:
+    """All events of a node's feed, in its order."""
+    events: list[Event] = []
+    token = "0"
+    while True:
+        query = {"resumeAt": token, "limit": "500", "includeData": "full"}
+        page = httpx.get(f"{node.api_url}/ceramic/feed/events", params=query).json()
+        if not page["events"]:
+            return events
+        events += [parse_event(multibase.decode(row["data"])) for row in page["events"]]
+        token = page["resumeToken"]
+
+
+@pytest.fixture
+def pair() -> Iterator[list[TestnetNode]]:
+    with Testnet(2, flags=("--sync-interval", "1")) as testnet:
+        yield testnet.nodes
+
+
+def test_two_daemons_become_equal_and_stay_so(pair: list[TestnetNode], rng: random.Random) -> None:
+    full, empty = pair
+    empty.stop()
+    post(full, SAMPLE)
+    empty.restart()
+    wait_until(lambda: equal(pair, len(SAMPLE)))
+    carrying = [report for report in recon(empty)["syncs"] if report["events_received"]]
+    assert [report["events_received"] for report in carrying] == [len(SAMPLE)], "not in one sync"
+
+    for node in pair:
+        post(node, cars_of(new_events(50, rng)))
+    wait_until(lambda: equal(pair, len(SAMPLE) + 100))
+
+    for node in pair:
+        seen: set[bytes] = set()
+        for event in feed(node):
+            assert seen.issuperset(event.prevs), "an event before one that it builds on"
+            seen.add(event.cid)
+        assert len(seen) == len(SAMPLE) + 100
+
+
+def test_a_killed_daemon_comes_back_with_all_that_it_acknowledged(
+    pair: list[TestnetNode], rng: random.Random
+) -> None:
+    victim, other = pair
+    acknowledged: list[bytes] = []
+    for _ in range(3):
+        for event in new_events(rng.randint(1, 40), rng):
+            post(victim, cars_of([event]))
+            acknowledged.append(event.cid)
+        victim.kill()
+        victim.restart()
+        assert {event.cid for event in feed(victim)} >= set(acknowledged)
+    wait_until(lambda: equal([victim, other], len(acknowledged)))
