@@ -7,6 +7,7 @@ Reads lines "DATA_DIR PORT" from stdin; for each forks a process that serves tha
 import os
 import signal
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import NoReturn
 
@@ -35,7 +36,13 @@ def drop(*_: object) -> NoReturn:
 if __name__ == "__main__":
     structlog.configure(processors=[drop])
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # a killed node leaves no zombie
+    nodes: list[int] = []
     for line in sys.stdin:
         data_dir, port = line.rsplit(maxsplit=1)
-        if os.fork() == 0:
+        nodes.append(os.fork())
+        if nodes[-1] == 0:
             trio.run(serve_node, Path(data_dir), int(port))
+            sys.exit()
+    for node in nodes:  # whoever started us is gone, and may not have ended them
+        with suppress(ProcessLookupError):
+            os.kill(node, signal.SIGKILL)
