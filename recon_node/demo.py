@@ -13,12 +13,13 @@ left behind.
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -31,7 +32,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from recon_node.ceramic import StreamId, parse_event
+from recon_node.ceramic import Event, StreamId, parse_event
 from recon_node.cli.sending import Outcome, send_items
 from recon_node.cli.sources import Item, read_items
 from recon_node.ipld import CID, multibase
@@ -88,7 +89,7 @@ def run(sample: Path) -> None:
             show_nodes(nodes)
             tables = Path(directory) / "tables"
             run_pipeline(nodes[1], tables)
-            check_tables(tables, len(items), streams)
+            check_tables(tables, events, streams)
             pids = [node.pid for node in nodes]
         finally:
             testnet.stop()
@@ -198,48 +199,60 @@ def show_nodes(nodes: Sequence[TestnetNode]) -> None:
 
 def run_pipeline(node: TestnetNode, tables: Path) -> None:
     """Run the Spark pipeline over a node's feed, up to the feed's head, as a process of its own."""
-    command = [sys.executable, "-m", "spark_sink", "run", "--once"]
-    command += ["--url", node.api_url, "--tables", str(tables)]
     with step(f"Run the Spark pipeline on the feed of {node.name}"):
-        try:
-            done = subprocess.run(
-                command, capture_output=True, text=True, timeout=STEP_LIMIT, check=False
-            )
-        except subprocess.TimeoutExpired:
-            raise DemoError(f"the pipeline did not end in {STEP_LIMIT:.0f} s") from None
+        spark_sink("run", "--once", "--url", node.api_url, "--tables", str(tables))
+
+
+def spark_sink(*arguments: str) -> str:
+    """Run `spark-sink`; return what it prints. Raises DemoError when it fails."""
+    command = [sys.executable, "-m", "spark_sink", *arguments]
+    try:
+        done = subprocess.run(
+            command, capture_output=True, text=True, timeout=STEP_LIMIT, check=False
+        )
+    except subprocess.TimeoutExpired:
+        raise DemoError(f"spark-sink did not end in {STEP_LIMIT:.0f} s") from None
     if done.returncode:
-        raise DemoError(f"the pipeline ended with {done.returncode}:\n{done.stdout}{done.stderr}")
+        raise DemoError(f"spark-sink ended with {done.returncode}:\n{done.stdout}{done.stderr}")
+    return done.stdout
 
 
-def check_tables(tables: Path, expected: int, streams: dict[CID, StreamId]) -> None:
+def query(tables: Path, sql: str) -> list[dict[str, Any]]:
+    """Ask the tables something."""
+    answer = spark_sink("query", "--json", "--tables", str(tables), sql)
+    return [json.loads(line) for line in answer.splitlines()]
+
+
+def check_tables(tables: Path, events: Sequence[Event], streams: dict[CID, StreamId]) -> None:
     """Compare the tables with the sample, and print their sizes and a few tips."""
-    from deltalake import DeltaTable  # the extra [spark], which nodes do without
-
-    raw_events = DeltaTable(tables / "raw_events").to_pyarrow_table().to_pylist()
-    tips = DeltaTable(tables / "stream_tips").to_pyarrow_table().to_pylist()
-    sizes = Table(title="Tables that Spark keeps", title_justify="left")
+    raw_events = query(tables, "SELECT event_cid FROM raw_events")
+    tips = query(tables, "SELECT stream_id, event_cid, events, tips, diverged FROM stream_tips")
+    sizes = Table(title="What Spark keeps", title_justify="left")
     sizes.add_column("table")
     sizes.add_column("rows", justify="right")
     sizes.add_row("raw_events", str(len(raw_events)))
     sizes.add_row("stream_tips", str(len(tips)))
     console.print(sizes)
-    distinct = {row["event_cid"] for row in raw_events}
-    if not len(distinct) == len(raw_events) == expected:
-        raise DemoError(f"raw_events has {len(raw_events)} rows, not one for each of {expected}")
-    if {CID(row["stream_cid"]) for row in tips} != set(streams) or len(tips) != len(streams):
-        raise DemoError(f"stream_tips has {len(tips)} rows, not one for each of {len(streams)}")
-    show_tips(sorted(tips, key=lambda row: -row["events"])[:TIPS_SHOWN], streams)
+    compare("raw_events", [row["event_cid"] for row in raw_events], [e.cid for e in events])
+    compare("stream_tips", [row["stream_id"] for row in tips], streams.values())
+    show_tips(sorted(tips, key=lambda row: (-row["events"], row["stream_id"]))[:TIPS_SHOWN])
 
 
-def show_tips(rows: list[dict[str, Any]], streams: dict[CID, StreamId]) -> None:
+def compare(table: str, found: Sequence[str], expected: Iterable[object]) -> None:
+    """Raise DemoError unless a table has each expected row once, and no other."""
+    if sorted(found) != sorted(map(str, expected)):
+        raise DemoError(f"the rows of {table} are not those that the events give")
+
+
+def show_tips(rows: list[dict[str, Any]]) -> None:
     """Print the tips of a few streams."""
     shown = Table(title="Some stream tips (CIP-145)", title_justify="left")
     for column in ("stream", "tip", "events", "candidates", "diverged"):
         shown.add_column(column, justify="right" if column in ("events", "candidates") else "left")
     for row in rows:
         shown.add_row(
-            shorten(str(streams[CID(row["stream_cid"])])),
-            shorten(str(CID(row["event_cid"]))),
+            shorten(row["stream_id"]),
+            shorten(row["event_cid"]),
             str(row["events"]),
             str(len(row["tips"])),
             "yes" if row["diverged"] else "no",
