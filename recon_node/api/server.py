@@ -1,6 +1,6 @@
 """Serving the API over HTTP/1.1 and HTTP/2: hypercorn's connections, in a nursery of our own.
 
-hypercorn's own `serve` leaves three things open that a daemon needs closed, so the 60 lines of it
+hypercorn's own `serve` leaves four things open that a daemon needs closed, so the 60 lines of it
 that accept connections are written anew here, around its connection class:
 
 - It writes inside a shield. A client that stops reading would hold up a shutdown for ever: here a
@@ -8,6 +8,8 @@ that accept connections are written anew here, around its connection class:
   connection.
 - An exception out of one connection ends the server: here it is logged and ends that connection.
 - It takes any number of connections: here `MAX_CONNECTIONS` at once, and no more.
+- A connection that its client has closed stays until `KEEP_ALIVE` is over: here its place is free
+  at once. Else clients that open a connection a request would use up all places.
 
 On shutdown the listener closes first. Idle connections end at once, requests under way have
 `GRACE` seconds to finish, then what is left is cut.
@@ -22,7 +24,7 @@ from functools import partial
 import structlog
 import trio
 from hypercorn.config import Config
-from hypercorn.events import Closed, Event, RawData
+from hypercorn.events import Closed, Event, RawData, Updated
 from hypercorn.trio.tcp_server import TCPServer
 from hypercorn.trio.worker_context import WorkerContext
 from hypercorn.typing import ConnectionState, LifespanState
@@ -116,8 +118,18 @@ async def serve(app: ASGIApp, listener: Listener, closing: trio.Event) -> None:
 class Connection(TCPServer):
     """One connection, whose writes can be cancelled and do not wait for ever."""
 
+    _client_is_done = False
+
+    async def _read_data(self) -> None:
+        """Read until the client is done, and wait for no further request then."""
+        await super()._read_data()
+        self._client_is_done = True
+        await self.idle_task.stop()
+
     async def protocol_send(self, event: Event) -> None:
         """Write what the HTTP protocol has to say to the client."""
+        if isinstance(event, Updated) and self._client_is_done:
+            return  # it would start the wait for the next request
         if not isinstance(event, RawData):
             await super().protocol_send(event)
             return

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import socket
+import struct
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -195,6 +196,41 @@ async def half_a_body(url: str) -> trio.SocketStream:
     head = b"POST /ceramic/events HTTP/1.1\r\nHost: node\r\nContent-Length: 100\r\n\r\n"
     await stream.send_all(head + b"{")
     return stream
+
+
+async def hang_up(stream: trio.SocketStream) -> None:
+    await stream.aclose()
+
+
+async def reset(stream: trio.SocketStream) -> None:
+    stream.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    await stream.aclose()
+
+
+@pytest.mark.parametrize("leave", [hang_up, reset])
+@pytest.mark.parametrize("client", [silence, idle, long_poll, half_a_body])
+async def test_a_client_that_leaves_frees_its_place(
+    services: Services,
+    monkeypatch: pytest.MonkeyPatch,
+    client: Callable[[str], Awaitable[trio.SocketStream]],
+    leave: Callable[[trio.SocketStream], Awaitable[None]],
+) -> None:
+    """hypercorn keeps a connection that is gone for as long as an idle one."""
+    monkeypatch.setattr("recon_node.api.server.MAX_CONNECTIONS", 1)
+    async with serving(services) as url, httpx.AsyncClient(base_url=url) as api:
+        await leave(await client(url))
+        with trio.fail_after(10):
+            while not await answers(api):
+                pass
+
+
+async def answers(api: httpx.AsyncClient) -> bool:
+    """Whether the API answers on a connection of its own."""
+    try:
+        answer = await api.get("/ceramic/liveness", headers={"connection": "close"})
+    except httpx.HTTPError:
+        return False
+    return answer.status_code == 200
 
 
 @pytest.mark.parametrize("client", [silence, idle, long_poll, half_a_body])
