@@ -52,8 +52,8 @@ def make_interest(
         raise bad_request("'controller' cannot be empty if it's included")
     if stream_id is not None and controller is None:
         raise bad_request("controller is required if stream_id is specified")
-    sort_value = multibase.encode(_decode("sepValue", sep_value), "base36")
     try:
+        sort_value = multibase.encode(_decode("sepValue", sep_value), "base36")
         stream = None if stream_id is None else StreamId.from_bytes(_decode("streamId", stream_id))
         return Interest(sep, sort_value, controller, stream)
     except ValueError as error:

@@ -12,7 +12,7 @@ from recon_node.ceramic import shape
 from recon_node.ceramic.did import is_did
 from recon_node.ceramic.errors import InvalidEventError, StreamIdError
 from recon_node.ceramic.stream_id import METAMODEL, StreamId, StreamType
-from recon_node.ipld import multibase
+from recon_node.ipld import MultibaseError, multibase
 
 DEFAULT_SORT_KEY: Final = "model"
 
@@ -88,7 +88,10 @@ def _model(value: Any) -> StreamId:
 def _sort_value(header: dict[str, Any], sep_key: str, controller: str) -> str:
     value = controller if sep_key == "controllers" else header.get(sep_key)
     if isinstance(value, bytes):
-        return multibase.encode(value, "base36")
+        try:
+            return multibase.encode(value, "base36")
+        except MultibaseError as error:
+            raise InvalidEventError(f"the sort value cannot be written: {error}") from None
     if isinstance(value, str):
         return value
     raise InvalidEventError(

@@ -81,6 +81,7 @@ async def check_refused(
         ("POST", INTERESTS, b'{"sep": "model"}', 400, "'sepValue' is missing"),
         ("POST", f"{INTERESTS}/model/{MODEL[1:]}", b"", 400, "multibase"),
         ("POST", f"{INTERESTS}/model/m", b"", 400, "cannot be empty"),
+        ("POST", f"{INTERESTS}/model/m{'A' * 4000}", b"", 400, "too many for base36"),
         ("POST", f"{INTERESTS}/model/{MODEL}?controller=", b"", 400, "cannot be empty"),
         (
             "POST",

@@ -107,6 +107,7 @@ def test_the_sort_key_is_the_model_unless_sep_names_another() -> None:
         ({"sep": None}, "'sep' is missing"),
         ({"sep": "family"}, "the sort key 'family', but the header has no such field"),
         ({"sep": "unique"}, "no such field"),
+        ({"sep": "unique", "unique": bytes(3000)}, "the sort value cannot be written: 3000 bytes"),
         ({"sep": "shouldIndex", "shouldIndex": True}, "no such field"),
         ({"unique": "u"}, "'unique' is a string, not bytes"),
         ({"unique": PREV}, "'unique' is a link, not bytes"),
