@@ -18,7 +18,6 @@ from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 
 from recon_node.api.errors import ApiError, bad_request
-from recon_node.api.feed import FIRST_PAGE, page_rows
 from recon_node.api.query import int_param
 from recon_node.api.services import Limits, Services
 from recon_node.api.threads import in_thread
@@ -54,17 +53,12 @@ async def get_arrow(request: Request) -> Response:
 async def stream(store: Store, limits: Limits, after: int, upto: int) -> AsyncIterator[bytes]:
     """The IPC stream of the rows (after, upto], a message at a time."""
     yield SCHEMA.serialize().to_pybytes()
-    size = sent = 0
-    page = FIRST_PAGE
     while after < upto:
-        rows = await store.read_feed(after, min(page, limits.arrow_rows), upto)
+        rows = await store.read_feed(after, limits.arrow_rows, upto, limits.arrow_bytes)
         if not rows or rows[0].position != after + 1:
             raise RuntimeError(f"the feed holds no event at position {after + 1}")
         yield await in_thread(partial(record_batch, rows))
         after = rows[-1].position
-        size += sum(len(row.car) for row in rows)
-        sent += len(rows)
-        page = page_rows(limits.arrow_bytes, size, sent)
     yield END_OF_STREAM
 
 

@@ -17,13 +17,12 @@ from starlette.responses import JSONResponse, Response
 
 from recon_node.api.errors import bad_request
 from recon_node.api.query import int_param, parse_int64, seconds_param
-from recon_node.api.services import Limits, Services
+from recon_node.api.services import Services
 from recon_node.api.threads import in_thread
 from recon_node.ipld import multibase
-from recon_node.store import FeedRow, Store
+from recon_node.store import FeedRow
 
 DEFAULT_LIMIT = 100
-FIRST_PAGE = 16
 
 
 async def get_events(request: Request) -> Response:
@@ -36,7 +35,9 @@ async def get_events(request: Request) -> Response:
     if include_data and limit > most:
         raise bad_request(f"The limit value must be at most {most} when including data ({limit})")
     await _long_poll(request, services, after)
-    rows = await read_rows(services.store, services.limits, after, min(limit, most))
+    rows = await services.store.read_feed(
+        after, min(limit, most), max_bytes=services.limits.feed_bytes
+    )
     token = str(rows[-1].position) if rows else str(after)
 
     def render() -> Response:
@@ -59,28 +60,6 @@ async def get_head(request: Request) -> Response:
     await _long_poll(request, services, after)
     store = services.store
     return JSONResponse({"epoch": store.epoch, "low": 0, "head": store.head})
-
-
-async def read_rows(store: Store, limits: Limits, after: int, limit: int) -> list[FeedRow]:
-    """Up to `limit` rows after position `after`, fewer when their CARs exceed `feed_bytes`."""
-    rows: list[FeedRow] = []
-    size = 0
-    page = FIRST_PAGE
-    while len(rows) < limit and size < limits.feed_bytes:
-        wanted = min(page, limit - len(rows))
-        more = await store.read_feed(after, wanted)
-        rows += more
-        size += sum(len(row.car) for row in more)
-        if len(more) < wanted:
-            break
-        after = more[-1].position
-        page = page_rows(limits.feed_bytes, size, len(rows))
-    return rows
-
-
-def page_rows(budget: int, size: int, rows: int) -> int:
-    """How many rows to read next, so that a page of rows as large as those so far fits `budget`."""
-    return max(1, min(1_000, budget * rows // max(size, 1)))
 
 
 def _event_json(row: FeedRow, include_data: bool) -> dict[str, str]:

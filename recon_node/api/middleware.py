@@ -15,6 +15,7 @@ reading would leave hypercorn's bounded queue of body chunks full, and its conne
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
 from http import HTTPStatus
 
 import structlog
@@ -26,6 +27,9 @@ from recon_node.api.metrics import HttpMetrics
 from recon_node.api.services import Limits
 
 log = structlog.get_logger(__name__)
+
+PIECE = 64 * 1024
+"""Bytes of an answer that are handed to the connection at a time."""
 
 DISCARD_SECONDS = 5.0
 """How long a body that is too large is still read, and thrown away, before it is answered 413: a
@@ -110,8 +114,9 @@ class Bound:
             async def watch(message: Message) -> None:
                 nonlocal answering
                 answering = True
-                await send(message)
-                progress.deadline = trio.current_time() + self._limits.stall
+                for piece in _pieces(message):
+                    await send(piece)
+                    progress.deadline = trio.current_time() + self._limits.stall
 
             try:
                 body = await _read_body(receive, self._limits.body)
@@ -131,6 +136,17 @@ class Bound:
                 HTTPStatus.SERVICE_UNAVAILABLE,
                 f"no progress for {self._limits.stall:g} seconds: given up",
             )
+
+
+def _pieces(message: Message) -> Iterator[Message]:
+    """Cut a large body into pieces, each of them some progress: a client may be slow, and every
+    layer below makes copies of what it is given."""
+    body = message.get("body", b"")
+    for start in range(0, len(body) - PIECE, PIECE):
+        yield {**message, "body": body[start : start + PIECE], "more_body": True}
+    if len(body) > PIECE:
+        message = {**message, "body": body[(len(body) - 1) // PIECE * PIECE :]}
+    yield message
 
 
 class _ClientGoneError(Exception):

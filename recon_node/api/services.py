@@ -55,12 +55,12 @@ class Limits:
     """Time to dial a peer for POST /ceramic/peers."""
     feed_events: int = 10_000
     """Most events in one answer of the feed."""
-    feed_bytes: int = 16 * 1024 * 1024
+    feed_bytes: int = 4 * 1024 * 1024
     """An answer of the feed ends after the event that takes its CARs past this."""
     arrow_rows: int = 1_000
     """Most rows in one Arrow record batch."""
-    arrow_bytes: int = 4 * 1024 * 1024
-    """CAR bytes that a record batch aims at: fewer rows are read when events are large."""
+    arrow_bytes: int = 1024 * 1024
+    """A record batch ends with the event that takes its CARs past this."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

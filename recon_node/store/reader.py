@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Callable, Sequence
+from contextlib import closing
 from functools import partial
 from pathlib import Path
 from typing import TypeVar
@@ -46,9 +47,11 @@ class ReaderPool:
         """The CARs of some EventIds, in their order."""
         return await self._run(partial(_cars, event_ids))
 
-    async def feed(self, after: int, limit: int, upto: int | None) -> list[FeedRow]:
+    async def feed(
+        self, after: int, limit: int, upto: int | None, max_bytes: int | None
+    ) -> list[FeedRow]:
         """At most `limit` delivered events of the positions (after, upto], in order."""
-        return await self._run(partial(_feed, after, limit, upto))
+        return await self._run(partial(_feed, after, limit, upto, max_bytes))
 
     async def close(self) -> None:
         """Close what is open. Reads under way, or queued, end first."""
@@ -92,15 +95,25 @@ def _cars(event_ids: Sequence[EventId], connection: sqlite3.Connection) -> list[
 
 
 def _feed(
-    after: int, limit: int, upto: int | None, connection: sqlite3.Connection
+    after: int,
+    limit: int,
+    upto: int | None,
+    max_bytes: int | None,
+    connection: sqlite3.Connection,
 ) -> list[FeedRow]:
+    found: list[FeedRow] = []
+    size = 0
     rows = connection.execute(
         "SELECT position, event_id, cid, init_cid, kind, car "
         "FROM events CROSS JOIN cars USING (id) "
         "WHERE position > ? AND position <= ? ORDER BY position LIMIT ?",
         (min(after, _LAST), _LAST if upto is None else min(upto, _LAST), min(limit, _LAST)),
     )
-    return [
-        FeedRow(position, EventId(event_id), CID(cid), CID(init), EventKind(kind), car)
-        for position, event_id, cid, init, kind, car in rows
-    ]
+    with closing(rows):  # a statement that is not at its end would hold on to its view of the log
+        for position, event_id, cid, init, kind, car in rows:
+            row = FeedRow(position, EventId(event_id), CID(cid), CID(init), EventKind(kind), car)
+            found.append(row)
+            size += len(car)
+            if max_bytes is not None and size >= max_bytes:
+                break
+    return found

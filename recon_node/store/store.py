@@ -158,13 +158,17 @@ class Store:
         """
         return await self._readers.cars(event_ids)
 
-    async def read_feed(self, after: int, limit: int, upto: int | None = None) -> list[FeedRow]:
+    async def read_feed(
+        self, after: int, limit: int, upto: int | None = None, max_bytes: int | None = None
+    ) -> list[FeedRow]:
         """At most `limit` delivered events of the positions (after, upto], in order.
+
+        With `max_bytes`, the last one is the event that takes the CARs to so many bytes.
 
         Raises:
             StoreError: the disk failed.
         """
-        return await self._readers.feed(after, limit, upto)
+        return await self._readers.feed(after, limit, upto, max_bytes)
 
     async def wait_for_feed(self, after: int) -> None:
         """Return when the feed has a position beyond `after`."""

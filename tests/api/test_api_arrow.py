@@ -70,6 +70,19 @@ async def test_any_range_is_a_slice_of_the_feed(
             assert all(0 < batch.num_rows <= limits.arrow_rows for batch in batches)
 
 
+async def test_a_batch_ends_with_the_event_that_fills_it(
+    services: Services, filled: Events
+) -> None:
+    limits = Limits(arrow_bytes=3_000)
+    transport = httpx.ASGITransport(create_app(dataclasses.replace(services, limits=limits)))
+    async with httpx.AsyncClient(transport=transport, base_url="http://node") as api:
+        batches = list(pa.ipc.open_stream((await api.get(ARROW)).content))
+    sizes = [[len(car) for car in batch["car"].to_pylist()] for batch in batches]
+    assert sum(map(len, sizes)) == len(filled)
+    assert all(sum(batch[:-1]) < 3_000 for batch in sizes)
+    assert all(sum(batch) >= 3_000 for batch in sizes[:-1])
+
+
 async def test_an_empty_feed_is_an_empty_table(api: httpx.AsyncClient) -> None:
     assert table_of(await api.get(ARROW)).num_rows == 0
 

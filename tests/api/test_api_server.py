@@ -16,9 +16,11 @@ import pyarrow as pa
 import pytest
 import trio
 import trio.testing
-from starlette.types import Receive, Scope, Send
+from starlette.responses import Response
+from starlette.types import Message, Receive, Scope, Send
 
 from recon_node.api import Limits, ListenError, Services, create_app, open_listener, serve
+from recon_node.api.middleware import Bound
 from recon_node.api.server import GRACE
 from recon_node.ceramic import Network
 from recon_node.ipld import multibase
@@ -242,6 +244,28 @@ async def test_no_client_holds_up_the_end(
         ending = trio.current_time()
     assert trio.current_time() - ending < GRACE + 1
     await stream.aclose()
+
+
+async def test_a_slow_client_gets_its_whole_answer(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    """As long as it reads at all: that the answer takes longer than `stall` is no fault."""
+    content = bytes(1_000_003)
+    received = bytearray()
+
+    async def receive() -> Message:
+        return {"type": "http.request", "body": b"", "more_body": False}
+
+    async def slow(message: Message) -> None:
+        body = message.get("body", b"")
+        await trio.sleep(len(body) / 10_000)
+        received.extend(body)
+        assert message.get("more_body", False) is (0 < len(received) < len(content))
+
+    app = Bound(Response(content), Limits(stall=60))
+    await app({"type": "http", "method": "GET", "path": "/"}, receive, slow)
+    assert received == content
+    assert trio.current_time() >= 100
 
 
 async def test_a_client_that_does_not_read_does_not_hold_up_the_end() -> None:
