@@ -1,6 +1,6 @@
-"""Serving the API over HTTP/1.1 and HTTP/2: hypercorn's connections, in a nursery of our own.
+"""Serving the API over HTTP/1.1: hypercorn's connections, in a nursery of our own.
 
-hypercorn's own `serve` leaves four things open that a daemon needs closed, so the 60 lines of it
+hypercorn's own `serve` leaves five things open that a daemon needs closed, so the 60 lines of it
 that accept connections are written anew here, around its connection class:
 
 - It writes inside a shield. A client that stops reading would hold up a shutdown for ever: here a
@@ -10,6 +10,8 @@ that accept connections are written anew here, around its connection class:
 - It takes any number of connections: here `MAX_CONNECTIONS` at once, and no more.
 - A connection that its client has closed stays until `KEEP_ALIVE` is over: here its place is free
   at once. Else clients that open a connection a request would use up all places.
+- Any client may switch to HTTP/2, where an answer whose client is gone waits for ever, and broken
+  requests raise. Here HTTP/1.1 is all there is; an upgrade is not taken up.
 
 On shutdown the listener closes first. Idle connections end at once, requests under way have
 `GRACE` seconds to finish, then what is left is cut.
@@ -21,10 +23,12 @@ import socket
 from dataclasses import dataclass
 from functools import partial
 
+import h11
 import structlog
 import trio
 from hypercorn.config import Config
 from hypercorn.events import Closed, Event, RawData, Updated
+from hypercorn.protocol.h11 import H11Protocol
 from hypercorn.trio.tcp_server import TCPServer
 from hypercorn.trio.worker_context import WorkerContext
 from hypercorn.typing import ConnectionState, LifespanState
@@ -115,6 +119,13 @@ async def serve(app: ASGIApp, listener: Listener, closing: trio.Event) -> None:
         connections.cancel_scope.deadline = trio.current_time() + GRACE
 
 
+class OnlyHttp11(H11Protocol):
+    """HTTP/1.1 that does not give way to HTTP/2."""
+
+    async def _check_protocol(self, event: h11.Request) -> None:
+        """Switch to nothing else."""
+
+
 class Connection(TCPServer):
     """One connection, whose writes can be cancelled and do not wait for ever."""
 
@@ -122,6 +133,17 @@ class Connection(TCPServer):
 
     async def _read_data(self) -> None:
         """Read until the client is done, and wait for no further request then."""
+        self.protocol = OnlyHttp11(  # type: ignore[assignment]
+            self.app,
+            self.config,
+            self.context,
+            self._task_group,
+            self.protocol.state,
+            self.protocol.ssl,
+            self.protocol.client,
+            self.protocol.server,
+            self.protocol_send,
+        )
         await super()._read_data()
         self._client_is_done = True
         await self.idle_task.stop()

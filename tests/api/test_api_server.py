@@ -144,6 +144,28 @@ async def test_what_is_not_http_ends_only_its_connection(
         assert (await api.get("/ceramic/liveness")).status_code == 200
 
 
+@pytest.mark.parametrize(
+    ("request_bytes", "answer_begins"),
+    [
+        (
+            b"GET /ceramic/version HTTP/1.1\r\nHost: x\r\nConnection: Upgrade, HTTP2-Settings\r\n"
+            b"Upgrade: h2c\r\nHTTP2-Settings: AAMAAABkAAQCAAAAAAIAAAAA\r\n\r\n",
+            b"HTTP/1.1 200",
+        ),
+        (b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", b"HTTP/1.1 404"),
+    ],
+)
+async def test_http_2_is_not_spoken(
+    services: Services, request_bytes: bytes, answer_begins: bytes
+) -> None:
+    """hypercorn's HTTP/2 keeps a request under way for ever when its client is gone."""
+    async with serving(services) as url:
+        stream = await connect(url)
+        await stream.send_all(request_bytes)
+        assert (await stream.receive_some(65536)).startswith(answer_begins)
+        await stream.aclose()
+
+
 async def test_what_nobody_foresaw_is_500_without_details(services: Services) -> None:
     def fail() -> None:
         raise RuntimeError("secret of the inside")
