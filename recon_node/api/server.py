@@ -8,8 +8,9 @@ that accept connections are written anew here, around its connection class:
   connection.
 - An exception out of one connection ends the server: here it is logged and ends that connection.
 - It takes any number of connections: here `MAX_CONNECTIONS` at once, and no more.
-- A connection that its client has closed stays until `KEEP_ALIVE` is over: here its place is free
-  at once. Else clients that open a connection a request would use up all places.
+- A connection that its client has closed stays until `KEEP_ALIVE` is over, or for ever where one
+  request waits behind another: here its place is free at once. Else clients that open a connection
+  a request would use up all places.
 - Any client may switch to HTTP/2, where an answer whose client is gone waits for ever, and broken
   requests raise. Here HTTP/1.1 is all there is; an upgrade is not taken up.
 
@@ -22,6 +23,7 @@ from __future__ import annotations
 import socket
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 import h11
 import structlog
@@ -100,7 +102,7 @@ async def serve(app: ASGIApp, listener: Listener, closing: trio.Event) -> None:
         open_connections += 1
         try:
             state = ConnectionState(LifespanState({}))
-            connection = Connection(wrapped, config, context, state, stream)  # type: ignore[arg-type]
+            connection = Connection(wrapped, config, context, state, stream)
             await connection.run()
         except Exception:
             log.exception("An API connection failed")
@@ -131,6 +133,10 @@ class Connection(TCPServer):
 
     _client_is_done = False
 
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        self._reading = trio.CancelScope()
+
     async def _read_data(self) -> None:
         """Read until the client is done, and wait for no further request then."""
         self.protocol = OnlyHttp11(  # type: ignore[assignment]
@@ -144,7 +150,8 @@ class Connection(TCPServer):
             self.protocol.server,
             self.protocol_send,
         )
-        await super()._read_data()
+        with self._reading:
+            await super()._read_data()
         self._client_is_done = True
         await self.idle_task.stop()
 
@@ -152,16 +159,29 @@ class Connection(TCPServer):
         """Write what the HTTP protocol has to say to the client."""
         if isinstance(event, Updated) and self._client_is_done:
             return  # it would start the wait for the next request
-        if not isinstance(event, RawData):
+        if isinstance(event, Closed):
             await super().protocol_send(event)
-            return
+            self._reading.cancel()
+        elif isinstance(event, RawData):
+            await self._write(event.data)
+        else:
+            await super().protocol_send(event)
+
+    async def _write(self, data: bytes) -> None:
         async with self.send_lock:
             try:
                 with trio.fail_after(STALLED_WRITE):
-                    await self.stream.send_all(event.data)
-            except (trio.BrokenResourceError, trio.ClosedResourceError, trio.TooSlowError):
+                    await self.stream.send_all(data)
+            except (
+                trio.BrokenResourceError,
+                trio.ClosedResourceError,
+                trio.BusyResourceError,  # the other task that writes is the one that closes
+                trio.TooSlowError,
+            ):
                 await trio.aclose_forcefully(self.stream)
                 await self.protocol.handle(Closed())
+                # It may wait for the end of this answer to look at the request behind it.
+                self._reading.cancel()
 
 
 def _config() -> Config:

@@ -222,6 +222,13 @@ async def half_a_body(url: str) -> trio.SocketStream:
     return stream
 
 
+async def one_behind_another(url: str) -> trio.SocketStream:
+    stream = await connect(url)
+    for path in (b"head?wait=0.2", b"arrow", b"arrow"):
+        await stream.send_all(b"GET /ceramic/feed/" + path + b" HTTP/1.1\r\nHost: node\r\n\r\n")
+    return stream
+
+
 async def hang_up(stream: trio.SocketStream) -> None:
     await stream.aclose()
 
@@ -232,14 +239,14 @@ async def reset(stream: trio.SocketStream) -> None:
 
 
 @pytest.mark.parametrize("leave", [hang_up, reset])
-@pytest.mark.parametrize("client", [silence, idle, long_poll, half_a_body])
+@pytest.mark.parametrize("client", [silence, idle, long_poll, half_a_body, one_behind_another])
 async def test_a_client_that_leaves_frees_its_place(
     services: Services,
     monkeypatch: pytest.MonkeyPatch,
     client: Callable[[str], Awaitable[trio.SocketStream]],
     leave: Callable[[trio.SocketStream], Awaitable[None]],
 ) -> None:
-    """hypercorn keeps a connection that is gone for as long as an idle one."""
+    """hypercorn keeps a connection that is gone for as long as an idle one, or for ever."""
     monkeypatch.setattr("recon_node.api.server.MAX_CONNECTIONS", 1)
     async with serving(services) as url, httpx.AsyncClient(base_url=url) as api:
         await leave(await client(url))
