@@ -18,15 +18,8 @@ from recon_node.p2p.framing import FrameStream, encode_frame
 from recon_node.p2p.host import Host
 from recon_node.p2p.sessions import MISBEHAVED
 from recon_node.p2p.streams import EVENTS_PROTOCOL, PeerStream
-from recon_node.recon import (
-    ZERO,
-    KeyRange,
-    Message,
-    SessionSettings,
-    Sha256a,
-    decode_message,
-    encode_message,
-)
+from recon_node.recon import ZERO, KeyRange, SessionSettings, Sha256a
+from recon_node.recon.messages_1_0 import Message, decode_message, encode_message
 
 RECON_PROTOCOL = "/ceramic/recon/1.0.0"  # spoken by hand here; the node falls back to it
 WHOLE = KeyRange(*network_range(NETWORK))

@@ -12,14 +12,8 @@ from recon_node.ipld import varint
 from recon_node.p2p.errors import PeerGoneError, PeerProtocolError
 from recon_node.p2p.framing import FrameStream, FramingError
 from recon_node.p2p.recon_stream import ReconStream
-from recon_node.recon import (
-    ZERO,
-    KeyRange,
-    KeyStore,
-    Message,
-    RemoteProtocolError,
-    encode_message,
-)
+from recon_node.recon import ZERO, KeyRange, KeyStore, RemoteProtocolError
+from recon_node.recon.messages_1_0 import Message, encode_message
 from recon_node.recon.protocols import PROTOCOLS, RECON_1_0, Protocol
 
 WHOLE = KeyRange(*network_range(NETWORK))
