@@ -14,7 +14,7 @@ from typing import NoReturn
 import structlog
 import trio
 
-from recon_node.api import Services, create_app
+from recon_node.api import Limits, Services, create_app
 from recon_node.api.server import open_listener, serve
 from recon_node.ceramic import Network
 from recon_node.store import open_store
@@ -22,7 +22,7 @@ from recon_node.store import open_store
 
 async def serve_node(data_dir: Path, port: int) -> None:
     async with open_store(data_dir, Network.local(7)) as store:
-        services = Services(store=store)
+        services = Services(store=store, limits=Limits(arrow_rows=64))  # many batches of few events
         listener = await open_listener("127.0.0.1", port)
         print("ready", os.getpid(), listener.url, flush=True)
         await serve(create_app(services), listener, services.closing)
