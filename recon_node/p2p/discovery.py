@@ -19,7 +19,7 @@ from typing import Any, Final
 
 import structlog
 import trio
-from libp2p.abc import IHost
+from libp2p.abc import IHost, INetStream
 from libp2p.custom_types import TProtocol
 from libp2p.kad_dht import common, kad_dht, peer_routing, provider_store, value_store
 from libp2p.kad_dht.kad_dht import DHTMode, KadDHT
@@ -38,6 +38,18 @@ RECORD_LIFETIME: Final = 3600.0
 MAX_PROVIDERS: Final = 200
 """Peers kept for one key; the one that announced itself longest ago makes room."""
 MAX_KEYS: Final = 4096
+MAX_ADDRESSES: Final = 8
+"""Addresses kept of a provider."""
+MAX_NEW: Final = 50
+"""Peers taken from one answer, at random where it has more."""
+MAX_REQUEST: Final = 16 * 1024
+"""Bytes of a request that is served; stock takes 4 MiB, and keeps all of it."""
+MAX_ANSWER: Final = 512 * 1024
+MAX_SERVED: Final = 32
+"""Streams served at once. One more ends the oldest, so that idle ones keep nobody out."""
+MAX_SERVED_PER_PEER: Final = 4
+SERVE_LIMIT: Final = 30.0
+"""Seconds that a stream is served at most; stock serves twelve, without limit."""
 MAX_ANNOUNCES: Final = 100
 """Announcements taken from one peer in ten seconds; stock takes ten and answers no more."""
 FIRST_WAIT: Final = 1.0
@@ -116,7 +128,8 @@ class Discovery:
 
         async def ask(peer: ID) -> None:
             with trio.move_on_after(QUERY_LIMIT):
-                for each in await store.ask(peer, self._key):
+                answer = await store.ask(peer, self._key)
+                for each in random.sample(answer, min(len(answer), MAX_NEW)):
                     found.setdefault(str(each.peer_id), each)
 
         async with trio.open_nursery() as nursery:
@@ -141,7 +154,8 @@ class ProviderRecords(ProviderStore):
         records.pop(str(provider.peer_id), None)
         while len(records) >= MAX_PROVIDERS:
             del records[next(iter(records))]
-        records[str(provider.peer_id)] = ProviderRecord(provider, time.time())
+        few = PeerInfo(provider.peer_id, provider.addrs[:MAX_ADDRESSES])
+        records[str(provider.peer_id)] = ProviderRecord(few, time.time())
 
     def get_providers(self, key: bytes) -> list[PeerInfo]:
         """Return the providers that announced themselves within the lifetime of a record."""
@@ -180,6 +194,26 @@ class NetworkDHT(KadDHT):
         )
         self.provider_store = ProviderRecords(host, self.peer_routing)
         self._provider_rate_max = MAX_ANNOUNCES
+        self._served: dict[trio.CancelScope, ID] = {}
+
+    async def handle_stream(self, stream: INetStream) -> None:
+        """Serve a stream, for some time; a few of one peer, and the newest of all."""
+        peer = stream.muxed_conn.peer_id
+        if list(self._served.values()).count(peer) >= MAX_SERVED_PER_PEER:
+            await stream.reset()
+            return
+        if len(self._served) >= MAX_SERVED:
+            oldest = next(iter(self._served))
+            del self._served[oldest]
+            oldest.cancel()
+        with trio.move_on_after(SERVE_LIMIT) as scope:
+            self._served[scope] = peer
+            try:
+                await self._do_handle_stream(stream)
+            finally:
+                self._served.pop(scope, None)
+        if scope.cancelled_caught:
+            await stream.reset()
 
 
 def protocol_of(network: Network) -> TProtocol:
@@ -188,7 +222,9 @@ def protocol_of(network: Network) -> TProtocol:
 
 
 def use_protocol_of(network: Network) -> None:
-    """Let the library's DHT speak a network's own protocol: it has no setting for that.
+    """Let the library's DHT speak a network's own protocol, in messages of a reasonable size.
+
+    It has no settings for that.
 
     Applies to the process: one process is a node of one network.
     """
@@ -196,6 +232,13 @@ def use_protocol_of(network: Network) -> None:
     modules: tuple[Any, ...] = (common, kad_dht, peer_routing, provider_store, value_store)
     for module in modules:
         module.PROTOCOL_ID = protocol
+    limits: tuple[tuple[Any, int], ...] = (
+        (kad_dht, MAX_REQUEST),
+        (peer_routing, MAX_ANSWER),
+        (provider_store, MAX_ANSWER),
+    )
+    for module, limit in limits:
+        module.MAX_DHT_MESSAGE_SIZE = limit
 
 
 def rendezvous_key(network: Network) -> bytes:

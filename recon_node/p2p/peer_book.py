@@ -81,8 +81,11 @@ class PeerBook:
         """Return what is known of a peer, or None."""
         return self._peers.get(peer_id)
 
-    def heard_of(self, peer_id: str, addresses: Iterable[str]) -> Peer:
-        """Note a peer and addresses for it, with or without /p2p/; those known stay in front."""
+    def heard_of(self, peer_id: str, addresses: Iterable[str], *, first_hand: bool = False) -> Peer:
+        """Note a peer and addresses for it, with or without /p2p/; those known stay in front.
+
+        What the peer itself says (``first_hand``) always finds room, and comes before hearsay.
+        """
         addresses = (_with_peer_id(each, peer_id) for each in addresses)
         peer = self._peers.get(peer_id)
         if peer is None:
@@ -91,7 +94,9 @@ class PeerBook:
             self.version += 1
         fresh = [each for each in dict.fromkeys(addresses) if each not in peer.addresses]
         if fresh:
-            peer.addresses = (peer.addresses + fresh)[:MAX_ADDRESSES]
+            kept = 1 if first_hand else MAX_ADDRESSES
+            known = peer.addresses
+            peer.addresses = [*known[:kept], *fresh, *known[kept:]][:MAX_ADDRESSES]
             self.version += 1
         return peer
 
@@ -190,5 +195,7 @@ def _with_peer_id(address: str, peer_id: str) -> str:
     return address if "/p2p/" in address else f"{address}/p2p/{peer_id}"
 
 
-def _uselessness(peer: Peer) -> tuple[int, float]:
-    return peer.failures, -(peer.last_sync or 0.0)
+def _uselessness(peer: Peer) -> tuple[bool, int, float]:
+    """Peers that never proved to exist come first: anybody can make us hear of any number."""
+    unproven = peer.last_sync is None or peer.failures >= HOPELESS_FAILURES
+    return unproven, peer.failures, -(peer.last_sync or 0.0)

@@ -154,7 +154,7 @@ class P2P:
 
     def _identified(self, peer_id: str, addresses: list[str]) -> None:
         """A connected peer has told what it speaks, and where it listens."""
-        peer = self._book.heard_of(peer_id, addresses)
+        peer = self._book.heard_of(peer_id, addresses, first_hand=True)
         log.info("Connected with a peer", peer=peer_id, addresses=peer.addresses)
         if self._discovery is not None:
             self._nursery.start_soon(self._discovery.join, peer_id)

@@ -18,7 +18,7 @@ import trio
 from recon_node.p2p.addresses import peer_id_in
 from recon_node.p2p.errors import PeerError
 from recon_node.p2p.host import Host
-from recon_node.p2p.peer_book import PeerBook
+from recon_node.p2p.peer_book import Peer, PeerBook
 from recon_node.p2p.reports import Counters
 from recon_node.p2p.sessions import (
     BROKEN_PROTOCOL,
@@ -39,6 +39,12 @@ ASK_FOR_ALL_EVERY: Final = 60.0
 SLOT_TIME: Final = 30.0
 """A sync that takes longer no longer keeps others from starting, in seconds."""
 MAX_SYNCS: Final = 64
+"""Peers that are synced with, or wait for it; connected ones are taken beyond that."""
+MAX_DIALS: Final = 8
+"""Peers that are dialled at once. They keep no connected one waiting: anybody can make us hear of
+peers that do not exist."""
+DIAL_TIME: Final = 30.0
+"""For how long the addresses of one peer are tried, in seconds."""
 PEERS_TURN: Final = 10.0
 """How long our sync with a peer waits for one that the peer has started, in seconds."""
 
@@ -55,6 +61,7 @@ class Syncer:
         self._sessions = sessions
         self._settings = settings
         self._limiter = trio.CapacityLimiter(settings.sync_peers)
+        self._dials = trio.CapacityLimiter(MAX_DIALS)
         self._running: set[str] = set()
         self._again: set[str] = set()
         self._nursery: trio.Nursery | None = None
@@ -76,7 +83,9 @@ class Syncer:
         """Ask for a sync with a peer, soon."""
         if peer_id in self._running:
             self._again.add(peer_id)
-        elif self._nursery is not None and len(self._running) < MAX_SYNCS:
+        elif self._nursery is not None and (
+            len(self._running) < MAX_SYNCS or self._host.is_connected(peer_id)
+        ):
             self._running.add(peer_id)
             self._nursery.start_soon(self._sync_task, peer_id)
 
@@ -89,20 +98,27 @@ class Syncer:
             return
         peer = self._book.get(peer_id)
         error = PeerError(f"no address is known for peer {peer_id}")
-        for address in list(peer.addresses) if peer else ():
-            try:
-                await self._host.connect(address)
-            except PeerError as failure:
-                error = failure
-            else:
-                self._book.reached_at(peer_id, address)
-                return
+        async with self._dials:
+            with trio.move_on_after(DIAL_TIME):
+                for address in list(peer.addresses) if peer else ():
+                    try:
+                        await self._host.connect(address)
+                    except PeerError as failure:
+                        error = failure
+                    else:
+                        self._book.reached_at(peer_id, address)
+                        return
         self._counters.dials_failed += 1
         raise error
 
     async def _sync_from_time_to_time(self) -> None:
         while True:
-            for peer in self._book.choose(self._settings.sync_peers):
+            near = self._near()
+            connected = {peer.id for peer in near}
+            far = [peer for peer in self._book.peers() if peer.id not in connected]
+            count = self._settings.sync_peers
+            reach_out = count if len(near) < count else 1
+            for peer in (*self._book.choose(count, near), *self._book.choose(reach_out, far)):
                 self.request(peer.id)
             await trio.sleep(self._settings.sync_interval * random.uniform(0.75, 1.25))
 
@@ -111,10 +127,13 @@ class Syncer:
         while True:
             await self._store.wait_for_feed(self._store.head)
             await trio.sleep(self._settings.push_delay)
-            connected = map(self._book.get, self._host.connected_peers())
-            near = [peer for peer in connected if peer is not None]
-            for peer in self._book.choose(self._settings.sync_peers, near or None):
+            for peer in self._book.choose(self._settings.sync_peers, self._near() or None):
                 self.request(peer.id)
+
+    def _near(self) -> list[Peer]:
+        """Return the peers that we are connected with."""
+        connected = map(self._book.get, self._host.connected_peers())
+        return [peer for peer in connected if peer is not None]
 
     async def _sync_task(self, peer_id: str) -> None:
         try:
@@ -122,8 +141,10 @@ class Syncer:
                 self._again.discard(peer_id)
                 # What the peer has started does the same work: two at once would do it twice.
                 await self._sessions.wait_for_peers_sessions(peer_id, PEERS_TURN)
-                async with self._slot():
-                    went_well = await self._try_to_sync(peer_id)
+                went_well = await self._try_to_connect(peer_id)
+                if went_well:
+                    async with self._slot():
+                        went_well = await self._try_to_sync(peer_id)
                 if not went_well or peer_id not in self._again:
                     return
         finally:
@@ -147,22 +168,23 @@ class Syncer:
             yield
             nursery.cancel_scope.cancel()
 
+    async def _try_to_connect(self, peer_id: str) -> bool:
+        """Connect to a peer; tell whether there is a connection. Keeps the book."""
+        try:
+            await self.connect(peer_id)
+        except PeerError as error:
+            self._note_failure(peer_id, error)
+            return False
+        return True
+
     async def _try_to_sync(self, peer_id: str) -> bool:
         """Sync with a peer and keep the book; log what goes wrong. Tell whether it went well."""
         try:
-            await self.connect(peer_id)
             undelivered = 0
             for key_range in self._common_ranges(peer_id):
                 undelivered += await self._sessions.reconcile(peer_id, key_range)
         except PEER_FAILURES as error:
-            severity = MISBEHAVED if isinstance(error, BROKEN_PROTOCOL) else 1
-            wait = self._book.failed(peer_id, severity=severity)
-            log.info(
-                "Cannot sync with a peer now",
-                peer=peer_id,
-                reason=describe(error),
-                next_try_in=round(wait, 1),
-            )
+            self._note_failure(peer_id, error)
             return False
         except StoreError as error:
             log.error("Cannot sync: the store fails", peer=peer_id, reason=str(error))
@@ -170,6 +192,16 @@ class Syncer:
         latency = self._host.latency(peer_id)
         self._book.synced(peer_id, latency, time.time(), delivered=not undelivered)
         return True
+
+    def _note_failure(self, peer_id: str, error: Exception) -> None:
+        severity = MISBEHAVED if isinstance(error, BROKEN_PROTOCOL) else 1
+        wait = self._book.failed(peer_id, severity=severity)
+        log.info(
+            "Cannot sync with a peer now",
+            peer=peer_id,
+            reason=describe(error),
+            next_try_in=round(wait, 1),
+        )
 
     def _common_ranges(self, peer_id: str) -> list[KeyRange]:
         """Return what both sides are interested in, as far as that is known.

@@ -2,22 +2,30 @@
 
 import hashlib
 import time
+from contextlib import suppress
 
 import pytest
 import trio
 from libp2p.crypto.ed25519 import create_new_key_pair
 from libp2p.kad_dht import kad_dht, peer_routing, provider_store, value_store
+from libp2p.kad_dht.pb.kademlia_pb2 import Message as KadMessage
 from libp2p.peer.id import ID
 from libp2p.peer.peerinfo import PeerInfo
 from libp2p.tools.anyio_service import background_trio_service
 from multiaddr import Multiaddr
-from p2p_support import NETWORK, eventually, loopback_host
+from p2p_support import NETWORK, eventually, loopback_host, read_to_end
 
 from recon_node.ceramic import MAINNET, TESTNET_CLAY
+from recon_node.ipld import varint
 from recon_node.p2p import discovery
 from recon_node.p2p.discovery import (
+    MAX_ADDRESSES,
+    MAX_ANSWER,
     MAX_KEYS,
+    MAX_NEW,
     MAX_PROVIDERS,
+    MAX_REQUEST,
+    MAX_SERVED_PER_PEER,
     RECORD_LIFETIME,
     Discovery,
     NetworkDHT,
@@ -26,6 +34,10 @@ from recon_node.p2p.discovery import (
     rendezvous_key,
     use_protocol_of,
 )
+from recon_node.p2p.errors import PeerError, PeerGoneError
+from recon_node.p2p.framing import FrameStream
+from recon_node.p2p.host import Host
+from recon_node.p2p.streams import PeerStream
 
 KEY = rendezvous_key(NETWORK)
 
@@ -62,6 +74,83 @@ async def test_records_are_bounded_and_the_newest_stay():
         assert len(records.providers) == MAX_KEYS
         records.add_provider(KEY, peers[1])
         assert peers[1].peer_id in {each.peer_id for each in records.get_providers(KEY)}
+
+
+async def test_few_addresses_of_a_provider_are_kept():
+    async with loopback_host() as host:
+        records = ProviderRecords(host.libp2p)
+        addresses = [Multiaddr(f"/ip4/10.0.0.{last}/tcp/4101") for last in range(100)]
+        records.add_provider(KEY, PeerInfo(some_peer().peer_id, addresses))
+        [kept] = records.get_providers(KEY)
+        assert kept.addrs == addresses[:MAX_ADDRESSES]
+
+
+async def ask_for_providers(client: Host, server: Host) -> KadMessage:
+    request = KadMessage(type=KadMessage.GET_PROVIDERS, key=KEY)
+    stream = await client.open_stream(server.peer_id, protocol_of(NETWORK))
+    frames = FrameStream(stream, MAX_ANSWER)
+    await frames.send([request.SerializeToString()], 5)
+    return KadMessage.FromString(await frames.receive(5) or b"")
+
+
+async def hold(client: Host, server: Host, count: int) -> list[PeerStream]:
+    """Open streams, and say nothing on them."""
+    held = [await client.open_stream(server.peer_id, protocol_of(NETWORK)) for _ in range(count)]
+    await trio.sleep(0.05)
+    return held
+
+
+async def test_idle_streams_keep_nobody_out(monkeypatch):
+    monkeypatch.setattr(discovery, "MAX_SERVED", 2 * MAX_SERVED_PER_PEER)
+    use_protocol_of(NETWORK)
+    async with (
+        loopback_host() as server,
+        loopback_host() as a,
+        loopback_host() as b,
+        loopback_host() as c,
+        background_trio_service(NetworkDHT(server.libp2p)),
+    ):
+        for client in (a, b, c):
+            await client.connect(server.addresses[0])
+        held = await hold(a, server, MAX_SERVED_PER_PEER)
+        with pytest.raises((PeerError, PeerGoneError, trio.BrokenResourceError)):
+            await ask_for_providers(a, server)  # one peer has only so many
+        await hold(b, server, MAX_SERVED_PER_PEER)
+        assert (await ask_for_providers(c, server)).type == KadMessage.GET_PROVIDERS
+        await read_to_end(held[0])  # the oldest was ended for that
+
+
+async def test_a_large_request_is_not_read(monkeypatch):
+    use_protocol_of(NETWORK)
+    async with (
+        loopback_host() as server,
+        loopback_host() as client,
+        background_trio_service(NetworkDHT(server.libp2p)),
+    ):
+        await client.connect(server.addresses[0])
+        stream = await client.open_stream(server.peer_id, protocol_of(NETWORK))
+        await stream.send_all(varint.encode(MAX_REQUEST + 1))
+        with suppress(trio.BrokenResourceError):
+            await read_to_end(stream)
+
+
+async def test_an_answer_makes_only_so_many_new_peers(monkeypatch):
+    """Any peer can make up any number."""
+    made_up = [some_peer() for _ in range(2 * MAX_NEW)]
+    async with loopback_host() as server, loopback_host() as client:
+        found: dict[str, list[str]] = {}
+        service = Discovery(client, NETWORK, 600, found.__setitem__)
+
+        async def closest(key: bytes) -> list[ID]:
+            return [server.libp2p.get_id()]
+
+        async def ask(peer: ID, key: bytes) -> list[PeerInfo]:
+            return made_up
+
+        monkeypatch.setattr(service._dht.peer_routing, "find_closest_peers_network", closest)
+        monkeypatch.setattr(service._dht.provider_store, "ask", ask)
+        await service._find()
+        assert len(found) == MAX_NEW
 
 
 async def test_old_records_do_not_count(monkeypatch):

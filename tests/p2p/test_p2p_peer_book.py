@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from recon_node.p2p.peer_book import (
+    HOPELESS_FAILURES,
     INTEREST_LIFETIME,
     MAX_ADDRESSES,
     MAX_BACKOFF,
@@ -68,9 +69,26 @@ async def test_a_full_book_forgets_the_least_useful():
     book = book_of("a", "b", "c", capacity=3)
     book.synced("a", 0.1, 2e9)
     book.synced("c", 0.1, 1e9)
-    book.failed("c")
-    book.heard_of("d", ["/ip4/10.0.0.1/tcp/1"])
-    assert {peer.id for peer in book.peers()} == {"a", "b", "d"}
+    book.failed("c")  # out of reach for now, but it has been there
+    for newcomer in "def":
+        book.heard_of(newcomer, ["/ip4/10.0.0.1/tcp/1"])
+        assert {peer.id for peer in book.peers()} == {"a", "c", newcomer}
+    book.failed("c", severity=HOPELESS_FAILURES)
+    book.heard_of("g", ["/ip4/10.0.0.1/tcp/1"])
+    assert {peer.id for peer in book.peers()} == {"a", "f", "g"}
+
+
+async def test_hearsay_does_not_displace_what_a_peer_says_of_itself():
+    book = PeerBook(10)
+    hearsay = [f"/ip4/10.0.0.{number}/tcp/1/p2p/a" for number in range(2 * MAX_ADDRESSES)]
+    book.heard_of("a", hearsay)
+    book.heard_of("a", ["/ip4/10.1.0.1/tcp/1"], first_hand=True)
+    book.heard_of("a", reversed(hearsay))
+    assert book.get("a").addresses == [
+        hearsay[0],
+        "/ip4/10.1.0.1/tcp/1/p2p/a",
+        *hearsay[1 : MAX_ADDRESSES - 1],
+    ]
 
 
 @given(st.lists(st.tuples(st.booleans(), st.integers(0, 12)), max_size=40))

@@ -9,12 +9,11 @@ import trio
 from p2p_support import LOOPBACK, NETWORK
 
 from recon_node.ceramic import METAMODEL, StreamId, sort_value_range
-from recon_node.p2p import sync
-from recon_node.p2p.errors import PeerGoneError, PeerProtocolError
+from recon_node.p2p.errors import PeerError, PeerGoneError, PeerProtocolError
 from recon_node.p2p.peer_book import PeerBook
 from recon_node.p2p.reports import Counters
 from recon_node.p2p.sessions import MISBEHAVED
-from recon_node.p2p.sync import ASK_FOR_ALL_EVERY, SLOT_TIME, Syncer
+from recon_node.p2p.sync import ASK_FOR_ALL_EVERY, MAX_SYNCS, SLOT_TIME, Syncer
 from recon_node.recon import KeyRange
 
 OURS = [KeyRange(*sort_value_range(NETWORK, str(StreamId(kind, METAMODEL.cid)))) for kind in (2, 3)]
@@ -34,12 +33,16 @@ class Wanting:
 
 
 class Connected:
-    """Stands for a host that is connected with everyone."""
+    """Stands for a host that is connected with everyone, but those that do not exist."""
 
     peer_id = "me"
 
     def is_connected(self, peer_id):
-        return True
+        return not peer_id.startswith("fake")
+
+    async def connect(self, address):
+        await trio.sleep(LOOPBACK.dial_timeout)
+        raise PeerError("no answer")
 
     def connected_peers(self):
         return []
@@ -70,7 +73,7 @@ class Recorded:
 
 @pytest.fixture
 async def running(nursery):
-    book, sessions = PeerBook(100), Recorded()
+    book, sessions = PeerBook(200), Recorded()
     syncer = Syncer(Connected(), Wanting(), book, sessions, LOOPBACK)
     nursery.start_soon(syncer.run)
     await trio.testing.wait_all_tasks_blocked()
@@ -137,11 +140,36 @@ async def test_peers_are_synced_with_from_time_to_time(running, autojump_clock):
     assert 8 <= len(sessions.asked) / len(OURS) <= 14
 
 
-async def test_the_number_of_syncs_is_bounded(running, autojump_clock, monkeypatch):
-    monkeypatch.setattr(sync, "MAX_SYNCS", 5)
-    syncer, _, sessions = running
-    for number in range(20):
-        sessions.seconds[str(number)] = 1
-        syncer.request(str(number))
+async def test_the_number_of_syncs_is_bounded(running, autojump_clock):
+    syncer, book, _ = running
+    for number in range(2 * MAX_SYNCS):
+        book.heard_of(f"fake {number}", ["/ip4/10.0.0.1/tcp/1"])
+        syncer.request(f"fake {number}")
+    await trio.sleep(1)
+    assert len(syncer._running) == MAX_SYNCS
     await trio.sleep(100)
-    assert len({peer for peer, _ in sessions.asked}) == 5
+    assert sum(peer.failures > 0 for peer in book.peers()) >= MAX_SYNCS
+
+
+async def test_peers_that_do_not_exist_keep_nobody_waiting(running, autojump_clock):
+    syncer, book, sessions = running
+    for number in range(2 * MAX_SYNCS):
+        addresses = [f"/ip4/10.0.0.{last}/tcp/1" for last in range(8)]
+        book.heard_of(f"fake {number}", addresses)
+        syncer.request(f"fake {number}")
+    await trio.sleep(1)
+    syncer.request("quick")
+    await trio.sleep(1)
+    assert {peer for peer, _ in sessions.asked} == {"quick"}
+
+
+async def test_connected_peers_have_their_turn_however_many_others_are_known(
+    running, autojump_clock, monkeypatch
+):
+    syncer, book, sessions = running
+    for number in range(90):
+        book.heard_of(f"fake {number}", ["/ip4/10.0.0.1/tcp/1"])
+    book.heard_of("a", ["/ip4/10.0.0.1/tcp/1"])
+    monkeypatch.setattr(syncer._host, "connected_peers", lambda: ["a"])
+    await trio.sleep(LOOPBACK.sync_interval * 10)
+    assert 8 <= len(sessions.asked) / len(OURS) <= 14
