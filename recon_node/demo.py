@@ -33,6 +33,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from recon_node.ceramic import Event, StreamId, parse_event
+from recon_node.cli.client import NodeUnreachableError
 from recon_node.cli.sending import Outcome, send_items
 from recon_node.cli.sources import Item, read_items
 from recon_node.ipld import CID, multibase
@@ -59,12 +60,17 @@ class DemoError(Exception):
 )
 def main(sample: Path) -> None:
     """Run the demo; exit 0 only if everything in it is true."""
-    started = time.monotonic()
+    started, code = time.monotonic(), 0
     try:
         run(sample)
-    except (DemoError, TestnetError, httpx.HTTPError) as error:
-        console.print(f"\n[bold red]The demo failed:[/] {error}")
-        sys.exit(1)
+    except* KeyboardInterrupt:
+        console.print("\nStopped.")
+        code = 130
+    except* (DemoError, TestnetError, httpx.HTTPError, NodeUnreachableError) as errors:
+        console.print(f"\n[bold red]The demo failed:[/] {errors.exceptions[0]}")
+        code = 1
+    if code:
+        sys.exit(code)
     console.print(f"\n[bold green]All of it is true.[/] {time.monotonic() - started:.0f} s")
 
 

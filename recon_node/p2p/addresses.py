@@ -5,10 +5,17 @@ from __future__ import annotations
 import socket
 from collections.abc import Iterable
 
+import trio
 from multiaddr import Multiaddr  # type: ignore[import-untyped]
 from multiaddr.utils import get_thin_waist_addresses  # type: ignore[import-untyped]
 
 from recon_node.p2p.errors import P2PError, PeerError
+
+_DNS_FAMILIES = {
+    "dns": socket.AF_UNSPEC,
+    "dns4": socket.AF_INET,
+    "dns6": socket.AF_INET6,
+}
 
 
 def peer_id_in(address: str) -> str:
@@ -34,6 +41,26 @@ def parse_address(address: str) -> Multiaddr:
         raise PeerError(
             f"{address!r} is no multiaddr such as /ip4/127.0.0.1/tcp/4101: {error}"
         ) from None
+
+
+async def resolve(address: Multiaddr) -> Multiaddr:
+    """Replace a DNS name in front of a multiaddr by its first IP address; leave others alone.
+
+    Raises PeerError when the name does not resolve.
+    """
+    first = next(iter(address.protocols()), None)
+    if first is None or first.name not in _DNS_FAMILIES:
+        return address
+    name = address.value_for_protocol(first.name)
+    try:
+        found = await trio.socket.getaddrinfo(
+            name, None, family=_DNS_FAMILIES[first.name], type=socket.SOCK_STREAM
+        )
+    except OSError as error:
+        raise PeerError(f"cannot find the host {name} of {address}: {error.strerror}") from None
+    family, ip = found[0][0], found[0][4][0]
+    version = "ip6" if family == socket.AF_INET6 else "ip4"
+    return Multiaddr(str(address).replace(f"/{first.name}/{name}", f"/{version}/{ip}", 1))
 
 
 def check_port(address: Multiaddr) -> None:

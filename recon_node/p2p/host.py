@@ -29,7 +29,7 @@ from libp2p.transport.tcp.tcp import TCP
 from libp2p.transport.upgrader import TransportUpgrader
 from multiaddr import Multiaddr  # type: ignore[import-untyped]
 
-from recon_node.p2p.addresses import check_port, parse_address, peer_id_in, reachable
+from recon_node.p2p.addresses import check_port, parse_address, peer_id_in, reachable, resolve
 from recon_node.p2p.errors import P2PError, PeerError
 from recon_node.p2p.guarded_yamux import GuardedMuxing, GuardedYamux
 from recon_node.p2p.hardening import (
@@ -246,11 +246,14 @@ class Host:
     async def _dial(self, address: Multiaddr, peer_id: ID) -> None:
         try:
             with trio.fail_after(self._settings.dial_timeout):
+                address = await resolve(address)
                 await self._swarm.dial_addr(address, peer_id)
         except trio.TooSlowError:
             raise PeerError(
                 f"{address} did not answer within {self._settings.dial_timeout:g} s"
             ) from None
+        except PeerError:
+            raise
         except Exception as error:
             raise PeerError(f"cannot connect to {address}: {_innermost(error)}") from error
         self._swarm.unblock_peer(peer_id)  # the DHT's dials may have failed a moment ago

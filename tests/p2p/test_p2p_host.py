@@ -7,9 +7,10 @@ import trio
 from libp2p.crypto.ed25519 import create_new_key_pair
 from libp2p.crypto.rsa import create_new_key_pair as create_rsa_key_pair
 from libp2p.identity_utils import save_identity
+from multiaddr import Multiaddr
 from p2p_support import LOOPBACK, eventually, loopback_host
 
-from recon_node.p2p.addresses import peer_id_in
+from recon_node.p2p.addresses import peer_id_in, resolve
 from recon_node.p2p.errors import P2PError, PeerError
 from recon_node.p2p.host import CLOSE_LIMIT, open_host
 from recon_node.p2p.identity import IDENTITY_FILE, open_identity, peer_id_of
@@ -171,3 +172,17 @@ async def test_the_peer_id_belongs_to_the_identity():
     identity = create_new_key_pair()
     async with open_host(LOOPBACK, identity) as host:
         assert host.peer_id == peer_id_of(identity)
+
+
+@pytest.mark.parametrize("kind", ["dns", "dns4"])
+async def test_a_name_in_an_address_is_looked_up(kind: str) -> None:
+    port_and_peer = "/tcp/4101/p2p/12D3KooWFyT2abvq5aR22xgfTQHhUagYbS7isLs6JJYexarLLQ6z"
+    resolved = await resolve(Multiaddr(f"/{kind}/localhost{port_and_peer}"))
+    assert str(resolved) in (f"/ip4/127.0.0.1{port_and_peer}", f"/ip6/::1{port_and_peer}")
+
+
+async def test_an_address_without_a_name_stays_and_an_unknown_name_is_refused() -> None:
+    plain = Multiaddr("/ip4/127.0.0.1/tcp/4101")
+    assert await resolve(plain) == plain
+    with pytest.raises(PeerError, match=r"cannot find the host nowhere\.invalid"):
+        await resolve(Multiaddr("/dns4/nowhere.invalid/tcp/4101"))
