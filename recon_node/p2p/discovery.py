@@ -14,7 +14,7 @@ from __future__ import annotations
 import hashlib
 import random
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Any, Final
 
 import structlog
@@ -44,7 +44,10 @@ MAX_NEW: Final = 50
 """Peers taken from one answer, at random where it has more."""
 MAX_REQUEST: Final = 16 * 1024
 """Bytes of a request that is served; stock takes 4 MiB, and keeps all of it."""
-MAX_ANSWER: Final = 512 * 1024
+MAX_ANSWER: Final = 256 * 1024
+"""Bytes of an answer that names providers."""
+MAX_PEERS_ANSWER: Final = 32 * 1024
+"""Bytes of an answer that names the closest peers, 20 of them."""
 MAX_SERVED: Final = 32
 """Streams served at once. One more ends the oldest, so that idle ones keep nobody out."""
 MAX_SERVED_PER_PEER: Final = 4
@@ -52,7 +55,11 @@ SERVE_LIMIT: Final = 30.0
 """Seconds that a stream is served at most; stock serves twelve, without limit."""
 MAX_ANNOUNCES: Final = 100
 """Announcements taken from one peer in ten seconds; stock takes ten and answers no more."""
+MAX_ASKED: Final = 40
+"""Connected peers that are asked for others at a time."""
 FIRST_WAIT: Final = 1.0
+PAUSE: Final = 0.1
+"""At least so many seconds lie between two rounds, however many peers join."""
 SETTLED_WAIT: Final = 60.0
 QUERY_LIMIT: Final = 10.0
 LOOKUP_LIMIT: Final = 30.0
@@ -62,7 +69,12 @@ Found = Callable[[str, list[str]], None]
 
 
 class Discovery:
-    """Announces this node and tells of others that are found."""
+    """Announces this node and tells of others that are found.
+
+    The peers that we are connected with are told and asked first, and again when one has joined.
+    Looking further takes its time beside that: the DHT's way to the closest peers leads through
+    whatever peers anybody has named, of which some do not answer and some do not exist.
+    """
 
     def __init__(
         self, host: Host, network: Network, announce_interval: float, on_found: Found
@@ -79,8 +91,9 @@ class Discovery:
         """Announce and look for peers until cancelled. A failure of the DHT starts it anew."""
         while True:
             try:
-                async with background_trio_service(self._dht):
-                    await self._announce_and_find()
+                async with background_trio_service(self._dht), trio.open_nursery() as nursery:
+                    nursery.start_soon(self._from_time_to_time, self._look_around)
+                    nursery.start_soon(self._from_time_to_time, self._look_further)
             except Exception as error:
                 log.error("Peer discovery failed; starting it again", error=repr(error))
             await trio.sleep(SETTLED_WAIT)
@@ -94,50 +107,70 @@ class Discovery:
         with trio.move_on_after(QUERY_LIMIT):
             if await self._dht.add_peer(ID.from_string(peer_id)):
                 self._joined.set()
+                self._joined = trio.Event()
 
-    async def _announce_and_find(self) -> None:
+    async def _from_time_to_time(self, work: Callable[[], Awaitable[None]]) -> None:
+        """Work at once, and after ever longer waits; anew when a peer has joined."""
         wait = FIRST_WAIT
         while True:
-            if self._joined.is_set():
-                self._joined = trio.Event()
-                wait = FIRST_WAIT
+            joined = self._joined
             if self._host.connected_peers():
-                await self._announce()
-                await self._find()
+                await work()
+            await trio.sleep(PAUSE)
             with trio.move_on_after(wait * random.uniform(0.8, 1.2)):
-                await self._joined.wait()
+                await joined.wait()
+            if joined.is_set():
+                wait = FIRST_WAIT
+                continue
             settled = wait >= SETTLED_WAIT
             wait = self._announce_interval if settled else min(SETTLED_WAIT, wait * 2)
 
-    async def _announce(self) -> None:
+    async def _look_around(self) -> None:
+        """Announce this node to the peers that we are connected with, and ask them for others."""
+        store = self._dht.provider_store
+        connected = [ID.from_string(each) for each in self._host.connected_peers()]
+        asked = random.sample(connected, min(len(connected), MAX_ASKED))
+
+        async def announce(peer: ID) -> None:
+            with trio.move_on_after(QUERY_LIMIT):
+                await store.announce_to(peer, self._key)
+
+        async with trio.open_nursery() as nursery:
+            for peer in asked:
+                nursery.start_soon(announce, peer)
+        await self._ask(asked)
+
+    async def _look_further(self) -> None:
+        """Do the same with the closest peers of the whole network."""
         with trio.move_on_after(LOOKUP_LIMIT):
             try:
                 await self._dht.provider_store.provide(self._key)
             except Exception as error:
                 log.info("Cannot announce this node in the DHT", error=repr(error))
-
-    async def _find(self) -> None:
-        """Ask the closest peers afresh: the library's lookup stops at what it has heard before."""
-        store = self._dht.provider_store
         closest: list[ID] = []
         with trio.move_on_after(LOOKUP_LIMIT):
             closest = await self._dht.peer_routing.find_closest_peers_network(self._key)
-        found = {
-            str(each.peer_id): each for each in self._dht.provider_store.get_providers(self._key)
-        }
+        await self._ask(closest)
+
+    async def _ask(self, peers: Iterable[ID]) -> None:
+        """Ask peers afresh: the library's own search stops at what it has heard before."""
+        store = self._dht.provider_store
 
         async def ask(peer: ID) -> None:
             with trio.move_on_after(QUERY_LIMIT):
-                answer = await store.ask(peer, self._key)
-                for each in random.sample(answer, min(len(answer), MAX_NEW)):
-                    found.setdefault(str(each.peer_id), each)
+                self._tell_of(await store.ask(peer, self._key))
 
+        self._tell_of(store.get_providers(self._key))
         async with trio.open_nursery() as nursery:
-            for peer in closest:
+            for peer in peers:
                 nursery.start_soon(ask, peer)
-        found.pop(self._host.peer_id, None)
-        for peer_id, info in found.items():
-            self._on_found(peer_id, [str(each) for each in info.addrs])
+
+    def _tell_of(self, providers: Sequence[PeerInfo]) -> None:
+        for each in random.sample(providers, min(len(providers), MAX_NEW)):
+            if str(each.peer_id) != self._host.peer_id:
+                self._on_found(
+                    str(each.peer_id), [str(address) for address in each.addrs[:MAX_ADDRESSES]]
+                )
 
 
 class ProviderRecords(ProviderStore):
@@ -171,6 +204,10 @@ class ProviderRecords(ProviderStore):
                 self.providers[key] = kept
             else:
                 del self.providers[key]
+
+    async def announce_to(self, peer: ID, key: bytes) -> None:
+        """Tell one peer that we provide a key."""
+        await self._send_add_provider(peer, key)
 
     async def ask(self, peer: ID, key: bytes) -> list[PeerInfo]:
         """Ask one peer who provides a key."""
@@ -234,7 +271,7 @@ def use_protocol_of(network: Network) -> None:
         module.PROTOCOL_ID = protocol
     limits: tuple[tuple[Any, int], ...] = (
         (kad_dht, MAX_REQUEST),
-        (peer_routing, MAX_ANSWER),
+        (peer_routing, MAX_PEERS_ANSWER),
         (provider_store, MAX_ANSWER),
     )
     for module, limit in limits:

@@ -17,6 +17,8 @@ class                  what its methods remedy
                        connections; whoever was heard of got dialled
 ``GuardedYamux``       a cancelled write left half a frame on the wire; a frozen peer stayed; a
                        receiver buffered without end; the 257th stream waited for ever
+``GuardedPeerStore``   any peer could fill the peerstore, with peers and with addresses of one peer,
+                       each of which was compared with all others
 ``GuardedStream``      a writer was reset after 5 s without a window update; concurrent writers of
                        one stream mixed their bytes; a stream's window grew to 16 MiB
 =====================  ============================================================================
@@ -26,6 +28,7 @@ The version of libp2p is pinned exactly, since all of this overrides methods tha
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from typing import Any, Final, cast
 
 import structlog
@@ -40,6 +43,8 @@ from libp2p.network.connection.raw_connection import RawConnection
 from libp2p.network.connection.swarm_connection import SwarmConn
 from libp2p.network.swarm import Swarm
 from libp2p.peer.id import ID
+from libp2p.peer.peerdata import PeerData
+from libp2p.peer.peerstore import PeerStore
 from libp2p.protocol_muxer import multiselect_communicator
 from libp2p.rcmgr import Direction
 from libp2p.utils.varint import decode_uvarint_from_stream
@@ -52,6 +57,11 @@ log = structlog.get_logger(__name__)
 
 MAX_NEGOTIATION: Final = 64 * 1024
 """A line of protocol negotiation at most; go-libp2p's limit."""
+MAX_PEERS: Final = 2000
+"""Peers in the peerstore."""
+MAX_PEER_ADDRESSES: Final = 32
+MAX_PEER_PROTOCOLS: Final = 100
+MAX_PROTOCOL_NAME: Final = 200
 _CLEANUP_LIMIT: Final = 5.0
 _DRAIN_LIMIT: Final = 10.0
 
@@ -85,6 +95,50 @@ class NoAutoConnector(AutoConnector):
 
     async def maybe_connect(self) -> None:
         """Do nothing."""
+
+
+class GuardedPeerStore(PeerStore):
+    """A peerstore of bounded size: what the library hears of from anybody gets in here.
+
+    ``keeps`` tells which peers must stay. Of the others, the oldest make room.
+    """
+
+    keeps: Callable[[ID], bool] = staticmethod(lambda peer_id: False)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.peer_data_map = _PeerData(self)
+
+    def add_addrs(self, peer_id: ID, addrs: Sequence[Multiaddr], ttl: int = 0) -> None:
+        """Note addresses of a peer, as far as there is room."""
+        known = self.peer_data_map.get(peer_id)
+        room = MAX_PEER_ADDRESSES - (len(known.get_addrs()) if known else 0)
+        super().add_addrs(peer_id, list(addrs)[: max(0, room)], ttl)
+
+    def add_protocols(self, peer_id: ID, protocols: Sequence[str]) -> None:
+        """Note what a peer speaks, as far as it is plausible."""
+        few = list(protocols)[:MAX_PEER_PROTOCOLS]
+        super().add_protocols(peer_id, [each for each in few if len(each) <= MAX_PROTOCOL_NAME])
+
+
+class _PeerData(dict[ID, PeerData]):
+    """What a peerstore knows of each peer; a new one makes the oldest go where it is full."""
+
+    def __init__(self, owner: GuardedPeerStore) -> None:
+        super().__init__()
+        self._owner = owner
+
+    def setdefault(self, key: ID, default: PeerData) -> PeerData:
+        if key not in self:
+            self[key] = default
+        return self[key]
+
+    def __setitem__(self, key: ID, value: PeerData) -> None:
+        if key not in self and len(self) >= MAX_PEERS:
+            oldest = next((each for each in self if not self._owner.keeps(each)), None)
+            if oldest is not None:
+                del self[oldest]
+        super().__setitem__(key, value)
 
 
 class GuardedSwarm(Swarm):

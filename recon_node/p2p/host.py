@@ -21,7 +21,6 @@ from libp2p.crypto.x25519 import create_new_key_pair
 from libp2p.custom_types import TProtocol
 from libp2p.network.config import ConnectionConfig, RetryConfig
 from libp2p.peer.id import ID
-from libp2p.peer.peerstore import PeerStore
 from libp2p.security.noise.transport import PROTOCOL_ID as NOISE
 from libp2p.security.noise.transport import Transport as NoiseTransport
 from libp2p.tools.anyio_service import TrioManager
@@ -34,6 +33,7 @@ from recon_node.p2p.errors import P2PError, PeerError
 from recon_node.p2p.guarded_yamux import GuardedMuxing, GuardedYamux
 from recon_node.p2p.hardening import (
     GuardedHost,
+    GuardedPeerStore,
     GuardedSwarm,
     bound_negotiation,
 )
@@ -88,7 +88,7 @@ def build_host(settings: P2PSettings, identity: KeyPair) -> _IdentifyingHost:
     upgrader = TransportUpgrader({NOISE: noise}, {})
     upgrader.muxer_multistream = GuardedMuxing(settings.connection)
     peer_id = ID.from_pubkey(identity.public_key)
-    peerstore = PeerStore()
+    peerstore = GuardedPeerStore()
     peerstore.add_key_pair(peer_id, identity)
     swarm = GuardedSwarm(
         peer_id,
@@ -105,6 +105,7 @@ def build_host(settings: P2PSettings, identity: KeyPair) -> _IdentifyingHost:
             outbound_stream_protocol_negotiation_timeout=_NEGOTIATION_TIMEOUT,
         ),
     )
+    peerstore.keeps = lambda each: each == peer_id or each in swarm.connections
     announced = [parse_address(each) for each in settings.announce]
     return _IdentifyingHost(
         swarm,
@@ -120,8 +121,12 @@ class _IdentifyingHost(GuardedHost):
 
     async def _identify_peer(self, peer_id: ID, *, reason: str) -> None:
         await super()._identify_peer(peer_id, reason=reason)
-        if self.on_identified is not None and peer_id in self._identified_peers:
+        if self.on_identified is None or peer_id not in self._identified_peers:
+            return
+        try:
             self.on_identified(peer_id)
+        except Exception:  # the library runs this in a task whose exceptions end the process
+            log.exception("A bug of this node hid a new peer", peer=str(peer_id))
 
 
 class Host:

@@ -154,6 +154,8 @@ class P2P:
 
     def _identified(self, peer_id: str, addresses: list[str]) -> None:
         """A connected peer has told what it speaks, and where it listens."""
+        if self._nursery.cancel_scope.cancel_called:
+            return  # we are leaving, and the nursery may be closed
         peer = self._book.heard_of(peer_id, addresses, first_hand=True)
         log.info("Connected with a peer", peer=peer_id, addresses=peer.addresses)
         if self._discovery is not None:

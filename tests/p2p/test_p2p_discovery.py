@@ -141,15 +141,12 @@ async def test_an_answer_makes_only_so_many_new_peers(monkeypatch):
         found: dict[str, list[str]] = {}
         service = Discovery(client, NETWORK, 600, found.__setitem__)
 
-        async def closest(key: bytes) -> list[ID]:
-            return [server.libp2p.get_id()]
-
         async def ask(peer: ID, key: bytes) -> list[PeerInfo]:
             return made_up
 
-        monkeypatch.setattr(service._dht.peer_routing, "find_closest_peers_network", closest)
         monkeypatch.setattr(service._dht.provider_store, "ask", ask)
-        await service._find()
+        await client.connect(server.addresses[0])
+        await service._look_around()
         assert len(found) == MAX_NEW
 
 
@@ -202,3 +199,42 @@ async def test_two_that_know_only_a_third_find_each_other(quick):
             nursery.cancel_scope.cancel()
         assert found[b.peer_id][c.peer_id] == c.addresses
         assert b.peer_id not in found[b.peer_id]
+
+
+async def test_a_peer_that_leads_astray_keeps_two_from_finding_each_other_no_longer(quick):
+    """It names peers that do not answer as the closest, whatever it is asked."""
+    found: dict[str, dict[str, list[str]]] = {}
+    silent = await trio.open_tcp_listeners(0, host="127.0.0.1")
+    nowhere = Multiaddr(f"/ip4/127.0.0.1/tcp/{silent[0].socket.getsockname()[1]}")
+
+    async def mislead(stream: PeerStream) -> None:
+        frames = FrameStream(stream, MAX_ANSWER)
+        while (data := await frames.receive(30)) is not None:
+            request = KadMessage.FromString(data)
+            answer = KadMessage(type=request.type, key=request.key)
+            for _ in range(20):
+                named = answer.closerPeers.add()
+                named.id = some_peer().peer_id.to_bytes()
+                named.addrs.append(nowhere.to_bytes())
+            await frames.send([answer.SerializeToString()], 5)
+
+    async with (
+        loopback_host() as a,
+        loopback_host() as b,
+        loopback_host() as c,
+        loopback_host() as liar,
+        trio.open_nursery() as nursery,
+    ):
+        liar.handle(protocol_of(NETWORK), mislead)
+        for host in (a, b, c):
+            known = found.setdefault(host.peer_id, {})
+            service = Discovery(host, NETWORK, 600, known.__setitem__)
+            host.on_identified(lambda peer, _, s=service: nursery.start_soon(s.join, peer))
+            nursery.start_soon(service.run)
+            await liar.connect(host.addresses[0])
+        await b.connect(a.addresses[0])
+        await c.connect(a.addresses[0])
+        await eventually(lambda: c.peer_id in found[b.peer_id])
+        await eventually(lambda: b.peer_id in found[c.peer_id])
+        nursery.cancel_scope.cancel()
+    await silent[0].aclose()

@@ -18,7 +18,9 @@ from p2p_support import eventually, loopback_host, only_connection, read_to_end
 from trio.testing import wait_all_tasks_blocked
 
 from recon_node.ipld import varint
+from recon_node.p2p import hardening
 from recon_node.p2p.errors import PeerError
+from recon_node.p2p.hardening import MAX_PEER_ADDRESSES, MAX_PEER_PROTOCOLS
 from recon_node.p2p.host import Host
 from recon_node.p2p.settings import ConnectionLimits
 from recon_node.p2p.streams import PeerStream
@@ -310,3 +312,22 @@ async def test_garbage_of_any_kind_on_a_connection_leaves_the_host_serving():
             await stream.write(kind or b"\x00")
             await stream.close()
         await assert_echoes(a, peer)
+
+
+async def test_the_peerstore_is_bounded(monkeypatch):
+    """Stock: whatever any peer names is kept, and each address compared with all of its peer's."""
+    monkeypatch.setattr(hardening, "MAX_PEERS", 10)
+    async with loopback_host() as host, loopback_host() as peer:
+        await host.connect(peer.addresses[0])
+        store = host.libp2p.get_peerstore()
+        strangers = [ID(b"\x00\x01%c" % number) for number in range(50)]
+        addresses = [Multiaddr(f"/ip4/10.0.0.{last}/tcp/1") for last in range(200)]
+        for stranger in strangers:
+            store.add_addrs(stranger, addresses, 3600)
+        assert len(store.peer_ids()) == 10
+        assert set(strangers[-8:]) <= set(store.peer_ids())
+        assert store.addrs(strangers[-1]) == addresses[:MAX_PEER_ADDRESSES]
+        store.add_protocols(strangers[-1], ["x" * 100_000, *map(str, range(1000))])
+        assert store.get_protocols(strangers[-1]) == list(map(str, range(MAX_PEER_PROTOCOLS - 1)))
+        assert host.known_addresses(peer.peer_id)
+        assert store.privkey(host.libp2p.get_id())

@@ -186,3 +186,18 @@ async def test_an_address_without_a_name_stays_and_an_unknown_name_is_refused() 
     assert await resolve(plain) == plain
     with pytest.raises(PeerError, match=r"cannot find the host nowhere\.invalid"):
         await resolve(Multiaddr("/dns4/nowhere.invalid/tcp/4101"))
+
+
+async def test_a_bug_in_what_is_told_of_new_peers_does_not_end_the_process():
+    """The library identifies peers in a system task of trio: its exceptions end everything."""
+    told = []
+
+    def fail(peer_id: str, addresses: list[str]) -> None:
+        told.append(peer_id)
+        raise RuntimeError("a bug")
+
+    async with loopback_host() as a, loopback_host() as b:
+        b.on_identified(fail)
+        await a.connect(b.addresses[0])
+        await eventually(lambda: told == [a.peer_id])
+        assert b.is_connected(a.peer_id)
