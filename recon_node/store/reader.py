@@ -53,6 +53,10 @@ class ReaderPool:
         """At most `limit` delivered events of the positions (after, upto], in order."""
         return await self._run(partial(_feed, after, limit, upto, max_bytes))
 
+    async def stream(self, init: CID, limit: int | None, max_bytes: int | None) -> list[FeedRow]:
+        """At most `limit` delivered events of the stream that `init` starts, in feed order."""
+        return await self._run(partial(_stream, init, limit, max_bytes))
+
     async def close(self) -> None:
         """Close what is open. Reads under way, or queued, end first."""
         self._closed = True
@@ -94,6 +98,11 @@ def _cars(event_ids: Sequence[EventId], connection: sqlite3.Connection) -> list[
     return [found.get(event_id) for event_id in event_ids]
 
 
+_ROWS = (
+    "SELECT position, event_id, cid, init_cid, kind, car FROM events CROSS JOIN cars USING (id) "
+)
+
+
 def _feed(
     after: int,
     limit: int,
@@ -101,14 +110,27 @@ def _feed(
     max_bytes: int | None,
     connection: sqlite3.Connection,
 ) -> list[FeedRow]:
-    found: list[FeedRow] = []
-    size = 0
     rows = connection.execute(
-        "SELECT position, event_id, cid, init_cid, kind, car "
-        "FROM events CROSS JOIN cars USING (id) "
-        "WHERE position > ? AND position <= ? ORDER BY position LIMIT ?",
+        _ROWS + "WHERE position > ? AND position <= ? ORDER BY position LIMIT ?",
         (min(after, _LAST), _LAST if upto is None else min(upto, _LAST), min(limit, _LAST)),
     )
+    return _collect(rows, max_bytes)
+
+
+def _stream(
+    init: CID, limit: int | None, max_bytes: int | None, connection: sqlite3.Connection
+) -> list[FeedRow]:
+    rows = connection.execute(
+        _ROWS + "WHERE init_cid = ? AND position IS NOT NULL ORDER BY position LIMIT ?",
+        (init, -1 if limit is None else min(limit, _LAST)),
+    )
+    return _collect(rows, max_bytes)
+
+
+def _collect(rows: sqlite3.Cursor, max_bytes: int | None) -> list[FeedRow]:
+    """The rows up to the one that takes their CARs to `max_bytes`."""
+    found: list[FeedRow] = []
+    size = 0
     with closing(rows):  # a statement that is not at its end would hold on to its view of the log
         for position, event_id, cid, init, kind, car in rows:
             row = FeedRow(position, EventId(event_id), CID(cid), CID(init), EventKind(kind), car)

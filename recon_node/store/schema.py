@@ -95,6 +95,9 @@ MIGRATIONS: tuple[str, ...] = (
         stream_id  TEXT
     ) STRICT;
     """,
+    """
+    CREATE INDEX events_by_stream ON events (init_cid, position) WHERE position IS NOT NULL;
+    """,
 )
 
 

@@ -170,6 +170,19 @@ class Store:
         """
         return await self._readers.feed(after, limit, upto, max_bytes)
 
+    async def read_stream(
+        self, init: CID, limit: int | None = None, max_bytes: int | None = None
+    ) -> list[FeedRow]:
+        """At most `limit` delivered events of the stream that the event `init` starts, in feed
+        order, which is causal; none when the stream is not here.
+
+        With `max_bytes`, the last one is the event that takes the CARs to so many bytes.
+
+        Raises:
+            StoreError: the disk failed.
+        """
+        return await self._readers.stream(init, limit, max_bytes)
+
     async def wait_for_feed(self, after: int) -> None:
         """Return when the feed has a position beyond `after`."""
         while self.head <= after:

@@ -1,0 +1,39 @@
+"""Reading one stream: its delivered events, all of them, in feed order."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from store_helpers import NETWORK, World, feed_of
+
+from recon_node.ipld import CID, DAG_CBOR
+from recon_node.store import open_store, schema
+
+
+async def test_a_stream_is_the_feed_s_rows_of_that_stream(tmp_path: Path) -> None:
+    world = World(3, streams=4, events=40)
+    offers = world.offers()
+    withheld = offers[len(offers) // 2]  # whatever builds on it is held back, and no stream has it
+    async with open_store(tmp_path, NETWORK) as store:
+        await store.admit_remote([offer for offer in offers if offer != withheld])
+        feed = await feed_of(store)
+        for init in world.headers:
+            assert await store.read_stream(init) == [r for r in feed if r.stream_cid == init]
+        longest = max([await store.read_stream(init) for init in world.headers], key=len)
+        init = longest[0].stream_cid
+        assert await store.read_stream(init, limit=2) == longest[:2]
+        assert await store.read_stream(init, max_bytes=len(longest[0].car) + 1) == longest[:2]
+        assert await store.read_stream(CID.of(DAG_CBOR, b"nothing")) == []
+
+
+async def test_a_stream_is_found_by_an_index(tmp_path: Path) -> None:
+    async with open_store(tmp_path, NETWORK):
+        connection = schema.open_reader(tmp_path)
+        plan = connection.execute(
+            "EXPLAIN QUERY PLAN SELECT position FROM events CROSS JOIN cars USING (id) "
+            "WHERE init_cid = ? AND position IS NOT NULL ORDER BY position LIMIT ?",
+            (b"", 1),
+        ).fetchall()
+        connection.close()
+    assert any("events_by_stream" in row[3] for row in plan)
+    assert not any("TEMP B-TREE" in row[3] for row in plan)
