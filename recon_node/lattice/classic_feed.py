@@ -1,0 +1,206 @@
+"""The classic SSB feed: the tangle of one author, a chain that is signed link by link.
+
+Theory of operation (SIP "Tangles", "Classic feed"; the Scuttlebutt Protocol Guide, "Feeds"). The
+message with sequence 1 is the root; each further one names the message before it. An author signs
+the JSON text of a message with two spaces of indent, as JavaScript's `JSON.stringify(value, null,
+2)` writes it, without the signature; the message's id is the sha2-256 of that text with the
+signature, of which each UTF-16 code unit gives its low byte (a quirk of the first implementation
+that every later one must share).
+
+Of a set of messages, the feed is the longest prefix of the chain without a doubt: it ends before
+the first gap, and before the first place for which the author signed two messages (a fork).
+
+Limitation: JavaScript puts the keys of an object that look like array indexes first. A message
+that another implementation signed with such keys in another order counts here, and not there.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from decimal import Decimal
+from enum import Enum
+from hashlib import sha256
+from typing import Any, Final
+
+from nacl.exceptions import BadSignatureError
+from nacl.signing import VerifyKey
+
+_KEY_SUFFIX: Final = ".ed25519"
+_SIGNATURE_SUFFIX: Final = ".sig.ed25519"
+_FIELDS: Final = ("previous", "author", "sequence", "timestamp", "hash", "content", "signature")
+# Early clients wrote these two the other way round; both are valid.
+_FIELDS_SWAPPED: Final = ("previous", "sequence", "author", *_FIELDS[3:])
+Value = dict[str, Any]
+"""A message as JSON decodes it: the order of its keys matters."""
+
+_MAX_UNITS: Final = 8192
+"""UTF-16 code units of a message's text at most."""
+
+
+class FeedRule(Enum):
+    """The rule that keeps a message out of its author's feed."""
+
+    FIELDS = "a message has the fields " + ", ".join(_FIELDS) + ", each of its type"
+    SIZE = f"the text of a message has at most {_MAX_UNITS} UTF-16 code units"
+    SIGNATURE = "a message must be signed by the author of the feed"
+    PREVIOUS = "a message names the message before it as previous; the first one names none"
+    FORK = "an author signs one message for each place in the feed"
+    GAP = "all messages before it must be here"
+
+
+@dataclass(frozen=True, slots=True)
+class ClassicFeed:
+    """The messages of a feed in order (their ids), and why the author's others are left out."""
+
+    author: str
+    order: tuple[str, ...]
+    excluded: Mapping[str, FeedRule]
+
+    @property
+    def tip(self) -> str | None:
+        """The latest message: `previous` of the next one."""
+        return self.order[-1] if self.order else None
+
+
+def classic_feed(messages: Iterable[Value], author: str) -> ClassicFeed:
+    """The feed of an author ("@...=.ed25519") out of any set of messages, decoded from JSON.
+
+    Raises:
+        ValueError: `author` is no Ed25519 identity.
+    """
+    key = _verify_key(author)
+    excluded: dict[str, FeedRule] = {}
+    places: defaultdict[int, dict[str, Value]] = defaultdict(dict)
+    for message in messages:
+        if message.get("author") != author:
+            continue
+        fault, id_ = _fault(message, key), message_id(message)
+        if fault is None:
+            places[message["sequence"]][id_] = message
+        else:
+            excluded[id_] = fault
+    order: list[str] = []
+    for sequence in sorted(places):
+        fault = _misplaced(places[sequence], sequence, order)
+        if fault is None:
+            order.extend(places[sequence])
+        else:
+            excluded.update(dict.fromkeys(places[sequence], fault))
+    return ClassicFeed(author, tuple(order), excluded)
+
+
+def message_id(message: Value) -> str:
+    """The id of a message: "%...=.sha256"."""
+    low_bytes = _text(message).encode("utf-16-le", "surrogatepass")[::2]
+    return f"%{base64.b64encode(sha256(low_bytes).digest()).decode()}.sha256"
+
+
+def signing_input(message: Value) -> bytes:
+    """What the author of a message signs: its text without the signature."""
+    unsigned = {name: value for name, value in message.items() if name != "signature"}
+    return _text(unsigned).encode("utf-8", "surrogatepass")
+
+
+def _fault(message: Value, key: VerifyKey) -> FeedRule | None:
+    """What is wrong with a message alone."""
+    if not _is_well_formed(message):
+        return FeedRule.FIELDS
+    if len(_text(message).encode("utf-16-le", "surrogatepass")) > 2 * _MAX_UNITS:
+        return FeedRule.SIZE
+    try:
+        signature = _decode(message["signature"].removesuffix(_SIGNATURE_SUFFIX))
+        key.verify(signing_input(message), signature)
+    except (BadSignatureError, ValueError):
+        return FeedRule.SIGNATURE
+    return None
+
+
+def _misplaced(rivals: Mapping[str, Value], sequence: int, order: Sequence[str]) -> FeedRule | None:
+    """What is wrong with the messages for one place, after those in `order`."""
+    if sequence != len(order) + 1:
+        return FeedRule.GAP
+    if len(rivals) > 1:
+        return FeedRule.FORK
+    [message] = rivals.values()
+    if message["previous"] != (order[-1] if order else None):
+        return FeedRule.PREVIOUS
+    return None
+
+
+def _is_well_formed(message: Value) -> bool:
+    if tuple(message) not in (_FIELDS, _FIELDS_SWAPPED):
+        return False
+    return (
+        isinstance(message["previous"], str | None)
+        and type(message["sequence"]) is int
+        and type(message["timestamp"]) in (int, float)
+        and message["hash"] == "sha256"
+        and isinstance(message["content"], str | dict)
+        and isinstance(message["signature"], str)
+        and message["signature"].endswith(_SIGNATURE_SUFFIX)
+    )
+
+
+def _verify_key(author: str) -> VerifyKey:
+    if author.startswith("@") and author.endswith(_KEY_SUFFIX):
+        try:
+            return VerifyKey(_decode(author.removeprefix("@").removesuffix(_KEY_SUFFIX)))
+        except ValueError:
+            pass
+    raise ValueError(f"{author!r} is no SSB identity: expected '@' + base64 key + '{_KEY_SUFFIX}'")
+
+
+def _decode(text: str) -> bytes:
+    try:
+        return base64.b64decode(text, validate=True)
+    except binascii.Error as error:
+        raise ValueError(str(error)) from None
+
+
+def _text(value: Any) -> str:
+    """`JSON.stringify(value, null, 2)`; without recursion, for who knows how deep a message is."""
+    out: list[str] = []
+    # What is still to be written, the next last: text as it is, or a value and its depth.
+    left: list[str | tuple[Any, int]] = [(value, 0)]
+    while left:
+        item = left.pop()
+        if isinstance(item, str):
+            out.append(item)
+            continue
+        value, depth = item
+        if isinstance(value, dict | list) and value:
+            left.extend(reversed(_parts(value, depth)))
+        elif type(value) is float:
+            out.append(_number(value))
+        else:
+            out.append(json.dumps(value, ensure_ascii=False))
+    return "".join(out)
+
+
+def _parts(value: dict[str, Any] | list[Any], depth: int) -> list[str | tuple[Any, int]]:
+    """What a map or a list that is not empty is written as."""
+    is_map = isinstance(value, dict)
+    margin = "\n" + "  " * (depth + 1)
+    parts: list[str | tuple[Any, int]] = ["{" if is_map else "["]
+    for number, each in enumerate(value):
+        parts.append("," + margin if number else margin)
+        if isinstance(value, dict):
+            parts += [json.dumps(each, ensure_ascii=False) + ": ", (value[each], depth + 1)]
+        else:
+            parts.append((each, depth + 1))
+    return [*parts, "\n" + "  " * depth, "}" if is_map else "]"]
+
+
+def _number(value: float) -> str:
+    """A number as ECMAScript's Number::toString writes it; Python has other limits for "e"."""
+    if value == int(value) and abs(value) < 1e21:
+        return str(int(value))
+    text = repr(value)
+    if abs(value) >= 1e-6 and "e-" in text:
+        return format(Decimal(text), "f")
+    return text.replace("e-0", "e-")
