@@ -2,7 +2,8 @@
 
 The fields are those that ceramic-one and the Ceramic SDK know: `controllers` (exactly one DID),
 `model` (a binary StreamID), `sep` (which field is the sort key; "model" when absent), `unique`,
-`context` (bytes) and `shouldIndex`.
+`context` (bytes), `shouldIndex` and `modelVersion` (which version of its model a document was
+written for: the CID of an event of the model's stream).
 """
 
 from dataclasses import dataclass
@@ -12,12 +13,18 @@ from recon_node.ceramic import shape
 from recon_node.ceramic.did import is_did
 from recon_node.ceramic.errors import InvalidEventError, StreamIdError
 from recon_node.ceramic.stream_id import METAMODEL, StreamId, StreamType
-from recon_node.ipld import MultibaseError, multibase
+from recon_node.ipld import CID, MultibaseError, multibase
 
 DEFAULT_SORT_KEY: Final = "model"
 
 _REQUIRED: Final = frozenset({"controllers", "model"})
-_OPTIONAL: Final = frozenset({"sep", "unique", "context", "shouldIndex"})
+_TYPES: Final[dict[str, type]] = {
+    "unique": bytes,
+    "context": bytes,
+    "shouldIndex": bool,
+    "modelVersion": CID,
+}
+_OPTIONAL: Final = frozenset({"sep", *_TYPES})
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +42,7 @@ class InitHeader:
     unique: bytes | None = None
     context: bytes | None = None
     should_index: bool | None = None
+    model_version: CID | None = None
 
     @classmethod
     def from_fields(cls, value: Any) -> Self:
@@ -45,7 +53,7 @@ class InitHeader:
                 controller; `sep` names no field of the header.
         """
         header = shape.fields(value, "the header", _REQUIRED, _OPTIONAL)
-        for name, expected in (("unique", bytes), ("context", bytes), ("shouldIndex", bool)):
+        for name, expected in _TYPES.items():
             if name in header:
                 shape.of_type(header[name], expected, f"the header's {name!r}")
         controller = _controller(header["controllers"])
@@ -60,6 +68,7 @@ class InitHeader:
             unique=header.get("unique"),
             context=header.get("context"),
             should_index=header.get("shouldIndex"),
+            model_version=header.get("modelVersion"),
         )
 
     @property
@@ -87,7 +96,7 @@ def _model(value: Any) -> StreamId:
 
 def _sort_value(header: dict[str, Any], sep_key: str, controller: str) -> str:
     value = controller if sep_key == "controllers" else header.get(sep_key)
-    if isinstance(value, bytes):
+    if type(value) is bytes:
         try:
             return multibase.encode(value, "base36")
         except MultibaseError as error:

@@ -90,7 +90,8 @@ def test_the_sort_key_is_the_model_unless_sep_names_another() -> None:
     ("fields", "complaint"),
     [
         ({"surprise": 1}, "unknown fields, which are refused: 'surprise'"),
-        ({"modelVersion": PREV}, "unknown fields"),
+        ({"modelVersion": "1"}, "'modelVersion' is a string, not a link"),
+        ({"sep": "modelVersion", "modelVersion": PREV}, "no such field"),
         ({"controllers": ...}, "lacks 'controllers'"),
         ({"controllers": []}, "exactly one controller, not 0"),
         ({"controllers": [CONTROLLER, CONTROLLER]}, "exactly one controller, not 2"),
