@@ -1,18 +1,35 @@
 """Streams as graphs: pure functions over the events of one stream, whatever their ids are.
 
-`select_tip` is CIP-145: it says which event of a stream is its tip, and why.
+`select_tip` is CIP-145: it says which event of a stream is its tip, and why. `event_states` and
+`branch_states` say what the stream's data is after each of its events.
 """
 
 from recon_node.lattice.dag import StreamDag, StreamEvent, StreamShapeError, heights
+from recon_node.lattice.stream_state import (
+    EventState,
+    StreamData,
+    StreamState,
+    branch_states,
+    event_states,
+    shape_of,
+    stream_state,
+)
 from recon_node.lattice.tip import Decision, Rule, Tip, select_tip
 
 __all__ = [
     "Decision",
+    "EventState",
     "Rule",
     "StreamDag",
+    "StreamData",
     "StreamEvent",
     "StreamShapeError",
+    "StreamState",
     "Tip",
+    "branch_states",
+    "event_states",
     "heights",
     "select_tip",
+    "shape_of",
+    "stream_state",
 ]
