@@ -7,13 +7,21 @@ causal order. Start reading with `admission` (what is accepted), `ladder` (when 
 """
 
 from recon_node.store.errors import InvalidInterestError, StoreError
-from recon_node.store.model import FeedRow, Interest, StoreSettings, StoreStats, Verdict
+from recon_node.store.model import (
+    FeedRow,
+    Interest,
+    PendingProof,
+    StoreSettings,
+    StoreStats,
+    Verdict,
+)
 from recon_node.store.store import Store, open_store
 
 __all__ = [
     "FeedRow",
     "Interest",
     "InvalidInterestError",
+    "PendingProof",
     "Store",
     "StoreError",
     "StoreSettings",

@@ -191,6 +191,7 @@ class Admission:
             signer=checked.signer,
             state=State.ORPHAN,
             builds_on=() if is_init else tuple(dict.fromkeys((event.init, *event.prevs))),
+            proof=event.payload["proof"] if event.kind is EventKind.TIME else None,
             event=event,
         )
 

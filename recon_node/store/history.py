@@ -11,6 +11,7 @@ from typing import Protocol
 
 from recon_node.ceramic import EventId
 from recon_node.ipld import CID
+from recon_node.store.anchors import ProofVerdict
 from recon_node.store.records import Record, State, Stream
 
 
@@ -35,6 +36,9 @@ class Source(Protocol):
     def refused_events(self, cids: Sequence[CID]) -> dict[CID, str]:
         """Those of the events that are remembered as wrong under any EventId, and why."""
 
+    def verdict(self, proof: CID) -> ProofVerdict | None:
+        """What came of a proof's lookup, None when nothing has."""
+
     def car(self, row: int) -> bytes:
         """The CAR of a record."""
 
@@ -48,6 +52,7 @@ class History:
         self._by_cid: dict[CID, dict[Record, None]] = {}  # dicts as sets that keep their order
         self._waiters: dict[CID, dict[Record, None]] = {}
         self._streams: dict[CID, Stream] = {}
+        self._verdicts: dict[CID, ProofVerdict | None] = {}
         self._loaded: set[CID] = set()
         self._loaded_waiters: set[CID] = set()
         self.refused: dict[CID, str] = {}
@@ -75,7 +80,11 @@ class History:
         if not missing:
             return
         self._loaded_waiters.update(missing)
-        found = self._source.waiters(missing)
+        self.load_records(self._source.waiters(missing))
+
+    def load_records(self, records: Iterable[Record]) -> None:
+        """Bring in records of the log, and what they build on."""
+        found = list(records)
         self._adopt(found)
         self.load(cid for record in found for cid in (record.cid, *record.builds_on))
 
@@ -117,6 +126,12 @@ class History:
     def stream(self, init: CID) -> Stream | None:
         """What that init event asks of its stream."""
         return self._streams.get(init)
+
+    def verdict(self, proof: CID) -> ProofVerdict | None:
+        """What came of a proof's lookup, None when nothing has."""
+        if proof not in self._verdicts:
+            self._verdicts[proof] = self._source.verdict(proof)
+        return self._verdicts[proof]
 
     def waiters(self, cids: Iterable[CID]) -> list[Record]:
         """The undelivered records that build on one of these events, each once."""

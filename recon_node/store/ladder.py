@@ -2,7 +2,7 @@
 
     ORPHAN   --init event here, signed by the controller, EventId of that stream--> WAITING
     WAITING  --all it builds on is wholly checked, the height is right-----------> PENDING
-    PENDING  --not a time event, all it builds on is delivered-------------------> DELIVERED
+    PENDING  --all it builds on is delivered; a time event's anchor is looked up-> DELIVERED
 
 One step at a time. An event that climbed may let those climb that build on it, and so on until
 nothing moves: an event is delivered as soon as its history is whole, in whichever order its parts
@@ -12,15 +12,16 @@ A step that fails refuses the EventId for good. Most faults lie in the EventId (
 and leave the event free to come under the right one: what builds on it keeps waiting. Some lie in
 the event itself (*inherent*): then all that builds on it is refused, too.
 
-Limitation: this version looks nothing up on a chain. Time events are checked offline (hashes, and
-the path from the proof's root) and stay PENDING: held and handed to peers, never delivered, and
-neither is what builds on them.
+A time event is checked offline (hashes, and the path from the proof's root) and then stays PENDING,
+held and handed to peers, until its anchor was looked up (`recon_node.store.anchors`): with the time
+of its block it goes on, and what builds on it; if the transaction turns out to say something else,
+both are refused.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from recon_node.ceramic import EventIdError, EventKind, Network, parse_event
@@ -86,18 +87,24 @@ class Ladder:
         if moved:
             self._settle([record.cid])
 
+    def resume(self, records: Iterable[Record]) -> None:
+        """Let held records climb for which something else than an event was missing."""
+        self._settle([record.cid for record in records if self._climb_on(record)])
+
     def _settle(self, moved: list[CID]) -> None:
         """Let everything climb that waits for these events, until nothing moves."""
         while moved:
             self._history.load_waiters(moved)
             waiters = self._history.waiters(moved)
-            moved = []
-            for record in waiters:
-                waited = record.state < State.PENDING
-                if self._climb(record):
-                    moved.append(record.cid)
-                if waited and (record.refusal is not None or record.state >= State.PENDING):
-                    self._marks.waiting -= 1
+            moved = [record.cid for record in waiters if self._climb_on(record)]
+
+    def _climb_on(self, record: Record) -> bool:
+        """Let a held record climb; return whether what builds on it may now move."""
+        waited = record.state < State.PENDING
+        moved = self._climb(record)
+        if waited and (record.refusal is not None or record.state >= State.PENDING):
+            self._marks.waiting -= 1
+        return moved
 
     def _climb(self, record: Record) -> bool:
         """Climb as far as it goes; return whether what builds on the record may now move."""
@@ -106,6 +113,7 @@ class Ladder:
             return record.refusal.inherent
         try:
             self._check_bases(record)
+            self._check_proof(record)
             while (step := _STEPS.get(record.state)) is not None and step(self, record):
                 record.state = State(record.state + 1)
         except _FaultError as fault:
@@ -154,7 +162,7 @@ class Ladder:
 
     def _deliver(self, record: Record) -> bool:
         """PENDING to DELIVERED: the record takes its place in the feed."""
-        if record.kind is EventKind.TIME:
+        if record.proof is not None and self._history.verdict(record.proof) is None:
             return False
         for cid in record.builds_on:
             base = self._history.checked(cid)
@@ -213,6 +221,13 @@ class Ladder:
             claims = self._history.claims(cid)
             if claims and claims[0].init != record.init:
                 raise _FaultError(f"it builds on {cid}, which is of another stream", inherent=True)
+
+    def _check_proof(self, record: Record) -> None:
+        """Refuse a time event for what its transaction says."""
+        if record.proof is not None:
+            verdict = self._history.verdict(record.proof)
+            if isinstance(verdict, Refusal):
+                raise _FaultError(verdict.reason, inherent=True)
 
 
 def _inherited(cid: CID, reason: str) -> str:

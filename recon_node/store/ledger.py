@@ -12,11 +12,15 @@ from typing import Any
 
 from recon_node.ceramic import EventId, EventKind
 from recon_node.ipld import CID
+from recon_node.store.anchors import ProofTable, ProofVerdict
 from recon_node.store.records import Record, State, Stream
 
 _CHUNK = 500
 _MAX_REASON = 500
-_RECORD = "SELECT id, event_id, cid, init_cid, kind, signer, state, position FROM events"
+_RECORD = (
+    "SELECT id, event_id, cid, init_cid, kind, signer, state, position, "
+    "(SELECT proof FROM anchors WHERE event = events.id AND kind = 'time') FROM events"
+)
 
 
 class Ledger:
@@ -24,6 +28,7 @@ class Ledger:
 
     def __init__(self, connection: sqlite3.Connection) -> None:
         self._connection = connection
+        self._proofs = ProofTable(connection)
 
     # What admission asks.
 
@@ -40,6 +45,16 @@ class Ledger:
         rows = self._rows("SELECT DISTINCT event FROM waits WHERE cid IN (?)", cids)
         waiting = sorted({row for (row,) in rows})
         return self._records(f"{_RECORD} WHERE id IN (?) ORDER BY id", waiting)
+
+    def records_by_proof(self, proofs: Sequence[CID]) -> list[Record]:
+        """The undelivered time events with one of these proofs, in order of arrival."""
+        rows = self._rows("SELECT event FROM anchors WHERE proof IN (?)", proofs)
+        anchored = sorted(row for (row,) in rows)
+        return self._records(f"{_RECORD} WHERE position IS NULL AND id IN (?)", anchored)
+
+    def verdict(self, proof: CID) -> ProofVerdict | None:
+        """What came of a proof's lookup, None when nothing has."""
+        return self._proofs.verdict(proof)
 
     def streams(self, init_cids: Sequence[CID]) -> list[Stream]:
         """The streams of these init events."""
@@ -160,7 +175,7 @@ def select_in(
 
 
 def _record(row: tuple[Any, ...], builds_on: tuple[CID, ...]) -> Record:
-    row_id, event_id, cid, init, kind, signer, state, position = row
+    row_id, event_id, cid, init, kind, signer, state, position, proof = row
     return Record(
         row=row_id,
         event_id=EventId(event_id),
@@ -171,5 +186,6 @@ def _record(row: tuple[Any, ...], builds_on: tuple[CID, ...]) -> Record:
         state=State(state),
         builds_on=builds_on,
         position=position,
+        proof=None if proof is None else CID(proof),
         logged_state=State(state),
     )

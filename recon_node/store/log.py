@@ -6,20 +6,23 @@ set of the batch: a batch that fails leaves the log and this object as they were
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from recon_node.ceramic import EventId, Network, StreamId
+from recon_node.ipld import CID
 from recon_node.recon import KeyRange, KeyStore
 from recon_node.store import schema
 from recon_node.store.admission import Admission, Bounds, Submission
+from recon_node.store.anchors import ProofTable, ProofVerdict
 from recon_node.store.history import History
-from recon_node.store.ladder import Marks
+from recon_node.store.ladder import Ladder, Marks
 from recon_node.store.ledger import Ledger
 from recon_node.store.model import Interest, StoreSettings, Verdict
-from recon_node.store.records import State
+from recon_node.store.records import Record, State
 
 # Raise it when events that were refused may now be accepted (a new kind of signature, say): what
 # was remembered as refused under other rules is forgotten when the log is opened.
@@ -38,6 +41,10 @@ class BatchResult:
     refused: list[EventId]
     """EventIds that are remembered as refused from now on, `removed` among them."""
     marks: Marks
+    proofs_added: int = 0
+    """Proofs that await a lookup from now on."""
+    proofs_done: int = 0
+    """Proofs that awaited one and do not any more."""
 
 
 class EventLog:
@@ -53,10 +60,13 @@ class EventLog:
         self._settings = settings
         self._connection = schema.open_database(data_dir, network, settings.synchronous)
         self._ledger = Ledger(self._connection)
+        self._proofs = ProofTable(self._connection)
         with schema.told_to_people(self.path):
             try:
                 self._forget_outdated_refusals()
                 self.marks = self._read_marks()
+                self._proofs.index(self._ledger)
+                self.pending_proofs = self._proofs.count()
                 self.epoch = schema.read_meta(self._connection, "epoch") or ""
             except BaseException:
                 self._connection.close()
@@ -121,9 +131,36 @@ class EventLog:
             remembered = self._ledger.refused_event_ids(event_ids)
             admission = Admission(history, marks, bounds, remembered)
             verdicts = admission.admit(batch)
-            result = self._write(verdicts, history, admission, marks)
+            result = self._write(verdicts, history, admission.refused, marks)
         self.marks = marks
         return result
+
+    def settle_proofs(self, verdicts: Sequence[tuple[CID, ProofVerdict]]) -> BatchResult:
+        """Keep what came of lookups, and deliver or refuse what has waited for it; all or nothing.
+
+        Raises:
+            StoreError: the disk did not take it.
+        """
+        marks = replace(self.marks)
+        with self._transaction():
+            settled = self._proofs.settle(verdicts)
+            history = History(self._ledger)
+            anchored = self._ledger.records_by_proof(settled)
+            history.load_records(anchored)
+            ladder = Ladder(history, marks, self._network, self._settings.max_waiting)
+            ladder.resume(anchored)
+            result = self._write([], history, ladder.refused, marks)
+        self.marks = marks
+        return replace(result, proofs_done=result.proofs_done + len(settled))
+
+    def postpone_proofs(self, proofs: Sequence[tuple[CID, float]]) -> None:
+        """Put proofs that were looked up in vain further back in line, each with its new time.
+
+        Raises:
+            StoreError: the disk did not take it.
+        """
+        with self._transaction():
+            self._proofs.postpone(proofs)
 
     def close(self) -> None:
         """Bring the write-ahead log into the file and close it.
@@ -138,16 +175,22 @@ class EventLog:
                 self._connection.close()
 
     def _write(
-        self, verdicts: list[Verdict], history: History, admission: Admission, marks: Marks
+        self,
+        verdicts: list[Verdict],
+        history: History,
+        refused: Sequence[Record],
+        marks: Marks,
     ) -> BatchResult:
         held = history.touched.values()
-        refused = admission.refused
         added = [r for r in held if r.logged_state is None and r.refusal is None]
         moved = [r for r in held if r.logged_state not in (None, r.state) and r.refusal is None]
         removed = [r for r in held if r.logged_state is not None and r.refusal is not None]
         self._ledger.insert(added)
+        self._proofs.insert(added)
+        proofs_added = self._proofs.await_lookup([*added, *moved], time.time())
         self._ledger.update(moved)
         self._ledger.delete(removed)
+        proofs_done = self._proofs.delete(removed)
         if refused:
             self._ledger.remember_refused(refused, self._settings.max_refused)
         return BatchResult(
@@ -156,6 +199,8 @@ class EventLog:
             removed=[r.event_id for r in removed],
             refused=[r.event_id for r in refused],
             marks=marks,
+            proofs_added=proofs_added,
+            proofs_done=proofs_done,
         )
 
     @contextmanager
@@ -189,6 +234,7 @@ class EventLog:
             return
         with self._transaction():
             self._connection.execute("DELETE FROM refused")
+            self._proofs.forget_refusals()
             self._connection.execute(
                 "INSERT OR REPLACE INTO meta (name, value) VALUES ('rules', ?)", (str(RULES),)
             )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from recon_node.ceramic import MAX_CAR_SIZE, EventId, EventKind, StreamId
+from recon_node.ceramic import MAX_CAR_SIZE, EventId, EventKind, StreamId, TimeProof
 from recon_node.ipld import CID
 from recon_node.store.errors import InvalidInterestError
 
@@ -38,6 +38,22 @@ class FeedRow:
     """The CID of the stream's init event."""
     kind: EventKind
     car: bytes
+    block_time: int | None = None
+    """Of a time event: when its anchor's block was made, in Unix seconds."""
+    chain_id: str | None = None
+    """Of a time event: its anchor's chain (CAIP-2)."""
+
+
+@dataclass(frozen=True, slots=True)
+class PendingProof:
+    """A proof of time events whose anchor was not looked up with success yet."""
+
+    cid: CID
+    proof: TimeProof
+    tries: int
+    """How often it was looked up in vain."""
+    due: float
+    """When it should be looked up (again), in Unix seconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,6 +124,8 @@ class StoreStats:
     """Events of which a prev or the init event is not here, or waits itself."""
     pending: int
     """Time events whose anchor was not looked up, and events that build on them."""
+    pending_proofs: int
+    """Distinct proofs of those time events: lookups that are to be made."""
     admitted_total: int
     known_total: int
     refused_total: int

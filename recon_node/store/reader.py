@@ -17,9 +17,10 @@ import trio
 from recon_node.ceramic import EventId, EventKind
 from recon_node.ipld import CID
 from recon_node.store import schema
+from recon_node.store.anchors import pending_proofs
 from recon_node.store.errors import StoreError
 from recon_node.store.ledger import select_in
-from recon_node.store.model import FeedRow
+from recon_node.store.model import FeedRow, PendingProof
 
 T = TypeVar("T")
 
@@ -56,6 +57,10 @@ class ReaderPool:
     async def stream(self, init: CID, limit: int | None, max_bytes: int | None) -> list[FeedRow]:
         """At most `limit` delivered events of the stream that `init` starts, in feed order."""
         return await self._run(partial(_stream, init, limit, max_bytes))
+
+    async def pending_proofs(self, chain_id: str | None, limit: int) -> list[PendingProof]:
+        """The proofs that await their lookup: first those due first."""
+        return await self._run(partial(pending_proofs, chain_id, limit))
 
     async def close(self) -> None:
         """Close what is open. Reads under way, or queued, end first."""
@@ -99,7 +104,10 @@ def _cars(event_ids: Sequence[EventId], connection: sqlite3.Connection) -> list[
 
 
 _ROWS = (
-    "SELECT position, event_id, cid, init_cid, kind, car FROM events CROSS JOIN cars USING (id) "
+    "SELECT position, event_id, cid, init_cid, kind, car, block_time, chain_id "
+    "FROM events CROSS JOIN cars USING (id) "
+    "LEFT JOIN anchors ON kind = 'time' AND anchors.event = events.id "
+    "LEFT JOIN proofs USING (proof) "
 )
 
 
@@ -132,8 +140,17 @@ def _collect(rows: sqlite3.Cursor, max_bytes: int | None) -> list[FeedRow]:
     found: list[FeedRow] = []
     size = 0
     with closing(rows):  # a statement that is not at its end would hold on to its view of the log
-        for position, event_id, cid, init, kind, car in rows:
-            row = FeedRow(position, EventId(event_id), CID(cid), CID(init), EventKind(kind), car)
+        for position, event_id, cid, init, kind, car, block_time, chain_id in rows:
+            row = FeedRow(
+                position,
+                EventId(event_id),
+                CID(cid),
+                CID(init),
+                EventKind(kind),
+                car,
+                block_time,
+                chain_id,
+            )
             found.append(row)
             size += len(car)
             if max_bytes is not None and size >= max_bytes:

@@ -51,6 +51,8 @@ class Record:
     """The init event and the prevs; empty for an init event, and once delivered."""
     position: int | None = None
     refusal: Refusal | None = None
+    proof: CID | None = None
+    """The CID of a time event's proof."""
     event: Event | None = field(default=None, repr=False)
     """Set while the event is new."""
     logged_state: State | None = None

@@ -18,7 +18,8 @@ refused with a message, and so is a missing one whose WAL is still there.
 `cars` under the same id, so that walks over events never touch CARs. `waits` has a row for each
 event that an undelivered event builds on; it finds the waiters of what has just come. `streams` has
 what later events of a stream are checked against. `refused` remembers EventIds that were proven
-wrong (`inherent`: the event itself is wrong, under whichever EventId).
+wrong (`inherent`: the event itself is wrong, under whichever EventId). `proofs` and `anchors` are
+about time events, see `recon_node.store.anchors`.
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ from pathlib import Path
 from typing import Literal
 
 from recon_node.ceramic import Network
+from recon_node.store import anchors
 from recon_node.store.errors import StoreError, explain
 
 FILE_NAME = "events.sqlite3"
@@ -98,6 +100,7 @@ MIGRATIONS: tuple[str, ...] = (
     """
     CREATE INDEX events_by_stream ON events (init_cid, position) WHERE position IS NOT NULL;
     """,
+    anchors.MIGRATION,
 )
 
 

@@ -17,8 +17,16 @@ from recon_node.store.errors import StoreError
 from recon_node.store.interests import key_ranges
 from recon_node.store.lock import directory_lock
 from recon_node.store.log import BatchResult, EventLog
-from recon_node.store.model import FeedRow, Interest, StoreSettings, StoreStats, Verdict
+from recon_node.store.model import (
+    FeedRow,
+    Interest,
+    PendingProof,
+    StoreSettings,
+    StoreStats,
+    Verdict,
+)
 from recon_node.store.reader import ReaderPool
+from recon_node.store.records import Refusal
 from recon_node.store.writer import Writer
 
 
@@ -71,6 +79,7 @@ class Store:
         keys: the EventIds held. For reading: the store alone changes it.
         head: the last feed position, 0 when the feed is empty.
         interests: what this node wants; empty means everything of its network.
+        proof_arrivals: how many proofs came to await a lookup since the store was opened.
     """
 
     def __init__(
@@ -82,6 +91,9 @@ class Store:
         self.head = opened.log.marks.head
         self.interests = tuple(opened.interests)
         self._waiting = opened.log.marks.waiting
+        self._pending_proofs = opened.log.pending_proofs
+        self.proof_arrivals = 0
+        self._proofs_moved = trio.Event()
         self._ranges = key_ranges(network, self.interests)
         self._refused = dict.fromkeys(opened.refused)
         self._max_refused = settings.max_refused
@@ -103,6 +115,7 @@ class Store:
             delivered=self.head,
             waiting=self._waiting,
             pending=len(self.keys) - self.head - self._waiting,
+            pending_proofs=self._pending_proofs,
             admitted_total=self._totals["new"],
             known_total=self._totals["known"],
             refused_total=self._totals["refused"],
@@ -188,6 +201,47 @@ class Store:
         while self.head <= after:
             await self._feed_moved.wait()
 
+    async def pending_proofs(self, limit: int, chain_id: str | None = None) -> list[PendingProof]:
+        """At most `limit` proofs of pending time events (of one chain, CAIP-2), first those that
+        are due first; some may not be due yet.
+
+        Raises:
+            StoreError: the disk failed.
+        """
+        return await self._readers.pending_proofs(chain_id, limit)
+
+    async def wait_for_proofs(self, after: int) -> None:
+        """Return when `proof_arrivals` has gone beyond `after`."""
+        while self.proof_arrivals <= after:
+            await self._proofs_moved.wait()
+
+    async def settle_proofs(self, verdicts: Sequence[tuple[CID, int | str]]) -> None:
+        """Say what came of the lookup of proofs: the time of the block, in Unix seconds, or why
+        the proof is wrong.
+
+        In one transaction, time events with these proofs are delivered as far as their history is,
+        or refused for good, and so is what builds on them. A proof is settled once: what is said
+        of it later changes nothing.
+
+        Raises:
+            StoreError: the disk did not take it, or the store is closed.
+        """
+        await self._writer.settle_proofs(
+            [
+                (proof, Refusal(verdict, inherent=True) if isinstance(verdict, str) else verdict)
+                for proof, verdict in verdicts
+            ]
+        )
+
+    async def postpone_proofs(self, proofs: Sequence[tuple[CID, float]]) -> None:
+        """Say that proofs were looked up in vain, and from when on each is due again, in Unix
+        seconds.
+
+        Raises:
+            StoreError: the disk did not take it, or the store is closed.
+        """
+        await self._writer.postpone_proofs(proofs)
+
     async def add_interest(self, interest: Interest) -> bool:
         """Keep an interest; False when it is there already.
 
@@ -220,6 +274,11 @@ class Store:
         self._totals["late refused"] += len(result.removed)
         self._totals["batches"] += 1
         self._waiting = result.marks.waiting
+        self._pending_proofs += result.proofs_added - result.proofs_done
+        if result.proofs_added:
+            self.proof_arrivals += result.proofs_added
+            self._proofs_moved.set()
+            self._proofs_moved = trio.Event()
         if result.marks.head > self.head:
             self.head = result.marks.head
             self._feed_moved.set()

@@ -21,8 +21,10 @@ from typing import TypeVar
 import structlog
 import trio
 
+from recon_node.ipld import CID
 from recon_node.recon import KeyRange
 from recon_node.store.admission import Submission
+from recon_node.store.anchors import ProofVerdict
 from recon_node.store.errors import StoreError
 from recon_node.store.log import BatchResult, EventLog
 from recon_node.store.model import Interest, StoreSettings, Verdict
@@ -71,7 +73,9 @@ class Writer:
         self._send, self._receive = trio.open_memory_channel[_Request](settings.queue_size)
         self._thread = trio.CapacityLimiter(1)
         self._finished = trio.Event()
+        self._committing = trio.Lock()
         self._closing = False
+        self._closed = False
         self._give_up = False
         self.failed_batches = 0
 
@@ -106,6 +110,24 @@ class Writer:
         if self._closing:
             raise StoreError("the store is closed")
         return await self._in_thread(partial(self._log.add_interest, interest))
+
+    async def settle_proofs(self, verdicts: Sequence[tuple[CID, ProofVerdict]]) -> None:
+        """Keep what came of lookups; told as a batch is.
+
+        Raises:
+            StoreError: the disk did not take it, or the store is closed.
+        """
+        await self._apply(partial(self._log.settle_proofs, verdicts))
+
+    async def postpone_proofs(self, proofs: Sequence[tuple[CID, float]]) -> None:
+        """Put proofs that were looked up in vain further back in line.
+
+        Raises:
+            StoreError: the disk did not take it, or the store is closed.
+        """
+        if self._closing:
+            raise StoreError("the store is closed")
+        await self._in_thread(partial(self._log.postpone_proofs, proofs))
 
     async def run(self) -> None:
         """Write batch after batch until `close`; then close the log. Cannot be cancelled."""
@@ -194,11 +216,22 @@ class Writer:
         return verdict
 
     async def _commit(self, events: Sequence[Submission]) -> list[Verdict]:
-        result = await self._in_thread(partial(self._log.admit, events, self._ranges()))
-        self._committed(result)
+        result = await self._apply(partial(self._log.admit, events, self._ranges()))
         return result.verdicts
 
+    async def _apply(self, work: Callable[[], BatchResult]) -> BatchResult:
+        """Commit, and tell the store, in the order of the commits."""
+        with trio.CancelScope(shield=True):
+            async with self._committing:
+                if self._closed:
+                    raise StoreError("the store is closed")
+                result = await self._in_thread(work)
+                self._committed(result)
+        return result
+
     async def _close_log(self) -> None:
+        async with self._committing:
+            self._closed = True
         try:
             await self._in_thread(self._log.close)
         except StoreError as error:  # all that was committed is safe: the next start finds it
