@@ -8,6 +8,7 @@ from recon_node.ceramic.did import ed25519_did
 from recon_node.ceramic.envelope import Envelope
 from recon_node.ceramic.errors import (
     CeramicError,
+    ChainAnswerError,
     DidError,
     EventIdError,
     InvalidEventError,
@@ -32,7 +33,7 @@ from recon_node.ceramic.header import InitHeader
 from recon_node.ceramic.network import DEV_UNSTABLE, IN_MEMORY, MAINNET, TESTNET_CLAY, Network
 from recon_node.ceramic.signature import signer, verify_signature
 from recon_node.ceramic.stream_id import METAMODEL, StreamId, StreamType
-from recon_node.ceramic.time_proof import TimeProof
+from recon_node.ceramic.time_proof import TimeProof, check_transaction, expected_input
 
 __all__ = [
     "DEV_UNSTABLE",
@@ -44,6 +45,7 @@ __all__ = [
     "METAMODEL",
     "TESTNET_CLAY",
     "CeramicError",
+    "ChainAnswerError",
     "DidError",
     "Envelope",
     "Event",
@@ -60,8 +62,10 @@ __all__ = [
     "StreamType",
     "TimeProof",
     "UnsupportedSignatureError",
+    "check_transaction",
     "controller_range",
     "ed25519_did",
+    "expected_input",
     "network_range",
     "parse_event",
     "rendezvous",

@@ -31,3 +31,7 @@ class InvalidSignatureError(InvalidEventError):
 
 class UnsupportedSignatureError(InvalidEventError):
     """A kind of signature that this node cannot check, and so does not accept."""
+
+
+class ChainAnswerError(CeramicError):
+    """What a blockchain's provider answered cannot be right; nothing is known of the event."""

@@ -1,0 +1,128 @@
+"""What a chain's provider answered, and what follows from it for a time event."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from recon_node.ceramic import (
+    ChainAnswerError,
+    InvalidEventError,
+    TimeProof,
+    check_transaction,
+    expected_input,
+)
+from recon_node.ipld import CID, multibase
+
+# A transaction on Sepolia and its proof, as the tests of ceramic-one have them.
+SEPOLIA = TimeProof(
+    chain_id="eip155:11155111",
+    root=CID.parse("bafyreid5nnnrpykqg6qy32ms7q5nd35hmyvruwmlnwocios6srr63qcq2e"),
+    tx_hash=CID.parse("bagjqcgzadp7fstu7fz5tfi474ugsjqx5h6yvevn54w5m4akayhegdsonwciq"),
+    tx_type="f(bytes32)",
+)
+TX_HASH = "0x1bfe594e9f2e7b32a39fe50d24c2fd3fb15255bde5bace0140c1c861c9cdb091"
+INPUT = "0x97ad09eb7d6b5b17e15037a18de992fc3ad1efa7662b1a598b6d9c243a5e9463edc050d1"
+BLOCK_HASH = "0x783cd5a6febe13d08ac0d59fa7e666483d5e476542b29688a6f0bec3d15febd4"
+TIME = 1725913338
+# Of the EVM profile of CAIP-168, the example of `raw`.
+RAW = TimeProof(
+    chain_id="eip155:1",
+    root=CID.parse("bafyreiaxdhr5jbabn7enmbb5wpmnm3dwpncbqjcnoneoj22f3sii5vfg74"),
+    tx_hash=CID.parse("bagjqcgzanbud4sqdsywfp2mckuj57qsffsovgyjhh7sxebkqwr335hzy2zbq"),
+    tx_type="raw",
+)
+
+
+def transaction(proof: TimeProof = SEPOLIA, **changes: Any) -> dict[str, Any]:
+    return {
+        "hash": proof.transaction_hash,
+        "input": "0x" + expected_input(proof).hex(),
+        "blockHash": BLOCK_HASH,
+        "blockNumber": "0x65dea1",
+    } | changes
+
+
+def block(**changes: Any) -> dict[str, Any]:
+    return {"hash": BLOCK_HASH, "number": "0x65dea1", "timestamp": hex(TIME)} | changes
+
+
+def test_the_transaction_of_a_proof() -> None:
+    assert SEPOLIA.transaction_hash == TX_HASH
+    assert "0x" + expected_input(SEPOLIA).hex() == INPUT
+    assert check_transaction(SEPOLIA, transaction(input=INPUT), block()) == TIME
+
+
+def test_hexadecimal_of_either_case() -> None:
+    loud = transaction(hash="0x" + TX_HASH[2:].upper(), blockHash="0x" + BLOCK_HASH[2:].upper())
+    assert check_transaction(SEPOLIA, loud | {"input": "0x" + INPUT[2:].upper()}, block()) == TIME
+
+
+def test_a_raw_transaction_holds_the_root_as_base16_text() -> None:
+    text = multibase.encode(RAW.root, "base16")
+    assert "0x0" + text == "0x" + expected_input(RAW).hex()
+    assert check_transaction(RAW, transaction(RAW), block(number=hex(16_688_194))) == TIME
+
+
+def test_raw_transactions_count_up_to_a_block() -> None:
+    with pytest.raises(InvalidEventError, match="before block 16688195 only"):
+        check_transaction(RAW, transaction(RAW), block(number=hex(16_688_195)))
+    elsewhere = replace(RAW, chain_id="eip155:137")
+    assert check_transaction(elsewhere, transaction(elsewhere), block(number="0xfffffff")) == TIME
+
+
+@given(st.integers(0, 36 * 8 - 1))
+def test_every_bit_of_the_input_counts(bit: int) -> None:
+    changed = bytearray.fromhex(INPUT[2:])
+    changed[bit // 8] ^= 1 << bit % 8
+    with pytest.raises(InvalidEventError, match="does not anchor the proof's root"):
+        check_transaction(SEPOLIA, transaction(input="0x" + changed.hex()), block())
+
+
+@pytest.mark.parametrize("data", ["0x", INPUT[:-2], INPUT + "00", "0x" + INPUT[10:]])
+def test_inputs_of_another_length(data: str) -> None:
+    with pytest.raises(InvalidEventError, match="does not anchor"):
+        check_transaction(SEPOLIA, transaction(input=data), block())
+
+
+def test_proofs_that_no_transaction_can_hold() -> None:
+    with pytest.raises(InvalidEventError, match="'txType' 'f' is unknown"):
+        expected_input(replace(SEPOLIA, tx_type="f"))
+    with pytest.raises(InvalidEventError, match="no digest of 32 bytes"):
+        expected_input(replace(SEPOLIA, root=CID(bytes([1, 0x71, 0, 1, 7]))))
+    with pytest.raises(InvalidEventError, match="no transaction's hash"):
+        _ = replace(SEPOLIA, tx_hash=CID(bytes([1, 0x71, 0, 1, 7]))).transaction_hash
+
+
+@pytest.mark.parametrize(
+    ("changes", "complaint"),
+    [
+        ({"hash": BLOCK_HASH}, "asked for the transaction"),
+        ({"blockHash": None}, "is in no block yet"),
+        ({"blockHash": TX_HASH}, "lies in the block"),
+        ({"hash": None}, "'hash' is no hexadecimal data: None"),
+        ({"input": 7}, "'input' is no hexadecimal data: 7"),
+        ({"input": "0x123"}, "'input' is no hexadecimal data"),
+        ({"blockHash": "latest"}, "'blockHash' is no hexadecimal data"),
+    ],
+)
+def test_answers_that_say_nothing(changes: dict[str, Any], complaint: str) -> None:
+    with pytest.raises(ChainAnswerError, match=complaint):
+        check_transaction(SEPOLIA, transaction() | changes, block())
+
+
+@pytest.mark.parametrize(
+    "value", [None, 1725913338, "", "0x", "1725913338", "0x-1", "0x" + "f" * 17]
+)
+def test_blocks_without_a_time(value: Any) -> None:
+    for name in ("timestamp", "number"):
+        with pytest.raises(ChainAnswerError, match=f"'{name}' is no hexadecimal number"):
+            check_transaction(SEPOLIA, transaction(), block(**{name: value}))
+    with pytest.raises(ChainAnswerError, match="'timestamp' is no hexadecimal number: None"):
+        check_transaction(SEPOLIA, transaction(), {"hash": BLOCK_HASH, "number": "0x1"})
+
+
+def test_a_fault_of_the_provider_is_none_of_the_event() -> None:
+    assert not issubclass(ChainAnswerError, InvalidEventError)
