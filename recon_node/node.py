@@ -1,6 +1,6 @@
 """The running node: what is started on what, in which order, and how it ends.
 
-    store  ──▶  API's port  ──▶  network side  ──▶  API  ──▶  "ready"
+    store  ──▶  API's port  ──▶  chain side  ──▶  network side  ──▶  API  ──▶  "ready"
 
 The store comes first, since its lock says whether another node uses the data directory. The API's
 port is taken before the network side starts, so that a taken one is told at once. Everything lives
@@ -25,6 +25,7 @@ import trio
 from recon_node import __version__
 from recon_node.api import ListenError, Services, create_app, open_listener, serve
 from recon_node.ceramic import Network
+from recon_node.chain import ChainError, open_anchors
 from recon_node.p2p import P2PError, open_p2p
 from recon_node.settings import Settings, split_host_port
 from recon_node.store import StoreError, open_store
@@ -36,7 +37,7 @@ class NodeError(Exception):
     """The node cannot start or go on. The message is for people, on one line."""
 
 
-FATAL_ERRORS = (NodeError, StoreError, P2PError, ListenError)
+FATAL_ERRORS = (NodeError, StoreError, ChainError, P2PError, ListenError)
 """What can go wrong without a bug: told in one line, never as a traceback."""
 
 
@@ -99,10 +100,14 @@ async def _run(settings: Settings, ending: _Ending) -> None:
     log.info("Starting", version=__version__, network=network.name, data_dir=str(settings.data_dir))
     async with open_store(settings.data_dir, network, settings=settings.store_settings()) as store:
         listener = await open_listener(*split_host_port(settings.api))
-        async with open_p2p(settings.p2p_settings(), store, settings.data_dir) as p2p:
+        async with (
+            open_anchors(settings.chain_settings(), store) as anchors,
+            open_p2p(settings.p2p_settings(), store, settings.data_dir) as p2p,
+        ):
             services = Services(
                 store=store,
                 peers=p2p,
+                anchors=anchors,
                 limits=settings.limits(),
                 cors_allow_origins=settings.cors_allow_origins,
             )

@@ -29,6 +29,7 @@ from pydantic_settings import (
 
 from recon_node.api import Limits
 from recon_node.ceramic import MAX_CAR_SIZE, Network
+from recon_node.chain import ChainSettings, parse_confirmations, parse_providers
 from recon_node.p2p import P2PSettings
 from recon_node.store import StoreSettings
 
@@ -48,6 +49,12 @@ def _split(value: object) -> object:
 
 
 TextList = Annotated[tuple[str, ...], NoDecode, BeforeValidator(_split)]
+ChainUrls = Annotated[
+    dict[str, tuple[str, ...]], NoDecode, BeforeValidator(parse_providers), Field(repr=False)
+]
+Confirmations = Annotated[
+    int | Literal["finalized"], NoDecode, BeforeValidator(parse_confirmations)
+]
 
 
 def default_data_dir() -> Path:
@@ -94,6 +101,13 @@ class Settings(BaseSettings):
     """Largest event (its CAR) that is taken."""
     synchronous: Literal["full", "normal"] = StoreSettings().synchronous
     """full: an acknowledged event survives a power cut; normal: only a crash of the node."""
+
+    chain_rpc: ChainUrls = Field(default_factory=dict)
+    """For each chain (CAIP-2) the URLs of JSON-RPC endpoints, by which time events are checked."""
+    chain_confirmations: Confirmations = ChainSettings().confirmations
+    """finalized, or the number of blocks after which a block's time counts."""
+    chain_requests_per_second: float = Field(ChainSettings().requests_per_second, gt=0)
+    """Requests to the endpoints of one chain at most."""
 
     log_format: Literal["auto", "pretty", "json"] = "auto"
     """auto: pretty on a terminal, JSON lines otherwise."""
@@ -147,6 +161,14 @@ class Settings(BaseSettings):
     def store_settings(self) -> StoreSettings:
         """The settings of the event log."""
         return StoreSettings(max_event_bytes=self.max_event_bytes, synchronous=self.synchronous)
+
+    def chain_settings(self) -> ChainSettings:
+        """The settings of the chain side."""
+        return ChainSettings(
+            providers=self.chain_rpc,
+            confirmations=self.chain_confirmations,
+            requests_per_second=self.chain_requests_per_second,
+        )
 
     def limits(self) -> Limits:
         """The bounds of the API."""

@@ -7,10 +7,16 @@ not kept here but read from the store and the network side at the moment of the 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+    Metric,
+)
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 from prometheus_client.registry import Collector
 from starlette.requests import Request
@@ -18,7 +24,8 @@ from starlette.responses import Response
 from starlette.types import Scope
 
 from recon_node import __version__
-from recon_node.api.services import Peers, Services
+from recon_node.api.services import Anchors, Peers, Services
+from recon_node.chain import BUCKETS
 
 if TYPE_CHECKING:
     from recon_node.p2p import Counters
@@ -74,6 +81,8 @@ class NodeCollector(Collector):
     def collect(self) -> Iterator[Metric]:
         """All metrics of the node, as they are now."""
         yield from self._store()
+        if self._services.anchors is not None:
+            yield from _chain_metrics(self._services.anchors)
         if self._services.peers is not None:
             yield from self._network(self._services.peers)
 
@@ -94,6 +103,11 @@ class NodeCollector(Collector):
                 "waiting": stats.waiting,
                 "pending": stats.pending,
             },
+        )
+        yield GaugeMetricFamily(
+            "recon_pending_proofs",
+            "Distinct proofs of time events whose anchor is to be looked up.",
+            stats.pending_proofs,
         )
         yield GaugeMetricFamily("recon_feed_head", "The feed's last position.", store.head)
         yield _counters(
@@ -132,6 +146,29 @@ class NodeCollector(Collector):
                 "of",
                 {"median": seconds[len(seconds) // 2], "longest": seconds[-1]},
             )
+
+
+def _chain_metrics(anchors: Anchors) -> Iterator[Metric]:
+    lookups = CounterMetricFamily(
+        "recon_anchor_lookups",
+        "Lookups of anchors: the block's time was found; the transaction contradicts the proof; "
+        "there is no such transaction; it is not final yet; there was no usable answer.",
+        labels=["chain", "outcome"],
+    )
+    failures = CounterMetricFamily(
+        "recon_rpc_failures", "Requests that an RPC endpoint did not answer.", labels=["chain"]
+    )
+    seconds = HistogramMetricFamily(
+        "recon_rpc_seconds", "Time of the requests that were answered.", labels=["chain"]
+    )
+    for report in anchors.reports:
+        for outcome, count in report.lookups.items():
+            lookups.add_metric([report.chain_id, outcome], count)
+        failures.add_metric([report.chain_id], report.failures)
+        bounds = [*map(str, BUCKETS), "+Inf"]
+        buckets = list(zip(bounds, accumulate(report.answers), strict=True))
+        seconds.add_metric([report.chain_id], buckets, report.answer_seconds)
+    yield from (lookups, failures, seconds)
 
 
 def _sync_counters(counters: Counters) -> Iterator[Metric]:

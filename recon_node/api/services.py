@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Protocol
 import trio
 
 if TYPE_CHECKING:
+    from recon_node.chain import ChainReport
     from recon_node.p2p import Counters, PeerInfo, SyncReport
     from recon_node.store import Store
 
@@ -37,6 +38,14 @@ class Peers(Protocol):
 
     async def connect(self, multiaddr: str) -> None:
         """Dial a peer. Raises `recon_node.p2p.PeerError`."""
+
+
+class Anchors(Protocol):
+    """What the API asks of the chain side; `recon_node.chain.Anchors` offers it."""
+
+    @property
+    def reports(self) -> Sequence[ChainReport]:
+        """What was asked so far, for each chain that has a provider."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +79,8 @@ class Services:
     store: Store
     peers: Peers | None = None
     """None: a node without a network side."""
+    anchors: Anchors | None = None
+    """None: a node that asks no chain."""
     limits: Limits = field(default_factory=Limits)
     cors_allow_origins: tuple[str, ...] = ()
     """Origins whose web pages may call the API; ("*",) allows all."""

@@ -74,6 +74,18 @@ data_dir_option = click.option(
     "--api", metavar="HOST:PORT", help="Where the HTTP API listens.  [default: 127.0.0.1:5101]"
 )
 @click.option(
+    "--chain-rpc",
+    multiple=True,
+    metavar="CHAIN=URL",
+    help="A JSON-RPC endpoint to check time events by, like eip155:1=https://...; may be repeated. "
+    "A URL with a key in it is better kept in the file or the environment.",
+)
+@click.option(
+    "--chain-confirmations",
+    metavar="BLOCKS",
+    help="Blocks after which an anchor's block counts, or finalized.  [default: finalized]",
+)
+@click.option(
     "--log-format",
     type=click.Choice(["auto", "pretty", "json"]),
     help="auto: pretty on a terminal, JSON lines otherwise.",
