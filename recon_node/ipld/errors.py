@@ -17,6 +17,10 @@ class DagCborError(IpldError):
     """Not strict DAG-CBOR, or a value that DAG-CBOR cannot hold."""
 
 
+class DagPbError(IpldError):
+    """Not strict DAG-PB."""
+
+
 class CarError(IpldError):
     """Not a CARv1, or one whose blocks do not match their CIDs."""
 

@@ -1,0 +1,122 @@
+"""DAG-PB: the codec of files and directories in IPFS (https://ipld.io/specs/codecs/dag-pb/spec/).
+
+    message PBNode { repeated PBLink Links = 2; optional bytes Data = 1; }    links come first
+    message PBLink { optional bytes Hash = 1; optional string Name = 2; optional uint64 Tsize = 3; }
+
+One node has one encoding, so reading is strict: fields in this order, each once, no others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Final
+
+from recon_node.ipld import varint
+from recon_node.ipld.cid import CID
+from recon_node.ipld.errors import CidError, DagPbError, VarintError
+
+DAG_PB: Final = 0x70
+
+_DATA, _LINK = 0x0A, 0x12  # the tags of PBNode's fields 1 and 2, both length-delimited
+_HASH, _NAME, _SIZE = 0x0A, 0x12, 0x18
+_CID_V0_HEAD: Final = b"\x12\x20"
+
+
+@dataclass(frozen=True, slots=True)
+class PbLink:
+    """A link to a node, with its name in a directory and the size of all that it leads to."""
+
+    cid: CID
+    name: str = ""
+    size: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class PbNode:
+    """A node: links, and data for the layer above (UnixFS, as a rule)."""
+
+    links: tuple[PbLink, ...]
+    data: bytes | None = None
+
+
+def encode(node: PbNode) -> bytes:
+    """Write a node; its links are sorted by name, as the codec demands (a stable sort)."""
+    parts: list[bytes] = []
+    for link in sorted(node.links, key=lambda each: each.name.encode()):
+        body = b"".join(
+            (
+                _field(_HASH, link.cid),
+                _field(_NAME, link.name.encode()),
+                bytes([_SIZE]) + varint.encode(link.size),
+            )
+        )
+        parts.append(_field(_LINK, body))
+    if node.data is not None:
+        parts.append(_field(_DATA, node.data))
+    return b"".join(parts)
+
+
+def decode(block: bytes) -> PbNode:
+    """Read a node. A link by CIDv0 is given as the CIDv1 of the same block.
+
+    Raises:
+        DagPbError: not DAG-PB, or not in the one form that it has.
+    """
+    try:
+        return _decode_node(block)
+    except (VarintError, CidError, UnicodeDecodeError) as error:
+        raise DagPbError(f"not DAG-PB: {error}") from None
+
+
+def _decode_node(block: bytes) -> PbNode:
+    links: list[PbLink] = []
+    data: bytes | None = None
+    for tag, value in _fields(block, {_DATA, _LINK}, set()):
+        if data is not None:
+            raise DagPbError("not DAG-PB: something follows the node's data")
+        if tag == _DATA:
+            data = value
+        else:
+            links.append(_decode_link(value))
+    return PbNode(tuple(links), data)
+
+
+def _decode_link(body: bytes) -> PbLink:
+    cid: CID | None = None
+    name, size, last = "", 0, 0
+    for tag, value in _fields(body, {_HASH, _NAME}, {_SIZE}):
+        if tag <= last:
+            raise DagPbError("not DAG-PB: the fields of a link are repeated or out of order")
+        last = tag
+        if tag == _HASH:
+            is_v0 = len(value) == 34 and value.startswith(_CID_V0_HEAD)
+            cid = CID(b"\x01" + bytes([DAG_PB]) + value if is_v0 else value)
+        elif tag == _NAME:
+            name = value.decode()
+        else:
+            size, _ = varint.decode(value)
+    if cid is None:
+        raise DagPbError("not DAG-PB: a link without its hash")
+    return PbLink(cid, name, size)
+
+
+def _fields(data: bytes, delimited: set[int], numbers: set[int]) -> Iterable[tuple[int, bytes]]:
+    offset = 0
+    while offset < len(data):
+        tag = data[offset]
+        if tag not in delimited | numbers:
+            raise DagPbError(f"not DAG-PB: an unknown field at byte {offset}")
+        value, start = varint.decode(data, offset + 1)
+        if tag in numbers:
+            yield tag, data[offset + 1 : start]
+            offset = start
+            continue
+        offset = start + value
+        if offset > len(data):
+            raise DagPbError(f"not DAG-PB: {offset - len(data)} bytes are missing at the end")
+        yield tag, data[start:offset]
+
+
+def _field(tag: int, value: bytes) -> bytes:
+    return bytes([tag]) + varint.encode(len(value)) + value

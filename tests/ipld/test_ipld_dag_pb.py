@@ -1,0 +1,104 @@
+"""DAG-PB: well-known CIDs, Google's protobuf as oracle, and strictness."""
+
+from typing import Any
+
+import pytest
+from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
+from hypothesis import given
+from hypothesis import strategies as st
+
+from recon_node.ipld import CID, DAG_PB, RAW, DagPbError, dag_pb, multibase, varint
+from recon_node.ipld.dag_pb import PbLink, PbNode
+
+
+def _schema() -> Any:
+    """PBNode as the specification words it."""
+    file = descriptor_pb2.FileDescriptorProto(name="dag_pb.proto", package="t", syntax="proto2")
+    field = descriptor_pb2.FieldDescriptorProto
+    link, node = file.message_type.add(name="PBLink"), file.message_type.add(name="PBNode")
+    optional, repeated = field.LABEL_OPTIONAL, field.LABEL_REPEATED
+    link.field.add(name="Hash", number=1, type=field.TYPE_BYTES, label=optional)
+    link.field.add(name="Name", number=2, type=field.TYPE_STRING, label=optional)
+    link.field.add(name="Tsize", number=3, type=field.TYPE_UINT64, label=optional)
+    node.field.add(
+        name="Links", number=2, type=field.TYPE_MESSAGE, label=repeated, type_name=".t.PBLink"
+    )
+    node.field.add(name="Data", number=1, type=field.TYPE_BYTES, label=optional)
+    pool = descriptor_pool.DescriptorPool()
+    pool.Add(file)
+    return message_factory.GetMessageClass(pool.FindMessageTypeByName("t.PBNode"))
+
+
+ORACLE = _schema()
+
+LINKS = st.builds(
+    PbLink,
+    st.binary().map(lambda block: CID.of(RAW, block)),
+    st.text(st.characters(exclude_categories=["Cs"])),
+    st.integers(0, 2**63 - 1),
+)
+NODES = st.builds(PbNode, st.lists(LINKS).map(tuple), st.none() | st.binary())
+
+
+@pytest.mark.parametrize(
+    ("data", "v0"),
+    [
+        (b"\x08\x01", "zQmUNLLsPACCz1vLxQVkXqqLX5R1X345qqfHbsf67hvA3Nn"),  # empty directory
+        (b"\x08\x02\x18\x00", "zQmbFMke1KXqnYyBBWxB74N4c5SBnJMVAiMNRcGu6x1AwQH"),  # empty file
+    ],
+)
+def test_the_best_known_nodes_of_ipfs(data: bytes, v0: str) -> None:
+    block = dag_pb.encode(PbNode((), data))
+    assert CID.of(DAG_PB, block) == b"\x01\x70" + multibase.decode(v0)
+    assert dag_pb.decode(block) == PbNode((), data)
+
+
+@given(NODES)
+def test_protobuf_reads_what_we_write(node: PbNode) -> None:
+    theirs = ORACLE.FromString(dag_pb.encode(node))
+    assert (theirs.Data if theirs.HasField("Data") else None) == node.data
+    assert [(each.Hash, each.Name, each.Tsize) for each in theirs.Links] == [
+        (each.cid, each.name, each.size)
+        for each in sorted(node.links, key=lambda each: each.name.encode())
+    ]
+
+
+@given(NODES)
+def test_what_is_written_is_read(node: PbNode) -> None:
+    block = dag_pb.encode(node)
+    assert dag_pb.encode(dag_pb.decode(block)) == block
+
+
+@given(st.binary(max_size=80) | NODES.map(dag_pb.encode))
+def test_anything_is_read_or_refused(data: bytes) -> None:
+    try:
+        node = dag_pb.decode(data)
+    except DagPbError:
+        return
+    theirs = ORACLE.FromString(data)
+    assert [each.Name for each in theirs.Links] == [each.name for each in node.links]
+    assert theirs.Data == (node.data or b"")
+
+
+def test_a_link_by_cid_v0_is_the_cid_v1_of_the_same_block() -> None:
+    target = CID.of(DAG_PB, b"")
+    body = b"\x0a\x22" + target[2:]
+    [link] = dag_pb.decode(b"\x12" + varint.encode(len(body)) + body).links
+    assert link == PbLink(target)
+
+
+@pytest.mark.parametrize(
+    ("block", "complaint"),
+    [
+        (b"\x0a\x00\x0a\x00", "something follows"),
+        (b"\x0a\x05abc", "2 bytes are missing"),
+        (b"\x1a\x00", "an unknown field at byte 0"),
+        (b"\x12\x00", "a link without its hash"),
+        (b"\x12\x04\x12\x00\x12\x00", "repeated or out of order"),
+        (b"\x12\x03\x12\x01\xff", "utf-8"),
+        (b"\x0a\x80\x00", "varint"),
+    ],
+)
+def test_other_forms_are_refused(block: bytes, complaint: str) -> None:
+    with pytest.raises(DagPbError, match=complaint):
+        dag_pb.decode(block)
