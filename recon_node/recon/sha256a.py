@@ -28,48 +28,54 @@ MULTICODEC = 0x7012
 """Multihash code of Sha256a (CIP-124, appendix A)."""
 
 _EVEN = int.from_bytes(bytes((255, 255, 255, 255, 0, 0, 0, 0)) * 4, "little")
-_HALF = 256
+DIGEST_BITS = 8 * DIGEST_SIZE
 COUNT_SHIFT = 512
 """Where the number of keys starts in a lanes integer."""
 
 _ONE_KEY = 1 << COUNT_SHIFT
-_LANES = _ONE_KEY - 1
+LANES_MASK = _ONE_KEY - 1
+"""Covers all lanes, and not the number of keys."""
 
-# Masks of a run of n digests, by n: of its even lanes, and of all its bits.
-_EVEN_RUN: list[int] = [0]
-_WHOLE_RUN: list[int] = [0]
+_BORROW = int.from_bytes(bytes((0, 0, 0, 0, 1, 0, 0, 0)) * 8, "little")
+"""2^32 in every slot."""
+
+# What it takes to add up a run of n digests, by n: the mask of its even lanes, and shift and mask
+# of each step that adds the upper part onto the lower part. Grown on demand.
+_RUN_MASKS: list[tuple[int, tuple[tuple[int, int], ...]]] = [(0, ())]
 
 
-def _grow_masks(digests: int) -> None:
-    while len(_EVEN_RUN) <= digests:
-        _EVEN_RUN.append(_EVEN_RUN[-1] << _HALF | _EVEN)
-        _WHOLE_RUN.append((1 << _HALF * len(_WHOLE_RUN)) - 1)
+def _grow_run_masks(number: int) -> None:
+    while len(_RUN_MASKS) <= number:
+        even, halvings = _RUN_MASKS[-1]
+        size = len(_RUN_MASKS) - 1
+        if size.bit_count() == 1:  # past a power of two it takes one step more
+            shift = size * DIGEST_BITS
+            halvings = ((shift, (1 << shift) - 1), *halvings)
+        _RUN_MASKS.append((even << DIGEST_BITS | _EVEN, halvings))
 
 
 def spread(digest: bytes) -> int:
     """Spread one 32-byte digest over a lanes integer that counts one key."""
     lanes = int.from_bytes(digest, "little")
-    return lanes & _EVEN | (lanes >> 32 & _EVEN) << _HALF | _ONE_KEY
+    return lanes & _EVEN | (lanes >> 32 & _EVEN) << DIGEST_BITS | _ONE_KEY
 
 
-def spread_run(digests: bytes | bytearray) -> int:
+def spread_run(digests: bytes) -> int:
     """Add up a run of digests (n * 32 bytes) into a lanes integer that counts n keys.
 
-    The whole run is one integer, and its upper half is added onto its lower half until one digest
+    The whole run is one integer, and its upper part is added onto its lower part until one digest
     is left: a handful of additions for any run, instead of one a digest.
     """
-    number = left = len(digests) // DIGEST_SIZE
+    number = len(digests) // DIGEST_SIZE
+    if number >= len(_RUN_MASKS):
+        _grow_run_masks(number)
+    mask, halvings = _RUN_MASKS[number]
     lanes = int.from_bytes(digests, "little")
-    if number >= len(_EVEN_RUN):
-        _grow_masks(number)
-    mask = _EVEN_RUN[number]
     even, odd = lanes & mask, lanes >> 32 & mask
-    while left > 1:
-        left = (left + 1) // 2
-        size, lower = left * _HALF, _WHOLE_RUN[left]
-        even = (even & lower) + (even >> size)
-        odd = (odd & lower) + (odd >> size)
-    return number << COUNT_SHIFT | odd << _HALF | even
+    for shift, lower in halvings:
+        even = (even & lower) + (even >> shift)
+        odd = (odd & lower) + (odd >> shift)
+    return number << COUNT_SHIFT | odd << DIGEST_BITS | even
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +100,7 @@ class Sha256a:
     @classmethod
     def from_lanes(cls, lanes: int) -> Sha256a:
         """Fold a lanes integer (see the module's text) back modulo 2^32 a lane."""
-        folded = lanes & _EVEN | (lanes >> _HALF & _EVEN) << 32
+        folded = lanes & _EVEN | (lanes >> DIGEST_BITS & _EVEN) << 32
         return cls(folded.to_bytes(DIGEST_SIZE, "little"))
 
     def __add__(self, other: Sha256a) -> Sha256a:
@@ -102,9 +108,7 @@ class Sha256a:
 
     def __sub__(self, other: Sha256a) -> Sha256a:
         # One borrow of 2^32 in every slot keeps the slots from borrowing of each other.
-        borrow = (_EVEN | _EVEN << _HALF) + (1 | 1 << 64 | 1 << 128 | 1 << 192) * (1 | 1 << _HALF)
-        ours, theirs = spread(self.digest) & _LANES, spread(other.digest) & _LANES
-        return Sha256a.from_lanes(ours + borrow - theirs)
+        return Sha256a.from_lanes(spread(self.digest) + _BORROW - spread(other.digest))
 
     def __bool__(self) -> bool:
         return self != ZERO
