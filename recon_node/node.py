@@ -23,7 +23,15 @@ import structlog
 import trio
 
 from recon_node import __version__
-from recon_node.api import ListenError, Services, create_app, open_listener, serve
+from recon_node.api import (
+    Access,
+    Listener,
+    ListenError,
+    Services,
+    create_app,
+    open_listener,
+    serve,
+)
 from recon_node.ceramic import Network
 from recon_node.chain import ChainError, open_anchors
 from recon_node.p2p import P2PError, open_p2p
@@ -97,9 +105,14 @@ async def run_node(
 
 async def _run(settings: Settings, ending: _Ending) -> None:
     network = Network.parse(settings.network)
+    try:
+        access = settings.access()
+    except ValueError as error:
+        raise NodeError(str(error)) from None
     log.info("Starting", version=__version__, network=network.name, data_dir=str(settings.data_dir))
     async with open_store(settings.data_dir, network, settings=settings.store_settings()) as store:
         listener = await open_listener(*split_host_port(settings.api))
+        _warn_if_open(listener, access)
         async with (
             open_anchors(settings.chain_settings(), store) as anchors,
             open_p2p(settings.p2p_settings(), store, settings.data_dir) as p2p,
@@ -109,7 +122,7 @@ async def _run(settings: Settings, ending: _Ending) -> None:
                 peers=p2p,
                 anchors=anchors,
                 limits=settings.limits(),
-                cors_allow_origins=settings.cors_allow_origins,
+                access=access,
             )
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(serve, create_app(services), listener, services.closing)
@@ -124,6 +137,16 @@ async def _run(settings: Settings, ending: _Ending) -> None:
                 )
                 await ending.wait()
                 services.closing.set()
+
+
+def _warn_if_open(listener: Listener, access: Access) -> None:
+    """Tell the operator when others can reach the API and nothing asks them who they are."""
+    if access.token is None and not listener.is_loopback:
+        log.warning(
+            "Whoever reaches the API can write to this node: set a token (token_file), or listen "
+            "on the loopback alone (api = 127.0.0.1:PORT)",
+            api=listener.url,
+        )
 
 
 def fatal_messages(error: BaseException) -> list[str] | None:

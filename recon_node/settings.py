@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from multiaddr import Multiaddr  # type: ignore[import-untyped]
-from pydantic import BeforeValidator, Field, ValidationError, field_validator
+from pydantic import BeforeValidator, Field, SecretStr, ValidationError, field_validator
 from pydantic_settings import (
     BaseSettings,
     InitSettingsSource,
@@ -27,13 +27,15 @@ from pydantic_settings import (
     SettingsConfigDict,
 )
 
-from recon_node.api import Limits
+from recon_node.api import Access, Limits
 from recon_node.ceramic import MAX_CAR_SIZE, Network
 from recon_node.chain import ChainSettings, parse_confirmations, parse_providers
 from recon_node.p2p import P2PSettings
 from recon_node.store import StoreSettings
 
 ENV_PREFIX = "RECON_NODE_"
+MIN_TOKEN = 16
+"""Characters of the API's token at least."""
 _OTHER_VARIABLES = frozenset({"RECON_NODE_CONFIG", "RECON_NODE_URL"})
 
 
@@ -89,7 +91,15 @@ class Settings(BaseSettings):
     """Connections to peers at most."""
 
     api: str = "127.0.0.1:5101"
-    """HOST:PORT of the HTTP API. It has no authentication: think before opening it up."""
+    """HOST:PORT of the HTTP API. Give it a token before opening it up to others."""
+    token: SecretStr | None = None
+    """What clients of the API must show; without it, whoever reaches the API may use all of it."""
+    token_file: Path | None = None
+    """A file with the token, in place of `token`."""
+    token_for: Literal["writes", "all"] = "writes"
+    """writes: the token is asked for by what changes the node. all: by everything."""
+    rate_limit: float = Field(200.0, ge=0)
+    """API requests a second of one client address, this machine's apart; 0: any number."""
     max_body_bytes: int = Field(Limits().body, gt=0)
     """Largest request body of the API."""
     max_requests: int = Field(Limits().requests, gt=0)
@@ -141,6 +151,20 @@ class Settings(BaseSettings):
                 raise ValueError(f"{text!r} lacks the peer id: it should end with /p2p/<peer id>")
         return value
 
+    @field_validator("token")
+    @classmethod
+    def _usable_token(cls, value: SecretStr | None) -> SecretStr | None:
+        if value is not None:
+            check_token(value.get_secret_value())
+        return value
+
+    @field_validator("token_file")
+    @classmethod
+    def _readable_token_file(cls, value: Path | None) -> Path | None:
+        if value is not None:
+            read_token(value.expanduser())
+        return value
+
     @field_validator("api")
     @classmethod
     def _host_and_port(cls, value: str) -> str:
@@ -173,6 +197,45 @@ class Settings(BaseSettings):
     def limits(self) -> Limits:
         """The bounds of the API."""
         return Limits(body=self.max_body_bytes, requests=self.max_requests)
+
+
+    def access(self) -> Access:
+        """Who may use the API. Reads the token's file, which was fine when the settings were read.
+
+        Raises:
+            ValueError: it is not fine any more.
+        """
+        token = None if self.token is None else self.token.get_secret_value()
+        if self.token_file is not None:
+            token = read_token(self.token_file.expanduser())
+        return Access(
+            token=token,
+            token_for=self.token_for,
+            rate_limit=self.rate_limit,
+            cors_allow_origins=self.cors_allow_origins,
+        )
+
+
+def check_token(token: str) -> str:
+    """The token itself, if it can be one; raises ValueError."""
+    if len(token) < MIN_TOKEN:
+        raise ValueError(
+            f"the token has {len(token)} characters, and so few are soon guessed: take {MIN_TOKEN} "
+            "or more, from `openssl rand -hex 32` for example"
+        )
+    if not token.isascii() or not token.isprintable() or " " in token:
+        raise ValueError("the token should be printable ASCII without blanks")
+    return token
+
+
+def read_token(path: Path) -> str:
+    """The token in a file, without blanks around it; raises ValueError."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise ValueError(f"the token's file {path} cannot be read: {reason}") from None
+    return check_token(text.strip())
 
 
 def split_host_port(text: str) -> tuple[str, int]:

@@ -11,8 +11,19 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from recon_node.api import arrow, events, feed, interests, metrics, node_info
+from recon_node.api import (
+    arrow,
+    events,
+    experimental,
+    feed,
+    interests,
+    metrics,
+    node_info,
+    pages,
+    streams,
+)
 from recon_node.api.errors import EXCEPTION_HANDLERS
+from recon_node.api.guard import Guard
 from recon_node.api.middleware import Bound, Observe
 from recon_node.api.services import Services
 
@@ -34,7 +45,13 @@ ENDPOINTS: tuple[tuple[str, str, Endpoint], ...] = (
     ("GET", "/ceramic/peers", node_info.get_peers),
     ("POST", "/ceramic/peers", node_info.post_peers),
     ("GET", "/ceramic/recon", node_info.get_recon),
+    ("GET", "/ceramic/streams/{stream_id}", streams.get_stream),
+    ("GET", "/ceramic/experimental/events/{sep}/{sep_value}", experimental.get_interest_events),
+    ("GET", "/ceramic/experimental/interests", experimental.get_interests),
     ("GET", "/metrics", metrics.get_metrics),
+    ("GET", "/openapi.json", pages.get_openapi),
+    ("GET", "/docs", pages.get_docs),
+    ("GET", "/", pages.get_status_page),
 )
 """Method, path and handler."""
 
@@ -48,8 +65,9 @@ def create_app(services: Services) -> Starlette:
         routes=routes,
         middleware=[
             Middleware(Observe, metrics=metrics.HttpMetrics(registry, paths)),
+            *_cors(services.access.cors_allow_origins),
+            Middleware(Guard, access=services.access),
             Middleware(Bound, limits=services.limits),
-            *_cors(services.cors_allow_origins),
         ],
         exception_handlers=EXCEPTION_HANDLERS,
     )
@@ -86,6 +104,6 @@ def _cors(origins: Sequence[str]) -> list[Middleware]:
             CORSMiddleware,
             allow_origins=list(origins),
             allow_methods=["GET", "POST", "OPTIONS"],
-            allow_headers=["content-type"],
+            allow_headers=["content-type", "authorization"],
         )
     ]

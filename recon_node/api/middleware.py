@@ -15,7 +15,7 @@ reading would leave hypercorn's bounded queue of body chunks full, and its conne
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from http import HTTPStatus
 
 import structlog
@@ -95,7 +95,7 @@ class Bound:
             await self._app(scope, receive, send)
             return
         if self._under_way >= self._limits.requests:
-            await _refuse(
+            await refuse(
                 (scope, receive, send),
                 HTTPStatus.SERVICE_UNAVAILABLE,
                 f"{self._limits.requests} requests are under way already: try again",
@@ -123,7 +123,7 @@ class Bound:
             except _ClientGoneError:
                 return
             except _BodyTooLongError:
-                await _refuse(
+                await refuse(
                     (scope, receive, watch),
                     HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
                     f"the body is longer than {self._limits.body} bytes",
@@ -131,7 +131,7 @@ class Bound:
                 return
             await self._app(scope, _replay(body, receive), watch)
         if progress.cancelled_caught and not answering:
-            await _refuse(
+            await refuse(
                 (scope, receive, send),
                 HTTPStatus.SERVICE_UNAVAILABLE,
                 f"no progress for {self._limits.stall:g} seconds: given up",
@@ -183,10 +183,15 @@ async def _discard(receive: Receive) -> None:
             more = (await receive()).get("more_body", False)
 
 
-async def _refuse(asgi: tuple[Scope, Receive, Send], status: int, message: str) -> None:
+async def refuse(
+    asgi: tuple[Scope, Receive, Send],
+    status: int,
+    message: str,
+    headers: Mapping[str, str] | None = None,
+) -> None:
     """Answer an error and close the connection, while what the client still sends is discarded."""
     scope, receive, send = asgi
-    response = error_response(status, message, {"connection": "close"})
+    response = error_response(status, message, {"connection": "close", **(headers or {})})
 
     async def discard() -> None:
         while (await receive())["type"] != "http.disconnect":

@@ -20,9 +20,11 @@ On shutdown the listener closes first. Idle connections end at once, requests un
 
 from __future__ import annotations
 
+import errno
 import socket
 from dataclasses import dataclass
 from functools import partial
+from ipaddress import ip_address
 from typing import Any
 
 import h11
@@ -44,6 +46,7 @@ STALLED_WRITE = 60.0
 KEEP_ALIVE = 75.0
 MAX_CONNECTIONS = 512
 BACKLOG = 256
+_NO_SUCH_ADDRESS = (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT)
 
 
 class ListenError(Exception):
@@ -52,39 +55,69 @@ class ListenError(Exception):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Listener:
-    """A bound and listening TCP socket, not accepting yet."""
+    """Bound and listening TCP sockets of one host and port, not accepting yet."""
 
-    socket: trio.socket.SocketType
+    sockets: tuple[trio.socket.SocketType, ...]
     url: str
+    is_loopback: bool
+    """Whether programs of this machine alone can reach it."""
+
+    def close(self) -> None:
+        """Give the port back, without having served."""
+        for sock in self.sockets:
+            sock.close()
 
 
 async def open_listener(host: str, port: int) -> Listener:
-    """Listen on `host` and `port` (0: any free port).
+    """Listen on `port` (0: any free port) of every address that `host` stands for.
+
+    A name such as `localhost` may stand for several. Those that this machine does not have, IPv6
+    without IPv6 say, do not matter as long as there is another.
 
     Raises:
         ListenError: the port is taken, or the host is no address of this machine.
     """
+    sockets: list[trio.socket.SocketType] = []
+    failure: OSError | None = None
     try:
         found = await trio.socket.getaddrinfo(
             host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
         )
-        family, kind, protocol, _, address = found[0]
-        sock = trio.socket.socket(family, kind, protocol)
-        try:
-            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            await sock.bind(address)
-            sock.listen(BACKLOG)
-        except OSError:
-            sock.close()
-            raise
+        for family, kind, protocol, _, address in dict.fromkeys(found):
+            if sockets and port == 0:
+                address = (address[0], sockets[0].getsockname()[1], *address[2:])
+            try:
+                sockets.append(await _listen(family, kind, protocol, address))
+            except OSError as error:
+                failure = error
+                if error.errno not in _NO_SUCH_ADDRESS:
+                    raise
+        if failure is not None and not sockets:
+            raise failure
     except OSError as error:
+        for sock in sockets:
+            sock.close()
         reason = error.strerror or str(error)
         raise ListenError(
             f"the API cannot listen on {host}:{port}: {reason} (another node may be running; "
             "choose another address with --api HOST:PORT)"
         ) from error
-    return Listener(sock, _url(sock.getsockname()))
+    addresses = [sock.getsockname() for sock in sockets]
+    is_loopback = all(ip_address(address[0].partition("%")[0]).is_loopback for address in addresses)
+    return Listener(tuple(sockets), _url(addresses[0]), is_loopback)
+
+
+async def _listen(family: int, kind: int, protocol: int, address: Any) -> trio.socket.SocketType:
+    sock = trio.socket.socket(family, kind, protocol)
+    try:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        await sock.bind(address)
+        sock.listen(BACKLOG)
+    except OSError:
+        sock.close()
+        raise
+    return sock
 
 
 async def serve(app: ASGIApp, listener: Listener, closing: trio.Event) -> None:
@@ -110,7 +143,7 @@ async def serve(app: ASGIApp, listener: Listener, closing: trio.Event) -> None:
             open_connections -= 1
             await trio.aclose_forcefully(stream)
 
-    listeners = [trio.SocketListener(listener.socket)]
+    listeners = [trio.SocketListener(sock) for sock in listener.sockets]
     async with trio.open_nursery() as connections:
         accept = partial(trio.serve_listeners, handle, listeners, handler_nursery=connections)
         async with trio.open_nursery() as accepting:

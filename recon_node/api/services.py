@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Protocol
 
 import trio
 
+from recon_node.api.access import Access
+
 if TYPE_CHECKING:
     from recon_node.chain import ChainReport
     from recon_node.p2p import Counters, PeerInfo, SyncReport
@@ -66,6 +68,12 @@ class Limits:
     """Most events in one answer of the feed."""
     feed_bytes: int = 4 * 1024 * 1024
     """An answer of the feed ends after the event that takes its CARs past this."""
+    stream_events: int = 10_000
+    """Most events of a stream whose state is asked for."""
+    stream_bytes: int = 64 * 1024 * 1024
+    """Most bytes of their CARs."""
+    stream_seconds: float = 10.0
+    """Time to compute the state of a stream."""
     arrow_rows: int = 1_000
     """Most rows in one Arrow record batch."""
     arrow_bytes: int = 1024 * 1024
@@ -82,7 +90,6 @@ class Services:
     anchors: Anchors | None = None
     """None: a node that asks no chain."""
     limits: Limits = field(default_factory=Limits)
-    cors_allow_origins: tuple[str, ...] = ()
-    """Origins whose web pages may call the API; ("*",) allows all."""
+    access: Access = field(default_factory=Access)
     closing: trio.Event = field(default_factory=trio.Event)
     """Set when the node shuts down: long polls answer at once."""

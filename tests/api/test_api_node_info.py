@@ -15,7 +15,7 @@ from multiformats import multicodec
 from prometheus_client.parser import text_string_to_metric_families
 
 from recon_node import __version__
-from recon_node.api import Services, create_app
+from recon_node.api import Access, Services, create_app
 from recon_node.api.node_info import did_of_peer, with_peer_id
 from recon_node.store import Store
 
@@ -125,7 +125,7 @@ async def test_head_and_options(api: httpx.AsyncClient) -> None:
 async def test_no_web_page_may_call_it_unless_it_is_told_so(services: Services) -> None:
     origin = {"origin": "https://app.example"}
     for origins, allowed in (((), None), (("https://app.example",), "https://app.example")):
-        app = create_app(dataclasses.replace(services, cors_allow_origins=origins))
+        app = create_app(dataclasses.replace(services, access=Access(cors_allow_origins=origins)))
         transport = httpx.ASGITransport(app)
         async with httpx.AsyncClient(transport=transport, base_url="http://node") as api:
             answer = await api.get("/ceramic/version", headers=origin)

@@ -349,4 +349,35 @@ async def test_a_taken_port_is_told() -> None:
 async def test_ipv6(services: Services) -> None:
     listener = await open_listener("::1", 0)
     assert listener.url.startswith("http://[::1]:")
-    listener.socket.close()
+    listener.close()
+
+
+async def test_a_name_of_several_addresses_is_listened_on_at_all_of_them(
+    services: Services, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And one that this machine does not have is passed over."""
+    stream = (socket.AF_INET, socket.SOCK_STREAM, 6, "")
+    hosts = ["127.0.0.1", "192.0.2.1", "127.0.0.2"]
+
+    async def getaddrinfo(host: str, port: int, **kwargs: object) -> list[tuple[object, ...]]:
+        return [(*stream, (host, port)) for host in hosts]
+
+    monkeypatch.setattr(trio.socket, "getaddrinfo", getaddrinfo)
+    listener = await open_listener("localhost", 0)
+    assert listener.is_loopback
+    [first, second] = [sock.getsockname() for sock in listener.sockets]
+    assert (first[0], second) == ("127.0.0.1", ("127.0.0.2", first[1]))
+    with pytest.raises(ListenError, match="another node may be running"):
+        await open_listener("localhost", first[1])
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(serve, create_app(services), listener, services.closing)
+        for host, port in (first, second):
+            async with httpx.AsyncClient(base_url=f"http://{host}:{port}") as api:
+                assert (await api.get("/ceramic/liveness")).status_code == 200
+        services.closing.set()
+
+
+async def test_an_address_that_others_reach_is_no_loopback() -> None:
+    listener = await open_listener("0.0.0.0", 0)
+    assert not listener.is_loopback
+    listener.close()

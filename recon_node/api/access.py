@@ -1,0 +1,54 @@
+"""Who may use the API: the token, and the web pages that may call it."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+from dataclasses import dataclass, field
+from typing import Final, Literal
+from urllib.parse import urlsplit
+
+from starlette.datastructures import Headers
+
+OPEN_PATHS: Final = frozenset({"/", "/docs", "/openapi.json", "/ceramic/liveness"})
+"""Asked for without a token, always: they tell nothing about the node but that it is there."""
+READING_POSTS: Final = frozenset({"/ceramic/version"})
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """Who may use the API."""
+
+    token: str | None = field(default=None, repr=False)
+    """What clients must show; None: everyone may do everything."""
+    token_for: Literal["writes", "all"] = "writes"
+    """writes: for whatever changes the node: events, interests, peers. all: for everything."""
+    rate_limit: float = 0.0
+    """Requests a second of one client address, on average; 0: any number."""
+    cors_allow_origins: tuple[str, ...] = ()
+    """Origins whose web pages may call the API; ("*",) allows all."""
+
+    def asks_token(self, method: str, path: str) -> bool:
+        """Whether a request needs the token."""
+        if self.token is None or method == "OPTIONS" or path in OPEN_PATHS:
+            return False
+        writes = method not in ("GET", "HEAD") and path not in READING_POSTS
+        return self.token_for == "all" or writes
+
+    def is_token(self, authorization: str | None) -> bool:
+        """Whether an Authorization header shows the token; takes the same time either way."""
+        scheme, _, given = (authorization or "").partition(" ")
+        if self.token is None or scheme.lower() != "bearer":
+            return False
+        return hmac.compare_digest(_digest(given.strip()), _digest(self.token))
+
+    def is_foreign(self, headers: Headers) -> bool:
+        """Whether a web page of an origin that is not allowed sends this."""
+        origin = headers.get("origin")
+        if origin is None or "*" in self.cors_allow_origins or origin in self.cors_allow_origins:
+            return False
+        return urlsplit(origin).netloc != headers.get("host")
+
+
+def _digest(text: str) -> bytes:
+    return hashlib.sha256(text.encode("utf-8", "surrogateescape")).digest()

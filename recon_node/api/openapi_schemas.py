@@ -1,0 +1,183 @@
+"""The shapes of the API's bodies, as JSON Schema; see `recon_node.api.openapi`."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+Json = dict[str, Any]
+
+
+def _text(description: str) -> Json:
+    return {"type": "string", "description": description}
+
+
+def _whole(description: str) -> Json:
+    return {"type": "integer", "minimum": 0, "description": description}
+
+
+def _seconds(description: str, *, absent: bool = False) -> Json:
+    return {"type": ["number", "null"] if absent else "number", "description": description}
+
+
+def _list(items: Json, description: str) -> Json:
+    return {"type": "array", "items": items, "description": description}
+
+
+def _each(name: str) -> Json:
+    return {"$ref": f"#/components/schemas/{name}"}
+
+
+def _object(title: str, properties: Json, optional: tuple[str, ...] = ()) -> Json:
+    required = [name for name in properties if name not in optional]
+    return {"title": title, "type": "object", "required": required, "properties": properties}
+
+
+SCHEMAS: Final[Json] = {
+    "ErrorResponse": _object(
+        "What was wrong", {"message": _text("What was wrong and what to do, for people.")}
+    ),
+    "EventData": _object("An event to add", {"data": _text("The event's CAR, as multibase text.")}),
+    "Event": _object(
+        "An event",
+        {
+            "id": _text("The CID of the event's root block."),
+            "data": _text("The event's CAR, as multibase text."),
+        },
+        optional=("data",),
+    ),
+    "EventFeed": _object(
+        "A page of the feed",
+        {
+            "events": _list(_each("Event"), "In the order of their delivery."),
+            "resumeToken": _text("Where to go on: the position of the last event, as text."),
+        },
+    ),
+    "ResumeToken": _object("The feed's end", {"resumeToken": _text("Its last position, as text.")}),
+    "FeedHead": _object(
+        "Where the feed stands",
+        {
+            "epoch": _text("The log's UUID. Positions of another log mean nothing in this one."),
+            "low": _whole("The feed holds the positions after this one: 0, since it keeps all."),
+            "head": _whole("The feed's last position."),
+        },
+    ),
+    "EventsGet": _object(
+        "Events of an interest",
+        {
+            "events": _list(_each("Event"), "In the order of their keys."),
+            "resumeOffset": _whole("Where to go on, for the same parameters."),
+            "isComplete": {"type": "boolean", "description": "Whether there are no more."},
+        },
+    ),
+    "Interest": _object(
+        "An interest",
+        {
+            "sep": _text("The sort key: a field of the events' headers, such as `model`."),
+            "sepValue": _text("Its value, as multibase text; a StreamID, typically."),
+            "controller": {"type": ["string", "null"], "description": "A DID."},
+            "streamId": {
+                "type": ["string", "null"],
+                "description": "A StreamID, as multibase text. Needs `controller`.",
+            },
+        },
+        optional=("controller", "streamId"),
+    ),
+    "InterestsGet": _object(
+        "Interests",
+        {
+            "interests": _list(
+                _object(
+                    "An interest",
+                    {
+                        "data": _text("ceramic-one's bytes of it, as multibase text."),
+                        "sep": _text("The sort key."),
+                        "sepValue": _text("The sort value."),
+                        "controller": _text("A DID."),
+                        "streamId": _text("A StreamID."),
+                    },
+                    optional=("controller", "streamId"),
+                ),
+                "None: the node wants everything of its network.",
+            )
+        },
+    ),
+    "StreamState": _object(
+        "The state of a stream",
+        {
+            "id": _text("The StreamID."),
+            "event_cid": _text("The CID of the tip, the event that led to this state."),
+            "controller": _text("The DID that the stream belongs to."),
+            "dimensions": {
+                "type": "object",
+                "additionalProperties": {"type": "string"},
+                "description": "model, controller, context and unique, each as multibase text.",
+            },
+            "data": _text("Multibase text of the JSON {metadata, content}."),
+            "validation_errors": _list(
+                _object(
+                    "An event that changed nothing",
+                    {
+                        "event_cid": _text("The event's CID."),
+                        "errors": _list(_text("A reason."), "Why, for people."),
+                    },
+                ),
+                "Events on the way to the tip that break the stream's rules; the latest 100.",
+            ),
+        },
+    ),
+    "Version": _object("A version", {"version": _text("Such as 1.2.3.")}),
+    "NetworkInfo": _object("A network", {"name": _text("Such as testnet-clay.")}),
+    "Peer": _object(
+        "A connected peer",
+        {
+            "id": _text("The did:key of its peer id; the peer id itself if that hides its key."),
+            "addresses": _list(_text("A multiaddr, with the peer id."), "Where it was reached."),
+        },
+    ),
+    "Peers": _object("Connected peers", {"peers": _list(_each("Peer"), "The peers.")}),
+    "KnownPeer": _object(
+        "A peer that the node knows",
+        {
+            "id": _text("The peer id."),
+            "addresses": _list(_text("A multiaddr."), "Where it was reached, or is said to be."),
+            "connected": {"type": "boolean"},
+            "latency": _seconds("Round trip time.", absent=True),
+            "last_sync": _seconds("Unix time of the last sync that went well.", absent=True),
+            "failures": _whole("Syncs and dials that failed since one went well."),
+        },
+    ),
+    "SyncReport": _object(
+        "How a sync went",
+        {
+            "peer": _text("The peer id."),
+            "role": _text("initiator or responder."),
+            "protocol": _text("Which version of Recon."),
+            "rounds": _whole("Messages received."),
+            "bytes_sent": _whole("Of Recon's frames."),
+            "bytes_received": _whole("Of Recon's frames."),
+            "event_bytes_sent": _whole("Of CARs."),
+            "event_bytes_received": _whole("Of CARs."),
+            "keys_received": _whole("Keys that were not here."),
+            "events_received": _whole("Events that are here now."),
+            "seconds": _seconds("How long it took."),
+            "outcome": _text("agreed, or what came in between."),
+            "finished_at": _seconds("Unix time."),
+        },
+    ),
+    "ReconState": _object(
+        "What a node holds",
+        {
+            "network": _text("The network's name."),
+            "events": _whole("Events held."),
+            "waiting": _whole("Those of them whose history is not complete here."),
+            "head": _whole("The feed's last position."),
+            "epoch": _text("The log's UUID."),
+            "sha256a": _text("The sum of the hashes of all keys: the same for the same events."),
+            "peer_id": _text("The node's peer id."),
+            "addresses": _list(_text("A multiaddr."), "Where peers can reach it."),
+            "peers": _list(_each("KnownPeer"), "Every peer that it knows."),
+            "syncs": _list(_each("SyncReport"), "The latest syncs, the oldest first."),
+        },
+        optional=("peer_id", "addresses", "peers"),
+    ),
+}
