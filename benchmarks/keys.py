@@ -6,6 +6,8 @@ import random
 
 from recon_node.ceramic import IN_MEMORY, network_range
 
+KEY_SIZE = 62
+
 _HEAD = network_range(IN_MEMORY)[0][:5]
 _CID_HEAD = bytes.fromhex("01711220")
 

@@ -1,18 +1,24 @@
-"""What all benchmarks share: rows as a table for people, and as JSON for machines."""
+"""What all benchmarks share: rows as a table for people, and as JSON for machines.
+
+A row is a flat mapping; ``machine`` says in words what it was measured on.
+"""
 
 from __future__ import annotations
 
 import json
+import os
 import platform
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
 Row = dict[str, Any]
+T = TypeVar("T")
 
 
 def progress(text: str) -> None:
@@ -20,21 +26,76 @@ def progress(text: str) -> None:
     print(f"  {text} ...", file=sys.stderr, flush=True)
 
 
+def track(steps: Sequence[T], describe: Callable[[T], str]) -> Iterator[T]:
+    """Yield the steps, with a progress bar on a terminal, else with a line for each."""
+    console = Console(stderr=True)
+    if not console.is_terminal:
+        for step in steps:
+            progress(describe(step))
+            yield step
+        return
+    columns = (
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        TextColumn("{task.description}"),
+    )
+    with Progress(*columns, console=console, transient=True) as bar:
+        task = bar.add_task("", total=len(steps))
+        for step in steps:
+            bar.update(task, description=describe(step))
+            yield step
+            bar.advance(task)
+
+
+def numbers(text: str) -> list[int]:
+    """Read a list as ``10000,1_000_000`` (the type of a command-line option)."""
+    return [int(each) for each in text.split(",")]
+
+
+def machine() -> str:
+    """Describe this machine in a few words."""
+    processor = _processor() or platform.machine()
+    python = f"{platform.python_implementation()} {platform.python_version()}"
+    return f"{os.cpu_count()} cores, {processor}, {platform.system()}, {python}"
+
+
+def _processor() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return platform.processor()
+    names = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    return next(names, "")
+
+
 def show(title: str, rows: Sequence[Row], json_file: Path | None) -> None:
     """Print the rows as a table, and write them as JSON where a file is named."""
-    table = Table(title=f"{title} (Python {platform.python_version()}, {platform.machine()})")
-    columns = list(rows[0])
+    described = [row if "machine" in row else {**row, "machine": machine()} for row in rows]
+    columns = [column for column in described[0] if column != "machine"]
+    table = Table(title=title, caption=described[0]["machine"])
     for column in columns:
-        numeric = isinstance(rows[0][column], int | float)
-        table.add_column(column, justify="right" if numeric else "left")
-    for row in rows:
+        numeric = isinstance(described[0][column], int | float)
+        table.add_column(column, justify="right" if numeric else "left", no_wrap=True)
+    for row in described:
         table.add_row(*(_format(row[column]) for column in columns))
     Console(width=max(120, Console().width)).print(table)
     if json_file is not None:
-        json_file.write_text(json.dumps(list(rows), indent=1) + "\n")
+        write_rows(described, json_file)
+
+
+def write_rows(rows: Iterable[Row], json_file: Path) -> None:
+    """Write rows as a JSON list, a row a line."""
+    lines = ",\n".join(json.dumps(row) for row in rows)
+    json_file.write_text(f"[\n{lines}\n]\n")
+
+
+def read_rows(json_files: Iterable[Path]) -> list[Row]:
+    """Read the rows of some files, one after the other."""
+    return [row for file in json_files for row in json.loads(file.read_text())]
 
 
 def _format(value: Any) -> str:
     if isinstance(value, float):
-        return f"{value:,.2f}"
+        return f"{value:,.2f}" if value >= 1 or value == 0 else f"{value:.3g}"
     return f"{value:,}" if isinstance(value, int) else str(value)

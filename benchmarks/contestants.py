@@ -1,0 +1,166 @@
+"""The systems that are measured: each reconciles a pair of sets and says what that cost."""
+
+from __future__ import annotations
+
+import gc
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from functools import partial
+from types import TracebackType
+from typing import Final, Self
+
+from benchmarks import ceramic_one
+from benchmarks.negentropy import Items, Negentropy
+from benchmarks.pairs import Pair
+from recon_node.ceramic import IN_MEMORY, network_range
+from recon_node.p2p.framing import encode_frame
+from recon_node.recon import KeyRange, KeyStore
+from recon_node.recon.protocols import RECON_1_0, RECON_1_1, Protocol
+
+WHOLE: Final = KeyRange(*map(bytes, network_range(IN_MEMORY)))
+
+
+@dataclass(slots=True)
+class Cost:
+    """What one reconciliation cost; bytes as the initiator sees them."""
+
+    rounds: int = 0
+    """Round trips until the initiator is done."""
+    bytes_sent: int = 0
+    bytes_received: int = 0
+    cpu_s: float = 0.0
+    """Of both sides together, the loading of the keys left out."""
+
+
+@dataclass(slots=True)
+class CpuTimer:
+    """Measures the CPU time of this process: ``with CpuTimer() as timer: ...; timer.seconds``."""
+
+    seconds: float = 0.0
+    _started: float = field(default=0.0, repr=False)
+
+    def __enter__(self) -> Self:
+        gc.collect()  # what the preparation left behind is not the contestant's
+        self._started = time.process_time()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.seconds = time.process_time() - self._started
+
+
+class WrongResultError(Exception):
+    """A contestant did not find the difference: its figures would mean nothing."""
+
+
+def recon(protocol: Protocol, pair: Pair) -> Cost:
+    """Reconcile over a version of this project's protocol; both sides end with the union."""
+    ours, theirs = map(KeyStore, pair.keys())
+    cost = Cost()
+    with CpuTimer() as timer:
+        asking = protocol.session.initiator(ours, WHOLE)
+        answering = protocol.session.responder(theirs, [WHOLE])
+        turns = [(answering, theirs), (asking, ours)]
+        messages = [asking.start()]
+        while messages:
+            receiver, store = turns[0]
+            turns.reverse()
+            for message in messages:
+                data = protocol.encode(message)
+                _count(cost, len(encode_frame(data)), sent=receiver is answering)
+                for key in receiver.receive(protocol.decode(data)):
+                    store.add(key)
+            messages = receiver.respond()
+    cost.rounds, cost.cpu_s = asking.rounds, timer.seconds
+    check_union(pair, ours, theirs)
+    return cost
+
+
+def ceramic_one_wire(pair: Pair) -> Cost:
+    """Reconcile as ceramic-one does today; both sides end with the union."""
+    ours, theirs = map(KeyStore, pair.keys())
+    cost = Cost()
+    with CpuTimer() as timer:
+        asking = ceramic_one.Initiator(ours, WHOLE)
+        answering = ceramic_one.Responder(theirs)
+        requests = asking.start()
+        while requests:
+            answers = _deliver(cost, requests, answering.receive, sent=True)
+            if asking.done:
+                break
+            cost.rounds += 1
+            requests = _deliver(cost, answers, asking.receive, sent=False)
+    cost.cpu_s = timer.seconds
+    check_union(pair, ours, theirs)
+    return cost
+
+
+def _deliver(
+    cost: Cost,
+    messages: Iterable[ceramic_one.Message],
+    receive: Callable[[ceramic_one.Message], list[ceramic_one.Message]],
+    *,
+    sent: bool,
+) -> list[ceramic_one.Message]:
+    answers: list[ceramic_one.Message] = []
+    for message in messages:
+        data = ceramic_one.encode(message)
+        _count(cost, len(data), sent=sent)
+        answers += receive(ceramic_one.decode(data))
+    return answers
+
+
+def negentropy(pair: Pair) -> Cost:
+    """Reconcile by negentropy V1: only the initiator learns the difference, as a list of ids."""
+    ours, theirs = map(Items, pair.items())
+    cost = Cost()
+    with CpuTimer() as timer:
+        asking, answering = Negentropy(ours), Negentropy(theirs)
+        message: bytes | None = asking.initiate()
+        while message is not None:
+            cost.bytes_sent += len(message)
+            answer = answering.reconcile(message)
+            assert answer is not None
+            cost.bytes_received += len(answer)
+            cost.rounds += 1
+            message = asking.reconcile(answer)
+    cost.cpu_s = timer.seconds
+    check_difference(pair, len(asking.have) + len(asking.need))
+    return cost
+
+
+Contestant = Callable[[Pair], Cost]
+
+CONTESTANTS: Final[dict[str, Contestant]] = {
+    "recon/1.1.0": partial(recon, RECON_1_1),
+    "recon/1.0.0": partial(recon, RECON_1_0),
+    "negentropy": negentropy,
+    "ceramic-one (simulated)": ceramic_one_wire,
+}
+
+
+def check_union(pair: Pair, ours: KeyStore, theirs: KeyStore) -> None:
+    """Raise WrongResultError unless both sides hold all keys of the population."""
+    everything = len(pair.population.keys)
+    if not ours.summarize(WHOLE) == theirs.summarize(WHOLE) or len(ours) != everything:
+        raise WrongResultError(
+            f"the sides hold {len(ours):,} and {len(theirs):,} keys, not {everything:,} both"
+        )
+
+
+def check_difference(pair: Pair, found: int) -> None:
+    """Raise WrongResultError unless that is the number of differences."""
+    if found != pair.differences:
+        raise WrongResultError(f"{found:,} differences were found, not {pair.differences:,}")
+
+
+def _count(cost: Cost, size: int, *, sent: bool) -> None:
+    if sent:
+        cost.bytes_sent += size
+    else:
+        cost.bytes_received += size
