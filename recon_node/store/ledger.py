@@ -13,9 +13,10 @@ from typing import Any
 from recon_node.ceramic import EventId, EventKind
 from recon_node.ipld import CID
 from recon_node.store.anchors import ProofTable, ProofVerdict
+from recon_node.store.blocks import BlockReader, BlockWriter
 from recon_node.store.records import Record, State, Stream
+from recon_node.store.sql import select_in
 
-_CHUNK = 500
 _MAX_REASON = 500
 _RECORD = (
     "SELECT id, event_id, cid, init_cid, kind, signer, state, position, "
@@ -73,9 +74,10 @@ class Ledger:
 
     def car(self, row: int) -> bytes:
         """The CAR of a record."""
-        car: bytes = self._connection.execute(
-            "SELECT car FROM cars WHERE id = ?", (row,)
-        ).fetchone()[0]
+        sql = "SELECT car FROM cars WHERE id = ?"
+        [car] = BlockReader(self._connection).restore(
+            self._connection.execute(sql, (row,)).fetchone()
+        )
         return car
 
     # How a batch is written.
@@ -90,9 +92,11 @@ class Ledger:
                 for r in records
             ),
         )
+        events = [(r.row, r.event) for r in records if r.event is not None]
+        cars = BlockWriter(self._connection).store([event for _, event in events])
         self._connection.executemany(
             "INSERT INTO cars (id, car) VALUES (?, ?)",
-            ((r.row, r.event.car) for r in records if r.event is not None),
+            ((row, car) for (row, _), car in zip(events, cars, strict=True)),
         )
         self._connection.executemany(
             "INSERT INTO waits (event, cid) VALUES (?, ?)",
@@ -162,16 +166,6 @@ class Ledger:
     def _rows(self, sql: str, values: Sequence[object]) -> Iterator[tuple[Any, ...]]:
         """The rows of a statement whose `(?)` takes any number of values."""
         return select_in(self._connection, sql, values)
-
-
-def select_in(
-    connection: sqlite3.Connection, sql: str, values: Sequence[object]
-) -> Iterator[tuple[Any, ...]]:
-    """Run a statement whose `(?)` stands for a list of values; long lists go in pieces."""
-    for start in range(0, len(values), _CHUNK):
-        chunk = values[start : start + _CHUNK]
-        marks = ", ".join("?" * len(chunk))
-        yield from connection.execute(sql.replace("(?)", f"({marks})"), chunk)
 
 
 def _record(row: tuple[Any, ...], builds_on: tuple[CID, ...]) -> Record:

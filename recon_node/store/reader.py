@@ -6,11 +6,11 @@ A few read-only connections, each used by one thread at a time; a limiter bounds
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from functools import partial
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import trio
 
@@ -18,13 +18,29 @@ from recon_node.ceramic import EventId, EventKind
 from recon_node.ipld import CID
 from recon_node.store import schema
 from recon_node.store.anchors import pending_proofs
+from recon_node.store.blocks import BlockReader
 from recon_node.store.errors import StoreError
-from recon_node.store.ledger import select_in
 from recon_node.store.model import FeedRow, PendingProof
+from recon_node.store.packing import full_size
+from recon_node.store.sql import select_in
 
 T = TypeVar("T")
 
 _LAST = 2**63 - 1  # the greatest integer that SQLite has
+
+
+class _Connection:
+    """A read-only connection, and the shared blocks that were read by it."""
+
+    def __init__(self, raw: sqlite3.Connection) -> None:
+        self.raw = raw
+        self.execute = raw.execute
+        self.close = raw.close
+        self.blocks = BlockReader(raw, remember=True)
+
+    def select_in(self, sql: str, values: Sequence[object]) -> Iterator[tuple[Any, ...]]:
+        """See `sql.select_in`."""
+        return select_in(self.raw, sql, values)
 
 
 class ReaderPool:
@@ -37,7 +53,7 @@ class ReaderPool:
         self._data_dir = data_dir
         self._path = data_dir / schema.FILE_NAME
         self._limiter = trio.CapacityLimiter(size)
-        self._idle: list[sqlite3.Connection] = []
+        self._idle: list[_Connection] = []
         self._closed = False
 
     async def car(self, cid: CID) -> bytes | None:
@@ -60,7 +76,7 @@ class ReaderPool:
 
     async def pending_proofs(self, chain_id: str | None, limit: int) -> list[PendingProof]:
         """The proofs that await their lookup: first those due first."""
-        return await self._run(partial(pending_proofs, chain_id, limit))
+        return await self._run(partial(_pending_proofs, chain_id, limit))
 
     async def close(self) -> None:
         """Close what is open. Reads under way, or queued, end first."""
@@ -70,17 +86,17 @@ class ReaderPool:
         while self._idle:
             self._idle.pop().close()
 
-    async def _run(self, question: Callable[[sqlite3.Connection], T]) -> T:
+    async def _run(self, question: Callable[[_Connection], T]) -> T:
         if self._closed:
             raise StoreError("the store is closed")
         return await trio.to_thread.run_sync(self._ask, question, limiter=self._limiter)
 
-    def _ask(self, question: Callable[[sqlite3.Connection], T]) -> T:
+    def _ask(self, question: Callable[[_Connection], T]) -> T:
         with schema.told_to_people(self._path):
             try:
                 connection = self._idle.pop()
             except IndexError:
-                connection = schema.open_reader(self._data_dir)
+                connection = _Connection(schema.open_reader(self._data_dir))
             try:
                 answer = question(connection)
             except BaseException:
@@ -90,17 +106,24 @@ class ReaderPool:
             return answer
 
 
-def _car(cid: CID, connection: sqlite3.Connection) -> bytes | None:
+def _car(cid: CID, connection: _Connection) -> bytes | None:
     row = connection.execute(
         "SELECT car FROM events JOIN cars USING (id) WHERE cid = ? LIMIT 1", (cid,)
     ).fetchone()
-    return None if row is None else bytes(row[0])
+    return None if row is None else connection.blocks.restore(row)[0]
 
 
-def _cars(event_ids: Sequence[EventId], connection: sqlite3.Connection) -> list[bytes | None]:
+def _cars(event_ids: Sequence[EventId], connection: _Connection) -> list[bytes | None]:
     sql = "SELECT event_id, car FROM events JOIN cars USING (id) WHERE event_id IN (?)"
-    found = dict(select_in(connection, sql, event_ids))
+    stored = dict(connection.select_in(sql, event_ids))
+    found = dict(zip(stored, connection.blocks.restore(list(stored.values())), strict=True))
     return [found.get(event_id) for event_id in event_ids]
+
+
+def _pending_proofs(
+    chain_id: str | None, limit: int, connection: _Connection
+) -> list[PendingProof]:
+    return pending_proofs(chain_id, limit, connection.raw)
 
 
 _ROWS = (
@@ -116,43 +139,48 @@ def _feed(
     limit: int,
     upto: int | None,
     max_bytes: int | None,
-    connection: sqlite3.Connection,
+    connection: _Connection,
 ) -> list[FeedRow]:
     rows = connection.execute(
         _ROWS + "WHERE position > ? AND position <= ? ORDER BY position LIMIT ?",
         (min(after, _LAST), _LAST if upto is None else min(upto, _LAST), min(limit, _LAST)),
     )
-    return _collect(rows, max_bytes)
+    return _collect(rows, max_bytes, connection.blocks)
 
 
 def _stream(
-    init: CID, limit: int | None, max_bytes: int | None, connection: sqlite3.Connection
+    init: CID, limit: int | None, max_bytes: int | None, connection: _Connection
 ) -> list[FeedRow]:
     rows = connection.execute(
         _ROWS + "WHERE init_cid = ? AND position IS NOT NULL ORDER BY position LIMIT ?",
         (init, -1 if limit is None else min(limit, _LAST)),
     )
-    return _collect(rows, max_bytes)
+    return _collect(rows, max_bytes, connection.blocks)
 
 
-def _collect(rows: sqlite3.Cursor, max_bytes: int | None) -> list[FeedRow]:
+def _collect(rows: sqlite3.Cursor, max_bytes: int | None, blocks: BlockReader) -> list[FeedRow]:
     """The rows up to the one that takes their CARs to `max_bytes`."""
-    found: list[FeedRow] = []
+    found: list[tuple[Any, ...]] = []
     size = 0
     with closing(rows):  # a statement that is not at its end would hold on to its view of the log
-        for position, event_id, cid, init, kind, car, block_time, chain_id in rows:
-            row = FeedRow(
-                position,
-                EventId(event_id),
-                CID(cid),
-                CID(init),
-                EventKind(kind),
-                car,
-                block_time,
-                chain_id,
-            )
+        for row in rows:
             found.append(row)
-            size += len(car)
+            size += full_size(row[5])
             if max_bytes is not None and size >= max_bytes:
                 break
-    return found
+    cars = blocks.restore([row[5] for row in found])
+    return [
+        FeedRow(
+            position,
+            EventId(event_id),
+            CID(cid),
+            CID(init),
+            EventKind(kind),
+            car,
+            block_time,
+            chain_id,
+        )
+        for (position, event_id, cid, init, kind, _, block_time, chain_id), car in zip(
+            found, cars, strict=True
+        )
+    ]

@@ -15,7 +15,8 @@ Hence an `events.sqlite3` that is empty, foreign or damaged is never our own unf
 refused with a message, and so is a missing one whose WAL is still there.
 
 **Tables.** `events` has one row for each EventId held (`state`: see `records.State`); its CAR is in
-`cars` under the same id, so that walks over events never touch CARs. `waits` has a row for each
+`cars` under the same id, so that walks over events never touch CARs; blocks that several events
+share are in `blocks` (see `packing`). `waits` has a row for each
 event that an undelivered event builds on; it finds the waiters of what has just come. `streams` has
 what later events of a stream are checked against. `refused` remembers EventIds that were proven
 wrong (`inherent`: the event itself is wrong, under whichever EventId). `proofs` and `anchors` are
@@ -33,8 +34,9 @@ from pathlib import Path
 from typing import Literal
 
 from recon_node.ceramic import Network
-from recon_node.store import anchors
-from recon_node.store.errors import StoreError, explain
+from recon_node.ipld import CarError
+from recon_node.store.errors import REPAIR, StoreError, damaged, explain, explain_os
+from recon_node.store.migrations import MIGRATIONS, migrate
 
 FILE_NAME = "events.sqlite3"
 
@@ -48,59 +50,6 @@ _BUGS = (
     sqlite3.InterfaceError,
     sqlite3.DataError,
     sqlite3.NotSupportedError,
-)
-
-# Each entry takes a file from the version of its index to the next; never edit one that was
-# released. `PRAGMA user_version` holds the version.
-MIGRATIONS: tuple[str, ...] = (
-    """
-    CREATE TABLE meta (name TEXT PRIMARY KEY, value TEXT NOT NULL) STRICT, WITHOUT ROWID;
-    CREATE TABLE events (
-        id       INTEGER PRIMARY KEY,  -- in order of arrival
-        event_id BLOB NOT NULL UNIQUE,
-        cid      BLOB NOT NULL,
-        init_cid BLOB NOT NULL,
-        kind     TEXT NOT NULL,
-        state    INTEGER NOT NULL,
-        signer   TEXT,
-        position INTEGER
-    ) STRICT;
-    CREATE INDEX events_by_cid ON events (cid);
-    CREATE UNIQUE INDEX events_by_position ON events (position) WHERE position IS NOT NULL;
-    CREATE INDEX events_undelivered ON events (state) WHERE position IS NULL;
-    CREATE TABLE cars (id INTEGER PRIMARY KEY, car BLOB NOT NULL) STRICT;
-    CREATE TABLE waits (
-        event INTEGER NOT NULL,
-        cid   BLOB NOT NULL,
-        PRIMARY KEY (event, cid)
-    ) STRICT, WITHOUT ROWID;
-    CREATE INDEX waits_by_cid ON waits (cid);
-    CREATE TABLE streams (
-        init_cid   BLOB PRIMARY KEY,
-        controller TEXT NOT NULL,
-        sep_key    TEXT NOT NULL,
-        sep_value  TEXT NOT NULL
-    ) STRICT, WITHOUT ROWID;
-    CREATE TABLE refused (
-        id       INTEGER PRIMARY KEY,  -- in order of refusal
-        event_id BLOB NOT NULL UNIQUE,
-        cid      BLOB NOT NULL,
-        inherent INTEGER NOT NULL,
-        reason   TEXT NOT NULL
-    ) STRICT;
-    CREATE INDEX refused_inherently ON refused (cid) WHERE inherent;
-    CREATE TABLE interests (
-        id         INTEGER PRIMARY KEY,
-        sort_key   TEXT NOT NULL,
-        sort_value TEXT NOT NULL,
-        controller TEXT,
-        stream_id  TEXT
-    ) STRICT;
-    """,
-    """
-    CREATE INDEX events_by_stream ON events (init_cid, position) WHERE position IS NOT NULL;
-    """,
-    anchors.MIGRATION,
 )
 
 
@@ -134,7 +83,7 @@ def open_database(
             _check_file(connection, path)
             _configure(connection, synchronous)
             _check_network(connection, path, network)
-            _migrate(connection)
+            migrate(connection, MIGRATIONS)
             _check_positions(connection, path)
         except BaseException:
             connection.close()
@@ -168,8 +117,10 @@ def told_to_people(path: Path) -> Iterator[None]:
         raise
     except sqlite3.Error as error:
         raise explain(error, path) from error
+    except CarError as error:
+        raise damaged(path, str(error)) from error
     except OSError as error:
-        raise StoreError(f"the event log {path} cannot be used: {error}") from error
+        raise explain_os(error, path) from error
 
 
 def read_meta(connection: sqlite3.Connection, name: str) -> str | None:
@@ -192,7 +143,7 @@ def _create(path: Path, network: Network) -> None:
     connection = sqlite3.connect(unfinished, isolation_level=None)
     try:
         connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
-        _migrate(connection)
+        migrate(connection, MIGRATIONS)
         connection.executemany(
             "INSERT INTO meta (name, value) VALUES (?, ?)",
             [("network_id", str(network.id)), ("epoch", str(uuid.uuid4()))],
@@ -235,13 +186,14 @@ def _check_file(connection: sqlite3.Connection, path: Path) -> None:
     version = connection.execute("PRAGMA user_version").fetchone()[0]
     if application_id != APPLICATION_ID or version == 0:
         raise StoreError(
-            f"{path} is a SQLite file of another program: move it away, or choose another data "
-            "directory"
+            f"{path} is a SQLite file of another program, or its header is damaged: move it away, "
+            f"choose another data directory, or, if it is a log after all, {REPAIR}"
         )
     if version > len(MIGRATIONS):
         raise StoreError(
             f"the event log {path} was written by a later version of recon-node (schema "
-            f"{version}; this one knows {len(MIGRATIONS)}): run that version or a later one"
+            f"{version}; this one knows {len(MIGRATIONS)}): run that version or a later one. If "
+            f"there never was one, the file's header is damaged: {REPAIR}"
         )
 
 
@@ -255,19 +207,10 @@ def _check_network(connection: sqlite3.Connection, path: Path, network: Network)
         )
 
 
-def _migrate(connection: sqlite3.Connection) -> None:
-    version = connection.execute("PRAGMA user_version").fetchone()[0]
-    for number, migration in enumerate(MIGRATIONS[version:], version + 1):
-        connection.executescript(f"BEGIN;{migration};PRAGMA user_version = {number};COMMIT")
-
-
 def _check_positions(connection: sqlite3.Connection, path: Path) -> None:
     """Positions are dense from 1; holes mean that the file was damaged or edited."""
     low, high, count = connection.execute(
         "SELECT min(position), max(position), count(*) FROM events WHERE position IS NOT NULL"
     ).fetchone()
     if count and (low, high) != (1, count):
-        raise StoreError(
-            f"the event log {path} is damaged: {count} events have feed positions from {low} to "
-            f"{high}. Put a backup in its place, or move it away to start anew"
-        )
+        raise damaged(path, f"{count} events have feed positions from {low} to {high}")

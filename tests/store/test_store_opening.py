@@ -136,7 +136,7 @@ def only_wal(path: Path) -> None:
         (lambda path: path.write_bytes(b"garbage" * 1000), "no SQLite database"),
         (truncate, "damaged"),
         (overwrite_pages, "damaged"),
-        (drop_position, "damaged: .* feed positions from 1"),
+        (drop_position, "damaged .* feed positions from 1.*recon-node store check --repair"),
         (newer_schema, "later version"),
         (foreign, "another program"),
         (only_wal, "is missing, but its write-ahead log"),
