@@ -6,7 +6,12 @@ causal order. Start reading with `admission` (what is accepted), `ladder` (when 
 `schema` (the file, and what survives what) and `writer` (how commits are grouped).
 """
 
-from recon_node.store.errors import InvalidInterestError, StoreError
+from recon_node.store.errors import (
+    DamagedLogError,
+    DiskFullError,
+    InvalidInterestError,
+    StoreError,
+)
 from recon_node.store.model import (
     FeedRow,
     Interest,
@@ -18,6 +23,8 @@ from recon_node.store.model import (
 from recon_node.store.store import Store, open_store
 
 __all__ = [
+    "DamagedLogError",
+    "DiskFullError",
     "FeedRow",
     "Interest",
     "InvalidInterestError",

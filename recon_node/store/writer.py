@@ -25,7 +25,7 @@ from recon_node.ipld import CID
 from recon_node.recon import KeyRange
 from recon_node.store.admission import Submission
 from recon_node.store.anchors import ProofVerdict
-from recon_node.store.errors import StoreError
+from recon_node.store.errors import DiskFullError, StoreError
 from recon_node.store.log import BatchResult, EventLog
 from recon_node.store.model import Interest, StoreSettings, Verdict
 
@@ -77,6 +77,7 @@ class Writer:
         self._closing = False
         self._closed = False
         self._give_up = False
+        self._disk_full = False
         self.failed_batches = 0
 
     async def admit(self, events: Sequence[Submission]) -> list[Verdict]:
@@ -98,7 +99,8 @@ class Writer:
             await request.done.wait()
         for request in requests:
             if request.error is not None:
-                raise StoreError(str(request.error)) from request.error  # each caller its own
+                kind = type(request.error)
+                raise kind(str(request.error)) from request.error  # each caller its own
         return [verdict for request in requests for verdict in request.verdicts]
 
     async def add_interest(self, interest: Interest) -> bool:
@@ -185,7 +187,8 @@ class Writer:
             await self._admit(batch)
         except StoreError as error:
             self.failed_batches += 1
-            logger.error("a batch was not written", requests=len(batch), reason=str(error))
+            if not isinstance(error, DiskFullError):  # which is told once, not a batch
+                logger.error("a batch was not written", requests=len(batch), reason=str(error))
             for request in batch:
                 request.error = error
         for request in batch:
@@ -239,4 +242,16 @@ class Writer:
 
     async def _in_thread(self, work: Callable[[], T]) -> T:
         """Use the log in a thread, one at a time and in the order of the calls."""
-        return await trio.to_thread.run_sync(work, limiter=self._thread)
+        try:
+            result = await trio.to_thread.run_sync(work, limiter=self._thread)
+        except DiskFullError as error:
+            if not self._disk_full:
+                logger.error(
+                    "The disk is full: nothing is written till it has room", reason=str(error)
+                )
+            self._disk_full = True
+            raise
+        if self._disk_full:
+            logger.info("The disk has room again: events are written")
+        self._disk_full = False
+        return result
