@@ -15,7 +15,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
-from recon_node.store import StoreError
+from recon_node.store.errors import DiskFullError, StoreError
 
 log = structlog.get_logger(__name__)
 
@@ -65,14 +65,21 @@ async def answer_http_exception(request: Request, error: Exception) -> Response:
     return error_response(error.status_code, message, error.headers)
 
 
+async def answer_disk_full(request: Request, error: Exception) -> Response:
+    """Answer that there is no room for this now: 507, and a log line for the operator."""
+    log.error("The disk is full", path=request.url.path, reason=str(error))
+    return error_response(HTTPStatus.INSUFFICIENT_STORAGE, f"nothing was written: {error}")
+
+
 async def answer_store_error(request: Request, error: Exception) -> Response:
-    """Answer a failure of the disk: 507, and a log line for the operator."""
+    """Answer another failure of the event log: 500, and a log line for the operator."""
     log.error("The store failed", path=request.url.path, reason=str(error))
-    return error_response(HTTPStatus.INSUFFICIENT_STORAGE, f"the event log failed: {error}")
+    return error_response(HTTPStatus.INTERNAL_SERVER_ERROR, f"the event log failed: {error}")
 
 
 EXCEPTION_HANDLERS = {
     ApiError: answer_api_error,
     HTTPException: answer_http_exception,
+    DiskFullError: answer_disk_full,
     StoreError: answer_store_error,
 }

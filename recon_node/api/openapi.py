@@ -27,9 +27,9 @@ _ERRORS: Final[Mapping[int, str]] = {
     410: "Positions of a log that is gone.",
     413: "The body is too long.",
     429: "Too many requests of this client; Retry-After says how many seconds to wait.",
-    500: "A bug of the node; its log has the details.",
+    500: "A bug of the node, or a failure of its event log; the node's log has the details.",
     503: "Too many requests at once, or no progress: try again.",
-    507: "The event log failed, a full disk for example.",
+    507: "The disk is full: nothing is written, what is there can be read.",
 }
 _ALWAYS: Final = (401, 429, 500, 503)
 _BODY: Final = (400, 413, 507)
@@ -128,7 +128,7 @@ _PATHS: Final[dict[str, dict[str, Json]]] = {
         "get": _get(
             "Read an event",
             _ok("The event.", _ref("Event")),
-            *(400, 404, 507),
+            *(400, 404),
             params=[_path("event_id", "The event's CID; or its EventId, in any multibase.")],
         )
     },
@@ -136,7 +136,7 @@ _PATHS: Final[dict[str, dict[str, Json]]] = {
         "get": _get(
             "Read the state of a stream at its tip",
             _ok("The state.", _ref("StreamState")),
-            *(400, 404, 507),
+            *(400, 404),
             params=[_path("stream_id", "A StreamID, as multibase text.")],
         )
     },
@@ -144,7 +144,7 @@ _PATHS: Final[dict[str, dict[str, Json]]] = {
         "get": _get(
             "Read the feed: events in the order of their delivery",
             _ok("The next events.", _ref("EventFeed")),
-            *(400, 507),
+            *(400,),
             params=[
                 _query("resumeAt", "A resume token: events after it. Without it, from the start."),
                 _count("limit", "Most events, 100 without it; at most 10,000."),
@@ -175,7 +175,7 @@ _PATHS: Final[dict[str, dict[str, Json]]] = {
         "get": _get(
             "Read a range of the feed as an Arrow IPC stream",
             _ok("The rows.", {"type": "string", "format": "binary"}, ARROW),
-            *(400, 410, 507),
+            *(400, 410),
             params=[
                 _count("after", "Positions after this one; 0 without it."),
                 _count("upto", "Up to this one; the feed's head without it."),
@@ -213,7 +213,7 @@ _PATHS: Final[dict[str, dict[str, Json]]] = {
         "get": _get(
             "Read the events of an interest that are here",
             _ok("Events in the order of their keys.", _ref("EventsGet")),
-            *(400, 507),
+            *(400,),
             params=[
                 _path("sep", "A field of the events' headers, such as `model`."),
                 _path("sep_value", "Its value, as multibase text."),

@@ -85,7 +85,8 @@ def _header(row: FeedRow) -> InitHeader:
 def _compute(rows: Sequence[FeedRow], model: Any, limits: Limits) -> StreamState:
     within = partial(_in_time, time.monotonic() + limits.stream_seconds)
     events = list(within(parse_event(row.car) for row in rows))
-    tip = select_tip([shape_of(event) for event in events])
+    shapes = [shape_of(event, time=row.block_time) for event, row in zip(events, rows, strict=True)]
+    tip = select_tip(shapes)
     header = events[0].header
     if header is None:
         raise RuntimeError(f"the stream {rows[0].stream_cid} starts with an event that is no init")

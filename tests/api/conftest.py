@@ -8,6 +8,7 @@ from pathlib import Path
 
 import httpx
 import pytest
+from openapi_check import check_answer
 
 from recon_node.api import Services, create_app
 from recon_node.ceramic import Network
@@ -39,7 +40,10 @@ def services(store: Store) -> Services:
 @pytest.fixture
 async def api(services: Services) -> AsyncIterator[httpx.AsyncClient]:
     transport = httpx.ASGITransport(create_app(services))
-    async with httpx.AsyncClient(transport=transport, base_url="http://node") as client:
+    hooks = {"response": [check_answer]}  # each is held to the OpenAPI document
+    async with httpx.AsyncClient(
+        transport=transport, base_url="http://node", event_hooks=hooks
+    ) as client:
         yield client
 
 

@@ -25,6 +25,7 @@ from recon_node.api.server import GRACE
 from recon_node.ceramic import Network
 from recon_node.ipld import multibase
 from recon_node.store import Store, open_store
+from recon_node.store.errors import DiskFullError
 
 Events = list[dict[str, str]]
 pytestmark = pytest.mark.filterwarnings("error")
@@ -178,12 +179,23 @@ async def test_what_nobody_foresaw_is_500_without_details(services: Services) ->
         assert answer.json() == {"message": "internal error: the node's log has the details"}
 
 
-async def test_a_store_that_fails_is_507(tmp_path: Path, sample: Events) -> None:
+async def test_a_full_disk_is_507(services: Services, sample: Events) -> None:
+    async def admit_local(cars: list[bytes]) -> None:
+        raise DiskFullError("the event log x: the disk is full")
+
+    full = dataclasses.replace(services, store=SimpleNamespace(admit_local=admit_local))
+    async with serving(full) as url, httpx.AsyncClient(base_url=url) as api:
+        answer = await api.post("/ceramic/events", json={"data": sample[0]["car"]})
+        assert answer.status_code == 507
+        assert "nothing was written: the event log x: the disk is full" in answer.text
+
+
+async def test_a_store_that_fails_is_500_with_the_reason(tmp_path: Path, sample: Events) -> None:
     async with open_store(tmp_path, Network.local(7)) as store:
         services = Services(store=store)
     async with serving(services) as url, httpx.AsyncClient(base_url=url) as api:
         answer = await api.post("/ceramic/events", json={"data": sample[0]["car"]})
-        assert answer.status_code == 507
+        assert answer.status_code == 500
         assert answer.json()["message"].startswith("the event log failed: ")
 
 

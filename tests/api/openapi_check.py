@@ -1,0 +1,57 @@
+"""Holds an answer of the API to the OpenAPI document: its status, its type and its body."""
+
+from __future__ import annotations
+
+import re
+from functools import cache
+from typing import Any
+
+import httpx
+from jsonschema import Draft202012Validator
+
+from recon_node.api.openapi import DOCUMENT
+
+
+@cache
+def validator_of(schema_name: str) -> Draft202012Validator:
+    """The validator of a schema of the document's components."""
+    reference = {"$ref": f"#/components/schemas/{schema_name}"}
+    return Draft202012Validator({**reference, "components": DOCUMENT["components"]})
+
+
+def operation_of(method: str, path: str) -> dict[str, Any] | None:
+    """What the document says of a request; None where it says nothing."""
+    for template, operations in DOCUMENT["paths"].items():
+        pattern = re.sub(r"\\{\w+\\}", "[^/]+", re.escape(template))
+        if re.fullmatch(pattern, path):
+            found: dict[str, Any] | None = operations.get(method.lower())
+            return found
+    return None
+
+
+async def check_answer(answer: httpx.Response) -> None:
+    """An event hook of httpx's client; raises AssertionError."""
+    request = answer.request
+    operation = operation_of(request.method, request.url.path)
+    if operation is None:
+        assert answer.status_code in (200, 404, 405), (request.method, request.url.path)
+        if answer.is_error:
+            await answer.aread()
+            validator_of("ErrorResponse").validate(answer.json())
+        return
+    described = operation["responses"].get(str(answer.status_code))
+    assert described, (
+        f"{answer.status_code} of {request.method} {request.url.path} is not described"
+    )
+    media_type = answer.headers.get("content-type", "").partition(";")[0]
+    content = described.get("content")
+    if content is None:
+        assert request.method == "OPTIONS" or "content-type" not in answer.headers
+        return
+    assert media_type in content
+    if media_type == "application/json":
+        await answer.aread()
+        schema = content[media_type]["schema"]
+        Draft202012Validator({**schema, "components": DOCUMENT["components"]}).validate(
+            answer.json()
+        )

@@ -1,0 +1,120 @@
+"""The events of an interest, page by page, and the interests as ceramic-one writes them."""
+
+from __future__ import annotations
+
+import dataclasses
+from types import SimpleNamespace
+from typing import Any
+
+import httpx
+import pytest
+
+from recon_node.api import Limits, Services, create_app
+from recon_node.api.experimental import encode_interest, encode_range
+from recon_node.ceramic import EventId, Network, parse_event
+from recon_node.ipld import multibase
+from recon_node.recon import KeyRange
+from recon_node.store import Interest, Store
+from recon_node.store.interests import key_ranges
+
+Events = list[dict[str, str]]
+PATH = "/ceramic/experimental/events"
+PEER = "12D3KooWGC6TvWhfapngX6wvJHMYvKpDMXPb3ZnCZ6dMoaMtimQ5"
+
+
+async def pages(api: httpx.AsyncClient, path: str, **query: Any) -> list[dict[str, str]]:
+    events: list[dict[str, str]] = []
+    offset, complete = 0, False
+    while not complete:
+        page = (await api.get(path, params={**query, "offset": offset})).json()
+        assert page["resumeOffset"] == offset + len(page["events"])
+        events += page["events"]
+        offset, complete = page["resumeOffset"], page["isComplete"]
+    return events
+
+
+def model_of(store: Store, events: Events) -> tuple[str, str]:
+    """The sort value and the controller of a document among the events."""
+    for each in events:
+        header = parse_event(multibase.decode(each["car"])).header
+        if header is not None and header.sep_value != "kh4q0ozorrgaq2mezktnrmdwleo1d":
+            return header.sep_value, header.controller
+    raise AssertionError("no document")
+
+
+@pytest.mark.parametrize("limit", [1, 7, 1000])
+async def test_all_events_of_a_model_in_the_order_of_their_keys(
+    api: httpx.AsyncClient, filled: Events, store: Store, limit: int
+) -> None:
+    model, controller = model_of(store, filled)
+    found = await pages(api, f"{PATH}/model/{model}", limit=limit)
+    [key_range] = key_ranges(store.network, [Interest("model", model)])
+    keys = [key for key in store.keys if key_range.covers(key)]
+    cars = {event["cid"]: event["car"] for event in filled}
+    assert len(found) == len(keys) > 10
+    assert [event["data"] for event in found] == [cars[event["id"]] for event in found]
+    [part] = key_ranges(store.network, [Interest("model", model, controller)])
+    theirs = {str(key.event_cid) for key in map(EventId, keys) if part.covers(key)}
+    narrowed = await pages(api, f"{PATH}/model/{model}", controller=controller)
+    assert {event["id"] for event in narrowed} == theirs
+    assert 0 < len(theirs) < len(keys)
+    assert await pages(api, f"{PATH}/model/{model}", controller="did:key:zNobody") == []
+
+
+async def test_a_page_ends_by_its_bytes_and_says_where_to_go_on(
+    services: Services, filled: Events, store: Store
+) -> None:
+    model, _ = model_of(store, filled)
+    app = create_app(dataclasses.replace(services, limits=Limits(feed_bytes=1)))
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://node") as api:
+        page = (await api.get(f"{PATH}/model/{model}")).json()
+        assert (len(page["events"]), page["resumeOffset"], page["isComplete"]) == (1, 1, False)
+        every = await pages(api, f"{PATH}/model/{model}")
+    assert len({event["id"] for event in every}) == len(every) > 10
+
+
+@pytest.mark.parametrize(
+    ("query", "words"),
+    [
+        ("?offset=-1", "offset should be 0 or more"),
+        ("?limit=many", "limit should be an integer"),
+        ("?streamId=k2", "controller is required"),
+    ],
+)
+async def test_what_is_refused(api: httpx.AsyncClient, query: str, words: str) -> None:
+    answer = await api.get(f"{PATH}/model/kh4q0ozorrgaq2mezktnrmdwleo1d{query}")
+    assert answer.status_code == 400
+    assert words in answer.json()["message"]
+
+
+def test_an_interest_s_bytes_are_ceramic_one_s() -> None:
+    """rust-ceramic, core/src/interest.rs, the test `roundtrip`."""
+    peer = multibase.decode("z1AZtAkWrrQrsXMQuBEcBget2vGAPbdQ2Wn4bESe9QEVypJ")
+    sort_key = bytes.fromhex("0f70d652b6b825e4")
+    key_range = KeyRange(bytes([0, 1, 2]), bytes([0, 1, 9]))
+    found = multibase.encode(encode_range(sort_key, peer, key_range, 0), "base58btc")
+    assert found == "zSeLpVyYXXyR6aowRRqCo76S7kDJkqeid8Mcg8v8DdHjBrNdCpB1kSMVvikk6AcgWg7rTgQ7ocLP"
+    whole = encode_interest(Network.local(7), peer, Interest("model", "kx"))
+    assert whole.startswith(b"\x48" + sort_key)
+
+
+async def test_interests_are_listed(services: Services, store: Store) -> None:
+    app = create_app(dataclasses.replace(services, peers=SimpleNamespace(peer_id=PEER)))
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://node") as api:
+        path = "/ceramic/experimental/interests"
+        assert (await api.get(path)).json() == {"interests": []}
+        body = {
+            "sep": "model",
+            "sepValue": "kh4q0ozorrgaq2mezktnrmdwleo1d",
+            "controller": "did:x:y",
+        }
+        await api.post("/ceramic/interests", json=body)
+        [listed] = (await api.get(path, params={"peerId": PEER})).json()["interests"]
+        data = encode_interest(store.network, multibase.decode("z" + PEER), store.interests[0])
+        assert multibase.decode(listed.pop("data")) == data
+        assert listed == body
+        other = await api.get(
+            path, params={"peerId": "1AZtAkWrrQrsXMQuBEcBget2vGAPbdQ2Wn4bESe9QEVypJ"}
+        )
+        assert other.json() == {"interests": []}
+        assert (await api.get(path, params={"peerId": "0"})).status_code == 400

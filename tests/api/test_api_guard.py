@@ -1,0 +1,199 @@
+"""The token, the rate, and web pages of other origins."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import httpx
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from openapi_check import check_answer
+
+from recon_node.api import Access, Services, create_app
+from recon_node.api.app import ENDPOINTS
+from recon_node.api.openapi import DOCUMENT
+from recon_node.api.rate_limit import BURST_SECONDS, MAX_BUCKETS, RateLimiter, client_of
+from recon_node.store import Store
+
+Events = list[dict[str, str]]
+TOKEN = "0123456789abcdef"
+OPEN = {"/", "/docs", "/openapi.json", "/ceramic/liveness"}
+
+
+@asynccontextmanager
+async def client(
+    services: Services, host: str = "127.0.0.1", **access: Any
+) -> AsyncIterator[httpx.AsyncClient]:
+    app = create_app(dataclasses.replace(services, access=Access(**access)))
+    transport = httpx.ASGITransport(app, client=(host, 1234))
+    hooks = {"response": [check_answer]}
+    async with httpx.AsyncClient(
+        transport=transport, base_url="http://node", event_hooks=hooks
+    ) as api:
+        yield api
+
+
+def bearer(token: str) -> dict[str, str]:
+    return {"authorization": f"Bearer {token}"}
+
+
+@pytest.mark.parametrize("token_for", ["writes", "all"])
+async def test_which_requests_need_the_token(services: Services, token_for: str) -> None:
+    async with client(services, token=TOKEN, token_for=token_for) as api:
+        for method, template, _ in ENDPOINTS:
+            path = template.replace("{", "").replace("}", "")
+            writes = method == "POST" and path != "/ceramic/version"
+            needed = writes or (token_for == "all" and path not in OPEN)
+            operation = DOCUMENT["paths"][template][method.lower()]
+            assert ("description" in operation) == writes
+            refused = await api.request(method, path)
+            assert (refused.status_code == 401) == needed, (method, path)
+            if needed:
+                assert refused.headers["www-authenticate"] == 'Bearer realm="recon-node"'
+                assert "Authorization: Bearer TOKEN" in refused.json()["message"]
+            assert (await api.request(method, path, headers=bearer(TOKEN))).status_code != 401
+            assert (await api.options(path)).status_code == 200
+
+
+@pytest.mark.parametrize(
+    "authorization",
+    ["", "Bearer", "Bearer ", f"Basic {TOKEN}", TOKEN, f"Bearer {TOKEN}x", f"Bearer {TOKEN[:-1]}"],
+)
+async def test_a_wrong_token_is_refused_and_nothing_is_done(
+    services: Services, store: Store, sample: Events, authorization: str
+) -> None:
+    async with client(services, token=TOKEN) as api:
+        body = {"data": sample[0]["car"]}
+        headers = {"authorization": authorization}
+        answer = await api.post("/ceramic/events", json=body, headers=headers)
+        assert (answer.status_code, store.head) == (401, 0)
+        assert 'error="invalid_token"' in answer.headers["www-authenticate"]
+        right = await api.post(
+            "/ceramic/events", json=body, headers={"authorization": f"bearer  {TOKEN}"}
+        )
+        assert (right.status_code, store.head) == (204, 1)
+
+
+def test_the_token_is_in_no_text_of_the_settings() -> None:
+    assert TOKEN not in repr(Access(token=TOKEN))
+
+
+async def test_who_asks_too_often_waits(services: Services, autojump_clock: Any) -> None:
+    import trio
+
+    async with client(services, "192.0.2.1", rate_limit=2.0) as api:
+        codes = [(await api.get("/ceramic/version")).status_code for _ in range(6)]
+        assert codes == [200, 200, 200, 200, 429, 429]
+        refused = await api.get("/ceramic/version")
+        assert refused.headers["retry-after"] == "1"
+        await trio.sleep(float(refused.headers["retry-after"]))
+        codes = [(await api.get("/ceramic/version")).status_code for _ in range(3)]
+        assert codes == [200, 200, 429]
+    async with client(services, rate_limit=2.0) as api:  # this machine's own programs
+        assert {(await api.get("/ceramic/version")).status_code for _ in range(20)} == {200}
+
+
+@given(
+    rate=st.floats(0.5, 100),
+    gaps=st.lists(st.floats(0, 3), max_size=60),
+)
+def test_no_client_gets_more_than_its_rate_and_one_burst(rate: float, gaps: list[float]) -> None:
+    limiter = RateLimiter(rate)
+    now, allowed = 0.0, 0
+    for gap in gaps:
+        now += gap
+        wait = limiter.take("client", now)
+        allowed += wait == 0
+        assert wait * rate <= 1
+        assert limiter.take("another", now) == 0 or rate * BURST_SECONDS < len(gaps)
+    assert allowed <= max(1, rate * BURST_SECONDS) + rate * now + 1e-6
+
+
+def test_whoever_waits_as_long_as_told_may_go_on() -> None:
+    limiter = RateLimiter(3.0)
+    now = 0.0
+    for _ in range(50):
+        now += limiter.take("client", now) + 1e-9
+        limiter.take("client", now)
+    assert now < 50 / 3.0 * 2
+
+
+def test_the_table_of_clients_is_bounded() -> None:
+    limiter = RateLimiter(0.001)
+    assert limiter.take("first", 0.0) == 0
+    assert limiter.take("first", 0.0) > 0
+    for n in range(MAX_BUCKETS):
+        limiter.take(str(n), 0.0)
+    assert limiter.take(str(MAX_BUCKETS - 1), 0.0) > 0
+    assert limiter.take("first", 0.0) == 0  # forgotten, the least recent of too many
+
+
+@pytest.mark.parametrize(
+    ("host", "client"),
+    [
+        ("127.0.0.1", None),
+        ("127.8.8.8", None),
+        ("::1", None),
+        ("::ffff:127.0.0.1", None),
+        (None, None),
+        ("192.0.2.7", "192.0.2.7"),
+        ("::ffff:192.0.2.7", "192.0.2.7"),
+        ("2001:db8:1:2:3:4:5:6", "2001:db8:1:2::/64"),
+        ("fe80::1%eth0", "fe80::/64"),
+        ("unknown", "unknown"),
+    ],
+)
+def test_who_a_client_is(host: str | None, client: str | None) -> None:
+    assert client_of(host) == client
+
+
+@pytest.mark.parametrize(
+    ("origin", "allowed", "status"),
+    [
+        ("https://evil.example", (), 403),
+        ("null", (), 403),
+        ("http://node.evil.example", (), 403),
+        ("http://node", (), 204),
+        ("https://app.example", ("https://app.example",), 204),
+        ("https://evil.example", ("https://app.example",), 403),
+        ("https://any.example", ("*",), 204),
+        (None, (), 204),
+    ],
+)
+async def test_a_web_page_changes_nothing_unless_it_may(
+    services: Services,
+    store: Store,
+    sample: Events,
+    origin: str | None,
+    allowed: tuple[str, ...],
+    status: int,
+) -> None:
+    """A browser sends such a POST without asking: its content type is one of forms."""
+    headers = {"content-type": "text/plain"} | ({"origin": origin} if origin else {})
+    async with client(services, cors_allow_origins=allowed) as api:
+        body = json.dumps({"data": sample[0]["car"]})
+        answer = await api.post("/ceramic/events", content=body, headers=headers)
+        assert answer.status_code == status
+        assert store.head == (status == 204)
+        assert (await api.get("/ceramic/version", headers=headers)).status_code == 200
+
+
+async def test_a_browser_s_preflight_needs_no_token(services: Services) -> None:
+    origin = "https://app.example"
+    async with client(services, token=TOKEN, cors_allow_origins=(origin,)) as api:
+        ask = {
+            "origin": origin,
+            "access-control-request-method": "POST",
+            "access-control-request-headers": "authorization,content-type",
+        }
+        answer = await api.options("/ceramic/events", headers=ask)
+        assert answer.status_code == 200
+        assert answer.headers["access-control-allow-origin"] == origin
+        refused = await api.post("/ceramic/events", headers={"origin": origin})
+        assert refused.status_code == 401  # and the page can see that
+        assert refused.headers["access-control-allow-origin"] == origin
