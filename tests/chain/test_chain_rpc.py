@@ -1,0 +1,286 @@
+"""Asking a chain: what is understood, what is refused, who is asked next, what is never told."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import pytest
+import structlog.testing
+import trio
+import trio.testing
+from chain_server import (
+    ANSWERS,
+    GNOSIS,
+    KEY,
+    Chain,
+    Fault,
+    refused_url,
+    rpc_error,
+    rpc_result,
+    serving,
+)
+
+from recon_node.ceramic import TimeProof
+from recon_node.chain import ChainError, ChainReport, ChainSettings, RpcProvider
+from recon_node.chain.errors import AnswerError, CoolingError, EndpointError
+from recon_node.chain.rpc import open_provider
+from recon_node.ipld import CID
+
+PROOF = TimeProof(
+    GNOSIS,
+    CID.parse("bafyreid5nnnrpykqg6qy32ms7q5nd35hmyvruwmlnwocios6srr63qcq2e"),
+    CID.parse("bagjqcgzadp7fstu7fz5tfi474ugsjqx5h6yvevn54w5m4akayhegdsonwciq"),
+    "f(bytes32)",
+)
+TX = PROOF.transaction_hash
+
+
+@asynccontextmanager
+async def asking(*urls: str, **settings: object) -> AsyncIterator[RpcProvider]:
+    given = ChainSettings({GNOSIS: urls}, **settings)  # type: ignore[arg-type]
+    async with open_provider(GNOSIS, given, ChainReport(GNOSIS), lambda: 0.5) as provider:
+        yield provider
+
+
+@pytest.mark.parametrize("shape", ["gnosis", "legacy"])
+async def test_a_transaction_and_its_block(clock: trio.testing.MockClock, shape: str) -> None:
+    chain = Chain()
+    chain.mine(PROOF, 1_725_913_338, number=900, shape=shape)
+    async with serving(chain) as url, asking(url) as provider:
+        transaction = await provider.transaction(TX)
+        assert transaction is not None
+        assert transaction["input"] == ANSWERS["sepolia"]["input"]
+        assert transaction["blockNumber"] == "0x384"
+        assert transaction["blockHash"] is not None
+        block = await provider.block(transaction["blockHash"])
+        assert block is not None
+        assert (block["number"], block["timestamp"]) == ("0x384", hex(1_725_913_338))
+        assert await provider.transaction("0x" + "00" * 32) is None
+        assert await provider.block("0x" + "00" * 32) is None
+    assert chain.asked[0] == ("eth_chainId", "")
+    assert chain.count("eth_chainId") == 1
+
+
+async def test_the_final_block_is_asked_for_at_most_every_ten_seconds(
+    clock: trio.testing.MockClock,
+) -> None:
+    chain = Chain()
+    async with serving(chain) as url, asking(url) as provider:
+        assert [await provider.final_block() for _ in range(3)] == [1_000] * 3
+        assert chain.count("eth_getBlockByNumber") == 1
+        chain.finalized = 1_064
+        await trio.sleep(11)
+        assert await provider.final_block() == 1_064
+        chain.finalized = 1_000  # an endpoint that lags behind takes nothing back
+        await trio.sleep(11)
+        assert await provider.final_block() == 1_064
+        chain.finalized = None
+        await trio.sleep(11)
+        with pytest.raises(AnswerError, match="chain_confirmations"):
+            await provider.final_block()
+
+
+@pytest.mark.parametrize(("confirmations", "final"), [(1, 2_000), (12, 1_989)])
+async def test_confirmations_are_counted_from_the_end_of_the_chain(
+    clock: trio.testing.MockClock, confirmations: int, final: int
+) -> None:
+    async with serving(Chain()) as url, asking(url, confirmations=confirmations) as provider:
+        assert await provider.final_block() == final
+
+
+DEEP = b"[" * 100_000
+ENDPOINT_FAULTS = {
+    "error 500": Fault(500, b"oops"),
+    "redirect": Fault(302, b"", (("location", "http://127.0.0.1:1/"),)),
+    "forbidden": Fault(403, b'{"jsonrpc": "2.0", "error": {"code": 1, "message": "bad key"}}'),
+    "too many": rpc_error(-32005, "limit exceeded"),
+    "no method": rpc_error(-32601, "the method does not exist"),
+    "garbage": Fault(200, b"<html>hello</html>"),
+    "compressed": Fault(200, b"\x1f\x8b\x08\x00", (("content-encoding", "gzip"),)),
+    "nested": Fault(200, DEEP),
+    "other JSON": Fault(200, b'{"hello": 1}'),
+    "not even that": Fault(200, b"[]"),
+    "dropped": Fault(drop=True),
+    "hanging": Fault(hang=True),
+}
+MINED = ANSWERS["transactions"]["gnosis"]
+ANSWER_FAULTS = {
+    "an error": rpc_error(-32000, "missing trie node"),
+    "too long": Fault(200, b" " * 70_000),
+    "another": rpc_result(MINED),
+    "a number": rpc_result(7),
+    "no input": rpc_result({"hash": TX, "blockHash": None, "blockNumber": None}),
+    "odd input": rpc_result(MINED | {"hash": TX, "input": "0x123"}),
+    "odd block": rpc_result(MINED | {"hash": TX, "blockHash": "0x12"}),
+    "huge number": rpc_result(MINED | {"hash": TX, "blockNumber": "0xffffffffffffffff"}),
+}
+
+
+@pytest.mark.parametrize("name", ENDPOINT_FAULTS)
+async def test_an_endpoint_that_fails_is_left_alone_and_the_next_one_answers(
+    clock: trio.testing.MockClock, name: str
+) -> None:
+    bad, good = Chain(), Chain()
+    good.mine(PROOF, 7)
+    bad.mine(PROOF, 7)
+    async with (
+        serving(bad) as first,
+        serving(good) as second,
+        asking(first, second) as provider,
+        asking(first) as alone,
+    ):
+        await provider.check()
+        await alone.check()
+        bad.faults.append(ENDPOINT_FAULTS[name])
+        assert await provider.transaction(TX) is not None
+        assert good.count("eth_getTransactionByHash") == 1
+        assert await provider.transaction(TX) is not None
+        assert good.count("eth_getTransactionByHash") == 2  # the bad one cools down
+        await trio.sleep(2)
+        assert await provider.transaction(TX) is not None
+        assert good.count("eth_getTransactionByHash") == 2  # it is the first choice again
+
+        bad.faults.append(ENDPOINT_FAULTS[name])
+        with pytest.raises(EndpointError) as told:
+            await alone.transaction(TX)
+        assert str(told.value).startswith(first.partition("/v3")[0] + ": ")
+        with pytest.raises(CoolingError) as cooling:
+            await alone.transaction(TX)
+        await trio.sleep_until(cooling.value.until)
+        assert await alone.transaction(TX) is not None
+
+
+@pytest.mark.parametrize("name", ANSWER_FAULTS)
+async def test_a_question_without_an_answer_does_not_cost_the_endpoint(
+    clock: trio.testing.MockClock, name: str
+) -> None:
+    chain = Chain()
+    chain.mine(PROOF, 7)
+    async with serving(chain) as url, asking(url, max_answer_bytes=65_536) as provider:
+        await provider.check()
+        chain.faults.append(ANSWER_FAULTS[name])
+        with pytest.raises(AnswerError):
+            await provider.transaction(TX)
+        assert await provider.transaction(TX) is not None
+
+
+@pytest.mark.parametrize(
+    ("field", "value"), [("timestamp", None), ("timestamp", "0x8000000000000000"), ("number", 5)]
+)
+async def test_a_block_without_a_usable_time_is_no_answer(
+    clock: trio.testing.MockClock, field: str, value: object
+) -> None:
+    chain = Chain()
+    chain.mine(PROOF, 7)
+    [block_hash] = chain.blocks
+    chain.blocks[block_hash][field] = value
+    async with serving(chain) as url, asking(url) as provider:
+        with pytest.raises(AnswerError, match="eth_getBlockByHash"):
+            await provider.block(block_hash)
+
+
+async def test_who_does_not_know_a_transaction_is_not_the_last_to_be_asked(
+    clock: trio.testing.MockClock,
+) -> None:
+    lagging, archive = Chain(), Chain()
+    archive.mine(PROOF, 7)
+    async with (
+        serving(lagging) as first,
+        serving(archive) as second,
+        asking(first, second) as provider,
+    ):
+        assert await provider.transaction(TX) is not None
+        del archive.transactions[TX]
+        assert await provider.transaction(TX) is None
+
+
+async def test_failures_are_met_with_longer_and_longer_pauses(
+    clock: trio.testing.MockClock,
+) -> None:
+    chain = Chain()
+    async with serving(chain) as url, asking(url) as provider:
+        await provider.check()
+        chain.fault_for = lambda method, param: Fault(500)
+        before, pauses = len(chain.asked), []
+        for _ in range(10):
+            with pytest.raises(EndpointError, match="status 500"):
+                await provider.transaction(TX)
+            with pytest.raises(CoolingError) as cooling:
+                await provider.transaction(TX)
+            pauses.append(cooling.value.until - trio.current_time())
+            await trio.sleep_until(cooling.value.until)
+        assert len(chain.asked) - before == 10
+        assert pauses == pytest.approx([0.75 * min(2**n, 60) for n in range(10)], abs=0.1)
+        chain.fault_for = lambda method, param: None
+        assert await provider.transaction(TX) is None
+        chain.faults.append(Fault(429, b"", (("retry-after", "100"),)))
+        with pytest.raises(EndpointError, match="429"):
+            await provider.transaction(TX)
+        with pytest.raises(CoolingError) as cooling:
+            await provider.transaction(TX)
+        assert cooling.value.until - trio.current_time() == pytest.approx(100, abs=0.1)
+
+
+async def test_requests_are_bounded_in_number_and_rate(clock: trio.testing.MockClock) -> None:
+    chain = Chain()
+    async with serving(chain) as url, asking(url, requests_at_once=3) as provider:
+        await provider.check()
+        chain.hold_until(3)
+        started = trio.current_time()
+        async with trio.open_nursery() as nursery:
+            for n in range(21):
+                nursery.start_soon(provider.transaction, f"0x{n:064x}")
+        assert chain.most_under_way == 3
+        assert trio.current_time() - started >= 2.0  # at ten a second
+
+
+async def test_an_endpoint_of_another_chain_is_told_without_its_secrets(
+    clock: trio.testing.MockClock,
+) -> None:
+    wrong, right = Chain("eip155:1"), Chain()
+    right.mine(PROOF, 7)
+    async with (
+        serving(wrong) as first,
+        serving(right) as second,
+        asking(first, second) as provider,
+    ):
+        with pytest.raises(ChainError) as told:
+            await provider.check()
+        host = first.partition("/v3")[0]
+        assert str(told.value) == (
+            f"the RPC endpoint {host} that is set for eip155:100 is one of eip155:1: correct "
+            "chain_rpc"
+        )
+        assert await provider.transaction(TX) is not None  # by the other one
+        assert wrong.asked == [("eth_chainId", "")]
+
+
+async def test_nothing_that_is_told_holds_the_key(clock: trio.testing.MockClock) -> None:
+    chain = Chain()
+    echo = f"your key {KEY} at /v3/{KEY}?token=t0ken-too is not known".encode()
+    texts = [
+        Fault(401, echo),
+        Fault(200, b'{"error": {"code": -32005, "message": "' + echo + b'"}}'),
+        Fault(200, b'{"error": {"code": 1, "message": "' + echo + b'"}}'),
+        Fault(200, b'{"error": "' + echo + b'"}'),
+        Fault(200, echo),
+        Fault(drop=True),
+        Fault(hang=True),
+    ]
+    with structlog.testing.capture_logs() as logs:
+        async with serving(chain) as url:
+            url = url.replace("http://", "http://user:passw0rd@") + "?token=t0ken-too"
+            async with asking(url) as provider, asking(await refused_url()) as nobody:
+                for fault in texts:
+                    chain.faults.append(fault)
+                    with pytest.raises((EndpointError, AnswerError)) as told:
+                        await provider.transaction(TX)
+                    logs.append({"event": str(told.value), "log_level": "test"})
+                    await trio.sleep(60)
+                with pytest.raises(EndpointError) as told:
+                    await nobody.transaction(TX)
+                logs.append({"event": str(told.value), "log_level": "test"})
+    assert len(logs) > len(texts) + 1
+    for secret in (KEY, "passw0rd", "t0ken-too", "/v3"):
+        assert secret not in str(logs)
