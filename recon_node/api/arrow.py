@@ -33,6 +33,9 @@ SCHEMA = pa.schema(
         pa.field("stream_cid", pa.binary(), nullable=False),
         pa.field("event_type", pa.utf8(), nullable=False),
         pa.field("car", pa.binary(), nullable=False),
+        # Of time events only: when the anchor's block was made, in Unix seconds, and on which chain.
+        pa.field("time", pa.int64()),
+        pa.field("chain_id", pa.utf8()),
     ]
 )
 
@@ -71,6 +74,8 @@ def record_batch(rows: Sequence[FeedRow]) -> bytes:
         pa.array([row.stream_cid for row in rows], pa.binary()),
         pa.array([row.kind.value for row in rows], pa.utf8()),
         pa.array([row.car for row in rows], pa.binary()),
+        pa.array([row.block_time for row in rows], pa.int64()),
+        pa.array([row.chain_id for row in rows], pa.utf8()),
     ]
     batch: pa.RecordBatch = pa.record_batch(columns, schema=SCHEMA)
     return bytes(batch.serialize().to_pybytes())

@@ -84,6 +84,8 @@ async def get_recon(request: Request) -> Response:
         "network": store.network.name,
         "events": summary.count,
         "waiting": store.waiting,
+        "pending": store.stats.pending,
+        "pending_proofs": store.stats.pending_proofs,
         "head": store.head,
         "epoch": store.epoch,
         "sha256a": summary.hash.hex(),

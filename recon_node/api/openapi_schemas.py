@@ -170,6 +170,8 @@ SCHEMAS: Final[Json] = {
             "network": _text("The network's name."),
             "events": _whole("Events held."),
             "waiting": _whole("Those of them whose history is not complete here."),
+            "pending": _whole("Those of them that wait for the lookup of an anchor."),
+            "pending_proofs": _whole("The lookups that they wait for."),
             "head": _whole("The feed's last position."),
             "epoch": _text("The log's UUID."),
             "sha256a": _text("The sum of the hashes of all keys: the same for the same events."),

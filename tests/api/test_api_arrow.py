@@ -8,8 +8,10 @@ import random
 import httpx
 import pyarrow as pa
 import pytest
+from nacl.signing import SigningKey
 
 from recon_node.api import Limits, Services, create_app
+from recon_node.ceramic.builder import model_event, time_event
 from recon_node.store import Store
 
 Events = list[dict[str, str]]
@@ -21,6 +23,8 @@ COLUMNS = {
     "stream_cid": pa.binary(),
     "event_type": pa.utf8(),
     "car": pa.binary(),
+    "time": pa.int64(),
+    "chain_id": pa.utf8(),
 }
 
 
@@ -33,6 +37,8 @@ async def rows_of(store: Store, after: int, upto: int) -> list[dict[str, object]
             "stream_cid": bytes(row.stream_cid),
             "event_type": row.kind.value,
             "car": row.car,
+            "time": row.block_time,
+            "chain_id": row.chain_id,
         }
         for row in await store.read_feed(after, 1_000, upto)
     ]
@@ -48,10 +54,30 @@ async def test_the_whole_feed_with_its_schema(
     api: httpx.AsyncClient, filled: Events, store: Store
 ) -> None:
     table = table_of(await api.get(ARROW))
-    fields = [pa.field(name, kind, nullable=False) for name, kind in COLUMNS.items()]
+    fields = [
+        pa.field(name, kind, nullable=name in ("time", "chain_id"))
+        for name, kind in COLUMNS.items()
+    ]
     assert table.schema.equals(pa.schema(fields), check_metadata=True)
     assert table.to_pylist() == await rows_of(store, 0, store.head)
     assert set(table["event_type"].to_pylist()) == {"init", "data"}
+
+
+async def test_a_time_event_has_the_time_of_its_anchor(
+    api: httpx.AsyncClient, store: Store
+) -> None:
+    key = SigningKey(bytes(32))
+    init = model_event(key, {})
+    anchor = time_event(init, init.cid, chain_id="eip155:100")
+    await store.admit_local([init.car, anchor.car])
+    state = (await api.get("/ceramic/recon")).json()
+    assert (state["head"], state["pending"], state["pending_proofs"]) == (1, 1, 1)
+    assert "recon_pending_proofs 1.0" in (await api.get("/metrics")).text
+    [proof] = await store.pending_proofs(10)
+    await store.settle_proofs([(proof.cid, 1_725_913_338)])
+    table = table_of(await api.get(ARROW))
+    assert table["time"].to_pylist() == [None, 1_725_913_338]
+    assert table["chain_id"].to_pylist() == [None, "eip155:100"]
 
 
 async def test_any_range_is_a_slice_of_the_feed(
