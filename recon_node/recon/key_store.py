@@ -32,17 +32,17 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from hashlib import sha256
 from itertools import islice, pairwise
-from operator import eq
+from operator import lt
 
 from recon_node.recon import key_tree
 from recon_node.recon.key_range import KeyRange, separator
 from recon_node.recon.key_tree import Inner, Leaf, Node
-from recon_node.recon.sha256a import COUNT_SHIFT, Sha256a, spread
+from recon_node.recon.sha256a import COUNT_SHIFT, DIGEST_SIZE, Sha256a, spread
 
-LEAF_SIZE = 48
+LEAF_SIZE = 64
 """Keys in a leaf at most."""
 
-FAN_OUT = 48
+FAN_OUT = 64
 """Children of an inner node at most."""
 
 # How far from its place a cut may fall. Most streams have fewer events.
@@ -69,7 +69,7 @@ class KeyStore:
         fan_out: children of an inner node at most; at least 2.
     """
 
-    __slots__ = ("_fan_out", "_leaf_size", "_root", "_total")
+    __slots__ = ("_fan_out", "_leaf_size", "root", "total")
 
     def __init__(
         self, keys: Iterable[bytes] = (), *, leaf_size: int = LEAF_SIZE, fan_out: int = FAN_OUT
@@ -80,22 +80,24 @@ class KeyStore:
             )
         self._leaf_size = leaf_size
         self._fan_out = fan_out
-        self._root: Node = Leaf([], b"")
-        self._total = 0
+        self.root: Node = Leaf([], b"")
+        """The tree, to be read by this floor alone."""
+        self.total = 0
+        """The lanes of all keys; every change of the store makes a new integer object."""
         self.load(keys)
 
     def __len__(self) -> int:
-        return self._total >> COUNT_SHIFT
+        return self.total >> COUNT_SHIFT
 
     def __contains__(self, key: object) -> bool:
         if not isinstance(key, bytes):
             return False
-        leaf = key_tree.leaf_of(self._root, key)
+        leaf = key_tree.leaf_of(self.root, key)
         index = bisect_left(leaf, key)
         return index < len(leaf) and leaf[index] == key
 
     def __iter__(self) -> Iterator[bytes]:
-        page = list(key_tree.leaf_of(self._root, b""))
+        page = list(key_tree.leaf_of(self.root, b""))
         while page:
             yield from page
             page = self._page(page[-1])
@@ -103,30 +105,55 @@ class KeyStore:
     def load(self, keys: Iterable[bytes]) -> None:
         """Add many keys, in any order, repeated or not. Fast when the store is empty."""
         ordered = sorted(keys)
-        if self._total:
+        if self.total:
             for key in ordered:
                 self.add(key)
             return
-        if any(map(eq, ordered, islice(ordered, 1, None))):
-            ordered = sorted(set(ordered))
+        self._build(ordered)
+
+    def load_digested(self, keys: list[bytes], digests: bytes) -> None:
+        """Fill an empty store with keys and their sha2-256 digests, as ``leaves`` gave them.
+
+        That saves the hashing. The digests are taken on trust.
+
+        Raises:
+            ValueError: the keys do not ascend, not one digest a key, or the store is not empty.
+        """
+        if self.total:
+            raise ValueError("keys with digests can be loaded into an empty store only")
+        if len(digests) != len(keys) * DIGEST_SIZE:
+            raise ValueError(f"{len(keys)} keys, but {len(digests)} bytes of digests")
+        if not all(map(lt, keys, islice(keys, 1, None))):
+            raise ValueError("the keys do not ascend")
+        self._build(keys, digests)
+
+    def leaves(self) -> Iterator[tuple[list[bytes], bytes]]:
+        """Yield all keys in order, in pages, each with its keys' sha2-256 digests end to end.
+
+        The store must not change meanwhile.
+        """
+        for leaf in key_tree.leaves(self.root):
+            yield leaf, leaf.digests
+
+    def _build(self, ordered: list[bytes], digests: bytes | None = None) -> None:
         if ordered:
             # Room is left, so that the inserts that follow do not split every node at once.
             leaf_fill, inner_fill = (max(2, n * 2 // 3) for n in (self._leaf_size, self._fan_out))
-            self._root = key_tree.build(ordered, leaf_fill, inner_fill)
-            self._total = self._root.lanes()
+            self.root = key_tree.build(ordered, leaf_fill, inner_fill, digests)
+            self.total = self.root.lanes()
 
     def add(self, key: bytes) -> bool:
         """Add a key; return False when it was there."""
         digest = sha256(key).digest()
         lanes = spread(digest)
         # The lanes are added on the way down, and taken back in the rare case that nothing is new.
-        leaf = key_tree.leaf_to_grow(self._root, key, lanes)
+        leaf = key_tree.leaf_to_grow(self.root, key, lanes)
         at = bisect_left(leaf, key)
         if at < len(leaf) and leaf[at] == key:
-            key_tree.leaf_to_grow(self._root, key, -lanes)
+            key_tree.leaf_to_grow(self.root, key, -lanes)
             return False
         leaf.insert_key(at, bytes(key), digest)
-        self._total += lanes
+        self.total += lanes
         if len(leaf) > self._leaf_size:
             self._split(key)
         return True
@@ -137,7 +164,7 @@ class KeyStore:
             return False
         leaf, path = self._path_to(key)
         lanes = spread(leaf.delete_key(bisect_left(leaf, key)))
-        self._total -= lanes
+        self.total -= lanes
         for inner, index in path:
             inner.adjust(index, -lanes)
         node: Node = leaf
@@ -145,15 +172,15 @@ class KeyStore:
             node, index = path.pop()
             node.drop(index)
         if not node:
-            self._root = Leaf([], b"")
+            self.root = Leaf([], b"")
         return True
 
     def summarize(self, key_range: KeyRange | None = None) -> Summary:
         """Return the Sha256a and the number of the keys in a range, or of all keys."""
         if key_range is None:
-            lanes = self._total
+            lanes = self.total
         elif key_range.lower < key_range.upper:
-            lanes = key_tree.lanes_between(self._root, *key_range)
+            lanes = key_tree.lanes_between(self.root, *key_range)
         else:
             lanes = 0
         return Summary(Sha256a.from_lanes(lanes), lanes >> COUNT_SHIFT)
@@ -223,7 +250,7 @@ class KeyStore:
 
     def _page(self, after: bytes, upper: bytes | None = None) -> list[bytes]:
         """Return the keys strictly between the bounds that stand in the first leaf that has any."""
-        node, leaf_end = self._root, None
+        node, leaf_end = self.root, None
         while isinstance(node, Inner):
             index = node.child_of(after)
             if index + 1 < len(node):
@@ -231,26 +258,26 @@ class KeyStore:
             node = node[index]
         start = bisect_right(node, after)
         if start == len(node) and leaf_end is not None:
-            node, start = key_tree.leaf_of(self._root, leaf_end), 0
+            node, start = key_tree.leaf_of(self.root, leaf_end), 0
         return node[start:] if upper is None else node[start : bisect_left(node, upper, start)]
 
     def _rank(self, bound: bytes) -> int:
         """Return the number of keys below a bound."""
-        return key_tree.count_left_of(self._root, bound, bisect_left)
+        return key_tree.count_left_of(self.root, bound, bisect_left)
 
     def _rank_after(self, bound: bytes) -> int:
         """Return the number of keys up to a bound, the bound itself included."""
-        return key_tree.count_left_of(self._root, bound, bisect_right)
+        return key_tree.count_left_of(self.root, bound, bisect_right)
 
     def _select(self, ranks: list[int]) -> list[bytes]:
         """Return the keys at the given ascending ranks."""
         chosen: list[bytes] = []
-        key_tree.select(self._root, ranks, chosen)
+        key_tree.select(self.root, ranks, chosen)
         return chosen
 
     def _path_to(self, key: bytes) -> tuple[Leaf, list[tuple[Inner, int]]]:
         """Return the leaf that a key belongs to, and the way there: nodes and child indices."""
-        node, path = self._root, []
+        node, path = self.root, []
         while isinstance(node, Inner):
             index = node.child_of(key)
             path.append((node, index))
@@ -270,4 +297,4 @@ class KeyStore:
             if len(parent) <= self._fan_out:
                 return
             node = parent
-        self._root = Inner([node, right], [b"", bound], [node.lanes(), right.lanes()])
+        self.root = Inner([node, right], [b"", bound], [node.lanes(), right.lanes()])

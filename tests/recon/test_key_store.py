@@ -158,3 +158,32 @@ def test_discarding_everything_leaves_a_store_that_works() -> None:
     for key in keys:
         assert store.add(key)
     assert list(store) == sorted(keys)
+
+
+@given(st.sets(KEYS, max_size=300))
+def test_leaves_and_load_digested_are_each_others_inverse(keys: set[bytes]) -> None:
+    store = KeyStore(keys, leaf_size=5, fan_out=3)
+    pages = list(store.leaves())
+    loaded = KeyStore(leaf_size=4, fan_out=4)
+    ordered = [key for page, _ in pages for key in page]
+    loaded.load_digested(ordered, b"".join(digests for _, digests in pages))
+    assert ordered == sorted(keys)
+    assert loaded.summarize() == store.summarize()
+    check_range(loaded, ordered, KeyRange(b"", b"\xff" * 4), 3)
+
+
+@pytest.mark.parametrize(
+    ("keys", "digests", "message"),
+    [
+        ([b"b", b"a"], 64, "do not ascend"),
+        ([b"a", b"a"], 64, "do not ascend"),
+        ([b"a", b"b"], 63, "63 bytes of digests"),
+    ],
+)
+def test_digested_keys_that_cannot_be_right_are_refused(
+    keys: list[bytes], digests: int, message: str
+) -> None:
+    with pytest.raises(ValueError, match=message):
+        KeyStore().load_digested(keys, bytes(digests))
+    with pytest.raises(ValueError, match="empty store only"):
+        KeyStore([b"x"]).load_digested([b"a"], bytes(32))
