@@ -5,6 +5,7 @@ A row is a flat mapping; ``machine`` says in words what it was measured on.
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import platform
@@ -27,11 +28,15 @@ def progress(text: str) -> None:
 
 
 def track(steps: Sequence[T], describe: Callable[[T], str]) -> Iterator[T]:
-    """Yield the steps, with a progress bar on a terminal, else with a line for each."""
+    """Yield the steps, with a progress bar on a terminal, else with a line for each.
+
+    What one step leaves behind is collected before the next, for that is not the next one's cost.
+    """
     console = Console(stderr=True)
     if not console.is_terminal:
         for step in steps:
             progress(describe(step))
+            gc.collect()
             yield step
         return
     columns = (
@@ -44,6 +49,7 @@ def track(steps: Sequence[T], describe: Callable[[T], str]) -> Iterator[T]:
         task = bar.add_task("", total=len(steps))
         for step in steps:
             bar.update(task, description=describe(step))
+            gc.collect()
             yield step
             bar.advance(task)
 

@@ -1,0 +1,194 @@
+"""Plots of benchmark rows. A system has the same colour in all of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from itertools import chain
+from pathlib import Path
+from typing import Any, Final
+
+import matplotlib as mpl
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter, NullFormatter
+
+from benchmarks.report import Row
+
+# The colours of Okabe and Ito, which colour-blind readers can tell apart.
+_COLOURS: Final = {
+    "recon/1.1.0": "#0072B2",
+    "recon/1.0.0": "#56B4E9",
+    "negentropy": "#D55E00",
+    "nostr-tools": "#E69F00",
+    "ceramic-one (simulated)": "#555555",
+    "recon_node.KeyStore": "#0072B2",
+}
+_MARKERS: Final = {"recon/1.1.0": "o", "recon/1.0.0": "s", "negentropy": "D", "nostr-tools": "v"}
+# nostr-tools speaks negentropy, so it is often in the same place; then both can be seen.
+_BENEATH: Final[dict[str, dict[str, Any]]] = {
+    "nostr-tools": {"markersize": 9, "markerfacecolor": "white", "linewidth": 3.6}
+}
+_OTHER_COLOUR: Final = "#999999"
+_STYLE: Final[dict[Any, Any]] = {
+    "figure.facecolor": "white",
+    "axes.facecolor": "white",
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.edgecolor": "#888888",
+    "axes.grid": True,
+    "axes.grid.axis": "y",
+    "axes.axisbelow": True,
+    "grid.color": "#E4E4E4",
+    "font.size": 10,
+    "axes.titlesize": 10.5,
+    "legend.frameon": False,
+    "lines.linewidth": 1.8,
+    "lines.markersize": 5,
+}
+_PLACEMENTS: Final = ("scattered", "recent")
+_KEY_STORE_PANELS: Final = {
+    "bulk_load_us": "bulk load, µs a key",
+    "insert_us": "insert, µs",
+    "range_hash_us": "range hash, µs",
+    "middle_us": "middle of a range, µs",
+    "split16_us": "split into 16, µs",
+    "bytes_per_key": "memory, bytes a key",
+}
+
+
+def in_order(values: Iterable[Any]) -> list[Any]:
+    """Return the distinct values, in the order in which they come first."""
+    return list(dict.fromkeys(values))
+
+
+def show_bytes(size: float, _: object = None) -> str:
+    """Format a number of bytes for people."""
+    for unit, factor in (("MB", 1e6), ("KB", 1e3)):
+        if size >= factor:
+            return f"{size / factor:.3g} {unit}"
+    return f"{size:.0f} B"
+
+
+def show_seconds(seconds: float, _: object = None) -> str:
+    """Format a time for people."""
+    if seconds >= 1:
+        return f"{seconds:,.0f} s" if seconds >= 100 else f"{seconds:.3g} s"
+    return f"{seconds * 1e3:.3g} ms" if seconds >= 1e-3 else f"{seconds * 1e6:.3g} µs"
+
+
+def show_number(number: float, _: object = None) -> str:
+    """Format a count, or a number with a unit beside it, for people."""
+    return f"{number:,.0f}" if number >= 100 or number == int(number) else f"{number:.3g}"
+
+
+def plot_reconcile(rows: Sequence[Row], folder: Path) -> None:
+    """Draw rounds, bytes and CPU time over the differences, a panel a size and placement."""
+    sizes = sorted({row["keys"] for row in rows})
+    for name, column, show in (
+        ("rounds", "rounds", show_number),
+        ("bytes", "bytes", show_bytes),
+        ("cpu", "cpu_s", show_seconds),
+    ):
+        with _grid(folder / f"reconcile-{name}.png", len(_PLACEMENTS), len(sizes)) as axes:
+            for line, placement in enumerate(_PLACEMENTS):
+                for panel, size in zip(axes[line], sizes, strict=True):
+                    _plot_differences(panel, _of(rows, size, placement), column)
+                    panel.set_title(f"{size:,} keys, {placement}")
+            _label(axes, "differences", show)
+    each_way = {"bytes_sent": "sent by the initiator", "bytes_received": "received by it"}
+    with _grid(folder / "reconcile-each-way.png", len(_PLACEMENTS), len(each_way)) as axes:
+        for line, placement in enumerate(_PLACEMENTS):
+            for panel, (column, title) in zip(axes[line], each_way.items(), strict=True):
+                _plot_differences(panel, _of(rows, sizes[-1], placement), column)
+                panel.set_title(f"{title}; {sizes[-1]:,} keys, {placement}")
+        _label(axes, "differences", show_bytes)
+
+
+def plot_round_trips(rows: Sequence[Row], folder: Path) -> None:
+    """Draw the time of a reconciliation over the round-trip time, a panel a number of keys."""
+    numbers = sorted({row["differences"] for row in rows})
+    with _grid(folder / "round-trips.png", 1, len(numbers)) as axes:
+        for panel, number in zip(axes[0], numbers, strict=True):
+            chosen = [row for row in rows if row["differences"] == number]
+            _plot_lines(panel, chosen, "rtt_ms", "seconds")
+            panel.set_title(f"{chosen[0]['keys']:,} keys, differences: {number:,}")
+        _label(axes, "round-trip time, ms", show_seconds)
+
+
+def plot_key_store(rows: Sequence[Row], folder: Path) -> None:
+    """Draw a panel of bars for each operation of the key store, at the largest size."""
+    largest = max(row["keys"] for row in rows)
+    chosen = [row for row in rows if row["keys"] == largest][::-1]
+    height = 1 + 0.28 * len(chosen)
+    with _grid(folder / "key-store.png", 2, 3, height=height, legend=False, sharex=False) as axes:
+        for panel, (column, title) in zip(chain(*axes), _KEY_STORE_PANELS.items(), strict=True):
+            values = [row[column] for row in chosen]
+            colours = [_COLOURS.get(row["system"], _OTHER_COLOUR) for row in chosen]
+            bars = panel.barh([row["system"] for row in chosen], values, color=colours)
+            panel.bar_label(bars, [show_number(value) for value in values], padding=3, fontsize=9)
+            panel.set_xscale("log")
+            panel.set_xlim(min(values) / 3, max(values) * 6)
+            panel.set_title(title)
+            panel.grid(visible=False)
+            panel.tick_params(left=False, bottom=False, labelbottom=False, which="both")
+            panel.spines["bottom"].set_visible(False)
+        axes[0][0].figure.suptitle(f"{largest:,} keys; shorter is better")
+
+
+def _of(rows: Sequence[Row], size: int, placement: str) -> list[Row]:
+    fitting = (placement, "none")
+    return [row for row in rows if row["keys"] == size and row["placement"] in fitting]
+
+
+def _plot_differences(panel: Axes, rows: Sequence[Row], column: str) -> None:
+    _plot_lines(panel, rows, "differences", column)
+
+
+def _plot_lines(panel: Axes, rows: Sequence[Row], across: str, column: str) -> None:
+    """Draw a line a system; what goes across is spaced evenly, whatever its values."""
+    places = sorted({row[across] for row in rows})
+    for depth, system in enumerate(in_order(row["system"] for row in rows)):
+        own = sorted((row for row in rows if row["system"] == system), key=lambda row: row[across])
+        panel.plot(
+            [places.index(row[across]) for row in own],
+            [row[column] for row in own],
+            color=_COLOURS.get(system, _OTHER_COLOUR),
+            marker=_MARKERS.get(system, "^"),
+            zorder=3 - 0.1 * depth,
+            label=system,
+            **_BENEATH.get(system, {}),
+        )
+    panel.set_xticks(range(len(places)), [f"{place:,}" for place in places])
+    panel.set_yscale("log")
+
+
+def _label(
+    axes: Sequence[Sequence[Axes]], across: str, show: Callable[[float, object], str]
+) -> None:
+    for panel in chain(*axes):
+        panel.yaxis.set_major_formatter(FuncFormatter(show))
+        panel.yaxis.set_minor_formatter(NullFormatter())
+    for panel in axes[-1]:
+        panel.set_xlabel(across)
+
+
+@contextmanager
+def _grid(
+    file: Path,
+    lines: int,
+    columns: int,
+    *,
+    height: float = 2.9,
+    legend: bool = True,
+    sharex: bool = True,
+) -> Iterator[list[list[Axes]]]:
+    """Make a figure of panels that share the y axis, with one legend; write it to a file."""
+    with mpl.rc_context(_STYLE):
+        figure = Figure(figsize=(3.6 * columns, height * lines + 0.5), layout="constrained")
+        axes = figure.subplots(lines, columns, sharey=True, sharex=sharex, squeeze=False)
+        yield [list(line) for line in axes]
+        if legend:
+            handles, labels = axes[0][0].get_legend_handles_labels()
+            figure.legend(handles, labels, loc="outside upper center", ncols=len(labels))
+        figure.savefig(file, dpi=110, metadata={"Software": None})

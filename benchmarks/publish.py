@@ -1,0 +1,182 @@
+"""Puts benchmark results into the documentation: tables into a page, plots beside it.
+
+    python -m benchmarks.publish benchmarks/results/*.json --out docs
+
+The page is DIR/benchmarks.md. Its text is written by hand; what stands between a line
+`<!-- NAME -->` and the next `<!-- end -->` is replaced by the table of that name, if the results
+have it: machine, ratios, reconcile, round-trips, key-store. Plots go to DIR/plots.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Final
+
+from benchmarks.plots import (
+    in_order,
+    plot_key_store,
+    plot_reconcile,
+    plot_round_trips,
+    show_bytes,
+    show_number,
+    show_seconds,
+)
+from benchmarks.report import Row, progress, read_rows
+
+_REFERENCE: Final = "recon/1.1.0"
+_KEY_STORE_COLUMNS: Final = {
+    "bulk_load_us": "bulk load, µs a key",
+    "insert_us": "insert, µs",
+    "range_hash_us": "range hash, µs",
+    "middle_us": "middle, µs",
+    "split16_us": "split into 16, µs",
+    "bytes_per_key": "bytes a key",
+}
+
+
+class PublishError(Exception):
+    """The results or the page cannot be used; the text says why."""
+
+
+def publish(rows: Sequence[Row], docs: Path) -> None:
+    """Write the plots and tables of the rows to a documentation folder."""
+    page = docs / "benchmarks.md"
+    if not page.is_file():
+        raise PublishError(f"there is no page {page} to put the tables into")
+    plots = docs / "plots"
+    plots.mkdir(exist_ok=True)
+    tables = {"machine": "; ".join(in_order(row["machine"] for row in rows))}
+    round_trips = [row for row in rows if "rtt_ms" in row]
+    reconcile = [row for row in rows if "rounds" in row and "rtt_ms" not in row]
+    key_store = [row for row in rows if "bulk_load_us" in row]
+    if reconcile:
+        plot_reconcile(reconcile, plots)
+        tables["ratios"] = ratio_table(reconcile)
+        tables["reconcile"] = reconcile_tables(reconcile)
+    if round_trips:
+        plot_round_trips(round_trips, plots)
+        tables["round-trips"] = round_trip_table(round_trips)
+    if key_store:
+        plot_key_store(key_store, plots)
+        tables["key-store"] = key_store_table(key_store)
+    page.write_text(fill(page.read_text(), tables))
+
+
+def fill(text: str, tables: Mapping[str, str]) -> str:
+    """Put tables between their markers.
+
+    Raises PublishError where the text has no place for one.
+    """
+    for name, table in tables.items():
+        begin = f"<!-- {name} -->"
+        place = re.search(rf"{re.escape(begin)}\n.*?<!-- end -->", text, re.DOTALL)
+        if not place:
+            raise PublishError(f"the page has no line {begin} with a line <!-- end --> after it")
+        filled = f"{begin}\n{table}\n<!-- end -->"
+        text = text[: place.start()] + filled + text[place.end() :]
+    return text
+
+
+def reconcile_tables(rows: Sequence[Row]) -> str:
+    """Return a table for each size and measure."""
+    parts = []
+    for size in sorted({row["keys"] for row in rows}, reverse=True):
+        own = [row for row in rows if row["keys"] == size]
+        parts += [
+            f"### {size:,} keys",
+            "**Round trips**",
+            pivot(own, _differences, _show("rounds", show_number), "rounds"),
+            "**Bytes** (sent + received by the initiator)",
+            pivot(own, _differences, _bytes_each_way, "bytes"),
+            "**CPU time**, both sides",
+            pivot(own, _differences, _show("cpu_s", show_seconds), "cpu_s"),
+        ]
+    return "\n\n".join(parts)
+
+
+def ratio_table(rows: Sequence[Row]) -> str:
+    """Return the bytes of each system at the largest size, as multiples of recon/1.1.0's."""
+    size = max(row["keys"] for row in rows)
+    own = [row for row in rows if row["keys"] == size]
+    reference = {_differences(row): row["bytes"] for row in own if row["system"] == _REFERENCE}
+    ratios = [{**row, "ratio": row["bytes"] / reference[_differences(row)]} for row in own]
+    return pivot(ratios, _differences, lambda row: f"{row['ratio']:.2g} x", "ratio")
+
+
+def round_trip_table(rows: Sequence[Row]) -> str:
+    """Return the seconds of each system, a line for each difference and round-trip time."""
+
+    def label(row: Row) -> str:
+        return f"{row['differences']:,} at {row['rtt_ms']} ms"
+
+    return pivot(rows, label, _show("seconds", show_seconds), "seconds")
+
+
+def key_store_table(rows: Sequence[Row]) -> str:
+    """Return a line for each design and size."""
+    head = ["store", "keys", *_KEY_STORE_COLUMNS.values()]
+    lines = [
+        [row["system"], f"{row['keys']:,}", *(show_number(row[key]) for key in _KEY_STORE_COLUMNS)]
+        for row in rows
+    ]
+    return _table(head, lines)
+
+
+def pivot(
+    rows: Sequence[Row], label: Callable[[Row], str], cell: Callable[[Row], str], measure: str
+) -> str:
+    """Return a table with a column a system; the least of each line is in bold."""
+    systems = in_order(row["system"] for row in rows)
+    lines = []
+    for name in in_order(map(label, rows)):
+        own = {row["system"]: row for row in rows if label(row) == name}
+        least = min(row[measure] for row in own.values())
+        cells = []
+        for system in systems:
+            row = own.get(system)
+            text = cell(row) if row else ""
+            cells.append(f"**{text}**" if row and row[measure] == least else text)
+        lines.append([name, *cells])
+    return _table(["differences", *systems], lines)
+
+
+def _table(head: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
+    rule = ["---", *["---:"] * (len(head) - 1)]
+    return "\n".join(f"| {' | '.join(line)} |" for line in (head, rule, *lines))
+
+
+def _differences(row: Row) -> str:
+    return f"{row['differences']:,} {row['placement']}" if row["differences"] else "0"
+
+
+def _show(column: str, show: Callable[[float], str]) -> Callable[[Row], str]:
+    return lambda row: show(row[column])
+
+
+def _bytes_each_way(row: Row) -> str:
+    sent, received = show_bytes(row["bytes_sent"]), show_bytes(row["bytes_received"])
+    return f"{show_bytes(row['bytes'])} ({sent} + {received})"
+
+
+def main() -> None:
+    """Publish from the command line."""
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.publish",
+        description=__doc__,
+        formatter_class=argparse.RawTextHelpFormatter,
+    )
+    parser.add_argument("results", type=Path, nargs="+", metavar="FILE", help="JSON results")
+    parser.add_argument("--out", type=Path, default=Path("docs"), metavar="DIR")
+    options = parser.parse_args()
+    try:
+        publish(read_rows(options.results), options.out)
+    except PublishError as error:
+        raise SystemExit(f"not published: {error}") from None
+    progress(f"wrote {options.out / 'benchmarks.md'} and {options.out / 'plots'}")
+
+
+if __name__ == "__main__":
+    main()

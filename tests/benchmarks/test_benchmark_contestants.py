@@ -1,0 +1,112 @@
+"""The benchmarks' contestants: each finds every difference, and costs what it should."""
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from benchmarks import ceramic_one, nostr_tools
+from benchmarks.contestants import CONTESTANTS, WHOLE, WrongResultError, check_difference
+from benchmarks.negentropy import Items, Negentropy
+from benchmarks.pairs import Population, pairs
+from recon_node.recon import ZERO, KeyStore, Sha256a
+
+POPULATION = Population(400)
+
+# {"RangeRequest": {first: "", hash: {hash: sha256("hello world"), count: 1}, last: 0xff}}, from the
+# test `message_serializes` of ceramicnetwork/rust-ceramic, recon/src/protocol.rs.
+RANGE_REQUEST = bytes.fromhex(
+    "a16c52616e676552657175657374a3656669727374406468617368a264686173685820b94d27b9934d3e08a52e52d7"
+    "da7dabfac484efe37a5380ee9088f7ace2efcde965636f756e7401646c61737441ff"
+)
+ENVELOPE_SIZE = len(b"\xa2\x67sync_id\x78\x24") + 36 + len(b"\x64body")
+
+
+@given(differences=st.integers(0, 400), placement=st.sampled_from(["scattered", "recent"]))
+@settings(deadline=None)
+def test_a_pair_differs_by_as_much_as_asked(differences, placement):
+    pair = POPULATION.pair(differences, placement)
+    ours, theirs = pair.keys()
+    assert ours == sorted(ours)
+    assert set(ours) | set(theirs) == set(POPULATION.keys)
+    differing = sorted(set(ours) ^ set(theirs))
+    assert len(differing) == differences
+    assert abs(len(ours) - len(theirs)) == differences % 2
+    if placement == "recent" and differences:
+        first = POPULATION.keys.index(differing[0])
+        assert differing == POPULATION.keys[first : first + differences]
+
+
+@pytest.mark.parametrize("name", CONTESTANTS)
+@given(differences=st.integers(0, 400), placement=st.sampled_from(["scattered", "recent"]))
+@settings(max_examples=12, deadline=None)
+def test_every_contestant_finds_every_difference(name, differences, placement):
+    cost = CONTESTANTS[name](POPULATION.pair(differences, placement))
+    assert cost.rounds >= 1
+    assert cost.bytes_sent > 0
+    assert cost.bytes_received > 0
+
+
+def test_sides_in_sync_part_after_one_round_trip():
+    (pair,) = pairs(POPULATION, [0])
+    costs = {name: contestant(pair) for name, contestant in CONTESTANTS.items()}
+    assert {name: cost.rounds for name, cost in costs.items()} == {
+        "recon/1.1.0": 1,
+        "recon/1.0.0": 1,
+        "negentropy": 1,
+        "ceramic-one (simulated)": 2,  # interests come first there
+    }
+    assert costs["recon/1.1.0"].bytes_sent + costs["recon/1.1.0"].bytes_received <= 150
+    assert costs["recon/1.0.0"].bytes_sent + costs["recon/1.0.0"].bytes_received <= 350
+
+
+def test_a_wrong_result_is_no_result():
+    with pytest.raises(WrongResultError, match="4 differences were found, not 5"):
+        check_difference(POPULATION.pair(5, "scattered"), 4)
+
+
+def test_negentropy_tells_what_either_side_lacks():
+    pair = POPULATION.pair(77, "scattered")
+    ours, theirs = pair.items()
+    asking, answering = Negentropy(Items(ours)), Negentropy(Items(theirs))
+    message = asking.initiate()
+    while message is not None:
+        message = asking.reconcile(answering.reconcile(message))
+    assert asking.have == {item[8:] for item in set(ours) - set(theirs)}
+    assert asking.need == {item[8:] for item in set(theirs) - set(ours)}
+
+
+def test_a_range_request_is_as_long_as_that_of_ceramic_one():
+    hash_ = Sha256a.of(b"hello world")
+    message = ("RangeRequest", ceramic_one.Range(b"", hash_, 1, b"\xff"))
+    assert len(ceramic_one.encode(message)) == ENVELOPE_SIZE + len(RANGE_REQUEST)
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        ("InterestRequest", [{"start": b"\x01", "end": b"\x02"}]),
+        ("RangeRequest", ceramic_one.Range(b"", Sha256a.of(b"a"), 1, b"\xff")),
+        ("RangeResponse", [ceramic_one.Range(b"", ZERO, 0, b"b")]),
+        ("Value", {"key": b"k", "value": b""}),
+        ("Finished", None),
+    ],
+)
+def test_messages_of_ceramic_one_survive_their_encoding(message):
+    assert ceramic_one.decode(ceramic_one.encode(message)) == message
+
+
+def test_ceramic_one_has_at_most_twenty_ranges_in_flight():
+    ours, theirs = map(KeyStore, POPULATION.pair(200, "scattered").keys())
+    asking, answering = ceramic_one.Initiator(ours, WHOLE), ceramic_one.Responder(theirs)
+    requests, most = asking.start(), 0
+    while not asking.done:
+        most = max(most, sum(kind == "RangeRequest" for kind, _ in requests))
+        answers = [answer for request in requests for answer in answering.receive(request)]
+        requests = [request for answer in answers for request in asking.receive(answer)]
+    assert most == ceramic_one.IN_FLIGHT
+
+
+def test_without_node_the_flag_says_what_it_needs(monkeypatch):
+    monkeypatch.setenv("PATH", "")
+    with pytest.raises(SystemExit, match=r"needs Node\.js: the command `node` was not found"):
+        nostr_tools.nostr_tools()

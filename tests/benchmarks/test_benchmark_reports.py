@@ -1,0 +1,168 @@
+"""The benchmarks as commands: the rows that they write, and the page made of them."""
+
+import json
+import sys
+
+import pytest
+
+from benchmarks import publish, reconcile, round_trips
+from benchmarks.contestants import CONTESTANTS, recon
+from benchmarks.pairs import Population
+from benchmarks.plots import show_bytes, show_number, show_seconds
+from benchmarks.report import read_rows, write_rows
+from recon_node.recon.protocols import PROTOCOLS
+
+NAMES = ("machine", "ratios", "reconcile", "round-trips", "key-store")
+PAGE = "# Benchmarks\n\n" + "\n\n".join(
+    f"About {name}.\n\n<!-- {name} -->\nold\n<!-- end -->" for name in NAMES
+)
+KEY_STORE_ROW = {
+    "system": "recon_node.KeyStore",
+    "keys": 1000,
+    "bulk_load_us": 0.5,
+    "insert_us": 4.0,
+    "range_hash_us": 10.0,
+    "middle_us": 9.0,
+    "split16_us": 100.0,
+    "bytes_per_key": 140.0,
+    "machine": "a machine",
+}
+
+
+def run_command(module, monkeypatch, *arguments) -> None:
+    monkeypatch.setattr(sys, "argv", [module.__name__, *map(str, arguments)])
+    module.main()
+
+
+@pytest.fixture(scope="module")
+def results(tmp_path_factory):
+    """Rows of all three benchmarks, as their commands write them."""
+    folder = tmp_path_factory.mktemp("results")
+    with pytest.MonkeyPatch.context() as patch:
+        arguments = ("--keys", "60,600", "--differences", "0,40", "--json")
+        run_command(reconcile, patch, *arguments, folder / "reconcile.json")
+        arguments = ("--keys", "600", "--differences", "0,40", "--rtt", "0,50", "--json")
+        run_command(round_trips, patch, *arguments, folder / "round_trips.json")
+    write_rows([KEY_STORE_ROW], folder / "key_store.json")
+    return folder
+
+
+def test_reconcile_writes_a_row_for_every_case(results):
+    rows = json.loads((results / "reconcile.json").read_text())
+    cases = [(row["system"], row["keys"], row["differences"], row["placement"]) for row in rows]
+    placements = [(0, "none"), (40, "scattered"), (40, "recent")]
+    assert cases == [
+        (system, keys, *case) for keys in (60, 600) for case in placements for system in CONTESTANTS
+    ]
+    for row in rows:
+        assert row["bytes"] == row["bytes_sent"] + row["bytes_received"]
+        assert row["rounds"] >= 1
+        assert row["cpu_s"] > 0
+        assert "Python" in row["machine"]
+
+
+def test_more_differences_than_keys_are_left_out(tmp_path, monkeypatch):
+    file = tmp_path / "rows.json"
+    run_command(reconcile, monkeypatch, "--keys", "50", "--differences", "0,51", "--json", file)
+    assert {row["differences"] for row in read_rows([file])} == {0}
+
+
+def test_the_driver_takes_as_long_as_its_rounds(results):
+    rows = json.loads((results / "round_trips.json").read_text())
+    assert len(rows) == len(CONTESTANTS) * 2 * 2
+    for row in rows:
+        rtt = row["rtt_ms"] / 1000
+        # The side that speaks last may be the initiator: half a round trip more.
+        assert row["rounds"] * rtt <= row["waiting_s"] + 1e-9
+        assert row["waiting_s"] <= (row["rounds"] + 0.5) * rtt + 1e-9
+        assert row["seconds"] == pytest.approx(row["waiting_s"] + row["cpu_s"])
+
+
+@pytest.mark.parametrize("version", PROTOCOLS, ids=lambda version: version.id)
+def test_a_delay_changes_neither_messages_nor_rounds(version):
+    pair = Population(2000).pair(1500, "scattered")  # messages long enough for a worker thread
+    plain = recon(version, pair)
+    slow, waiting = round_trips.drive(version, pair, rtt=0.2)
+    assert (slow.rounds, slow.bytes_sent, slow.bytes_received) == (
+        plain.rounds,
+        plain.bytes_sent,
+        plain.bytes_received,
+    )
+    assert plain.bytes_received > 32 * 1024
+    assert waiting == pytest.approx(slow.rounds * 0.2, abs=0.1)
+
+
+def test_the_page_gets_its_tables_and_plots(results, tmp_path):
+    (tmp_path / "benchmarks.md").write_text(PAGE)
+    rows = read_rows(sorted(results.glob("*.json")))
+    publish.publish(rows, tmp_path)
+    page = (tmp_path / "benchmarks.md").read_text()
+    assert "old" not in page
+    assert all(f"About {name}." in page for name in NAMES)
+    assert "### 600 keys" in page
+    assert "| 40 recent |" in page
+    assert "| 40 at 50 ms |" in page
+    assert "| recon_node.KeyStore | 1,000 | 0.5 | 4 | 10 | 9 | 100 | 140 |" in page
+    plots = sorted(file.name for file in (tmp_path / "plots").iterdir())
+    assert plots == [
+        "key-store.png",
+        "reconcile-bytes.png",
+        "reconcile-cpu.png",
+        "reconcile-each-way.png",
+        "reconcile-rounds.png",
+        "round-trips.png",
+    ]
+    for file in (tmp_path / "plots").iterdir():
+        assert file.read_bytes().startswith(b"\x89PNG")
+
+
+def test_publishing_again_changes_nothing(results, tmp_path):
+    (tmp_path / "benchmarks.md").write_text(PAGE)
+    rows = read_rows([results / "key_store.json"])
+    publish.publish(rows, tmp_path)
+    first = (tmp_path / "benchmarks.md").read_text()
+    publish.publish(rows, tmp_path)
+    assert (tmp_path / "benchmarks.md").read_text() == first
+    assert "<!-- reconcile -->\nold\n<!-- end -->" in first  # no rows, no change
+
+
+def test_the_least_of_a_line_is_in_bold():
+    rows = [{"system": "a", "n": 3}, {"system": "b", "n": 2}]
+    table = publish.pivot(rows, lambda row: "x", lambda row: str(row["n"]), "n")
+    assert table.splitlines()[-1] == "| x | 3 | **2** |"
+
+
+@pytest.mark.parametrize(
+    ("page", "message"),
+    [
+        (None, "there is no page"),
+        ("# Benchmarks\n", "no line <!-- machine -->"),
+        ("<!-- machine -->\nno end", "with a line <!-- end --> after it"),
+    ],
+)
+def test_a_page_without_places_is_refused(results, tmp_path, monkeypatch, page, message):
+    if page is not None:
+        (tmp_path / "benchmarks.md").write_text(page)
+    with pytest.raises(SystemExit, match=message):
+        run_command(publish, monkeypatch, results / "key_store.json", "--out", tmp_path)
+
+
+def test_numbers_are_for_people():
+    assert [show_bytes(size) for size in (87, 1357, 84_328, 5_900_000)] == [
+        "87 B",
+        "1.36 KB",
+        "84.3 KB",
+        "5.9 MB",
+    ]
+    assert [show_seconds(time) for time in (0.0005, 0.0123, 1.5, 608.4)] == [
+        "500 µs",
+        "12.3 ms",
+        "1.5 s",
+        "608 s",
+    ]
+    assert [show_number(number) for number in (5, 0.61, 3037, 148.2)] == [
+        "5",
+        "0.61",
+        "3,037",
+        "148",
+    ]
