@@ -6,11 +6,14 @@ set of the batch: a batch that fails leaves the log and this object as they were
 
 from __future__ import annotations
 
+import sqlite3
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
+
+import structlog
 
 from recon_node.ceramic import EventId, Network, StreamId
 from recon_node.ipld import CID
@@ -23,10 +26,13 @@ from recon_node.store.ladder import Ladder, Marks
 from recon_node.store.ledger import Ledger
 from recon_node.store.model import Interest, StoreSettings, Verdict
 from recon_node.store.records import Record, State
+from recon_node.store.saved_keys import SavedKeys
+
+logger = structlog.get_logger(__name__)
 
 # Raise it when events that were refused may now be accepted (a new kind of signature, say): what
 # was remembered as refused under other rules is forgotten when the log is opened.
-RULES = 1
+RULES = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,8 +67,10 @@ class EventLog:
         self._connection = schema.open_database(data_dir, network, settings.synchronous)
         self._ledger = Ledger(self._connection)
         self._proofs = ProofTable(self._connection)
+        self._keys: KeyStore | None = None
         with schema.told_to_people(self.path):
             try:
+                self._saved_keys = SavedKeys(data_dir, self._connection)
                 self._forget_outdated_refusals()
                 self.marks = self._read_marks()
                 self._proofs.index(self._ledger)
@@ -73,11 +81,16 @@ class EventLog:
                 raise
 
     def load_keys(self) -> KeyStore:
-        """A key store of all EventIds held."""
-        keys = KeyStore()
+        """A key store of all EventIds held.
+
+        It is saved when the log is closed: whoever changes it must have all batches in it by then.
+        """
         with schema.told_to_people(self.path):
-            rows = self._connection.execute("SELECT event_id FROM events ORDER BY event_id")
-            keys.load(event_id for (event_id,) in rows)
+            keys = self._saved_keys.load(self._count())
+            if keys is None:
+                rows = self._connection.execute("SELECT event_id FROM events ORDER BY event_id")
+                keys = KeyStore(event_id for (event_id,) in rows)
+        self._keys = keys
         return keys
 
     def load_refused(self) -> list[EventId]:
@@ -163,13 +176,14 @@ class EventLog:
             self._proofs.postpone(proofs)
 
     def close(self) -> None:
-        """Bring the write-ahead log into the file and close it.
+        """Save the keys, bring the write-ahead log into the file and close it.
 
         Raises:
             StoreError: the disk failed; what was committed is still in the write-ahead log.
         """
         with schema.told_to_people(self.path):
             try:
+                self._save_keys()
                 self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
             finally:
                 self._connection.close()
@@ -209,11 +223,26 @@ class EventLog:
         with schema.told_to_people(self.path):
             self._connection.execute("BEGIN IMMEDIATE")
             try:
+                if self._saved_keys.current:
+                    self._saved_keys.forget()
                 yield
                 self._connection.execute("COMMIT")
+                self._saved_keys.current = False
             except BaseException:
                 self._roll_back()
                 raise
+
+    def _count(self) -> int:
+        count: int = self._connection.execute("SELECT count(*) FROM events").fetchone()[0]
+        return count
+
+    def _save_keys(self) -> None:
+        if self._keys is None or len(self._keys) != self._count():
+            return
+        try:
+            self._saved_keys.save(self._keys)
+        except (OSError, sqlite3.Error) as error:  # the next start takes longer, and no more
+            logger.warning("The keys were not saved for the next start", reason=str(error))
 
     def _roll_back(self) -> None:
         if self._connection.in_transaction:  # some errors have ended it already

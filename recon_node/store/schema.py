@@ -25,7 +25,6 @@ about time events, see `recon_node.store.anchors`.
 
 from __future__ import annotations
 
-import os
 import sqlite3
 import uuid
 from collections.abc import Iterator
@@ -36,6 +35,7 @@ from typing import Literal
 from recon_node.ceramic import Network
 from recon_node.ipld import CarError
 from recon_node.store.errors import REPAIR, StoreError, damaged, explain, explain_os
+from recon_node.store.files import sync_directory
 from recon_node.store.migrations import MIGRATIONS, migrate
 
 FILE_NAME = "events.sqlite3"
@@ -151,16 +151,7 @@ def _create(path: Path, network: Network) -> None:
     finally:
         connection.close()
     unfinished.rename(path)
-    _sync_directory(path.parent)
-
-
-def _sync_directory(directory: Path) -> None:
-    """Make a rename in the directory survive a power cut."""
-    descriptor = os.open(directory, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+    sync_directory(path.parent)
 
 
 def _connect(path: Path) -> sqlite3.Connection:
