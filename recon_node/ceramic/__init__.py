@@ -31,9 +31,10 @@ from recon_node.ceramic.event_id import (
 )
 from recon_node.ceramic.header import InitHeader
 from recon_node.ceramic.network import DEV_UNSTABLE, IN_MEMORY, MAINNET, TESTNET_CLAY, Network
-from recon_node.ceramic.signature import signer, verify_signature
+from recon_node.ceramic.signature import authority, check_authority, signer, verify_signature
 from recon_node.ceramic.stream_id import METAMODEL, StreamId, StreamType
 from recon_node.ceramic.time_proof import TimeProof, check_transaction, expected_input
+from recon_node.ceramic.validity import Validity
 
 __all__ = [
     "DEV_UNSTABLE",
@@ -62,6 +63,9 @@ __all__ = [
     "StreamType",
     "TimeProof",
     "UnsupportedSignatureError",
+    "Validity",
+    "authority",
+    "check_authority",
     "check_transaction",
     "controller_range",
     "ed25519_did",

@@ -5,18 +5,18 @@
     change = data_event(key, init, [init.cid], [{"op": "replace", "path": "/title", ...}])
 
 Every builder returns the `Event` as the parser reads it back; its `car` is what goes over the
-wire. The same arguments give the same bytes, for Ed25519 signatures are deterministic.
+wire. A key is Ed25519 (`SigningKey`), secp256k1 or P-256, see `recon_node.ceramic.signing`. The
+same arguments give the same bytes, but for P-256, whose signatures here are not deterministic.
 """
 
 import json
 from collections.abc import Sequence
 from typing import Any, Final
 
-from nacl.signing import SigningKey
-
-from recon_node.ceramic.did import DID_KEY, ed25519_did
+from recon_node.ceramic.did import DID_KEY
 from recon_node.ceramic.envelope import Envelope
 from recon_node.ceramic.event import Event, parse_event
+from recon_node.ceramic.signing import Key, algorithm_of, controller_of, sign
 from recon_node.ceramic.stream_id import METAMODEL, StreamId
 from recon_node.ipld import CID, DAG_CBOR, DAG_JOSE, car, dag_cbor, varint
 
@@ -24,13 +24,19 @@ _ETH_TX: Final = 0x93
 _KECCAK_256: Final = 0x1B
 
 
-def controller_of(key: SigningKey) -> str:
-    """The did:key that signs by this key."""
-    return ed25519_did(bytes(key.verify_key))
+__all__ = [
+    "controller_of",
+    "data_event",
+    "deterministic_init_event",
+    "init_event",
+    "model_event",
+    "signed_event",
+    "time_event",
+]
 
 
 def init_event(
-    key: SigningKey,
+    key: Key,
     model: StreamId,
     data: Any,
     *,
@@ -51,7 +57,7 @@ def init_event(
     return signed_event(key, {"header": header, "data": data})
 
 
-def model_event(key: SigningKey, definition: Any) -> Event:
+def model_event(key: Key, definition: Any) -> Event:
     """A signed init event of a model: its stream's StreamID is what documents name as theirs."""
     return init_event(key, METAMODEL, definition)
 
@@ -66,7 +72,7 @@ def deterministic_init_event(
 
 
 def data_event(
-    key: SigningKey,
+    key: Key,
     init: Event | CID,
     prevs: Sequence[CID],
     data: Any,
@@ -121,24 +127,30 @@ def time_event(
     return parse_event(car.encode([cid], {cid: block, proof_cid: proof_block, **blocks}))
 
 
-def signed_event(key: SigningKey, payload: Any) -> Event:
+def signed_event(key: Key, payload: Any, *, capability: bytes | None = None) -> Event:
     """An event with any payload, signed by the key as a JWS.
+
+    `capability` is the block of a CACAO by which the key acts for another.
 
     Raises:
         InvalidEventError, DagCborError: the payload cannot be an event's.
     """
     payload_cid, payload_block = _block(DAG_CBOR, payload)
     did = controller_of(key)
-    header = {"alg": "EdDSA", "kid": f"{did}#{did.removeprefix(DID_KEY)}"}
+    header = {"alg": algorithm_of(key), "kid": f"{did}#{did.removeprefix(DID_KEY)}"}
+    blocks = {payload_cid: payload_block}
+    if capability is not None:
+        capability_cid = CID.of(DAG_CBOR, capability)
+        header["cap"] = f"ipfs://{capability_cid}"
+        blocks[capability_cid] = capability
     protected = json.dumps(header, separators=(",", ":")).encode()
     unsigned = Envelope(payload_cid, protected, header, b"", None)
-    signature = key.sign(unsigned.signing_input).signature
     envelope = {
         "payload": bytes(payload_cid),
-        "signatures": [{"protected": protected, "signature": signature}],
+        "signatures": [{"protected": protected, "signature": sign(key, unsigned.signing_input)}],
     }
     cid, block = _block(DAG_JOSE, envelope)
-    return parse_event(car.encode([cid], {payload_cid: payload_block, cid: block}))
+    return parse_event(car.encode([cid], blocks | {cid: block}))
 
 
 def _header(controller: str, model: StreamId, unique: bytes | None) -> dict[str, Any]:

@@ -53,7 +53,7 @@ class Event:
     it builds on, in the order given, none for an init event. `header` is there for init events
     only, `envelope` for signed ones, `proof` for time events. `payload` is the decoded block that
     holds `data`; for a time event, the event's block. `car` has the blocks of the event and no
-    others.
+    others. `capability` is the block of the CACAO that the envelope names, if it names one.
     """
 
     cid: CID
@@ -65,6 +65,7 @@ class Event:
     envelope: Envelope | None = field(repr=False)
     proof: TimeProof | None
     car: bytes = field(repr=False)
+    capability: bytes | None = field(default=None, repr=False)
 
     @property
     def data(self) -> Any:
@@ -166,6 +167,7 @@ class _Reader:
             envelope=envelope,
             proof=proof,
             car=self._own_car(cid),
+            capability=self._capability_block(envelope),
         )
 
     def _check_time(self, payload: Any) -> tuple[tuple[CID, ...], TimeProof]:
@@ -190,6 +192,11 @@ class _Reader:
             return dag_cbor.decode(block)
         except DagCborError as error:
             raise InvalidEventError(f"the block of {what} ({cid}) is {error}") from None
+
+    def _capability_block(self, envelope: Envelope | None) -> bytes | None:
+        if envelope is None or envelope.capability is None:
+            return None
+        return self._needed[envelope.capability]
 
     def _own_car(self, cid: CID) -> bytes:
         """The event's CAR without what does not belong to it: no one may ride along for free."""

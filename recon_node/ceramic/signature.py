@@ -1,25 +1,52 @@
 """Who signed an event, and whether they were allowed to.
 
-Checked here: did:key with Ed25519 (`alg` EdDSA). Every other kind - other keys, other DID
-methods, signers that act for the controller by a CACAO - is refused as unsupported rather than
-waved through.
+An event is signed by the key of a did:key (Ed25519, secp256k1 or P-256). It must be the stream's
+controller itself, or hold a capability of the controller's (a CACAO) that covers the stream: then
+the event's signer is the capability's audience, and its issuer the controller. An event that names
+a capability is held to it even where the signer is the controller.
+
+There are two halves. What the event says of itself - the signature is the signer's, the capability
+its issuer's - needs cryptography and nothing else. Whether that is enough for the stream
+(`check_authority`) needs the init event's header and no cryptography. `verify_signature` does both.
+Neither looks at a clock: `Validity` says when the signature holds (`recon_node.ceramic.validity`).
 
 Two kinds of events carry no signature. A time event is vouched for by its proof. An init event
 may be unsigned when it is *deterministic*: its data is null, so that everything about the stream
 follows from its header and it does not matter who wrote it down. With data, it must be signed.
 (The rule of js-ceramic and of the Ceramic SDK's `DeterministicInitEventPayload`.)
+
+Every other kind - other DID methods, contract accounts, chains other than Ethereum and Solana - is
+refused as unsupported rather than waved through.
 """
 
-from nacl.exceptions import BadSignatureError
+from collections.abc import Callable
+from functools import lru_cache
+from typing import Final
 
-from recon_node.ceramic.did import DID_KEY, ed25519_key
+from recon_node.ceramic.cacao import Cacao, parse_cacao
+from recon_node.ceramic.did import DID_KEY, DID_PKH, method, public_key, same_did
 from recon_node.ceramic.envelope import Envelope
 from recon_node.ceramic.errors import (
     DidError,
     InvalidSignatureError,
     UnsupportedSignatureError,
 )
+from recon_node.ceramic.ethereum import verify_ethereum
 from recon_node.ceramic.event import Event, EventKind
+from recon_node.ceramic.keys import PublicKey
+from recon_node.ceramic.solana import verify_solana
+from recon_node.ceramic.stream_id import StreamId
+from recon_node.ceramic.validity import ALWAYS, Validity
+from recon_node.ceramic.webauthn import verify_webauthn
+from recon_node.ipld import DagCborError, dag_cbor
+
+# By the kinds of the capability (`h.t`) and of its signature (`s.t`).
+_VERIFIERS: Final[dict[tuple[str, str], Callable[[Cacao], None]]] = {
+    ("eip4361", "eip191"): verify_ethereum,
+    ("caip122", "eip191"): verify_ethereum,
+    ("caip122", "solana:ed25519"): verify_solana,
+    ("caip122", "webauthn:p256"): verify_webauthn,
+}
 
 
 def signer(event: Event) -> str | None:
@@ -27,49 +54,119 @@ def signer(event: Event) -> str | None:
     return event.envelope.signer if event.envelope is not None else None
 
 
-def verify_signature(event: Event, controller: str | None) -> None:
-    """Check the event's signature, and that it is the controller's.
+def authority(event: Event) -> str | None:
+    """The DID on whose behalf the event is signed: its capability's issuer, else its signer.
 
-    `controller` is the one that the header of the stream's init event names. With None the
-    signature is only checked against the key that it names itself.
+    None for an unsigned event. Not checked.
+
+    Raises:
+        InvalidSignatureError: the capability is no CACAO.
+        UnsupportedSignatureError: the capability hands on another one.
+    """
+    if event.capability is None:
+        return signer(event)
+    return _read_capability(event.capability).issuer
+
+
+def verify_signature(
+    event: Event, controller: str | None, model: StreamId | None = None
+) -> Validity:
+    """Check the event's signature, and that it is the controller's or on the controller's behalf.
+
+    `controller` is the one that the header of the stream's init event names, `model` the stream's
+    model. With None for the controller the event is only checked against itself: its signature by
+    the key that it names, its capability by the issuer that this names.
+
+    Returns when the signature holds; a capability that has run out is no reason to refuse here.
 
     Raises:
         InvalidSignatureError: wrong signature, not the controller's, or missing where one is due.
         UnsupportedSignatureError: a kind that this node cannot check.
     """
     if event.envelope is None:
-        if event.kind is EventKind.INIT and event.data is not None:
-            raise InvalidSignatureError("an init event with data must be signed; this one is not")
+        _check_unsigned(event)
+        return ALWAYS
+    key = _key(event.envelope)
+    if controller is not None:
+        check_authority(event, controller, model)
+    if not key.verify(event.envelope.signing_input, event.envelope.signature):
+        raise InvalidSignatureError(f"the signature of {event.envelope.signer} is wrong")
+    if event.capability is None:
+        return ALWAYS
+    capability = _verified_capability(event.capability)
+    _check_audience(capability, event.envelope.signer)
+    return capability.validity
+
+
+def check_authority(event: Event, controller: str, model: StreamId | None = None) -> None:
+    """Check that whom the event says it is by may write to the stream. No signature is checked.
+
+    For an event whose signature has been verified before its stream was known.
+
+    Raises:
+        InvalidSignatureError: neither the controller nor with a capability for the stream.
+        UnsupportedSignatureError: a kind of controller or of capability that cannot be checked.
+    """
+    if event.envelope is None:
         return
-    _verify_envelope(event.envelope, controller)
+    names = [event.envelope.signer]
+    if event.capability is not None:
+        capability = _read_capability(event.capability)
+        _check_audience(capability, event.envelope.signer)
+        _check_resources(event, capability, model)
+        names.append(capability.issuer)
+    if not any(same_did(name, controller) for name in names):
+        _refuse_stranger(names, controller)
 
 
-def _verify_envelope(envelope: Envelope, controller: str | None) -> None:
+def _check_unsigned(event: Event) -> None:
+    if event.kind is EventKind.INIT and event.data is not None:
+        raise InvalidSignatureError("an init event with data must be signed; this one is not")
+
+
+def _check_audience(capability: Cacao, signer: str) -> None:
+    if capability.audience != signer:
+        raise InvalidSignatureError(
+            f"signed by {signer}, but the capability is for {capability.audience}"
+        )
+
+
+def _check_resources(event: Event, capability: Cacao, model: StreamId | None) -> None:
+    assert event.envelope is not None
+    if model is None and event.header is not None:
+        model = event.header.model
+    if not capability.covers(event.init, model, event.envelope.payload):
+        listed = ", ".join(capability.resources)[:300] or "nothing"
+        raise InvalidSignatureError(f"the capability covers {listed}, which is not this stream")
+
+
+def _refuse_stranger(names: list[str], controller: str) -> None:
+    if not controller.startswith((DID_KEY, DID_PKH)):
+        raise UnsupportedSignatureError(
+            f"cannot find out whose keys sign for {method(controller)!r}, the method of the "
+            f"stream's controller; signed by {' for '.join(names)}"
+        )
+    raise InvalidSignatureError(
+        f"signed by {' for '.join(names)}, but the stream's controller is {controller}"
+    )
+
+
+def _key(envelope: Envelope) -> PublicKey:
+    """The key that the signature's header names, which must go with its algorithm."""
     header = envelope.header
     if "crit" in header:
         raise UnsupportedSignatureError("the signature asks for extensions ('crit') unknown here")
-    if envelope.capability is not None:
-        raise UnsupportedSignatureError(
-            "the event is signed on another's behalf (by a CACAO), which cannot be checked yet"
-        )
     _check_fragment(header["kid"])
     try:
-        key = ed25519_key(envelope.signer)
+        key = public_key(envelope.signer)
     except DidError as error:
         raise UnsupportedSignatureError(str(error)) from None
-    if header["alg"] != "EdDSA":
+    if header["alg"] != key.alg:
         raise InvalidSignatureError(
             f"the signature claims the algorithm {header['alg'][:50]!r}; "
-            "an Ed25519 key signs by EdDSA"
+            f"a key of the kind {key.kind} signs by {key.alg}"
         )
-    if controller is not None and envelope.signer != controller:
-        raise InvalidSignatureError(
-            f"signed by {envelope.signer}, but the stream's controller is {controller}"
-        )
-    try:
-        key.verify(envelope.signing_input, envelope.signature)
-    except (BadSignatureError, ValueError):
-        raise InvalidSignatureError(f"the signature of {envelope.signer} is wrong") from None
+    return key
 
 
 def _check_fragment(kid: str) -> None:
@@ -77,3 +174,27 @@ def _check_fragment(kid: str) -> None:
     did, hash_sign, fragment = kid.partition("#")
     if did.startswith(DID_KEY) and hash_sign and fragment != did.removeprefix(DID_KEY):
         raise InvalidSignatureError(f"the key {kid[:200]!r} is not the one that its DID names")
+
+
+# A session signs all of its events with one capability. What the two functions answer follows from
+# the block alone, so that remembering it changes nothing but the cost.
+@lru_cache(maxsize=4096)
+def _verified_capability(block: bytes) -> Cacao:
+    """The capability of that block, which its issuer has signed."""
+    capability = _read_capability(block)
+    verify = _VERIFIERS.get((capability.kind, capability.signature_kind))
+    if verify is None:
+        raise UnsupportedSignatureError(
+            f"cannot check capabilities of the kind {capability.kind[:50]!r} with signatures of "
+            f"the kind {capability.signature_kind[:50]!r}"
+        )
+    verify(capability)
+    return capability
+
+
+@lru_cache(maxsize=4096)
+def _read_capability(block: bytes) -> Cacao:
+    try:
+        return parse_cacao(dag_cbor.decode(block))
+    except DagCborError as error:
+        raise InvalidSignatureError(f"the capability is {error}") from None

@@ -5,13 +5,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from recon_node.ceramic import (
     Event,
     EventKind,
     InvalidSignatureError,
+    StreamId,
     UnsupportedSignatureError,
+    check_authority,
     parse_event,
     signer,
     verify_signature,
@@ -25,33 +28,34 @@ class Checked:
 
     event: Event
     signer: str | None
-    """The DID that signed it; None: unsigned, as time events and some init events are."""
+    """The DID that signed it in its own name; None: unsigned, or under a capability."""
     fault: Refusal | None
     """What is wrong with the signature."""
 
 
 def check(car: bytes) -> Checked:
-    """Parse a CAR and check the signature against the key that it names itself.
+    """Parse a CAR and check the signature by what the event says of itself.
 
-    Whether that is the key of the stream's controller is for `unauthorised` to say.
+    Whether that is enough for the stream's controller is for `unauthorised` to say.
 
     Raises:
         InvalidEventError: the CAR holds no well-formed event.
     """
     event = parse_event(car)
-    return Checked(event, signer(event), _signature_fault(event, None))
+    alone = None if event.capability is not None else signer(event)
+    return Checked(event, alone, _fault(event, verify_signature, None))
 
 
-def unauthorised(event: Event, controller: str) -> Refusal | None:
-    """What is wrong with the signature, if it must be the controller's."""
-    return _signature_fault(event, controller)
+def unauthorised(event: Event, controller: str, model: StreamId) -> Refusal | None:
+    """What is wrong with whom the event is by, in a stream of that controller and model."""
+    return _fault(event, check_authority, controller, model)
 
 
-def _signature_fault(event: Event, controller: str | None) -> Refusal | None:
+def _fault(event: Event, judge: Callable[..., object], *stream: object) -> Refusal | None:
     if event.kind is EventKind.TIME:
         return None
     try:
-        verify_signature(event, controller)
+        judge(event, *stream)
     except UnsupportedSignatureError as error:
         return Refusal(str(error))
     except InvalidSignatureError as error:

@@ -24,7 +24,7 @@ import hashlib
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from recon_node.ceramic import EventIdError, EventKind, Network, parse_event
+from recon_node.ceramic import EventIdError, EventKind, Network, StreamId, parse_event
 from recon_node.ipld import CID
 from recon_node.store.check import unauthorised
 from recon_node.store.history import History
@@ -184,12 +184,11 @@ class Ladder:
         """Hold an event to what its EventId claims, as far as it can be said without its stream."""
         if record.event_id.stream != record.init[-4:]:
             raise _FaultError(f"its EventId is of another stream than its init event {record.init}")
-        if record.kind is EventKind.TIME:
+        if record.signer is None:  # a time event's proof, or a capability: the stream will tell
             return
-        signer = record.signer or ""
-        if hashlib.sha256(signer.encode()).digest()[-8:] != record.event_id.controller:
+        if hashlib.sha256(record.signer.encode()).digest()[-8:] != record.event_id.controller:
             raise _FaultError(
-                f"its EventId is of another controller than its signer {signer or '(none)'}"
+                f"its EventId is of another controller than its signer {record.signer}"
             )
 
     def _check_signer(self, record: Record, stream: Stream) -> None:
@@ -197,9 +196,16 @@ class Ladder:
         if record.kind is EventKind.TIME or record.signer == stream.controller:
             return
         event = record.event or parse_event(self._history.car(record))
-        fault = unauthorised(event, stream.controller)
+        fault = unauthorised(event, stream.controller, self._model(record, stream))
         if fault is not None:
             raise _FaultError(fault.reason, inherent=fault.inherent)
+
+    def _model(self, record: Record, stream: Stream) -> StreamId:
+        init = record if record.cid == stream.init else self._history.checked(stream.init)
+        assert init is not None, "a stream is known by its init event"
+        header = (init.event or parse_event(self._history.car(init))).header
+        assert header is not None, "an init event has a header"
+        return header.model
 
     def _check_event_id(self, record: Record, stream: Stream, height: int) -> None:
         try:

@@ -5,15 +5,18 @@ CAR of many events, whose root block names the controller and which events must 
 facts are tested on events of our own in the other files of this folder.
 """
 
+import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from recon_node.ceramic import (
     EventKind,
     InvalidSignatureError,
-    UnsupportedSignatureError,
+    StreamId,
+    authority,
     parse_event,
     signer,
     verify_signature,
@@ -31,14 +34,14 @@ KINDS = {
 }
 
 
-def named_events() -> Iterator[tuple[str, str, CID, str, Car]]:
-    """Of each tv_ file: its name, an event's name and CID, the controller and the whole CAR."""
+def named_events() -> Iterator[tuple[str, str, CID, dict[str, Any], Car]]:
+    """Of each tv_ file: its name, an event's name and CID, the root block and the whole CAR."""
     for path in sorted(VECTORS.glob("tv_*.car")):
         vectors = car.decode(path.read_bytes())
         names = dag_cbor.decode(vectors.blocks[vectors.roots[0]])
         for name, cid in names.items():
             if isinstance(cid, CID) and not name.endswith("Payload"):
-                yield path.stem, name, cid, names["controller"], vectors
+                yield path.stem, name, cid, names, vectors
 
 
 @pytest.mark.parametrize("path", sorted(VECTORS.glob("*_event_car*.car")), ids=lambda p: p.stem)
@@ -50,17 +53,40 @@ def test_events_as_ceramic_one_stores_them(path: Path) -> None:
 
 
 @pytest.mark.parametrize("named", list(named_events()), ids=lambda n: f"{n[0]}-{n[1]}")
-def test_signature_vectors(named: tuple[str, str, CID, str, Car]) -> None:
-    """Ed25519 by did:key gets the verdict of its name; what comes with a CACAO is refused."""
-    _, name, cid, controller, vectors = named
+def test_signature_vectors(named: tuple[str, str, CID, dict[str, Any], Car]) -> None:
+    """Each event gets the verdict of its name; for those that have expired, judged now."""
+    kind, name, cid, root, vectors = named
     event = parse_event(car.encode([cid], vectors.blocks))
+    model = StreamId.from_bytes(root["model"])
     assert event.cid == cid
     assert len(car.decode(event.car).blocks) < len(vectors.blocks)
-    if event.envelope is not None and event.envelope.capability is not None:
-        with pytest.raises(UnsupportedSignatureError, match="CACAO"):
-            verify_signature(event, controller)
-    elif name.startswith("valid"):
-        verify_signature(event, controller)
+    if name.startswith("valid"):
+        verify_signature(event, None)
+        assert verify_signature(event, root["controller"], model).covers(int(time.time()))
+        issuers = {"tv_pkh-ethereum": "did:pkh:eip155:1:", "tv_pkh-solana": "did:pkh:solana:"}
+        if event.capability is not None:
+            assert str(authority(event)).startswith(issuers[kind])
     else:
-        with pytest.raises(InvalidSignatureError, match="is wrong"):
-            verify_signature(event, controller)
+        with pytest.raises(InvalidSignatureError, match=complaint(name)):
+            verify_signature(event, root["controller"], model)
+
+
+def complaint(name: str) -> str:
+    if "CapabilitySignature" in name:
+        return "the capability is not signed by its issuer|ends in 27 or 28"
+    if name.startswith("expired"):
+        return "expires .* before it begins to hold"
+    if name.endswith(("NoResource", "OtherModel")):
+        return "the capability covers .*, which is not this stream"
+    return "the signature of did:key:.* is wrong"
+
+
+@pytest.mark.parametrize("named", list(named_events()), ids=lambda n: f"{n[0]}-{n[1]}")
+def test_what_the_resources_leave_out_is_signed_all_the_same(
+    named: tuple[str, str, CID, dict[str, Any], Car],
+) -> None:
+    """The capabilities without our model are their issuers', and hold for themselves."""
+    _, name, cid, _, vectors = named
+    event = parse_event(car.encode([cid], vectors.blocks))
+    if name.endswith(("NoResource", "OtherModel")):
+        assert verify_signature(event, None).covers(1_800_000_000)
