@@ -59,6 +59,13 @@ tables_option = click.option(
 json_option = click.option("--json", "as_json", is_flag=True, help="JSON.")
 
 
+token_option = click.option(
+    "--token",
+    envvar="RECON_NODE_TOKEN",
+    help="What the node's API asks for; better in RECON_NODE_TOKEN.",
+)
+
+
 @click.group(
     cls=_Group, context_settings={"auto_envvar_prefix": "SPARK_SINK", "show_default": True}
 )
@@ -72,6 +79,7 @@ def main() -> None:
 
 @main.command()
 @click.option("--url", required=True, help="The node's HTTP API, as in http://127.0.0.1:5101.")
+@token_option
 @tables_option
 @click.option(
     "--checkpoint",
@@ -102,14 +110,15 @@ def run(trigger: int, as_json: bool, **options: Any) -> None:
 @main.command()
 @tables_option
 @click.option("--url", help="A node to compare with.")
+@token_option
 @json_option
-def status(tables: Path, url: str | None, as_json: bool) -> None:
+def status(tables: Path, url: str | None, token: str | None, as_json: bool) -> None:
     """How far the tables are."""
     from spark_sink.feed import Feed
     from spark_sink.status import table_status
 
     found = table_status(tables)
-    head = Feed(url, patience=0).head() if url else None
+    head = Feed(url, patience=0, token=token).head() if url else None
     if as_json:
         node = None if head is None else asdict(head)
         click.echo(json.dumps({"tables": [asdict(table) for table in found], "node": node}))

@@ -37,15 +37,17 @@ class Head:
 class Feed:
     """The feed of the node at `url`. Can be pickled; connects when first used.
 
-    `patience` is how long, in seconds, an unreachable node is waited for before giving up.
+    `patience` is how long, in seconds, an unreachable node is waited for before giving up; `token`
+    is shown to a node that asks for one.
     """
 
-    def __init__(self, url: str, patience: float = PATIENCE) -> None:
+    def __init__(self, url: str, patience: float = PATIENCE, token: str | None = None) -> None:
         self.url = url.rstrip("/")
         self.patience = patience
+        self._token = token
 
-    def __reduce__(self) -> tuple[type["Feed"], tuple[str, float]]:
-        return Feed, (self.url, self.patience)
+    def __reduce__(self) -> tuple[type["Feed"], tuple[str, float, str | None]]:
+        return Feed, (self.url, self.patience, self._token)
 
     def close(self) -> None:
         """Give back the connection; the next call makes a new one."""
@@ -175,7 +177,8 @@ class Feed:
     def _client(self) -> httpx.Client:
         try:
             if httpx.URL(self.url).scheme in ("http", "https"):
-                return httpx.Client(base_url=self.url, timeout=_TIMEOUT)
+                headers = {"authorization": f"Bearer {self._token}"} if self._token else {}
+                return httpx.Client(base_url=self.url, timeout=_TIMEOUT, headers=headers)
         except httpx.InvalidURL as error:
             raise FeedRefusedError(f"{self.url!r} is not a URL: {error}") from None
         raise FeedRefusedError(f"{self.url!r} is not a URL such as http://127.0.0.1:5101")

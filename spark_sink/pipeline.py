@@ -27,7 +27,7 @@ only a deleted table can cause, ends the run with an error.
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
@@ -136,18 +136,21 @@ class QuerySettings:
     trigger_ms: int | None = 500
     max_rows_per_batch: int = MAX_ROWS_PER_BATCH
     partitions: int = PARTITIONS
+    token: str | None = field(default=None, repr=False)
 
 
 def start_query(spark: SparkSession, sink: Sink, settings: QuerySettings) -> StreamingQuery:
     """Start the streaming query that feeds `sink`."""
-    events = (
+    source = (
         spark.readStream.format("recon")
         .option("url", settings.url)
         .option("startingOffset", sink.tables.raw_position)
         .option("maxRowsPerBatch", settings.max_rows_per_batch)
         .option("partitions", settings.partitions)
-        .load()
     )
+    if settings.token is not None:
+        source = source.option("token", settings.token)
+    events = source.load()
     writer = events.writeStream.queryName("spark-sink").foreachBatch(sink)
     writer = writer.option("checkpointLocation", str(settings.checkpoint))
     if settings.trigger_ms is None:

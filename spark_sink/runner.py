@@ -42,6 +42,7 @@ class RunSettings:
     master: str = "local[2]"
     driver_memory: str = "1g"
     verbose: bool = False
+    token: str | None = field(default=None, repr=False)
     spark_settings: dict[str, str] = field(default_factory=dict)
 
 
@@ -55,7 +56,7 @@ class Runner:
     def __init__(self, settings: RunSettings, tell: Tell) -> None:
         self._settings = settings
         self._tell = tell
-        self._feed = Feed(settings.url, _START_PATIENCE)
+        self._feed = Feed(settings.url, _START_PATIENCE, settings.token)
         self._stop = threading.Event()
         self._began = False
         self._rows = 0
@@ -126,6 +127,7 @@ class Runner:
                     trigger_ms=None if settings.once else settings.trigger_ms,
                     max_rows_per_batch=settings.max_rows_per_batch,
                     partitions=settings.partitions,
+                    token=settings.token,
                 ),
             )
             self._watch(query)

@@ -14,6 +14,7 @@ Options:
 | option | default | |
 |---|---|---|
 | url | | the node's HTTP API; required |
+| token | | what the node's API asks for, if it does |
 | startingOffset | earliest | earliest, latest, or a position: the rows after it are read |
 | maxRowsPerBatch | 10000 | rows of a streaming batch |
 | partitions | 2 | ranges of a batch that are fetched at once |
@@ -89,7 +90,7 @@ class SourceOptions:
             )
         start = given.get("startingoffset", "earliest")
         return cls(
-            feed=Feed(url, _number(given, "patience", PATIENCE, float)),
+            feed=Feed(url, _number(given, "patience", PATIENCE, float), given.get("token")),
             starting_offset=start
             if start in ("earliest", "latest")
             else _number(given, "startingOffset", 0, int),
