@@ -33,7 +33,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from recon_node.ceramic import Event, StreamId, parse_event
-from recon_node.cli.client import NodeUnreachableError
+from recon_node.cli.client import NodeApi, NodeUnreachableError
 from recon_node.cli.sending import Outcome, send_items
 from recon_node.cli.sources import Item, read_items
 from recon_node.ipld import CID, multibase
@@ -145,7 +145,10 @@ def load(node: TestnetNode, items: list[Item]) -> None:
 
         async def send() -> Outcome:
             return await send_items(
-                node.api_url, items, workers=8, on_done=lambda *_: progress.advance(task)
+                NodeApi(node.api_url),
+                items,
+                workers=8,
+                on_done=lambda *_: progress.advance(task),
             )
 
         outcome = trio.run(send)

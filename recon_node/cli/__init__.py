@@ -6,6 +6,7 @@ import click
 
 from recon_node import __version__
 from recon_node.cli.events import events
+from recon_node.cli.interests import interests
 from recon_node.cli.peers import peers, status
 from recon_node.cli.run import identity, run
 from recon_node.cli.testnet import testnet
@@ -27,5 +28,5 @@ def main() -> None:
     """
 
 
-for command in (run, identity, events, peers, status, testnet):
+for command in (run, identity, events, interests, peers, status, testnet):
     main.add_command(command)

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import wraps
+from pathlib import Path
 from typing import Any
 
 import click
@@ -12,14 +16,59 @@ from recon_node.cli.errors import CommandError
 DEFAULT_URL = "http://127.0.0.1:5101"
 TIMEOUT = 30.0
 
-url_option = click.option(
-    "--url",
-    envvar="RECON_NODE_URL",
-    default=DEFAULT_URL,
-    show_default=True,
-    metavar="URL",
-    help="The node's API; also RECON_NODE_URL.",
-)
+
+@dataclass(frozen=True, slots=True)
+class NodeApi:
+    """Where a node's API is, and what it may ask for."""
+
+    url: str
+    token: str | None = field(default=None, repr=False)
+
+    @property
+    def headers(self) -> dict[str, str]:
+        """The headers of every request."""
+        return {} if self.token is None else {"authorization": f"Bearer {self.token}"}
+
+
+def node_options(command: Callable[..., None]) -> Callable[..., None]:
+    """Options that say which node; the command gets them as its parameter `node`, a `NodeApi`."""
+
+    @click.option(
+        "--url",
+        envvar="RECON_NODE_URL",
+        default=DEFAULT_URL,
+        show_default=True,
+        metavar="URL",
+        help="The node's API; also RECON_NODE_URL.",
+    )
+    @click.option(
+        "--token",
+        envvar="RECON_NODE_TOKEN",
+        metavar="TOKEN",
+        help="What the API asks for, if it does; better in RECON_NODE_TOKEN, out of others' sight.",
+    )
+    @click.option(
+        "--token-file",
+        envvar="RECON_NODE_TOKEN_FILE",
+        type=click.Path(path_type=Path, dir_okay=False),
+        metavar="FILE",
+        help="A file with the token; also RECON_NODE_TOKEN_FILE.",
+    )
+    @wraps(command)
+    def with_node(
+        *args: Any, url: str, token: str | None, token_file: Path | None, **options: Any
+    ) -> None:
+        command(*args, node=NodeApi(url, token or _token_in(token_file)), **options)
+
+    return with_node
+
+
+def _token_in(path: Path | None) -> str | None:
+    try:
+        return None if path is None else path.read_text(encoding="ascii").strip()
+    except (OSError, UnicodeDecodeError) as error:
+        reason = getattr(error, "strerror", None) or "not ASCII"
+        raise CommandError(f"the token's file {path} cannot be read: {reason}") from None
 
 
 class NodeUnreachableError(CommandError):
@@ -33,18 +82,18 @@ class NodeUnreachableError(CommandError):
         )
 
 
-def ask(url: str, method: str, path: str, **request: Any) -> httpx.Response:
-    """Send a request to the node at `url`; `request` is passed on to httpx.
+def ask(node: NodeApi, method: str, path: str, **request: Any) -> httpx.Response:
+    """Send a request to the node; `request` is passed on to httpx.
 
     Raises:
         NodeUnreachableError: no answer.
         CommandError: the node answered with an error; the message is the node's.
     """
     try:
-        with httpx.Client(base_url=url, timeout=TIMEOUT) as client:
+        with httpx.Client(base_url=node.url, timeout=TIMEOUT, headers=node.headers) as client:
             response = client.request(method, path, **request)
-    except (httpx.HTTPError, httpx.InvalidURL) as error:
-        raise NodeUnreachableError(url, error) from None
+    except (httpx.HTTPError, httpx.InvalidURL, UnicodeEncodeError) as error:
+        raise NodeUnreachableError(node.url, error) from None
     if response.is_error:
         raise CommandError(error_message(response))
     return response
@@ -52,6 +101,8 @@ def ask(url: str, method: str, path: str, **request: Any) -> httpx.Response:
 
 def error_message(response: httpx.Response) -> str:
     """What a node said was wrong."""
+    if response.status_code == httpx.codes.UNAUTHORIZED:
+        return "the node asks for its token, or for another one: give it with --token-file"
     try:
         return str(response.json()["message"])
     except (ValueError, KeyError, TypeError):

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 
 import click
 
-from recon_node.cli.client import NodeUnreachableError, ask, url_option
+from recon_node.cli.client import NodeApi, NodeUnreachableError, ask, node_options
 from recon_node.cli.errors import CommandError
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ def events() -> None:
 
 @events.command("add")
 @click.argument("file", type=click.File("rb"))
-@url_option
+@node_options
 @click.option(
     "--workers",
     type=click.IntRange(1, 64),
@@ -38,7 +38,7 @@ def events() -> None:
     show_default=True,
     help="Requests under way at once.",
 )
-def add(file: BinaryIO, url: str, workers: int) -> None:
+def add(file: BinaryIO, node: NodeApi, workers: int) -> None:
     """Send the events of FILE (- for standard input) to a node.
 
     FILE holds one event a line: a JSON object with the CAR as multibase text in `car` (or `data`),
@@ -54,7 +54,7 @@ def add(file: BinaryIO, url: str, workers: int) -> None:
     """
     started = time.monotonic()
     with _progress(file) as on_done:
-        outcome = _send(url, file, workers, on_done)
+        outcome = _send(node, file, workers, on_done)
     seconds = time.monotonic() - started
     for item, reason in outcome.refused:
         cid = f" ({item.cid})" if item.cid else ""
@@ -70,7 +70,7 @@ def add(file: BinaryIO, url: str, workers: int) -> None:
 
 @events.command("get")
 @click.argument("cid")
-@url_option
+@node_options
 @click.option(
     "--car",
     "car_file",
@@ -79,7 +79,7 @@ def add(file: BinaryIO, url: str, workers: int) -> None:
     help="Write the binary CAR to FILE instead.",
 )
 @click.option("--show", is_flag=True, help="Print what the event says, as JSON, instead.")
-def get(cid: str, url: str, car_file: Path | None, show: bool) -> None:
+def get(cid: str, node: NodeApi, car_file: Path | None, show: bool) -> None:
     """Print the event CID as a multibase CAR.
 
     \b
@@ -89,7 +89,7 @@ def get(cid: str, url: str, car_file: Path | None, show: bool) -> None:
     """
     from recon_node.ipld import multibase
 
-    answer = ask(url, "GET", f"/ceramic/events/{cid}").json()
+    answer = ask(node, "GET", f"/ceramic/events/{cid}").json()
     car = multibase.decode(answer["data"])
     if car_file is not None:
         try:
@@ -132,7 +132,7 @@ def _dag_json(value: Any) -> Any:
 
 
 def _send(
-    url: str, file: BinaryIO, workers: int, on_done: Callable[[Item, str | None], None]
+    node: NodeApi, file: BinaryIO, workers: int, on_done: Callable[[Item, str | None], None]
 ) -> Outcome:
     import trio
 
@@ -142,7 +142,7 @@ def _send(
     outcome: list[Outcome] = []
 
     async def send() -> None:
-        outcome.append(await send_items(url, read_items(file), workers=workers, on_done=on_done))
+        outcome.append(await send_items(node, read_items(file), workers=workers, on_done=on_done))
 
     try:
         trio.run(send)

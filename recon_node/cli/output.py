@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import click
 from rich.console import Console
 from rich.table import Table
+
+json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON, for programs.")
 
 WIDTH_OF_FILES = 200
 """Columns, where the output is no terminal that has a width: ids and addresses fit unbroken."""

@@ -9,17 +9,15 @@ from typing import Any
 import click
 from rich.table import Table
 
-from recon_node.cli.client import ask, url_option
-from recon_node.cli.output import make_console, make_table
-
-json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON, for programs.")
+from recon_node.cli.client import NodeApi, ask, node_options
+from recon_node.cli.output import json_option, make_console, make_table
 
 
 @click.group(invoke_without_command=True)
-@url_option
+@node_options
 @json_option
 @click.pass_context
-def peers(context: click.Context, url: str, as_json: bool) -> None:
+def peers(context: click.Context, node: NodeApi, as_json: bool) -> None:
     """List the peers that a node knows, or connect it to another.
 
     \b
@@ -27,10 +25,10 @@ def peers(context: click.Context, url: str, as_json: bool) -> None:
       recon-node peers
       recon-node peers add /ip4/192.0.2.7/tcp/4101/p2p/12D3KooW...
     """
-    context.obj = url
+    context.obj = node
     if context.invoked_subcommand is not None:
         return
-    recon = ask(url, "GET", "/ceramic/recon").json()
+    recon = ask(node, "GET", "/ceramic/recon").json()
     known: list[dict[str, Any]] = recon.get("peers", [])
     if as_json:
         click.echo(json.dumps(known, indent=2))
@@ -52,16 +50,16 @@ def peers(context: click.Context, url: str, as_json: bool) -> None:
 @peers.command("add")
 @click.argument("multiaddr")
 @click.pass_obj
-def add_peer(url: str, multiaddr: str) -> None:
+def add_peer(node: NodeApi, multiaddr: str) -> None:
     """Connect the node to the peer at MULTIADDR, which ends with /p2p/PEER_ID."""
-    ask(url, "POST", "/ceramic/peers", params={"addresses": multiaddr})
+    ask(node, "POST", "/ceramic/peers", params={"addresses": multiaddr})
     click.echo(f"connected to {multiaddr}")
 
 
 @click.command()
-@url_option
+@node_options
 @json_option
-def status(url: str, as_json: bool) -> None:
+def status(node: NodeApi, as_json: bool) -> None:
     """Show what a node holds and how its latest syncs went.
 
     Two nodes of a network without interests hold the same events if their sha256a is the same.
@@ -70,7 +68,7 @@ def status(url: str, as_json: bool) -> None:
     Example:
       recon-node status --url http://127.0.0.1:5102
     """
-    recon = ask(url, "GET", "/ceramic/recon").json()
+    recon = ask(node, "GET", "/ceramic/recon").json()
     if as_json:
         click.echo(json.dumps(recon, indent=2))
         return

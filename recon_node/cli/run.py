@@ -86,6 +86,18 @@ data_dir_option = click.option(
     help="Blocks after which an anchor's block counts, or finalized.  [default: finalized]",
 )
 @click.option(
+    "--token-file",
+    type=click.Path(path_type=Path, dir_okay=False),
+    metavar="FILE",
+    help="A file with the token that clients of the API must show.",
+)
+@click.option(
+    "--token-for",
+    type=click.Choice(["writes", "all"]),
+    help="What the token is asked for: whatever changes the node, or everything.  "
+    "[default: writes]",
+)
+@click.option(
     "--log-format",
     type=click.Choice(["auto", "pretty", "json"]),
     help="auto: pretty on a terminal, JSON lines otherwise.",

@@ -15,12 +15,13 @@ from itertools import islice
 import httpx
 import trio
 
-from recon_node.cli.client import TIMEOUT, NodeUnreachableError, error_message
+from recon_node.cli.client import TIMEOUT, NodeApi, NodeUnreachableError, error_message
 from recon_node.cli.sources import Item
 
 WINDOW = 10_000
 """Events looked at together: a parent that comes later in the file than that comes too late."""
 BUSY_RETRIES = 8
+_BUSY = (httpx.codes.SERVICE_UNAVAILABLE, httpx.codes.TOO_MANY_REQUESTS)
 
 
 @dataclass(slots=True)
@@ -32,16 +33,16 @@ class Outcome:
 
 
 async def send_items(
-    url: str,
+    node: NodeApi,
     items: Iterable[Item],
     *,
     workers: int,
     on_done: Callable[[Item, str | None], None],
 ) -> Outcome:
-    """Send events to the node at `url`.
+    """Send events to a node.
 
     Args:
-        url: the node's API.
+        node: its API.
         items: the events, in any order within a window.
         workers: requests under way at once.
         on_done: called after each event, with the reason if it was refused.
@@ -59,7 +60,9 @@ async def send_items(
         on_done(item, reason)
 
     limits = httpx.Limits(max_connections=workers)
-    async with httpx.AsyncClient(base_url=url, timeout=TIMEOUT, limits=limits) as client:
+    async with httpx.AsyncClient(
+        base_url=node.url, timeout=TIMEOUT, limits=limits, headers=node.headers
+    ) as client:
         for window in _windows(items):
             await _send_window(client, window, workers, note)
     return outcome
@@ -111,10 +114,14 @@ async def _post(client: httpx.AsyncClient, item: Item) -> str | None:
             raise NodeUnreachableError(str(client.base_url), error) from None
         if response.is_success:
             return None
-        if response.status_code != httpx.codes.SERVICE_UNAVAILABLE:
+        if response.status_code not in _BUSY:
             break
-        await trio.sleep(0.1 * 2**attempt)
+        await trio.sleep(max(0.1 * 2**attempt, _seconds(response.headers.get("retry-after"))))
     return error_message(response)
+
+
+def _seconds(retry_after: str | None) -> float:
+    return float(retry_after) if retry_after and retry_after.isdecimal() else 0.0
 
 
 def _windows(items: Iterable[Item]) -> Iterator[list[Item]]:
