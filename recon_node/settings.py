@@ -50,6 +50,10 @@ def _split(value: object) -> object:
     return value
 
 
+def _empty_is_none(value: object) -> object:
+    return None if value == "" else value
+
+
 TextList = Annotated[tuple[str, ...], NoDecode, BeforeValidator(_split)]
 ChainUrls = Annotated[
     dict[str, tuple[str, ...]], NoDecode, BeforeValidator(parse_providers), Field(repr=False)
@@ -92,9 +96,9 @@ class Settings(BaseSettings):
 
     api: str = "127.0.0.1:5101"
     """HOST:PORT of the HTTP API. Give it a token before opening it up to others."""
-    token: SecretStr | None = None
+    token: Annotated[SecretStr | None, BeforeValidator(_empty_is_none)] = None
     """What clients of the API must show; without it, whoever reaches the API may use all of it."""
-    token_file: Path | None = None
+    token_file: Annotated[Path | None, BeforeValidator(_empty_is_none)] = None
     """A file with the token, in place of `token`."""
     token_for: Literal["writes", "all"] = "writes"
     """writes: the token is asked for by what changes the node. all: by everything."""
@@ -198,15 +202,16 @@ class Settings(BaseSettings):
         """The bounds of the API."""
         return Limits(body=self.max_body_bytes, requests=self.max_requests)
 
-
     def access(self) -> Access:
         """Who may use the API. Reads the token's file, which was fine when the settings were read.
 
         Raises:
-            ValueError: it is not fine any more.
+            ValueError: it is not fine any more, or there are two tokens.
         """
         token = None if self.token is None else self.token.get_secret_value()
         if self.token_file is not None:
+            if token is not None:
+                raise ValueError("token and token_file are both set: keep one of them")
             token = read_token(self.token_file.expanduser())
         return Access(
             token=token,

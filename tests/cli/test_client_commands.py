@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import socket
+from collections.abc import Iterator
 from pathlib import Path
 
 import click
@@ -16,7 +17,9 @@ from recon_node.cli import main
 from recon_node.cli.client import NodeUnreachableError
 from recon_node.cli.events import what_to_tell
 from recon_node.ipld import multibase
-from recon_node.testnet import TestnetNode
+from recon_node.testnet import Testnet, TestnetNode
+from spark_sink.errors import FeedRefusedError
+from spark_sink.feed import Feed
 
 Events = list[dict[str, str]]
 
@@ -144,6 +147,8 @@ def test_a_url_that_is_none(url: str) -> None:
         ["events", "add"],
         ["events", "get"],
         ["peers"],
+        ["interests", "list"],
+        ["interests", "add"],
         ["status"],
         ["testnet"],
     ],
@@ -179,3 +184,57 @@ def test_what_is_told_of_several_errors_at_once() -> None:
 def test_version() -> None:
     result = CliRunner().invoke(main, ["--version"])
     assert result.stdout == f"recon-node, version {__version__}\n"
+
+
+def test_interests(node: TestnetNode) -> None:
+    assert json.loads(run(node, "interests", "list", "--json").stdout) == []
+    assert "wants everything" in run(node, "interests", "list").stdout
+    models = "kh4q0ozorrgaq2mezktnrmdwleo1d"
+    added = run(node, "interests", "add", models)
+    assert (added.exit_code, added.stdout) == (0, f"the node wants model {models} from now on\n")
+    run(node, "interests", "add", models, "--controller", "did:key:z6Mk")
+    listed = json.loads(run(node, "interests", "list", "--json").stdout)
+    assert [interest.get("controller") for interest in listed] == [None, "did:key:z6Mk"]
+    table = run(node, "interests", "list").stdout.splitlines()
+    assert table[1].split() == ["model", models, "any", "any"]
+    refused = run(node, "interests", "add", models, "--stream", models)
+    assert (refused.exit_code, refused.stderr) == (
+        1,
+        "Error: controller is required if stream_id is specified\n",
+    )
+
+
+@pytest.fixture
+def guarded(tmp_path: Path) -> Iterator[tuple[TestnetNode, Path]]:
+    """A node that asks for a token by everything, and the token's file."""
+    file = tmp_path / "token"
+    file.write_text("the-token-of-this-test\n")
+    flags = ("--token-file", str(file), "--token-for", "all")
+    with Testnet(1, flags=flags) as net:
+        yield net.nodes[0], file
+
+
+def test_a_node_that_asks_for_a_token(
+    guarded: tuple[TestnetNode, Path], sample: Events, tmp_path: Path
+) -> None:
+    node, file = guarded
+    events = tmp_path / "events.jsonl"
+    events.write_text("\n".join(json.dumps(event) for event in sample[:20]))
+    for command in (["status"], ["peers"], ["interests", "list"], ["events", "add", str(events)]):
+        refused = run(node, *command)
+        assert refused.exit_code == 1
+        assert "the node asks for its token" in refused.stderr
+        for shown in (["--token-file", str(file)], ["--token", "the-token-of-this-test"]):
+            assert run(node, *command, *shown).exit_code == 0
+    feed = Feed(node.api_url, patience=0, token="the-token-of-this-test")
+    assert feed.head().head == 20
+    assert sum(batch.num_rows for batch in feed.read(0, 20, feed.head().epoch)) == 20
+    with pytest.raises(FeedRefusedError, match="answered 401: this needs the node's token"):
+        Feed(node.api_url, patience=0).head()
+    assert httpx.get(f"{node.api_url}/ceramic/liveness").status_code == 200
+
+
+def test_a_token_s_file_that_is_not_there(node: TestnetNode) -> None:
+    result = run(node, "status", "--token-file", "/nowhere/token")
+    assert result.exit_code == 1
+    assert result.stderr.startswith("Error: the token's file /nowhere/token cannot be read")

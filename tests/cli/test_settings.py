@@ -143,6 +143,41 @@ def test_what_is_no_host_and_port(text: str) -> None:
         split_host_port(text)
 
 
+def test_a_token_from_a_file_or_the_environment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert load_settings().access().token is None
+    file = tmp_path / "token"
+    file.write_text("0123456789abcdef\n")
+    settings = load_settings(None, {"token_file": file, "token_for": "all"})
+    access = settings.access()
+    assert (access.token, access.token_for) == ("0123456789abcdef", "all")
+    monkeypatch.setenv("RECON_NODE_TOKEN", "fedcba9876543210")
+    assert load_settings().access().token == "fedcba9876543210"
+    assert "fedcba" not in repr(load_settings())
+    with pytest.raises(ValueError, match="both set"):
+        load_settings(None, {"token_file": file}).access()
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("short", "token has 5 characters"),
+        ("with blanks in the middle", "without blanks"),
+        ("ünïcödé ünïcödé", "token"),
+        (None, "cannot be read: No such file"),
+    ],
+)
+def test_a_token_s_file_that_cannot_be_used(tmp_path: Path, text: str | None, words: str) -> None:
+    file = tmp_path / "token"
+    if text is not None:
+        file.write_text(text, encoding="utf-8")
+    with pytest.raises(SettingsError, match=words) as caught:
+        load_settings(None, {"token_file": file})
+    assert str(caught.value).startswith("--token-file: ")
+    assert text is None or text not in str(caught.value)
+
+
 def test_the_example_file_shows_every_setting_with_its_default() -> None:
     """Each setting stands in it, commented out, with the value that it has anyway."""
     text = (ROOT / "config" / "recon-node.toml").read_text()
