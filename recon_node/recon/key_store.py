@@ -200,10 +200,7 @@ class KeyStore:
         A part lies between two pivots, which are in no part. A range of fewer keys gives all of
         them.
         """
-        first = self._rank_after(key_range.lower)
-        size = self._rank(key_range.upper) - first
-        ranks = sorted({first + i * size // parts for i in range(1, parts)}) if size > 0 else []
-        return self._select(ranks)
+        return self._select(self._places(key_range, parts)[0])
 
     def cut(self, key_range: KeyRange, parts: int) -> list[bytes]:
         """Return ascending short strings that cut a range into ``parts`` parts of about equal size.
@@ -212,13 +209,13 @@ class KeyStore:
         would make the parts equal, the shortest separator wins, as in a prefix B-tree (Bayer and
         Unterauer, 1977): it falls between two streams rather than into one.
         """
-        first = self._rank_after(key_range.lower)
-        size = self._rank(key_range.upper) - first
+        places, first, size = self._places(key_range, parts)
         reach = min(_CUT_REACH, size // (4 * parts))  # the places' surroundings do not meet
         cuts: list[bytes] = []
-        for rank in sorted({first + i * size // parts for i in range(1, parts)} - {first}):
-            near = self._select(list(range(max(first, rank - 1 - reach), rank + 1 + reach)))
-            cuts.append(min((separator(a, b) for a, b in pairwise(near)), key=len))
+        for rank in places:
+            if rank > first:
+                near = self._select(list(range(max(first, rank - 1 - reach), rank + 1 + reach)))
+                cuts.append(min((separator(a, b) for a, b in pairwise(near)), key=len))
         return cuts
 
     def first(self, key_range: KeyRange) -> bytes | None:
@@ -268,6 +265,13 @@ class KeyStore:
     def _rank_after(self, bound: bytes) -> int:
         """Return the number of keys up to a bound, the bound itself included."""
         return key_tree.count_left_of(self.root, bound, bisect_right)
+
+    def _places(self, key_range: KeyRange, parts: int) -> tuple[list[int], int, int]:
+        """Return the ranks that part a range, the rank of its first key, and its number of keys."""
+        first = self._rank_after(key_range.lower)
+        size = max(0, self._rank(key_range.upper) - first)
+        places = sorted({first + i * size // parts for i in range(1, parts)}) if size else []
+        return places, first, size
 
     def _select(self, ranks: list[int]) -> list[bytes]:
         """Return the keys at the given ascending ranks."""

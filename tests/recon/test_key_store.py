@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import random
+from bisect import bisect_left
+from itertools import accumulate
 
 import pytest
 from hypothesis import given
@@ -11,10 +13,14 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from recon_node.recon import ZERO, KeyRange, KeyStore, Sha256a, Summary
-from recon_node.recon.key_store import LEAF_SIZE
+from recon_node.recon.key_store import FAN_OUT, LEAF_SIZE
+from recon_node.recon.key_tree import Inner, Leaf
 
 KEYS = st.binary(min_size=1, max_size=3)
 """Short keys: they collide, neighbour and prefix each other all the time."""
+
+BOUNDS = KEYS | st.integers(0, 400)
+"""A number stands for a key that the store holds."""
 
 
 def oracle_hash(keys: list[bytes]) -> Sha256a:
@@ -32,18 +38,50 @@ def numbered(count: int, seed: int = 0) -> list[bytes]:
 
 
 def check_range(store: KeyStore, model: list[bytes], key_range: KeyRange, parts: int) -> None:
+    """Compare every question that can be asked of a range with a plain sorted list's answer."""
     inside = [key for key in model if key_range.lower < key < key_range.upper]
     summary = store.summarize(key_range)
     assert summary.count == len(inside) == store.count(key_range)
     assert summary.hash == oracle_hash(inside)
     assert list(store.keys(key_range)) == inside
+    assert list(store.keys(key_range, 0)) == []
     assert list(store.keys(key_range, 3)) == inside[:3]
     assert store.first(key_range) == (inside[0] if inside else None)
     assert store.last(key_range) == (inside[-1] if inside else None)
     assert store.middle(key_range) == (inside[len(inside) // 2] if inside else None)
-    pivots = store.split(key_range, parts)
-    expected = sorted({i * len(inside) // parts for i in range(1, parts)}) if inside else []
-    assert pivots == [inside[rank] for rank in expected]
+    places = sorted({i * len(inside) // parts for i in range(1, parts)}) if inside else []
+    assert store.split(key_range, parts) == [inside[place] for place in places]
+    cuts = store.cut(key_range, parts)
+    assert len(cuts) == len(set(places) - {0})
+    assert all(key_range.lower < cut < key_range.upper for cut in cuts)
+    sizes = [bisect_left(inside, cut) for cut in cuts]
+    assert sizes == sorted(set(sizes)), "no part is empty"
+    reach = len(inside) // (4 * parts)
+    assert all(abs(a - b) <= reach for a, b in zip(sizes, sorted(set(places) - {0}), strict=True))
+
+
+def check_tree(store: KeyStore, leaf_size: int, fan_out: int) -> None:
+    """Check what a tree promises of itself, node by node."""
+
+    def visit(node: Leaf | Inner, lower: bytes, upper: bytes | None) -> int:
+        """Return the height; all keys lie from ``lower`` to below ``upper``."""
+        if isinstance(node, Leaf):
+            assert len(node) <= leaf_size
+            assert node == sorted(set(node))
+            assert all(lower <= key and (upper is None or key < upper) for key in node)
+            assert node.digests == b"".join(hashlib.sha256(key).digest() for key in node)
+            assert node or node is store.root, "no leaf is empty"
+            return 0
+        assert 1 <= len(node) <= fan_out
+        assert node.lanes_of == [child.lanes() for child in node]
+        assert node.sums in (None, list(accumulate(node.lanes_of, initial=0)))
+        edges = [lower, *node.bounds[1:], upper]
+        heights = {visit(child, *edges[at : at + 2]) for at, child in enumerate(node)}
+        assert len(heights) == 1, "all leaves are on one level"
+        return 1 + heights.pop()
+
+    visit(store.root, b"", None)
+    assert store.total == store.root.lanes()
 
 
 @given(st.lists(KEYS, max_size=60), KEYS, KEYS, st.integers(2, 20))
@@ -54,7 +92,7 @@ def test_any_range_of_any_set(keys: list[bytes], lower: bytes, upper: bytes, par
     check_range(store, sorted(set(keys)), KeyRange(lower, upper), parts)
 
 
-@pytest.mark.parametrize("count", [0, 1, 2, 95, 96, 97, LEAF_SIZE, 2_000, 30_000])
+@pytest.mark.parametrize("count", [0, 1, 2, LEAF_SIZE - 1, LEAF_SIZE, LEAF_SIZE + 1, 5_000])
 def test_loading_and_adding_give_the_same_store(count: int) -> None:
     keys = numbered(count)
     loaded, grown = KeyStore(keys), KeyStore()
@@ -66,76 +104,184 @@ def test_loading_and_adding_give_the_same_store(count: int) -> None:
     assert loaded.summarize() == grown.summarize()
     assert loaded.summarize().hash == oracle_hash(model)
     rng = random.Random(count)
-    for _ in range(20):
-        bounds = sorted(rng.choices([*model, b"", b"\xff" * 13, *numbered(5, seed=1)], k=2))
-        for store in (loaded, grown):
+    for store in (loaded, grown):
+        check_tree(store, LEAF_SIZE, FAN_OUT)
+        for _ in range(10):
+            bounds = sorted(rng.choices([*model, b"", b"\xff" * 13, *numbered(5, seed=1)], k=2))
             check_range(store, model, KeyRange(*bounds), rng.randint(2, 20))
 
 
-class StoreMachine(RuleBasedStateMachine):
-    """Adds and discards in any order, over enough keys for a tree of three levels."""
+@pytest.mark.parametrize("sizes", [(1, 48), (48, 1)])
+def test_nodes_too_small_to_split_are_refused(sizes: tuple[int, int]) -> None:
+    with pytest.raises(ValueError, match="at least 2 entries"):
+        KeyStore(leaf_size=sizes[0], fan_out=sizes[1])
 
-    @initialize(count=st.sampled_from([0, 5, 200, 20_000]), bulk=st.booleans())
-    def fill(self, count: int, bulk: bool) -> None:
+
+class Walk:
+    """A walk over a range, and what it owes by the definition in the key store's text."""
+
+    def __init__(self, machine: StoreMachine, key_range: KeyRange) -> None:
+        self.machine = machine
+        self.range = key_range
+        self.keys = machine.store.keys(key_range)
+        self.owed = {key for key in machine.model if key_range.covers(key)}
+        self.possible = set(self.owed)
+        self.seen: list[bytes] = []
+
+    def added(self, key: bytes) -> None:
+        """Note a key; it is owed where so much lies before it that it is beyond the page."""
+        if not self.range.covers(key):
+            return
+        self.possible.add(key)
+        last = self.seen[-1] if self.seen else b""
+        between = sum(last < other < key for other in self.owed)
+        if not self.seen or between >= self.machine.leaf_size:
+            self.owed.add(key)
+
+    def discarded(self, key: bytes) -> None:
+        self.owed.discard(key)
+        last = self.seen[-1] if self.seen else b""
+        if not self.seen or sum(last < other < key for other in self.owed) >= (
+            self.machine.leaf_size
+        ):
+            self.possible.discard(key)
+
+    def step(self) -> bool:
+        """Take one key; return False at the end, after checking that nothing is missing."""
+        key = next(self.keys, None)
+        if key is None:
+            assert self.owed <= set(self.seen)
+            return False
+        assert key in self.possible
+        assert not self.seen or self.seen[-1] < key
+        self.seen.append(key)
+        return True
+
+
+class StoreMachine(RuleBasedStateMachine):
+    """A store with tiny nodes, hence a deep tree, changed and asked in any order."""
+
+    @initialize(
+        count=st.sampled_from([0, 5, 40, 150]),
+        bulk=st.booleans(),
+        leaf_size=st.integers(2, 6),
+        fan_out=st.integers(2, 5),
+    )
+    def fill(self, count: int, bulk: bool, leaf_size: int, fan_out: int) -> None:
+        self.leaf_size, self.fan_out = leaf_size, fan_out
         keys = numbered(count)
         self.model = set(keys)
-        self.store = KeyStore(keys if bulk else ())
+        self.walks: list[Walk] = []
+        self.store = KeyStore(keys if bulk else (), leaf_size=leaf_size, fan_out=fan_out)
         if not bulk:
             self.store.load(keys[: count // 2])
             self.store.load(keys[count // 4 :])
 
-    @rule(key=KEYS)
-    def add(self, key: bytes) -> None:
-        assert self.store.add(key) == (key not in self.model)
+    def bound(self, drawn: bytes | int) -> bytes:
+        """A number stands for a key of the store, so that bounds often equal keys."""
+        if isinstance(drawn, bytes):
+            return drawn
+        return sorted(self.model)[drawn % len(self.model)] if self.model else b"\x80"
+
+    def add_one(self, key: bytes) -> None:
+        new = key not in self.model
+        assert self.store.add(key) == new
         self.model.add(key)
+        for walk in self.walks if new else ():
+            walk.added(key)
 
-    @rule(key=KEYS)
-    def discard(self, key: bytes) -> None:
-        assert self.store.discard(key) == (key in self.model)
+    def discard_one(self, key: bytes) -> None:
+        held = key in self.model
+        assert (key in self.store) == held
+        assert self.store.discard(key) == held
+        assert key not in self.store
         self.model.discard(key)
+        for walk in self.walks if held else ():
+            walk.discarded(key)
 
-    @rule(position=st.floats(0, 1, exclude_max=True), count=st.integers(1, 400))
+    @rule(key=BOUNDS)
+    def add(self, key: bytes | int) -> None:
+        self.add_one(self.bound(key))
+
+    @rule(key=BOUNDS)
+    def discard(self, key: bytes | int) -> None:
+        self.discard_one(self.bound(key))
+
+    @rule(seed=st.integers(1, 9), count=st.integers(1, 60))
+    def load(self, seed: int, count: int) -> None:
+        keys = numbered(count, seed)
+        fresh = set(keys) - self.model
+        self.store.load([*keys, *keys])
+        self.model |= fresh
+        for walk in self.walks:
+            for key in fresh:
+                walk.added(key)
+
+    @rule(position=st.floats(0, 1, exclude_max=True), count=st.integers(1, 60))
     def discard_run(self, position: float, count: int) -> None:
         ordered = sorted(self.model)
         start = int(position * len(ordered))
         for key in ordered[start : start + count]:
-            assert key in self.store
-            assert self.store.discard(key)
-            assert key not in self.store
-            self.model.discard(key)
+            self.discard_one(key)
 
-    @rule(lower=KEYS, upper=KEYS, parts=st.integers(2, 20))
-    def compare(self, lower: bytes, upper: bytes, parts: int) -> None:
-        check_range(self.store, sorted(self.model), KeyRange(lower, upper), parts)
+    @rule(lower=BOUNDS, upper=BOUNDS, parts=st.integers(2, 20))
+    def compare(self, lower: bytes | int, upper: bytes | int, parts: int) -> None:
+        key_range = KeyRange(self.bound(lower), self.bound(upper))
+        check_range(self.store, sorted(self.model), key_range, parts)
+
+    @rule(lower=BOUNDS, upper=BOUNDS)
+    def start_walk(self, lower: bytes | int, upper: bytes | int) -> None:
+        self.walks.append(Walk(self, KeyRange(*sorted([self.bound(lower), self.bound(upper)]))))
+
+    @rule(steps=st.integers(1, 30))
+    def go_on(self, steps: int) -> None:
+        for walk in list(self.walks):
+            if not all(walk.step() for _ in range(steps)):
+                self.walks.remove(walk)
 
     @invariant()
     def whole(self) -> None:
         if hasattr(self, "model"):
             assert len(self.store) == len(self.model)
 
+    @rule()
+    def look_inside(self) -> None:
+        assert list(self.store) == sorted(self.model)
+        check_tree(self.store, self.leaf_size, self.fan_out)
+
+    def teardown(self) -> None:
+        if hasattr(self, "model"):
+            self.look_inside()
+        for walk in getattr(self, "walks", []):
+            while walk.step():
+                pass
+
 
 TestStoreMachine = StoreMachine.TestCase
 
 
-@given(st.lists(st.tuples(KEYS, st.integers(0, 400)), max_size=40))
-def test_a_walk_yields_what_stays_once_and_additions_only_ahead(
-    additions: list[tuple[bytes, int]],
-) -> None:
-    keys = sorted(numbered(400))
-    store = KeyStore(keys)
-    pending = sorted(additions, key=lambda addition: addition[1])
-    seen: list[bytes] = []
-    added: dict[bytes, bytes] = {}
-    for step, key in enumerate(store.keys(KeyRange(b"", b"\xff" * 13))):
+def test_what_a_walk_yields_while_the_store_changes() -> None:
+    keys = [b"%02d" % n for n in range(0, 60, 10)]
+    store = KeyStore(keys, leaf_size=3, fan_out=2)  # loads two keys a leaf
+    walk = store.keys(KeyRange(b"", b"99"))
+    assert next(walk) == b"00", "the page at hand is 00, 10"
+    store.add(b"05")
+    store.add(b"11")
+    store.discard(b"10")
+    store.discard(b"30")
+    store.add(b"31")
+    assert list(walk) == [b"10", b"11", b"20", b"31", b"40", b"50"]
+
+
+def test_iterating_over_the_store_while_it_changes() -> None:
+    keys = numbered(300)
+    store = KeyStore(keys, leaf_size=4, fan_out=3)
+    seen = []
+    for key in store:
         seen.append(key)
-        while pending and pending[0][1] <= step:
-            new = pending.pop(0)[0]
-            if store.add(new):
-                added[new] = key
-    assert seen == sorted(set(seen))
-    assert set(keys) <= set(seen)
-    for new in set(seen) - set(keys):
-        assert added[new] < new, "only keys ahead of the walk can join it"
+        store.discard(key)
+    assert seen == sorted(keys)
+    assert len(store) == 0
 
 
 def test_an_empty_store() -> None:
