@@ -33,7 +33,7 @@ SCHEMA = pa.schema(
         pa.field("stream_cid", pa.binary(), nullable=False),
         pa.field("event_type", pa.utf8(), nullable=False),
         pa.field("car", pa.binary(), nullable=False),
-        # Of time events only: when the anchor's block was made, in Unix seconds, and on which chain.
+        # Of time events only: the time of the anchor's block, in Unix seconds, and its chain.
         pa.field("time", pa.int64()),
         pa.field("chain_id", pa.utf8()),
     ]

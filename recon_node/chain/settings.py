@@ -13,6 +13,7 @@ from recon_node.chain.endpoint import host_of
 
 Confirmations = int | Literal["finalized"]
 
+_HOST = re.compile(rb"[A-Za-z0-9._:-]+")
 _CHAIN_ID = re.compile(r"eip155:[1-9][0-9]{0,18}", re.ASCII)
 
 
@@ -92,11 +93,11 @@ def _pairs(value: object) -> Iterable[tuple[str, str]]:
 def _checked_url(chain: str, url: str) -> str:
     try:
         parsed = httpx.URL(url)
-    except httpx.InvalidURL:
-        raise ValueError(
-            f"the URL for {chain} is none (it is not shown: it may hold a key)"
-        ) from None
-    if parsed.scheme not in ("http", "https") or not parsed.host:
+    except (httpx.InvalidURL, ValueError):
+        parsed = httpx.URL()
+    if not _HOST.fullmatch(parsed.raw_host):
+        raise ValueError(f"the URL for {chain} is none (it is not shown, since it may hold a key)")
+    if parsed.scheme not in ("http", "https"):
         raise ValueError(
             f"the URL for {chain} ({host_of(url)}) should start with http:// or https://"
         )

@@ -1,0 +1,65 @@
+"""Chains and their URLs, however they are given, and the bound on what is believed of a block."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from recon_node.chain import ChainSettings, parse_confirmations, parse_providers
+from recon_node.settings import load_settings
+
+ONE, TWO, GNOSIS = "https://one.example/key", "https://two.example", "http://127.0.0.1:8545/"
+BOTH = {"eip155:1": (ONE, TWO), "eip155:100": (GNOSIS,)}
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"eip155:1": [ONE, TWO], "eip155:100": GNOSIS},
+        {"eip155:1": [ONE, TWO, ONE], "eip155:100": [GNOSIS]},
+        f"eip155:1={ONE},eip155:1={TWO},eip155:100={GNOSIS}",
+        f" eip155:1={ONE} , eip155:100={GNOSIS},eip155:1={TWO},",
+        [f"eip155:1={ONE}", f"eip155:1={TWO}", f"eip155:100={GNOSIS}"],
+    ],
+)
+def test_a_table_lines_and_text_say_the_same(given: object) -> None:
+    assert parse_providers(given) == BOTH
+
+
+def test_a_query_keeps_its_equals_signs() -> None:
+    assert parse_providers(["eip155:1=https://x.org/?key=1"]) == {
+        "eip155:1": ("https://x.org/?key=1",)
+    }
+
+
+@pytest.mark.parametrize("chain", ["eip155:0", "eip155:", "eip155:01", "1", "", "solana:1"])
+def test_what_is_no_chain(chain: str) -> None:
+    with pytest.raises(ValueError, match="is no chain that can be asked"):
+        parse_providers({chain: ONE})
+
+
+def test_confirmations() -> None:
+    assert [parse_confirmations(value) for value in ("finalized", 1, "12")] == ["finalized", 1, 12]
+    for bad in (0, -1, True, "latest", "1.5", ""):
+        with pytest.raises(ValueError, match="should be 'finalized' or a number"):
+            parse_confirmations(bad)
+
+
+def test_the_file_the_environment_and_what_beats_what(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "node.toml"
+    file.write_text(
+        f'chain_confirmations = 12\n[chain_rpc]\n"eip155:1" = ["{ONE}", "{TWO}"]\n'
+        f'"eip155:100" = "{GNOSIS}"\n'
+    )
+    settings = load_settings(file)
+    assert settings.chain_settings() == ChainSettings(BOTH, confirmations=12)
+    assert "one.example" not in repr(settings)
+    assert "one.example" not in repr(settings.chain_settings())
+    monkeypatch.setenv("RECON_NODE_CHAIN_RPC", f"eip155:100={TWO}")
+    assert load_settings(file).chain_rpc == {"eip155:100": (TWO,)}
+    flags = {"chain_rpc": (f"eip155:5={ONE}",), "chain_confirmations": "3"}
+    given = load_settings(file, flags)
+    assert (given.chain_rpc, given.chain_confirmations) == ({"eip155:5": (ONE,)}, 3)
