@@ -6,8 +6,9 @@
 VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
+RESULTS := benchmarks/results
 
-.PHONY: help demo test test-long lint check install lock bench clean
+.PHONY: help demo test test-long lint check install lock bench bench-docs clean
 
 help:  ## Show this help
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -29,9 +30,17 @@ lint: $(INSTALLED)  ## Check style, types and who imports whom
 
 check: lint test  ## What CI runs
 
-bench: $(INSTALLED)  ## Run the benchmarks (some minutes)
-	$(BIN)/python -m benchmarks.key_store
-	$(BIN)/python -m benchmarks.reconcile
+bench: $(INSTALLED)  ## Run the benchmarks at small sizes (two minutes)
+	$(BIN)/python -m benchmarks.key_store --keys 100000
+	$(BIN)/python -m benchmarks.reconcile --keys 10000,100000 --differences 0,1,100
+	$(BIN)/python -m benchmarks.round_trips --keys 100000 --differences 0,1,100
+
+bench-docs: $(INSTALLED)  ## Redo docs/benchmarks.md: all sizes (a quarter of an hour; needs Node.js)
+	$(BIN)/python -m benchmarks.key_store --keys 1000000 --json $(RESULTS)/key_store.json
+	$(BIN)/python -m benchmarks.reconcile --keys 10000,100000,1000000 --nostr-tools \
+		--json $(RESULTS)/reconcile.json
+	$(BIN)/python -m benchmarks.round_trips --keys 1000000 --json $(RESULTS)/round_trips.json
+	$(BIN)/python -m benchmarks.publish $(RESULTS)/*.json --out docs
 
 install: $(INSTALLED)  ## Install everything into .venv
 
