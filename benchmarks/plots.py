@@ -27,7 +27,7 @@ _COLOURS: Final = {
 _MARKERS: Final = {"recon/1.1.0": "o", "recon/1.0.0": "s", "negentropy": "D", "nostr-tools": "v"}
 # nostr-tools speaks negentropy, so it is often in the same place; then both can be seen.
 _BENEATH: Final[dict[str, dict[str, Any]]] = {
-    "nostr-tools": {"markersize": 9, "markerfacecolor": "white", "linewidth": 3.6}
+    "nostr-tools": {"markersize": 10, "markerfacecolor": "white", "linestyle": "--"}
 }
 _OTHER_COLOUR: Final = "#999999"
 _STYLE: Final[dict[Any, Any]] = {
@@ -46,6 +46,7 @@ _STYLE: Final[dict[Any, Any]] = {
     "lines.linewidth": 1.8,
     "lines.markersize": 5,
 }
+_LEGEND_WIDTH: Final = 9.5
 _PLACEMENTS: Final = ("scattered", "recent")
 _KEY_STORE_PANELS: Final = {
     "bulk_load_us": "bulk load, µs a key",
@@ -96,12 +97,15 @@ def plot_reconcile(rows: Sequence[Row], folder: Path) -> None:
                     _plot_differences(panel, _of(rows, size, placement), column)
                     panel.set_title(f"{size:,} keys, {placement}")
             _label(axes, "differences", show)
-    each_way = {"bytes_sent": "sent by the initiator", "bytes_received": "received by it"}
+    each_way = {
+        "bytes_sent": "sent by the initiator",
+        "bytes_received": "received by the initiator",
+    }
     with _grid(folder / "reconcile-each-way.png", len(_PLACEMENTS), len(each_way)) as axes:
         for line, placement in enumerate(_PLACEMENTS):
             for panel, (column, title) in zip(axes[line], each_way.items(), strict=True):
                 _plot_differences(panel, _of(rows, sizes[-1], placement), column)
-                panel.set_title(f"{title}; {sizes[-1]:,} keys, {placement}")
+                panel.set_title(f"{title}: {sizes[-1]:,} keys, {placement}")
         _label(axes, "differences", show_bytes)
 
 
@@ -169,6 +173,7 @@ def _label(
     for panel in chain(*axes):
         panel.yaxis.set_major_formatter(FuncFormatter(show))
         panel.yaxis.set_minor_formatter(NullFormatter())
+        panel.tick_params(axis="y", which="minor", left=False)
     for panel in axes[-1]:
         panel.set_xlabel(across)
 
@@ -185,7 +190,8 @@ def _grid(
 ) -> Iterator[list[list[Axes]]]:
     """Make a figure of panels that share the y axis, with one legend; write it to a file."""
     with mpl.rc_context(_STYLE):
-        figure = Figure(figsize=(3.6 * columns, height * lines + 0.5), layout="constrained")
+        size = (max(3.6 * columns, _LEGEND_WIDTH), height * lines + 0.5)
+        figure = Figure(figsize=size, layout="constrained")
         axes = figure.subplots(lines, columns, sharey=True, sharex=sharex, squeeze=False)
         yield [list(line) for line in axes]
         if legend:
