@@ -1,0 +1,505 @@
+"""Capabilities: who may write for whom, where, and when."""
+
+from typing import Any
+
+import coincurve
+import pytest
+from cacao_samples import (
+    AUDIENCE,
+    ETHEREUM,
+    EXPIRES,
+    ISSUED,
+    PASSKEY,
+    SESSION,
+    SOLANA,
+    WALLETS,
+    EthereumWallet,
+    Passkey,
+    SolanaWallet,
+    Wallet,
+    capability,
+    init_under,
+    payload_of,
+)
+from ceramic_samples import INIT, MODEL, OTHER_KEY
+from cryptography.hazmat.primitives.asymmetric import ec
+from hypothesis import given
+from hypothesis import strategies as st
+
+from recon_node.ceramic import (
+    METAMODEL,
+    Event,
+    InvalidEventError,
+    InvalidSignatureError,
+    StreamId,
+    UnsupportedSignatureError,
+    Validity,
+    authority,
+    check_authority,
+    parse_event,
+    signer,
+    verify_signature,
+)
+from recon_node.ceramic.builder import controller_of, data_event, signed_event
+from recon_node.ceramic.ethereum import eip55, keccak_256
+from recon_node.ipld import CID, car, dag_cbor
+
+MODEL_RESOURCE = f"ceramic://*?model={MODEL}"
+OTHERS: list[Wallet] = [EthereumWallet(b"x" * 32), SolanaWallet(b"x" * 32), Passkey(8)]
+each_wallet = pytest.mark.parametrize("wallet", WALLETS, ids=lambda each: type(each).__name__)
+
+
+def accepted(block: bytes, wallet: Wallet, model: StreamId | None = None) -> Validity:
+    event = init_under(block, wallet.issuer)
+    validity = verify_signature(event, None)
+    assert verify_signature(event, wallet.issuer, model) == validity
+    check_authority(event, wallet.issuer, model)
+    return validity
+
+
+def invalid(complaint: str, block: bytes, controller: str | None = None) -> None:
+    with pytest.raises(InvalidSignatureError, match=complaint):
+        verify_signature(init_under(block, controller or AUDIENCE), controller)
+
+
+def unsupported(complaint: str, block: bytes) -> None:
+    with pytest.raises(UnsupportedSignatureError, match=complaint):
+        verify_signature(init_under(block, AUDIENCE), None)
+
+
+@each_wallet
+def test_a_session_writes_for_its_owner(wallet: Wallet) -> None:
+    event = init_under(wallet.issue(), wallet.issuer)
+    assert (signer(event), authority(event)) == (AUDIENCE, wallet.issuer)
+    assert verify_signature(event, wallet.issuer) == Validity(ISSUED, EXPIRES)
+
+
+@each_wallet
+@pytest.mark.parametrize(
+    "key",
+    [coincurve.PrivateKey(b"k" * 32), ec.derive_private_key(9, ec.SECP256R1())],
+    ids=["secp256k1", "P-256"],
+)
+def test_sessions_with_every_kind_of_key(wallet: Wallet, key: Any) -> None:
+    event = init_under(wallet.issue(aud=controller_of(key)), wallet.issuer, key)
+    assert verify_signature(event, wallet.issuer) == Validity(ISSUED, EXPIRES)
+
+
+@each_wallet
+def test_all_fields_and_as_few_as_there_must_be(wallet: Wallet) -> None:
+    more = {"statement": "May I?", "requestId": "7", "nbf": "2025-01-01T00:00:00Z"}
+    assert accepted(wallet.issue(**more), wallet) == Validity(1735689600, EXPIRES)
+    bare = init_under(wallet.issue(resources=None, exp=None), wallet.issuer)
+    assert verify_signature(bare, None) == Validity(ISSUED, None)
+
+
+@each_wallet
+def test_a_capability_that_has_run_out_is_not_wrong(wallet: Wallet) -> None:
+    """No clock is looked at: when it held is what comes back."""
+    past = wallet.issue(iat="2001-01-01T00:00:00Z", exp="2001-01-02T00:00:00Z")
+    validity = accepted(past, wallet)
+    assert validity == Validity(978307200, 978393600)
+    assert validity.covers(978307200)
+    assert validity.covers(978393600)
+    assert not validity.covers(978307199)
+    assert not validity.covers(978393601)
+
+
+def test_a_key_alone_signs_for_all_time() -> None:
+    assert verify_signature(INIT, None) == Validity(None, None)
+    assert Validity().covers(0)
+    assert Validity().covers(2**63)
+
+
+@each_wallet
+@pytest.mark.parametrize(
+    "resources",
+    [
+        ["ceramic://*"],
+        [MODEL_RESOURCE],
+        ["https://example.com", "ceramic://nonsense", "ceramic://*"],
+        [f"ceramic://*?model={METAMODEL}", MODEL_RESOURCE],
+    ],
+)
+def test_resources_that_cover_the_stream(wallet: Wallet, resources: list[str]) -> None:
+    accepted(wallet.issue(resources=resources), wallet, MODEL)
+    accepted(wallet.issue(resources=resources), wallet)  # an init event names its model itself
+
+
+@each_wallet
+@pytest.mark.parametrize(
+    "resources",
+    [
+        None,
+        [],
+        ["ceramic://"],
+        ["ceramic://*?model="],
+        [f"ceramic://*?model={METAMODEL}"],
+        [f"ceramic://*?model=${MODEL}"],
+        [f"ceramic://{MODEL}"],
+        [f"{MODEL_RESOURCE}&x=1"],
+        ["ceramic:/*", "*", "ceramic://**"],
+    ],
+)
+def test_resources_that_do_not(wallet: Wallet, resources: list[str] | None) -> None:
+    block = wallet.issue(resources=resources)
+    invalid("the capability covers .*, which is not this stream", block, wallet.issuer)
+    # Nor when the session itself is the controller: it has bound itself to the capability.
+    invalid("the capability covers .*, which is not this stream", block, AUDIENCE)
+
+
+def change_under(block: bytes, init: Event) -> Event:
+    return signed_event(SESSION, {"id": init.cid, "prev": init.cid, "data": []}, capability=block)
+
+
+@each_wallet
+def test_data_events(wallet: Wallet) -> None:
+    """Their stream's model is not theirs to say."""
+    init = init_under(wallet.issue(), wallet.issuer)
+    for resource in (MODEL_RESOURCE, f"ceramic://{init.stream_id()}"):
+        event = change_under(wallet.issue(resources=[resource]), init)
+        assert verify_signature(event, wallet.issuer, MODEL) == Validity(ISSUED, EXPIRES)
+        with pytest.raises(InvalidSignatureError, match="not this stream"):
+            verify_signature(change_under(wallet.issue(resources=[resource]), INIT), AUDIENCE)
+    event = change_under(wallet.issue(resources=[MODEL_RESOURCE]), init)
+    for model in (None, METAMODEL):
+        with pytest.raises(InvalidSignatureError, match="not this stream"):
+            check_authority(event, wallet.issuer, model)
+
+
+def test_a_resource_may_name_one_payload() -> None:
+    event = change_under(ETHEREUM.issue(), INIT)
+    assert event.envelope is not None
+    stream = f"ceramic://{INIT.stream_id()}"
+    named = ETHEREUM.issue(resources=[f"{stream}?payload={event.envelope.payload}"])
+    verify_signature(change_under(named, INIT), ETHEREUM.issuer)
+    other = ETHEREUM.issue(resources=[f"{stream}?payload={INIT.cid}"])
+    with pytest.raises(InvalidSignatureError, match="not this stream"):
+        verify_signature(change_under(other, INIT), ETHEREUM.issuer)
+
+
+@each_wallet
+def test_a_capability_for_someone_else(wallet: Wallet) -> None:
+    block = wallet.issue(aud=controller_of(OTHER_KEY))
+    for controller in (None, AUDIENCE, wallet.issuer):
+        invalid("but the capability is for", block, controller)
+
+
+@pytest.mark.parametrize(("wallet", "other"), list(zip(WALLETS, OTHERS, strict=True)))
+def test_another_owner(wallet: Wallet, other: Wallet) -> None:
+    invalid("but the stream's controller is", other.issue(), wallet.issuer)
+    claimed = other.issue(iss=wallet.issuer)
+    invalid("the capability is not signed by its issuer", claimed)
+    invalid("the capability is not signed by its issuer", claimed, wallet.issuer)
+
+
+@each_wallet
+def test_the_event_itself_must_be_the_sessions(wallet: Wallet) -> None:
+    event = init_under(wallet.issue(), wallet.issuer)
+    assert event.envelope is not None
+    blocks = dict(car.decode(event.car).blocks)
+    envelope = dag_cbor.decode(blocks.pop(event.cid))
+    envelope["signatures"][0]["signature"] = bytes(64)
+    forged = dag_cbor.encode(envelope)
+    cid = CID.of(event.cid.codec, forged)
+    with pytest.raises(InvalidSignatureError, match=r"the signature of .* is wrong"):
+        verify_signature(parse_event(car.encode([cid], blocks | {cid: forged})), None)
+
+
+@each_wallet
+def test_without_the_capabilitys_block(wallet: Wallet) -> None:
+    event = init_under(wallet.issue(), wallet.issuer)
+    assert event.envelope is not None
+    kept = dict(car.decode(event.car).blocks)
+    del kept[event.envelope.capability]  # type: ignore[arg-type]
+    with pytest.raises(InvalidEventError, match="lacks the block of the capability"):
+        parse_event(car.encode([event.cid], kept))
+
+
+@each_wallet
+@pytest.mark.parametrize(
+    ("changes", "complaint"),
+    [
+        ({"exp": "2024-08-29T09:59:06Z"}, "expires .* before it begins to hold"),
+        ({"nbf": "2101-01-01T00:00:00Z"}, "expires .* before it begins to hold"),
+        ({"iat": "yesterday"}, "'iat': 'yesterday' is no date and time"),
+        ({"iat": "2024-08-29"}, "'iat': '2024-08-29' is no date and time of RFC 3339"),
+        ({"iat": "2024-08-29T09:59:07"}, "'iat': .* is no date and time of RFC 3339"),
+        ({"exp": "2100-02-30T00:00:00Z"}, "'exp': .* is no date and time"),
+        ({"nbf": ""}, "'nbf': '' is no date"),
+        ({"nonce": "1\nURI: did:key:z6Mk"}, "'nonce' holds a line break"),
+        ({"statement": "a\u2028b"}, "'statement' holds a line break"),
+        ({"resources": ["ceramic://*\n- x"]}, "'resources' holds a line break"),
+        ({"resources": ["ceramic://*"] * 1001}, "lists 1001 resources"),
+        ({"facts": "x"}, "unknown fields, which are refused: 'facts'"),
+    ],
+)
+def test_payloads_that_are_refused(wallet: Wallet, changes: dict[str, Any], complaint: str) -> None:
+    invalid(complaint, wallet.issue(**changes))
+
+
+@pytest.mark.parametrize("name", ["iss", "aud", "domain", "version", "nonce", "iat"])
+def test_payloads_that_lack_a_field_or_have_it_as_something_else(name: str) -> None:
+    payload = payload_of(SOLANA.issuer, {})
+    signature = {"t": "solana:ed25519", "s": ""}
+    invalid(f"is a .*, not|'{name}'", capability("caip122", payload | {name: 7}, signature))
+    del payload[name]
+    invalid(f"lacks '{name}'", capability("caip122", payload, signature))
+
+
+@pytest.mark.parametrize("name", ["iss", "aud"])
+def test_parties_that_are_no_dids(name: str) -> None:
+    payload = payload_of(SOLANA.issuer, {name: "0xabc"})
+    invalid("is not a DID", capability("caip122", payload, {"t": "eip191", "s": ""}))
+
+
+@pytest.mark.parametrize(
+    ("kind", "signature_kind"),
+    [
+        ("caip122", "eip1271"),
+        ("caip122", "tezos:ed25519"),
+        ("caip122", "stacks:secp256k1"),
+        ("caip122", "jws"),
+        ("eip4361", "solana:ed25519"),
+        ("jwt", "eip191"),
+    ],
+)
+def test_kinds_that_cannot_be_checked(kind: str, signature_kind: str) -> None:
+    payload = payload_of(ETHEREUM.issuer, {})
+    block = capability(kind, payload, {"t": signature_kind, "s": ""})
+    unsupported(f"kind '{kind}' with signatures of the kind '{signature_kind}'", block)
+
+
+def test_chains_of_capabilities_are_not_supported() -> None:
+    unsupported("chains of capabilities are not supported", SOLANA.issue(prf=[INIT.cid]))
+
+
+def test_controllers_whose_keys_would_have_to_be_looked_up() -> None:
+    event = init_under(ETHEREUM.issue(), "did:3:kjzl6cwe1jw14a")
+    verify_signature(event, None)
+    with pytest.raises(UnsupportedSignatureError, match="'did:3', the method of the"):
+        verify_signature(event, "did:3:kjzl6cwe1jw14a")
+
+
+# Ethereum.
+
+
+def test_the_three_layouts() -> None:
+    long_ago = {"iat": "2022-09-19T23:59:59Z", "statement": "Hello"}
+    for layout in ("as given", "EIP-55", "legacy"):
+        accepted(ETHEREUM.issue(layout=layout, **long_ago), ETHEREUM)
+        accepted(ETHEREUM.issue(layout=layout, kind="caip122", **long_ago), ETHEREUM)
+    invalid("not signed by", ETHEREUM.issue(layout="legacy", iat="2022-09-20T00:00:00Z"))
+    accepted(ETHEREUM.issue(layout="EIP-55", iat="2022-09-20T00:00:00Z"), ETHEREUM)
+
+
+def test_the_case_of_an_address_makes_no_other_account() -> None:
+    checksummed = f"did:pkh:eip155:1:{eip55(ETHEREUM.address)}"
+    block = ETHEREUM.issue(iss=checksummed)
+    for controller in (checksummed, ETHEREUM.issuer):
+        verify_signature(init_under(block, controller), controller)
+    invalid("the stream's controller is", block, ETHEREUM.issuer.replace("eip155:1:", "eip155:5:"))
+
+
+def test_other_chains() -> None:
+    polygon = EthereumWallet(chain="eip155:137")
+    accepted(polygon.issue(), polygon)
+    invalid("not signed by its issuer", moved())
+    for issuer in (SOLANA.issuer, f"did:pkh:eip155:main:{ETHEREUM.address}", PASSKEY.issuer):
+        block = capability("eip4361", payload_of(issuer, {}), signature_of(ETHEREUM.issue()))
+        invalid("as by an Ethereum account, which|no did:pkh", block)
+    for issuer in (PASSKEY.issuer, "did:pkh:eip155:1:abc", "did:pkh:solana:x:1111"):
+        block = capability("caip122", payload_of(issuer, {}), signature_of(SOLANA.issue()))
+        invalid("the capability's issuer", block)
+    near = SOLANA.issuer.replace(":solana:", ":near:")
+    block = capability("caip122", payload_of(near, {}), signature_of(SOLANA.issue()))
+    invalid("as by a Solana account, which", block)
+
+
+def moved() -> bytes:
+    """What was signed for one chain, said to be for another."""
+    decoded = dag_cbor.decode(ETHEREUM.issue())
+    decoded["p"]["iss"] = ETHEREUM.issuer.replace("eip155:1:", "eip155:137:")
+    return dag_cbor.encode(decoded)
+
+
+def signature_of(block: bytes) -> dict[str, Any]:
+    signature: dict[str, Any] = dag_cbor.decode(block)["s"]
+    return signature
+
+
+def with_signature(block: bytes, text: str) -> bytes:
+    decoded = dag_cbor.decode(block)
+    decoded["s"]["s"] = text
+    return dag_cbor.encode(decoded)
+
+
+def test_forms_of_an_ethereum_signature() -> None:
+    block = ETHEREUM.issue()
+    data = bytes.fromhex(signature_of(block)["s"][2:])
+    accepted(with_signature(block, data.hex()), ETHEREUM)
+    accepted(with_signature(block, "0x" + data.hex().upper()), ETHEREUM)
+    accepted(with_signature(block, (data[:64] + bytes([data[64] - 27])).hex()), ETHEREUM)
+    for v in (2, 26, 29, 255):
+        ending = (data[:64] + bytes([v])).hex()
+        invalid("ends in 27 or 28", with_signature(block, ending))
+    for text in ("", "0x", data[:64].hex(), data.hex() + "00", "0x" + "g" * 130):
+        invalid("is 65 bytes in hexadecimal", with_signature(block, text))
+    for nothing in (bytes(64), b"\xff" * 32 + data[32:64]):
+        invalid("not signed by", with_signature(block, (nothing + b"\x1b").hex()))
+
+
+def test_the_second_form_of_an_ethereum_signature() -> None:
+    order = 0xFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFEBAAEDCE6AF48A03BBFD25E8CD0364141
+    block = ETHEREUM.issue()
+    data = bytes.fromhex(signature_of(block)["s"][2:])
+    s = order - int.from_bytes(data[32:64])
+    second = data[:32] + s.to_bytes(32) + bytes([55 - data[64]])
+    invalid("one lawful form", with_signature(block, second.hex()))
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        "0x5aAeb6053F3E94C9b9A09f33669435E7Ef1BeAed",
+        "0xfB6916095ca1df60bB79Ce92cE3Ea74c37c5d359",
+        "0x52908400098527886E0F7030069857D2E4169EE7",
+        "0xde709f2102306220921060314715629080e2fb77",
+    ],
+)
+def test_the_checksums_of_eip_55(address: str) -> None:
+    """The examples of the EIP."""
+    assert eip55(address.lower()) == address
+
+
+def test_keccak_is_not_sha3() -> None:
+    empty = "c5d2460186f7233c927e7db2dcc703c0e500b653ca82273b7bfad8045d85a470"
+    assert keccak_256(b"").hex() == empty
+
+
+# Solana and passkeys.
+
+
+@pytest.mark.parametrize("text", ["", "0", "1111", "z" * 88, "é"])
+def test_forms_of_a_solana_signature(text: str) -> None:
+    invalid("signature|not signed by", with_signature(SOLANA.issue(), text))
+
+
+def test_passkeys_sign_in_der_or_raw() -> None:
+    accepted(PASSKEY.issue(raw=False), PASSKEY)
+    accepted(PASSKEY.issue(raw=True), PASSKEY)
+
+
+@pytest.mark.parametrize("text", ["", "!", "AAAA", "A" * 86, "MEUCIQ"])
+def test_forms_of_a_passkeys_signature(text: str) -> None:
+    invalid("signature|not signed by", with_signature(PASSKEY.issue(), text))
+
+
+def test_a_passkeys_challenge_leaves_out_what_is_not_known_before() -> None:
+    decoded = dag_cbor.decode(PASSKEY.issue())
+    decoded["p"] |= {"statement": "anything", "requestId": "1"}
+    accepted(dag_cbor.encode(decoded), PASSKEY)
+    decoded["p"]["nonce"] = "another"
+    invalid("has confirmed another capability", dag_cbor.encode(decoded))
+
+
+@pytest.mark.parametrize(
+    ("changes", "complaint"),
+    [
+        ({"client": {"type": "webauthn.create"}}, "is of no sign-in"),
+        ({"client": {"challenge": "AAAA"}}, "has confirmed another capability"),
+        ({"client": {"challenge": 7}}, "has confirmed another capability"),
+        ({"client": b"[]"}, "is of no sign-in"),
+        ({"client": b"\xff"}, "client data is no JSON"),
+        ({"client": b"[" * 100_000}, "client data is no JSON"),
+        ({"auth_data": bytes(36)}, "has 36 bytes, fewer than 37"),
+    ],
+)
+def test_what_a_passkey_must_have_confirmed(changes: dict[str, Any], complaint: str) -> None:
+    invalid(complaint, PASSKEY.issue(**changes))
+
+
+@pytest.mark.parametrize(
+    "metadata",
+    [
+        None,
+        {},
+        {"aad": "x"},
+        {"aad": b""},
+        {"aad": b"\xa0"},
+        {"aad": b"\xf6"},
+        {"aad": b"", "x": 1},
+    ],
+)
+def test_a_passkeys_metadata(metadata: Any) -> None:
+    payload = payload_of(PASSKEY.issuer, {})
+    signature = {"t": "webauthn:p256", "s": "", "m": metadata}
+    invalid("metadata|'aad'|CBOR", capability("caip122", payload, signature))
+
+
+def test_a_passkeys_key_is_p_256() -> None:
+    for issuer in (AUDIENCE, SOLANA.issuer, "did:key:zabc"):
+        invalid("issuer", PASSKEY.issue(iss=issuer))
+
+
+# Whatever is changed.
+
+BLOCKS = [(wallet, wallet.issue(resources=[MODEL_RESOURCE])) for wallet in WALLETS]
+
+
+@pytest.mark.parametrize("sample", BLOCKS, ids=lambda sample: type(sample[0]).__name__)
+@given(draw=st.data())
+def test_every_bit_of_a_capability_counts(
+    sample: tuple[Wallet, bytes], draw: st.DataObject
+) -> None:
+    """Signed anew by the session, which knows no other secret than its own."""
+    wallet, block = sample
+    flipped = bytearray(block)
+    bit = draw.draw(st.integers(0, len(block) * 8 - 1))
+    flipped[bit // 8] ^= 1 << bit % 8
+    try:
+        verify_signature(init_under(bytes(flipped), wallet.issuer), wallet.issuer)
+    except InvalidEventError:
+        return
+    # Hexadecimal may be written in either case; nothing else has a second form.
+    assert wallet is ETHEREUM
+    changed, original = dag_cbor.decode(bytes(flipped)), dag_cbor.decode(block)
+    assert changed["s"].pop("s").lower() == original["s"].pop("s").lower()
+    assert changed == original
+
+
+leaves = st.none() | st.booleans() | st.integers(-9, 9) | st.text(max_size=9) | st.binary()
+values = st.recursive(
+    leaves,
+    lambda inner: st.lists(inner) | st.dictionaries(st.text(max_size=4), inner),
+    max_leaves=5,
+)
+NAMES = ["iss", "aud", "iat", "exp", "nbf", "resources", "statement", "t", "s", "m", "aad", "prf"]
+
+
+@given(st.sampled_from(BLOCKS), st.sampled_from(["h", "p", "s", ""]), st.data())
+def test_whatever_stands_in_a_capability(
+    sample: tuple[Wallet, bytes], part: str, draw: st.DataObject
+) -> None:
+    """An event or an `InvalidEventError`, nothing else."""
+    wallet, block = sample
+    decoded = dag_cbor.decode(block)
+    target = decoded[part] if part else decoded
+    names = st.sampled_from([*sorted(target), *NAMES])
+    target[draw.draw(names)] = draw.draw(values | st.sampled_from([wallet.issuer, AUDIENCE]))
+    try:
+        event = init_under(dag_cbor.encode(decoded), wallet.issuer)
+        verify_signature(event, wallet.issuer)
+    except InvalidEventError:
+        return
+    assert authority(event) == wallet.issuer
+
+
+@given(st.binary(max_size=60))
+def test_capabilities_of_random_bytes(block: bytes) -> None:
+    with pytest.raises(InvalidEventError):
+        verify_signature(init_under(block, AUDIENCE), None)
+
+
+def test_the_controllers_own_events_need_none() -> None:
+    verify_signature(data_event(SESSION, INIT, [INIT.cid], []), AUDIENCE)

@@ -1,0 +1,204 @@
+"""The three kinds of keys that sign events, and the DIDs that name them."""
+
+from typing import Any
+
+import coincurve
+import pytest
+from ceramic_samples import CONTROLLER, MODEL, signed_car
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import ec
+from hypothesis import given
+from hypothesis import strategies as st
+from nacl.signing import SigningKey
+
+from recon_node.ceramic import (
+    DidError,
+    InvalidSignatureError,
+    Validity,
+    parse_event,
+    signer,
+    verify_signature,
+)
+from recon_node.ceramic.builder import controller_of, data_event, init_event
+from recon_node.ceramic.did import (
+    Account,
+    account,
+    ed25519_key,
+    is_did,
+    p256_did,
+    public_key,
+    same_did,
+    secp256k1_did,
+)
+from recon_node.ceramic.signing import algorithm_of, sign
+from recon_node.ipld import multibase, varint
+
+ORDERS = {
+    "ES256K": 0xFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFEBAAEDCE6AF48A03BBFD25E8CD0364141,
+    "ES256": 0xFFFFFFFF00000000FFFFFFFFFFFFFFFFBCE6FAADA7179E84F3B9CAC2FC632551,
+}
+ED25519 = SigningKey(b"1" * 32)
+SECP256K1 = coincurve.PrivateKey(b"1" * 32)
+P256 = ec.derive_private_key(0x1111, ec.SECP256R1())
+KEYS = [ED25519, SECP256K1, P256]
+
+scalars = st.integers(1, 2**255)
+keys = (
+    scalars.map(lambda secret: SigningKey(secret.to_bytes(32)))
+    | scalars.map(lambda secret: coincurve.PrivateKey(secret.to_bytes(32)))
+    | scalars.map(lambda secret: ec.derive_private_key(secret, ec.SECP256R1()))
+)
+each_key = pytest.mark.parametrize("key", KEYS, ids=["Ed25519", "secp256k1", "P-256"])
+ecdsa = pytest.mark.parametrize("key", KEYS[1:], ids=["secp256k1", "P-256"])
+
+
+@given(keys, st.binary(max_size=40), keys)
+def test_what_is_signed_is_verified(key: Any, message: bytes, other: Any) -> None:
+    did = controller_of(key)
+    assert is_did(did)
+    assert public_key(did).alg == algorithm_of(key)
+    signature = sign(key, message)
+    assert len(signature) == 64
+    assert public_key(did).verify(message, signature)
+    assert not public_key(did).verify(message + b"x", signature)
+    if controller_of(other) != did:
+        assert not public_key(controller_of(other)).verify(message, signature)
+
+
+@each_key
+def test_events_by_every_kind_of_key(key: Any) -> None:
+    init = init_event(key, MODEL, {"title": "x"})
+    change = data_event(key, init, [init.cid], [])
+    for event in (init, change):
+        assert signer(event) == controller_of(key)
+        assert verify_signature(event, controller_of(key)) == Validity()
+        with pytest.raises(InvalidSignatureError, match="but the stream's controller is"):
+            verify_signature(event, CONTROLLER)
+
+
+@each_key
+@given(bit=st.integers(0, 511))
+def test_every_bit_of_a_signature_counts(key: Any, bit: int) -> None:
+    signature = bytearray(sign(key, b"message"))
+    signature[bit // 8] ^= 1 << bit % 8
+    assert not public_key(controller_of(key)).verify(b"message", bytes(signature))
+
+
+@each_key
+@given(bit=st.integers(0, 8 * 36 - 1))
+def test_every_bit_of_a_payload_counts(key: Any, bit: int) -> None:
+    """What is signed is the payload's CID, and that is every bit of the payload."""
+    event = init_event(key, MODEL, {"title": "x"})
+    assert event.envelope is not None
+    flipped = bytearray(event.envelope.payload)
+    flipped[bit // 8] ^= 1 << bit % 8
+    message = event.envelope.signing_input
+    other = message.rpartition(b".")[0] + b"." + multibase.encode(flipped, "base64url")[1:].encode()
+    assert public_key(controller_of(key)).verify(message, event.envelope.signature)
+    assert not public_key(controller_of(key)).verify(other, event.envelope.signature)
+
+
+@each_key
+@given(signature=st.binary(max_size=80))
+def test_what_is_no_signature(key: Any, signature: bytes) -> None:
+    assert not public_key(controller_of(key)).verify(b"message", signature)
+
+
+@ecdsa
+def test_numbers_that_no_signature_has(key: Any) -> None:
+    order = ORDERS[algorithm_of(key)].to_bytes(32)
+    signature = sign(key, b"message")
+    for wrong in (bytes(64), bytes(32) + signature[32:], signature[:32] + bytes(32)):
+        assert not public_key(controller_of(key)).verify(b"message", wrong)
+    for wrong in (order + signature[32:], signature[:32] + order, b"\xff" * 64):
+        assert not public_key(controller_of(key)).verify(b"message", wrong)
+
+
+@ecdsa
+def test_signatures_are_no_der(key: Any) -> None:
+    """RFC 7518, section 3.4: two numbers of 32 bytes."""
+    by_curve = isinstance(key, coincurve.PrivateKey)
+    der = key.sign(b"message") if by_curve else key.sign(b"message", ec.ECDSA(hashes.SHA256()))
+    assert not public_key(controller_of(key)).verify(b"message", der)
+
+
+def other_form(key: Any, signature: bytes) -> bytes:
+    s = ORDERS[algorithm_of(key)] - int.from_bytes(signature[32:])
+    return signature[:32] + s.to_bytes(32)
+
+
+def test_the_second_form_of_a_signature() -> None:
+    """Refused for secp256k1; of P-256 both forms are signed by real keys, and both count."""
+    for message in (b"a", b"b", b"c", b"d"):
+        signature = sign(SECP256K1, message)
+        assert not public_key(controller_of(SECP256K1)).verify(
+            message, other_form(SECP256K1, signature)
+        )
+        signature = sign(P256, message)
+        assert public_key(controller_of(P256)).verify(message, other_form(P256, signature))
+
+
+@each_key
+@pytest.mark.parametrize("alg", ["EdDSA", "ES256K", "ES256", "ES256K-R", "none"])
+def test_the_algorithm_must_be_the_keys(key: Any, alg: str) -> None:
+    did = controller_of(key)
+    init = init_event(key, MODEL, {})
+    protected = {"alg": alg, "kid": did}
+    event = parse_event(signed_car(init.payload, protected=protected, signature=bytes(64)))
+    right = alg == algorithm_of(key)
+    complaint = "is wrong" if right else f"{public_key(did).kind} signs by {algorithm_of(key)}"
+    with pytest.raises(InvalidSignatureError, match=complaint):
+        verify_signature(event, did)
+
+
+@pytest.mark.parametrize(
+    ("did", "kind"),
+    [
+        ("did:key:z6MkiTBz1ymuepAQ4HEHYSF1H8quG5GLVVQR3djdX3mDooWp", "Ed25519"),
+        ("did:key:zDnaerDaTF5BXEavCrfRZEk316dpbLsfPDZ3WJ5hRTPFU2169", "P-256"),
+        ("did:key:zDnaerx9CtbPJ1q36T5Ln5wYt3MQYeGRG5ehnPAmxcf5mDZpv", "P-256"),
+    ],
+)
+def test_dids_of_the_specifications(did: str, kind: str) -> None:
+    assert public_key(did).kind == kind
+
+
+@pytest.mark.parametrize("codec", [0xE7, 0x1200])
+@pytest.mark.parametrize(
+    "point",
+    [b"", b"\x02", bytes(33), b"\x02" + b"\xff" * 32, b"\x04" + bytes(64), b"\x05" + bytes(32)],
+    ids=["none", "short", "zero", "off the curve", "uncompressed", "other"],
+)
+def test_points_that_are_none(codec: int, point: bytes) -> None:
+    did = "did:key:" + multibase.encode(varint.encode(codec) + point, "base58btc")
+    with pytest.raises(DidError, match="broken DID"):
+        public_key(did)
+
+
+def test_uncompressed_points_are_another_spelling_that_is_refused() -> None:
+    point = SECP256K1.public_key.format(compressed=False)
+    with pytest.raises(DidError, match="compressed point of 33 bytes"):
+        public_key(secp256k1_did(point))
+    with pytest.raises(DidError, match="compressed point of 33 bytes"):
+        public_key(p256_did(point))
+
+
+def test_ed25519_where_nothing_else_will_do() -> None:
+    assert ed25519_key(controller_of(ED25519)) == ED25519.verify_key
+    with pytest.raises(DidError, match="of the kind secp256k1, not Ed25519"):
+        ed25519_key(controller_of(SECP256K1))
+
+
+def test_accounts() -> None:
+    address = "0xabfe5c360d84609a109656d0980db7a064d97745"
+    assert account(f"did:pkh:eip155:1:{address}") == Account("eip155", "1", address)
+    for text in (CONTROLLER, "did:pkh:eip155:1", "did:pkh:a:1:x", "did:pkh:eip155:1:x:y", ""):
+        with pytest.raises(DidError, match="is no did:pkh"):
+            account(text)
+
+
+def test_one_subject_under_two_names() -> None:
+    assert same_did("did:pkh:eip155:1:0xAB", "did:pkh:eip155:1:0xab")
+    assert not same_did("did:pkh:eip155:1:0xab", "did:pkh:eip155:5:0xab")
+    assert not same_did("did:pkh:solana:x:AB", "did:pkh:solana:x:ab")
+    assert not same_did("did:key:zAB", "did:key:zab")
