@@ -16,6 +16,7 @@ A capability that hands on another (`prf`, a chain of them) is not supported. So
 
 import re
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, Final
 
 from recon_node.ceramic import shape
@@ -76,7 +77,7 @@ class Cacao:
         """Do the resources cover the stream of that init event and model, or this payload in it?"""
         if _ANY_STREAM in self.resources:
             return True
-        if model is not None and f"{_ANY_STREAM}?model={model}" in self.resources:
+        if model is not None and _model_resource(model) in self.resources:
             return True
         return any(_names(resource, init, payload) for resource in self.resources)
 
@@ -176,6 +177,11 @@ def _time(payload: dict[str, Any], name: str) -> int:
         return unix_seconds(payload[name])
     except ValueError as error:
         raise InvalidSignatureError(f"the capability's {name!r}: {error}") from None
+
+
+@lru_cache(maxsize=1024)
+def _model_resource(model: StreamId) -> str:
+    return f"{_ANY_STREAM}?model={model}"
 
 
 def _names(resource: str, init: CID, payload: CID) -> bool:

@@ -11,6 +11,7 @@ Contract accounts (EIP-1271) cannot be checked without asking their chain.
 """
 
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
@@ -61,13 +62,7 @@ def verify_ethereum(cacao: Cacao) -> None:
     issuer = _issuer(cacao)
     signature = _parse_signature(cacao.signature)
     expected = issuer.address.lower()
-    texts = [siwe.message(cacao, CHAIN, issuer)]
-    checksummed = issuer._replace(address=eip55(expected))
-    if checksummed != issuer:
-        texts.append(siwe.message(cacao, CHAIN, checksummed))
-    if unix_seconds(cacao.issued_at) < _LEGACY_UNTIL:
-        texts.append(siwe.message(cacao, CHAIN, issuer, legacy=True))
-    if not any(signature.signer(text) == expected for text in texts):
+    if not any(signature.signer(text) == expected for text in _texts(cacao, issuer)):
         raise InvalidSignatureError(f"the capability is not signed by its issuer {cacao.issuer}")
 
 
@@ -94,6 +89,16 @@ def eip55(address: str) -> str:
 def keccak_256(data: bytes) -> bytes:
     """Keccak-256 as Ethereum has it, which is not SHA3-256: that pads otherwise."""
     return keccak.new(digest_bits=256, data=data).digest()
+
+
+def _texts(cacao: Cacao, issuer: Account) -> Iterator[str]:
+    """The texts that the issuer may have signed, the likeliest first."""
+    yield siwe.message(cacao, CHAIN, issuer)
+    checksummed = issuer._replace(address=eip55(issuer.address.lower()))
+    if checksummed != issuer:
+        yield siwe.message(cacao, CHAIN, checksummed)
+    if unix_seconds(cacao.issued_at) < _LEGACY_UNTIL:
+        yield siwe.message(cacao, CHAIN, issuer, legacy=True)
 
 
 def _issuer(cacao: Cacao) -> Account:
