@@ -30,7 +30,7 @@ lint: $(INSTALLED)  ## Check style, types and who imports whom
 
 check: lint test  ## What CI runs
 
-bench: $(INSTALLED)  ## Run the benchmarks at small sizes (two minutes)
+bench: $(INSTALLED)  ## Run the benchmarks at small sizes (a minute)
 	$(BIN)/python -m benchmarks.key_store --keys 100000
 	$(BIN)/python -m benchmarks.reconcile --keys 10000,100000 --differences 0,1,100
 	$(BIN)/python -m benchmarks.round_trips --keys 100000 --differences 0,1,100

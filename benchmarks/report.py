@@ -10,6 +10,7 @@ import json
 import os
 import platform
 import sys
+from argparse import ArgumentTypeError
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
@@ -55,8 +56,11 @@ def track(steps: Sequence[T], describe: Callable[[T], str]) -> Iterator[T]:
 
 
 def numbers(text: str) -> list[int]:
-    """Read a list as ``10000,1_000_000`` (the type of a command-line option)."""
-    return [int(each) for each in text.split(",")]
+    """Read a list such as ``10000,1000000`` (the type of a command-line option)."""
+    listed = text.split(",")
+    if not all(each.isdecimal() for each in listed):
+        raise ArgumentTypeError(f"{text!r} is no list of numbers like 0,1,100")
+    return [int(each) for each in listed]
 
 
 def machine() -> str:

@@ -67,6 +67,13 @@ def test_more_differences_than_keys_are_left_out(tmp_path, monkeypatch):
     assert {row["differences"] for row in read_rows([file])} == {0}
 
 
+@pytest.mark.parametrize("text", ["", "ten", "1,,2", "-5", "1.5"])
+def test_options_that_are_no_numbers_are_refused(monkeypatch, capsys, text):
+    with pytest.raises(SystemExit):
+        run_command(reconcile, monkeypatch, f"--keys={text}")
+    assert f"{text!r} is no list of numbers like 0,1,100" in capsys.readouterr().err
+
+
 def test_the_driver_takes_as_long_as_its_rounds(results):
     rows = json.loads((results / "round_trips.json").read_text())
     assert len(rows) == len(CONTESTANTS) * 2 * 2
