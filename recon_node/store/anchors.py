@@ -13,21 +13,19 @@ from __future__ import annotations
 import sqlite3
 import time
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import structlog
 
-from recon_node.ceramic import EventKind, TimeProof, parse_event
+from recon_node.ceramic import EventKind, InvalidEventError, TimeProof, parse_event
 from recon_node.ipld import CID
 from recon_node.store.model import PendingProof
 from recon_node.store.records import Record, Refusal, State
 
-if TYPE_CHECKING:
-    from recon_node.store.ledger import Ledger
-
 logger = structlog.get_logger(__name__)
 
-MIGRATION: Final = """
+_TABLES: Final = (
+    """
     CREATE TABLE proofs (
         proof      BLOB PRIMARY KEY,  -- its CID
         chain_id   TEXT NOT NULL,
@@ -38,16 +36,18 @@ MIGRATION: Final = """
         due        REAL,
         block_time INTEGER,
         refusal    TEXT
-    ) STRICT;
-    CREATE INDEX proofs_due ON proofs (chain_id, due) WHERE due IS NOT NULL;
+    ) STRICT
+    """,
+    "CREATE INDEX proofs_due ON proofs (chain_id, due) WHERE due IS NOT NULL",
+    """
     CREATE TABLE anchors (
         event INTEGER PRIMARY KEY,  -- events.id
         proof BLOB NOT NULL
-    ) STRICT;
-    CREATE INDEX anchors_by_proof ON anchors (proof);
-    """
+    ) STRICT
+    """,
+    "CREATE INDEX anchors_by_proof ON anchors (proof)",
+)
 
-_INDEXED: Final = "time_events_indexed"
 _PIECE: Final = 1000
 _MAX_REASON: Final = 500
 
@@ -79,11 +79,9 @@ class ProofTable:
 
     def insert(self, records: Iterable[Record]) -> None:
         """Write the proofs of new time events."""
-        self._insert(
-            (record.row, record.proof, record.event.proof)
-            for record in records
-            if record.proof is not None and record.event is not None
-        )
+        for record in records:
+            if record.proof is not None and record.event is not None:
+                self.insert_one(record.row, record.proof, record.event.proof)
 
     def await_lookup(self, records: Iterable[Record], now: float) -> int:
         """Put the proofs of time events in line that are wholly checked since this batch.
@@ -95,15 +93,13 @@ class ProofTable:
             for record in records
             if record.kind is EventKind.TIME and record.state is State.PENDING
         )
-        return (
-            self._connection.executemany(
-                "UPDATE proofs SET due = ? "
-                "WHERE proof = ? AND due IS NULL AND block_time IS NULL AND refusal IS NULL",
-                [(now, proof) for proof in checked],
-            ).rowcount
-            if checked
-            else 0
-        )
+        if not checked:
+            return 0
+        return self._connection.executemany(
+            "UPDATE proofs SET due = ? "
+            "WHERE proof = ? AND due IS NULL AND block_time IS NULL AND refusal IS NULL",
+            [(now, proof) for proof in checked],
+        ).rowcount
 
     def delete(self, records: Sequence[Record]) -> int:
         """Take out time events; returns how many proofs need no lookup any more."""
@@ -144,64 +140,47 @@ class ProofTable:
         """Forget which proofs were found wrong: the rules have changed."""
         self._connection.execute("UPDATE proofs SET refusal = NULL, tries = 0")
 
-    def _insert(self, rows: Iterable[tuple[int, CID, TimeProof | None]]) -> None:
-        for row, cid, proof in rows:
-            assert proof is not None, "a time event has a proof"
-            self._connection.execute(
-                "INSERT OR IGNORE INTO proofs (proof, chain_id, root, tx_hash, tx_type) "
-                "VALUES (?, ?, ?, ?, ?)",
-                (cid, proof.chain_id, proof.root, proof.tx_hash, proof.tx_type),
-            )
-            self._connection.execute("INSERT INTO anchors (event, proof) VALUES (?, ?)", (row, cid))
-
-    def index(self, ledger: Ledger) -> None:
-        """Bring in the time events of a log that was written before there were proofs in it.
-
-        What is done is kept if it is broken off: the next start goes on from there.
-        """
-        if self._meta_is_set():
-            return
-        (total,) = self._connection.execute(_UNINDEXED.format("count(*)")).fetchone()
-        done = 0
-        while rows := self._connection.execute(
-            _UNINDEXED.format("events.id, state") + f" LIMIT {_PIECE}"
-        ).fetchall():
-            self._index_piece(ledger, rows)
-            done += len(rows)
-            logger.info("Indexing the time events of an older log", done=done, of=total)
-        self._connection.execute("INSERT INTO meta (name, value) VALUES (?, '1')", (_INDEXED,))
-
-    def _meta_is_set(self) -> bool:
-        found = self._connection.execute("SELECT 1 FROM meta WHERE name = ?", (_INDEXED,))
-        return found.fetchone() is not None
-
-    def _index_piece(self, ledger: Ledger, rows: Sequence[tuple[int, int]]) -> None:
-        events = [parse_event(ledger.car(row)) for row, _ in rows]
-        self._connection.execute("BEGIN IMMEDIATE")
-        try:
-            self._insert(
-                (row, event.payload["proof"], event.proof)
-                for (row, _), event in zip(rows, events, strict=True)
-            )
-            self._connection.executemany(
-                "UPDATE proofs SET due = ? WHERE proof = ? AND due IS NULL",
-                [
-                    (time.time(), event.payload["proof"])
-                    for (_, state), event in zip(rows, events, strict=True)
-                    if state == State.PENDING
-                ],
-            )
-            self._connection.execute("COMMIT")
-        except BaseException:
-            if self._connection.in_transaction:
-                self._connection.execute("ROLLBACK")
-            raise
+    def insert_one(self, row: int, cid: CID, proof: TimeProof | None) -> None:
+        """Write the proof of the time event in that row of `events`."""
+        assert proof is not None, "a time event has a proof"
+        self._connection.execute(
+            "INSERT OR IGNORE INTO proofs (proof, chain_id, root, tx_hash, tx_type) "
+            "VALUES (?, ?, ?, ?, ?)",
+            (cid, proof.chain_id, proof.root, proof.tx_hash, proof.tx_type),
+        )
+        self._connection.execute("INSERT INTO anchors (event, proof) VALUES (?, ?)", (row, cid))
 
 
-_UNINDEXED: Final = (
-    "SELECT {} FROM events LEFT JOIN anchors ON anchors.event = events.id "
-    "WHERE position IS NULL AND kind = 'time' AND anchors.event IS NULL"
-)
+def add_proofs(connection: sqlite3.Connection) -> None:
+    """Make the tables, and bring in the time events that were in the log before; a migration."""
+    for statement in _TABLES:
+        connection.execute(statement)
+    proofs = ProofTable(connection)
+    row = 0
+    while rows := connection.execute(
+        "SELECT id, cid, state, car FROM events JOIN cars USING (id) "
+        "WHERE id > ? AND kind = 'time' ORDER BY id LIMIT ?",
+        (row, _PIECE),
+    ).fetchall():
+        for row, cid, state, car in rows:
+            _add_proof(proofs, connection, row, cid, state, car)
+        logger.info("Indexing the time events of an older log", latest=row)
+
+
+def _add_proof(
+    proofs: ProofTable, connection: sqlite3.Connection, row: int, cid: bytes, state: int, car: bytes
+) -> None:
+    try:
+        event = parse_event(car)
+    except InvalidEventError:  # damaged: it stays pending for want of a proof of that name
+        connection.execute("INSERT INTO anchors (event, proof) VALUES (?, ?)", (row, cid))
+        return
+    proof: CID = event.payload["proof"]
+    proofs.insert_one(row, proof, event.proof)
+    if state == State.PENDING:
+        connection.execute(
+            "UPDATE proofs SET due = ? WHERE proof = ? AND due IS NULL", (time.time(), proof)
+        )
 
 
 def pending_proofs(

@@ -73,7 +73,6 @@ class EventLog:
                 self._saved_keys = SavedKeys(data_dir, self._connection)
                 self._forget_outdated_refusals()
                 self.marks = self._read_marks()
-                self._proofs.index(self._ledger)
                 self.pending_proofs = self._proofs.count()
                 self.epoch = schema.read_meta(self._connection, "epoch") or ""
             except BaseException:

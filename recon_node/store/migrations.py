@@ -126,7 +126,7 @@ MIGRATIONS: Final[tuple[Migration, ...]] = (
     """
     CREATE INDEX events_by_stream ON events (init_cid, position) WHERE position IS NOT NULL;
     """,
-    anchors.MIGRATION,
+    anchors.add_proofs,
     blocks.MIGRATION,
     cut_out_shared_blocks,
 )

@@ -1,0 +1,235 @@
+"""Time events in the store: pending until their proof is settled, whatever comes in which order."""
+
+from __future__ import annotations
+
+import sqlite3
+import tempfile
+import time
+from collections.abc import Iterable
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from store_helpers import NETWORK, World, check_feed, check_tables, feed_of
+
+from recon_node.ceramic import EventId
+from recon_node.ceramic.builder import data_event, time_event
+from recon_node.ipld import CID
+from recon_node.store import Store, StoreSettings, open_store, schema
+from recon_node.store.migrations import MIGRATIONS
+
+SLOW = settings(
+    max_examples=settings().max_examples // 5, suppress_health_check=[HealthCheck.too_slow]
+)
+QUICK = StoreSettings(synchronous="normal")
+TIME = 1_725_913_338
+WRONG = "the transaction says something else"
+
+
+class Oracle:
+    """What should be delivered, by the DAG, what has come, and what was said of the proofs."""
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+        self.seen: set[CID] = set()
+        self.said: dict[CID, int | str] = {}
+        """By time event."""
+
+    def wrong(self) -> set[CID]:
+        wrong: set[CID] = set()
+        for cid, event in self.world.events.items():  # made in causal order
+            if cid in self.seen and (
+                isinstance(self.said.get(cid), str) or not wrong.isdisjoint(event.prevs)
+            ):
+                wrong.add(cid)
+        return wrong
+
+    def delivered(self, *, anchored: bool = True) -> set[CID]:
+        """With `anchored` False: as if all time events had their time, what is wholly checked."""
+        wrong, whole = self.wrong(), set[CID]()
+        for cid, event in self.world.events.items():
+            timely = event.proof is None or not anchored or isinstance(self.said.get(cid), int)
+            if cid in self.seen - wrong and timely and whole.issuperset(event.prevs):
+                whole.add(cid)
+        return whole
+
+    async def check(self, store: Store) -> None:
+        rows = await feed_of(store)
+        check_feed(rows, self.world.events)
+        assert {row.event_cid for row in rows} == self.delivered()
+        for row in rows:
+            event = self.world.events[row.event_cid]
+            if event.proof is None:
+                assert (row.block_time, row.chain_id) == (None, None)
+            else:
+                assert row.block_time == self.said[row.event_cid]
+                assert row.chain_id == event.proof.chain_id
+        held = self.seen - self.wrong()
+        checked = self.delivered(anchored=False)
+        assert {EventId(key).event_cid for key in store.keys} == held
+        assert store.waiting == len(held - checked)
+        assert store.stats.pending == len(checked) - len(rows)
+        unsaid = {
+            self.world.events[cid].payload["proof"]
+            for cid in checked
+            if self.world.events[cid].proof is not None and cid not in self.said
+        }
+        pending = await store.pending_proofs(1_000)
+        assert {proof.cid for proof in pending} == unsaid
+        assert store.stats.pending_proofs == len(unsaid)
+        assert [proof.due for proof in pending] == sorted(proof.due for proof in pending)
+
+
+@SLOW
+@given(seed=st.integers(0, 2**32))
+async def test_any_order_of_arrivals_and_lookups_delivers_what_is_whole_and_timely(
+    seed: int,
+) -> None:
+    world = World(seed, time_events=True)
+    random, oracle = world.random, Oracle(world)
+    by_proof = {event.payload["proof"]: event.cid for event in world.events.values() if event.proof}
+    arrivals = world.offers()
+    random.shuffle(arrivals)
+    with tempfile.TemporaryDirectory() as directory:
+        for life in range(2):
+            async with open_store(Path(directory), NETWORK, settings=QUICK) as store:
+                await oracle.check(store)
+                while arrivals and (life or len(arrivals) > 15):
+                    batch, arrivals = arrivals[:4], arrivals[4:]
+                    wrong = oracle.wrong()
+                    await store.admit_remote(batch)
+                    oracle.seen |= {event_id.event_cid for event_id, _ in batch}
+                    await oracle.check(store)
+                    pending = await store.pending_proofs(1_000)
+                    lookups: list[tuple[CID, int | str]] = [
+                        (proof.cid, random.choice([TIME, TIME + 1, TIME + 2, WRONG]))
+                        for proof in random.sample(pending, len(pending) // 2)
+                    ]
+                    await store.settle_proofs(lookups)
+                    oracle.said |= {by_proof[cid]: said for cid, said in lookups}
+                    await oracle.check(store)
+                    late = oracle.wrong() - wrong
+                    assert all(
+                        store.is_refused(event_id)
+                        for event_id, _ in batch
+                        if event_id.event_cid in late
+                    )
+                check_tables(store)
+        async with open_store(Path(directory), NETWORK, settings=QUICK) as store:
+            await store.settle_proofs([(p.cid, TIME) for p in await store.pending_proofs(1_000)])
+            assert store.stats.pending_proofs == len(await store.pending_proofs(1_000))
+            check_feed(await feed_of(store), world.events)
+
+
+async def test_a_verdict_stands_whatever_is_said_later(tmp_path: Path) -> None:
+    world = World(1, streams=1, events=0)
+    [init] = world.events.values()
+    first, second = (world.add(time_event(init, init.cid, tx_hash=bytes([n]) * 32)) for n in (1, 2))
+    after = data_event(world.keys[init.cid], init, [second.cid], {})
+    proofs = [first.payload["proof"], second.payload["proof"]]
+    async with open_store(tmp_path, NETWORK) as store:
+        await store.admit_local([init.car, first.car, second.car])
+        await store.settle_proofs([(init.cid, TIME)])  # no proof of ours
+        assert (store.head, store.stats.pending_proofs) == (1, 2)
+        await store.settle_proofs([(proofs[0], TIME), (proofs[1], WRONG)])
+        await store.settle_proofs([(proofs[0], WRONG), (proofs[1], TIME)])
+        await store.postpone_proofs([(proofs[0], 5.0), (proofs[1], 5.0)])
+        assert [row.block_time for row in await feed_of(store)] == [None, TIME]
+        assert await store.pending_proofs(10) == []
+    async with open_store(tmp_path, NETWORK) as store:
+        verdicts = await store.admit_local([first.car, second.car, after.car])
+        assert [verdict.status for verdict in verdicts] == ["known", "refused", "refused"]
+        assert (verdicts[0].position, verdicts[1].reason) == (2, WRONG)
+        # Other time events by proofs that were settled: nobody needs to be asked.
+        same = world.add(time_event(init, init.cid, siblings=[init.cid], tx_hash=bytes(32)))
+        await store.admit_local([same.car])
+        await store.settle_proofs([(same.payload["proof"], TIME + 7)])
+        assert [row.block_time for row in await feed_of(store)] == [None, TIME, TIME + 7]
+        assert store.stats.pending_proofs == 0
+
+
+async def test_proofs_stand_in_line_by_the_time_at_which_they_are_due(tmp_path: Path) -> None:
+    world = World(1, streams=1, events=0)
+    [init] = world.events.values()
+    chains = ["eip155:1", "eip155:100", "eip155:1"]
+    anchors = [
+        time_event(init, init.cid, tx_hash=bytes([n]) * 32, chain_id=chain)
+        for n, chain in enumerate(chains)
+    ]
+    proofs = [anchor.payload["proof"] for anchor in anchors]
+    started = time.time()
+    async with open_store(tmp_path, NETWORK) as store:
+        await store.admit_local([init.car])
+        for anchor in anchors:
+            seen = store.proof_arrivals
+            await store.admit_local([anchor.car])
+            await store.wait_for_proofs(seen)
+        pending = await store.pending_proofs(10)
+        assert [proof.cid for proof in pending] == proofs
+        assert [proof.proof for proof in pending] == [anchor.proof for anchor in anchors]
+        assert all(started <= proof.due <= time.time() for proof in pending)
+        assert [proof.cid for proof in await store.pending_proofs(2)] == proofs[:2]
+        await store.postpone_proofs([(proofs[0], started + 900)])
+    async with open_store(tmp_path, NETWORK) as store:
+        assert (store.proof_arrivals, store.stats.pending_proofs) == (0, 3)
+        of_one = await store.pending_proofs(10, "eip155:1")
+        assert [(proof.cid, proof.tries) for proof in of_one] == [(proofs[2], 0), (proofs[0], 1)]
+        assert of_one[1].due == started + 900
+
+
+def log_of_version_1(directory: Path, source: Path, cars: Iterable[tuple[int, bytes]]) -> None:
+    """A log as the first version wrote it, with the rows of another."""
+    directory.mkdir()
+    connection = sqlite3.connect(directory / schema.FILE_NAME)
+    assert isinstance(MIGRATIONS[0], str)
+    connection.executescript(MIGRATIONS[0])
+    connection.execute(f"PRAGMA application_id = {schema.APPLICATION_ID}")
+    connection.execute("PRAGMA user_version = 1")
+    connection.execute("ATTACH ? AS source", (str(source / schema.FILE_NAME),))
+    events = "id, event_id, cid, init_cid, kind, signer, state, position"
+    for table, columns in [
+        ("meta", "name, value"),
+        ("events", events),
+        ("waits", "event, cid"),
+        ("streams", "init_cid, controller, sep_key, sep_value"),
+    ]:
+        connection.execute(f"INSERT INTO {table} ({columns}) SELECT {columns} FROM source.{table}")
+    connection.executemany("INSERT INTO cars (id, car) VALUES (?, ?)", cars)
+    connection.commit()
+    connection.close()
+
+
+@pytest.mark.parametrize("damaged", [False, True])
+async def test_the_time_events_of_a_log_of_version_1_are_brought_in(
+    tmp_path: Path, damaged: bool
+) -> None:
+    world = World(3, streams=2, events=40, time_events=True)
+    anchors = [event for event in world.events.values() if event.proof is not None]
+    missing = next(iter(anchors[0].prevs))  # one of them waits for its history
+    offers = [offer for offer in world.offers() if offer[0].event_cid != missing]
+    async with open_store(tmp_path / "new", NETWORK) as store:
+        await store.admit_remote(offers)
+        expected = {proof.cid for proof in await store.pending_proofs(1_000)}
+        before = (await feed_of(store), store.waiting, store.stats.pending)
+    assert 0 < len(expected) < len(anchors)
+    cars = [(n, car) for n, (_, car) in enumerate(offers, 1)]
+    spoiled = next(
+        iter(n for n, (key, _) in enumerate(offers, 1) if key.event_cid == anchors[-1].cid)
+    )
+    if damaged:
+        cars[spoiled - 1] = (spoiled, b"damaged")
+        expected.discard(anchors[-1].payload["proof"])
+    log_of_version_1(tmp_path / "old", tmp_path / "new", cars)
+    async with open_store(tmp_path / "old", NETWORK) as store:
+        assert before == (await feed_of(store), store.waiting, store.stats.pending)
+        assert {proof.cid for proof in await store.pending_proofs(1_000)} == expected
+        await store.admit_remote([world.offer(world.events[missing])])
+        while pending := await store.pending_proofs(1_000):
+            await store.settle_proofs([(proof.cid, TIME) for proof in pending])
+        rows = await feed_of(store)
+        check_feed(rows, world.events)
+        if not damaged:
+            assert len(rows) == len(world.events)
+        else:
+            assert anchors[-1].cid not in {row.event_cid for row in rows}
