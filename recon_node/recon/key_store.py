@@ -31,11 +31,12 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from hashlib import sha256
-from itertools import islice, pairwise
+from itertools import islice
 from operator import lt
 
 from recon_node.recon import key_tree
-from recon_node.recon.key_range import KeyRange, separator
+from recon_node.recon.finger import Finger
+from recon_node.recon.key_range import KeyRange
 from recon_node.recon.key_tree import Inner, Leaf, Node
 from recon_node.recon.sha256a import COUNT_SHIFT, DIGEST_SIZE, Sha256a, spread
 
@@ -44,9 +45,6 @@ LEAF_SIZE = 64
 
 FAN_OUT = 64
 """Children of an inner node at most."""
-
-# How far from its place a cut may fall. Most streams have fewer events.
-_CUT_REACH = 6
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,14 +207,7 @@ class KeyStore:
         would make the parts equal, the shortest separator wins, as in a prefix B-tree (Bayer and
         Unterauer, 1977): it falls between two streams rather than into one.
         """
-        places, first, size = self._places(key_range, parts)
-        reach = min(_CUT_REACH, size // (4 * parts))  # the places' surroundings do not meet
-        cuts: list[bytes] = []
-        for rank in places:
-            if rank > first:
-                near = self._select(list(range(max(first, rank - 1 - reach), rank + 1 + reach)))
-                cuts.append(min((separator(a, b) for a, b in pairwise(near)), key=len))
-        return cuts
+        return Finger(self).cut(key_range, parts)
 
     def first(self, key_range: KeyRange) -> bytes | None:
         """Return the first key of a range, or None where it is empty."""

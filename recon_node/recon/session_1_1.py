@@ -123,13 +123,13 @@ class Session11(Session[Message]):
             draft.agree(gap.upper)
 
     def _narrow_down(self, draft: _Draft, upper: bytes, inside: KeyRange) -> None:
-        count = self._view.store.count(inside)
+        count = self._view.count(inside)
         if count <= max(1, self._settings.list_threshold):  # one key cannot be cut apart
             self._count_listed(count)
             keys = self._view.held(inside)
             draft.add(Gap(upper, Say.KEYS, keys=tuple(keys)))
             return
-        for cut in (*self._view.store.cut(inside, self._settings.parts(count)), upper):
+        for cut in (*self._view.cut(inside, self._settings.parts(count)), upper):
             draft.ask(cut)
 
     def _tell_more(self, draft: _Draft, gap: Gap, inside: KeyRange) -> None:
@@ -158,7 +158,7 @@ class _Draft:
     """A turn being written from the range's lower bound up; agreed gaps are held back."""
 
     def __init__(self, view: View, key_range: KeyRange, settings: SessionSettings) -> None:
-        self._view = view
+        self._view = view.fork()
         self._range = key_range
         self._at = key_range.lower
         self._has_agreed = False

@@ -1,0 +1,59 @@
+"""A finger gives what the store gives, wherever it was before and whatever has changed."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from recon_node.recon import KeyRange, KeyStore, Sha256a
+from recon_node.recon.finger import Finger
+from recon_node.recon.sha256a import COUNT_SHIFT
+
+KEY = st.binary(max_size=2)
+BOUNDS = st.lists(KEY, max_size=20).map(sorted) | st.lists(KEY, max_size=20)
+
+
+@given(
+    st.sets(KEY, max_size=150),
+    BOUNDS,
+    st.lists(st.tuples(st.booleans(), KEY), max_size=20),
+)
+def test_fingers_see_what_the_store_holds(
+    keys: set[bytes], bounds: list[bytes], changes: list[tuple[bool, bytes]]
+) -> None:
+    store = KeyStore(keys, leaf_size=4, fan_out=3)
+    ahead = Finger(store)
+    finger = Finger(store, near=ahead)
+    for index, bound in enumerate(bounds):
+        if index < len(changes):
+            added, key = changes[index]
+            (store.add if added else store.discard)(key)
+            (keys.add if added else keys.discard)(key)
+        ahead.left_of(bounds[(index + 1) % len(bounds)])
+        below = [key for key in keys if key < bound]
+        lanes = finger.left_of(bound)
+        assert lanes >> COUNT_SHIFT == len(below)
+        assert Sha256a.from_lanes(lanes) == Sha256a.of(*below)
+        assert finger.up_to(bound) >> COUNT_SHIFT == len(below) + (bound in keys)
+        assert finger.holds(bound) == (bound in keys)
+        ordered = sorted(keys)
+        assert finger.keys_at(index, index + 9 if index + 9 < len(keys) else index) == (
+            ordered[index : index + 9] if index + 9 < len(keys) else []
+        )
+
+
+@given(st.sets(KEY, max_size=150), KEY, KEY, st.integers(2, 9))
+def test_parts_are_those_of_the_store(
+    keys: set[bytes], lower: bytes, upper: bytes, parts: int
+) -> None:
+    store = KeyStore(keys, leaf_size=4, fan_out=3)
+    key_range = KeyRange(lower, upper)
+    inside = [key for key in sorted(keys) if key_range.covers(key)]
+    finger = Finger(store)
+    places = sorted({i * len(inside) // parts for i in range(1, parts)}) if inside else []
+    assert finger.split(key_range, parts) == [inside[place] for place in places]
+    cuts = finger.cut(key_range, parts)
+    assert cuts == sorted(set(cuts))
+    assert all(lower < cut <= upper for cut in cuts)
+    assert not any(cut in inside for cut in cuts)
+    assert len(cuts) == len([place for place in places if place])
