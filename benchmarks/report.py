@@ -33,11 +33,20 @@ def track(steps: Sequence[T], describe: Callable[[T], str]) -> Iterator[T]:
 
     What one step leaves behind is collected before the next, for that is not the next one's cost.
     """
+    gc.freeze()
+    try:
+        for step in _track(steps, describe):
+            gc.collect()
+            yield step
+    finally:
+        gc.unfreeze()
+
+
+def _track(steps: Sequence[T], describe: Callable[[T], str]) -> Iterator[T]:
     console = Console(stderr=True)
     if not console.is_terminal:
         for step in steps:
             progress(describe(step))
-            gc.collect()
             yield step
         return
     columns = (
@@ -50,7 +59,6 @@ def track(steps: Sequence[T], describe: Callable[[T], str]) -> Iterator[T]:
         task = bar.add_task("", total=len(steps))
         for step in steps:
             bar.update(task, description=describe(step))
-            gc.collect()
             yield step
             bar.advance(task)
 
