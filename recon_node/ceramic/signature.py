@@ -40,6 +40,10 @@ from recon_node.ceramic.validity import ALWAYS, Validity
 from recon_node.ceramic.webauthn import verify_webauthn
 from recon_node.ipld import DagCborError, dag_cbor
 
+# Real capabilities have 500 to 3,000 bytes. Larger ones are read anew each time: what is remembered
+# of strangers stays bounded.
+MAX_REMEMBERED: Final = 4096
+
 # By the kinds of the capability (`h.t`) and of its signature (`s.t`).
 _VERIFIERS: Final[dict[tuple[str, str], Callable[[Cacao], None]]] = {
     ("eip4361", "eip191"): verify_ethereum,
@@ -176,11 +180,16 @@ def _check_fragment(kid: str) -> None:
         raise InvalidSignatureError(f"the key {kid[:200]!r} is not the one that its DID names")
 
 
-# A session signs all of its events with one capability. What the two functions answer follows from
+# A session signs all of its events with one capability. What these functions answer follows from
 # the block alone, so that remembering it changes nothing but the cost.
-@lru_cache(maxsize=4096)
+
+
 def _verified_capability(block: bytes) -> Cacao:
     """The capability of that block, which its issuer has signed."""
+    return (_remembered if len(block) <= MAX_REMEMBERED else _verify_capability)(block)
+
+
+def _verify_capability(block: bytes) -> Cacao:
     capability = _read_capability(block)
     verify = _VERIFIERS.get((capability.kind, capability.signature_kind))
     if verify is None:
@@ -192,9 +201,16 @@ def _verified_capability(block: bytes) -> Cacao:
     return capability
 
 
-@lru_cache(maxsize=4096)
 def _read_capability(block: bytes) -> Cacao:
+    return (_remembered_reading if len(block) <= MAX_REMEMBERED else _read)(block)
+
+
+def _read(block: bytes) -> Cacao:
     try:
         return parse_cacao(dag_cbor.decode(block))
     except DagCborError as error:
         raise InvalidSignatureError(f"the capability is {error}") from None
+
+
+_remembered = lru_cache(maxsize=4096)(_verify_capability)
+_remembered_reading = lru_cache(maxsize=4096)(_read)

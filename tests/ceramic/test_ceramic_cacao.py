@@ -42,6 +42,7 @@ from recon_node.ceramic import (
 )
 from recon_node.ceramic.builder import controller_of, data_event, signed_event
 from recon_node.ceramic.ethereum import eip55, keccak_256
+from recon_node.ceramic.signature import MAX_REMEMBERED
 from recon_node.ipld import CID, car, dag_cbor
 
 MODEL_RESOURCE = f"ceramic://*?model={MODEL}"
@@ -176,6 +177,17 @@ def test_a_resource_may_name_one_payload() -> None:
     other = ETHEREUM.issue(resources=[f"{stream}?payload={INIT.cid}"])
     with pytest.raises(InvalidSignatureError, match="not this stream"):
         verify_signature(change_under(other, INIT), ETHEREUM.issuer)
+
+
+@each_wallet
+def test_capabilities_for_many_streams(wallet: Wallet) -> None:
+    """Too large to be remembered, and as good as others."""
+    many = [f"ceramic://*?model={n}" for n in range(900)]
+    block = wallet.issue(resources=[*many, MODEL_RESOURCE])
+    assert len(block) > MAX_REMEMBERED
+    for _ in range(2):
+        accepted(block, wallet, MODEL)
+    invalid("not this stream", wallet.issue(resources=many), wallet.issuer)
 
 
 @each_wallet

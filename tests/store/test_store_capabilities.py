@@ -1,0 +1,86 @@
+"""Events that a session signs for an account by a capability, on their way through the store."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import coincurve
+import pytest
+from nacl.signing import SigningKey
+from store_helpers import MODEL, NETWORK, OTHER_MODEL, feed_of
+
+from recon_node.ceramic import Event, StreamId
+from recon_node.ceramic.builder import controller_of, signed_event
+from recon_node.ceramic.ethereum import address_of, keccak_256, personal_message
+from recon_node.ipld import dag_cbor
+from recon_node.store import open_store
+
+SESSION = SigningKey(b"s" * 32)
+WALLET = coincurve.PrivateKey(b"w" * 32)
+ADDRESS = address_of(WALLET.public_key)
+ACCOUNT = f"did:pkh:eip155:1:{ADDRESS}"
+
+
+def capability(model: StreamId) -> bytes:
+    resource = f"ceramic://*?model={model}"
+    text = (
+        f"notes.example wants you to sign in with your Ethereum account:\n{ADDRESS}\n\n"
+        f"URI: {controller_of(SESSION)}\nVersion: 1\nChain ID: 1\nNonce: 12345678\n"
+        f"Issued At: 2024-01-01T00:00:00Z\nResources:\n- {resource}"
+    )
+    signature = WALLET.sign_recoverable(personal_message(text.encode()), hasher=keccak_256)
+    payload = {
+        "iss": ACCOUNT,
+        "aud": controller_of(SESSION),
+        "domain": "notes.example",
+        "version": "1",
+        "nonce": "12345678",
+        "iat": "2024-01-01T00:00:00Z",
+        "resources": [resource],
+    }
+    signed = signature[:64] + bytes([27 + signature[64]])
+    return dag_cbor.encode(
+        {"h": {"t": "eip4361"}, "p": payload, "s": {"t": "eip191", "s": "0x" + signed.hex()}}
+    )
+
+
+def init_of(controller: str, model: StreamId = MODEL) -> Event:
+    header = {"controllers": [controller], "model": model.to_bytes(), "sep": "model"}
+    payload = {"header": header, "data": {"title": "x"}}
+    return signed_event(SESSION, payload, capability=capability(model))
+
+
+def change(init: Event, model: StreamId = MODEL) -> Event:
+    payload = {"id": init.cid, "prev": init.cid, "data": []}
+    return signed_event(SESSION, payload, capability=capability(model))
+
+
+@pytest.mark.parametrize("controller", [ACCOUNT, controller_of(SESSION)])
+@pytest.mark.parametrize("init_first", [True, False])
+async def test_a_session_writes_for_an_account(
+    tmp_path: Path, controller: str, init_first: bool
+) -> None:
+    """From peers in either order, under the EventIds of the account and not of the session."""
+    init = init_of(controller)
+    assert init.header is not None
+    events = [(0, init), (1, change(init))]
+    offers = [(event.event_id(NETWORK, init.header, height), event.car) for height, event in events]
+    async with open_store(tmp_path, NETWORK) as store:
+        for offer in offers if init_first else reversed(offers):
+            [verdict] = await store.admit_remote([offer])
+            assert verdict.status == "new"
+        assert [row.event_cid for row in await feed_of(store)] == [event.cid for _, event in events]
+
+
+@pytest.mark.parametrize("controller", [ACCOUNT, controller_of(SESSION)])
+async def test_a_capability_for_another_model_opens_no_stream(
+    tmp_path: Path, controller: str
+) -> None:
+    init = init_of(controller)
+    async with open_store(tmp_path, NETWORK) as store:
+        await store.admit_local([init.car])
+        [verdict] = await store.admit_local([change(init, OTHER_MODEL).car])
+        assert verdict.status == "refused"
+        assert "which is not this stream" in str(verdict.reason)
+        [right] = await store.admit_local([change(init).car])
+        assert (right.status, right.position) == ("new", 2)
