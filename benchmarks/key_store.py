@@ -1,138 +1,193 @@
-"""The key store against a sorted list that adds up the hashes of a range.
+"""The key store against other designs, all in one run.
 
     python -m benchmarks.key_store [--keys N] [--json FILE]
 
 Times are in microseconds: a key for bulk_load and insert, a call (the median over random ranges)
-for range_hash, middle and split16. bytes_per_key is what the process grew by, the keys included.
+for range_hash, middle and split16. bytes_per_key is what the process grew by, the keys included;
+of SQLite it is the size of the file.
+
+Every design lives in a process of its own. The measurements go round in passes, a share of each
+design's in every pass, so that what else the machine does hits all of them alike. Of the loads and
+the calls the median counts; of the inserts the mean, for some designs work off many at once.
 """
 
 from __future__ import annotations
 
 import argparse
+import ctypes
 import gc
 import multiprocessing
 import random
 import statistics
 import time
-from collections.abc import Callable, Iterable, Iterator
-from hashlib import sha256
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
-from sortedcontainers import SortedList
-
+from benchmarks.key_store_designs import (
+    Blocks,
+    Design,
+    ReconKeyStore,
+    SortedListAndDelta,
+    SqliteSums,
+    SummingSortedList,
+)
+from benchmarks.key_store_trees import BytesTree, IntegersTree
 from benchmarks.keys import event_ids
 from benchmarks.report import Row, progress, show
-from recon_node.recon import KeyRange, KeyStore, Sha256a
+from recon_node.recon import KeyRange
 
-INSERTS = 20_000
+PASSES = 3
+INSERTS = 6_000
+"""Keys inserted in a pass."""
 
+CALLS = 600
+"""Calls of each kind in a pass."""
 
-class Store(Protocol):
-    """What both contestants offer."""
-
-    def load(self, keys: Iterable[bytes]) -> None: ...
-    def add(self, key: bytes) -> object: ...
-    def hash(self, key_range: KeyRange) -> object: ...
-    def middle(self, key_range: KeyRange) -> object: ...
-    def split(self, key_range: KeyRange, parts: int) -> object: ...
+Times = dict[str, list[float]]
 
 
-class ReconKeyStore(KeyStore):
-    """This project's key store."""
+@dataclass(frozen=True, slots=True)
+class Contestant:
+    """A design, and its share of the calls: those that take milliseconds make fewer."""
 
-    def hash(self, key_range: KeyRange) -> object:
-        return self.summarize(key_range)
-
-
-class SummingSortedList:
-    """sortedcontainers.SortedList with the digests beside it, added up for each range."""
-
-    def __init__(self) -> None:
-        self._keys: Any = SortedList()
-
-    def load(self, keys: Iterable[bytes]) -> None:
-        self._keys.update((key, sha256(key).digest()) for key in keys)
-
-    def add(self, key: bytes) -> None:
-        self._keys.add((key, sha256(key).digest()))
-
-    def _inside(self, key_range: KeyRange) -> Iterator[tuple[bytes, bytes]]:
-        after = key_range.lower + b"\x00"
-        yield from self._keys.irange((after,), (key_range.upper,), inclusive=(True, False))
-
-    def hash(self, key_range: KeyRange) -> Sha256a:
-        digests = b"".join(digest for _, digest in self._inside(key_range))
-        lanes = memoryview(digests).cast("I")
-        sums = (sum(lanes[lane::8].tolist()) % 2**32 for lane in range(8))
-        return Sha256a(b"".join(each.to_bytes(4, "little") for each in sums))
-
-    def _ranks(self, key_range: KeyRange) -> tuple[int, int]:
-        first = self._keys.bisect_left((key_range.lower + b"\x00",))
-        return first, self._keys.bisect_left((key_range.upper,)) - first
-
-    def middle(self, key_range: KeyRange) -> object:
-        first, size = self._ranks(key_range)
-        return self._keys[first + size // 2][0]
-
-    def split(self, key_range: KeyRange, parts: int) -> list[bytes]:
-        first, size = self._ranks(key_range)
-        return [self._keys[first + i * size // parts][0] for i in range(1, parts)]
+    system: str
+    make: Callable[[], Design]
+    share: float = 1.0
 
 
-def measure(system: str, make: Callable[[], Store], keys: int, calls: int) -> Row:
-    """Measure one store; called in a process of its own, so that memory is its own too."""
-    progress(f"{system}: {keys:,} keys")
+DESIGNS = (
+    Contestant("recon_node.KeyStore", ReconKeyStore),
+    Contestant("SortedList, summing", SummingSortedList, 0.01),
+    Contestant("blocks + numpy prefix sums", Blocks),
+    Contestant("sorted list + numpy prefix + delta", SortedListAndDelta),
+    Contestant("3-level tree, one big int a node", IntegersTree),
+    Contestant("the same, leaf digests in bytearrays", BytesTree),
+    Contestant("SQLite with SUM()", SqliteSums, 0.005),
+)
+
+
+def run(keys: int, calls: int = CALLS) -> list[Row]:
+    """Measure all designs over that many keys."""
+    with _processes(keys, calls) as pipes:
+        times: list[Times] = [{} for _ in DESIGNS]
+        progress(f"{len(DESIGNS)} designs load {keys:,} keys each")
+        sizes = [pipe.recv() for pipe in pipes]
+        for number in range(PASSES):
+            progress(f"pass {number + 1} of {PASSES}")
+            for pipe, so_far in zip(pipes, times, strict=True):
+                pipe.send(number)
+                for name, more in pipe.recv().items():
+                    so_far.setdefault(name, []).extend(more)
+    return [
+        {
+            "system": design.system,
+            "keys": keys,
+            **{name: _average(name)(each) * 1e6 for name, each in so_far.items()},
+            "bytes_per_key": size / keys,
+        }
+        for design, so_far, size in zip(DESIGNS, times, sizes, strict=True)
+    ]
+
+
+def _average(name: str) -> Callable[[list[float]], float]:
+    return statistics.fmean if name == "insert_us" else statistics.median
+
+
+@contextmanager
+def _processes(keys: int, calls: int) -> Iterator[list[Connection]]:
+    """Start a process for each design; yield the pipes to them."""
+    context = multiprocessing.get_context("spawn")
+    pipes: list[Connection] = []
+    workers = []
+    for index in range(len(DESIGNS)):
+        ours, theirs = context.Pipe()
+        worker = context.Process(target=_serve, args=(theirs, index, keys, calls), daemon=True)
+        worker.start()
+        theirs.close()
+        pipes.append(ours)
+        workers.append(worker)
+    try:
+        yield pipes
+    finally:
+        for pipe in pipes:
+            pipe.close()  # the worker's next recv() ends it
+        for worker in workers:
+            worker.join()
+
+
+def _serve(pipe: Connection, index: int, keys: int, calls: int) -> None:
+    """Load one design, then measure a pass whenever asked to."""
+    design = DESIGNS[index]
+    try:
+        store, size = _load_and_weigh(design, keys)
+        contents = sorted(event_ids(keys, seed=1))
+        gc.freeze()
+        pipe.send(size)
+        while True:
+            number = pipe.recv()
+            times = {"bulk_load_us": [_bulk_load(design, contents)]}
+            pipe.send(times | _measure(store, number, max(2, int(calls * design.share))))
+    except EOFError:
+        return
+
+
+def _load_and_weigh(design: Contestant, keys: int) -> tuple[Design, int]:
+    """Return a loaded store, and the bytes that it takes together with its keys."""
     before = _resident_bytes()
     contents = sorted(event_ids(keys, seed=1))
-    store = make()
-    gc.freeze()
-    started = time.perf_counter()
+    store = design.make()
     store.load(contents)
-    loaded = time.perf_counter() - started
     del contents
-    bytes_per_key = (_resident_bytes() - before) / keys
-    fresh = event_ids(INSERTS, seed=2)
+    if isinstance(store, SqliteSums):
+        return store, store.file.stat().st_size
+    return store, _resident_bytes() - before
+
+
+def _bulk_load(design: Contestant, keys: list[bytes]) -> float:
+    """Return the seconds a key that loading a fresh store takes."""
+    store = design.make()
+    started = time.perf_counter()
+    store.load(keys)
+    return (time.perf_counter() - started) / len(keys)
+
+
+def _measure(store: Design, number: int, calls: int) -> Times:
+    fresh = event_ids(INSERTS, seed=2 + number)
     started = time.perf_counter()
     for key in fresh:
         store.add(key)
-    inserted = time.perf_counter() - started
-    rng = random.Random(3)
+    inserted = (time.perf_counter() - started) / INSERTS
+    rng = random.Random(number)
     ranges = [KeyRange(*sorted(rng.sample(fresh, 2))) for _ in range(calls)]
     return {
-        "system": system,
-        "keys": keys,
-        "bulk_load_us": loaded / keys * 1e6,
-        "insert_us": inserted / INSERTS * 1e6,
-        "range_hash_us": _median_us(store.hash, ranges),
-        "middle_us": _median_us(store.middle, ranges),
-        "split16_us": _median_us(lambda key_range: store.split(key_range, 16), ranges),
-        "bytes_per_key": bytes_per_key,
+        "insert_us": [inserted],
+        "range_hash_us": _times(store.hash, ranges),
+        "middle_us": _times(store.middle, ranges),
+        "split16_us": _times(lambda key_range: store.split(key_range, 16), ranges),
     }
 
 
-def _median_us(call: Callable[[KeyRange], object], ranges: list[KeyRange]) -> float:
+def _times(call: Callable[[KeyRange], Any], ranges: list[KeyRange]) -> list[float]:
     times = []
     for key_range in ranges:
         started = time.perf_counter()
         call(key_range)
         times.append(time.perf_counter() - started)
-    return statistics.median(times) * 1e6
+    return times
 
 
 def _resident_bytes() -> int:
+    """Return what this process holds, after the allocator gave back what is free."""
+    gc.collect()
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # glibc alone has it
+    if trim is not None:
+        trim(0)
     pages = Path("/proc/self/statm").read_text().split()[1]
     return int(pages) * 4096
-
-
-def run(keys: int) -> list[Row]:
-    """Measure all stores over that many keys."""
-    contestants: list[tuple[str, Callable[[], Store], int, int]] = [
-        ("recon_node.KeyStore", ReconKeyStore, keys, 2_000),
-        ("SortedList, summing", SummingSortedList, keys, 20),
-    ]
-    with multiprocessing.get_context("spawn").Pool(1, maxtasksperchild=1) as pool:
-        return pool.starmap(measure, contestants, chunksize=1)
 
 
 def main() -> None:

@@ -84,12 +84,28 @@ def check_tree(store: KeyStore, leaf_size: int, fan_out: int) -> None:
     assert store.total == store.root.lanes()
 
 
-@given(st.lists(KEYS, max_size=60), KEYS, KEYS, st.integers(2, 20))
-def test_any_range_of_any_set(keys: list[bytes], lower: bytes, upper: bytes, parts: int) -> None:
-    store = KeyStore(keys)
+@given(
+    st.lists(KEYS, max_size=60),
+    KEYS,
+    KEYS,
+    st.integers(2, 20),
+    st.sampled_from([(2, 2), (3, 2), (4, 5), (LEAF_SIZE, FAN_OUT)]),
+)
+def test_any_range_of_any_set(
+    keys: list[bytes], lower: bytes, upper: bytes, parts: int, sizes: tuple[int, int]
+) -> None:
+    store = KeyStore(keys, leaf_size=sizes[0], fan_out=sizes[1])
     assert list(store) == sorted(set(keys))
     assert len(store) == len(set(keys))
+    check_tree(store, *sizes)
     check_range(store, sorted(set(keys)), KeyRange(lower, upper), parts)
+
+
+@pytest.mark.parametrize("keys", [[b"a", b"a", b"b"], [b"a", b"b", b"b", b"c"], [b"a"] * 9])
+def test_repeated_keys_are_loaded_once(keys: list[bytes]) -> None:
+    store = KeyStore(keys, leaf_size=3, fan_out=2)  # loads two keys a leaf
+    assert list(store) == sorted(set(keys))
+    check_tree(store, 3, 2)
 
 
 @pytest.mark.parametrize("count", [0, 1, 2, LEAF_SIZE - 1, LEAF_SIZE, LEAF_SIZE + 1, 5_000])

@@ -1,0 +1,58 @@
+"""The designs that the key store is measured against give the same answers as a sorted list."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from benchmarks import key_store_designs, key_store_trees
+from benchmarks.key_store import DESIGNS, run
+from benchmarks.key_store_designs import Blocks, Design, SortedListAndDelta
+from benchmarks.keys import event_ids
+from recon_node.recon import KeyRange, Sha256a
+
+
+@pytest.fixture(params=DESIGNS, ids=lambda design: design.system)
+def design(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Design:
+    """A store of each design, with nodes so small that a few hundred keys split and merge them."""
+    monkeypatch.setattr(Blocks, "SIZE", 16)
+    monkeypatch.setattr(SortedListAndDelta, "DELTA", 50)
+    monkeypatch.setattr(key_store_trees, "SIZE", 8)
+    made: Design = request.param.make()
+    return made
+
+
+@pytest.mark.parametrize("loaded", [0, 300])
+def test_every_design_answers_like_a_sorted_list(design: Design, loaded: int) -> None:
+    keys = event_ids(loaded + 220, seed=1)
+    design.load(keys[:loaded])
+    rng = random.Random(2)
+    for count in range(loaded, len(keys)):
+        design.add(keys[count])
+        if count % 20 == 19:
+            ordered = sorted(keys[: count + 1])
+            low, high = sorted(rng.sample(range(len(ordered) + 1), 2))
+            bounds = [b"\x00", *ordered, b"\xff"]
+            key_range = KeyRange(bounds[low], bounds[high + 1])
+            inside = [key for key in ordered if key_range.covers(key)]
+            assert design.hash(key_range) == Sha256a.of(*inside)
+            assert design.middle(key_range) == inside[len(inside) // 2]
+            if len(inside) >= 16:
+                pivots = [inside[i * len(inside) // 16] for i in range(1, 16)]
+                assert design.split(key_range, 16) == pivots
+
+
+def test_the_benchmark_measures_every_design() -> None:
+    rows = run(keys=2_000, calls=20)
+    assert [row["system"] for row in rows] == [design.system for design in DESIGNS]
+    columns = ["bulk_load_us", "insert_us", "range_hash_us", "middle_us", "split16_us"]
+    for row in rows:
+        assert list(row) == ["system", "keys", *columns, "bytes_per_key"]
+        assert all(row[column] > 0 for column in columns)
+
+
+def test_lanes_wrap_like_the_hash() -> None:
+    keys = event_ids(40, seed=3)
+    sums = key_store_designs._running_sums(key_store_designs._digests(keys))
+    assert Sha256a(sums[-1].tobytes()) == Sha256a.of(*keys)
