@@ -13,9 +13,10 @@ import sqlite3
 from collections.abc import Iterable, Sequence
 
 from recon_node.ceramic import Event
-from recon_node.ipld import CID
+from recon_node.ipld import CID, CarError, read_cid, varint
 from recon_node.store.packing import pack, references, section, shareable, unpack
 from recon_node.store.sql import select_in
+from recon_node.verification import Facts
 
 MIGRATION = """
     CREATE TABLE blocks (
@@ -34,7 +35,7 @@ class BlockWriter:
     def __init__(self, connection: sqlite3.Connection) -> None:
         self._connection = connection
 
-    def store(self, events: Sequence[Event]) -> list[bytes]:
+    def store(self, events: Sequence[Event | Facts]) -> list[bytes]:
         """Keep what the events share; return what is to be kept as the CAR of each."""
         shared = [shareable(event) for event in events]
         blocks = {cid: block for each in shared for cid, block in each.items()}
@@ -88,6 +89,20 @@ class BlockReader:
             return list(stored)
         sections = self._load({row for each in packed for row in references(each)})
         return [unpack(each, sections) for each in stored]
+
+    def cids(self, stored: bytes) -> list[CID]:
+        """The CIDs of the blocks that a stored CAR refers to, in its order.
+
+        Raises:
+            CarError: it is damaged, or a block that it refers to is not there.
+        """
+        rows = references(stored)
+        sections = self._load(rows)
+        try:
+            found = [sections[row] for row in rows]
+        except KeyError as error:
+            raise CarError(f"the shared block {error} is not there") from None
+        return [read_cid(each, varint.decode(each)[1])[0] for each in found]
 
     def _load(self, rows: Iterable[int]) -> dict[int, bytes]:
         if not self._remember or self._bytes > _CACHE_BYTES:

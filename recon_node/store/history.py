@@ -42,6 +42,9 @@ class Source(Protocol):
     def car(self, row: int) -> bytes:
         """The CAR of a record."""
 
+    def size(self, row: int) -> int:
+        """The bytes of the CAR of a record."""
+
 
 class History:
     """The records, streams and refusals that matter to one batch."""
@@ -139,8 +142,12 @@ class History:
         return [record for record in found if record.state is not State.DELIVERED]
 
     def car(self, record: Record) -> bytes:
-        """The CAR of a record that is in the log."""
-        return self._source.car(record.row)
+        """The CAR of a record."""
+        return self._source.car(record.row) if record.event is None else record.event.car
+
+    def size(self, record: Record) -> int:
+        """The bytes of the CAR of a record."""
+        return self._source.size(record.row) if record.event is None else len(record.event.car)
 
     def _adopt(self, records: Iterable[Record]) -> None:
         for record in records:

@@ -41,6 +41,17 @@ class Marks:
     """The last row id given."""
     waiting: int
     """Records below PENDING."""
+    waiting_bytes: int
+    """The size of their CARs."""
+
+
+@dataclass(frozen=True, slots=True)
+class WaitingRoom:
+    """How much may be below PENDING."""
+
+    events: int
+    size: int
+    """Bytes of CARs."""
 
 
 class _FaultError(Exception):
@@ -58,14 +69,14 @@ class Ladder:
         history: what is known around the batch.
         marks: where the log stands; moved on here.
         network: of the node.
-        max_waiting: how many records may be below PENDING.
+        room: how much may be below PENDING.
     """
 
-    def __init__(self, history: History, marks: Marks, network: Network, max_waiting: int) -> None:
+    def __init__(self, history: History, marks: Marks, network: Network, room: WaitingRoom) -> None:
         self._history = history
         self._marks = marks
         self._network = network
-        self._max_waiting = max_waiting
+        self._room = room
         self.refused: list[Record] = []
         """What was proven wrong, new or held before, in order."""
 
@@ -76,13 +87,11 @@ class Ladder:
         moved = self._climb(record)
         if record.refusal is None:
             if record.state < State.PENDING:
-                if self._marks.waiting >= self._max_waiting:
-                    record.refusal = Refusal(
-                        f"{self._marks.waiting} events wait for their history already, and this "
-                        "one would, too: offer it again when its prevs are here"
-                    )
+                record.refusal = self._no_room(record)
+                if record.refusal is not None:
                     return
                 self._marks.waiting += 1
+                self._marks.waiting_bytes += self._history.size(record)
             self._history.add(record)
         if moved:
             self._settle([record.cid])
@@ -104,7 +113,18 @@ class Ladder:
         moved = self._climb(record)
         if waited and (record.refusal is not None or record.state >= State.PENDING):
             self._marks.waiting -= 1
+            self._marks.waiting_bytes -= self._history.size(record)
         return moved
+
+    def _no_room(self, record: Record) -> Refusal | None:
+        waiting, size = self._marks.waiting, self._marks.waiting_bytes
+        if waiting < self._room.events and size + self._history.size(record) <= self._room.size:
+            return None
+        return Refusal(
+            f"{waiting} events of {size} bytes wait for their history already, and this one would, "
+            "too: offer it again when its prevs are here",
+            passing=True,
+        )
 
     def _climb(self, record: Record) -> bool:
         """Climb as far as it goes; return whether what builds on the record may now move."""
@@ -192,18 +212,19 @@ class Ladder:
             )
 
     def _check_signer(self, record: Record, stream: Stream) -> None:
-        # Its signature was checked against its signer's key before it came here.
-        if record.kind is EventKind.TIME or record.signer == stream.controller:
+        # Its signature was checked against its signer's key before it came here, and that of an
+        # init event against its controller.
+        if record.kind is not EventKind.DATA or record.signer == stream.controller:
             return
-        event = record.event or parse_event(self._history.car(record))
-        fault = unauthorised(event, stream.controller, self._model(record, stream))
+        event = parse_event(self._history.car(record))
+        fault = unauthorised(event, stream.controller, stream.model or self._model(stream))
         if fault is not None:
             raise _FaultError(fault.reason, inherent=fault.inherent)
 
-    def _model(self, record: Record, stream: Stream) -> StreamId:
-        init = record if record.cid == stream.init else self._history.checked(stream.init)
+    def _model(self, stream: Stream) -> StreamId:
+        init = self._history.checked(stream.init)
         assert init is not None, "a stream is known by its init event"
-        header = (init.event or parse_event(self._history.car(init))).header
+        header = parse_event(self._history.car(init)).header
         assert header is not None, "an init event has a header"
         return header.model
 

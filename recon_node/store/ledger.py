@@ -14,6 +14,7 @@ from recon_node.ceramic import EventId, EventKind
 from recon_node.ipld import CID
 from recon_node.store.anchors import ProofTable, ProofVerdict
 from recon_node.store.blocks import BlockReader, BlockWriter
+from recon_node.store.packing import full_size, is_packed
 from recon_node.store.records import Record, State, Stream
 from recon_node.store.sql import select_in
 
@@ -79,6 +80,23 @@ class Ledger:
             self._connection.execute(sql, (row,)).fetchone()
         )
         return car
+
+    def size(self, row: int) -> int:
+        """The bytes of the CAR of a record."""
+        sql = "SELECT substr(car, 1, 9), length(car) FROM cars WHERE id = ?"
+        return _size(*self._connection.execute(sql, (row,)).fetchone())
+
+    def waiting(self) -> tuple[int, int]:
+        """How many records are below PENDING, and the bytes of their CARs."""
+        sizes = [
+            _size(head, length)
+            for head, length in self._connection.execute(
+                "SELECT substr(car, 1, 9), length(car) FROM events JOIN cars USING (id) "
+                "WHERE position IS NULL AND state < ?",
+                (State.PENDING,),
+            )
+        ]
+        return len(sizes), sum(sizes)
 
     # How a batch is written.
 
@@ -166,6 +184,11 @@ class Ledger:
     def _rows(self, sql: str, values: Sequence[object]) -> Iterator[tuple[Any, ...]]:
         """The rows of a statement whose `(?)` takes any number of values."""
         return select_in(self._connection, sql, values)
+
+
+def _size(head: bytes, length: int) -> int:
+    """The bytes of a CAR, of whose stored form these are the first bytes and the length."""
+    return full_size(head) if is_packed(head) else length
 
 
 def _record(row: tuple[Any, ...], builds_on: tuple[CID, ...]) -> Record:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sqlite3
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -22,10 +22,10 @@ from recon_node.store import schema
 from recon_node.store.admission import Admission, Bounds, Submission
 from recon_node.store.anchors import ProofTable, ProofVerdict
 from recon_node.store.history import History
-from recon_node.store.ladder import Ladder, Marks
+from recon_node.store.ladder import Ladder, Marks, WaitingRoom
 from recon_node.store.ledger import Ledger
 from recon_node.store.model import Interest, StoreSettings, Verdict
-from recon_node.store.records import Record, State
+from recon_node.store.records import Record
 from recon_node.store.saved_keys import SavedKeys
 
 logger = structlog.get_logger(__name__)
@@ -56,14 +56,28 @@ class BatchResult:
 class EventLog:
     """The log, open for writing. The caller holds the directory's lock.
 
+    Args:
+        data_dir: where the log is.
+        network: of its events.
+        settings: of the store.
+        clock: Unix seconds; capabilities of local events must hold then.
+
     Raises:
         StoreError: it cannot be opened, see `recon_node.store.schema`.
     """
 
-    def __init__(self, data_dir: Path, network: Network, settings: StoreSettings) -> None:
+    def __init__(
+        self,
+        data_dir: Path,
+        network: Network,
+        settings: StoreSettings,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
         self.path = data_dir / schema.FILE_NAME
         self._network = network
         self._settings = settings
+        self._clock = clock
+        self._room = WaitingRoom(settings.max_waiting, settings.max_waiting_bytes)
         self._connection = schema.open_database(data_dir, network, settings.synchronous)
         self._ledger = Ledger(self._connection)
         self._proofs = ProofTable(self._connection)
@@ -134,7 +148,7 @@ class EventLog:
         """
         marks = replace(self.marks)
         bounds = Bounds(
-            self._network, ranges, self._settings.max_event_bytes, self._settings.max_waiting
+            self._network, ranges, self._settings.max_event_bytes, self._room, self._clock()
         )
         with self._transaction():
             history = History(self._ledger)
@@ -159,7 +173,7 @@ class EventLog:
             history = History(self._ledger)
             anchored = self._ledger.records_by_proof(settled)
             history.load_records(anchored)
-            ladder = Ladder(history, marks, self._network, self._settings.max_waiting)
+            ladder = Ladder(history, marks, self._network, self._room)
             ladder.resume(anchored)
             result = self._write([], history, ladder.refused, marks)
         self.marks = marks
@@ -200,7 +214,7 @@ class EventLog:
         removed = [r for r in held if r.logged_state is not None and r.refusal is not None]
         self._ledger.insert(added)
         self._proofs.insert(added)
-        proofs_added = self._proofs.await_lookup([*added, *moved], time.time())
+        proofs_added = self._proofs.await_lookup([*added, *moved], self._clock())
         self._ledger.update(moved)
         self._ledger.delete(removed)
         proofs_done = self._proofs.delete(removed)
@@ -252,10 +266,8 @@ class EventLog:
             "SELECT (SELECT ifnull(max(position), 0) FROM events WHERE position IS NOT NULL), "
             "(SELECT ifnull(max(id), 0) FROM events)"
         ).fetchone()
-        (waiting,) = self._connection.execute(
-            "SELECT count(*) FROM events WHERE position IS NULL AND state < ?", (State.PENDING,)
-        ).fetchone()
-        return Marks(head=head, row=row, waiting=waiting)
+        waiting, size = self._ledger.waiting()
+        return Marks(head=head, row=row, waiting=waiting, waiting_bytes=size)
 
     def _forget_outdated_refusals(self) -> None:
         if schema.read_meta(self._connection, "rules") == str(RULES):

@@ -2,12 +2,25 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import os
+from dataclasses import dataclass, field
 from typing import Literal
 
 from recon_node.ceramic import MAX_CAR_SIZE, EventId, EventKind, StreamId, TimeProof
 from recon_node.ipld import CID
 from recon_node.store.errors import InvalidInterestError
+
+Cause = Literal["car", "event", "history", "waiting", "bounds", "node"]
+"""What a refusal is about.
+
+- "car": what came is not the event that it was to be: unreadable, too large, or another one. It
+  says nothing about the event; whoever sent it need not be asked for it again, others may have it.
+- "event": the event, or the EventId that it came under, is wrong for good.
+- "history": a local event that builds on what is not here.
+- "waiting": a peer's event that would have to wait, where no more events can: later, perhaps.
+- "bounds": not for this node, or not now: another network, no interest, a capability run out.
+- "node": this node failed over it.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +37,8 @@ class Verdict:
     position: int | None
     """The feed position, when the event is delivered."""
     reason: str | None = None
+    cause: Cause | None = None
+    """What a refusal is about; None unless refused."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +103,12 @@ class Interest:
             )
 
 
+def usable_cores() -> int:
+    """The processor's cores that this process may use, at most 4; 0 where there is but one."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    return 0 if cores in (None, 1) else min(4, cores)
+
+
 @dataclass(frozen=True, slots=True)
 class StoreSettings:
     """Bounds and choices of a store. Sizes are bytes, times are seconds."""
@@ -106,8 +127,12 @@ class StoreSettings:
     """Most reads at once."""
     drain_seconds: float = 3.0
     """On closing, what was handed in before is written for so long; the rest is refused."""
-    max_waiting: int = 100_000
+    max_waiting: int = 1_000_000
     """Most events kept without their history; further ones are refused until some of it comes."""
+    max_waiting_bytes: int = 4 * 1024**3
+    """The same, by the size of their CARs."""
+    verifiers: int = field(default_factory=usable_cores)
+    """Processes that check events, beside the node's own; 0: none. At most 4 by default."""
     max_refused: int = 65_536
     """How many refused EventIds are remembered."""
 

@@ -31,6 +31,7 @@ from collections.abc import Iterator, Mapping
 
 from recon_node.ceramic import Event, EventKind
 from recon_node.ipld import CID, CarError, IpldError, read_cid, varint
+from recon_node.verification import Facts
 
 _HEAD = struct.Struct("<BII")
 _ID_BITS = 40
@@ -67,7 +68,7 @@ def sections(car: bytes) -> Iterator[tuple[CID, int, int, int]]:
         raise CarError("broken CAR: its last block is cut")
 
 
-def shareable(event: Event) -> dict[CID, bytes]:
+def shareable(event: Event | Facts) -> dict[CID, bytes]:
     """The blocks of an event that other events may carry, too."""
     payload = None if event.envelope is None else event.envelope.payload
     if event.kind is not EventKind.TIME and (

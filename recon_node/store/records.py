@@ -5,8 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from enum import IntEnum
 
-from recon_node.ceramic import Event, EventId, EventKind, Network
+from recon_node.ceramic import Event, EventId, EventKind, Network, StreamId
+from recon_node.ceramic.header import DEFAULT_SORT_KEY
 from recon_node.ipld import CID
+from recon_node.verification import Facts, Refusal
+
+__all__ = ["Record", "Refusal", "State", "Stream"]
 
 
 class State(IntEnum):
@@ -20,15 +24,6 @@ class State(IntEnum):
     """Wholly checked. Not delivered: a time event whose anchor was not looked up, or after one."""
     DELIVERED = 3
     """It has a feed position, and so has all it builds on."""
-
-
-@dataclass(frozen=True, slots=True)
-class Refusal:
-    """Why an EventId is refused."""
-
-    reason: str
-    inherent: bool = False
-    """The event itself is wrong, under whichever EventId, and so is all that builds on it."""
 
 
 @dataclass(slots=True, eq=False)
@@ -46,6 +41,7 @@ class Record:
     init: CID
     kind: EventKind
     signer: str | None
+    """The DID that signed in its own name. None: unsigned, or signed under a capability."""
     state: State
     builds_on: tuple[CID, ...] = ()
     """The init event and the prevs; empty for an init event, and once delivered."""
@@ -53,7 +49,7 @@ class Record:
     refusal: Refusal | None = None
     proof: CID | None = None
     """The CID of a time event's proof."""
-    event: Event | None = field(default=None, repr=False)
+    event: Facts | None = field(default=None, repr=False)
     """Set while the event is new."""
     logged_state: State | None = None
     """Its state in the log, None while it is not there."""
@@ -68,8 +64,13 @@ class Stream:
     sep_key: str
     sep_value: str
 
+    @property
+    def model(self) -> StreamId | None:
+        """The stream's model, None when its sort value is another field's."""
+        return StreamId.parse(self.sep_value) if self.sep_key == DEFAULT_SORT_KEY else None
+
     @classmethod
-    def of(cls, init: Event) -> Stream:
+    def of(cls, init: Event | Facts) -> Stream:
         """What the init event says in its header."""
         header = init.header
         assert header is not None, "an init event has a header"

@@ -99,7 +99,9 @@ class Store:
         self._max_refused = settings.max_refused
         self._feed_moved = trio.Event()
         self._totals = dict.fromkeys(("new", "known", "refused", "late refused", "batches"), 0)
-        self._writer = Writer(opened.log, settings, self.key_ranges, self._committed)
+        self._writer = Writer(
+            opened.log, settings, self.key_ranges, self._is_settled, self._committed
+        )
         self._readers = ReaderPool(data_dir, settings.readers)
 
     @property
@@ -259,6 +261,9 @@ class Store:
     def key_ranges(self) -> list[KeyRange]:
         """The ranges of keys of the interests, ascending and apart; else the network's."""
         return list(self._ranges)
+
+    def _is_settled(self, event_id: EventId) -> bool:
+        return event_id in self._refused or event_id in self.keys
 
     def _committed(self, result: BatchResult) -> None:
         """Take over what a batch changed; on trio's thread, before its callers hear of it."""

@@ -1,9 +1,10 @@
-"""Group commit: many callers, one transaction.
+"""Group commit: many callers, one transaction; and a line of two: check, commit.
 
 Callers put their events into a bounded channel and wait. One task takes what has gathered there,
-up to a batch, and admits it in a worker thread, one batch at a time; while the disk takes one
-batch, the next one gathers. After the commit the task tells the store what changed, on trio's
-thread, and only then the callers.
+up to a batch, and has it checked (see `recon_node.store.verifiers`); another one admits it in a
+worker thread, one batch at a time and in the order of the channel. While the disk takes one batch,
+the next one is checked and a third one gathers. After the commit the task tells the store what
+changed, on trio's thread, and only then the callers.
 
 Nothing depends on a caller being there still: one that is cancelled does not hear its verdicts, and
 its events are admitted all the same. A batch that the disk does not take fails for its callers, and
@@ -14,13 +15,14 @@ again an event at a time, so that no event suffers from its neighbours.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TypeVar
 
 import structlog
 import trio
 
+from recon_node.ceramic import EventId
 from recon_node.ipld import CID
 from recon_node.recon import KeyRange
 from recon_node.store.admission import Submission
@@ -28,6 +30,7 @@ from recon_node.store.anchors import ProofVerdict
 from recon_node.store.errors import DiskFullError, StoreError
 from recon_node.store.log import BatchResult, EventLog
 from recon_node.store.model import Interest, StoreSettings, Verdict
+from recon_node.store.verifiers import Verifiers
 
 T = TypeVar("T")
 
@@ -38,10 +41,15 @@ logger = structlog.get_logger(__name__)
 class _Request:
     """Events of one caller, and what became of them."""
 
-    events: Sequence[Submission]
+    events: list[Submission]
     verdicts: list[Verdict] = field(default_factory=list)
     error: StoreError | None = None
     done: trio.Event = field(default_factory=trio.Event)
+
+    def settle(self, error: StoreError | None = None) -> None:
+        """Tell the caller."""
+        self.error = error
+        self.done.set()
 
     @property
     def size(self) -> int:
@@ -56,6 +64,7 @@ class Writer:
         log: open; closed by the writer when it ends.
         settings: bounds of the queue and of a batch.
         ranges: what the node is interested in, asked before each batch.
+        settled: tells whether the log knows the verdict on an EventId without a look at the CAR.
         committed: told of each committed batch, on trio's thread, before its callers are.
     """
 
@@ -64,11 +73,14 @@ class Writer:
         log: EventLog,
         settings: StoreSettings,
         ranges: Callable[[], Sequence[KeyRange]],
+        settled: Callable[[EventId], bool],
         committed: Callable[[BatchResult], None],
     ) -> None:
         self._log = log
         self._settings = settings
         self._ranges = ranges
+        self._settled = settled
+        self._verifiers = Verifiers(settings.verifiers)
         self._committed = committed
         self._send, self._receive = trio.open_memory_channel[_Request](settings.queue_size)
         self._thread = trio.CapacityLimiter(1)
@@ -89,7 +101,7 @@ class Writer:
             StoreError: the disk did not take all of them, or the store is closed. Some may be in
                 the log: handed in again, those are "known".
         """
-        requests = [_Request(part) for part in self._split(events)]
+        requests = [_Request(list(part)) for part in self._split(events)]
         for request in requests:
             try:
                 await self._send.send(request)
@@ -135,12 +147,39 @@ class Writer:
         """Write batch after batch until `close`; then close the log. Cannot be cancelled."""
         try:
             with trio.CancelScope(shield=True):
-                async with self._receive:
-                    async for request in self._receive:
-                        await self._write(self._gather(request))
+                async with trio.open_nursery() as nursery:
+                    give, take = trio.open_memory_channel[list[_Request]](0)
+                    nursery.start_soon(self._check_all, give)
+                    async with take:
+                        async for batch in take:
+                            await self._write(batch)
+                await self._verifiers.close()
                 await self._close_log()
         finally:
             self._finished.set()
+
+    async def _check_all(self, checked: trio.MemorySendChannel[list[_Request]]) -> None:
+        """Check batch after batch and hand each on, until `close`."""
+        async with self._receive, checked:
+            async for request in self._receive:
+                batch = self._gather(request)
+                if not self._give_up:
+                    await self._check(batch)
+                await checked.send(batch)
+
+    async def _check(self, batch: Sequence[_Request]) -> None:
+        """Check the events of a batch, but for those on which a look at the CAR changes nothing."""
+        limit = self._settings.max_event_bytes
+        new = [
+            (request, at)
+            for request in batch
+            for at, event in enumerate(request.events)
+            if len(event.car) <= limit
+            and (event.event_id is None or not self._settled(event.event_id))
+        ]
+        found = await self._verifiers.check([request.events[at].car for request, at in new])
+        for (request, at), checked in zip(new, found, strict=True):
+            request.events[at] = replace(request.events[at], checked=checked)
 
     async def close(self) -> None:
         """Take nothing more, write what was handed in, and end; see `drain_seconds`."""
@@ -190,9 +229,10 @@ class Writer:
             if not isinstance(error, DiskFullError):  # which is told once, not a batch
                 logger.error("a batch was not written", requests=len(batch), reason=str(error))
             for request in batch:
-                request.error = error
-        for request in batch:
-            request.done.set()
+                request.settle(error)
+        else:
+            for request in batch:
+                request.settle()
 
     async def _admit(self, batch: Sequence[_Request]) -> None:
         events = [event for request in batch for event in request.events]

@@ -10,8 +10,8 @@ import trio
 import trio.testing
 from store_helpers import NETWORK, World, check_feed, feed_of
 
-from recon_node.store import Interest, Store, StoreSettings, Verdict, admission, open_store, schema
-from recon_node.store.check import Checked, check
+from recon_node.store import Interest, Store, StoreSettings, Verdict, open_store, schema, verifiers
+from recon_node.verification import Facts, Unreadable, check
 
 
 async def test_callers_share_batches(tmp_path: Path) -> None:
@@ -75,12 +75,12 @@ async def test_an_event_that_breaks_the_node_is_refused_alone(
     world = World(1, streams=5, events=0)
     *good, poison = [event.car for event in world.events.values()]
 
-    def failing_check(car: bytes) -> Checked:
+    def failing_check(car: bytes) -> Facts | Unreadable:
         if car == poison:
             raise RuntimeError("a bug")
         return check(car)
 
-    monkeypatch.setattr(admission, "check", failing_check)
+    monkeypatch.setattr(verifiers, "check", failing_check)
     async with open_store(tmp_path, NETWORK) as store:
         verdicts = await store.admit_local([*good[:2], poison, *good[2:]])
         assert [v.status for v in verdicts] == ["new", "new", "refused", "new", "new"]

@@ -1,0 +1,181 @@
+"""What admission has to know of an event, without the event's content.
+
+`check` gives the facts of a CAR, or says why it holds no event. Facts are small and travel between
+processes as tuples of plain values (`to_wire`, `from_wire`): a CAR comes back only where it is not
+the one that was sent.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from recon_node.ceramic import (
+    Event,
+    EventKind,
+    InitHeader,
+    InvalidEventError,
+    InvalidSignatureError,
+    StreamId,
+    TimeProof,
+    UnsupportedSignatureError,
+    Validity,
+    parse_event,
+    signer,
+    verify_signature,
+)
+from recon_node.ipld import CID
+
+Wire = tuple[Any, ...]
+"""Facts as `marshal` writes them: tuples of bytes, text, whole numbers and None."""
+
+ALWAYS = Validity(None, None)
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """Why something is refused."""
+
+    reason: str
+    inherent: bool = False
+    """The event itself is wrong, under whichever EventId, and so is all that builds on it."""
+    passing: bool = False
+    """Nothing is wrong with it: it may be accepted when it is offered again."""
+
+
+@dataclass(frozen=True, slots=True)
+class Unreadable:
+    """A CAR that holds no well-formed event. It proves nothing about the event it claims to be."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Names:
+    """The blocks that an event's envelope names."""
+
+    payload: CID
+    capability: CID | None
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """A well-formed event, and whether its signature is right.
+
+    `cid`, `kind`, `init`, `prevs`, `car` and `proof` are as in `recon_node.ceramic.Event`.
+    """
+
+    cid: CID
+    kind: EventKind
+    init: CID
+    prevs: tuple[CID, ...]
+    header: InitHeader | None
+    """Of an init event; between processes only what keys and authority follow from."""
+    envelope: Names | None
+    proof: TimeProof | None
+    proof_cid: CID | None
+    signer: str | None
+    """The DID that signed in its own name. None: unsigned, or signed under a capability."""
+    validity: Validity
+    """When the signature holds."""
+    fault: Refusal | None
+    """What is wrong with the signature."""
+    car: bytes = field(repr=False)
+
+
+def check(car: bytes) -> Facts | Unreadable:
+    """Read a CAR and check the signature of its event.
+
+    That of an init event must be its controller's. Whether that of a data event is, only the init
+    event can tell: it is checked against the key that it names, and its capability, if it has one,
+    against the issuer that this names.
+    """
+    try:
+        event = parse_event(car)
+    except InvalidEventError as error:
+        return Unreadable(str(error))
+    validity, fault = _verify(event)
+    envelope = event.envelope
+    return Facts(
+        cid=event.cid,
+        kind=event.kind,
+        init=event.init,
+        prevs=event.prevs,
+        header=event.header,
+        envelope=None if envelope is None else Names(envelope.payload, envelope.capability),
+        proof=event.proof,
+        proof_cid=event.payload["proof"] if event.kind is EventKind.TIME else None,
+        signer=None if envelope is None or envelope.capability is not None else signer(event),
+        validity=validity,
+        fault=fault,
+        car=event.car,
+    )
+
+
+def _verify(event: Event) -> tuple[Validity, Refusal | None]:
+    if event.kind is EventKind.TIME:
+        return ALWAYS, None
+    header = event.header
+    controller, model = (None, None) if header is None else (header.controller, header.model)
+    try:
+        return verify_signature(event, controller, model), None
+    except UnsupportedSignatureError as error:
+        return ALWAYS, Refusal(str(error))
+    except InvalidSignatureError as error:
+        return ALWAYS, Refusal(str(error), inherent=True)
+
+
+def to_wire(facts: Facts | Unreadable, car: bytes) -> Wire:
+    """The facts of `car` as plain values."""
+    if isinstance(facts, Unreadable):
+        return (facts.reason,)
+    header, envelope, proof, fault = facts.header, facts.envelope, facts.proof, facts.fault
+    return (
+        bytes(facts.cid),
+        facts.kind.value,
+        bytes(facts.init),
+        tuple(map(bytes, facts.prevs)),
+        header and (header.controller, header.sep_key, header.sep_value, header.model.to_bytes()),
+        envelope and (bytes(envelope.payload), _raw(envelope.capability)),
+        proof and (proof.chain_id, bytes(proof.root), bytes(proof.tx_hash), proof.tx_type),
+        _raw(facts.proof_cid),
+        facts.signer,
+        (facts.validity.not_before, facts.validity.expires),
+        fault and (fault.reason, fault.inherent),
+        None if facts.car == car else facts.car,
+    )
+
+
+def from_wire(wire: Wire, car: bytes) -> Facts | Unreadable:
+    """The facts of `car` that `to_wire` wrote; its CIDs are checked again."""
+    if len(wire) == 1:
+        return Unreadable(wire[0])
+    cid, kind, init, prevs, header, envelope, proof, proof_cid = wire[:8]
+    signed_by, validity, fault, own_car = wire[8:]
+    event_cid = CID(cid)
+    return Facts(
+        event_cid,
+        EventKind(kind),
+        event_cid if kind == "init" else CID(init),
+        tuple(map(CID, prevs)),
+        None if header is None else _header(*header),
+        envelope and Names(CID(envelope[0]), _cid(envelope[1])),
+        proof and TimeProof(proof[0], CID(proof[1]), CID(proof[2]), proof[3]),
+        _cid(proof_cid),
+        signed_by,
+        ALWAYS if validity == (None, None) else Validity(*validity),
+        fault and Refusal(*fault),
+        car if own_car is None else own_car,
+    )
+
+
+def _header(controller: str, sep_key: str, sep_value: str, model: bytes) -> InitHeader:
+    return InitHeader(controller, sep_key, sep_value, StreamId.from_bytes(model))
+
+
+def _raw(cid: CID | None) -> bytes | None:
+    return None if cid is None else bytes(cid)
+
+
+def _cid(raw: bytes | None) -> CID | None:
+    return None if raw is None else CID(raw)
