@@ -9,6 +9,7 @@ from recon_node.cli.events import events
 from recon_node.cli.interests import interests
 from recon_node.cli.peers import peers, status
 from recon_node.cli.run import identity, run
+from recon_node.cli.store import store
 from recon_node.cli.testnet import testnet
 
 __all__ = ["main"]
@@ -28,5 +29,5 @@ def main() -> None:
     """
 
 
-for command in (run, identity, events, interests, peers, status, testnet):
+for command in (run, identity, events, interests, peers, status, store, testnet):
     main.add_command(command)

@@ -37,10 +37,13 @@ from recon_node.ipld import CarError
 from recon_node.store.errors import REPAIR, StoreError, damaged, explain, explain_os
 from recon_node.store.files import sync_directory
 from recon_node.store.migrations import MIGRATIONS, migrate
+from recon_node.store.replacement import finish_replacement
 
 FILE_NAME = "events.sqlite3"
 
 APPLICATION_ID = 0x5245434E  # "RECN": tells our files from other programs' SQLite files
+
+PAGE_SIZE = 4096
 
 _OLDEST_SQLITE = (3, 37, 0)  # the first with STRICT tables
 
@@ -71,6 +74,7 @@ def open_database(
             f"{'.'.join(map(str, _OLDEST_SQLITE))} or later is needed"
         )
     with told_to_people(path):
+        finish_replacement(path)
         if not path.exists():
             _create(path, network)
         elif path.stat().st_size == 0:
@@ -142,6 +146,7 @@ def _create(path: Path, network: Network) -> None:
         old.unlink(missing_ok=True)
     connection = sqlite3.connect(unfinished, isolation_level=None)
     try:
+        connection.execute(f"PRAGMA page_size = {PAGE_SIZE}")
         connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
         migrate(connection, MIGRATIONS)
         connection.executemany(

@@ -1,0 +1,251 @@
+"""Reading what can still be read of a damaged log.
+
+All is read from a copy. Where a page cannot be read, the walk over a table goes on behind it. The
+EventIds and the positions of events are read three times: from the table, and from the two indexes
+that have them as well; so they survive damage to any of those. A CAR is in one place only.
+
+A damaged header (the first 100 bytes of the file) is written anew: what is in it is known.
+"""
+
+from __future__ import annotations
+
+import shutil
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from recon_node.ceramic import EventId, EventIdError, InvalidEventError, parse_event
+from recon_node.ipld import CarError
+from recon_node.store import schema
+from recon_node.store.blocks import BlockReader
+from recon_node.store.errors import StoreError
+
+_BEYOND = 2**48
+"""No row has a greater id."""
+
+
+class Salvaged(NamedTuple):
+    """An event as far as it could be read, at its place in the old feed."""
+
+    event_id: EventId | None
+    position: int | None
+    car: bytes | None
+
+
+class Salvage:
+    """What a damaged log still says.
+
+    Args:
+        path: the damaged file; left as it is.
+        directory: where the copy is made.
+
+    Raises:
+        StoreError: not even the list of its tables can be read.
+    """
+
+    def __init__(self, path: Path, directory: Path) -> None:
+        copy = directory / "damaged.sqlite3"
+        shutil.copyfile(path, copy)
+        wal = path.with_name(path.name + "-wal")
+        if wal.exists():
+            shutil.copyfile(wal, copy.with_name(copy.name + "-wal"))
+        _mend_header(copy)
+        self._connection = sqlite3.connect(copy, isolation_level=None, check_same_thread=False)
+        try:
+            tables = self._connection.execute("SELECT name FROM sqlite_schema").fetchall()
+            if not {("events",), ("cars",)} <= set(tables):
+                raise sqlite3.DatabaseError("it has no table of events")
+        except sqlite3.DatabaseError as error:
+            self._connection.close()
+            raise StoreError(
+                f"the event log {path} is damaged where its tables are listed ({error}), and "
+                "nothing can be saved of it: put a backup in its place, or move it away to start "
+                "anew (peers will send their events again)"
+            ) from error
+        self._plan = sqlite3.connect("", isolation_level=None, check_same_thread=False)
+        self._blocks = BlockReader(self._connection, remember=True)
+        self._make_plan()
+
+    @property
+    def epoch(self) -> str | None:
+        """The epoch of the log."""
+        return self._meta("epoch")
+
+    @property
+    def network_id(self) -> int | None:
+        """The network of the log: as it says, else as its events do."""
+        stored = self._meta("network_id")
+        if stored is not None and stored.isdecimal():
+            return int(stored)
+        for (event_id,) in self._plan.execute("SELECT event_id FROM plan WHERE event_id NOTNULL"):
+            return EventId(event_id).network_id
+        return None
+
+    @property
+    def events(self) -> int:
+        """How many events there are, with or without their CARs."""
+        return int(self._plan.execute("SELECT count(*) FROM plan").fetchone()[0])
+
+    @property
+    def positions(self) -> int:
+        """The last position that is known of."""
+        return int(self._plan.execute("SELECT coalesce(max(position), 0) FROM plan").fetchone()[0])
+
+    def rows(self, table: str) -> list[tuple[Any, ...]]:
+        """All rows of a small table that can be read; none where there is no such table."""
+        try:
+            (columns,) = self._connection.execute(
+                "SELECT group_concat(name) FROM pragma_table_info(?)", (table,)
+            ).fetchone()
+        except sqlite3.DatabaseError:
+            return []
+        return list(_both_ways(self._connection, f"SELECT {columns} FROM {table} ORDER BY 1 {{}}"))
+
+    def read(self) -> Iterator[Salvaged]:
+        """The events in the order of the old feed; then the others, as they came."""
+        sql = "SELECT id, event_id, position FROM plan ORDER BY position IS NULL, position, id"
+        for row, event_id, position in self._plan.execute(sql):
+            name = None if event_id is None else EventId(event_id)
+            yield Salvaged(name, position, self._car(row, name))
+
+    def close(self) -> None:
+        """Close the copy."""
+        self._plan.close()
+        self._connection.close()
+
+    def _make_plan(self) -> None:
+        self._plan.execute(
+            "CREATE TABLE plan (id INTEGER PRIMARY KEY, event_id BLOB, position INTEGER)"
+        )
+        add = (
+            "INSERT INTO plan (id, event_id, position) VALUES (?, ?, ?) ON CONFLICT DO UPDATE SET "
+            "event_id = coalesce(event_id, excluded.event_id), "
+            "position = coalesce(position, excluded.position)"
+        )
+        self._plan.execute("BEGIN")
+        for rows in (self._by_table(), self._by_event_id(), self._by_position(), self._by_car()):
+            self._plan.executemany(add, rows)
+        self._plan.execute("COMMIT")
+
+    def _by_table(self) -> Iterator[tuple[int, bytes | None, int | None]]:
+        sql = "SELECT id, event_id, position FROM events NOT INDEXED"
+        for row, event_id, position in _walk(self._connection, sql):
+            yield row, _event_id(event_id), position if isinstance(position, int) else None
+
+    def _by_event_id(self) -> Iterator[tuple[int, bytes | None, int | None]]:
+        sql = "SELECT id, event_id FROM events INDEXED BY sqlite_autoindex_events_1"
+        for row, event_id in _both_ways(self._connection, f"{sql} ORDER BY event_id {{}}"):
+            yield row, _event_id(event_id), None
+
+    def _by_position(self) -> Iterator[tuple[int, bytes | None, int | None]]:
+        sql = (
+            "SELECT id, position FROM events INDEXED BY events_by_position "
+            "WHERE position IS NOT NULL ORDER BY position {}"
+        )
+        for row, position in _both_ways(self._connection, sql):
+            yield row, None, position
+
+    def _by_car(self) -> Iterator[tuple[int, bytes | None, int | None]]:
+        for (row,) in _walk(self._connection, "SELECT id FROM cars"):
+            yield row, None, None
+
+    def _car(self, row: int, event_id: EventId | None) -> bytes | None:
+        """The CAR of an event, if it is whole and the event's."""
+        try:
+            found = self._connection.execute("SELECT car FROM cars WHERE id = ?", (row,)).fetchone()
+            if found is None:
+                return None
+            [car] = self._blocks.restore(found)
+            event = parse_event(car)
+        except (sqlite3.DatabaseError, CarError, InvalidEventError):
+            return None
+        return car if event_id is None or event.cid == event_id.event_cid else None
+
+    def _meta(self, name: str) -> str | None:
+        try:
+            return schema.read_meta(self._connection, name)
+        except sqlite3.DatabaseError:
+            return None
+
+
+def _event_id(value: Any) -> bytes | None:
+    try:
+        return EventId(value)
+    except (EventIdError, TypeError):
+        return None
+
+
+def _walk(connection: sqlite3.Connection, select: str) -> Iterator[tuple[Any, ...]]:
+    """The rows of a table by its ids, the first column; pages that cannot be read are left out."""
+    at: int | None = -1
+    sql = f"{select} WHERE id > ? ORDER BY id"
+    while at is not None:
+        try:
+            with closing(connection.execute(sql, (at,))) as rows:
+                for row in rows:
+                    yield row
+                    at = row[0]
+            return
+        except sqlite3.DatabaseError:
+            at = _behind_damage(connection, sql, at)
+
+
+def _behind_damage(connection: sqlite3.Connection, sql: str, at: int) -> int | None:
+    """The least id from which on the table can be read again, None when there is none."""
+
+    def readable(after: int) -> bool:
+        try:
+            connection.execute(f"{sql} LIMIT 1", (after,)).fetchone()
+        except sqlite3.DatabaseError:
+            return False
+        return True
+
+    step = 1
+    while not readable(at + step):
+        if at + step > _BEYOND:
+            return None
+        step *= 2
+    low, high = at + step // 2, at + step
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (low, middle) if readable(middle) else (middle, high)
+    return high
+
+
+def _both_ways(connection: sqlite3.Connection, sql: str) -> Iterator[tuple[Any, ...]]:
+    """The rows from the front up to the first page that cannot be read; then from the back."""
+    for order in ("ASC", "DESC"):
+        try:
+            with closing(connection.execute(sql.format(order))) as rows:
+                yield from rows
+            return
+        except sqlite3.DatabaseError:
+            continue
+
+
+def _mend_header(path: Path) -> None:
+    """Write the header anew where it is not as this program's files have it.
+
+    Source: https://www.sqlite.org/fileformat2.html, section 1.3.
+    """
+    with path.open("r+b") as file:
+        header = bytearray(file.read(100))
+        if len(header) < 100:
+            return
+        pages = path.stat().st_size // schema.PAGE_SIZE
+        header[:16] = b"SQLite format 3\0"
+        header[16:18] = schema.PAGE_SIZE.to_bytes(2, "big")
+        header[18:20] = b"\2\2"  # WAL
+        header[20:24] = bytes((0, 64, 32, 32))
+        header[28:32] = pages.to_bytes(4, "big")
+        header[32:40] = bytes(8)  # free pages are forgotten: nothing is written here
+        header[44:48] = (4).to_bytes(4, "big")
+        header[52:56] = bytes(4)
+        header[56:60] = (1).to_bytes(4, "big")  # UTF-8
+        header[64:68] = bytes(4)
+        header[72:92] = bytes(20)
+        header[92:96] = header[24:28]
+        file.seek(0)
+        file.write(header)
