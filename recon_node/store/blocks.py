@@ -16,6 +16,7 @@ from recon_node.ceramic import Event
 from recon_node.ipld import CID, CarError, read_cid, varint
 from recon_node.store.packing import pack, references, section, shareable, unpack
 from recon_node.store.sql import select_in
+from recon_node.verification import Facts
 
 MIGRATION = """
     CREATE TABLE blocks (
@@ -34,7 +35,7 @@ class BlockWriter:
     def __init__(self, connection: sqlite3.Connection) -> None:
         self._connection = connection
 
-    def store(self, events: Sequence[Event]) -> list[bytes]:
+    def store(self, events: Sequence[Event | Facts]) -> list[bytes]:
         """Keep what the events share; return what is to be kept as the CAR of each."""
         shared = [shareable(event) for event in events]
         blocks = {cid: block for each in shared for cid, block in each.items()}
