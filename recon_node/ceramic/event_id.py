@@ -40,6 +40,17 @@ _LOWEST: Final = b"\x00"
 _HIGHEST: Final = b"\x1b" + b"\xff" * 8
 
 
+def network_id_of(bound: bytes) -> int | None:
+    """The id of the network that a key, or the bound of a range of keys, belongs to; None when too
+    little of it is there to tell."""
+    if not bound.startswith(_HEAD):
+        return None
+    try:
+        return varint.decode(bound, len(_HEAD))[0]
+    except IpldError:
+        return None
+
+
 class EventId(bytes):
     """An EventID as its bytes, checked when made; it compares and sorts as they do.
 

@@ -10,7 +10,17 @@ import click
 from rich.table import Table
 
 from recon_node.cli.client import NodeApi, ask, node_options
+from recon_node.cli.errors import CommandError
 from recon_node.cli.output import json_option, make_console, make_table
+
+FIRST_SYNC = 3.0
+"""Seconds that `peers add` waits for the first sync."""
+PEERS_ANSWER = 0.7
+"""Seconds in which a peer of another network will have asked for what it wants itself."""
+CLOCK_SLACK = 1.0
+"""How much a node's clock may differ from ours, in seconds."""
+ANOTHER_NETWORK = "another network"
+"""How the outcome of such a sync begins; see `recon_node.p2p.reports`."""
 
 
 @click.group(invoke_without_command=True)
@@ -51,9 +61,36 @@ def peers(context: click.Context, node: NodeApi, as_json: bool) -> None:
 @click.argument("multiaddr")
 @click.pass_obj
 def add_peer(node: NodeApi, multiaddr: str) -> None:
-    """Connect the node to the peer at MULTIADDR, which ends with /p2p/PEER_ID."""
+    """Connect the node to the peer at MULTIADDR, which ends with /p2p/PEER_ID.
+
+    Waits a moment for the first sync, and tells of a peer that is on another network.
+    """
+    started = time.time()
     ask(node, "POST", "/ceramic/peers", params={"addresses": multiaddr})
     click.echo(f"connected to {multiaddr}")
+    peer = multiaddr.rpartition("/p2p/")[2]
+    outcome = _first_outcome(node, peer, started - CLOCK_SLACK)
+    if outcome is not None and outcome.startswith(ANOTHER_NETWORK):
+        raise CommandError(f"the peer is on {outcome}; check the `network` of both nodes")
+    if outcome is not None:
+        click.echo(f"first sync: {outcome}")
+
+
+def _first_outcome(node: NodeApi, peer: str, since: float) -> str | None:
+    """How the first sync went that the peer began, which says what it wants; else our own one."""
+    outcome: str | None = None
+    deadline = time.monotonic() + FIRST_SYNC
+    while time.monotonic() < deadline:
+        for sync in ask(node, "GET", "/ceramic/recon").json()["syncs"]:
+            if sync["peer"] != peer or sync["finished_at"] < since:
+                continue
+            if sync["role"] == "responder":
+                return str(sync["outcome"])
+            if outcome is None:
+                outcome = str(sync["outcome"])
+                deadline = min(deadline, time.monotonic() + PEERS_ANSWER)
+        time.sleep(0.1)
+    return outcome
 
 
 @click.command()

@@ -8,6 +8,8 @@ from typing import Final, Literal
 Role = Literal["initiator", "responder"]
 
 AGREED: Final = "agreed"
+ANOTHER_NETWORK: Final = "another network"
+"""How the outcome begins when the peer asks for events of another Ceramic network."""
 
 
 @dataclass(frozen=True, slots=True)

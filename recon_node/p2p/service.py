@@ -91,6 +91,7 @@ class P2P:
         self._nursery = nursery
         self._sessions = Sessions(host, store, book, settings)
         self._syncer = Syncer(host, store, book, self._sessions, settings)
+        self._sessions.on_stranger = self._syncer.request  # so that it learns of us what we are
         self._discovery: Discovery | None = None
         for protocol in PROTOCOLS:
             host.handle(protocol.id, self._sessions.serve)

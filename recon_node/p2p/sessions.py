@@ -17,6 +17,7 @@ from typing import Any, Final
 import structlog
 import trio
 
+from recon_node.ceramic import network_id_of
 from recon_node.p2p.errors import P2PError, PeerProtocolError
 from recon_node.p2p.event_stream import serve_events
 from recon_node.p2p.fetch import Fetcher, FetchTable
@@ -24,7 +25,7 @@ from recon_node.p2p.framing import FrameStream
 from recon_node.p2p.host import Host
 from recon_node.p2p.peer_book import PeerBook
 from recon_node.p2p.recon_stream import ReconStream
-from recon_node.p2p.reports import AGREED, Counters, Role, SyncReport
+from recon_node.p2p.reports import AGREED, ANOTHER_NETWORK, Counters, Role, SyncReport
 from recon_node.p2p.settings import P2PSettings
 from recon_node.p2p.streams import EVENTS_PROTOCOL, PeerStream
 from recon_node.recon import KeyRange, RemoteProtocolError
@@ -38,6 +39,7 @@ CANCELLED: Final = "cancelled: this node is stopping"
 MAX_REPORTS: Final = 100
 MAX_PARTS: Final = 256
 """Sessions that one range may take with one peer: it answers for one interest of its at a time."""
+MAX_STRANGERS: Final = 1000
 MISBEHAVED: Final = 4
 """How many failures it counts as when a peer breaks a protocol."""
 
@@ -63,6 +65,10 @@ class Sessions:
         self.counters = Counters()
         self.reports: deque[SyncReport] = deque(maxlen=MAX_REPORTS)
         """The latest sessions, the newest last."""
+        self.on_stranger: Callable[[str], None] = lambda peer_id: None
+        """Called once with each peer that asks for events of another network."""
+        self._strangers: dict[str, None] = {}
+        """Those of them that were told of."""
 
     async def reconcile(self, peer_id: str, key_range: KeyRange) -> int:
         """Reconcile a range with a connected peer, in as many sessions as its interests need.
@@ -152,7 +158,7 @@ class Sessions:
                 raise PeerProtocolError(
                     f"the session took longer than {self._settings.session_timeout:g} s"
                 )
-            outcome = AGREED
+            outcome = self._agreed_on(run)
         except Exception as error:
             outcome = describe(error)
             if not isinstance(error, (*PEER_FAILURES, StoreError)):
@@ -163,6 +169,26 @@ class Sessions:
             self.reports.append(report)
             self.counters.count(report)
             _log_report(report)
+
+    def _agreed_on(self, run: _Run) -> str:
+        """The outcome of a session that ended well. A peer of another network, as one that was
+        named by hand may be, asks for nothing that could be here: that looks like agreement."""
+        asked = run.recon.session.asked
+        there = None if asked is None else network_id_of(asked.lower)
+        if there is None or there == self._store.network.id:
+            return AGREED
+        if run.peer_id not in self._strangers:
+            self._strangers[run.peer_id] = None
+            if len(self._strangers) > MAX_STRANGERS:
+                del self._strangers[next(iter(self._strangers))]
+            log.warning(
+                "A peer is on another Ceramic network: there is nothing to sync with it",
+                peer=run.peer_id,
+                its_network_id=there,
+                network=self._store.network.name,
+            )
+            self.on_stranger(run.peer_id)
+        return f"{ANOTHER_NETWORK} (id {there}): nothing in common"
 
     def _new_run(
         self, role: Role, version: Protocol, session: Session[Any], stream: PeerStream

@@ -238,3 +238,19 @@ def test_a_token_s_file_that_is_not_there(node: TestnetNode) -> None:
     result = run(node, "status", "--token-file", "/nowhere/token")
     assert result.exit_code == 1
     assert result.stderr.startswith("Error: the token's file /nowhere/token cannot be read")
+
+
+def test_a_peer_of_another_network_is_told_of(node: TestnetNode) -> None:
+    with Testnet(1) as other:
+        [address] = other.nodes[0].addresses
+        result = run(node, "peers", "add", address)
+    assert result.exit_code == 1
+    assert result.stdout.startswith("connected to ")
+    assert result.stderr.startswith("Error: the peer is on another network (id ")
+
+
+def test_the_first_sync_with_a_peer_is_told(node: TestnetNode) -> None:
+    network = httpx.get(f"{node.api_url}/ceramic/config/network").json()["name"]
+    with Testnet(1, network=network) as other:
+        result = run(node, "peers", "add", other.nodes[0].addresses[0])
+    assert (result.exit_code, result.stdout.splitlines()[1]) == (0, "first sync: agreed")
