@@ -97,7 +97,7 @@ def show(title: str, rows: Sequence[Row], json_file: Path | None) -> None:
         table.add_column(column, justify="right" if numeric else "left", no_wrap=True)
     for row in described:
         table.add_row(*(_format(row[column]) for column in columns))
-    Console(width=max(120, Console().width)).print(table)
+    Console(width=max(140, Console().width)).print(table)
     if json_file is not None:
         write_rows(described, json_file)
 
