@@ -72,6 +72,12 @@ def separator(left: bytes, right: bytes) -> bytes:
     return left + b"\x00" if shortest == right else shortest
 
 
+def just_below(key: bytes) -> bytes:
+    """Return a string below a key (of at most 256 bytes) and above all keys that are below it."""
+    stem, last = key[:-1], key[-1]
+    return stem + bytes((last - 1,)) + b"\xff" * 256 if last else stem
+
+
 def common_prefix(a: bytes, b: bytes) -> int:
     """Return the length of the longest common prefix."""
     size = min(len(a), len(b))

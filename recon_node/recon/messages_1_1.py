@@ -178,7 +178,7 @@ class _Reader:
         before = lower
         for _ in range(self._varint()):
             key = self._event_id(before)
-            if key <= before:
+            if key < before or (key == before and before is not lower):
                 raise self._error("keys out of order, or repeated")
             if key.is_fencepost:
                 raise self._error("a fencepost among the keys")
@@ -195,7 +195,7 @@ class _Reader:
         rest = self._take(size)
         if shared < len(before) and rest[:1] == before[shared : shared + 1] and rest:
             raise self._error("a bound shares more with the one before it than it says")
-        if not rest and shared:
+        if not rest and 0 < shared < len(before):
             raise self._error("a bound that is a prefix of the one before it")
         return before[:shared] + rest
 

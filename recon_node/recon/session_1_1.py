@@ -26,7 +26,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from recon_node.recon.errors import RemoteProtocolError
-from recon_node.recon.key_range import KeyRange, separator
+from recon_node.recon.key_range import KeyRange, just_below, separator
 from recon_node.recon.messages_1_1 import (
     END,
     FINGERPRINT_SIZE,
@@ -79,6 +79,8 @@ class Session11(Session[Message]):
         for gap in message.gaps:
             if gap.upper != END and not reached < gap.upper < key_range.upper:
                 raise RemoteProtocolError(f"gap ends outside the range: {gap.upper.hex()}")
+            if gap.keys and gap.keys[0] < reached:
+                raise RemoteProtocolError(f"key below its gap: {gap.keys[0].hex()}")
             reached = gap.upper
             for key in gap.keys:
                 if not key_range.covers(key):
@@ -160,7 +162,7 @@ class _Draft:
     def __init__(self, view: View, key_range: KeyRange, settings: SessionSettings) -> None:
         self._view = view.fork()
         self._range = key_range
-        self._at = key_range.lower
+        self._at = self._after = key_range.lower
         self._has_agreed = False
         # In reserve: one more split or list, and the fingerprint of the rest.
         reserve = (settings.fan_out + settings.list_threshold + 2) * _KEY_ESTIMATE
@@ -182,12 +184,12 @@ class _Draft:
 
     def gap_to(self, upper: bytes) -> KeyRange:
         """Return the keys from here up to a bound."""
-        return KeyRange(self._at, self._range.upper if upper == END else upper)
+        return KeyRange(self._after, self._range.upper if upper == END else upper)
 
     def agree(self, upper: bytes) -> None:
         """Pass over a gap. It is written only if another one follows."""
         self._has_agreed = True
-        self._at = self._range.upper if upper == END else upper
+        self._move_to(upper)
 
     def ask(self, upper: bytes) -> None:
         """Write the fingerprint of our keys up to a bound."""
@@ -215,10 +217,16 @@ class _Draft:
 
     def _write(self, gap: Gap) -> None:
         self._gaps.append(gap)
-        self._at = self._range.upper if gap.upper == END else gap.upper
+        self._move_to(gap.upper)
         self._asks = self._asks or gap.say in (Say.FINGERPRINT, Say.KEYS)
         size = 3 + len(gap.upper) + (FINGERPRINT_SIZE if gap.say is Say.FINGERPRINT else 0)
         self._budget -= size + sum(len(key) + 2 for key in gap.keys)
+
+    def _move_to(self, upper: bytes) -> None:
+        """Start the next gap at a bound. Where that is a key of ours, the gap holds it."""
+        self._at = self._after = self._range.upper if upper == END else upper
+        if upper != END and self._view.holds(upper):
+            self._after = just_below(upper)
 
 
 _KEY_ESTIMATE = 96

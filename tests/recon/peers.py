@@ -6,6 +6,9 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
+from hypothesis import settings
+from hypothesis import strategies as st
+
 from recon_node.recon import (
     DEFAULT_SETTINGS,
     KeyRange,
@@ -36,6 +39,9 @@ class FencedSession(Session10):
 
     is_fencepost = staticmethod(lambda _bound: True)
 
+
+CASES = max(500, settings.default.max_examples if settings.default else 0)
+"""Examples of the properties that matter most: 500, or what the profile says."""
 
 VERSIONS: list[type[Session[Any]]] = [FencedSession, Session11]
 """The sessions of all protocol versions, for tests of what they have in common."""
@@ -98,6 +104,17 @@ def reconcile(
         assert not any(answers[:-1]), "an answer before the end of the turn"
         turn = answers[-1]
     return asking, answering, sent
+
+
+@st.composite
+def damaged(draw: st.DrawFn, raw: bytes) -> bytes:
+    """Bytes with some runs overwritten, taken out, put in, or repeated, as a fuzzer does it."""
+    for _ in range(draw(st.integers(1, 4))):
+        start = draw(st.integers(0, len(raw)))
+        end = min(len(raw), start + draw(st.integers(0, 8)))
+        run = draw(st.binary(max_size=8) | st.just(raw[start:end] * 2))
+        raw = raw[:start] + run + raw[end:]
+    return raw
 
 
 def numbered(start: int, end: int) -> set[bytes]:

@@ -8,11 +8,12 @@ from itertools import pairwise
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from peers import damaged
 
 from recon_node.ceramic import IN_MEMORY, EventId, network_range
 from recon_node.ipld import CID, DAG_CBOR
 from recon_node.recon import KeyRange, KeyStore, RemoteProtocolError, Sha256a
-from recon_node.recon.key_range import separator
+from recon_node.recon.key_range import just_below, separator
 from recon_node.recon.messages_1_1 import (
     END,
     Flag,
@@ -63,11 +64,9 @@ def test_messages_survive_the_wire(message: Message) -> None:
 
 @given(messages(), st.data())
 def test_what_is_accepted_is_canonical(message: Message, data: st.DataObject) -> None:
-    raw = bytearray(encode_message(message))
-    for _ in range(data.draw(st.integers(1, 4))):
-        raw[data.draw(st.integers(0, len(raw) - 1))] = data.draw(st.integers(0, 255))
+    raw = data.draw(damaged(encode_message(message)))
     try:
-        decoded = decode_message(bytes(raw))
+        decoded = decode_message(raw)
     except RemoteProtocolError:
         return
     assert encode_message(decoded) == raw
@@ -144,13 +143,30 @@ def test_lists_refuse_fenceposts_repeats_and_keys_beyond_their_gap() -> None:
     cut = separator(KEYS[3], KEYS[4])
     for keys, complaint in (
         ((RANGE.lower,), "fencepost"),
-        ((KEYS[1], KEYS[1]), "prefix of the one before it"),
+        ((KEYS[1], KEYS[1]), "out of order, or repeated"),
         ((KEYS[2], KEYS[1]), "out of order, or repeated"),
         ((KEYS[4],), "outside its gap"),
     ):
         message = Message(None, (Gap(cut, Say.KEYS, keys=keys),))
         with pytest.raises(RemoteProtocolError, match=complaint):
             decode_message(encode_message(message))
+
+
+def test_a_bound_may_be_a_key_of_the_gap_above_it() -> None:
+    """As another implementation may cut its gaps; ours never does."""
+    store = KeyStore(KEYS)
+    session = Session11.responder(store, [RANGE])
+    parts = [KeyRange(RANGE.lower, KEYS[7]), KeyRange(just_below(KEYS[7]), RANGE.upper)]
+    assert [store.summarize(part).count for part in parts] == [7, len(KEYS) - 7]
+    below, above = (fingerprint(store.summarize(part)) for part in parts)
+    asked = Message(RANGE, (Gap(KEYS[7], Say.FINGERPRINT, below), Gap(END, Say.FINGERPRINT, above)))
+    session.receive(decode_message(encode_message(asked)))
+    assert session.respond() == [Message(closing=fingerprint(store.summarize()))]
+
+    listed = Message(RANGE, (Gap(KEYS[7], Say.AGREED), Gap(END, Say.KEYS, keys=tuple(KEYS[7:]))))
+    assert decode_message(encode_message(listed)) == listed
+    session = Session11.responder(KeyStore(KEYS[:7]), [RANGE])
+    assert session.receive(listed) == KEYS[7:]
 
 
 class TestRemoteProtocolErrors:
@@ -189,6 +205,43 @@ class TestRemoteProtocolErrors:
         keys = (KEYS[20],)
         with pytest.raises(RemoteProtocolError, match="key outside the range"):
             session.receive(Message(few, (Gap(END, Say.KEYS, keys=keys),)))
+
+    def test_a_key_below_its_gap(self) -> None:
+        session = self.opened()
+        cuts = [separator(a, b) for a, b in pairwise(KEYS)]
+        session.receive(Message(gaps=(Gap(cuts[9], Say.AGREED),), goes_on=True))
+        with pytest.raises(RemoteProtocolError, match="key below its gap"):
+            session.receive(Message(gaps=(Gap(cuts[20], Say.KEYS, keys=(KEYS[9],)),)))
+
+    def test_a_mismatch_for_ever(self) -> None:
+        session = self.opened()
+
+        def mismatch() -> None:
+            for number in range(1_000):
+                digest = number.to_bytes(16, "big")
+                session.receive(Message(gaps=(Gap(END, Say.FINGERPRINT, digest),)))
+                session.respond()
+
+        with pytest.raises(RemoteProtocolError, match="no progress in 65 rounds"):
+            mismatch()
+
+    def test_asking_for_the_same_keys_for_ever(self) -> None:
+        session = self.opened()
+
+        def ask() -> None:
+            for _ in range(1_000):
+                session.receive(Message(gaps=(Gap(END, Say.KEYS),)))
+                session.respond()
+
+        with pytest.raises(RemoteProtocolError, match="no progress in 65 rounds"):
+            ask()
+
+    def test_listing_keys_that_cannot_be_had(self) -> None:
+        session = Session11.responder(KeyStore(), [RANGE])
+        keys = tuple(sorted({event_id(n) for n in range(1_001)}))
+        new = session.receive(Message(RANGE, (Gap(END, Say.KEYS, keys=keys),)))
+        with pytest.raises(RemoteProtocolError, match="1001 keys"):
+            session.give_up(new)
 
     def test_a_turn_that_goes_back(self) -> None:
         session = self.opened()

@@ -6,9 +6,9 @@ import random
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
-from peers import VERSIONS, Peer, numbered, reconcile
+from peers import CASES, VERSIONS, Peer, numbered, reconcile
 
 from recon_node.recon import KeyRange, LocalProtocolError, SessionSettings, intersect_ranges
 from recon_node.recon.session import Session
@@ -39,6 +39,7 @@ def test_equal_sets_agree_in_one_round(version: Version) -> None:
 
 
 @every_version
+@settings(max_examples=CASES)
 @given(KEYS, KEYS, SETTINGS, SETTINGS)
 def test_any_two_sets_converge(
     version: Version,
@@ -69,27 +70,31 @@ def test_large_sets_with_few_differences_converge(
 
 
 @every_version
-@given(KEYS, KEYS, SETTINGS, st.lists(st.tuples(st.integers(1, 12), st.booleans(), KEY)))
+@settings(max_examples=CASES)
+@given(KEYS, KEYS, SETTINGS, SETTINGS, st.lists(st.tuples(st.integers(1, 12), st.booleans(), KEY)))
 def test_what_comes_in_meanwhile_does_no_harm(
     version: Version,
     a: set[bytes],
     b: set[bytes],
-    settings: SessionSettings,
+    a_settings: SessionSettings,
+    b_settings: SessionSettings,
     arrivals: list[tuple[int, bool, bytes]],
 ) -> None:
     """Each side ends with all that both had at the start; the next session tells what came in."""
-    you, they = Peer(a, settings, session=version), Peer(b, session=version)
+    you, they = Peer(a, a_settings, session=version), Peer(b, b_settings, session=version)
 
     def arrive(messages: int) -> None:
         for at, mine, key in arrivals:
             if at == messages:
                 (you if mine else they).store.add(key)
+                arrived.add(key)
 
+    arrived: set[bytes] = set()
     reconcile(you, they, between=arrive)
     assert a | b <= you.set
     assert a | b <= they.set
     reconcile(you, they)
-    assert you.set == they.set
+    assert you.set == they.set == a | b | arrived
 
 
 @every_version
