@@ -1,7 +1,9 @@
 """Streams as graphs: pure functions over the events of one stream, whatever their ids are.
 
-`select_tip` is CIP-145: it says which event of a stream is its tip, and why. `event_states` and
-`branch_states` say what the stream's data is after each of its events.
+`select_tip` is CIP-145: it says which event of a stream is its tip, and why; `StreamTip` does so
+while events come. `event_states` and `branch_states` say what the stream's data is after each of
+its events. Beside streams: SSB-style tangles (`tangle`, `classic_feed`), and the DAG Replication &
+Publishing Protocol (`operations`, `replica`, `shards`, `publishing`, `ucan`).
 """
 
 from recon_node.lattice.dag import StreamDag, StreamEvent, StreamShapeError, heights
@@ -14,7 +16,7 @@ from recon_node.lattice.stream_state import (
     shape_of,
     stream_state,
 )
-from recon_node.lattice.tip import Decision, Rule, Tip, select_tip
+from recon_node.lattice.tip import Decision, Rule, StreamTip, Tip, select_tip
 
 __all__ = [
     "Decision",
@@ -25,6 +27,7 @@ __all__ = [
     "StreamEvent",
     "StreamShapeError",
     "StreamState",
+    "StreamTip",
     "Tip",
     "branch_states",
     "event_states",

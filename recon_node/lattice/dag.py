@@ -30,7 +30,9 @@ class StreamEvent(Generic[Id]):
 
     `time` is the block time (seconds) that a time event proves; None when it is not known (its
     anchor was not looked up yet) and for events of other kinds. `valid` is False for a data event
-    with a wrong signature or an expired CACAO, and for a time event whose proof is wrong.
+    with a wrong signature, and for a time event whose proof is wrong. `expires` (Unix seconds) is
+    when the CACAO that a data event was signed by expired or will: the event is invalid when its
+    time is not before that.
     """
 
     id: Id
@@ -38,6 +40,7 @@ class StreamEvent(Generic[Id]):
     prev: tuple[Id, ...] = ()
     time: int | None = None
     valid: bool = True
+    expires: int | None = None
 
 
 class StreamDag(Generic[Id]):
@@ -83,16 +86,16 @@ def _by_id(events: Iterable[StreamEvent[Id]]) -> dict[Id, StreamEvent[Id]]:
     for event in events:
         if event.id in by_id:
             if by_id[event.id] != event:
-                raise StreamShapeError(f"event {_show(event.id)} was given twice, with differences")
+                raise StreamShapeError(f"event {show(event.id)} was given twice, with differences")
             continue
         by_id[event.id] = event
         if event.kind == "init":
             inits.append(event.id)
         if bool(event.prev) == (event.kind == "init"):
             expected = "no prev" if event.kind == "init" else "at least one prev"
-            raise StreamShapeError(f"{event.kind} event {_show(event.id)} must have {expected}")
+            raise StreamShapeError(f"{event.kind} event {show(event.id)} must have {expected}")
     if len(inits) != 1:
-        found = "none" if not inits else ", ".join(sorted(map(_show, inits)))
+        found = "none" if not inits else ", ".join(sorted(map(show, inits)))
         raise StreamShapeError(f"a stream has exactly one init event; found: {found}")
     return by_id
 
@@ -107,7 +110,7 @@ def _causal_order(by_id: dict[Id, StreamEvent[Id]]) -> list[StreamEvent[Id]]:
         for prev in prevs:
             if prev not in nexts:
                 raise StreamShapeError(
-                    f"event {_show(event.id)} names prev {_show(prev)}, which is not there"
+                    f"event {show(event.id)} names prev {show(prev)}, which is not there"
                 )
             nexts[prev].append(event.id)
         waiting[event.id] = len(prevs)
@@ -119,11 +122,11 @@ def _causal_order(by_id: dict[Id, StreamEvent[Id]]) -> list[StreamEvent[Id]]:
             if waiting[successor] == 0:
                 ready.append(successor)
     if len(ready) < len(by_id):
-        stuck = _show(min(id_ for id_, prevs in waiting.items() if prevs))
+        stuck = show(min(id_ for id_, prevs in waiting.items() if prevs))
         raise StreamShapeError(f"event {stuck} is part of a cycle, or covers one")
     return [by_id[id_] for id_ in ready]
 
 
-def _show(id_: object) -> str:
+def show(id_: object) -> str:
     """An id for a message: a CID prints as its base32 text, plain bytes as hex."""
     return id_.hex() if type(id_) is bytes else str(id_)

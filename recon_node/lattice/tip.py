@@ -20,38 +20,27 @@ as data.
 - Candidates that are left and hold the same data are time events: the earliest wins, then the
   lowest id.
 
-Every fork decided on the way is reported as a `Decision`, so that a result can be explained.
+A data event signed by virtue of a capability that has expired is invalid, unless it is proven to
+be from before: its time is `time(d)`, and else now.
 
-Cost: each event carries the set of candidates that cover it, as a bit set handed down from its
-successors: O(events · candidates / 64) for a stream, near-linear since candidates are few.
+Events come one by one, each after its prevs (`StreamTip.add`). Nearly all of them just extend a
+branch that holds data since it forked: then the tip is the new event, or stays. Otherwise it is
+decided anew when it is asked for next, over the *segments* of the stream (see `segments.py` and
+`race.py`), which are about as many as its forks. The result depends on the set of events alone.
 """
 
-from collections.abc import Iterable
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from enum import Enum
-from typing import Any, Generic
+from heapq import heappop, heappush
+from typing import Generic
 
-from recon_node.lattice.dag import Id, StreamDag, StreamEvent, StreamShapeError
+from recon_node.lattice.dag import Id, StreamDag, StreamEvent, StreamShapeError, show
+from recon_node.lattice.race import Decision, Rule, decide
+from recon_node.lattice.segments import NEVER, Node, Segment, SegmentGraph
 
-_NEVER = float("inf")
-
-
-class Rule(Enum):
-    """What decided a fork."""
-
-    EARLIEST_TIME = "earliest time"  # rule 4
-    LOWEST_CID = "lowest CID"  # rule 5
-    ONLY_DATA = "only data"  # no rival: the other branches hold a subset of the winner's data
-    EARLIEST_ANCHOR = "earliest anchor"  # same data on every branch: the earliest time event
-
-
-@dataclass(frozen=True, slots=True)
-class Decision(Generic[Id]):
-    """One fork: `winner` was kept over `rivals` (ids, ascending) because of `rule`."""
-
-    rule: Rule
-    winner: Id
-    rivals: tuple[Id, ...]
+__all__ = ["Decision", "Rule", "StreamTip", "Tip", "select_tip"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,166 +63,242 @@ class Tip(Generic[Id]):
     reasons: tuple[Decision[Id], ...]
 
 
-def select_tip(events: Iterable[StreamEvent[Id]]) -> Tip[Id]:
+def select_tip(events: Iterable[StreamEvent[Id]], now: int | None = None) -> Tip[Id]:
     """The tip of a stream by CIP-145; the order of `events` does not matter.
 
     Args:
         events: all events of one stream. An event given twice counts once.
+        now: Unix seconds, by which capabilities of events without a proven time have expired or
+            not; None leaves them all valid.
 
     Raises:
         StreamShapeError: the events are not one whole stream (no init, a missing prev, a cycle),
             or nothing in it is valid data, so that it has no tip.
     """
-    return _Selection(StreamDag(events)).run()
+    stream: StreamTip[Id] = StreamTip()
+    for event in StreamDag(events).events:
+        stream.add(event)
+    return stream.tip(now)
 
 
-class _Selection(Generic[Id]):
-    """One run of the rules. Events are numbers in `dag`, sets of candidates are bit sets.
+class StreamTip(Generic[Id]):
+    """A stream whose events come one by one, and its tip.
 
-    `holders[i]` are the candidates whose branch holds event `i`.
+    `add` costs a few microseconds for events that extend a branch, O(log n) amortised for others,
+    and one step more for each event that a time event gives an earlier time; `event` is O(1) after
+    the first kind and O(segments · log segments) after others, in streams without merges; `tip` is
+    O(n), for it names all that is pruned.
     """
 
-    def __init__(self, dag: StreamDag[Id]) -> None:
-        self.dag = dag
-        self.is_data = [event.kind != "time" and event.valid for event in dag.events]
-        self.time = _times(dag)
-        self.dominant = self._last_data(range(len(dag)))
-        self.candidates = self._candidates()
-        self.holders = self._holders()
-        self.reasons: list[Decision[Id]] = []
+    __slots__ = ("_graph", "_moved", "_nodes", "_now", "_tip", "_to_expire")
 
-    def run(self) -> Tip[Id]:
-        tip = self._decide()
-        mine = 1 << self.candidates.index(tip)
-        branch = [i for i, held in enumerate(self.holders) if held & mine]
+    def __init__(self) -> None:
+        self._nodes: dict[Id, Node[Id]] = {}
+        self._graph: SegmentGraph[Id] = SegmentGraph()
+        self._tip: Node[Id] | None = None
+        self._moved = False  # something was valid and is not, or the other way round
+        self._to_expire: list[tuple[int, int, Node[Id]]] = []
+        self._now: int | None = None
+
+    def __len__(self) -> int:
+        return len(self._nodes)
+
+    def __contains__(self, event: Id) -> bool:
+        return event in self._nodes
+
+    def add(self, event: StreamEvent[Id]) -> bool:
+        """Add an event whose prevs are here; False when it is here itself.
+
+        Raises:
+            StreamShapeError: a prev is not here, a second init, an init with a prev or another
+                event without one. Nothing is changed then.
+        """
+        if event.id in self._nodes:
+            return False
+        node = Node(event, self._prevs_of(event))
+        self._nodes[event.id] = node
+        if event.expires is not None and node.valid:
+            heappush(self._to_expire, (event.expires, len(self._nodes), node))
+            self._judge(node)
+        if node.valid:
+            self._insert(node)
+        return True
+
+    def event(self, now: int | None = None) -> Id:
+        """The tip event; `now` as in `tip`.
+
+        Raises:
+            StreamShapeError: there is no valid data, so no tip.
+        """
+        return self._select(now).id
+
+    def tip(self, now: int | None = None) -> Tip[Id]:
+        """The tip and all about it.
+
+        Args:
+            now: Unix seconds; earlier ones than before count as those. None is as before, at first
+                a time at which nothing has expired.
+
+        Raises:
+            StreamShapeError: there is no valid data, so no tip.
+        """
+        tip = self._select(now)
+        reasons = decide(self._graph).decisions()
+        shape = _Shape(self._graph.segments)
+        branch = set(_down(tip, lambda node: True))
         return Tip(
-            event=self.dag.events[tip].id,
-            height=self.dag.height[tip],
-            data_tip=self._ids(self._last_data(branch)),
-            anchored_at=self._ids(self._last_data(i for i in branch if self.time[i] < _NEVER)),
-            candidates=self._ids(self.candidates),
-            pruned=self._ids(i for i, held in enumerate(self.holders) if not held & mine),
-            diverged=len(self.dominant) > 1,
-            reasons=tuple(self.reasons),
+            event=tip.id,
+            height=tip.height,
+            data_tip=_ids(_last(tip, lambda node: node.is_data)),
+            anchored_at=_ids(_last(tip, lambda node: node.is_data and node.time < NEVER)),
+            candidates=_ids(shape.candidates),
+            pruned=_ids(node for node in self._nodes.values() if node not in branch),
+            diverged=shape.dominant > 1,
+            reasons=tuple(reasons),
         )
 
-    def _last_data(self, numbers: Iterable[int]) -> list[int]:
-        """Of the given events, the data that no other given data event covers."""
-        data = sorted(i for i in numbers if self.is_data[i])
-        counted = set(data)
-        covered = bytearray(len(self.dag))
-        last: list[int] = []
-        for i in range(data[-1] if data else -1, -1, -1):
-            if i in counted and not covered[i]:
-                last.append(i)
-            if covered[i] or i in counted:
-                for prev in self.dag.prevs[i]:
-                    covered[prev] = True
-        return last
+    def merge(self, now: int | None = None) -> tuple[Id, ...]:
+        """The prevs of a data event that would converge the stream: tip first, others ascending.
 
-    def _candidates(self) -> list[int]:
-        """Rules 1 and 2: the uncovered events whose branch holds a dominant data event."""
-        if not self.dominant:
+        Empty when the stream has not diverged.
+
+        Raises:
+            StreamShapeError: there is no valid data, so no tip.
+        """
+        tip = self._select(now)
+        shape = _Shape(self._graph.segments)
+        if shape.dominant < 2:
+            return ()
+        return (tip.id, *sorted(node.id for node in shape.candidates if node is not tip))
+
+    def _prevs_of(self, event: StreamEvent[Id]) -> list[Node[Id]]:
+        if bool(event.prev) == (event.kind == "init"):
+            expected = "no prev" if event.kind == "init" else "at least one prev"
+            raise StreamShapeError(f"{event.kind} event {show(event.id)} must have {expected}")
+        if not event.prev and self._nodes:
+            raise StreamShapeError(f"a stream has one init event; {show(event.id)} is a second one")
+        try:
+            return [self._nodes[prev] for prev in dict.fromkeys(event.prev)]
+        except KeyError as error:
             raise StreamShapeError(
-                "no data event of the stream is valid, nor its init: it has no tip"
-            )
-        is_dominant = set(self.dominant)
-        counts = bytearray(len(self.dag))  # valid, or under something valid
-        leads = bytearray(len(self.dag))  # holds dominant data
-        candidates: list[int] = []
-        for i, prevs in enumerate(self.dag.prevs):
-            leads[i] = i in is_dominant or any(leads[prev] for prev in prevs)
-        for i in range(len(self.dag) - 1, -1, -1):
-            covered = any(counts[successor] for successor in self.dag.nexts[i])
-            counts[i] = covered or self.dag.events[i].valid
-            if counts[i] and not covered and leads[i]:
-                candidates.append(i)
-        return candidates
+                f"event {show(event.id)} names prev {show(error.args[0])}, which is not there"
+            ) from None
 
-    def _holders(self) -> list[int]:
-        holders = [0] * len(self.dag)
-        for bit, candidate in enumerate(self.candidates):
-            holders[candidate] = 1 << bit
-        for i in range(len(self.dag) - 1, -1, -1):
-            for prev in self.dag.prevs[i]:
-                holders[prev] |= holders[i]
-        return holders
+    def _insert(self, node: Node[Id]) -> None:
+        """Count a valid node; keep the tip where it is plain that it stays or moves up."""
+        prev = node.prevs[0] if len(node.prevs) == 1 else None
+        if prev is None or not prev.counted or not prev.segment.ends_with(prev):
+            self._graph.insert(node)
+            self._tip = None
+        else:
+            if prev.segment.first_data is None:
+                self._tip = None
+            elif self._tip is prev:
+                self._tip = node
+            self._graph.extend(prev.segment, node)
+        if node.event.kind == "time" and node.event.time is not None:
+            self._anchor(node, node.event.time)
 
-    def _decide(self) -> int:
-        """Rules 3 to 5: drop candidates fork by fork until one is left."""
-        fork = _Fork(self.dag, self.is_data, self.holders)
-        left = (1 << len(self.candidates)) - 1
-        while rivals := fork.rivals(left):
-            left &= self.holders[self._win(rivals, Rule.EARLIEST_TIME)]
-        if left & (left - 1):
-            same_data = [c for bit, c in enumerate(self.candidates) if left >> bit & 1]
-            return self._win(same_data, Rule.EARLIEST_ANCHOR)
-        return self.candidates[left.bit_length() - 1]
+    def _anchor(self, node: Node[Id], time: float) -> None:
+        """Hand a proven time down to all that the node covers."""
+        left = [node]
+        while left:
+            each = left.pop()
+            if each.time <= time:
+                continue
+            each.time = time
+            left.extend(each.prevs)
+            if each.event.expires is not None:
+                self._judge(each)
+            if each.counted and each.segment.first_data is each:  # it may be another's rival
+                self._graph.touch([each.segment])
+                self._tip = None
 
-    def _win(self, rivals: list[int], rule: Rule) -> int:
-        """The earliest rival, the lowest id among the earliest; notes why."""
-        winner = min(rivals, key=lambda i: (self.time[i], self.dag.events[i].id))
-        others = [i for i in rivals if i != winner]
-        if not others:
-            rule = Rule.ONLY_DATA
-        elif any(self.time[i] == self.time[winner] for i in others):
-            rule = Rule.LOWEST_CID
-        self.reasons.append(Decision(rule, self.dag.events[winner].id, self._ids(others)))
-        return winner
+    def _judge(self, node: Node[Id]) -> None:
+        """See whether the capability of an event was good at its time."""
+        expires = node.event.expires
+        assert expires is not None
+        time = node.time if node.time < NEVER else self._now
+        valid = node.event.valid and (time is None or time < expires)
+        if valid != node.valid:
+            node.valid = valid
+            node.is_data = valid and node.event.kind != "time"
+            self._moved = True
 
-    def _ids(self, numbers: Iterable[int]) -> tuple[Id, ...]:
-        return tuple(sorted(self.dag.events[i].id for i in numbers))
+    def _select(self, now: int | None) -> Node[Id]:
+        if now is not None and (self._now is None or now > self._now):
+            self._now = now
+        while self._to_expire and self._now is not None and self._to_expire[0][0] <= self._now:
+            self._judge(heappop(self._to_expire)[2])
+        if self._moved:
+            self._rebuild()
+        if self._tip is None:
+            if not any(segment.first_data for segment in self._graph.segments):
+                raise StreamShapeError(
+                    "no data event of the stream is valid, nor its init: it has no tip"
+                )
+            self._tip = decide(self._graph).top
+        return self._tip
+
+    def _rebuild(self) -> None:
+        """Make the graph anew, since events are valid now that were not, or the other way round."""
+        self._graph = SegmentGraph()
+        for node in self._nodes.values():
+            node.counted = False
+        for node in self._nodes.values():
+            if node.valid:
+                self._graph.insert(node)
+        self._tip = None
+        self._moved = False
 
 
-class _Fork:
-    """Climbs from the init to where the branches left part; looks at no event twice.
+class _Shape(Generic[Id]):
+    """What a stream's segments tell at a glance.
 
-    What all branches hold stays so when candidates drop out, and what none holds too: only the
-    events in between, the rivals of the last round, must be looked at again. `below[i]` are the
-    candidates that hold all of the closest data under event `i`.
+    `dominant` is the number of data events that no other data covers, `candidates` the uncovered
+    events whose branch holds one of these (rules 1 and 2).
     """
 
-    def __init__(self, dag: StreamDag[Any], is_data: list[bool], holders: list[int]) -> None:
-        self.nexts = dag.nexts
-        self.is_data = is_data
-        self.holders = holders
-        self.below = [-1] * len(dag)
-        for i, prevs in enumerate(dag.prevs):
-            for prev in prevs:
-                self.below[i] &= holders[prev] if is_data[prev] else self.below[prev]
-        self.seen = bytearray(len(dag))
-        self.contested = [0]  # the init comes first in a causal order
-
-    def rivals(self, left: int) -> list[int]:
-        """The causally first of the data that some but not all of the candidates in `left` hold."""
-        shared = [i for i in self.contested if self._is_shared(i, left)]
-        contested = [i for i in self.contested if self._is_contested(i, left)]
-        for i in shared:  # grows while it is walked
-            for successor in self.nexts[i]:
-                if self.seen[successor] or self.below[successor] & left != left:
-                    continue
-                self.seen[successor] = True
-                if self._is_shared(successor, left):
-                    shared.append(successor)
-                elif self._is_contested(successor, left):
-                    contested.append(successor)
-        self.contested = contested
-        return contested
-
-    def _is_shared(self, i: int, left: int) -> bool:
-        return not self.is_data[i] or self.holders[i] & left == left
-
-    def _is_contested(self, i: int, left: int) -> bool:
-        return self.is_data[i] and self.holders[i] & left not in (0, left)
+    def __init__(self, segments: Iterable[Segment[Id]]) -> None:
+        ordered = sorted(segments, key=lambda segment: segment.height)
+        below_data: set[Segment[Id]] = set()
+        for segment in reversed(ordered):
+            if segment.first_data is not None or segment in below_data:
+                below_data.update(segment.bases)
+        self.dominant = 0
+        self.candidates: list[Node[Id]] = []
+        leads: set[Segment[Id]] = set()
+        for segment in ordered:
+            is_dominant = segment.first_data is not None and segment not in below_data
+            self.dominant += is_dominant
+            if is_dominant or not leads.isdisjoint(segment.bases):
+                leads.add(segment)
+                if not segment.nexts:
+                    self.candidates.append(segment.top)
 
 
-def _times(dag: StreamDag[Id]) -> list[float]:
-    """For each event the earliest proven time of a valid time event at or above it."""
-    times = [
-        event.time if event.kind == "time" and event.valid and event.time is not None else _NEVER
-        for event in dag.events
-    ]
-    for i in range(len(dag) - 1, -1, -1):
-        for prev in dag.prevs[i]:
-            times[prev] = min(times[prev], times[i])
-    return times
+def _last(tip: Node[Id], counts: Callable[[Node[Id]], bool]) -> set[Node[Id]]:
+    """Of the nodes in the tip's branch that count, those that no other of them covers."""
+    first_met = {node for node in _down(tip, lambda node: not counts(node)) if counts(node)}
+    if len(first_met) > 1:
+        for node in list(first_met):
+            first_met.difference_update(*(_down(prev, lambda each: True) for prev in node.prevs))
+    return first_met
+
+
+def _down(start: Node[Id], passes: Callable[[Node[Id]], bool]) -> Iterator[Node[Id]]:
+    """The node and what it covers, each once; nothing below a node that is not passed."""
+    left = [start]
+    seen = {start}
+    while left:
+        node = left.pop()
+        yield node
+        if passes(node):
+            for prev in node.prevs:
+                if prev not in seen:
+                    seen.add(prev)
+                    left.append(prev)
+
+
+def _ids(nodes: Iterable[Node[Id]]) -> tuple[Id, ...]:
+    return tuple(sorted(node.id for node in nodes))

@@ -1,4 +1,4 @@
-"""Publishing: one order for all nodes, against a merge by brute force; proofs bound to publishes."""
+"""Publishing: one order for all nodes, against a merge by brute force; proofs of one publish."""
 
 import json
 import random
