@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 from collections import deque
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -38,6 +38,33 @@ def rpc_error(code: int, message: str) -> Fault:
 
 def rpc_result(result: Any) -> Fault:
     return Fault(body=json.dumps({"jsonrpc": "2.0", "id": 1, "result": result}).encode())
+
+
+epoch = 0.0
+"""Unix time at the start of the virtual clock; a little ahead, so that what the store stamps with
+the real time is due."""
+
+_held = 0
+
+
+def now() -> float:
+    """Unix time that goes with the virtual clock."""
+    return epoch + trio.current_time()
+
+
+def held() -> int:
+    """How many requests are kept waiting by servers on purpose."""
+    return _held
+
+
+@contextmanager
+def _holding() -> Iterator[None]:
+    global _held  # noqa: PLW0603 (of all servers of the process)
+    _held += 1
+    try:
+        yield
+    finally:
+        _held -= 1
 
 
 class Chain:
@@ -118,7 +145,8 @@ class Chain:
         try:
             if self.under_way >= self._together:
                 self._gate.set()
-            await self._gate.wait()
+            with _holding():
+                await self._gate.wait()
             fault = self.faults.popleft() if self.faults else self.fault_for(method, first)
             if fault is not None:
                 return fault
@@ -152,7 +180,9 @@ class Chain:
                     return
             answer = await self.handle(body)
             if answer.hang:
-                await trio.sleep_forever()
+                with _holding():
+                    await stream.receive_some()  # until the other side gives up
+                return
             if answer.drop:
                 return
             headers = [("content-length", str(len(answer.body))), *answer.headers]

@@ -2,24 +2,40 @@
 
 from __future__ import annotations
 
+import time
+from typing import Any
+
+import chain_server
 import pytest
 import trio.testing
 from trio import _threads
 
-THRESHOLD = 0.005
-"""Seconds of real time, in which what was sent over the loopback arrives."""
+from recon_node.chain.endpoint import Endpoint
 
 
 @pytest.fixture
-def clock() -> trio.testing.MockClock:
-    """A clock that jumps to the next deadline, but not while the store works in a thread."""
-    clock = trio.testing.MockClock(autojump_threshold=THRESHOLD)
-    jump = clock._autojump
+def clock(monkeypatch: pytest.MonkeyPatch) -> trio.testing.MockClock:
+    """A clock that jumps to the next deadline when really nothing else can happen: no thread of
+    the store is at work, and no request is on its way to a server or back."""
+    under_way = 0
+    post = Endpoint._post
 
-    def jump_when_threads_rest() -> None:
-        active = _threads._active_threads_local.get(None)
-        if active is None or active.count == 0:
+    async def counted(*args: Any) -> Any:
+        nonlocal under_way
+        under_way += 1
+        try:
+            return await post(*args)
+        finally:
+            under_way -= 1
+
+    def jump_when_all_rest() -> None:
+        threads = _threads._active_threads_local.get(None)
+        if (threads is None or threads.count == 0) and under_way <= chain_server.held():
             jump()
 
-    clock._autojump = jump_when_threads_rest
+    monkeypatch.setattr(chain_server, "epoch", time.time() + 5)
+    monkeypatch.setattr(Endpoint, "_post", counted)
+    clock = trio.testing.MockClock(autojump_threshold=0.002)
+    jump = clock._autojump
+    clock._autojump = jump_when_all_rest
     return clock
