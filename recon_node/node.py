@@ -112,7 +112,7 @@ async def _run(settings: Settings, ending: _Ending) -> None:
     log.info("Starting", version=__version__, network=network.name, data_dir=str(settings.data_dir))
     async with open_store(settings.data_dir, network, settings=settings.store_settings()) as store:
         listener = await open_listener(*split_host_port(settings.api))
-        _warn_if_open(listener, access)
+        warn_if_open(listener, access)
         async with (
             open_anchors(settings.chain_settings(), store) as anchors,
             open_p2p(settings.p2p_settings(), store, settings.data_dir) as p2p,
@@ -139,7 +139,7 @@ async def _run(settings: Settings, ending: _Ending) -> None:
                 services.closing.set()
 
 
-def _warn_if_open(listener: Listener, access: Access) -> None:
+def warn_if_open(listener: Listener, access: Access) -> None:
     """Tell the operator when others can reach the API and nothing asks them who they are."""
     if access.token is None and not listener.is_loopback:
         log.warning(
