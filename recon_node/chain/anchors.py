@@ -114,6 +114,8 @@ async def open_anchors(
             )
             providers.append(provider)
             anchors._followers.append(_Follower(provider, report, store, now, jitter))
+        if not providers:
+            logger.info("No chain_rpc is set: time events stay pending")
         await _check_providers(providers, settings.start_patience)
         async with trio.open_nursery() as nursery:
             for follower in anchors._followers:
