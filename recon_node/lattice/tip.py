@@ -233,12 +233,16 @@ class StreamTip(Generic[Id]):
         if self._moved:
             self._rebuild()
         if self._tip is None:
-            if not any(segment.first_data for segment in self._graph.segments):
-                raise StreamShapeError(
-                    "no data event of the stream is valid, nor its init: it has no tip"
-                )
-            self._tip = decide(self._graph).top
+            self._tip = self._decide()
         return self._tip
+
+    def _decide(self) -> Node[Id]:
+        segments = self._graph.segments
+        if not any(segment.first_data is not None for segment in segments):
+            raise StreamShapeError(
+                "no data event of the stream is valid, nor its init: it has no tip"
+            )
+        return decide(self._graph).top if len(segments) > 1 else segments[0].top
 
     def _rebuild(self) -> None:
         """Make the graph anew, since events are valid now that were not, or the other way round."""
