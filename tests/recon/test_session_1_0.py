@@ -89,6 +89,23 @@ def test_a_message_never_outgrows_its_size() -> None:
     assert max(sizes) < 8_000
 
 
+def test_rounds_follow_from_the_size_of_a_message() -> None:
+    """Messages alternate, so what does not fit in one takes another round: docs/wire.md."""
+    rng = random.Random(7)
+    shared = {rng.randbytes(8) for _ in range(20_000)}
+    yours = shared | {rng.randbytes(8) for _ in range(250)}
+    mine = shared | {rng.randbytes(8) for _ in range(250)}
+    rounds = []
+    for message_bytes in (4_000, 1 << 20):
+        settings = SessionSettings(message_bytes=message_bytes)
+        you, they = (Peer(keys, settings, session=FencedSession) for keys in (yours, mine))
+        asking, _, _ = reconcile(you, they)
+        assert you.set == they.set == yours | mine
+        rounds.append(asking.rounds)
+    assert rounds[0] > 20
+    assert rounds[1] <= 6
+
+
 class TestRemoteProtocolErrors:
     """What a peer may not do, and that the error says so."""
 

@@ -1,0 +1,61 @@
+"""Complete sessions, byte for byte, as docs/wire.md gives them to other implementations."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from recon_node.recon import PROTOCOLS, KeyRange, KeyStore, Protocol, SessionSettings
+
+TESTS = Path(__file__).parents[1]
+CASES = json.loads((TESTS / "data" / "recon_exchanges.json").read_text())["cases"]
+DOC = (TESTS.parent / "docs" / "wire.md").read_text()
+every_case = pytest.mark.parametrize("case", CASES, ids=[case["name"] for case in CASES])
+every_protocol = pytest.mark.parametrize("protocol", PROTOCOLS, ids=lambda each: each.id[-5:])
+
+
+def from_hex(texts: list[str]) -> list[bytes]:
+    return [bytes.fromhex(text) for text in texts]
+
+
+@every_case
+@every_protocol
+def test_a_session_says_exactly_these_bytes(case: dict[str, Any], protocol: Protocol) -> None:
+    ours, theirs = (KeyStore(from_hex(case[side]["keys"])) for side in ("initiator", "responder"))
+    settings = SessionSettings(**case["settings"])
+    asked = KeyRange(*from_hex(case["initiator"]["asks"]))
+    interests = [KeyRange(*from_hex(each)) for each in case["responder"]["interests"]]
+    asking = protocol.session.initiator(ours, asked, settings)
+    answering = protocol.session.responder(theirs, interests, settings)
+    sides = [("responder", answering, theirs), ("initiator", asking, ours)]
+    sender, turn = "initiator", [asking.start()]
+    said: list[dict[str, str]] = []
+    while turn:
+        name, session, store = sides[0]
+        sides.reverse()
+        for message in turn:
+            raw = protocol.encode(message)
+            said.append({"from": sender, "message": raw.hex()})
+            assert protocol.decode(raw) == message
+            for key in session.receive(protocol.decode(raw)):
+                store.add(key)
+        sender, turn = name, session.respond()
+    assert said == case["exchanges"][protocol.id]
+    assert asking.done
+    assert answering.done
+
+
+def test_the_document_shows_the_bytes_of_the_data() -> None:
+    shown = re.findall(r"^\*\*(.+?)\*\*, (\S+)\. .*\n\n((?: {4}.*\n)+)", DOC, re.MULTILINE)
+    by_name = {case["name"]: case for case in CASES}
+    assert len(shown) == 5
+    for name, version, block in shown:
+        exchange = by_name[name]["exchanges"][f"/ceramic/recon/{version}"]
+        said = re.findall(r"^ {4}(\w+):\n((?: {8}\w+\n)+)", block, re.MULTILINE)
+        assert [
+            {"from": sender, "message": "".join(lines.split())} for sender, lines in said
+        ] == exchange
