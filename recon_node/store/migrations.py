@@ -18,7 +18,7 @@ from typing import Final
 import structlog
 
 from recon_node.ceramic import Event, InvalidEventError, parse_event
-from recon_node.ipld import CarError
+from recon_node.ipld import DAG_JOSE, CarError
 from recon_node.store import anchors, blocks
 from recon_node.store.packing import is_packed, sections
 
@@ -68,9 +68,12 @@ def cut_out_shared_blocks(connection: sqlite3.Connection) -> None:
 
 
 def _sharing(car: bytes) -> Event | None:
-    """The event of a CAR that may share blocks: an event of one or two blocks does not."""
+    """The event of a CAR that may share blocks; one of an envelope and its payload does not."""
     try:
-        if is_packed(car) or sum(1 for _ in sections(car)) <= 2:
+        if is_packed(car):
+            return None
+        codecs = [cid.codec for cid, *_ in sections(car)]
+        if len(codecs) < 2 or (len(codecs) == 2 and DAG_JOSE in codecs):
             return None
         return parse_event(car)
     except (CarError, InvalidEventError):

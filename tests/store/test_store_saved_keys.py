@@ -1,0 +1,130 @@
+"""The saved keys: used when they are the log's own, and never otherwise."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from store_helpers import NETWORK, World
+
+from recon_node.recon import KeyStore
+from recon_node.store import Interest, open_store, saved_keys
+
+FILE = saved_keys.FILE_NAME
+
+
+@pytest.fixture(autouse=True)
+def _save_few(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(saved_keys, "FEWEST", 1)
+
+
+@pytest.fixture
+def loads(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """How many keys were loaded with their digests, each time that they were."""
+    found: list[int] = []
+    original = KeyStore.load_digested
+
+    def spy(store: KeyStore, keys: list[bytes], digests: bytes) -> None:
+        found.append(len(keys))
+        original(store, keys, digests)
+
+    monkeypatch.setattr(KeyStore, "load_digested", spy)
+    return found
+
+
+async def fill(directory: Path, seed: int) -> KeyStore:
+    async with open_store(directory, NETWORK) as store:
+        await store.admit_remote(World(seed).offers())
+        return store.keys
+
+
+async def reopened(directory: Path) -> list[bytes]:
+    async with open_store(directory, NETWORK) as store:
+        assert store.keys.summarize() == KeyStore(store.keys).summarize()
+        return list(store.keys)
+
+
+async def test_the_next_start_takes_the_saved_keys(tmp_path: Path, loads: list[int]) -> None:
+    keys = await fill(tmp_path, 1)
+    written = (tmp_path / FILE).stat().st_mtime_ns
+    for starts in (1, 2):
+        assert await reopened(tmp_path) == list(keys)
+        assert loads == [len(keys)] * starts
+    assert (tmp_path / FILE).stat().st_mtime_ns == written  # nothing changed: nothing to save
+    more = await fill(tmp_path, 2)
+    assert len(more) > len(keys)
+    assert await reopened(tmp_path) == list(more)
+    assert loads == [len(keys)] * 3 + [len(more)]
+
+
+async def test_a_log_that_went_on_without_a_clean_end_does_not_trust_them(
+    tmp_path: Path, loads: list[int]
+) -> None:
+    await fill(tmp_path / "log", 1)
+    async with open_store(tmp_path / "log", NETWORK) as store:
+        await store.admit_remote(World(2).offers())
+        keys = list(store.keys)
+        shutil.copytree(tmp_path / "log", tmp_path / "killed")  # as kill -9 leaves it
+    loads.clear()
+    assert await reopened(tmp_path / "killed") == keys
+    assert loads == []
+
+
+async def test_a_log_that_was_put_back_does_not_trust_those_of_a_later_one(
+    tmp_path: Path, loads: list[int]
+) -> None:
+    keys = await fill(tmp_path / "log", 1)
+    shutil.copytree(tmp_path / "log", tmp_path / "backup")
+    await fill(tmp_path / "log", 2)
+    shutil.copy(tmp_path / "log" / FILE, tmp_path / "backup" / FILE)
+    loads.clear()
+    assert await reopened(tmp_path / "backup") == list(keys)
+    assert loads == []
+
+
+def cut(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:-1])
+
+
+def flip(at: int) -> Callable[[Path], None]:
+    def damage(path: Path) -> None:
+        data = bytearray(path.read_bytes())
+        data[at] ^= 1
+        path.write_bytes(data)
+
+    return damage
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [Path.unlink, cut, flip(0), flip(20), flip(35), flip(60), flip(-40), flip(-1)],
+)
+async def test_damaged_or_missing_ones_are_made_again(
+    tmp_path: Path, loads: list[int], damage: Callable[[Path], object]
+) -> None:
+    keys = await fill(tmp_path, 1)
+    damage(tmp_path / FILE)
+    assert await reopened(tmp_path) == list(keys)
+    assert loads == []
+
+
+async def test_what_changes_no_key_changes_nothing_for_the_next_start(
+    tmp_path: Path, loads: list[int]
+) -> None:
+    keys = await fill(tmp_path, 1)
+    async with open_store(tmp_path, NETWORK) as store:
+        await store.add_interest(Interest("model", "value"))
+    loads.clear()
+    assert await reopened(tmp_path) == list(keys)
+    assert loads == [len(keys)]
+
+
+async def test_few_keys_are_not_worth_a_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await fill(tmp_path, 1)
+    monkeypatch.setattr(saved_keys, "FEWEST", 10_000)
+    await fill(tmp_path, 2)
+    assert not (tmp_path / FILE).exists()

@@ -1,0 +1,52 @@
+"""A process that does one thing to a data directory, and writes a byte before each SQL statement.
+
+    python upkeep_child.py ACTION DIRECTORY [FILE]
+
+Whoever reads the bytes can end the process at any statement.
+"""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import sys
+from io import BytesIO
+from pathlib import Path
+from typing import Any
+
+import trio
+from store_helpers import NETWORK
+
+from recon_node.store import StoreSettings, open_store
+from recon_node.store.upkeep import compact_log, import_events, repair_log
+
+SETTINGS = StoreSettings(max_batch_events=50, verifiers=0)
+
+
+class Traced(sqlite3.Connection):
+    """A connection that tells of its statements."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.set_trace_callback(lambda _: os.write(1, b"."))
+
+
+async def main(action: str, directory: Path, file: BytesIO) -> None:
+    if action == "open":
+        async with open_store(directory, NETWORK):
+            pass
+    elif action == "compact":
+        await trio.to_thread.run_sync(compact_log, directory)
+    elif action == "repair":
+        await repair_log(directory, SETTINGS)
+    elif action == "import":
+        await import_events(directory, file, SETTINGS)
+    else:
+        raise SystemExit(f"no such action: {action}")
+
+
+if __name__ == "__main__":
+    connect = sqlite3.connect
+    sqlite3.connect = lambda *args, **kwargs: connect(*args, factory=Traced, **kwargs)  # type: ignore
+    archive = b"".join(Path(name).read_bytes() for name in sys.argv[3:])
+    trio.run(main, sys.argv[1], Path(sys.argv[2]), BytesIO(archive))
