@@ -18,7 +18,7 @@ from starlette.responses import JSONResponse, Response
 
 from recon_node.api.errors import ApiError, bad_request
 from recon_node.api.services import Limits, Services
-from recon_node.api.threads import in_thread
+from recon_node.api.threads import in_long_thread, in_thread
 from recon_node.ceramic import InitHeader, StreamId, StreamIdError, StreamType, parse_event
 from recon_node.ipld import CID, multibase
 from recon_node.lattice import StreamState, branch_states, select_tip, shape_of, stream_state
@@ -59,9 +59,9 @@ async def load_state(store: Store, limits: Limits, init: CID) -> StreamState | N
     if header.stream_type is not StreamType.MODEL:
         model_rows = await _read(store, limits, header.model.cid)
         if model_rows:
-            definition = await in_thread(partial(_compute, model_rows, None, limits))
+            definition = await in_long_thread(partial(_compute, model_rows, None, limits))
             model = definition.data.content
-    return await in_thread(partial(_compute, rows, model, limits))
+    return await in_long_thread(partial(_compute, rows, model, limits))
 
 
 async def _read(store: Store, limits: Limits, init: CID) -> list[FeedRow]:
