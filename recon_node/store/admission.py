@@ -127,7 +127,7 @@ class Admission:
         Thus an event whose history is here or in the batch is never refused for want of room.
         """
         late = [
-            (record.event_id.height, at)
+            (record.height, at)
             for at, outcome in enumerate(outcomes)
             if (record := outcome.record) is not None
             and record.refusal is not None
@@ -216,7 +216,7 @@ class Admission:
             base = self._history.checked(prev)
             if base is None:
                 raise InvalidEventError(self._why_unchecked(prev))
-            height = max(height, base.event_id.height + 1)
+            height = max(height, base.height + 1)
         return stream.event_id(network, height, event.cid)
 
     def _why_unchecked(self, prev: CID) -> str:

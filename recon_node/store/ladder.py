@@ -152,7 +152,7 @@ class Ladder:
 
     def _meet_stream(self, record: Record) -> bool:
         """ORPHAN to WAITING."""
-        height = record.event_id.height
+        height = record.height
         if (height == 0) is not (record.kind is EventKind.INIT):
             raise _FaultError(
                 f"its EventId has the height {height}: 0 is the init event's, and only its"
@@ -175,9 +175,9 @@ class Ladder:
             if base is None:
                 whole = False
             else:
-                height = max(height, base.event_id.height + 1)
-        if whole and record.event_id.height != height:
-            raise _FaultError(f"its EventId has the height {record.event_id.height}, not {height}")
+                height = max(height, base.height + 1)
+        if whole and record.height != height:
+            raise _FaultError(f"its EventId has the height {record.height}, not {height}")
         return whole
 
     def _deliver(self, record: Record) -> bool:

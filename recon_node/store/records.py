@@ -53,6 +53,11 @@ class Record:
     """Set while the event is new."""
     logged_state: State | None = None
     """Its state in the log, None while it is not there."""
+    height: int = field(init=False)
+    """As in the EventId; asked for often."""
+
+    def __post_init__(self) -> None:
+        self.height = self.event_id.height
 
 
 @dataclass(frozen=True, slots=True)

@@ -45,7 +45,9 @@ WORTH_IT: Final = 16
 CHUNK: Final = 48
 """Events that a process is given at a time: some milliseconds of work."""
 PATIENCE: Final = 30.0
-"""Seconds for a chunk. A process that takes longer is ended; on a busy machine it takes one."""
+"""Seconds for a chunk, which is some milliseconds of work. What takes longer is ended."""
+START_PATIENCE: Final = 60.0
+"""Seconds for a process to begin; it takes a fifth of one."""
 REMEMBERED: Final = 16_384
 
 
@@ -156,20 +158,31 @@ class Verifiers:
         return [Broken("two processes of this node died over it; the node's log says when")]
 
     async def _ask(self, cars: list[bytes]) -> list[_Finding]:
-        worker = self._idle.pop() if self._idle else _Worker(self._command)
+        if self._idle:
+            worker = self._idle.pop()
+        else:
+            worker = _Worker(self._command)
+            await self._bounded(worker, START_PATIENCE, worker.start)
+        answer = await self._bounded(worker, PATIENCE, worker.ask, cars)
+        self._idle.append(worker)
+        return answer
+
+    async def _bounded(
+        self, worker: _Worker, patience: float, work: Callable[[Unpack[Ts]], T], *args: *Ts
+    ) -> T:
+        """Wait for a process, and end it when it takes too long."""
+        done: list[T] = []
         failure: Exception | None = None
-        answer: list[_Finding] = []
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(_end_late, worker)
+            nursery.start_soon(_kill_late, worker, patience)
             try:
-                answer = await self._in_thread(worker.ask, cars)
+                done.append(await self._in_thread(work, *args))
             except (_WorkerDiedError, _CannotStartError) as error:  # as they are, in no group
                 failure = error
             nursery.cancel_scope.cancel()
         if failure is not None:
             raise failure
-        self._idle.append(worker)
-        return answer
+        return done[0]
 
     async def _in_thread(self, work: Callable[[Unpack[Ts]], T], *args: *Ts) -> T:
         return await trio.to_thread.run_sync(work, *args, limiter=self._threads)
@@ -183,8 +196,9 @@ class _Worker:
         self._process: subprocess.Popen[bytes] | None = None
 
     def ask(self, cars: list[bytes]) -> list[_Finding]:
-        """Have events examined; the first question starts the process."""
-        process = self._process or self._start()
+        """Have events examined."""
+        process = self._process
+        assert process is not None
         assert process.stdin is not None
         assert process.stdout is not None
         try:
@@ -216,7 +230,8 @@ class _Worker:
         if process.stdout is not None:
             process.stdout.close()
 
-    def _start(self) -> subprocess.Popen[bytes]:
+    def start(self) -> None:
+        """Start the process and wait until it is ready."""
         path = os.pathsep.join(entry for entry in sys.path if entry)
         try:
             process = subprocess.Popen(
@@ -234,7 +249,6 @@ class _Worker:
                 f"a process that checks events ended when it had hardly begun: "
                 f"{self._reap(process)}"
             )
-        return process
 
     def _reap(self, process: subprocess.Popen[bytes]) -> str:
         """End what is left of the process; say how it ended."""
@@ -249,8 +263,8 @@ class _Worker:
         return f"it was ended by signal {-status} ({signal.strsignal(-status)})"
 
 
-async def _end_late(worker: _Worker) -> None:
-    await trio.sleep(PATIENCE)
+async def _kill_late(worker: _Worker, patience: float) -> None:
+    await trio.sleep(patience)
     worker.kill()
 
 

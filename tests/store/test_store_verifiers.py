@@ -1,0 +1,215 @@
+"""Checks in other processes: the same findings, whatever becomes of the processes."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from store_helpers import KEYS, NETWORK, World, check_feed, feed_of, sdk_cars
+from test_store_refusals import LOCAL, Case
+
+from recon_node.ceramic.builder import init_event, time_event
+from recon_node.ipld import CID, DAG_CBOR
+from recon_node.store import StoreSettings, open_store, verifiers
+from recon_node.store.verifiers import Broken, Verifiers
+from recon_node.verification import Facts, Unreadable, check
+from recon_node.verification.facts import from_wire, to_wire
+
+STORE_TESTS = Path(__file__).parent
+
+
+def some_cars(count: int) -> list[bytes]:
+    return sdk_cars()[:count]
+
+
+def child(code: str) -> tuple[str, ...]:
+    """A verifier, but for what `code` makes of it."""
+    start = "from recon_node.verification import worker"
+    return (sys.executable, "-c", f"import os, signal, time\n{start}\n{code}\nworker.main()")
+
+
+POISON = "b'poison'"
+DIES_OF_POISON = (
+    "good = worker.check\n"
+    f"worker.check = lambda car: os.kill(os.getpid(), 9) if {POISON} in car else good(car)"
+)
+
+
+def pids(pool: Verifiers) -> list[int]:
+    return [worker._process.pid for worker in pool._idle if worker._process is not None]
+
+
+def is_alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+def wait_until(condition: Callable[[], bool], seconds: float = 20) -> bool:
+    end = time.monotonic() + seconds
+    while not (met := condition()) and time.monotonic() < end:
+        os.sched_yield()
+    return met
+
+
+@settings(max_examples=settings().max_examples // 4)
+@given(seed=st.integers(0, 2**32))
+def test_facts_survive_the_way_between_processes(seed: int) -> None:
+    world = World(seed, time_events=True)
+    for event in world.events.values():
+        facts = check(event.car)
+        assert isinstance(facts, Facts)
+        assert facts.fault is None
+        back = from_wire(to_wire(facts, event.car), event.car)
+        assert isinstance(back, Facts)
+        assert back.header is None or facts.header is not None
+        for name in ("cid", "kind", "init", "prevs", "envelope", "proof", "proof_cid", "signer"):
+            assert getattr(back, name) == getattr(facts, name)
+        assert (back.validity, back.fault, back.car) == (facts.validity, None, event.car)
+        assert (facts.cid, facts.kind, facts.prevs) == (event.cid, event.kind, event.prevs)
+
+
+async def test_processes_find_what_this_one_finds() -> None:
+    case = Case()
+    cars = [*(make(case) for make, _ in LOCAL.values()), *some_cars(200)]
+    anchored = time_event(case.init, case.first.cid, siblings=[CID.of(DAG_CBOR, b"x")])
+    cars.append(anchored.car)
+    here, there = Verifiers(0), Verifiers(2)
+    try:
+        found = await there.check(cars)
+        assert found == await here.check(cars)
+        assert len(pids(there)) == 2
+        assert {type(each) for each in found} == {Facts, Unreadable}
+    finally:
+        await there.close()
+
+
+async def test_the_same_car_is_checked_once_whoever_offers_it() -> None:
+    case = Case()
+    cars = [case.wrong_signature().car, case.next.car, b"garbage", case.wrong_signature().car]
+    pool = Verifiers(0)
+    first = await pool.check(cars)
+    assert pool.checked_total == 3
+    assert await pool.check(cars) == first
+    assert pool.checked_total == 3
+    broken = case.block_that_does_not_match()  # garbage in the name of a good event
+    [found] = await pool.check([broken])
+    assert isinstance(found, Unreadable)
+    [found] = await pool.check([case.next.car])
+    assert isinstance(found, Facts)
+    assert found.fault is None
+
+
+async def test_what_is_remembered_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(verifiers, "REMEMBERED", 10)
+    pool = Verifiers(0)
+    cars = some_cars(30)
+    assert len(await pool.check(cars)) == 30
+    assert len(pool._memory) == 10
+    await pool.check(cars[-10:])
+    assert pool.checked_total == 30
+
+
+async def test_a_killed_process_is_replaced_and_loses_nothing() -> None:
+    pool = Verifiers(2)
+    cars = some_cars(400)
+    try:
+        await pool.check(cars[:100])
+        for pid in pids(pool):
+            os.kill(pid, signal.SIGKILL)
+        found = await pool.check(cars[100:])
+        assert all(isinstance(each, Facts) for each in found)
+        assert pool.deaths_total >= 1
+    finally:
+        await pool.close()
+
+
+async def test_what_kills_two_processes_is_named_and_its_neighbours_are_not(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(verifiers, "CHUNK", 4)
+    good = some_cars(60)
+    poison = init_event(KEYS[0], World(0).headers[next(iter(World(0).headers))].model, "poison").car
+    pool = Verifiers(2, child(DIES_OF_POISON))
+    try:
+        found = await pool.check([*good[:20], poison, *good[20:]])
+        assert isinstance(found[20], Broken)
+        assert "two processes" in found[20].reason
+        assert all(isinstance(each, Facts) for each in [*found[:20], *found[21:]])
+        assert pool.deaths_total >= 2
+    finally:
+        await pool.close()
+
+
+async def test_a_process_that_hangs_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(verifiers, "PATIENCE", 0.05)
+    monkeypatch.setattr(verifiers, "WORTH_IT", 1)
+    pool = Verifiers(1, child("worker.check = lambda car: time.sleep(1000)"))
+    try:
+        [found] = await pool.check([b"any"])
+        assert isinstance(found, Broken)
+    finally:
+        await pool.close()
+
+
+@pytest.mark.parametrize("command", [("/nowhere/python",), (sys.executable, "-c", "1 / 0")])
+async def test_without_processes_events_are_checked_here(command: tuple[str, ...]) -> None:
+    pool = Verifiers(2, command)
+    found = await pool.check(some_cars(100))
+    assert all(isinstance(each, Facts) for each in found)
+    assert pids(pool) == []
+
+
+async def test_processes_end_with_the_store(tmp_path: Path) -> None:
+    world = World(1, events=60)
+    async with open_store(tmp_path, NETWORK, settings=StoreSettings(verifiers=2)) as store:
+        assert pids(store._writer._verifiers) == []
+        await store.admit_remote(world.offers())
+        processes = pids(store._writer._verifiers)
+        assert len(processes) == 2
+        check_feed(await feed_of(store), world.events)
+    assert not any(map(is_alive, processes))
+
+
+def test_processes_do_not_outlive_a_killed_node(tmp_path: Path) -> None:
+    code = (
+        "import sys, pathlib, trio\n"
+        f"sys.path.insert(0, {str(STORE_TESTS)!r})\n"
+        "from store_helpers import *\n"
+        "from recon_node.store import *\n"
+        "async def main():\n"
+        "    settings = StoreSettings(verifiers=2)\n"
+        f"    path = pathlib.Path({str(tmp_path)!r})\n"
+        "    async with open_store(path, NETWORK, settings=settings) as s:\n"
+        "        await s.admit_remote(World(1, events=60).offers())\n"
+        "        print(*[w._process.pid for w in s._writer._verifiers._idle], flush=True)\n"
+        "        await trio.sleep_forever()\n"
+        "trio.run(main)\n"
+    )
+    node = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE)
+    assert node.stdout is not None
+    with node.stdout:
+        processes = [int(pid) for pid in node.stdout.readline().split()]
+        for pid in processes:  # a signal for the whole group leaves them to the node
+            os.kill(pid, signal.SIGTERM)
+        assert len(processes) == 2
+        assert all(map(is_alive, processes))
+        node.kill()
+        node.wait()
+        assert node.stdout.read() == b""
+    assert wait_until(lambda: not any(map(is_alive, processes)))
+
+
+def test_a_process_imports_no_more_than_it_needs() -> None:
+    code = "import sys, recon_node.verification.worker; print(*sys.modules)"
+    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert not {"trio", "sqlite3", "libp2p", "recon_node.store"} & set(out.stdout.split())
