@@ -25,9 +25,9 @@ class ChainSettings:
     """For each chain (CAIP-2, such as `eip155:1`) the URLs of its JSON-RPC endpoints, best first.
     URLs hold API keys: they are shown to nobody."""
     confirmations: Confirmations = "finalized"
-    """When a block's time counts: once the chain's own rules call the block final, or when it is
-    the so-manieth from the chain's end. The feed cannot take back what it has told, so this must
-    not be a block that a reorganisation can replace."""
+    """When a block's time counts: once the chain's own rules call the block final, or once the
+    chain is so many blocks long from it on. The feed cannot take back what it has told, so this
+    must not be a block that a reorganisation can still replace."""
     requests_per_second: float = 10.0
     """To one chain at most. One lookup is two requests."""
     requests_at_once: int = 4

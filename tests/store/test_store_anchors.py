@@ -20,7 +20,7 @@ from recon_node.store import Store, StoreSettings, open_store, schema
 from recon_node.store.migrations import MIGRATIONS
 
 SLOW = settings(
-    max_examples=settings().max_examples // 5, suppress_health_check=[HealthCheck.too_slow]
+    max_examples=settings().max_examples // 8, suppress_health_check=[HealthCheck.too_slow]
 )
 QUICK = StoreSettings(synchronous="normal")
 TIME = 1_725_913_338
