@@ -6,15 +6,15 @@ waits for that, as long as it gets on, and fetches what is then still missing.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import AbstractAsyncContextManager, contextmanager
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
 from typing import Final
 
 import structlog
 import trio
 
 from recon_node.ceramic import EventId
-from recon_node.p2p.event_stream import FetchedEvents, fetch_events
+from recon_node.p2p.event_stream import Deliver, FetchedEvents, fetch_events
 from recon_node.p2p.framing import FrameStream
 from recon_node.p2p.reports import Counters
 from recon_node.p2p.settings import P2PSettings
@@ -24,6 +24,9 @@ log = structlog.get_logger(__name__)
 
 STALLED_AFTER: Final = 5.0
 """A fetch that admits nothing for so many seconds is no longer waited for."""
+
+IN_FLIGHT: Final = 4
+"""Batches of one fetch that the store has in hand at once: in its queue, checked and written."""
 
 OpenEventStream = Callable[[], AbstractAsyncContextManager[FrameStream]]
 
@@ -76,6 +79,38 @@ class FetchTable:
         """Wait until the others have come to an end with these keys, or stall."""
         for fetch in {self._fetches[key] for key in keys if key in self._fetches}:
             await fetch.wait()
+
+
+@asynccontextmanager
+async def _hand_on(admit: Deliver) -> AsyncIterator[Deliver]:
+    """Give a `Deliver` that returns before `admit` does, so that events come in while those before
+    are checked and written. At most `IN_FLIGHT` calls at once; all have ended when this ends.
+    """
+    places = trio.Semaphore(IN_FLIGHT)
+    failures: list[Exception] = []
+
+    async def run(events: FetchedEvents) -> None:
+        try:
+            await admit(events)
+        except Exception as error:  # raised below: the nursery would wrap it in a group
+            failures.append(error)
+        finally:
+            places.release()
+
+    async def deliver(events: FetchedEvents) -> None:
+        await places.acquire()
+        if failures:
+            places.release()
+            raise failures[0]
+        nursery.start_soon(run, events)
+
+    async with trio.open_nursery() as nursery:
+        try:
+            yield deliver
+        except Exception as error:
+            failures.append(error)
+    if failures:
+        raise failures[0]
 
 
 class Fetcher:
@@ -132,9 +167,9 @@ class Fetcher:
                 await self._admit(events)
                 moved()
 
-            async with self._open_stream() as frames:
+            async with self._open_stream() as frames, _hand_on(admit) as deliver:
                 try:
-                    missing = await fetch_events(frames, keys, admit, patience, per_request)
+                    missing = await fetch_events(frames, keys, deliver, patience, per_request)
                 finally:
                     self.bytes_received += frames.bytes_received
                     self._counters.event_bytes_received += frames.bytes_received
