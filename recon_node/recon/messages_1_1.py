@@ -213,6 +213,10 @@ class _Reader:
         return value
 
     def _varint(self) -> int:
+        first = self._data[self._at : self._at + 1]
+        if first < b"\x80" and first:  # the usual case, without a call
+            self._at += 1
+            return first[0]
         try:
             value, self._at = varint.decode(self._data, self._at)
         except VarintError as error:
@@ -234,4 +238,7 @@ def _front_code(before: bytes, string: bytes, say: Say | None = None) -> bytes:
     """Write the length shared with the string before (and what is said, below it), and the rest."""
     shared = common_prefix(before, string)
     head = shared if say is None else shared * len(Say) + say
-    return varint.encode(head) + varint.encode(len(string) - shared) + string[shared:]
+    size = len(string) - shared
+    if head < 0x80 and size < 0x80:  # the usual case, without two calls
+        return bytes((head, size)) + string[shared:]
+    return varint.encode(head) + varint.encode(size) + string[shared:]
