@@ -20,7 +20,7 @@ from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from recon_node.api.access import Access
-from recon_node.api.middleware import refuse
+from recon_node.api.middleware import discard_body, refuse
 from recon_node.api.rate_limit import RateLimiter, client_of
 
 
@@ -38,6 +38,7 @@ class Guard:
         if refusal is None:
             await self._app(scope, receive, send)
         else:
+            await discard_body(receive)
             await refuse((scope, receive, send), *refusal)
 
     def _refusal(self, scope: Scope) -> tuple[int, str, dict[str, str]] | None:

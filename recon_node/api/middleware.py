@@ -32,8 +32,8 @@ PIECE = 64 * 1024
 """Bytes of an answer that are handed to the connection at a time."""
 
 DISCARD_SECONDS = 5.0
-"""How long a body that is too large is still read, and thrown away, before it is answered 413: a
-client that is still sending would not see the answer."""
+"""How long a body that nobody wants is still read, and thrown away, before it is answered 413, 401
+or the like: a client that is still sending would not see the answer."""
 
 
 class Observe:
@@ -168,14 +168,14 @@ async def _read_body(receive: Receive, limit: int) -> bytes:
         size += len(chunk)
         if size > limit:
             if message.get("more_body", False):
-                await _discard(receive)
+                await discard_body(receive)
             raise _BodyTooLongError
         chunks.append(chunk)
         if not message.get("more_body", False):
             return b"".join(chunks)
 
 
-async def _discard(receive: Receive) -> None:
+async def discard_body(receive: Receive) -> None:
     """Read and throw away until the client has sent everything, hung up or taken too long."""
     more = True
     with trio.move_on_after(DISCARD_SECONDS):

@@ -19,7 +19,15 @@ import trio.testing
 from starlette.responses import Response
 from starlette.types import Message, Receive, Scope, Send
 
-from recon_node.api import Limits, ListenError, Services, create_app, open_listener, serve
+from recon_node.api import (
+    Access,
+    Limits,
+    ListenError,
+    Services,
+    create_app,
+    open_listener,
+    serve,
+)
 from recon_node.api.middleware import Bound
 from recon_node.api.server import GRACE
 from recon_node.ceramic import Network
@@ -393,3 +401,19 @@ async def test_an_address_that_others_reach_is_no_loopback() -> None:
     listener = await open_listener("0.0.0.0", 0)
     assert not listener.is_loopback
     listener.close()
+
+
+@pytest.mark.parametrize("size", [0, 100, 10 << 20])
+async def test_who_is_refused_hears_of_it_after_sending_all(services: Services, size: int) -> None:
+    """And the node goes on: the body of a refused request takes no place."""
+    guarded = dataclasses.replace(services, access=Access(token="0123456789abcdef"))
+    async with serving(guarded) as url:
+        stream = await connect(url)
+        head = f"POST /ceramic/events HTTP/1.1\r\nHost: x\r\nContent-Length: {size}\r\n\r\n"
+        await stream.send_all(head.encode())
+        await stream.send_all(bytes(size))
+        answer = await read_to_end(stream)
+        assert answer.startswith(b"HTTP/1.1 401")
+        assert b"www-authenticate: Bearer" in answer
+        async with httpx.AsyncClient(base_url=url) as api:
+            assert (await api.get("/ceramic/version")).status_code == 200

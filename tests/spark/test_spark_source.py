@@ -157,3 +157,11 @@ def test_ranges_cut_a_batch_without_gap_or_overlap(after: int, rows: int, partit
 def test_wrong_options_are_told(options: dict[str, str], message: str) -> None:
     with pytest.raises(SinkError, match=message):
         SourceOptions.parse(options)
+
+
+def test_the_token_goes_to_the_workers_and_into_no_text() -> None:
+    options = SourceOptions.parse({"url": "http://127.0.0.1:1", "token": "0123456789abcdef"})
+    copy = pickle.loads(pickle.dumps(options.feed))
+    assert copy._client.headers["authorization"] == "Bearer 0123456789abcdef"
+    assert "0123456789abcdef" not in repr(options)
+    assert "authorization" not in SourceOptions.parse({"url": "http://x"}).feed._client.headers
