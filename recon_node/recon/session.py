@@ -29,6 +29,13 @@ that keeps a session going without either is stopped after ``max_idle_rounds``. 
 under the session: a key added meanwhile makes its gap differ, and is either told in this session or
 left for the next one.
 
+Why both then hold the same: a session ends well only when both sides have given one hash of the
+whole range, given-up keys included. So they agree, up to a collision of sha256 sums, on every key
+that either held when the other's last listing was answered. What came in after that, on either
+side, is the next session's. Fan-out, threshold and page decide how soon it ends, not with what, so
+the two sides' settings need not be the same. (1.1.0 allows one more end, see there: on a node that
+takes in keys faster than its sessions close.)
+
 Trimming: an initiator asks for one range of its interests; the responder answers for its first
 overlap with that, or refuses where there is none. ``remaining`` is then the part above, for the
 next session.
