@@ -1,0 +1,209 @@
+"""How many signed events a node takes in a second, into its durable log and in order of the feed.
+
+    python -m benchmarks.admission [--events N] [--verifiers 0,1,2] [--json FILE]
+
+Streams of ten events (an init event and nine updates, 660 bytes a CAR), signed by Ed25519. `file`:
+handed to the store of this process, a thousand at a time as they were. `peer`: reconciled with a
+node in another process, over libp2p on the loopback; that one uses the same cores. `verifiers` are
+the processes that check signatures; 0: none but the node's own. `node_cpu_us` and `verifier_cpu_us`
+are what an event costs the node that takes it. The stages, alone and one after the other: `parse`
+and `verify` are what a verifier does, `log` is all the rest of admission, in a transaction.
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import resource
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import structlog
+import trio
+from nacl.signing import SigningKey
+
+from benchmarks.report import Row, numbers, progress, show
+from recon_node.ceramic import Network, StreamId, StreamType, parse_event, verify_signature
+from recon_node.ceramic.builder import data_event, init_event
+from recon_node.ipld import CID, DAG_CBOR
+from recon_node.p2p import P2PSettings, open_p2p
+from recon_node.store import StoreSettings, open_store
+from recon_node.store.admission import Submission
+from recon_node.store.interests import key_ranges
+from recon_node.store.log import EventLog
+from recon_node.verification import check
+
+NETWORK = Network.local(4)
+LOOPBACK = P2PSettings(listen=("/ip4/127.0.0.1/tcp/0",), discovery=False)
+STREAM = 10
+BATCH = 1000
+
+
+def signed_events(count: int) -> list[bytes]:
+    """CARs of about that many events, prevs first; the same each time."""
+    model = StreamId(StreamType.MODEL, CID.of(DAG_CBOR, b"model"))
+    keys = [SigningKey(bytes([n]) * 32) for n in range(1, 5)]
+    cars = []
+    for stream in range(count // STREAM):
+        key = keys[stream % len(keys)]
+        content = {"title": "a document", "body": "x" * 200}
+        init = init_event(key, model, content, unique=stream.to_bytes(4, "big"))
+        cars.append(init.car)
+        prev = init.cid
+        for change in range(STREAM - 1):
+            patch = {"op": "replace", "path": "/body", "value": f"{change}" * 100}
+            event = data_event(key, init, [prev], [patch])
+            cars.append(event.car)
+            prev = event.cid
+    return cars
+
+
+def stages(cars: list[bytes]) -> list[Row]:
+    """What each stage costs, in one thread."""
+    events = [parse_event(car) for car in cars]
+    facts = [check(car) for car in cars]
+    with tempfile.TemporaryDirectory() as directory:
+        log = EventLog(Path(directory), NETWORK, StoreSettings())
+        ranges = key_ranges(NETWORK, ())
+
+        def write() -> None:
+            for at in range(0, len(cars), BATCH):
+                batch = zip(cars[at : at + BATCH], facts[at : at + BATCH], strict=True)
+                log.admit([Submission(car, checked=found) for car, found in batch], ranges)
+
+        works: dict[str, Callable[[], object]] = {
+            "parse": lambda: [parse_event(car) for car in cars],
+            "verify": lambda: [verify_signature(event, None) for event in events],
+            "log": write,
+        }
+        rows = [_stage(name, work, len(cars)) for name, work in works.items()]
+        log.close()
+    return rows
+
+
+def _stage(name: str, work: Callable[[], object], events: int) -> Row:
+    progress(f"{name} alone")
+    started, cpu = time.perf_counter(), time.process_time()
+    work()
+    seconds, cpu = time.perf_counter() - started, time.process_time() - cpu
+    return _row(name, 0, events, seconds, cpu, 0.0)
+
+
+def _row(
+    source: str, verifiers: int, events: int, seconds: float, node: float, others: float
+) -> Row:
+    return {
+        "source": source,
+        "verifiers": verifiers,
+        "events": events,
+        "events_per_s": round(events / seconds),
+        "node_cpu_us": node / events * 1e6,
+        "verifier_cpu_us": others / events * 1e6,
+    }
+
+
+async def from_file(cars: list[bytes], verifiers: int) -> Row:
+    """Admit events of a local client."""
+    with tempfile.TemporaryDirectory() as directory, _children() as others:
+        settings = StoreSettings(verifiers=verifiers)
+        async with open_store(Path(directory), NETWORK, settings=settings) as store:
+            await store.admit_local(cars[:BATCH])  # the processes are there
+            started, cpu = time.perf_counter(), time.process_time()
+            await store.admit_local(cars[BATCH:])
+            seconds, cpu = time.perf_counter() - started, time.process_time() - cpu
+            rows = await store.read_feed(0, len(cars) + 1)
+            assert [row.car for row in rows] == cars
+    return _row("file", verifiers, len(cars) - BATCH, seconds, cpu, others())
+
+
+async def from_peer(giver: Path, events: int, verifiers: int) -> Row:
+    """Reconcile with a node of another process that has the events."""
+    peer = _start_giver(giver)
+    assert peer.stdin is not None
+    assert peer.stdout is not None
+    try:
+        address = (await trio.to_thread.run_sync(peer.stdout.readline)).strip()
+        with tempfile.TemporaryDirectory() as directory, _children() as others:
+            path, settings = Path(directory), StoreSettings(verifiers=verifiers)
+            async with (
+                open_store(path, NETWORK, settings=settings) as store,
+                open_p2p(LOOPBACK, store, path) as p2p,
+            ):
+                started, cpu = time.perf_counter(), time.process_time()
+                await p2p.connect(address)
+                await store.wait_for_feed(events - 1)
+                seconds, cpu = time.perf_counter() - started, time.process_time() - cpu
+        return _row("peer", verifiers, events, seconds, cpu, others())
+    finally:
+        peer.stdin.close()
+        await trio.to_thread.run_sync(peer.wait)
+        peer.stdout.close()
+
+
+def _start_giver(directory: Path) -> subprocess.Popen[str]:
+    command = [sys.executable, "-m", "benchmarks.admission", "--give", str(directory)]
+    return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+
+
+@contextmanager
+def _children() -> Iterator[Callable[[], float]]:
+    """Give the CPU time of the child processes that have ended meanwhile."""
+
+    def spent() -> float:
+        usage = resource.getrusage(resource.RUSAGE_CHILDREN)
+        return usage.ru_utime + usage.ru_stime
+
+    before = spent()
+    yield lambda: spent() - before
+
+
+async def give(directory: Path) -> None:
+    """Serve a store's events until standard input ends."""
+    async with (
+        open_store(directory, NETWORK) as store,
+        open_p2p(LOOPBACK, store, directory) as p2p,
+    ):
+        print(p2p.addresses[0], flush=True)
+        await trio.to_thread.run_sync(sys.stdin.read)
+
+
+async def run(events: int, verifiers: list[int]) -> list[Row]:
+    """Measure everything."""
+    progress(f"signing {events:,} events")
+    cars = signed_events(events)
+    rows = stages(cars)
+    with tempfile.TemporaryDirectory() as directory:
+        async with open_store(Path(directory), NETWORK) as store:
+            await store.admit_local(cars)
+        for count in verifiers:
+            progress(f"from a file, {count} verifiers")
+            rows.append(await from_file(cars, count))
+            progress(f"from a peer, {count} verifiers")
+            rows.append(await from_peer(Path(directory), len(cars), count))
+    return rows
+
+
+def main() -> None:
+    """Run the benchmark from the command line."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
+    parser.add_argument("--events", type=int, default=50_000)
+    parser.add_argument("--verifiers", type=numbers, default=[0, 1, 2])
+    parser.add_argument("--json", type=Path)
+    parser.add_argument("--give", type=Path, help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.ERROR))
+    if options.give is not None:
+        trio.run(give, options.give)
+        return
+    show("Admission", trio.run(run, options.events, options.verifiers), options.json)
+
+
+if __name__ == "__main__":
+    main()
