@@ -137,7 +137,7 @@ def plot_key_store(rows: Sequence[Row], folder: Path) -> None:
             panel.grid(visible=False)
             panel.tick_params(left=False, bottom=False, labelbottom=False, which="both")
             panel.spines["bottom"].set_visible(False)
-        axes[0][0].figure.suptitle(f"{largest:,} keys; shorter is better")
+        axes[0][0].figure.suptitle(f"{largest:,} keys; logarithmic, shorter is better")
 
 
 def _of(rows: Sequence[Row], size: int, placement: str) -> list[Row]:
