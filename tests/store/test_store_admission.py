@@ -1,0 +1,145 @@
+"""Admission: what is held against an event when, and that what has to wait is never lost."""
+
+from __future__ import annotations
+
+import tempfile
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from store_helpers import MODEL, NETWORK, OTHER_MODEL, World, check_feed, check_tables, feed_of
+from test_store_capabilities import ACCOUNT, change, init_of
+from test_store_refusals import Case
+
+from recon_node.ceramic import Event, EventId
+from recon_node.ceramic.builder import data_event
+from recon_node.ipld import CID
+from recon_node.store import Store, StoreSettings, open_store
+from recon_node.store.admission import Submission
+from recon_node.store.interests import key_ranges
+from recon_node.store.log import EventLog
+from recon_node.store.model import Cause
+
+
+def event_id(init: Event, event: Event, height: int) -> EventId:
+    assert init.header is not None
+    return event.event_id(NETWORK, init.header, height)
+
+
+@pytest.mark.parametrize(("year", "holds"), [(2023, False), (2025, True)])
+def test_a_capability_must_hold_for_local_events_only(
+    tmp_path: Path, year: int, holds: bool
+) -> None:
+    """The capability holds from 2024 on. Nodes must agree on the set, whatever their clocks say."""
+    init = init_of(ACCOUNT)
+    log = EventLog(
+        tmp_path, NETWORK, StoreSettings(), clock=datetime(year, 1, 1, tzinfo=UTC).timestamp
+    )
+    ranges = key_ranges(NETWORK, ())
+    [verdict] = log.admit([Submission(init.car)], ranges).verdicts
+    if holds:
+        assert verdict.status == "new"
+    else:
+        assert (verdict.status, verdict.cause) == ("refused", "bounds")
+        assert "holds from 2024-01-01T00:00:00Z; sign the event under a new" in str(verdict.reason)
+        [verdict] = log.admit([Submission(init.car, event_id(init, init, 0))], ranges).verdicts
+        assert (verdict.status, verdict.position) == ("new", 1)
+    log.close()
+
+
+@pytest.mark.parametrize("model", [MODEL, OTHER_MODEL])
+async def test_a_capability_is_held_against_an_init_event_that_comes_later(
+    tmp_path: Path, model: object
+) -> None:
+    init = init_of(ACCOUNT)
+    event = change(init) if model is MODEL else change(init, OTHER_MODEL)
+    key = event_id(init, event, 1)
+    async with open_store(tmp_path, NETWORK) as store:
+        [verdict] = await store.admit_remote([(key, event.car)])
+        assert (verdict.status, store.waiting) == ("new", 1)
+    async with open_store(tmp_path, NETWORK) as store:  # from the log, not from memory
+        await store.admit_remote([(event_id(init, init, 0), init.car)])
+        assert (store.head, store.waiting) == (2 if model is MODEL else 1, 0)
+        assert store.is_refused(key) is (model is OTHER_MODEL)
+
+
+async def test_a_refusal_says_what_it_is_about(tmp_path: Path) -> None:
+    case = Case()
+    key = case.key(case.next)
+    wrong = case.wrong_signature()
+    lonely = data_event(case.world.keys[case.init.cid], case.init, [wrong.cid], "lonely")
+    offers: list[tuple[tuple[EventId, bytes], Cause]] = [
+        ((key, b"garbage"), "car"),
+        ((key, case.first.car), "car"),
+        ((case.key(wrong), wrong.car), "event"),
+        ((case.key(wrong), b"garbage"), "event"),
+        ((case.key(case.next, 9), case.next.car), "event"),
+    ]
+    async with open_store(tmp_path, NETWORK) as store:
+        await store.admit_local([case.init.car, case.first.car])
+        for offer, cause in offers:
+            [verdict] = await store.admit_remote([offer])
+            assert (verdict.status, verdict.cause) == ("refused", cause)
+        [verdict] = await store.admit_local([lonely.car])
+        assert (verdict.status, verdict.cause) == ("refused", "history")
+        [verdict] = await store.admit_remote([(key, case.next.car)])
+        assert (verdict.status, verdict.cause) == ("new", None)
+
+
+@settings(max_examples=settings().max_examples // 4, suppress_health_check=[HealthCheck.too_slow])
+@given(seed=st.integers(0, 2**32), by_bytes=st.booleans())
+async def test_what_finds_no_room_to_wait_comes_in_when_it_is_offered_again(
+    seed: int, by_bytes: bool
+) -> None:
+    """A peer offers all it has, in any order, until all is taken; with a restart in between."""
+    world = World(seed, streams=3, events=25)
+    offers = world.offers()
+    room = StoreSettings(max_waiting_bytes=2000) if by_bytes else StoreSettings(max_waiting=3)
+    rounds = 0
+    with tempfile.TemporaryDirectory() as directory:
+        while offers:
+            rounds += 1
+            async with open_store(Path(directory), NETWORK, settings=room) as store:
+                offers = await offer_all(store, world, offers)
+                if by_bytes:
+                    assert store._writer._log.marks.waiting_bytes <= 2000
+                else:
+                    assert store.waiting <= 3
+                check_tables(store)
+            assert rounds <= max(world.heights.values()) + 1
+        async with open_store(Path(directory), NETWORK) as store:
+            rows = await feed_of(store)
+            check_feed(rows, world.events)
+            assert len(rows) == len(world.events)
+            marks = store._writer._log.marks
+            assert (marks.waiting, marks.waiting_bytes) == (0, 0)
+
+
+async def offer_all(
+    store: Store, world: World, offers: list[tuple[EventId, bytes]]
+) -> list[tuple[EventId, bytes]]:
+    """Offer events in random batches; return those that must be offered again."""
+    world.random.shuffle(offers)
+    again: list[tuple[EventId, bytes]] = []
+    while offers:
+        size = world.random.choice([1, 3, 10])
+        batch, offers = offers[:size], offers[size:]
+        for offer, verdict in zip(batch, await store.admit_remote(batch), strict=True):
+            if verdict.status == "refused":
+                assert verdict.cause == "waiting"
+                again.append(offer)
+    return again
+
+
+async def test_a_batch_that_brings_its_own_history_needs_no_room(tmp_path: Path) -> None:
+    world = World(0, streams=1, events=0)
+    [init] = world.events
+    tip: CID = init
+    for n in range(20):
+        tip = world.extend(init, [tip], n).cid
+    async with open_store(tmp_path, NETWORK, settings=StoreSettings(max_waiting=0)) as store:
+        verdicts = await store.admit_remote(world.offers()[::-1])
+        assert {verdict.status for verdict in verdicts} == {"new"}
+        assert (store.head, store.waiting) == (21, 0)
