@@ -4,8 +4,8 @@
 
 The page is DIR/benchmarks.md. Its text is written by hand; what stands between a line
 `<!-- NAME -->` and the next `<!-- end -->` is replaced by the table of that name, if the results
-have it: machine, ratios, reconcile, round-trips, key-store. Rows of other benchmarks are passed over.
-Plots go to DIR/plots.
+have it: machine, ratios, reconcile, round-trips, key-store. Plots go to DIR/plots. Rows of other
+benchmarks are passed over.
 """
 
 from __future__ import annotations
