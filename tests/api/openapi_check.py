@@ -55,3 +55,7 @@ async def check_answer(answer: httpx.Response) -> None:
         Draft202012Validator({**schema, "components": DOCUMENT["components"]}).validate(
             answer.json()
         )
+        name = schema.get("$ref", "").rpartition("/")[2]
+        if name:
+            properties = DOCUMENT["components"]["schemas"][name]["properties"]
+            assert set(answer.json()) <= set(properties), "it has fields that are not described"

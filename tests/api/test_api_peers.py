@@ -10,9 +10,11 @@ from typing import Any
 
 import httpx
 import trio
+from openapi_check import check_answer
 
 from recon_node.api import Limits, Services, create_app
 from recon_node.api.node_info import did_of_peer
+from recon_node.api.openapi import DOCUMENT
 from recon_node.ceramic import Network
 from recon_node.ipld import multibase
 from recon_node.p2p import P2P, P2PSettings, open_p2p
@@ -31,7 +33,10 @@ async def running(data_dir: Path) -> AsyncIterator[tuple[httpx.AsyncClient, P2P,
         services = Services(store=store, peers=p2p)
         services = dataclasses.replace(services, limits=Limits(connect=5))
         transport = httpx.ASGITransport(create_app(services))
-        async with httpx.AsyncClient(transport=transport, base_url="http://node") as api:
+        hooks = {"response": [check_answer]}
+        async with httpx.AsyncClient(
+            transport=transport, base_url="http://node", event_hooks=hooks
+        ) as api:
             yield api, p2p, store
 
 
@@ -61,6 +66,8 @@ async def test_two_nodes_get_connected_and_say_so(tmp_path: Path, sample: Events
         assert recon["syncs"][0]["peer"] == other.peer_id
         assert recon["syncs"][0]["outcome"] == "agreed"
         assert [peer["id"] for peer in recon["peers"] if peer["connected"]] == [other.peer_id]
+        for name, found in (("SyncReport", recon["syncs"][0]), ("KnownPeer", recon["peers"][0])):
+            assert set(found) == set(DOCUMENT["components"]["schemas"][name]["properties"])
         assert 'recon_peers{state="connected"} 1.0' in (await api.get("/metrics")).text
 
 
