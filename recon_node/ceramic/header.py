@@ -4,6 +4,9 @@ The fields are those that ceramic-one and the Ceramic SDK know: `controllers` (e
 `model` (a binary StreamID), `sep` (which field is the sort key; "model" when absent), `unique`,
 `context` (bytes), `shouldIndex` and `modelVersion` (which version of its model a document was
 written for: the CID of an event of the model's stream).
+
+Events of DAGs have a sort key of their own, which only this node knows: where `sep` is "dag", and
+there alone, the header has a field `dag` (bytes), see `recon_node.dag.events`.
 """
 
 from dataclasses import dataclass
@@ -16,6 +19,7 @@ from recon_node.ceramic.stream_id import METAMODEL, StreamId, StreamType
 from recon_node.ipld import CID, MultibaseError, multibase
 
 DEFAULT_SORT_KEY: Final = "model"
+DAG_SORT_KEY: Final = "dag"
 
 _REQUIRED: Final = frozenset({"controllers", "model"})
 _TYPES: Final[dict[str, type]] = {
@@ -23,8 +27,9 @@ _TYPES: Final[dict[str, type]] = {
     "context": bytes,
     "shouldIndex": bool,
     "modelVersion": CID,
+    DAG_SORT_KEY: bytes,
 }
-_OPTIONAL: Final = frozenset({"sep", *_TYPES})
+_OPTIONAL: Final = frozenset({"sep", *_TYPES}) - {DAG_SORT_KEY}
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +57,9 @@ class InitHeader:
             InvalidEventError: a field is missing, unknown or of a wrong type; not exactly one
                 controller; `sep` names no field of the header.
         """
-        header = shape.fields(value, "the header", _REQUIRED, _OPTIONAL)
+        is_dag = type(value) is dict and value.get("sep") == DAG_SORT_KEY
+        optional = _OPTIONAL | {DAG_SORT_KEY} if is_dag else _OPTIONAL
+        header = shape.fields(value, "the header", _REQUIRED, optional)
         for name, expected in _TYPES.items():
             if name in header:
                 shape.of_type(header[name], expected, f"the header's {name!r}")

@@ -59,6 +59,18 @@ def encode(roots: Iterable[CID], blocks: Mapping[CID, bytes]) -> bytes:
     return b"".join(parts)
 
 
+def read_roots(data: bytes) -> tuple[CID, ...]:
+    """The roots that the header of a CARv1 names; what follows it is not looked at.
+
+    Raises:
+        CarError: no header of a CARv1.
+    """
+    try:
+        return _read_header(data)[0]
+    except VarintError as error:
+        raise CarError(f"broken CAR: {error}") from None
+
+
 def _read_section(data: bytes, offset: int, what: str) -> tuple[int, int]:
     """The start and end of the section whose length stands at `offset`."""
     length, start = varint.decode(data, offset)

@@ -21,6 +21,10 @@ class DagPbError(IpldError):
     """Not strict DAG-PB."""
 
 
+class UnixFsError(IpldError):
+    """Not UnixFS, or a kind of it that cannot be used here."""
+
+
 class CarError(IpldError):
     """Not a CARv1, or one whose blocks do not match their CIDs."""
 

@@ -1,0 +1,44 @@
+"""DAGs in the node: stored and replicated as events, assembled, published and resolved.
+
+The "DAG Replication & Publishing Protocol" over Recon: `events` says how shards, replicas and
+publishes travel, `service` keeps an index of those in the log (`schema`, `index`) and answers from
+it (`state`). `sources` cuts CAR files and directories into shards, `unpack` writes directories.
+"""
+
+from recon_node.dag.errors import DagError, IncompleteDagError
+from recon_node.dag.events import (
+    DAG_MODEL,
+    MAX_SHARD_SIZE,
+    SORT_KEY,
+    DagEventError,
+    Identifier,
+    Subject,
+    parse_subject,
+    read_dag_event,
+    replica_event,
+    shard_event,
+    sort_value,
+)
+from recon_node.dag.service import Dags, open_dags
+from recon_node.dag.state import DagState, Lacking, Publication
+
+__all__ = [
+    "DAG_MODEL",
+    "MAX_SHARD_SIZE",
+    "SORT_KEY",
+    "DagError",
+    "DagEventError",
+    "DagState",
+    "Dags",
+    "Identifier",
+    "IncompleteDagError",
+    "Lacking",
+    "Publication",
+    "Subject",
+    "open_dags",
+    "parse_subject",
+    "read_dag_event",
+    "replica_event",
+    "shard_event",
+    "sort_value",
+]

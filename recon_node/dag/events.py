@@ -1,0 +1,167 @@
+"""The events by which DAGs travel between nodes: shards, and the operations of replicas.
+
+    header  {controllers: [pusher's did:key], model: DAG_MODEL, sep: "dag", dag: bytes}
+    data    {shard: bytes}      a CARv1 with some blocks of the DAG
+            {replica: bytes}    a replica's block: an append or a join; or a publish
+
+Each is the signed init event of a stream that has no other events, so that nothing waits for
+anything. `dag`, their sort value, is the binary CID of the DAG's root, or what an identifier's
+did:key has behind its "z" (`0xed 0x01`, then the Ed25519 public key): an interest in that sort
+value gets the DAG, or all publishes of the identifier. As text a sort value is multibase base36,
+as everywhere; any other multibase of the same bytes means the same ("bafy...", "z6Mk...").
+
+Anyone can write events under any sort value. Nothing here believes them: a block is what its CID
+says, a replica is a claim of which shards belong to a DAG, and a publish shows its UCAN.
+
+The same key, DAG and data make the same event, so that pushing again what is there changes nothing.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Final
+
+from recon_node.ceramic import (
+    MAX_CAR_SIZE,
+    Event,
+    EventKind,
+    StreamId,
+    StreamType,
+    ed25519_did,
+    parse_event,
+)
+from recon_node.ceramic.builder import signed_event
+from recon_node.ceramic.did import DID_KEY, ed25519_key
+from recon_node.ceramic.header import DAG_SORT_KEY
+from recon_node.ceramic.signing import Key, controller_of
+from recon_node.ipld import CID, IpldError, multibase
+
+SORT_KEY: Final = DAG_SORT_KEY
+
+DAG_MODEL: Final = StreamId(StreamType.UNLOADABLE, CID(b"\x01\x55\x00\x06dag-v1"))
+"""What their headers name as their model: a stream that no one can load, as the metamodel is."""
+
+MAX_SHARD_SIZE: Final = MAX_CAR_SIZE - 4_000
+"""Bytes of a shard that fits into an event; the rest is room for the envelope and the header."""
+
+_ED25519_HEAD: Final = b"\xed\x01"
+
+
+class DagEventError(ValueError):
+    """A name that is none of a DAG, or an event that says nothing of one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Identifier:
+    """What publishes are about: an Ed25519 public key of 32 bytes."""
+
+    key: bytes
+
+    @classmethod
+    def parse(cls, text: str) -> Identifier:
+        """Read a did:key.
+
+        Raises:
+            DidError: it is none, or of another kind of key.
+        """
+        return cls(bytes(ed25519_key(text)))
+
+    def __str__(self) -> str:
+        return ed25519_did(self.key)
+
+
+Subject = CID | Identifier
+"""What an event is about: a DAG, by its root, or an identifier."""
+
+
+@dataclass(frozen=True, slots=True)
+class DagEvent:
+    """What an event brings: a shard of a DAG (a CAR), or a replica's block."""
+
+    subject: Subject
+    shard: bytes | None = None
+    replica: bytes | None = None
+
+
+def sort_bytes(subject: Subject) -> bytes:
+    """The sort value of a DAG's or an identifier's events, as their headers have it."""
+    return _ED25519_HEAD + subject.key if isinstance(subject, Identifier) else bytes(subject)
+
+
+def sort_value(subject: Subject) -> str:
+    """The same as text: as `InitHeader.sep_value` and interests have it."""
+    return multibase.encode(sort_bytes(subject), "base36")
+
+
+def parse_subject(text: str) -> Subject:
+    """A DAG by its root's CID, or an identifier by its did:key.
+
+    Raises:
+        CidError, DidError: it is neither.
+    """
+    return Identifier.parse(text) if text.startswith(DID_KEY) else CID.parse(text)
+
+
+def shard_event(key: Key, root: CID, shard: bytes) -> Event:
+    """The event that brings a shard of the DAG below `root`.
+
+    Raises:
+        InvalidEventError: it is larger than an event can be (`MAX_SHARD_SIZE`).
+    """
+    return _event(key, root, {"shard": shard})
+
+
+def replica_event(key: Key, subject: Subject, block: bytes) -> Event:
+    """The event that brings an operation: on a DAG, or a publish of an identifier.
+
+    Raises:
+        InvalidEventError: it is larger than an event can be.
+    """
+    return _event(key, subject, {"replica": block})
+
+
+def read_dag_event(car: bytes) -> DagEvent:
+    """Read an event with the sort key "dag", whose signature was checked already.
+
+    Raises:
+        DagEventError: its sort value is neither a CID nor an Ed25519 key, or it brings neither a
+            shard nor a replica.
+        InvalidEventError: it is no event.
+    """
+    event = parse_event(car)
+    if event.kind is not EventKind.INIT or event.header is None or event.header.sep_key != SORT_KEY:
+        raise DagEventError(f"{event.cid} is no init event with the sort key {SORT_KEY!r}")
+    subject = subject_of(event.header.sep_value)
+    data = event.data
+    if isinstance(data, dict) and len(data) == 1:
+        [(kind, value)] = data.items()
+        if kind == "shard" and isinstance(value, bytes) and isinstance(subject, CID):
+            return DagEvent(subject, shard=value)
+        if kind == "replica" and isinstance(value, bytes):
+            return DagEvent(subject, replica=value)
+    raise DagEventError(f"{event.cid} brings neither a shard of a DAG nor a replica")
+
+
+def subject_of(text: str) -> Subject:
+    """What a sort value (multibase text) names.
+
+    Raises:
+        DagEventError: neither a CID nor an Ed25519 public key.
+    """
+    try:
+        raw = multibase.decode(text)
+        if raw.startswith(_ED25519_HEAD) and len(raw) == 34:
+            return Identifier(raw[2:])
+        return CID(raw)
+    except IpldError as error:
+        raise DagEventError(f"{text[:100]!r} names no DAG and no identifier: {error}") from None
+
+
+def _event(key: Key, subject: Subject, data: dict[str, Any]) -> Event:
+    header = {
+        "controllers": [controller_of(key)],
+        "model": DAG_MODEL.to_bytes(),
+        "sep": SORT_KEY,
+        SORT_KEY: sort_bytes(subject),
+    }
+    return signed_event(key, {"header": header, "data": data})

@@ -1,0 +1,165 @@
+"""Writing the index: what each event of the feed adds to it.
+
+Nothing is believed. A shard is taken when all its blocks match their CIDs and their links can be
+read; its blocks are the DAG's then, whoever sent them, for what a CID names is beyond doubt. A
+replica must have its canonical form. A publish must be permitted by its UCAN *now*: it is judged
+once, when this node first reads it, and what came of it is remembered for ever, so that a
+capability that has run out since does not take back what it permitted (nor the other way round).
+All else is counted as ignored.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterable, Sequence
+
+from recon_node.ceramic import InvalidEventError
+from recon_node.dag.events import (
+    DagEvent,
+    DagEventError,
+    Identifier,
+    read_dag_event,
+    sort_bytes,
+)
+from recon_node.dag.schema import transaction
+from recon_node.ipld import CID, IDENTITY, CarError, car
+from recon_node.lattice.operations import Append, Publish, ReplicaError
+from recon_node.lattice.publishing import check_publish
+from recon_node.lattice.replica import Replica, decode_replica
+from recon_node.lattice.shards import CAR, ShardError, links
+from recon_node.lattice.ucan import UcanError
+from recon_node.store import FeedRow
+
+
+def position(connection: sqlite3.Connection) -> int:
+    """The feed position up to which the log was read."""
+    return int(connection.execute("SELECT position FROM marks").fetchone()[0])
+
+
+def take(connection: sqlite3.Connection, rows: Sequence[FeedRow], upto: int, now: int) -> int:
+    """Take events into the index, and note that the feed was read up to `upto`.
+
+    Args:
+        connection: of the index; all is one transaction.
+        rows: events with the sort key "dag", in the order of the feed.
+        upto: the position read up to.
+        now: Unix seconds, by which publishes are judged.
+
+    Returns:
+        How many of the events were ignored.
+    """
+    ignored = 0
+    with transaction(connection):
+        for row in rows:
+            subject = b""
+            try:
+                event = read_dag_event(row.car)
+                subject = sort_bytes(event.subject)
+                _take(connection, event, subject, row.event_cid, now)
+            except _FAULTS:
+                ignored += 1
+                connection.execute(
+                    "INSERT INTO ignored VALUES (?, 1) "
+                    "ON CONFLICT DO UPDATE SET count = count + 1",
+                    (subject,),
+                )
+        connection.execute("UPDATE marks SET position = ?", (upto,))
+    return ignored
+
+
+_FAULTS = (InvalidEventError, DagEventError, CarError, ShardError, ReplicaError)
+
+
+def _take(
+    connection: sqlite3.Connection, event: DagEvent, subject: bytes, event_cid: CID, now: int
+) -> None:
+    if event.shard is not None:
+        _take_shard(connection, subject, event.shard, event_cid)
+        return
+    assert event.replica is not None
+    replica = decode_replica(event.replica)
+    if isinstance(event.subject, Identifier):
+        _take_publish(connection, event.subject, subject, replica, now)
+    elif isinstance(replica.change, Publish):
+        raise ReplicaError(f"{replica.cid} is a publish, which is no operation on a DAG")
+    else:
+        _take_replica(connection, subject, replica)
+
+
+def _take_shard(connection: sqlite3.Connection, subject: bytes, shard: bytes, event: CID) -> None:
+    blocks = car.decode(shard).blocks
+    found = {cid: links(cid, block) for cid, block in blocks.items()}
+    row = connection.execute(
+        "INSERT OR IGNORE INTO shards (subject, cid, event) VALUES (?, ?, ?) RETURNING id",
+        (subject, CID.of(CAR, shard), event),
+    ).fetchone()
+    if row is None:
+        return
+    for cid, targets in found.items():
+        node = _node(connection, subject, cid)
+        changed = connection.execute(
+            "UPDATE nodes SET shard = ?, size = ? WHERE id = ? AND shard IS NULL",
+            (row[0], len(blocks[cid]), node),
+        ).rowcount
+        if changed:
+            connection.executemany(
+                "INSERT INTO links VALUES (?, ?, ?)",
+                (
+                    (node, place, _node(connection, subject, target))
+                    for place, target in enumerate(_once(targets))
+                ),
+            )
+
+
+def _once(targets: Iterable[CID]) -> Iterable[CID]:
+    """Each link once, and none to a block that is inside its CID."""
+    return (cid for cid in dict.fromkeys(targets) if cid.hash_code != IDENTITY)
+
+
+def _node(connection: sqlite3.Connection, subject: bytes, cid: CID) -> int:
+    question = "SELECT id FROM nodes WHERE (subject, cid) = (?, ?)"
+    row = connection.execute(question, (subject, cid)).fetchone()
+    if row is None:
+        row = connection.execute(
+            "INSERT INTO nodes (subject, cid) VALUES (?, ?) RETURNING id", (subject, cid)
+        ).fetchone()
+    return int(row[0])
+
+
+def _take_replica(connection: sqlite3.Connection, subject: bytes, replica: Replica) -> None:
+    connection.execute(
+        "INSERT OR IGNORE INTO replicas VALUES (?, ?, ?)", (subject, replica.cid, replica.block)
+    )
+    connection.executemany(
+        "INSERT OR IGNORE INTO bases VALUES (?, ?, ?)",
+        [(subject, base, replica.cid) for base in replica.bases],
+    )
+    if isinstance(replica.change, Append):
+        connection.executemany(
+            "INSERT OR IGNORE INTO claims VALUES (?, ?)",
+            [(subject, shard) for shard in replica.change.shards],
+        )
+
+
+def _take_publish(
+    connection: sqlite3.Connection,
+    identifier: Identifier,
+    subject: bytes,
+    replica: Replica,
+    now: int,
+) -> None:
+    publish = replica.change
+    if not isinstance(publish, Publish) or publish.id != identifier.key:
+        raise ReplicaError(f"{replica.cid} is no publish of {identifier}")
+    question = "SELECT 1 FROM publishes WHERE (subject, cid) = (?, ?)"
+    if connection.execute(question, (subject, replica.cid)).fetchone():
+        return
+    fault: str | None = None
+    try:
+        check_publish(publish, now)
+    except UcanError as error:
+        fault = str(error)[:500]
+    connection.execute(
+        "INSERT INTO publishes VALUES (?, ?, ?, ?, ?)",
+        (subject, replica.cid, now, None if fault else replica.block, fault),
+    )

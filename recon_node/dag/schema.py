@@ -1,0 +1,161 @@
+"""The file `dags.sqlite3`: what this node's log says of DAGs, in a form that can be asked.
+
+It holds no blocks: those stay in the event log, and a block is known here by the event whose shard
+has it. All of it can be made again from the log, but for one thing: when a publish was judged. So
+when the log is another one (its epoch says so), everything is dropped but `publishes`.
+
+    marks      the log's epoch, and the feed position up to which it was read
+    shards     the shards that are here, and the event that brought each
+    nodes      the blocks of a DAG: those here (`shard` says where), and those that are only linked
+    links      from a block to those that it names, in their order
+    replicas   the operations on a DAG; `bases` and `claims` are what they continue and append
+    publishes  the operations of an identifier, each with when it was judged, and why it is refused
+    ignored    how many events about a DAG or an identifier brought nothing that holds
+
+`subject` is a sort value's bytes: a root's CID, or an identifier's key (see `dag.events`).
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import Final
+
+from recon_node.dag.errors import DagError
+
+FILE_NAME: Final = "dags.sqlite3"
+VERSION: Final = 1
+APPLICATION_ID: Final = 0x52454344  # "RECD"
+
+_TABLES: Final = """
+    CREATE TABLE marks (
+        one INTEGER PRIMARY KEY CHECK (one = 1), epoch TEXT NOT NULL, position INTEGER NOT NULL
+    ) STRICT;
+    CREATE TABLE shards (
+        id INTEGER PRIMARY KEY, subject BLOB NOT NULL, cid BLOB NOT NULL, event BLOB NOT NULL,
+        UNIQUE (subject, cid)
+    ) STRICT;
+    CREATE TABLE nodes (
+        id INTEGER PRIMARY KEY, subject BLOB NOT NULL, cid BLOB NOT NULL,
+        shard INTEGER, size INTEGER,
+        UNIQUE (subject, cid)
+    ) STRICT;
+    CREATE TABLE links (
+        source INTEGER NOT NULL, place INTEGER NOT NULL, target INTEGER NOT NULL,
+        PRIMARY KEY (source, place)
+    ) STRICT, WITHOUT ROWID;
+    CREATE TABLE replicas (
+        subject BLOB NOT NULL, cid BLOB NOT NULL, block BLOB NOT NULL, PRIMARY KEY (subject, cid)
+    ) STRICT, WITHOUT ROWID;
+    CREATE TABLE bases (
+        subject BLOB NOT NULL, base BLOB NOT NULL, replica BLOB NOT NULL,
+        PRIMARY KEY (subject, base, replica)
+    ) STRICT, WITHOUT ROWID;
+    CREATE TABLE claims (
+        subject BLOB NOT NULL, shard BLOB NOT NULL, PRIMARY KEY (subject, shard)
+    ) STRICT, WITHOUT ROWID;
+    CREATE TABLE publishes (
+        subject BLOB NOT NULL, cid BLOB NOT NULL, judged INTEGER NOT NULL,
+        block BLOB, fault TEXT,
+        PRIMARY KEY (subject, cid)
+    ) STRICT, WITHOUT ROWID;
+    CREATE TABLE ignored (subject BLOB PRIMARY KEY, count INTEGER NOT NULL) STRICT, WITHOUT ROWID;
+"""
+
+_OF_THE_LOG: Final = (
+    "shards",
+    "nodes",
+    "links",
+    "replicas",
+    "bases",
+    "claims",
+    "ignored",
+)
+
+
+def open_database(data_dir: Path, epoch: str) -> sqlite3.Connection:
+    """Open the index for writing; make it, or make it anew for another log, where that is due.
+
+    The connection is in autocommit mode and may be used from any thread, one at a time.
+
+    Raises:
+        DagError: the file is damaged, foreign, of a later version, or cannot be used.
+    """
+    path = data_dir / FILE_NAME
+    with told_to_people(path):
+        connection = _connect(str(path))
+        try:
+            connection.execute("PRAGMA journal_mode = WAL")
+            connection.execute("PRAGMA synchronous = NORMAL")  # what a power cut takes is read again
+            connection.execute("PRAGMA cache_size = -16384")
+            with transaction(connection):
+                _prepare(connection, path, epoch)
+        except BaseException:
+            connection.close()
+            raise
+    return connection
+
+
+@contextmanager
+def reading(data_dir: Path) -> Iterator[sqlite3.Connection]:
+    """A connection that sees one commit, for one question."""
+    path = data_dir / FILE_NAME
+    with (
+        told_to_people(path),
+        closing(_connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)) as connection,
+    ):
+        connection.execute("BEGIN")
+        yield connection
+
+
+@contextmanager
+def transaction(connection: sqlite3.Connection) -> Iterator[None]:
+    """All that is done inside, or nothing of it."""
+    connection.execute("BEGIN IMMEDIATE")
+    try:
+        yield
+    except BaseException:
+        connection.execute("ROLLBACK")
+        raise
+    connection.execute("COMMIT")
+
+
+@contextmanager
+def told_to_people(path: Path) -> Iterator[None]:
+    """Turn what SQLite complains of into `DagError`s about the file at `path`."""
+    try:
+        yield
+    except sqlite3.DatabaseError as error:
+        if isinstance(error, sqlite3.IntegrityError | sqlite3.ProgrammingError):
+            raise  # a bug of ours
+        raise DagError(
+            f"the index of DAGs {path} failed: {error}; where the disk is sound and has room, stop "
+            "the node and delete the file: the node makes it again from its log"
+        ) from error
+
+
+def _connect(path: str, *, uri: bool = False) -> sqlite3.Connection:
+    return sqlite3.connect(path, uri=uri, isolation_level=None, check_same_thread=False, timeout=5)
+
+
+def _prepare(connection: sqlite3.Connection, path: Path, epoch: str) -> None:
+    application_id = connection.execute("PRAGMA application_id").fetchone()[0]
+    version = connection.execute("PRAGMA user_version").fetchone()[0]
+    tables = connection.execute("SELECT count(*) FROM sqlite_schema").fetchone()[0]
+    if not tables:
+        for statement in filter(str.strip, _TABLES.split(";")):
+            connection.execute(statement)
+        connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
+        connection.execute(f"PRAGMA user_version = {VERSION}")
+    elif (application_id, version) != (APPLICATION_ID, VERSION):
+        raise DagError(
+            f"{path} is no index of DAGs that this version of recon-node knows (its header says "
+            f"{application_id:#x} and {version}): move it away, and the node makes it again"
+        )
+    row = connection.execute("SELECT epoch FROM marks").fetchone()
+    if row is None or row[0] != epoch:
+        for table in _OF_THE_LOG:
+            connection.execute(f"DELETE FROM {table}")
+        connection.execute("INSERT OR REPLACE INTO marks VALUES (1, ?, 0)", (epoch,))

@@ -1,0 +1,247 @@
+"""Reading the index: what of a DAG is here, in which order its blocks go, what was published.
+
+What the root leads to is followed in SQL, which keeps it on the disk where it is much: a DAG of
+millions of blocks costs time, not memory.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple
+
+from recon_node.dag.events import Identifier, Subject, sort_bytes
+from recon_node.ipld import CID, IDENTITY
+from recon_node.lattice.operations import Publish
+from recon_node.lattice.publishing import PublishLog
+from recon_node.lattice.replica import Replica, decode_replica, join
+
+MAX_LISTED: Final = 100
+"""CIDs that a list of what is missing names at most."""
+
+
+@dataclass(frozen=True, slots=True)
+class Lacking:
+    """Things that are not here: how many, and the first of them."""
+
+    count: int
+    first: tuple[CID, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class DagState:
+    """What of a DAG is here.
+
+    `blocks` and `size` (bytes) count what the root leads to and is here. `shards` are here and
+    named by a replica, `unclaimed` are here only. `heads` are the replicas that no other one
+    continues; `head` is the one that has the shards of them all: their join, which need not be
+    here. None: there is no replica whose whole history is here.
+    """
+
+    root: CID
+    blocks: int
+    size: int
+    missing_blocks: Lacking
+    shards: tuple[CID, ...]
+    unclaimed: tuple[CID, ...]
+    missing_shards: Lacking
+    missing_replicas: Lacking
+    heads: tuple[CID, ...]
+    head: Replica | None
+    ignored: int
+
+    @property
+    def complete(self) -> bool:
+        """Is all here that the root leads to?"""
+        return self.missing_blocks.count == 0
+
+
+@dataclass(frozen=True, slots=True)
+class Publication:
+    """What an identifier leads to.
+
+    `order` has its publishes in the order that all nodes agree on, `waiting_for` the priors that
+    are not here; `faults` says of the refused ones why, the first `MAX_LISTED` of them.
+    """
+
+    identifier: Identifier
+    current: Publish | None
+    order: tuple[CID, ...]
+    waiting_for: tuple[CID, ...]
+    faults: Mapping[CID, str]
+    ignored: int
+
+
+class Place(NamedTuple):
+    """Where a block is: its CID, and the event whose shard has it."""
+
+    cid: CID
+    event: CID
+
+
+_REACHED: Final = """
+    WITH RECURSIVE reached(id) AS (
+        SELECT id FROM nodes WHERE (subject, cid) = (:subject, :subject)
+        UNION
+        SELECT target FROM reached JOIN links ON source = reached.id
+    )
+"""
+_WHOLE: Final = """
+    WITH RECURSIVE broken(cid) AS (
+        SELECT replica FROM bases WHERE subject = :subject AND NOT EXISTS (
+            SELECT 1 FROM replicas WHERE (subject, cid) = (:subject, base))
+        UNION
+        SELECT replica FROM broken JOIN bases ON (subject, base) = (:subject, broken.cid)
+    ), whole(cid) AS (
+        SELECT cid FROM replicas WHERE subject = :subject AND cid NOT IN broken
+    )
+"""
+_CLAIMED: Final = "EXISTS (SELECT 1 FROM claims WHERE (subject, shard) = (:subject, shards.cid))"
+
+
+def read_state(connection: sqlite3.Connection, root: CID) -> DagState:
+    """What of the DAG below `root` is here."""
+    named = {"subject": sort_bytes(root)}
+
+    def lacking(sql: str) -> Lacking:
+        count = connection.execute(f"SELECT count(*) FROM ({sql})", named).fetchone()[0]
+        first = connection.execute(f"{sql} LIMIT {MAX_LISTED}", named) if count else ()
+        return Lacking(count, tuple(CID(raw) for (raw,) in first))
+
+    def cids(sql: str) -> tuple[CID, ...]:
+        return tuple(CID(raw) for (raw,) in connection.execute(sql, named))
+
+    blocks, size = connection.execute(
+        _REACHED + "SELECT count(size), coalesce(sum(size), 0) FROM reached JOIN nodes USING (id)",
+        named,
+    ).fetchone()
+    heads = cids(
+        _WHOLE + "SELECT cid FROM whole WHERE NOT EXISTS ("
+        "SELECT 1 FROM bases WHERE (subject, base) = (:subject, cid) AND replica IN whole)"
+    )
+    return DagState(
+        root=root,
+        blocks=blocks,
+        size=size,
+        missing_blocks=_missing_blocks(connection, root, lacking),
+        shards=cids(f"SELECT cid FROM shards WHERE subject = :subject AND {_CLAIMED} ORDER BY cid"),
+        unclaimed=cids(
+            f"SELECT cid FROM shards WHERE subject = :subject AND NOT {_CLAIMED} ORDER BY cid"
+        ),
+        missing_shards=lacking(
+            "SELECT shard FROM claims WHERE subject = :subject AND NOT EXISTS ("
+            "SELECT 1 FROM shards WHERE (subject, cid) = (:subject, shard))"
+        ),
+        missing_replicas=lacking(
+            "SELECT DISTINCT base FROM bases WHERE subject = :subject AND NOT EXISTS ("
+            "SELECT 1 FROM replicas WHERE (subject, cid) = (:subject, base))"
+        ),
+        heads=tuple(sorted(heads, key=str)),
+        head=join(heads, _Replicas(connection, named["subject"])) if heads else None,
+        ignored=_ignored(connection, root),
+    )
+
+
+def _missing_blocks(connection: sqlite3.Connection, root: CID, lacking: Any) -> Lacking:
+    if root.hash_code == IDENTITY:
+        return Lacking(0, ())
+    if not connection.execute(
+        "SELECT 1 FROM nodes WHERE (subject, cid) = (?1, ?1)", (root,)
+    ).fetchone():
+        return Lacking(1, (root,))
+    found: Lacking = lacking(
+        _REACHED + "SELECT cid FROM reached JOIN nodes USING (id) WHERE shard IS NULL"
+    )
+    return found
+
+
+def read_order(connection: sqlite3.Connection, root: CID) -> Iterator[Place]:
+    """Where the blocks are that the root leads to and that are here: depth first, each once."""
+    subject = sort_bytes(root)
+    row = connection.execute(
+        "SELECT id FROM nodes WHERE (subject, cid) = (?1, ?1)", (subject,)
+    ).fetchone()
+    if row is None:
+        return
+    low, high = connection.execute(
+        "SELECT min(id), max(id) FROM nodes WHERE subject = ?", (subject,)
+    ).fetchone()
+    seen = bytearray((high - low) // 8 + 1)  # a bit for each of the DAG's nodes
+
+    def is_new(node: int) -> bool:
+        byte, bit = divmod(node - low, 8)
+        known = seen[byte] >> bit & 1
+        seen[byte] |= 1 << bit
+        return not known
+
+    left = [int(row[0])]
+    is_new(left[0])
+    while left:
+        node = left.pop()
+        place = connection.execute(
+            "SELECT nodes.cid, event FROM nodes JOIN shards ON shards.id = shard "
+            "WHERE nodes.id = ?",
+            (node,),
+        ).fetchone()
+        if place is None:
+            continue
+        yield Place(CID(place[0]), CID(place[1]))
+        targets = connection.execute(
+            "SELECT target FROM links WHERE source = ? ORDER BY place DESC", (node,)
+        )
+        left.extend(target for (target,) in targets if is_new(target))
+
+
+def read_publication(connection: sqlite3.Connection, identifier: Identifier) -> Publication:
+    """What was published under an identifier."""
+    subject = sort_bytes(identifier)
+    log = PublishLog(identifier.key)
+    for (block,) in connection.execute(
+        "SELECT block FROM publishes WHERE subject = ? AND block IS NOT NULL", (subject,)
+    ):
+        log.add(decode_replica(block))
+    faults = connection.execute(
+        "SELECT cid, fault FROM publishes WHERE subject = ? AND fault IS NOT NULL LIMIT ?",
+        (subject, MAX_LISTED),
+    )
+    return Publication(
+        identifier=identifier,
+        current=log.resolve(),
+        order=tuple(log.order),
+        waiting_for=tuple(sorted(log.waiting_for)),
+        faults={CID(cid): fault for cid, fault in faults},
+        ignored=_ignored(connection, identifier),
+    )
+
+
+def _ignored(connection: sqlite3.Connection, subject: Subject) -> int:
+    row = connection.execute(
+        "SELECT count FROM ignored WHERE subject = ?", (sort_bytes(subject),)
+    ).fetchone()
+    return 0 if row is None else int(row[0])
+
+
+class _Replicas(Mapping[CID, Replica]):
+    """The replicas of a DAG, read one by one."""
+
+    def __init__(self, connection: sqlite3.Connection, subject: bytes) -> None:
+        self._connection = connection
+        self._subject = subject
+
+    def __getitem__(self, cid: CID) -> Replica:
+        row = self._connection.execute(
+            "SELECT block FROM replicas WHERE (subject, cid) = (?, ?)", (self._subject, cid)
+        ).fetchone()
+        if row is None:
+            raise KeyError(cid)
+        return decode_replica(row[0])
+
+    def __iter__(self) -> Iterator[CID]:
+        rows = self._connection.execute(
+            "SELECT cid FROM replicas WHERE subject = ?", (self._subject,)
+        )
+        return (CID(raw) for (raw,) in rows)
+
+    def __len__(self) -> int:
+        return len(list(iter(self)))

@@ -1,0 +1,136 @@
+"""Writing a DAG of UnixFS back to files and directories.
+
+What a DAG says is not trusted: a name that would lead out of the directory (`..`, a slash, a NUL)
+is refused, nothing that is there is written over, and links between files (symlinks) are not made.
+All is written beside its place first and moved there when it is whole.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import BinaryIO, Final
+
+from recon_node.dag.errors import DagError
+from recon_node.ipld import CID, DAG_PB, IDENTITY, RAW, IpldError, dag_pb, unixfs
+from recon_node.ipld.dag_pb import PbNode
+from recon_node.ipld.unixfs import NodeType, UnixFs
+
+Read = Callable[[CID], bytes]
+
+MAX_DEPTH: Final = 64
+"""Levels of nodes below a file, or of a directory in shards: far beyond what anyone builds."""
+
+
+def unpack(root: CID, read: Read, target: Path) -> int:
+    """Write the file or directory `root` as `target`, which must not be there.
+
+    `read` gives the block of a CID.
+
+    Returns:
+        How many files were written.
+
+    Raises:
+        DagError: `target` is there, the DAG is no UnixFS, or has names that are refused; or the
+            disk does not take it. Nothing is left behind then.
+    """
+    if os.path.lexists(target):
+        raise DagError(f"{target} is there already: nothing is written over")
+    draft = target.with_name(f".{target.name}.{os.getpid()}.part")
+    try:
+        files = _write(root, read, draft)
+        draft.rename(target)
+    except OSError as error:
+        raise DagError(f"{target} cannot be written: {error.strerror or error}") from None
+    except IpldError as error:
+        raise DagError(f"{root} is no file or directory: {error}") from None
+    finally:
+        if draft.is_dir():
+            shutil.rmtree(draft)
+        else:
+            draft.unlink(missing_ok=True)
+    return files
+
+
+def _write(root: CID, read: Read, target: Path) -> int:
+    files = 0
+    left = [(root, target)]
+    while left:
+        cid, path = left.pop()
+        if _is_directory(cid, read):
+            path.mkdir()
+            names: set[str] = set()
+            for name, entry in _entries(cid, read, 0):
+                left.append((entry, path / _checked(name, names)))
+        else:
+            with path.open("xb") as file:
+                _write_file(cid, read, file, 0)
+            files += 1
+    return files
+
+
+def _checked(name: str, names: set[str]) -> str:
+    if name in ("", ".", "..") or "/" in name or "\\" in name or "\0" in name or name in names:
+        raise DagError(f"an entry named {name!r} is refused: it could lead elsewhere")
+    names.add(name)
+    return name
+
+
+def _is_directory(cid: CID, read: Read) -> bool:
+    return cid.codec == DAG_PB and _node(cid, read)[1].type in (NodeType.DIRECTORY, NodeType.HAMT)
+
+
+def _entries(cid: CID, read: Read, depth: int) -> Iterator[tuple[str, CID]]:
+    """The entries of a directory. In one that is cut up, a name starts with its place in hex; a
+    name that is nothing else leads to a part."""
+    _check_depth(depth)
+    node, data = _node(cid, read)
+    if data.type is NodeType.DIRECTORY:
+        yield from ((link.name, link.cid) for link in node.links)
+        return
+    if data.type is not NodeType.HAMT or not data.fanout:
+        raise DagError(f"{cid} is no part of a directory")
+    width = len(f"{data.fanout - 1:x}")
+    for link in node.links:
+        if len(link.name) > width:
+            yield link.name[width:], link.cid
+        else:
+            yield from _entries(link.cid, read, depth + 1)
+
+
+def _write_file(cid: CID, read: Read, file: BinaryIO, depth: int) -> int:
+    """Write the content below a node; how many bytes that were."""
+    _check_depth(depth)
+    if cid.codec == RAW:
+        return file.write(_block(cid, read))
+    node, data = _node(cid, read)
+    if data.type not in (NodeType.FILE, NodeType.RAW):
+        raise DagError(f"{cid} is a {data.type.name.lower()}, which is not written")
+    size = file.write(data.data)
+    for link in node.links:
+        size += _write_file(link.cid, read, file, depth + 1)
+    if data.file_size is not None and data.file_size != size:
+        raise DagError(f"{cid} should have {data.file_size} bytes of content, and has {size}")
+    return size
+
+
+def _node(cid: CID, read: Read) -> tuple[PbNode, UnixFs]:
+    if cid.codec != DAG_PB:
+        raise DagError(
+            f"{cid} is no file or directory: its codec {cid.codec:#x} is neither DAG-PB nor raw"
+        )
+    node = dag_pb.decode(_block(cid, read))
+    if node.data is None:
+        raise DagError(f"{cid} is no file or directory: its node has no data")
+    return node, unixfs.decode(node.data)
+
+
+def _block(cid: CID, read: Read) -> bytes:
+    return cid.digest if cid.hash_code == IDENTITY else read(cid)
+
+
+def _check_depth(depth: int) -> None:
+    if depth > MAX_DEPTH:
+        raise DagError(f"the nodes of a file are nested deeper than {MAX_DEPTH}")

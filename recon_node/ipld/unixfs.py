@@ -1,0 +1,155 @@
+"""UnixFS: files and directories as DAG-PB nodes (https://specs.ipfs.tech/unixfs/).
+
+    message Data {
+        required DataType Type = 1;       0 raw, 1 directory, 2 file, 5 directory in shards (HAMT)
+        optional bytes Data = 2;          content that is in the node itself
+        optional uint64 filesize = 3;     bytes of the whole file
+        repeated uint64 blocksizes = 4;   bytes of content below each link
+        optional uint64 hashType = 5; optional uint64 fanout = 6;     of a HAMT
+        ... mode = 7, mtime = 8, which are passed over
+    }
+
+`balanced` builds what `ipfs add --cid-version=1 --chunker=size-262144` builds: chunks as raw
+leaves, below nodes of at most 174 links, in levels that are full but for the last node of each.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Final
+
+from recon_node.ipld import dag_pb, varint
+from recon_node.ipld.cid import CID
+from recon_node.ipld.dag_pb import DAG_PB, PbLink, PbNode
+from recon_node.ipld.errors import UnixFsError, VarintError
+
+CHUNK_SIZE: Final = 256 * 1024
+"""Bytes of a file in one leaf; 1 MiB, the other common size, would not fit into an event."""
+MAX_LINKS: Final = 174
+"""Links of a file's node: it then has some 8 KiB."""
+
+_TYPE, _DATA, _FILE_SIZE, _BLOCK_SIZE, _FANOUT = 0x08, 0x12, 0x18, 0x20, 0x30
+_VARINT, _DELIMITED = 0, 2
+
+
+class NodeType(IntEnum):
+    """What a node of UnixFS is."""
+
+    RAW = 0
+    DIRECTORY = 1
+    FILE = 2
+    METADATA = 3
+    SYMLINK = 4
+    HAMT = 5
+
+
+@dataclass(frozen=True, slots=True)
+class UnixFs:
+    """The data of a DAG-PB node that is part of a file or a directory."""
+
+    type: NodeType
+    data: bytes = b""
+    file_size: int | None = None
+    block_sizes: tuple[int, ...] = ()
+    fanout: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Tree:
+    """A file's or a directory's entry: its CID, the bytes of its content, and of all its blocks."""
+
+    cid: CID
+    content: int
+    total: int
+
+
+def encode(value: UnixFs) -> bytes:
+    """Write a node's data as go-unixfs does: fields in their order, what is absent left out."""
+    parts = [bytes([_TYPE, value.type])]
+    if value.data:
+        parts.append(bytes([_DATA]) + varint.encode(len(value.data)) + value.data)
+    if value.file_size is not None:
+        parts.append(bytes([_FILE_SIZE]) + varint.encode(value.file_size))
+    parts += (bytes([_BLOCK_SIZE]) + varint.encode(size) for size in value.block_sizes)
+    return b"".join(parts)
+
+
+def decode(data: bytes) -> UnixFs:
+    """Read a node's data.
+
+    Raises:
+        UnixFsError: it is no UnixFS.
+    """
+    type_: NodeType | None = None
+    content, file_size, fanout = b"", None, None
+    block_sizes: list[int] = []
+    try:
+        for tag, number, raw in _fields(data):
+            if tag == _TYPE:
+                type_ = NodeType(number)
+            elif tag == _DATA:
+                content = raw
+            elif tag == _FILE_SIZE:
+                file_size = number
+            elif tag == _BLOCK_SIZE:
+                block_sizes.append(number)
+            elif tag == _FANOUT:
+                fanout = number
+    except (VarintError, ValueError) as error:
+        raise UnixFsError(f"not UnixFS: {error}") from None
+    if type_ is None:
+        raise UnixFsError("not UnixFS: the type is missing")
+    return UnixFs(type_, content, file_size, tuple(block_sizes), fanout)
+
+
+def balanced(leaves: Iterable[Tree], put: Callable[[CID, bytes], None]) -> Tree:
+    """Build the tree of a file over its leaves, in their order; at least one.
+
+    `put` gets every node above the leaves, those below first.
+    """
+    level = list(leaves)
+    while len(level) > 1:
+        groups = (level[at : at + MAX_LINKS] for at in range(0, len(level), MAX_LINKS))
+        level = [_file_node(group, put) for group in groups]
+    [root] = level
+    return root
+
+
+def directory(entries: Iterable[tuple[str, Tree]], put: Callable[[CID, bytes], None]) -> Tree:
+    """Build the node of a directory out of its entries' names and trees."""
+    links = [PbLink(tree.cid, name, tree.total) for name, tree in entries]
+    return _put(PbNode(tuple(links), encode(UnixFs(NodeType.DIRECTORY))), 0, put)
+
+
+def _file_node(children: Sequence[Tree], put: Callable[[CID, bytes], None]) -> Tree:
+    content = sum(child.content for child in children)
+    sizes = tuple(child.content for child in children)
+    data = encode(UnixFs(NodeType.FILE, file_size=content, block_sizes=sizes))
+    links = tuple(PbLink(child.cid, "", child.total) for child in children)
+    return _put(PbNode(links, data), content, put)
+
+
+def _put(node: PbNode, content: int, put: Callable[[CID, bytes], None]) -> Tree:
+    block = dag_pb.encode(node)
+    cid = CID.of(DAG_PB, block)
+    put(cid, block)
+    return Tree(cid, content, len(block) + sum(link.size for link in node.links))
+
+
+def _fields(data: bytes) -> Iterable[tuple[int, int, bytes]]:
+    """The fields of a message: tag, and the value as a number or as bytes."""
+    offset = 0
+    while offset < len(data):
+        tag, offset = varint.decode(data, offset)
+        if tag & 7 not in (_VARINT, _DELIMITED):
+            raise UnixFsError(f"not UnixFS: a field of the wire type {tag & 7}")
+        value, offset = varint.decode(data, offset)
+        if tag & 7 == _VARINT:
+            yield tag, value, b""
+            continue
+        if value > len(data) - offset:
+            raise UnixFsError("not UnixFS: the bytes end within a field")
+        yield tag, 0, data[offset : offset + value]
+        offset += value
