@@ -74,6 +74,12 @@ class ReaderPool:
         """At most `limit` delivered events of the stream that `init` starts, in feed order."""
         return await self._run(partial(_stream, init, limit, max_bytes))
 
+    async def sort_key(
+        self, sort_key: str, after: int, upto: int, limit: int, max_bytes: int
+    ) -> list[FeedRow]:
+        """At most `limit` init events with that sort key of the positions (after, upto]."""
+        return await self._run(partial(_sort_key, sort_key, after, upto, limit, max_bytes))
+
     async def pending_proofs(self, chain_id: str | None, limit: int) -> list[PendingProof]:
         """The proofs that await their lookup: first those due first."""
         return await self._run(partial(_pending_proofs, chain_id, limit))
@@ -144,6 +150,19 @@ def _feed(
     rows = connection.execute(
         _ROWS + "WHERE position > ? AND position <= ? ORDER BY position LIMIT ?",
         (min(after, _LAST), _LAST if upto is None else min(upto, _LAST), min(limit, _LAST)),
+    )
+    return _collect(rows, max_bytes, connection.blocks)
+
+
+def _sort_key(
+    sort_key: str, after: int, upto: int, limit: int, max_bytes: int, connection: _Connection
+) -> list[FeedRow]:
+    rows = connection.execute(
+        "SELECT position, event_id, cid, init_cid, kind, car, NULL, NULL FROM events "
+        "CROSS JOIN streams USING (init_cid) CROSS JOIN cars USING (id) "
+        "WHERE position > ? AND position <= ? AND kind = 'init' AND sep_key = ? "
+        "ORDER BY position LIMIT ?",
+        (after, upto, sort_key, limit),
     )
     return _collect(rows, max_bytes, connection.blocks)
 

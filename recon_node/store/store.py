@@ -185,6 +185,19 @@ class Store:
         """
         return await self._readers.feed(after, limit, upto, max_bytes)
 
+    async def read_sort_key(
+        self, sort_key: str, after: int, upto: int, limit: int, max_bytes: int
+    ) -> list[FeedRow]:
+        """At most `limit` init events whose header has that sort key, of the positions
+        (after, upto] of the feed, in order; the CARs of others are not touched.
+
+        The last one is the event that takes the CARs to `max_bytes`.
+
+        Raises:
+            StoreError: the disk failed.
+        """
+        return await self._readers.sort_key(sort_key, after, upto, limit, max_bytes)
+
     async def read_stream(
         self, init: CID, limit: int | None = None, max_bytes: int | None = None
     ) -> list[FeedRow]:
