@@ -20,6 +20,7 @@ from recon_node.api import (
     metrics,
     node_info,
     pages,
+    stream_events,
     streams,
 )
 from recon_node.api.errors import EXCEPTION_HANDLERS
@@ -46,6 +47,7 @@ ENDPOINTS: tuple[tuple[str, str, Endpoint], ...] = (
     ("POST", "/ceramic/peers", node_info.post_peers),
     ("GET", "/ceramic/recon", node_info.get_recon),
     ("GET", "/ceramic/streams/{stream_id}", streams.get_stream),
+    ("GET", "/ceramic/streams/{stream_id}/events", stream_events.get_stream_events),
     ("GET", "/ceramic/experimental/events/{sep}/{sep_value}", experimental.get_interest_events),
     ("GET", "/ceramic/experimental/interests", experimental.get_interests),
     ("GET", "/metrics", metrics.get_metrics),

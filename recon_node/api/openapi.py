@@ -140,6 +140,15 @@ _PATHS: Final[dict[str, dict[str, Json]]] = {
             params=[_path("stream_id", "A StreamID, as multibase text.")],
         )
     },
+    "/ceramic/streams/{stream_id}/events": {
+        "get": _get(
+            "List the events of a stream, delivered or not",
+            _ok("The events.", _ref("StreamEvents")),
+            *(400, 404),
+            params=[_path("stream_id", "A StreamID, as multibase text; or its init event's CID.")],
+            own=True,
+        )
+    },
     "/ceramic/feed/events": {
         "get": _get(
             "Read the feed: events in the order of their delivery",

@@ -125,6 +125,45 @@ SCHEMAS: Final[Json] = {
             ),
         },
     ),
+    "StreamEvents": _object(
+        "The events of a stream",
+        {
+            "id": _text("The StreamID."),
+            "init": _text("The CID of its init event."),
+            "events": _list(
+                _each("StreamEvent"), "The delivered ones in feed order, then the others."
+            ),
+        },
+    ),
+    "StreamEvent": _object(
+        "An event of a stream",
+        {
+            "cid": _text("The event's CID."),
+            "kind": {"type": "string", "enum": ["init", "data", "time"]},
+            "prev": _list(_text("A CID."), "The events that it builds on."),
+            "height": _whole("As in its EventId: 0 for the init event."),
+            "state": {
+                "type": "string",
+                "enum": ["delivered", "pending", "waiting"],
+                "description": "pending: the lookup of an anchor is to come, its own or of what it "
+                "builds on; waiting: an event that it builds on is not here.",
+            },
+            "position": {"type": ["integer", "null"], "description": "In the feed."},
+            "time": {
+                "type": ["integer", "null"],
+                "description": "Of a time event: Unix seconds of its anchor's block.",
+            },
+            "chain_id": {
+                "type": ["string", "null"],
+                "description": "Of a time event: its anchor's chain (CAIP-2).",
+            },
+            "expires": {
+                "type": ["integer", "null"],
+                "description": "Until when the capability that it is signed by holds, in Unix "
+                "seconds.",
+            },
+        },
+    ),
     "Version": _object("A version", {"version": _text("Such as 1.2.3.")}),
     "NetworkInfo": _object("A network", {"name": _text("Such as testnet-clay.")}),
     "Peer": _object(

@@ -10,6 +10,8 @@ from recon_node.cli.interests import interests
 from recon_node.cli.peers import peers, status
 from recon_node.cli.run import identity, run
 from recon_node.cli.store import store
+from recon_node.cli.stream import stream
+from recon_node.cli.tangle import tangle
 from recon_node.cli.testnet import testnet
 
 __all__ = ["main"]
@@ -29,5 +31,5 @@ def main() -> None:
     """
 
 
-for command in (run, identity, events, interests, peers, status, store, testnet):
+for command in (run, identity, events, interests, peers, status, store, stream, tangle, testnet):
     main.add_command(command)

@@ -1,0 +1,99 @@
+"""`recon-node stream show`."""
+
+from __future__ import annotations
+
+import json
+import time
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from recon_node.cli.client import NodeApi, ask, node_options
+from recon_node.cli.drawing import Drawing, drawing_options, show_picture
+from recon_node.cli.errors import CommandError
+from recon_node.cli.output import json_option
+
+if TYPE_CHECKING:
+    from recon_node.lattice.stream_picture import HeldEvent, StreamPicture
+
+
+@click.group()
+def stream() -> None:
+    """Look at streams."""
+
+
+@stream.command("show")
+@click.argument("stream_id")
+@node_options
+@drawing_options
+@click.option("--full", is_flag=True, help="Name events by their whole CIDs.")
+@json_option
+def show(stream_id: str, node: NodeApi, drawing: Drawing, full: bool, as_json: bool) -> None:
+    """Draw the events of the stream STREAM_ID that are at a node, the newest first.
+
+    STREAM_ID is a StreamID (k...), with or without ceramic:// before it, or the CID of the stream's
+    init event. The picture marks the tip (CIP-145), what was anchored, and the branches that are
+    pruned; below it stands what decided, and how to merge a stream that has diverged. Events that
+    wait for others, or for the lookup of an anchor, are shown and do not count. A capability that
+    has expired makes the events by it count no more, unless they were anchored before.
+
+    \b
+    Examples:
+      recon-node stream show kjzl6kcym7w8y7...
+      recon-node stream show bagcqcera... --all --limit 0 --svg stream.svg
+    """
+    from recon_node.lattice import StreamShapeError
+    from recon_node.lattice.stream_picture import stream_picture
+
+    bare = stream_id.removeprefix("ceramic://")
+    if not bare or "/" in bare:
+        raise CommandError(f"{stream_id!r} is no StreamID: it is one word, k... or a CID")
+    answer = ask(node, "GET", f"/ceramic/streams/{bare}/events").json()
+    try:
+        drawn = stream_picture(
+            f"Stream {answer['id']}",
+            map(held_event, answer["events"]),
+            int(time.time()),
+            full=full,
+        )
+    except StreamShapeError as error:
+        raise CommandError(f"the node's events are not one whole stream: {error}") from None
+    if as_json:
+        click.echo(json.dumps({**answer, **_describe(drawn)}, indent=2))
+    else:
+        show_picture(drawn.picture, drawing)
+
+
+def held_event(told: dict[str, Any]) -> HeldEvent:
+    """An event as the node's API tells of it."""
+    from recon_node.lattice import StreamEvent
+    from recon_node.lattice.stream_picture import HeldEvent
+
+    expires = told["expires"]  # the last second in which the capability holds
+    shape = StreamEvent(
+        id=told["cid"],
+        kind=told["kind"],
+        prev=tuple(told["prev"]),
+        time=told["time"],
+        expires=None if expires is None else expires + 1,
+    )
+    return HeldEvent(shape, told["height"], told["state"], told["chain_id"])
+
+
+def _describe(drawn: StreamPicture) -> dict[str, Any]:
+    tip = drawn.tip
+    if tip is None:
+        return {"tip": None}
+    return {
+        "tip": tip.event,
+        "data_tip": tip.data_tip,
+        "anchored_at": tip.anchored_at,
+        "candidates": tip.candidates,
+        "pruned": tip.pruned,
+        "diverged": tip.diverged,
+        "decisions": [
+            {"rule": each.rule.value, "winner": each.winner, "rivals": each.rivals}
+            for each in tip.reasons
+        ],
+        "merge": drawn.merge,
+    }

@@ -1,0 +1,161 @@
+"""`recon-node tangle show`."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, BinaryIO
+
+import click
+
+from recon_node.cli.drawing import Drawing, drawing_options, show_picture
+from recon_node.cli.errors import CommandError
+
+if TYPE_CHECKING:
+    from recon_node.lattice.drawing import Picture
+    from recon_node.lattice.tangle import Backlinks, Message
+
+MAX_LINE = 1024 * 1024
+"""Bytes of a line; a message has 8 KiB."""
+
+Keyed = tuple[str, dict[str, Any]]
+"""A message's id and the message."""
+
+
+@click.group()
+def tangle() -> None:
+    """Look at the tangles and feeds of Secure Scuttlebutt."""
+
+
+@tangle.command("show")
+@click.argument("file", type=click.File("rb"))
+@click.option("--root", metavar="ID", help="The message that starts the tangle.")
+@click.option("--name", metavar="NAME", help="The tangle's name in `content.tangles`.")
+@click.option("--feed", metavar="AUTHOR", help='Draw the classic feed of "@...=.ed25519" instead.')
+@drawing_options
+def show(
+    file: BinaryIO, root: str | None, name: str | None, feed: str | None, drawing: Drawing
+) -> None:
+    """Draw a tangle of the messages in FILE (- for standard input), the newest first.
+
+    FILE holds one message a line, as JSON: {"key": ID, "value": MESSAGE}, or MESSAGE alone. The
+    tangle is named by its root and its name. Messages that name its root and do not belong are
+    drawn beside it, with the rule that they break.
+
+    \b
+    Examples:
+      recon-node tangle show messages.jsonl --name post --root %XphMUkWQ...=.sha256
+      recon-node tangle show messages.jsonl --feed @FCX/tsDL...=.ed25519 --svg feed.svg
+    """
+    if (feed is None) == (root is None) or (root is None) != (name is None):
+        raise click.UsageError("give --root and --name for a tangle, or --feed for a feed")
+    messages = list(_read(file))
+    if root is not None and name is not None:
+        picture = _tangle(messages, root, name)
+    else:
+        picture = _feed([message for _, message in messages], str(feed))
+    show_picture(picture, drawing)
+
+
+def _tangle(messages: Sequence[Keyed], root: str, name: str) -> Picture:
+    from recon_node.lattice.log_pictures import tangle_picture
+    from recon_node.lattice.tangle import TangleError
+    from recon_node.lattice.tangle import tangle as weave
+
+    details = {id_: (_author(message), _when(message)) for id_, message in messages}
+    try:
+        woven = weave([_message(*each) for each in messages], name, root)
+    except TangleError as error:
+        raise CommandError(str(error)) from None
+    return tangle_picture(f"Tangle {name!r} of {root}", woven, details)
+
+
+def _feed(messages: Sequence[dict[str, Any]], author: str) -> Picture:
+    from recon_node.lattice.classic_feed import classic_feed
+    from recon_node.lattice.log_pictures import feed_picture
+
+    try:
+        return feed_picture(f"Feed of {author}", classic_feed(messages, author), messages)
+    except ValueError as error:
+        raise CommandError(str(error)) from None
+
+
+def _read(file: BinaryIO) -> Iterator[Keyed]:
+    """The messages of a file with their ids, those given twice once."""
+    seen: dict[str, dict[str, Any]] = {}
+    number = 0
+    while line := file.readline(MAX_LINE + 1):
+        number += 1
+        if len(line) > MAX_LINE:
+            raise CommandError(f"line {number} has more than {MAX_LINE} bytes: no message")
+        if line.strip():
+            id_, message = _keyed(line, number)
+            if seen.setdefault(id_, message) != message:
+                raise CommandError(f"line {number}: another message with the key {id_!r}")
+    yield from seen.items()
+
+
+def _keyed(line: bytes, number: int) -> Keyed:
+    from recon_node.lattice.classic_feed import message_id
+
+    try:
+        value = json.loads(line)
+    except (ValueError, RecursionError) as error:
+        raise CommandError(f"line {number} is not JSON: {error}") from None
+    message = value.get("value") if isinstance(value, dict) and "value" in value else value
+    if not isinstance(message, dict):
+        raise CommandError(f"line {number} is no message: a JSON object, or one as 'value'")
+    key = value.get("key", None)
+    if key is None or message is value:
+        key = message_id(message)
+    if not isinstance(key, str):
+        raise CommandError(f"line {number}: the 'key' of a message is text")
+    return key, message
+
+
+def _message(id_: str, message: Mapping[str, Any]) -> Message[str]:
+    from recon_node.lattice.tangle import Message
+
+    content = message.get("content")
+    tangles = content.get("tangles") if isinstance(content, dict) else None
+    links = {
+        name: found
+        for name, said in (tangles.items() if isinstance(tangles, dict) else ())
+        if (found := _backlinks(said)) is not None
+    }
+    return Message(id_, _timestamp(message) or 0, links)
+
+
+def _backlinks(said: Any) -> Backlinks[str] | None:
+    """What a message says of a tangle; None where that has another shape."""
+    from recon_node.lattice.tangle import Backlinks
+
+    if not isinstance(said, dict) or not isinstance(said.get("root"), str | None):
+        return None
+    previous = said.get("previous")
+    if previous is None:
+        return Backlinks(said.get("root"), None)
+    if not isinstance(previous, list) or not all(isinstance(each, str) for each in previous):
+        return None
+    return Backlinks(said.get("root"), tuple(previous))
+
+
+def _timestamp(message: Mapping[str, Any]) -> float | None:
+    time = message.get("timestamp")
+    is_number = isinstance(time, int | float) and not isinstance(time, bool)
+    return time if is_number and math.isfinite(time) else None
+
+
+def _author(message: Mapping[str, Any]) -> str:
+    author = message.get("author")
+    return f"{author[:10]}…" if isinstance(author, str) and len(author) > 11 else str(author or "")
+
+
+def _when(message: Mapping[str, Any]) -> str:
+    time = _timestamp(message)
+    try:
+        return "" if time is None else f"{datetime.fromtimestamp(time / 1000, UTC):%Y-%m-%d %H:%M}"
+    except (ValueError, OverflowError, OSError):
+        return ""
