@@ -13,6 +13,7 @@ from starlette.routing import Route
 
 from recon_node.api import (
     arrow,
+    dag,
     events,
     experimental,
     feed,
@@ -48,6 +49,9 @@ ENDPOINTS: tuple[tuple[str, str, Endpoint], ...] = (
     ("GET", "/ceramic/recon", node_info.get_recon),
     ("GET", "/ceramic/streams/{stream_id}", streams.get_stream),
     ("GET", "/ceramic/streams/{stream_id}/events", stream_events.get_stream_events),
+    ("GET", "/ceramic/dag/{cid}.car", dag.get_car),  # first, for the next one fits it, too
+    ("GET", "/ceramic/dag/{cid}", dag.get_dag),
+    ("GET", "/ceramic/dag/publish/{did}", dag.get_publication),
     ("GET", "/ceramic/experimental/events/{sep}/{sep_value}", experimental.get_interest_events),
     ("GET", "/ceramic/experimental/interests", experimental.get_interests),
     ("GET", "/metrics", metrics.get_metrics),

@@ -17,6 +17,7 @@ from recon_node.api.openapi_schemas import SCHEMAS
 Json = dict[str, Any]
 
 EXTENSION: Final = "x-recon-node"
+CAR: Final = "application/vnd.ipld.car"
 ARROW: Final = "application/vnd.apache.arrow.stream"
 
 _ERRORS: Final[Mapping[int, str]] = {
@@ -190,6 +191,33 @@ _PATHS: Final[dict[str, dict[str, Json]]] = {
                 _count("upto", "Up to this one; the feed's head without it."),
                 _EPOCH,
             ],
+            own=True,
+        )
+    },
+    "/ceramic/dag/{cid}.car": {
+        "get": _get(
+            "Read a DAG as a CARv1, its blocks depth first",
+            _ok("The DAG.", {"type": "string", "format": "binary"}, CAR),
+            *(400, 404),
+            params=[_path("cid", "The root.")],
+            own=True,
+        )
+    },
+    "/ceramic/dag/{cid}": {
+        "get": _get(
+            "Ask what of a DAG is here",
+            _ok("What is here, and what is missing.", _ref("DagState")),
+            *(400,),
+            params=[_path("cid", "The root.")],
+            own=True,
+        )
+    },
+    "/ceramic/dag/publish/{did}": {
+        "get": _get(
+            "Ask what an identifier leads to",
+            _ok("The DAG that was published last.", _ref("DagPublication")),
+            *(400,),
+            params=[_path("did", "The identifier: a did:key of an Ed25519 key.")],
             own=True,
         )
     },

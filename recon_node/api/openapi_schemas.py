@@ -61,6 +61,52 @@ SCHEMAS: Final[Json] = {
             "head": _whole("The feed's last position."),
         },
     ),
+    "DagState": _object(
+        "What of a DAG is here",
+        {
+            "root": _text("The CID of its root."),
+            "complete": {"type": "boolean", "description": "Whether all is here that it links to."},
+            "blocks": _whole("Those here that the root leads to."),
+            "bytes": _whole("Of these blocks."),
+            "missing_blocks": _each("Lacking"),
+            "shards": _list(_text("A CID."), "Those here that a replica names."),
+            "unclaimed": _list(_text("A CID."), "Those here that no replica names."),
+            "missing_shards": _each("Lacking"),
+            "missing_replicas": _each("Lacking"),
+            "heads": _list(_text("A CID."), "The replicas that no other one continues."),
+            "head": {
+                "oneOf": [{"type": "null"}, _each("DagHead")],
+                "description": "The replica that has the shards of all heads: their join, which "
+                "need not be here. null: no replica is here with its whole history.",
+            },
+            "ignored": _whole("Events about the DAG that bring nothing that holds."),
+        },
+    ),
+    "DagHead": _object(
+        "A replica", {"cid": _text("Its CID."), "data": _text("Its block, as multibase text.")}
+    ),
+    "Lacking": _object(
+        "What is not here",
+        {"count": _whole("How many."), "first": _list(_text("A CID."), "At most 100 of them.")},
+    ),
+    "DagPublication": _object(
+        "What an identifier leads to",
+        {
+            "id": _text("The identifier."),
+            "link": {"type": ["string", "null"], "description": "The CID of the DAG's root."},
+            "origin": {"type": ["string", "null"], "description": "The replica that describes it."},
+            "order": _list(_text("A CID."), "The publishes in their order, the last one counts."),
+            "waiting_for": _list(_text("A CID."), "Publishes that others continue, not here."),
+            "refused": _list(
+                _object(
+                    "A publish that is not permitted",
+                    {"cid": _text("Its CID."), "reason": _text("Why, for people.")},
+                ),
+                "At most 100 of them.",
+            ),
+            "ignored": _whole("Events about the identifier that bring no publish of it."),
+        },
+    ),
     "EventsGet": _object(
         "Events of an interest",
         {

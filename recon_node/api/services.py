@@ -12,6 +12,7 @@ from recon_node.api.access import Access
 
 if TYPE_CHECKING:
     from recon_node.chain import ChainReport
+    from recon_node.dag import Dags
     from recon_node.p2p import Counters, PeerInfo, SyncReport
     from recon_node.store import Store
 
@@ -89,6 +90,8 @@ class Services:
     """None: a node without a network side."""
     anchors: Anchors | None = None
     """None: a node that asks no chain."""
+    dags: Dags | None = None
+    """None: a node that keeps no index of DAGs."""
     limits: Limits = field(default_factory=Limits)
     access: Access = field(default_factory=Access)
     closing: trio.Event = field(default_factory=trio.Event)
