@@ -59,8 +59,7 @@ def take(connection: sqlite3.Connection, rows: Sequence[FeedRow], upto: int, now
             except _FAULTS:
                 ignored += 1
                 connection.execute(
-                    "INSERT INTO ignored VALUES (?, 1) "
-                    "ON CONFLICT DO UPDATE SET count = count + 1",
+                    "INSERT INTO ignored VALUES (?, 1) ON CONFLICT DO UPDATE SET count = count + 1",
                     (subject,),
                 )
         connection.execute("UPDATE marks SET position = ?", (upto,))

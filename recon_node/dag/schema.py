@@ -88,7 +88,7 @@ def open_database(data_dir: Path, epoch: str) -> sqlite3.Connection:
         connection = _connect(str(path))
         try:
             connection.execute("PRAGMA journal_mode = WAL")
-            connection.execute("PRAGMA synchronous = NORMAL")  # what a power cut takes is read again
+            connection.execute("PRAGMA synchronous = NORMAL")  # what it loses is read again
             connection.execute("PRAGMA cache_size = -16384")
             with transaction(connection):
                 _prepare(connection, path, epoch)

@@ -107,8 +107,8 @@ class CarFile:
         place = self._places.get(cid)
         if place is None:
             raise DagError(
-                f"{self._path} lacks the block {cid}, which the DAG {self.root} has: the file holds "
-                "a part of the DAG only"
+                f"{self._path} lacks the block {cid} of the DAG {self.root}: it holds a part of "
+                "the DAG only"
             )
         return self._slices.read(cid, place)
 
@@ -164,7 +164,7 @@ class FileTree:
         trees: dict[Path, Tree] = {}
         for each in reversed(directories):
             entries = [
-                (_name(inner), trees.pop(inner, None) or self._add_file(inner))
+                (_name(inner), trees.pop(inner) if inner in trees else self._add_file(inner))
                 for inner in each.iterdir()
             ]
             trees[each] = directory(entries, self._nodes.__setitem__)
