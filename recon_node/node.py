@@ -34,6 +34,7 @@ from recon_node.api import (
 )
 from recon_node.ceramic import Network
 from recon_node.chain import ChainError, open_anchors
+from recon_node.dag import DagError, open_dags
 from recon_node.p2p import P2PError, open_p2p
 from recon_node.settings import Settings, split_host_port
 from recon_node.store import StoreError, open_store
@@ -45,7 +46,7 @@ class NodeError(Exception):
     """The node cannot start or go on. The message is for people, on one line."""
 
 
-FATAL_ERRORS = (NodeError, StoreError, ChainError, P2PError, ListenError)
+FATAL_ERRORS = (NodeError, StoreError, DagError, ChainError, P2PError, ListenError)
 """What can go wrong without a bug: told in one line, never as a traceback."""
 
 
@@ -114,6 +115,7 @@ async def _run(settings: Settings, ending: _Ending) -> None:
         listener = await open_listener(*split_host_port(settings.api))
         warn_if_open(listener, access)
         async with (
+            open_dags(store, settings.data_dir) as dags,
             open_anchors(settings.chain_settings(), store) as anchors,
             open_p2p(settings.p2p_settings(), store, settings.data_dir) as p2p,
         ):
@@ -121,6 +123,7 @@ async def _run(settings: Settings, ending: _Ending) -> None:
                 store=store,
                 peers=p2p,
                 anchors=anchors,
+                dags=dags,
                 limits=settings.limits(),
                 access=access,
             )
