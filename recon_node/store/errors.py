@@ -47,7 +47,7 @@ def explain(error: sqlite3.Error, path: Path) -> StoreError:
     detail = f"{error} [{name}]" if name else str(error)
     if kind == "SQLITE_FULL":
         return DiskFullError(f"the event log {path}: {_FULL} ({detail})")
-    if kind == "SQLITE_CORRUPT":
+    if kind == "SQLITE_CORRUPT" or "unsupported file format" in str(error):  # of its header
         return damaged(path, detail)
     if kind == "SQLITE_NOTADB":
         return DamagedLogError(

@@ -34,7 +34,7 @@ from typing import Literal
 
 from recon_node.ceramic import Network
 from recon_node.ipld import CarError
-from recon_node.store.errors import REPAIR, StoreError, damaged, explain, explain_os
+from recon_node.store.errors import StoreError, damaged, explain, explain_os
 from recon_node.store.files import sync_directory
 from recon_node.store.migrations import MIGRATIONS, migrate
 from recon_node.store.replacement import finish_replacement
@@ -180,16 +180,18 @@ def _check_file(connection: sqlite3.Connection, path: Path) -> None:
     """Refuse files of other programs and of later versions of this one."""
     application_id = connection.execute("PRAGMA application_id").fetchone()[0]
     version = connection.execute("PRAGMA user_version").fetchone()[0]
-    if application_id != APPLICATION_ID or version == 0:
+    if application_id != APPLICATION_ID or version < 1:
+        found = {name for (name,) in connection.execute("SELECT name FROM sqlite_schema")}
+        if {"events", "cars", "waits", "streams"} <= found:
+            raise damaged(path, f"its header says {application_id} and {version}")
         raise StoreError(
-            f"{path} is a SQLite file of another program, or its header is damaged: move it away, "
-            f"choose another data directory, or, if it is a log after all, {REPAIR}"
+            f"{path} is a SQLite file of another program: move it away, or choose another data "
+            "directory"
         )
     if version > len(MIGRATIONS):
         raise StoreError(
             f"the event log {path} was written by a later version of recon-node (schema "
-            f"{version}; this one knows {len(MIGRATIONS)}): run that version or a later one. If "
-            f"there never was one, the file's header is damaged: {REPAIR}"
+            f"{version}; this one knows {len(MIGRATIONS)}): run that version or a later one"
         )
 
 

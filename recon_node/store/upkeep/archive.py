@@ -32,6 +32,12 @@ PAGE_EVENTS: Final = 2000
 PAGE_BYTES: Final = 8 * 1024 * 1024
 
 
+OTHER_CAR: Final = (
+    "This CAR was not written by `recon-node store export`; a CAR of one event goes into a running "
+    "node by `recon-node events add`"
+)
+
+
 class ArchiveFormatError(ValueError):
     """A block is not what it should be in such a file."""
 
@@ -64,10 +70,7 @@ class Manifest:
         """
         fields = _map(block, "the root")
         if fields.get("type") != TYPE:
-            raise ArchiveFormatError(
-                "the root is no manifest: this CAR was not written by `recon-node store export`. A "
-                "CAR of one event goes into a running node by `recon-node events add`"
-            )
+            raise ArchiveFormatError(f"its root is no manifest. {OTHER_CAR}")
         if fields.get("version") != VERSION:
             raise ArchiveFormatError(
                 f"it is of the version {fields.get('version')}, this program knows {VERSION}"

@@ -22,6 +22,7 @@ from recon_node.store.errors import StoreError
 from recon_node.store.model import StoreSettings
 from recon_node.store.store import open_store
 from recon_node.store.upkeep.archive import (
+    OTHER_CAR,
     ArchiveFormatError,
     Manifest,
     Page,
@@ -103,7 +104,12 @@ class _Reader:
             roots = fields["roots"]
             if fields["version"] != 1 or len(roots) != 1:
                 raise ArchiveFormatError("its header names no single root")
-            return Manifest.decode(self._expect(roots[0]))
+            cid, block = self._section()
+            if cid != roots[0] or not cid.matches(block):
+                raise ArchiveFormatError(
+                    f"its first block is not its root, a manifest. {OTHER_CAR}"
+                )
+            return Manifest.decode(block)
         except (IpldError, KeyError, TypeError, ValueError) as error:
             raise self._broken(error) from error
 

@@ -74,12 +74,14 @@ async def repair_log(
     with schema.told_to_people(path):
         shutil.rmtree(place, ignore_errors=True)
         place.mkdir()
-        salvage = await _in_thread(lambda: Salvage(path, place))
         try:
-            repaired = await _rebuild(path, place, salvage, settings or StoreSettings(), progress)
+            salvage = await _in_thread(lambda: Salvage(path, place))
+            with closing(salvage):
+                settings = settings or StoreSettings()
+                repaired = await _rebuild(path, place, salvage, settings, progress)
+            await _in_thread(lambda: _swap(path, place, repaired))
         finally:
-            salvage.close()
-        await _in_thread(lambda: _swap(path, place, repaired))
+            shutil.rmtree(place, ignore_errors=True)
     return repaired
 
 
@@ -181,7 +183,6 @@ def _swap(path: Path, place: Path, repaired: Repaired) -> None:
             os.link(old, f"{repaired.damaged_file}{suffix}")
     path.with_name(saved_keys.FILE_NAME).unlink(missing_ok=True)
     replace_log(path, place / schema.FILE_NAME)
-    shutil.rmtree(place)
 
 
 async def _in_thread(work: Callable[[], T]) -> T:

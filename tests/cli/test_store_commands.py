@@ -1,0 +1,114 @@
+"""`recon-node store`: on the logs of stopped nodes, and refused beside a running one."""
+
+from __future__ import annotations
+
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+import trio
+from click.testing import CliRunner, Result
+
+from recon_node.ceramic import Network
+from recon_node.cli import main
+from recon_node.ipld import multibase
+from recon_node.store import StoreSettings, open_store
+from recon_node.testnet import TestnetNode
+
+Events = list[dict[str, str]]
+NETWORK = Network.local(7)
+
+
+def run(directory: Path, *args: str, data: bytes | None = None) -> Result:
+    return CliRunner().invoke(main, ["store", *args, "--data-dir", str(directory)], input=data)
+
+
+@pytest.fixture
+def log(tmp_path: Path, sample: Events) -> Path:
+    """The log of a node that has stopped."""
+    directory = tmp_path / "log"
+
+    async def fill() -> None:
+        async with open_store(directory, NETWORK, settings=StoreSettings(verifiers=0)) as store:
+            await store.admit_local([multibase.decode(event["car"]) for event in sample[:60]])
+
+    trio.run(fill)
+    return directory
+
+
+def test_a_log_is_described_checked_compacted_and_copied(log: Path, tmp_path: Path) -> None:
+    result = run(log, "info")
+    assert result.exit_code == 0, result.output
+    for part in ("local-7", "events                     60", "delivered (feed head)      60"):
+        assert part in result.stdout
+    result = run(log, "check")
+    assert (result.exit_code, result.stdout[:18]) == (0, "sound: 60 events (")
+    result = run(log, "compact")
+    assert result.exit_code == 0
+    assert "0 unused blocks removed" in result.stdout
+    file = tmp_path / "events.car"
+    result = run(log, "export", str(file))
+    assert (result.exit_code, result.stdout, result.stderr) == (0, "", "60 events exported\n")
+    assert [path.name for path in tmp_path.iterdir() if path.suffix] == ["events.car"]
+    piped = run(log, "export", "-")
+    assert piped.stdout_bytes == file.read_bytes()
+    copy = tmp_path / "copy"
+    for counts in ("60 new, 0 known", "0 new, 60 known"):
+        result = run(copy, "import", "-", data=file.read_bytes())
+        assert result.exit_code == 0, result.output
+        assert result.stdout.startswith(f"60 events: {counts}, 0 refused, in ")
+    assert run(copy, "check").stdout == run(log, "check").stdout
+
+
+def test_damage_is_told_and_repaired(log: Path) -> None:
+    with closing(sqlite3.connect(log / "events.sqlite3")) as connection:
+        connection.execute("UPDATE cars SET car = x'00' WHERE id = 60")
+        connection.commit()
+    result = run(log, "check")
+    assert result.exit_code == 1
+    assert "events: row 60, " in result.stderr
+    assert "damaged: 1 faults" in result.stderr
+    assert "recon-node store check --repair" in result.stderr
+    result = run(log, "check", "--repair")
+    assert result.exit_code == 0, result.output
+    assert "lost, peers will send it again: " in result.stdout
+    assert "repaired: 59 events saved, 1 lost; feed positions changed: the new" in result.stdout
+    assert "sound: 59 events" in result.stdout
+    assert str(log / "events.sqlite3.damaged-1") in result.stdout
+    assert run(log, "check").exit_code == 0
+
+
+def test_only_a_part_is_exported(log: Path, tmp_path: Path, sample: Events) -> None:
+    file = str(tmp_path / "part.car")
+    result = run(log, "export", file, "--sort-value", "nothing")
+    assert (result.exit_code, result.stderr) == (0, "0 events exported\n")
+    result = run(log, "export", file, "--controller", "did:key:z6Mk")
+    assert result.exit_code == 2
+    assert "give it, too" in result.stderr
+
+
+@pytest.mark.parametrize("command", ["info", "check", "compact", "export"])
+def test_where_no_log_is_nothing_is_made(tmp_path: Path, command: str) -> None:
+    arguments = [str(tmp_path / "x.car")] if command == "export" else []
+    for directory in (tmp_path, tmp_path / "not there"):
+        result = run(directory, command, *arguments)
+        assert result.exit_code == 1
+        assert "--data-dir" in result.stderr
+    assert {path.name for path in tmp_path.iterdir()} <= {"lock"}
+
+
+def test_a_running_node_s_log_is_left_alone(node: TestnetNode, tmp_path: Path) -> None:
+    for command in (["info"], ["check", "--repair"], ["compact"], ["export", "x.car"]):
+        result = run(node.data_dir, *command)
+        assert result.exit_code == 1
+        assert "in use by process" in result.stderr
+    result = run(node.data_dir, "import", "-", data=b"garbage")
+    assert result.exit_code == 1
+
+
+def test_a_file_that_is_no_export_is_refused(tmp_path: Path, sample: Events) -> None:
+    result = run(tmp_path, "import", "-", data=multibase.decode(sample[0]["car"]))
+    assert result.exit_code == 1
+    assert "was not written by `recon-node store export`" in result.stderr
+    assert "recon-node events add" in result.stderr

@@ -1,0 +1,76 @@
+"""A store on a small disk of its own: fills it up, reads on, makes room, writes again.
+
+    unshare -Urm python full_disk_child.py DIRECTORY mount
+    python full_disk_child.py DIRECTORY limit
+
+With `mount` a tmpfs of 3 MiB is the disk: the system itself has no room. With `limit`, where no
+tmpfs can be mounted, SQLite is told that the file must not grow. One line on each step.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import trio
+from store_helpers import NETWORK, World, check_feed, feed_of
+
+from recon_node.store import DiskFullError, Store, StoreSettings, open_store
+from recon_node.store.upkeep import check_log
+
+SETTINGS = StoreSettings(verifiers=0)
+BALLAST = "ballast"
+
+
+async def fill(store: Store, events: World) -> int:
+    """Admit world after world until the disk is full; return how many were refused."""
+    refused = 0
+    for seed in range(1000):
+        world = World(seed, streams=40, events=40)
+        try:
+            await store.admit_remote(world.offers())
+            events.events |= world.events
+        except DiskFullError:
+            refused += 1
+            if refused == 3:
+                return refused
+    raise SystemExit("the disk was never full")
+
+
+async def main(directory: Path, way: str) -> None:
+    world = World(0, streams=1, events=0)
+    async with open_store(directory, NETWORK, settings=SETTINGS) as store:
+        connection = store._writer._log._connection
+        if way == "limit":
+            connection.execute("PRAGMA max_page_count = 500")
+        refused = await fill(store, world)
+        feed, keys = await feed_of(store), store.keys.summarize()
+        check_feed(feed, world.events)
+        assert len(feed) > 100
+        assert await store.get_event(feed[0].event_cid) == feed[0].car
+        print("full", refused, flush=True)
+        if way == "limit":
+            connection.execute("PRAGMA max_page_count = 100000")
+        else:
+            (directory / BALLAST).unlink()
+        assert store.keys.summarize() == keys
+        more = World(2000, streams=2, events=2)
+        assert {v.status for v in await store.admit_remote(more.offers())} == {"new"}
+        world.events |= more.events
+    async with open_store(directory, NETWORK, settings=SETTINGS) as store:
+        after = await feed_of(store)
+        assert after[: len(feed)] == feed
+        check_feed(after, world.events)
+    assert check_log(directory).faults == []
+    print("sound", flush=True)
+
+
+if __name__ == "__main__":
+    place = Path(sys.argv[1])
+    if sys.argv[2] == "mount":
+        mount = ["mount", "-t", "tmpfs", "-o", "size=3m", "tmpfs", str(place)]
+        if subprocess.run(mount, capture_output=True, check=False).returncode:
+            raise SystemExit(77)
+        (place / BALLAST).write_bytes(bytes(1024 * 1024))
+    trio.run(main, place, sys.argv[2])

@@ -1,0 +1,163 @@
+"""Export and import: one CAR that holds everything, and out of which everything comes again."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from store_helpers import MODEL, NETWORK, OTHER_MODEL, World, check_feed, feed_of, sdk_cars
+
+from recon_node.ceramic import EventId, Network
+from recon_node.ipld import car
+from recon_node.store import Interest, StoreError, StoreSettings, open_store
+from recon_node.store.upkeep import ArchiveError, check_log, export_events, import_events
+from recon_node.store.upkeep.archive import Manifest, Page
+
+SETTINGS = StoreSettings(verifiers=0)
+
+
+def exported(directory: Path, *interests: Interest) -> bytes:
+    file = io.BytesIO()
+    export_events(directory, file, interests)
+    return file.getvalue()
+
+
+@settings(max_examples=10, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.integers(0, 2**32), st.booleans(), st.floats(0.5, 1))
+async def test_an_export_comes_in_as_the_same_set_and_the_same_feed(
+    tmp_path_factory: pytest.TempPathFactory, seed: int, time_events: bool, share: float
+) -> None:
+    tmp_path = tmp_path_factory.mktemp("archive")
+    world = World(seed, events=60, time_events=time_events)
+    offers = world.offers()
+    world.random.shuffle(offers)
+    async with open_store(tmp_path / "a", NETWORK, settings=SETTINGS) as store:
+        await store.admit_remote(offers[: int(len(offers) * share)])
+        summary, feed, stats = store.keys.summarize(), await feed_of(store), store.stats
+    intake = await import_events(tmp_path / "b", io.BytesIO(exported(tmp_path / "a")), SETTINGS)
+    assert intake.counts == {"new": summary.count}
+    async with open_store(tmp_path / "b", NETWORK, settings=SETTINGS) as store:
+        assert store.keys.summarize() == summary
+        assert await feed_of(store) == feed
+        assert (store.stats.waiting, store.stats.pending) == (stats.waiting, stats.pending)
+    assert check_log(tmp_path / "b").faults == []
+    again = await import_events(tmp_path / "b", io.BytesIO(exported(tmp_path / "a")), SETTINGS)
+    assert again.counts == {"known": summary.count}
+
+
+async def make_log(directory: Path, world: World) -> None:
+    async with open_store(directory, NETWORK, settings=SETTINGS) as store:
+        await store.admit_remote(world.offers())
+
+
+async def test_any_car_reader_reads_it_and_everything_hangs_on_its_root(tmp_path: Path) -> None:
+    world = World(4, streams=5, events=100, time_events=True)
+    await make_log(tmp_path, world)
+    archive = car.decode(exported(tmp_path))  # checks every hash
+    [root] = archive.roots
+    manifest = Manifest.decode(archive.blocks[root])
+    assert (manifest.network, manifest.events) == (NETWORK, len(world.events))
+    reached = {root, *manifest.pages}
+    found = {}
+    for page in (Page.decode(archive.blocks[cid]) for cid in manifest.pages):
+        for event_id, cids in page.events:
+            reached.update(cids)
+            blocks = {cid: archive.blocks[cid] for cid in cids}
+            found[event_id] = car.encode([event_id.event_cid], blocks)
+    assert found == dict(world.offers())
+    assert reached == archive.blocks.keys()
+    assert exported(tmp_path) == exported(tmp_path)
+
+
+async def test_pages_share_blocks_and_are_read_one_by_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = World(4, streams=5, events=100, time_events=True)
+    await make_log(tmp_path / "a", world)
+    whole = exported(tmp_path / "a")
+    monkeypatch.setattr("recon_node.store.upkeep.export.PAGE_EVENTS", 7)
+    paged = exported(tmp_path / "a")
+    archive = car.decode(paged)
+    pages = Manifest.decode(archive.blocks[archive.roots[0]]).pages
+    assert len(pages) == -(-len(world.events) // 7)
+    assert len(archive.blocks) == len(car.decode(whole).blocks) + len(pages) - 1
+    intake = await import_events(tmp_path / "b", io.BytesIO(paged), SETTINGS)
+    assert intake.counts == {"new": len(world.events)}
+
+
+async def test_only_an_interest_is_exported(tmp_path: Path) -> None:
+    world = World(4, events=20)
+    other = World(5, streams=0, events=0)
+    event = other.start(next(iter(world.keys.values())), b"other", model=OTHER_MODEL)
+    async with open_store(tmp_path, NETWORK, settings=SETTINGS) as store:
+        await store.admit_remote(world.offers() + other.offers())
+    archive = car.decode(exported(tmp_path, Interest("model", str(OTHER_MODEL))))
+    assert Manifest.decode(archive.blocks[archive.roots[0]]).events == 1
+    assert event.cid in archive.blocks
+    rest = car.decode(exported(tmp_path, Interest("model", str(MODEL))))
+    assert Manifest.decode(rest.blocks[rest.roots[0]]).events == len(world.events)
+    assert event.cid not in rest.blocks
+
+
+async def test_events_of_the_sdk_keep_their_bytes(tmp_path: Path) -> None:
+    cars = sdk_cars()[:200]
+    async with open_store(tmp_path / "a", NETWORK, settings=SETTINGS) as store:
+        await store.admit_local(cars)
+    await import_events(tmp_path / "b", io.BytesIO(exported(tmp_path / "a")), SETTINGS)
+    async with open_store(tmp_path / "b", NETWORK, settings=SETTINGS) as store:
+        assert [row.car for row in await feed_of(store)] == cars
+
+
+async def test_a_file_that_was_cut_off_comes_in_up_to_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("recon_node.store.upkeep.export.PAGE_EVENTS", 10)
+    world = World(4, events=60)
+    await make_log(tmp_path / "a", world)
+    whole = exported(tmp_path / "a")
+    with pytest.raises(ArchiveError, match=r"beyond byte \d+: it ends in the middle of a block"):
+        await import_events(tmp_path / "b", io.BytesIO(whole[: len(whole) // 2]), SETTINGS)
+    async with open_store(tmp_path / "b", NETWORK, settings=SETTINGS) as store:
+        assert 10 <= store.head < len(world.events)
+        check_feed(await feed_of(store), world.events)
+        head = store.head
+    intake = await import_events(tmp_path / "b", io.BytesIO(whole), SETTINGS)
+    assert intake.counts == {"known": head, "new": len(world.events) - head}
+
+
+async def test_a_block_that_was_tampered_with_is_refused_and_the_rest_comes_in(
+    tmp_path: Path,
+) -> None:
+    world = World(4, streams=2, events=0)
+    await make_log(tmp_path / "a", world)
+    whole = bytearray(exported(tmp_path / "a"))
+    whole[-1] ^= 1
+    intake = await import_events(tmp_path / "b", io.BytesIO(bytes(whole)), SETTINGS)
+    assert intake.counts == {"new": 1, "refused": 1}
+    [(event_id, reason)] = intake.refused
+    assert isinstance(event_id, EventId)
+    assert "does not match its CID" in reason
+
+
+async def test_other_files_are_refused_and_change_nothing(tmp_path: Path) -> None:
+    [one, *_] = World(4).events.values()
+    for data, message in [
+        (b"", "cannot be taken in"),
+        (b"garbage" * 100, "cannot be taken in"),
+        (one.car, "not written by `recon-node store export`"),
+    ]:
+        with pytest.raises(ArchiveError, match=message):
+            await import_events(tmp_path / "b", io.BytesIO(data), SETTINGS)
+        assert not (tmp_path / "b").exists()
+
+
+async def test_another_network_is_refused(tmp_path: Path) -> None:
+    world = World(4)
+    await make_log(tmp_path / "a", world)
+    async with open_store(tmp_path / "b", Network.local(8), settings=SETTINGS):
+        pass
+    with pytest.raises(StoreError, match="local-7"):
+        await import_events(tmp_path / "b", io.BytesIO(exported(tmp_path / "a")), SETTINGS)

@@ -1,0 +1,265 @@
+"""A damaged log: told in words by whoever meets it, found by the check, and repaired."""
+
+from __future__ import annotations
+
+import shutil
+import sqlite3
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+from store_helpers import NETWORK, World, check_feed, contents, feed_of
+
+from recon_node.store import (
+    DamagedLogError,
+    Interest,
+    StoreError,
+    StoreSettings,
+    open_store,
+    schema,
+)
+from recon_node.store.upkeep import check_log, compact_log, read_info, repair_log
+
+SETTINGS = StoreSettings(verifiers=0)
+WORLD = World(11, streams=30, events=500, time_events=True)
+
+
+@pytest.fixture(scope="module")
+def original(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A log of many pages, with delivered, pending and waiting events, and an interest."""
+    import trio
+
+    directory = tmp_path_factory.mktemp("original")
+
+    async def fill() -> None:
+        async with open_store(directory, NETWORK, settings=SETTINGS) as store:
+            offers = WORLD.offers()
+            await store.admit_remote(offers[:40] + offers[60:])
+            proofs = await store.pending_proofs(1000)
+            await store.settle_proofs([(proof.cid, 1_700_000_000) for proof in proofs[::2]])
+            await store.add_interest(Interest("model", "value"))
+
+    trio.run(fill)
+    return directory
+
+
+@pytest.fixture
+def log(original: Path, tmp_path: Path) -> Path:
+    shutil.copytree(original, tmp_path / "log")
+    return tmp_path / "log"
+
+
+def change(directory: Path, *statements: str) -> None:
+    with closing(sqlite3.connect(directory / schema.FILE_NAME)) as connection:
+        for statement in statements:
+            assert connection.execute(statement).rowcount, statement
+        connection.commit()
+
+
+def test_a_sound_log_is_sound(log: Path) -> None:
+    report = check_log(log)
+    assert report.faults == []
+    info = read_info(log)
+    assert (report.events, report.delivered) == (info.events, info.head)
+    assert info.waiting > 0
+    assert info.pending > 0
+    assert info.schema == len(schema.MIGRATIONS)
+
+
+FAULTS = {
+    "UPDATE cars SET car = (SELECT car FROM cars WHERE id = 9) WHERE id = 8": "holds the event",
+    "UPDATE cars SET car = substr(car, 1, 100) WHERE id = 8": "row 8, ",
+    "DELETE FROM cars WHERE id = 8": "its CAR is missing",
+    "INSERT INTO cars (id, car) VALUES (99999, x'00')": "which is not there",
+    "DELETE FROM waits WHERE event = (SELECT max(event) FROM waits)": "by `waits`",
+    "INSERT INTO waits (event, cid) VALUES (1, x'00')": "by `waits`",
+    "UPDATE events SET kind = 'time' WHERE id = 1": "it is the init event",
+    "DELETE FROM streams WHERE init_cid = (SELECT cid FROM events WHERE id = 1)": "`streams`",
+    "DELETE FROM anchors WHERE event = (SELECT max(event) FROM anchors)": "`anchors`",
+    "DELETE FROM proofs": "the proof",
+    "DELETE FROM blocks WHERE id = 3": "row ",
+    "UPDATE events SET position = position + 100000, state = 3 WHERE position = "
+    "(SELECT max(position) FROM events)": "feed positions from 1",
+    "UPDATE events SET state = 2, position = NULL WHERE position = "
+    "(SELECT max(position) FROM events)": "by `waits`",
+}
+
+
+@pytest.mark.parametrize("statement", FAULTS)
+async def test_a_row_that_is_not_right_is_found_and_repaired(log: Path, statement: str) -> None:
+    change(log, statement)
+    report = check_log(log)
+    assert any(FAULTS[statement] in fault.message for fault in report.faults)
+    await check_repair(log)
+
+
+def swap_positions(directory: Path) -> None:
+    change(
+        directory,
+        "UPDATE events SET position = 1000000 WHERE position = 1",
+        "UPDATE events SET position = 1 WHERE position = (SELECT max(position) FROM events "
+        "WHERE position < 1000000)",
+        "UPDATE events SET position = (SELECT count(*) FROM events WHERE position NOTNULL) "
+        "WHERE position = 1000000",
+    )
+
+
+async def test_a_feed_that_is_not_in_causal_order_is_found(log: Path) -> None:
+    swap_positions(log)
+    assert any("its position is" in fault.message for fault in check_log(log).faults)
+
+
+async def feed_and_epoch(directory: Path) -> tuple[str, list[tuple[int, bytes]]]:
+    with closing(sqlite3.connect(directory / schema.FILE_NAME)) as connection:
+        epoch = schema.read_meta(connection, "epoch") or ""
+        sql = "SELECT position, event_id FROM events WHERE position NOTNULL ORDER BY position"
+        return epoch, connection.execute(sql).fetchall()
+
+
+async def check_repair(log: Path, before: Path | None = None) -> None:
+    """Repair gives a sound log, and a position of an epoch never means another event."""
+    epoch, feed = await feed_and_epoch(before or log)
+    damaged = contents(log)[schema.FILE_NAME]
+    repaired = await repair_log(log, SETTINGS)
+    assert repaired.damaged_file.read_bytes() == damaged
+    assert check_log(log).faults == []
+    new_epoch, new_feed = await feed_and_epoch(log)
+    assert repaired.epoch == new_epoch
+    assert repaired.epoch_kept is (new_epoch == epoch)
+    if repaired.epoch_kept:
+        assert new_feed[: len(feed)] == feed
+    async with open_store(log, NETWORK, settings=SETTINGS) as store:
+        check_feed(await feed_of(store), WORLD.events)
+        assert store.interests == (Interest("model", "value"),)
+        assert not set(repaired.lost) & set(store.keys)
+    # What was lost comes again from a peer, and then all is there that there was.
+    change(log, "DELETE FROM interests")
+    async with open_store(log, NETWORK, settings=SETTINGS) as store:
+        await store.admit_remote([WORLD.offer(WORLD.events[e.event_cid]) for e in repaired.lost])
+        assert store.stats.refused_total == 0
+    assert check_log(log).faults == []
+
+
+def flip(path: Path, at: int, length: int = 1) -> None:
+    with path.open("r+b") as file:
+        file.seek(at)
+        old = file.read(length)
+        file.seek(at)
+        file.write(bytes(byte ^ 0xFF for byte in old))
+
+
+def pages_of(path: Path, name: str, kind: str) -> list[int]:
+    with closing(sqlite3.connect(path)) as connection:
+        sql = "SELECT pageno FROM dbstat WHERE name = ? AND pagetype = ? ORDER BY pageno"
+        return [page for (page,) in connection.execute(sql, (name, kind))]
+
+
+def page(name: str, kind: str = "leaf") -> Callable[[Path], None]:
+    """Damage to one page of a table or an index."""
+
+    def damage(path: Path) -> None:
+        pages = pages_of(path, name, kind)
+        flip(path, (pages[len(pages) // 2] - 1) * 4096, 4096)
+
+    damage.__name__ = f"{kind} of {name}"
+    return damage
+
+
+def header(at: int) -> Callable[[Path], None]:
+    def damage(path: Path) -> None:
+        flip(path, at)
+
+    damage.__name__ = f"header {at}"
+    return damage
+
+
+def truncate(path: Path) -> None:
+    with path.open("r+b") as file:
+        file.truncate(path.stat().st_size * 3 // 4 + 100)
+
+
+DAMAGES = [
+    *(header(at) for at in (0, 16, 18, 20, 47, 59, 60, 68)),
+    page("cars"),
+    page("cars", "internal"),
+    page("events"),
+    page("blocks"),
+    page("waits"),
+    page("meta"),
+    page("sqlite_autoindex_events_1"),
+    page("events_by_position"),
+    page("events_by_cid"),
+    truncate,
+]
+
+
+@pytest.mark.parametrize("damage", DAMAGES, ids=lambda damage: damage.__name__)
+async def test_a_damaged_file_is_told_never_replaced_and_can_be_repaired(
+    log: Path, original: Path, damage: Callable[[Path], None]
+) -> None:
+    path = log / schema.FILE_NAME
+    damage(path)
+    before = path.read_bytes()
+    told = ""
+    try:
+        async with open_store(log, NETWORK, settings=SETTINGS) as store:
+            feed = await feed_of(store)
+            await store.get_cars([row.event_id for row in feed])
+    except StoreError as error:
+        told = str(error)
+    assert not told or "recon-node store check --repair" in told, told
+    assert path.read_bytes() == before or not told
+    if check_log(log).clean:  # SQLite itself has put the header right
+        assert await feed_and_epoch(log) == await feed_and_epoch(original)
+        assert damage.__name__ == "header 18"
+    else:
+        await check_repair(log, original)
+
+
+async def test_nothing_is_lost_where_two_copies_are(log: Path, original: Path) -> None:
+    page("events")(log / schema.FILE_NAME)
+    epoch, feed = await feed_and_epoch(original)
+    repaired = await repair_log(log, SETTINGS)
+    assert (repaired.lost, repaired.refused, repaired.nameless) == ([], [], 0)
+    assert repaired.epoch_kept
+    assert await feed_and_epoch(log) == (epoch, feed)
+
+
+async def test_a_lost_car_of_the_feed_costs_its_epoch(log: Path) -> None:
+    epoch, feed = await feed_and_epoch(log)
+    change(log, "DELETE FROM cars WHERE id = (SELECT id FROM events WHERE position = 5)")
+    repaired = await repair_log(log, SETTINGS)
+    assert [bytes(event_id) for event_id in repaired.lost] == [feed[4][1]]
+    assert not repaired.epoch_kept
+    assert repaired.epoch != epoch
+
+
+async def test_damage_that_leaves_nothing_changes_nothing(log: Path) -> None:
+    path = log / schema.FILE_NAME
+    path.write_bytes(b"\xa5" * path.stat().st_size)
+    before = contents(log)
+    with pytest.raises(StoreError, match="nothing can be saved"):
+        await repair_log(log, SETTINGS)
+    assert contents(log)[schema.FILE_NAME] == before[schema.FILE_NAME]
+
+
+async def test_compacting_takes_out_what_nothing_refers_to(log: Path) -> None:
+    change(log, "INSERT INTO blocks (cid, block) VALUES (x'01', zeroblob(1000000))")
+    async with open_store(log, NETWORK, settings=SETTINGS) as store:
+        keys, feed, epoch = store.keys.summarize(), await feed_of(store), store.epoch
+    done = compact_log(log)
+    assert done.blocks_removed == 1
+    assert done.after < done.before - 900_000
+    assert done.after == (log / schema.FILE_NAME).stat().st_size
+    assert check_log(log).faults == []
+    async with open_store(log, NETWORK, settings=SETTINGS) as store:
+        assert (store.keys.summarize(), await feed_of(store), store.epoch) == (keys, feed, epoch)
+
+
+def test_a_damaged_log_is_not_compacted(log: Path) -> None:
+    page("cars")(log / schema.FILE_NAME)
+    before = contents(log)[schema.FILE_NAME]
+    with pytest.raises(DamagedLogError, match="recon-node store check --repair"):
+        compact_log(log)
+    assert contents(log)[schema.FILE_NAME][100:] == before[100:]
