@@ -86,7 +86,7 @@ async def _send_window(
     async def work() -> None:
         async for index in take:
             item = window[index]
-            note(item, item.problem or await _post(client, item))
+            note(item, item.problem or await post_event(client, item.data))
             sorter.done(index)
             release()
 
@@ -105,11 +105,17 @@ def _sorter(window: list[Item]) -> TopologicalSorter[int]:
     return sorter
 
 
-async def _post(client: httpx.AsyncClient, item: Item) -> str | None:
-    """Send one event; returns why it was refused, or None. Waits while the node is busy."""
+async def post_event(client: httpx.AsyncClient, data: str) -> str | None:
+    """Send one event, a CAR as multibase text; returns why it was refused, or None.
+
+    Waits while the node is busy.
+
+    Raises:
+        NodeUnreachableError: no answer.
+    """
     for attempt in range(BUSY_RETRIES):
         try:
-            response = await client.post("/ceramic/events", json={"data": item.data})
+            response = await client.post("/ceramic/events", json={"data": data})
         except httpx.HTTPError as error:
             raise NodeUnreachableError(str(client.base_url), error) from None
         if response.is_success:
