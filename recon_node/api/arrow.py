@@ -4,12 +4,17 @@ An IPC stream is a schema message, record batch messages and an end mark, one af
 of them is made on its own in a worker thread and handed to the connection before the next page is
 read from the log. So a slow reader slows the reading down, and no more than one page is in memory.
 
-The rows of (after, upto] are the same for ever, whoever asks and whenever.
+The rows of (after, upto] are the same for ever, whoever asks and whenever. A filter leaves some of
+them out and changes no position; the metadata of the stream's schema then name it, so that a reader
+can tell from an earlier node, which does not know filters and serves everything. A filtered range
+is looked through piece by piece, and each piece ends with a batch, be it empty: so neither side
+takes a long search for a dead connection.
 """
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+import json
+from collections.abc import AsyncIterator, Mapping, Sequence
 from functools import partial
 from http import HTTPStatus
 
@@ -21,7 +26,8 @@ from recon_node.api.errors import ApiError, bad_request
 from recon_node.api.query import int_param
 from recon_node.api.services import Limits, Services
 from recon_node.api.threads import in_thread
-from recon_node.store import FeedRow, Store
+from recon_node.ceramic import StreamId
+from recon_node.store import FeedFilter, FeedRow, Store
 
 MEDIA_TYPE = "application/vnd.apache.arrow.stream"
 
@@ -39,6 +45,10 @@ SCHEMA = pa.schema(
     ]
 )
 
+FILTERS = ("sortKey", "sortValue", "controller", "streamId")
+_PIECE = 20_000
+"""Positions that are looked through at once."""
+
 END_OF_STREAM = b"\xff\xff\xff\xff\x00\x00\x00\x00"
 
 
@@ -46,11 +56,15 @@ async def get_arrow(request: Request) -> Response:
     """The feed's rows after position `after` up to and with `upto`, of the log `epoch`."""
     services: Services = request.app.state.services
     after, upto = _range(request, services.store)
+    wanted = _filter(request)
     if request.method == "HEAD":
         return Response(media_type=MEDIA_TYPE)
-    return StreamingResponse(
-        stream(services.store, services.limits, after, upto), media_type=MEDIA_TYPE
-    )
+    if wanted:
+        given = {name: request.query_params.get(name) for name in FILTERS}
+        body = filtered_stream(services.store, services.limits, after, upto, wanted, given)
+    else:
+        body = stream(services.store, services.limits, after, upto)
+    return StreamingResponse(body, media_type=MEDIA_TYPE)
 
 
 async def stream(store: Store, limits: Limits, after: int, upto: int) -> AsyncIterator[bytes]:
@@ -62,6 +76,29 @@ async def stream(store: Store, limits: Limits, after: int, upto: int) -> AsyncIt
             raise RuntimeError(f"the feed holds no event at position {after + 1}")
         yield await in_thread(partial(record_batch, rows))
         after = rows[-1].position
+    yield END_OF_STREAM
+
+
+async def filtered_stream(
+    store: Store,
+    limits: Limits,
+    after: int,
+    upto: int,
+    wanted: FeedFilter,
+    given: Mapping[str, str | None],
+) -> AsyncIterator[bytes]:
+    """The IPC stream of those rows (after, upto] that are wanted."""
+    named = {name: value for name, value in given.items() if value is not None}
+    schema = SCHEMA.with_metadata({"filter": json.dumps(named, sort_keys=True)})
+    yield schema.serialize().to_pybytes()
+    while after < upto:
+        end = min(upto, after + _PIECE)
+        rows = await store.read_filtered_feed(
+            after, limits.arrow_rows, end, limits.arrow_bytes, wanted
+        )
+        yield await in_thread(partial(record_batch, rows))
+        cut = len(rows) == limits.arrow_rows or _size(rows) >= limits.arrow_bytes
+        after = rows[-1].position if cut else end
     yield END_OF_STREAM
 
 
@@ -97,3 +134,19 @@ def _range(request: Request, store: Store) -> tuple[int, int]:
     if after > upto:
         raise bad_request(f"after is {after}, which is past {upto}")
     return after, upto
+
+
+def _size(rows: Sequence[FeedRow]) -> int:
+    return sum(len(row.car) for row in rows)
+
+
+def _filter(request: Request) -> FeedFilter:
+    sort_key, sort_value, controller, stream = map(request.query_params.get, FILTERS)
+    for name in FILTERS:
+        if request.query_params.get(name) == "":
+            raise bad_request(f"{name} cannot be empty: leave it out, to take them all")
+    try:
+        stream_id = None if stream is None else StreamId.parse(stream)
+    except ValueError as error:
+        raise bad_request(f"streamId: {error}") from None
+    return FeedFilter(sort_key, sort_value, controller, stream_id)

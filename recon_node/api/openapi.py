@@ -114,6 +114,12 @@ _INTEREST = (
     _query("controller", "A DID: its streams only."),
     _query("streamId", "A stream, as multibase text: its events only. Needs `controller`."),
 )
+_FILTERS = (
+    _query("sortKey", "Rows of streams with this sort key only, such as `model`."),
+    _query("sortValue", "With this sort value: text; a StreamID as its base36 form, `k...`."),
+    _query("controller", "With this controller, a DID."),
+    _query("streamId", "Of this stream, as multibase text."),
+)
 _EPOCH = _query("epoch", "The log that the positions belong to: 410 when it is another.")
 
 _PATHS: Final[dict[str, dict[str, Json]]] = {
@@ -190,6 +196,7 @@ _PATHS: Final[dict[str, dict[str, Json]]] = {
                 _count("after", "Positions after this one; 0 without it."),
                 _count("upto", "Up to this one; the feed's head without it."),
                 _EPOCH,
+                *_FILTERS,
             ],
             own=True,
         )

@@ -12,6 +12,7 @@ from recon_node.store.errors import (
     InvalidInterestError,
     StoreError,
 )
+from recon_node.store.feed_filter import FeedFilter
 from recon_node.store.model import (
     FeedRow,
     Interest,
@@ -25,6 +26,7 @@ from recon_node.store.store import Store, open_store
 __all__ = [
     "DamagedLogError",
     "DiskFullError",
+    "FeedFilter",
     "FeedRow",
     "Interest",
     "InvalidInterestError",

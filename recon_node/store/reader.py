@@ -14,12 +14,13 @@ from typing import Any, TypeVar
 
 import trio
 
-from recon_node.ceramic import EventId, EventKind
+from recon_node.ceramic import EventId, EventKind, Network
 from recon_node.ipld import CID
 from recon_node.store import schema
 from recon_node.store.anchors import pending_proofs
 from recon_node.store.blocks import BlockReader
 from recon_node.store.errors import StoreError
+from recon_node.store.feed_filter import FeedFilter
 from recon_node.store.model import FeedRow, PendingProof
 from recon_node.store.packing import full_size
 from recon_node.store.sql import select_in
@@ -69,6 +70,19 @@ class ReaderPool:
     ) -> list[FeedRow]:
         """At most `limit` delivered events of the positions (after, upto], in order."""
         return await self._run(partial(_feed, after, limit, upto, max_bytes))
+
+    async def filtered(
+        self,
+        after: int,
+        limit: int,
+        upto: int,
+        max_bytes: int,
+        wanted: FeedFilter,
+        network: Network,
+    ) -> list[FeedRow]:
+        """At most `limit` delivered events of the positions (after, upto] that are wanted."""
+        question = partial(_filtered, after, limit, upto, max_bytes, wanted.where(network))
+        return await self._run(question)
 
     async def stream(self, init: CID, limit: int | None, max_bytes: int | None) -> list[FeedRow]:
         """At most `limit` delivered events of the stream that `init` starts, in feed order."""
@@ -150,6 +164,22 @@ def _feed(
     rows = connection.execute(
         _ROWS + "WHERE position > ? AND position <= ? ORDER BY position LIMIT ?",
         (min(after, _LAST), _LAST if upto is None else min(upto, _LAST), min(limit, _LAST)),
+    )
+    return _collect(rows, max_bytes, connection.blocks)
+
+
+def _filtered(
+    after: int,
+    limit: int,
+    upto: int,
+    max_bytes: int,
+    where: tuple[str, list[object]],
+    connection: _Connection,
+) -> list[FeedRow]:
+    terms, values = where
+    rows = connection.execute(
+        _ROWS + f"WHERE position > ? AND position <= ? {terms}ORDER BY position LIMIT ?",
+        (after, upto, *values, limit),
     )
     return _collect(rows, max_bytes, connection.blocks)
 

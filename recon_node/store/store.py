@@ -14,6 +14,7 @@ from recon_node.ipld import CID
 from recon_node.recon import KeyRange, KeyStore
 from recon_node.store.admission import Submission
 from recon_node.store.errors import StoreError
+from recon_node.store.feed_filter import FeedFilter
 from recon_node.store.interests import key_ranges
 from recon_node.store.lock import directory_lock
 from recon_node.store.log import BatchResult, EventLog
@@ -184,6 +185,20 @@ class Store:
             StoreError: the disk failed.
         """
         return await self._readers.feed(after, limit, upto, max_bytes)
+
+    async def read_filtered_feed(
+        self, after: int, limit: int, upto: int, max_bytes: int, wanted: FeedFilter
+    ) -> list[FeedRow]:
+        """At most `limit` delivered events of the positions (after, upto] that fit the filter, in
+        order; the CARs of others are not touched. One thread is busy until as many are found or
+        `upto` is reached: keep the range bounded.
+
+        The last one is the event that takes the CARs to `max_bytes`.
+
+        Raises:
+            StoreError: the disk failed.
+        """
+        return await self._readers.filtered(after, limit, upto, max_bytes, wanted, self.network)
 
     async def read_sort_key(
         self, sort_key: str, after: int, upto: int, limit: int, max_bytes: int

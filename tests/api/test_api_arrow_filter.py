@@ -1,0 +1,135 @@
+"""The feed as Arrow, filtered at the node, compared with a filter in Python over all of it."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import json
+from pathlib import Path
+from random import Random
+
+import httpx
+import pyarrow as pa
+import pytest
+from nacl.signing import SigningKey
+
+from recon_node.api import Limits, Services, arrow, create_app
+from recon_node.ceramic import InitHeader, Network, StreamId, StreamType
+from recon_node.ceramic.builder import data_event, init_event, model_event
+from recon_node.ipld import CID, DAG_CBOR
+from recon_node.store import FeedFilter, Store, reader, schema
+
+ARROW = "/ceramic/feed/arrow"
+KEYS = [SigningKey(bytes([n]) * 32) for n in (1, 2)]
+MODELS = [StreamId(StreamType.MODEL, CID.of(DAG_CBOR, name)) for name in (b"one", b"two")]
+FILTERS = ("sortKey", "sortValue", "controller", "streamId")
+
+
+@pytest.fixture
+async def headers(store: Store, rng: Random) -> dict[bytes, tuple[InitHeader, str]]:
+    """A store with eight streams in each other's midst; the header and StreamID of each."""
+    cars, found, tips = [], {}, {}
+    for number, (key, model) in enumerate(itertools.product(KEYS, [*MODELS, None, MODELS[0]])):
+        unique = bytes([number])
+        init = init_event(key, model, {}, unique=unique) if model else model_event(key, {})
+        assert init.header is not None
+        found[bytes(init.cid)] = (init.header, str(init.stream_id(init.header)))
+        cars.append(init.car)
+        tips[init.cid] = (key, init, init.cid)
+    for number in range(60):
+        key, init, tip = tips[rng.choice(list(tips))]
+        event = data_event(key, init, [tip], [{"op": "add", "path": "/n", "value": number}])
+        tips[init.cid] = (key, init, event.cid)
+        cars.append(event.car)
+    verdicts = await store.admit_local(cars)
+    assert {verdict.status for verdict in verdicts} == {"new"}
+    return found
+
+
+def fits(header: InitHeader, stream_id: str, wanted: dict[str, str]) -> bool:
+    has = {
+        "sortKey": header.sep_key,
+        "sortValue": header.sep_value,
+        "controller": header.controller,
+        "streamId": stream_id,
+    }
+    return all(has[name] == value for name, value in wanted.items())
+
+
+async def test_any_filter_leaves_what_fits_at_its_positions(
+    services: Services, headers: dict[bytes, tuple[InitHeader, str]], rng: Random
+) -> None:
+    limits = Limits(arrow_rows=7)
+    transport = httpx.ASGITransport(create_app(dataclasses.replace(services, limits=limits)))
+    async with httpx.AsyncClient(transport=transport, base_url="http://node") as api:
+        everything = pa.ipc.open_stream((await api.get(ARROW)).content).read_all().to_pylist()
+        for size in range(1, 5):
+            for names in itertools.combinations(FILTERS, size):
+                header, stream_id = rng.choice(list(headers.values()))
+                values = {
+                    "sortKey": header.sep_key,
+                    "sortValue": header.sep_value,
+                    "controller": header.controller,
+                    "streamId": stream_id,
+                }
+                wanted = {name: values[name] for name in names}
+                after = rng.randint(0, 20)
+                upto = rng.randint(50, len(everything))
+                answer = await api.get(ARROW, params={**wanted, "after": after, "upto": upto})
+                read = pa.ipc.open_stream(answer.content)
+                assert read.schema.metadata == {
+                    b"filter": json.dumps(wanted, sort_keys=True).encode()
+                }
+                assert read.read_all().to_pylist() == [
+                    row
+                    for row in everything[after:upto]
+                    if fits(*headers[row["stream_cid"]], wanted)
+                ]
+                assert answer.content.endswith(arrow.END_OF_STREAM)
+
+
+async def test_a_piece_without_a_row_is_an_empty_batch(
+    api: httpx.AsyncClient,
+    headers: dict[bytes, tuple[InitHeader, str]],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(arrow, "_PIECE", 10)
+    answer = await api.get(ARROW, params={"sortValue": "none has it", "upto": 35})
+    assert [batch.num_rows for batch in pa.ipc.open_stream(answer.content)] == [0, 0, 0, 0]
+
+
+@pytest.mark.parametrize(
+    ("params", "words"),
+    [
+        ({"controller": ""}, "controller cannot be empty"),
+        ({"streamId": "k2"}, "streamId: "),
+        ({"streamId": "did:key:z6Mk"}, "streamId: "),
+    ],
+)
+async def test_a_filter_that_is_none(
+    api: httpx.AsyncClient, params: dict[str, str], words: str
+) -> None:
+    answer = await api.get(ARROW, params=params)
+    assert answer.status_code == 400
+    assert answer.json()["message"].startswith(words)
+
+
+async def test_a_stream_is_found_by_its_index_and_the_rest_without_cars(
+    store: Store, tmp_path: Path
+) -> None:
+    """What SQLite does first decides how much of the log a filter reads."""
+    network = Network.local(7)
+    connection = schema.open_reader(tmp_path / "node")
+
+    def plan(wanted: FeedFilter) -> list[str]:
+        terms, values = wanted.where(network)
+        sql = f"{reader._ROWS}WHERE position > 0 AND position <= 9 {terms}ORDER BY position"
+        return [row[3] for row in connection.execute(f"EXPLAIN QUERY PLAN {sql}", values)]
+
+    stream = StreamId(StreamType.MODEL_INSTANCE, MODELS[0].cid)
+    by_stream = plan(FeedFilter(stream_id=stream))
+    assert by_stream[0].startswith("SEARCH events USING INDEX events_by_stream (init_cid=? AND pos")
+    by_value = plan(FeedFilter(sort_key="model", sort_value=str(MODELS[0]), controller="did:x:y"))
+    assert by_value[0].startswith("SEARCH events USING INDEX events_by_position")
+    assert not any("TEMP B-TREE" in step for step in by_stream + by_value)
+    connection.close()
