@@ -9,8 +9,8 @@ import trio
 
 T = TypeVar("T")
 
-_LIMITER = trio.CapacityLimiter(2)
-"""Rendering is pure Python: more threads would only take turns."""
+_LIMITER = trio.CapacityLimiter(1)
+"""Rendering is pure Python: more threads would only take turns, with the event loop, too."""
 
 
 _LONG_LIMITER = trio.CapacityLimiter(1)

@@ -54,6 +54,9 @@ class ReaderPool:
         self._data_dir = data_dir
         self._path = data_dir / schema.FILE_NAME
         self._limiter = trio.CapacityLimiter(size)
+        # Pages of the feed are long work: one at a time, or many readers at full speed would keep
+        # the event loop, and the events that peers ask for, waiting for their turn.
+        self._pages = trio.Lock()
         self._idle: list[_Connection] = []
         self._closed = False
 
@@ -69,7 +72,8 @@ class ReaderPool:
         self, after: int, limit: int, upto: int | None, max_bytes: int | None
     ) -> list[FeedRow]:
         """At most `limit` delivered events of the positions (after, upto], in order."""
-        return await self._run(partial(_feed, after, limit, upto, max_bytes))
+        async with self._pages:
+            return await self._run(partial(_feed, after, limit, upto, max_bytes))
 
     async def filtered(
         self,
