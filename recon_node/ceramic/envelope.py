@@ -7,12 +7,11 @@ new CID, out of another's.
 """
 
 import base64
-import json
 import re
 from dataclasses import dataclass
 from typing import Any, Final
 
-from recon_node.ceramic import shape
+from recon_node.ceramic import shape, strict_json
 from recon_node.ceramic.did import is_did
 from recon_node.ceramic.errors import InvalidEventError
 from recon_node.ipld import CID, CidError
@@ -92,8 +91,8 @@ def _parse_protected(protected: bytes) -> dict[str, Any]:
     if len(protected) > _MAX_PROTECTED:
         raise InvalidEventError(f"the protected header has {len(protected)} bytes, too many")
     try:
-        header = json.loads(protected.decode(), object_pairs_hook=_without_duplicates)
-    except (ValueError, RecursionError) as error:  # UnicodeError is a kind of ValueError
+        header = strict_json.loads(protected)
+    except ValueError as error:
         raise InvalidEventError(f"the protected header is not valid JSON: {error}") from None
     if not isinstance(header, dict):
         raise InvalidEventError("the protected header is not a JSON object")
@@ -104,13 +103,6 @@ def _parse_protected(protected: bytes) -> dict[str, Any]:
     if not is_did(did) or (hash_sign and not _FRAGMENT.fullmatch(fragment)):
         raise InvalidEventError(f"the key {header['kid'][:100]!r} is not named by a DID")
     return header
-
-
-def _without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    fields = dict(pairs)
-    if len(fields) != len(pairs):
-        raise ValueError("a field stands in it twice")
-    return fields
 
 
 def _capability(header: dict[str, Any]) -> CID | None:

@@ -12,10 +12,9 @@ Sources: https://www.w3.org/TR/webauthn-2/#sctn-verifying-assertion; for the cha
 
 import base64
 import hashlib
-import json
 from typing import Any, Final
 
-from recon_node.ceramic import shape
+from recon_node.ceramic import shape, strict_json
 from recon_node.ceramic.cacao import Cacao
 from recon_node.ceramic.did import public_key
 from recon_node.ceramic.errors import DidError, InvalidEventError, InvalidSignatureError
@@ -87,8 +86,8 @@ def _authenticator_data(metadata: Any) -> tuple[bytes, bytes]:
 
 def _check_client_data(client_data: bytes, expected: str) -> None:
     try:
-        fields = json.loads(client_data.decode())
-    except (ValueError, RecursionError) as error:
+        fields = strict_json.loads(client_data)
+    except ValueError as error:
         raise InvalidSignatureError(f"the passkey's client data is no JSON: {error}") from None
     if not isinstance(fields, dict) or fields.get("type") != "webauthn.get":
         raise InvalidSignatureError("the passkey's client data is of no sign-in ('webauthn.get')")

@@ -1,0 +1,53 @@
+"""Events that a hostile peer crafts, to keep those of others out or to wear a node down."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from store_helpers import KEYS, MODEL, NETWORK, World, feed_of
+from test_store_capabilities import SESSION, capability
+
+from recon_node.ceramic import EventId
+from recon_node.ceramic.builder import controller_of
+from recon_node.ceramic.envelope import Envelope
+from recon_node.ceramic.signing import sign
+from recon_node.ipld import CID, DAG_CBOR, DAG_JOSE, car, dag_cbor
+from recon_node.store import StoreSettings, open_store
+
+
+def signed_with(more: str, payload: object, blocks: dict[CID, bytes]) -> tuple[CID, bytes]:
+    """An event of the session's whose protected header goes on with `more`; its CID and its CAR."""
+    payload_block = dag_cbor.encode(payload)
+    payload_cid = CID.of(DAG_CBOR, payload_block)
+    header = json.dumps({"alg": "EdDSA", "kid": controller_of(SESSION)})
+    protected = f"{header[:-1]},{more}}}".encode()
+    text = Envelope(payload_cid, protected, {}, b"", None).signing_input
+    signature = {"protected": protected, "signature": sign(SESSION, text)}
+    root = dag_cbor.encode({"payload": bytes(payload_cid), "signatures": [signature]})
+    cid = CID.of(DAG_JOSE, root)
+    return cid, car.encode([cid], {cid: root, payload_cid: payload_block, **blocks})
+
+
+@pytest.mark.parametrize("depth", [90, 950, 970, 975, 980, 985])
+async def test_what_one_thread_can_read_and_another_cannot_keeps_no_stream_out(
+    tmp_path: Path, depth: int
+) -> None:
+    """Nested so deep that a verifier may have stack enough to read it, and the writer may not."""
+    world, others = World(0, streams=0, events=0), World(1, streams=20, events=0)
+    init = world.start(KEYS[0], b"u")
+    assert init.header is not None
+    block = capability(MODEL)
+    named = CID.of(DAG_CBOR, block)
+    cid, crafted = signed_with(
+        f'"cap":"ipfs://{named}","x":{"[" * depth}{"]" * depth}',
+        {"id": init.cid, "prev": init.cid, "data": []},
+        {named: block},
+    )
+    claim = EventId.build(NETWORK, init.header.sep_value, init.header.controller, init.cid, 1, cid)
+    async with open_store(tmp_path, NETWORK, settings=StoreSettings(verifiers=1)) as store:
+        await store.admit_remote([(claim, crafted), *others.offers()])
+        [verdict] = await store.admit_remote([world.offer(init)])
+        assert (verdict.status, verdict.position) == ("new", 21)
+        assert init.cid in {row.event_cid for row in await feed_of(store)}
