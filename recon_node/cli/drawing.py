@@ -125,8 +125,8 @@ def _lines(picture: Picture, layout: Layout, drawing: Drawing, as_ascii: bool) -
     if layout.hidden:
         yield text(f"{layout.hidden} more below: --limit 0 shows all", "dim")
     if drawing.why and picture.notes:
-        yield Text()
         for note in picture.notes:
+            yield Text()
             for each in note.split("\n"):
                 yield text(each)
 

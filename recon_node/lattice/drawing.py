@@ -258,8 +258,8 @@ class _Lanes:
 
 
 def _fold_of(run: Sequence[Node], unit: str) -> Node:
-    anchors = sum(node.shape is Shape.TIME for node in run)
-    among = f", {anchors} of them time events" if anchors else ""
+    times = sum(node.shape is Shape.TIME for node in run)
+    among = f", {times} time event{'s'[: times > 1]} among them" if times else ""
     return Node(
         id=("fold", run[0].id),
         prev=run[-1].prev,

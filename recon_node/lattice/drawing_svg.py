@@ -19,8 +19,12 @@ MARGIN: Final = 28
 HEAD: Final = 84
 CHAR: Final = 7.3
 """The advance of a character; the fonts are monospace, of 12 px."""
+TITLE_CHAR: Final = 9.7
 NARROWEST: Final = 640
 LINE: Final = 19
+
+LONGEST_TITLE: Final = 120
+"""Characters."""
 
 LIGHT: Final = {
     "paper": "#ffffff",
@@ -93,11 +97,13 @@ def draw_svg(picture: Picture, layout: Layout) -> str:
     """
     columns = _columns(layout)
     start = MARGIN + max(layout.width, 1) * LANE + 6
-    width = max(NARROWEST, MARGIN + max(map(int, _right_ends(layout, columns, start)), default=0))
+    widest = max(_right_ends(layout, columns, start), default=0)
+    heading = textwrap.shorten(plain(picture.title), LONGEST_TITLE, placeholder="…")
+    width = int(max(NARROWEST, MARGIN + widest, 2 * MARGIN + len(heading) * TITLE_CHAR))
     notes = list(_note_lines(picture, layout, int((width - 2 * MARGIN) / CHAR)))
     bottom = HEAD + len(layout.placed) * ROW
-    height = bottom + (24 + len(notes) * LINE if notes else 8) + 8
-    title, summary = _text(picture.title), _text(picture.summary)
+    height = bottom + (notes[-1][1] if notes else 0) + 18
+    title, summary = _text(heading), _text(picture.summary)
     return "\n".join(
         [
             f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" '
@@ -143,7 +149,7 @@ def _node(placed: Placed, columns: Sequence[int], start: float) -> str:
     parts = [f"<title>{_text(node.id if isinstance(node.id, str) else node.name)}</title>"]
     if node.tone is Tone.TIP:
         parts.append(f'<circle class="halo" cx="{x}" cy="{y}" r="11"/>')
-    parts.append(_glyph(node.shape, x, y))
+    parts.append(_glyph(placed, x, y))
     left = start
     for number, (text, size) in enumerate(zip(_cells(placed), columns, strict=False)):
         kind = "detail" if number or node.shape is Shape.FOLD else "name"
@@ -162,14 +168,17 @@ def _node(placed: Placed, columns: Sequence[int], start: float) -> str:
     return f'<g class="node {node.tone.name.lower()}">{"".join(parts)}</g>'
 
 
-def _glyph(shape: Shape, x: int, y: int) -> str:
+def _glyph(placed: Placed, x: int, y: int) -> str:
+    shape = placed.node.shape
     if shape is Shape.ROOT:
         return f'<path class="solid" d="M{x} {y - 9}l9 9l-9 9l-9 -9z"/>'
     if shape is Shape.DATA:
         return f'<circle class="solid" cx="{x}" cy="{y}" r="7"/>'
     if shape is Shape.FOLD:
-        dots = "".join(f'<circle cx="{x}" cy="{y + dy}" r="2"/>' for dy in (-6, 0, 6))
-        return f'<g class="dots">{dots}</g>'
+        dots = "".join(f'<circle cx="{x}" cy="{y + dy}" r="2"/>' for dy in (-7, 0, 7))
+        ground = "paper" if placed.row % 2 else "stripe"
+        gap = f'<rect class="{ground}" x="{x - 3}" y="{y - 11}" width="6" height="22"/>'
+        return f'{gap}<g class="dots">{dots}</g>'
     missing = " missing" if shape is Shape.MISSING else ""
     return f'<circle class="ring{missing}" cx="{x}" cy="{y}" r="5.5"/>'
 
@@ -182,23 +191,24 @@ def _stripes(layout: Layout, width: int) -> Iterator[str]:
         )
 
 
-def _notes(lines: Sequence[str], bottom: int, width: int) -> Iterator[str]:
+def _notes(lines: Sequence[tuple[str, int]], bottom: int, width: int) -> Iterator[str]:
+    """The notes: lines, and how far below the last node each of them is."""
     if lines:
-        yield (
-            f'<line class="rule" x1="{MARGIN}" x2="{width - MARGIN}" y1="{bottom + 12}" '
-            f'y2="{bottom + 12}"/>'
-        )
-    for number, line in enumerate(lines):
-        y = bottom + 34 + number * LINE
-        yield f'<text class="note" x="{MARGIN}" y="{y}">{_text(line)}</text>'
+        y = bottom + 12
+        yield f'<line class="rule" x1="{MARGIN}" x2="{width - MARGIN}" y1="{y}" y2="{y}"/>'
+    for line, down in lines:
+        yield f'<text class="note" x="{MARGIN}" y="{bottom + down}">{_text(line)}</text>'
 
 
-def _note_lines(picture: Picture, layout: Layout, width: int) -> Iterator[str]:
-    if layout.hidden:
-        yield f"{layout.hidden} more below are not drawn."
-    for note in picture.notes:
+def _note_lines(picture: Picture, layout: Layout, width: int) -> Iterator[tuple[str, int]]:
+    more = (f"{layout.hidden} more below are not drawn.",) if layout.hidden else ()
+    down = 34
+    for note in (*more, *picture.notes):
         for line in note.split("\n"):
-            yield from textwrap.wrap(plain(line), width) or [""]
+            for wrapped in textwrap.wrap(plain(line), width):
+                yield wrapped, down
+                down += LINE
+        down += LINE // 2
 
 
 def _cells(placed: Placed) -> tuple[str, ...]:
@@ -209,7 +219,8 @@ def _columns(layout: Layout) -> list[int]:
     """The width of each column of text, in characters."""
     widths: list[int] = []
     for placed in layout.placed:
-        for number, text in enumerate(_cells(placed)):
+        cells = () if placed.node.shape is Shape.FOLD else _cells(placed)
+        for number, text in enumerate(cells):
             if number == len(widths):
                 widths.append(0)
             widths[number] = max(widths[number], len(text))

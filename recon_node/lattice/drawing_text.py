@@ -2,7 +2,7 @@
 
 A node's line has its glyph and the lanes that pass it. Where a node's edges go to other lanes, a
 line of links follows: `├─╮` opens a lane, `├─╯` joins one, and a lane that is only crossed stays
-whole: `├─│─╯`. `GRAPHS` has the glyphs of Unicode and of ASCII.
+whole: `├─│─╯`. Below a root there is a gap, for what comes next in its lane is nothing of its own.
 """
 
 from __future__ import annotations
@@ -72,11 +72,14 @@ ASCII: Final = Glyphs(
 )
 
 
+Cells = tuple[tuple[str, Tone | None], ...]
+
+
 @dataclass(frozen=True, slots=True)
 class Line:
     """A line: its cells with their tones (None: empty), and the node that it is about, if any."""
 
-    cells: tuple[tuple[str, Tone | None], ...]
+    cells: Cells
     placed: Placed | None
 
     @property
@@ -100,14 +103,21 @@ def draw_lines(layout: Layout, glyphs: Glyphs = UNICODE) -> Iterator[Line]:
         targets = {edge.lane for edge in edges[placed.row]}
         if targets - {placed.lane}:
             yield _link_line(layout, placed, targets, (above, lanes), glyphs)
+        elif not targets and placed is not layout.placed[-1]:
+            yield Line(_lanes(layout, lanes, glyphs.vertical), None)
     if lanes:
-        yield Line(_cells(layout, {lane: (glyphs.cut, tone) for lane, tone in lanes.items()}), None)
+        yield Line(_lanes(layout, lanes, glyphs.cut), None)
 
 
 def _node_line(layout: Layout, placed: Placed, lanes: Mapping[int, Tone], glyphs: Glyphs) -> Line:
     marks = {lane: (glyphs.vertical, tone) for lane, tone in lanes.items()}
     marks[placed.lane] = (glyphs.nodes[placed.node.shape], placed.node.tone)
     return Line(_cells(layout, marks), placed)
+
+
+def _lanes(layout: Layout, lanes: Mapping[int, Tone], glyph: str) -> Cells:
+    """Lanes that go on, and nothing else."""
+    return _cells(layout, {lane: (glyph, tone) for lane, tone in lanes.items()})
 
 
 def _link_line(
@@ -145,7 +155,7 @@ def _cells(
     layout: Layout,
     lanes: Mapping[int, tuple[str, Tone]],
     between: Mapping[int, tuple[str, Tone]] | None = None,
-) -> tuple[tuple[str, Tone | None], ...]:
+) -> Cells:
     empty = (" ", None)
     cells: list[tuple[str, Tone | None]] = []
     for lane in range(layout.width):
