@@ -5,7 +5,8 @@
 Two nodes, each a process of its own, on the loopback. Readers in a third process fetch the whole
 feed of the second node as Arrow, again and again, as fast as it comes. Meanwhile events are
 written to the first node, one at a time, and the time is taken from the acknowledgement of the
-write until the head of the second node's feed has moved: a push, a reconciliation, a fetch and a commit.
+write until the head of the second node's feed has moved: a push, a reconciliation, a fetch and a
+commit.
 Readers and nodes share the cores, so that a part of the difference is theirs.
 """
 

@@ -31,7 +31,7 @@ from recon_node.api import Access, Limits
 from recon_node.ceramic import MAX_CAR_SIZE, Network
 from recon_node.chain import ChainSettings, parse_confirmations, parse_providers
 from recon_node.p2p import P2PSettings
-from recon_node.store import StoreSettings
+from recon_node.store import StoreSettings, usable_cores
 
 ENV_PREFIX = "RECON_NODE_"
 MIN_TOKEN = 16
@@ -115,6 +115,8 @@ class Settings(BaseSettings):
     """Largest event (its CAR) that is taken."""
     synchronous: Literal["full", "normal"] = StoreSettings().synchronous
     """full: an acknowledged event survives a power cut; normal: only a crash of the node."""
+    verifiers: Literal["auto"] | Annotated[int, Field(ge=0, le=64)] = "auto"
+    """Processes that check signatures beside the node's own; auto: one a core, at most 4."""
 
     chain_rpc: ChainUrls = Field(default_factory=dict)
     """For each chain (CAIP-2) the URLs of JSON-RPC endpoints, by which time events are checked."""
@@ -188,7 +190,11 @@ class Settings(BaseSettings):
 
     def store_settings(self) -> StoreSettings:
         """The settings of the event log."""
-        return StoreSettings(max_event_bytes=self.max_event_bytes, synchronous=self.synchronous)
+        return StoreSettings(
+            max_event_bytes=self.max_event_bytes,
+            synchronous=self.synchronous,
+            verifiers=usable_cores() if self.verifiers == "auto" else self.verifiers,
+        )
 
     def chain_settings(self) -> ChainSettings:
         """The settings of the chain side."""

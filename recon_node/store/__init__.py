@@ -3,7 +3,8 @@
 `open_store` gives the `Store` of a data directory. An event is handed in (`admit_local`,
 `admit_remote`), checked, written to the log, entered in the key store, and delivered to the feed in
 causal order. Start reading with `admission` (what is accepted), `ladder` (when it is delivered),
-`schema` (the file, and what survives what) and `writer` (how commits are grouped).
+`schema` (the file, and what survives what), `writer` (how commits are grouped) and `verifiers`
+(where signatures are checked).
 """
 
 from recon_node.store.errors import (
@@ -20,6 +21,7 @@ from recon_node.store.model import (
     StoreSettings,
     StoreStats,
     Verdict,
+    usable_cores,
 )
 from recon_node.store.store import Store, open_store
 
@@ -37,4 +39,5 @@ __all__ = [
     "StoreStats",
     "Verdict",
     "open_store",
+    "usable_cores",
 ]
