@@ -5,6 +5,7 @@ from __future__ import annotations
 import click
 
 from recon_node import __version__
+from recon_node.cli.dag import dag
 from recon_node.cli.events import events
 from recon_node.cli.interests import interests
 from recon_node.cli.peers import peers, status
@@ -31,5 +32,17 @@ def main() -> None:
     """
 
 
-for command in (run, identity, events, interests, peers, status, store, stream, tangle, testnet):
+for command in (
+    run,
+    identity,
+    events,
+    dag,
+    interests,
+    peers,
+    status,
+    store,
+    stream,
+    tangle,
+    testnet,
+):
     main.add_command(command)
