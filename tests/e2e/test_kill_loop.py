@@ -1,0 +1,149 @@
+"""A daemon killed over and over, at any moment, while it is written to, synced with and read.
+
+What must hold: every acknowledged event is there, a feed position never changes its event and none
+is left out, and the log is sound at the end.
+"""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+
+import httpx
+import pyarrow.ipc
+import pytest
+from click.testing import CliRunner
+from nacl.signing import SigningKey
+
+from recon_node.ceramic import METAMODEL
+from recon_node.ceramic.builder import data_event, init_event
+from recon_node.cli import main
+from recon_node.ipld import multibase
+from recon_node.testnet import Testnet, TestnetNode
+
+SETTLE_LIMIT = 120.0
+CHAIN = 5
+"""Data events that a writer puts upon each init event."""
+
+
+class Writer:
+    """A client that writes stream after stream and remembers what was acknowledged.
+
+    It offers an event until it is acknowledged, as a client must whose node may die meanwhile.
+    """
+
+    def __init__(self, node: TestnetNode, rng: random.Random) -> None:
+        self.url = node.api_url
+        self.rng = rng
+        self.acknowledged: list[bytes] = []
+
+    def run(self, stop: threading.Event) -> None:
+        key = SigningKey(self.rng.randbytes(32))
+        with httpx.Client(base_url=self.url) as client:
+            while not stop.is_set():
+                unique = self.rng.randbytes(12)
+                last = init = init_event(key, METAMODEL, {"n": 0}, unique=unique)
+                for number in range(CHAIN):
+                    if not self._post(client, last.car, stop):
+                        return
+                    self.acknowledged.append(last.cid)
+                    last = data_event(key, init, [last.cid], [{"n": number}])
+
+    def _post(self, client: httpx.Client, car: bytes, stop: threading.Event) -> bool:
+        while not stop.is_set():
+            try:
+                answer = client.post("/ceramic/events", json={"data": multibase.encode(car)})
+            except httpx.HTTPError:
+                stop.wait(0.05)
+                continue
+            assert answer.status_code == 204, answer.text
+            return True
+        return False
+
+
+class Reader:
+    """Reads the feed from its start to its end, again and again, and holds it to its promise."""
+
+    def __init__(self, node: TestnetNode) -> None:
+        self.url = node.api_url
+        self.event_at: dict[int, bytes] = {}
+        self.passes = 0
+
+    def run(self, stop: threading.Event) -> None:
+        with httpx.Client(base_url=self.url) as client:
+            while not stop.is_set():
+                try:
+                    self.read(client)
+                except httpx.HTTPError:
+                    stop.wait(0.05)
+
+    def read(self, client: httpx.Client) -> None:
+        """One pass; an interrupted one has held what it saw to the promise, too."""
+        after = 0
+        head = client.get("/ceramic/feed/head").raise_for_status().json()["head"]
+        while after < head:
+            query = {"after": after, "upto": head}
+            body = client.get("/ceramic/feed/arrow", params=query).raise_for_status().content
+            table = pyarrow.ipc.open_stream(body).read_all()
+            positions = table["position"].to_pylist()
+            assert positions == list(range(after + 1, after + 1 + len(positions))), "a gap"
+            for position, cid in zip(positions, table["event_cid"].to_pylist(), strict=True):
+                assert self.event_at.setdefault(position, cid) == cid, "a position changed"
+            after = positions[-1]
+        self.passes += 1
+
+
+def _kill_at_any_moment(victim: TestnetNode, times: int, rng: random.Random) -> None:
+    for _ in range(times):
+        if rng.random() < 0.25:  # while it starts
+            time.sleep(rng.uniform(0, 2))
+        else:
+            victim.wait_until_ready()
+            time.sleep(rng.uniform(0, 1.5))
+        victim.kill()
+        victim.launch()
+    victim.wait_until_ready()
+
+
+def _wait_until(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + SETTLE_LIMIT
+    while not condition():
+        assert time.monotonic() < deadline, "it did not come true in time"
+        time.sleep(0.1)
+
+
+@pytest.fixture
+def testnet() -> Iterator[Testnet]:
+    with Testnet(2, flags=("--sync-interval", "0.5")) as testnet:
+        yield testnet
+
+
+@pytest.mark.parametrize("kills", [3, pytest.param(50, marks=pytest.mark.long)])
+def test_kills_under_load_lose_nothing(testnet: Testnet, kills: int, rng: random.Random) -> None:
+    victim, other = testnet.nodes
+    writers = [Writer(victim, rng), Writer(victim, rng), Writer(other, rng)]
+    reader = Reader(victim)
+    stop = threading.Event()
+    with ThreadPoolExecutor(4) as pool:
+        try:
+            running = [pool.submit(each.run, stop) for each in (*writers, reader)]
+            _kill_at_any_moment(victim, kills, rng)
+        finally:
+            stop.set()
+        for each in running:
+            each.result()
+    written = {cid for writer in writers for cid in writer.acknowledged}
+    assert all(writer.acknowledged for writer in writers), "there was no load"
+
+    with httpx.Client(base_url=victim.api_url) as client:
+        _wait_until(lambda: client.get("/ceramic/feed/head").json()["head"] >= len(written))
+        reader.read(client)
+    assert written <= set(reader.event_at.values())
+    assert len(set(reader.event_at.values())) == len(reader.event_at), "an event stands twice"
+
+    assert victim.stop() == 0
+    checked = CliRunner().invoke(main, ["store", "check", "--data-dir", str(victim.data_dir)])
+    assert checked.exit_code == 0, checked.output
