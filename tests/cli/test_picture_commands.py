@@ -1,0 +1,258 @@
+"""The commands that draw: streams of a real node, tangles and feeds of a file."""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import pytest
+from click.testing import CliRunner, Result
+from nacl.signing import SigningKey
+
+from recon_node.ceramic import Event, StreamId, StreamType
+from recon_node.ceramic.builder import data_event, init_event, time_event
+from recon_node.cli import main
+from recon_node.ipld import CID, DAG_CBOR, multibase
+from recon_node.lattice.classic_feed import message_id, signing_input
+from recon_node.testnet import Testnet, TestnetNode
+
+KEY = SigningKey(bytes(32))
+MODEL = StreamId(StreamType.MODEL, CID.of(DAG_CBOR, b"of pictures"))
+INIT = init_event(KEY, MODEL, {"n": 0}, unique=b"picture")
+
+
+def run(*args: str, node: TestnetNode | None = None, data: str | None = None) -> Result:
+    env = {} if node is None else {"RECON_NODE_URL": node.api_url}
+    return CliRunner().invoke(main, args, input=data, env=env)
+
+
+def change(n: int, *prevs: Event) -> Event:
+    patch = [{"op": "replace", "path": "/n", "value": n}]
+    return data_event(KEY, INIT, [prev.cid for prev in prevs], patch)
+
+
+@pytest.fixture(scope="module")
+def node() -> Iterator[TestnetNode]:
+    """A node of its own: the tests of other commands count the events of theirs."""
+    with Testnet(nodes=1) as net:
+        yield net.nodes[0]
+
+
+@pytest.fixture(scope="module")
+def diverged(node: TestnetNode) -> dict[str, Event]:
+    """Ten events in a row; two branches then, and an anchor that nobody looks up."""
+    events = {"init": INIT}
+    last = INIT
+    for number in range(1, 11):
+        last = events[str(number)] = change(number, last)
+    events["left"], events["right"] = change(11, last), change(12, last)
+    events["anchor"] = time_event(INIT, events["right"].cid)
+    lines = "\n".join(multibase.encode(event.car) for event in events.values())
+    assert run("events", "add", "-", node=node, data=lines).exit_code == 0
+    return events
+
+
+def lowest_cid(events: dict[str, Event]) -> list[str]:
+    return sorted((str(events[name].cid) for name in ("left", "right")), key=CID.parse)
+
+
+def test_a_diverged_stream(node: TestnetNode, diverged: dict[str, Event]) -> None:
+    winner, loser = lowest_cid(diverged)
+    result = run("stream", "show", str(INIT.stream_id()), node=node)
+    assert result.exit_code == 0, result.output
+    title, summary, _, *lines = result.stdout.splitlines()
+    assert title == f"Stream {INIT.stream_id()}"
+    assert summary == "14 events, 1 of them not delivered yet, diverged, 1 pruned"
+    graph = lines[: lines.index("")]
+    [tip] = [line for line in graph if "[TIP]" in line]
+    assert f"…{winner[-8:]}  data  11  not anchored" in tip
+    [pruned] = [line for line in graph if "[pruned]" in line]
+    assert f"…{loser[-8:]}" in pruned
+    assert "[candidate]" in pruned
+    [pending] = [line for line in graph if "[pending]" in line]
+    assert "anchor on eip155:11155111 not looked up" in pending
+    assert [line.split(" ", 2)[0] for line in graph[-2:]] == ["┊", "◆"]
+    assert "9 events" in graph[-2]
+    notes = "\n".join(lines[lines.index("") :])
+    assert f"…{winner[-8:]} (not anchored) wins over …{loser[-8:]} (not anchored)" in notes
+    assert notes.endswith(f"would merge it:\n{winner}\n{loser}")
+
+
+@pytest.mark.parametrize("prefix", ["", "ceramic://"])
+@pytest.mark.parametrize("name", [str(INIT.stream_id()), str(INIT.cid)])
+def test_every_name_of_a_stream(
+    node: TestnetNode, diverged: dict[str, Event], prefix: str, name: str
+) -> None:
+    assert run("stream", "show", prefix + name, node=node).stdout == (
+        run("stream", "show", str(INIT.stream_id()), node=node).stdout
+    )
+
+
+def test_how_much_is_drawn(node: TestnetNode, diverged: dict[str, Event]) -> None:
+    def graph(*options: str) -> list[str]:
+        shown = run("stream", "show", str(INIT.cid), *options, node=node)
+        assert shown.exit_code == 0, shown.output
+        return shown.stdout.splitlines()[3:]
+
+    assert sum("  data  " in line for line in graph("--all", "--no-why")) == 12
+    assert graph("--limit", "1", "--no-why")[-1] == "5 more below: --limit 0 shows all"
+    assert any(str(INIT.cid) in line for line in graph("--full"))
+    assert "\n".join(graph("--ascii")).isascii()
+    assert not any("wins over" in line for line in graph("--no-why"))
+
+
+def test_a_stream_as_json(node: TestnetNode, diverged: dict[str, Event]) -> None:
+    told = json.loads(run("stream", "show", str(INIT.cid), "--json", node=node).stdout)
+    winner, loser = lowest_cid(diverged)
+    assert (told["id"], told["tip"], told["pruned"]) == (str(INIT.stream_id()), winner, [loser])
+    assert told["merge"] == [winner, loser]
+    assert told["decisions"] == [{"rule": "lowest CID", "winner": winner, "rivals": [loser]}]
+    assert {event["cid"] for event in told["events"]} == {str(e.cid) for e in diverged.values()}
+
+
+def test_a_stream_as_svg(node: TestnetNode, diverged: dict[str, Event], tmp_path: Path) -> None:
+    file = tmp_path / "stream.svg"
+    result = run("stream", "show", str(INIT.cid), "--all", "--svg", str(file), node=node)
+    assert (result.exit_code, result.stdout) == (0, f"wrote {file}: 14 rows\n")
+    titles = [
+        each.text for each in ElementTree.parse(file).iter("{http://www.w3.org/2000/svg}title")
+    ]
+    assert set(titles[1:]) == {str(event.cid) for event in diverged.values()}
+    result = run("stream", "show", str(INIT.cid), "--svg", str(tmp_path), node=node)
+    assert result.exit_code == 2
+    result = run("stream", "show", str(INIT.cid), "--svg", str(tmp_path / "no/f"), node=node)
+    assert (result.exit_code, "No such file" in result.stderr) == (1, True)
+
+
+@pytest.mark.parametrize(
+    ("stream", "words"),
+    [
+        ("nonsense", "Invalid stream ID"),
+        ("", "is no StreamID"),
+        ("a/b", "is no StreamID"),
+        (str(MODEL), "Stream not found"),
+    ],
+)
+def test_no_such_stream(node: TestnetNode, stream: str, words: str) -> None:
+    result = run("stream", "show", stream, node=node)
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert words in result.stderr
+
+
+# --- tangles and feeds ---
+
+
+def line(key: str, root: str | None, previous: list[str] | None, time: float = 0) -> str:
+    tangles = {"post": {"root": root, "previous": previous}}
+    value = {"author": "@someone-with-a-key", "timestamp": time, "content": {"tangles": tangles}}
+    return json.dumps({"key": key, "value": value})
+
+
+TANGLE = [
+    line("A", None, None, 1_700_000_000_000),
+    line("B", "A", ["A"]),
+    line("X", "A", ["B"]),
+    line("Y", "A", ["B"]),
+    line("Z", "A", ["ghost"]),
+    line("Q", "other", None),
+    json.dumps({"key": "P", "value": {"content": "encrypted.box"}}),
+    json.dumps({"key": "O", "value": {"content": {"tangles": {"post": {"previous": "A"}}}}}),
+]
+
+
+def test_a_tangle() -> None:
+    args = ("tangle", "show", "-", "--root", "A", "--name", "post")
+    result = run(*args, data="\n".join([*TANGLE, "", TANGLE[0]]))
+    assert result.exit_code == 0, result.output
+    lines = result.stdout.splitlines()
+    assert lines[:2] == ["Tangle 'post' of A", "4 messages, 2 tips, 1 left out"]
+    graph = "\n".join(each.rstrip() for each in lines[3:])
+    assert "Z  @someone-w…" in graph
+    assert "[left out: all previous messages must be here]" in graph
+    assert "A  @someone-w…  2023-11-14 22:13" in graph
+    assert graph.count("[tip]") == 2
+    assert graph.endswith("The next message names as previous:\nX\nY")
+
+
+def test_a_hostile_tangle_moves_no_cursor(tmp_path: Path) -> None:
+    evil = "\x1b[2J\u202e<script>[bold]"
+    file = tmp_path / "messages.jsonl"
+    file.write_text("\n".join([line(evil, None, None), line("<b>\x00", evil, [evil])]))
+    args = ("tangle", "show", str(file), "--root", evil, "--name", "post")
+    shown = run(*args).stdout
+    assert "\ufffd[2J\ufffd<script" in shown
+    assert all(each.isprintable() for each in shown.splitlines())
+    assert run(*args, "--svg", str(tmp_path / "t.svg")).exit_code == 0
+    text = (tmp_path / "t.svg").read_text()
+    assert "<script" not in text
+    assert ElementTree.fromstring(text) is not None
+
+
+KEY_OF_FEED = SigningKey(bytes(range(32)))
+AUTHOR = f"@{base64.b64encode(bytes(KEY_OF_FEED.verify_key)).decode()}.ed25519"
+
+
+def message(sequence: int, previous: str | None) -> dict[str, Any]:
+    unsigned = {
+        "previous": previous,
+        "author": AUTHOR,
+        "sequence": sequence,
+        "timestamp": 1_700_000_000_000 + sequence,
+        "hash": "sha256",
+        "content": {"type": "post"},
+    }
+    signature = KEY_OF_FEED.sign(signing_input(unsigned)).signature
+    return {**unsigned, "signature": base64.b64encode(signature).decode() + ".sig.ed25519"}
+
+
+def test_a_feed() -> None:
+    feed: list[dict[str, Any]] = []
+    for sequence in range(1, 8):
+        feed.append(message(sequence, message_id(feed[-1]) if feed else None))
+    wrong = {**message(8, message_id(feed[-1])), "timestamp": 1}
+    data = "\n".join(map(json.dumps, [*feed, wrong]))
+    result = run("tangle", "show", "-", "--feed", AUTHOR, data=data)
+    assert result.exit_code == 0, result.output
+    lines = result.stdout.splitlines()
+    assert lines[:2] == [f"Feed of {AUTHOR}", "7 messages in the feed, 1 left out"]
+    assert "[left out: a message must be signed by the author of the feed]" in lines[3]
+    assert lines[4].endswith("sequence 7  [tip]")
+    assert lines[5:] == ["┊  5 messages", f"◆  {message_id(feed[0])[:12]}…  sequence 1"]
+
+
+@pytest.mark.parametrize(
+    ("data", "args", "words"),
+    [
+        ("", ["--root", "A"], "--root and --name"),
+        ("", ["--root", "A", "--name", "x", "--feed", "@"], "--root and --name"),
+        ("", [], "--root and --name"),
+        ("", ["--feed", "@x"], "is no SSB identity"),
+        ("", ["--root", "A", "--name", "post"], "the root A of the tangle 'post' is not here"),
+        ("{", ["--root", "A", "--name", "post"], "line 1 is not JSON"),
+        ("\n[]", ["--root", "A", "--name", "post"], "line 2 is no message"),
+        ('{"key": 1, "value": {}}', ["--root", "A", "--name", "post"], "line 1: the 'key'"),
+        (
+            f"{line('A', None, None)}\n{line('A', None, None, 7)}",
+            ["--root", "A", "--name", "post"],
+            "line 2: another message with the key 'A'",
+        ),
+        (line("A", None, ["A"]), ["--root", "A", "--name", "post"], "names previous messages"),
+        ("x" * (1024 * 1024 + 2), ["--root", "A", "--name", "post"], "line 1 has more than"),
+    ],
+)
+def test_what_is_no_tangle(data: str, args: list[str], words: str) -> None:
+    result = run("tangle", "show", "-", *args, data=data)
+    assert result.exit_code in (1, 2)
+    assert result.stdout == ""
+    assert words in " ".join(result.stderr.split())
+
+
+@pytest.mark.parametrize("command", [["stream", "show"], ["tangle", "show"]])
+def test_their_help_teaches_by_example(command: list[str]) -> None:
+    result = run(*command, "--help")
+    assert result.exit_code == 0
+    assert f"recon-node {' '.join(command)}" in result.stdout.partition("Example")[2]
