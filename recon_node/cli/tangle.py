@@ -144,8 +144,9 @@ def _backlinks(said: Any) -> Backlinks[str] | None:
 
 def _timestamp(message: Mapping[str, Any]) -> float | None:
     time = message.get("timestamp")
-    is_number = isinstance(time, int | float) and not isinstance(time, bool)
-    return time if is_number and math.isfinite(time) else None
+    if isinstance(time, bool) or not isinstance(time, int | float):
+        return None
+    return time if math.isfinite(time) else None
 
 
 def _author(message: Mapping[str, Any]) -> str:

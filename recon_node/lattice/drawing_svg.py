@@ -19,7 +19,7 @@ MARGIN: Final = 28
 HEAD: Final = 84
 CHAR: Final = 7.3
 """The advance of a character; the fonts are monospace, of 12 px."""
-TITLE_CHAR: Final = 9.7
+TITLE_CHAR: Final = 10.4
 NARROWEST: Final = 640
 LINE: Final = 19
 
