@@ -3,11 +3,15 @@
 The feed is a log: position p holds the same event for ever, as long as the log's `epoch` stays
 the same. So a read that breaks off can go on after the last row that arrived, and a node may
 restart at any time: its reader waits for it, up to `patience` seconds without a single new row.
+
+Filters are applied by the node: rows that do not fit are left out, and positions stay as they are.
 """
 
 import io
+import json
+import operator
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Final
@@ -23,6 +27,8 @@ _FIRST_DELAY: Final = 0.1
 _LONGEST_DELAY: Final = 1.0
 _TIMEOUT: Final = httpx.Timeout(30.0, connect=5.0)
 _START_AGAIN: Final = "start again with empty tables and a new checkpoint"
+# How an Arrow stream ends; one that was cut between two batches looks whole otherwise.
+_END_OF_STREAM: Final = b"\xff\xff\xff\xff\x00\x00\x00\x00"
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,16 +44,24 @@ class Feed:
     """The feed of the node at `url`. Can be pickled; connects when first used.
 
     `patience` is how long, in seconds, an unreachable node is waited for before giving up; `token`
-    is shown to a node that asks for one.
+    is shown to a node that asks for one; `filters` are what rows must fit, by the names of the
+    API's parameters (sortKey, sortValue, controller, streamId).
     """
 
-    def __init__(self, url: str, patience: float = PATIENCE, token: str | None = None) -> None:
+    def __init__(
+        self,
+        url: str,
+        patience: float = PATIENCE,
+        token: str | None = None,
+        filters: Mapping[str, str] | None = None,
+    ) -> None:
         self.url = url.rstrip("/")
         self.patience = patience
+        self.filters = dict(filters or {})
         self._token = token
 
-    def __reduce__(self) -> tuple[type["Feed"], tuple[str, float, str | None]]:
-        return Feed, (self.url, self.patience, self._token)
+    def __reduce__(self) -> tuple[type["Feed"], tuple[str, float, str | None, dict[str, str]]]:
+        return Feed, (self.url, self.patience, self._token, self.filters)
 
     def close(self) -> None:
         """Give back the connection; the next call makes a new one."""
@@ -62,7 +76,7 @@ class Feed:
             FeedUnreachableError: no answer within `patience` seconds (default: the feed's own).
             FeedRefusedError: an answer that is no feed's.
         """
-        retry = _Retry(self.patience if patience is None else patience)
+        retry = Retry(self.patience if patience is None else patience)
         while True:
             try:
                 return self._head_once()
@@ -89,25 +103,30 @@ class Feed:
                 f"were read from it: it was restored from an older copy; {_START_AGAIN}"
             )
 
-    def read(self, after: int, upto: int, epoch: str) -> Iterator[pa.RecordBatch]:
-        """The rows of positions (after, upto] in order, in the schema `FEED`, without a gap.
+    def read(
+        self, after: int, upto: int, epoch: str, patience: float | None = None
+    ) -> Iterator[pa.RecordBatch]:
+        """The rows of positions (after, upto] in order, in the schema `FEED`, without a gap; with
+        filters, those that fit them.
 
         Raises:
             FeedChangedError: the node has another log now.
-            FeedUnreachableError: no row arrived for `patience` seconds.
+            FeedUnreachableError: no row arrived for `patience` seconds (default: the feed's own).
             FeedRefusedError: an answer that is no feed's.
         """
-        retry = _Retry(self.patience)
+        patience = self.patience if patience is None else patience
+        retry = Retry(patience)
         while after < upto:
             try:
                 for batch in self._read_once(after, upto, epoch):
                     yield batch
-                    after += batch.num_rows
-                    retry = _Retry(self.patience)
-                if after < upto:
+                    after = last_position(batch)
+                    retry = Retry(patience)
+                if after < upto and not self.filters:
                     raise FeedUnreachableError(
                         f"the node at {self.url} ended its answer at position {after} of {upto}"
                     )
+                return
             except FeedUnreachableError as error:
                 retry.wait(error)
 
@@ -127,17 +146,21 @@ class Feed:
 
     def _read_once(self, after: int, upto: int, epoch: str) -> Iterator[pa.RecordBatch]:
         """One request's rows, as far as they arrive whole."""
-        params: dict[str, Any] = {"after": after, "upto": upto, "epoch": epoch}
+        params: dict[str, Any] = {"after": after, "upto": upto, "epoch": epoch, **self.filters}
         try:
             with self._client.stream("GET", "/ceramic/feed/arrow", params=params) as response:
                 if response.is_error:
                     response.read()
                 self._check_status(response, epoch)
-                body = io.BufferedReader(_Body(response), 1 << 16)
-                for batch in pa.ipc.open_stream(body):
+                raw = _Body(response)
+                stream = pa.ipc.open_stream(io.BufferedReader(raw, 1 << 16))
+                self._check_filters(stream.schema)
+                for batch in stream:
                     if batch.num_rows:
                         yield self._checked(batch, after, upto)
-                        after += batch.num_rows
+                        after = last_position(batch)
+                if raw.tail != _END_OF_STREAM:
+                    raise OSError("its answer was cut short")
         except (httpx.HTTPError, pa.ArrowInvalid, OSError) as error:  # broken off, or cut short
             raise _unreachable(self.url, error) from None
 
@@ -151,13 +174,25 @@ class Feed:
                 "use a node and a pipeline of the same version"
             ) from None
         positions = checked.column("position").to_pylist()
-        expected = range(after + 1, min(after + len(positions), upto) + 1)
-        if positions != list(expected):
+        if self.filters:
+            right = after < positions[0] and positions[-1] <= upto
+            right = right and all(map(operator.lt, positions, positions[1:]))
+        else:
+            right = positions == list(range(after + 1, min(after + len(positions), upto) + 1))
+        if not right:
             raise FeedRefusedError(
                 f"the node at {self.url} served the positions {positions[0]} to {positions[-1]} "
                 f"where {after + 1} to {upto} were asked for: is it a recon-node, and undamaged?"
             )
         return checked
+
+    def _check_filters(self, schema: pa.Schema) -> None:
+        told = (schema.metadata or {}).get(b"filter", b"{}")
+        if json.loads(told) != self.filters:
+            raise FeedRefusedError(
+                f"the node at {self.url} does not know the filters {', '.join(self.filters)}: use "
+                "a node and a pipeline of the same version, or no filter"
+            )
 
     def _check_status(self, response: httpx.Response, epoch: str = "") -> None:
         status = response.status_code
@@ -184,7 +219,12 @@ class Feed:
         raise FeedRefusedError(f"{self.url!r} is not a URL such as http://127.0.0.1:5101")
 
 
-class _Retry:
+def last_position(batch: pa.RecordBatch) -> int:
+    """The position of a batch's last row."""
+    return int(batch.column("position")[-1].as_py())
+
+
+class Retry:
     """Waits longer and longer, and no longer than `patience` seconds in all."""
 
     def __init__(self, patience: float) -> None:
@@ -206,6 +246,7 @@ class _Body(io.RawIOBase):
     def __init__(self, response: httpx.Response) -> None:
         self._chunks = response.iter_bytes()
         self._rest = memoryview(b"")
+        self.tail = b""  # the last bytes that came
 
     def readable(self) -> bool:
         return True
@@ -215,6 +256,7 @@ class _Body(io.RawIOBase):
             chunk = next(self._chunks, None)
             if chunk is None:
                 return 0
+            self.tail = (self.tail + chunk[-8:])[-8:]
             self._rest = memoryview(chunk)
         size = min(len(buffer), len(self._rest))
         buffer[:size] = self._rest[:size]

@@ -1,30 +1,34 @@
 """The Spark data source "recon": a node's event feed as a streaming or a batch table.
 
-    spark.dataSource.register(ReconDataSource)
     events = spark.readStream.format("recon").option("url", "http://127.0.0.1:5101").load()
+
+The source registers itself in every Spark whose Python has this package installed (see
+`spark_sink.registration`); elsewhere `spark.dataSource.register(ReconDataSource)` does it.
 
 An offset is {epoch, position}: everything up to `position` of the node's log `epoch` was read. A
 batch (start, end] is cut into ranges that Spark's workers fetch side by side; the rows of a range
 never change, so a replayed batch is the same batch. A node that is away for a while makes a stream
 wait; a node with another log ends it with a `FeedChangedError`. `commit` is of no use here: it
-arrives late or not at all, and the node keeps its events anyway.
+arrives late or not at all, and the node keeps its events anyway. With several nodes, see
+`spark_sink.failover`.
 
 Options:
 
 | option | default | |
 |---|---|---|
-| url | | the node's HTTP API; required |
+| url | | the node's HTTP API, or those of several nodes of one set, with commas between; required |
 | token | | what the node's API asks for, if it does |
 | startingOffset | earliest | earliest, latest, or a position: the rows after it are read |
-| maxRowsPerBatch | 10000 | rows of a streaming batch |
+| maxRowsPerBatch | 10000 | positions of a streaming batch; filters may leave fewer rows |
 | partitions | 2 | ranges of a batch that are fetched at once |
+| sortKey, sortValue, controller, streamId | | only rows of such streams; left out by the node |
 | patience | 120 | seconds to wait for a node that does not answer, before the query fails |
+| failoverAfter | 30 | the same, with several nodes, before another one is read |
 """
 
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
-from itertools import pairwise
-from typing import Any, Final, TypeVar
+import json
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
 
 import pyarrow as pa
 from pyspark.sql.datasource import (
@@ -43,76 +47,26 @@ from pyspark.sql.types import (
 )
 
 from spark_sink.errors import FeedUnreachableError, SinkError
-from spark_sink.feed import PATIENCE, Feed, Head
+from spark_sink.failover import FailOver, Nodes
+from spark_sink.feed import Feed, Head
+from spark_sink.options import (
+    MAX_ROWS_PER_BATCH,
+    PARTITIONS,
+    RangePartition,
+    SourceOptions,
+)
 from spark_sink.schema import FEED
 
-MAX_ROWS_PER_BATCH: Final = 10_000
-PARTITIONS: Final = 2
-# Below this a range is not cut further: one more request would cost more than it saves.
-_MIN_RANGE: Final = 500
-
-_Number = TypeVar("_Number", int, float)
+__all__ = [
+    "MAX_ROWS_PER_BATCH",
+    "PARTITIONS",
+    "RangePartition",
+    "ReconDataSource",
+    "SourceOptions",
+    "lag",
+]
 
 _SPARK_TYPES: Final = {pa.int64(): LongType(), pa.string(): StringType(), pa.binary(): BinaryType()}
-
-
-@dataclass(frozen=True)
-class RangePartition(InputPartition):
-    """The positions (after, upto] of the log `epoch`."""
-
-    after: int
-    upto: int
-    epoch: str
-
-
-@dataclass(frozen=True, slots=True)
-class SourceOptions:
-    """The options of one `load()`, checked."""
-
-    feed: Feed
-    starting_offset: str | int
-    max_rows: int
-    partitions: int
-
-    @classmethod
-    def parse(cls, options: Mapping[str, str]) -> "SourceOptions":
-        """Check the options as Spark hands them over: text, names in any case.
-
-        Raises:
-            SinkError: the url is missing, or a value is not of the right kind.
-        """
-        given = {name.lower(): value for name, value in options.items()}
-        url = given.get("url", "")
-        if not url.startswith(("http://", "https://")):
-            raise SinkError(
-                "the source 'recon' needs the option url, as in http://127.0.0.1:5101; "
-                f"it is {url!r}"
-            )
-        start = given.get("startingoffset", "earliest")
-        return cls(
-            feed=Feed(url, _number(given, "patience", PATIENCE, float), given.get("token")),
-            starting_offset=start
-            if start in ("earliest", "latest")
-            else _number(given, "startingOffset", 0, int),
-            max_rows=_number(given, "maxRowsPerBatch", MAX_ROWS_PER_BATCH, int, least=1),
-            partitions=_number(given, "partitions", PARTITIONS, int, least=1),
-        )
-
-    def start(self, head: Head) -> int:
-        """The position after which reading starts."""
-        if self.starting_offset == "latest":
-            return head.head
-        if self.starting_offset == "earliest":
-            return head.low
-        position = int(self.starting_offset)
-        self.feed.check(position, head.epoch, head)
-        return position
-
-    def ranges(self, after: int, upto: int, epoch: str) -> list[RangePartition]:
-        """(after, upto] as at most `partitions` ranges of about the same size."""
-        count = max(1, min(self.partitions, (upto - after) // _MIN_RANGE))
-        cuts = [after + (upto - after) * i // count for i in range(count + 1)]
-        return [RangePartition(low, high, epoch) for low, high in pairwise(cuts) if low < high]
 
 
 class ReconDataSource(DataSource):
@@ -124,34 +78,45 @@ class ReconDataSource(DataSource):
         return "recon"
 
     def schema(self) -> StructType:
-        """The columns of `spark_sink.schema.FEED`, none nullable."""
+        """The columns of `spark_sink.schema.FEED`."""
         return StructType(
-            [StructField(field.name, _SPARK_TYPES[field.type], nullable=False) for field in FEED]
+            [StructField(field.name, _SPARK_TYPES[field.type], field.nullable) for field in FEED]
         )
 
     def reader(self, schema: StructType) -> "ReconBatchReader":
         """Everything up to the feed's head at the time of the call."""
         return ReconBatchReader(SourceOptions.parse(self.options))
 
-    def streamReader(self, schema: StructType) -> "ReconStreamReader":  # noqa: N802
+    def streamReader(  # noqa: N802
+        self, schema: StructType
+    ) -> "ReconStreamReader | FailOverReader":
         """Everything, and what comes."""
-        return ReconStreamReader(SourceOptions.parse(self.options))
+        options = SourceOptions.parse(self.options)
+        return FailOverReader(options) if len(options.feeds) > 1 else ReconStreamReader(options)
 
 
 class ReconBatchReader(DataSourceReader):
-    """One look at the feed: from the starting offset to the head."""
+    """One look at the feed: from the starting offset to the head.
+
+    Of several nodes, the first one that answers is read.
+    """
 
     def __init__(self, options: SourceOptions) -> None:
         self.options = options
 
     def partitions(self) -> list[InputPartition]:
         """The ranges to fetch."""
-        head = self.options.feed.head()
+        several = len(self.options.feeds) > 1
+        feed = self.options.feed
+        head = Nodes(self.options.feeds).await_any(feed.patience) if several else feed.head()
         return [*self.options.ranges(self.options.start(head), head.head, head.epoch)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The rows of one range."""
-        return _read(self.options.feed, partition)
+        if len(self.options.feeds) == 1:
+            return _read(self.options.feed, partition)
+        assert isinstance(partition, RangePartition)
+        return Nodes(self.options.feeds).read(partition, self.options.feed.patience)
 
 
 class ReconStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -217,6 +182,84 @@ class ReconStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self.options.feed.close()
 
 
+class FailOverReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """The feeds of several nodes of one set as a stream of batches, each event at least once.
+
+    See `spark_sink.failover`.
+    """
+
+    def __init__(self, options: SourceOptions) -> None:
+        self.options = options
+        self._nodes = Nodes(options.feeds)
+        self._plan = FailOver(self._nodes, options.failover_after)
+
+    def initialOffset(self) -> dict[str, Any]:  # noqa: N802
+        """Where a query without a checkpoint starts: in the log of the first node that answers."""
+        head = self._nodes.await_any(self.options.feed.patience)
+        position = self.options.start(head)
+        return {"epoch": head.epoch, "position": position, "after": position}
+
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
+        """`maxRowsPerBatch`."""
+        return ReadMaxRows(self.options.max_rows)
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
+        """The end of the next batch; `start` itself while there is nothing new or no node.
+
+        Raises:
+            FeedChangedError: the log that was read was cut.
+        """
+        if "after" not in start:  # of a query that was begun with one url
+            start = {**start, "after": start["position"]}
+        return self._plan.next(start, limit.max_rows if isinstance(limit, ReadMaxRows) else None)
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
+        """Read no further than the heads are now.
+
+        Raises:
+            FeedUnreachableError: there is no node to ask, so the query could not know its end.
+        """
+        self._plan.only_up_to_now()
+
+    def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802
+        """The head, for Spark's own progress report."""
+        try:
+            found = self._nodes.find()
+        except SinkError:
+            return None
+        return None if found is None else _offset(found[1].epoch, found[1].head)
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
+        """The ranges of a batch; none when the log is gone."""
+        return [*self._plan.ranges({"after": start["position"], **end}, self.options)]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """The rows of one range."""
+        assert isinstance(partition, RangePartition)
+        try:
+            yield from self._nodes.read(partition, self.options.failover_after)
+        finally:
+            self._nodes.close()
+
+    def stop(self) -> None:
+        """Close the connections."""
+        self._nodes.close()
+
+
+def lag(progress: Mapping[str, Any]) -> int | None:
+    """How many positions a query is behind its node, from a source of `StreamingQuery`'s progress.
+
+        lag(query.lastProgress["sources"][0])
+
+    None while the node does not answer, and when its log is another one than was read.
+    """
+    ends = [progress.get(name) for name in ("endOffset", "latestOffset")]
+    end, latest = (json.loads(each) if isinstance(each, str) else each for each in ends)
+    if not end or not latest or end["epoch"] != latest["epoch"]:
+        return None
+    return max(0, int(latest["position"]) - int(end["position"]))
+
+
 def _read(feed: Feed, partition: InputPartition) -> Iterator[pa.RecordBatch]:
     assert isinstance(partition, RangePartition)
     try:
@@ -227,22 +270,3 @@ def _read(feed: Feed, partition: InputPartition) -> Iterator[pa.RecordBatch]:
 
 def _offset(epoch: str, position: int) -> dict[str, Any]:
     return {"epoch": epoch, "position": position}
-
-
-def _number(
-    given: Mapping[str, str],
-    name: str,
-    default: _Number,
-    kind: Callable[[str], _Number],
-    least: int = 0,
-) -> _Number:
-    text = given.get(name.lower())
-    if text is None:
-        return default
-    try:
-        value = kind(text)
-    except ValueError:
-        raise SinkError(f"the option {name} must be a number, not {text!r}") from None
-    if value < least:
-        raise SinkError(f"the option {name} must be at least {least}, not {text}")
-    return value

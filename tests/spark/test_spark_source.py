@@ -128,6 +128,8 @@ def test_the_spark_schema_is_the_arrow_schema() -> None:
             ("stream_cid", "binary", False),
             ("event_type", "string", False),
             ("car", "binary", False),
+            ("time", "bigint", True),
+            ("chain_id", "string", True),
         ]  # fmt: skip
 
 
