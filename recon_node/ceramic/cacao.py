@@ -44,6 +44,7 @@ _NO_FIELDS: Final[frozenset[str]] = frozenset()
 _LINE_BREAK: Final = re.compile("[\x00-\x1f\x7f\x85\u2028\u2029]")
 _SCHEME: Final = "ceramic://"
 _ANY_STREAM: Final = "ceramic://*"
+_MAX_STREAM_ID: Final = 128
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,6 +191,8 @@ def _names(resource: str, init: CID, payload: CID) -> bool:
         return False
     text, question_mark, query = resource.removeprefix(_SCHEME).partition("?")
     if question_mark and query != f"payload={payload}":
+        return False
+    if len(text) > _MAX_STREAM_ID or not text.startswith("k"):  # else slow to read, by the thousand
         return False
     try:
         return StreamId.parse(text).cid == init

@@ -199,11 +199,11 @@ class _Reader:
         return self._needed[envelope.capability]
 
     def _own_car(self, cid: CID) -> bytes:
-        """The event's CAR without what does not belong to it: no one may ride along for free."""
-        if len(self._needed) == len(self._car.blocks):
-            return self._data
-        ordered = {key: self._car.blocks[key] for key in self._car.blocks if key in self._needed}
-        return car.encode([cid], ordered)
+        """The event's blocks, each once, in the order in which they came: no one may ride along
+        for free, and no one may swell an event of another's by its own blocks.
+        """
+        own = {key: block for key, block in self._car.blocks.items() if key in self._needed}
+        return car.encode([cid], own)
 
 
 def _check_init(payload: Any) -> InitHeader:

@@ -37,8 +37,10 @@ _LAST_RAW_BLOCKS: Final = {
     "eip155:11155111": 5_518_585,
     "eip155:1337": 1,
 }
+_CHAIN_ID: Final = re.compile(r"[-a-z0-9]{3,8}:[-_a-zA-Z0-9]{1,32}", re.ASCII)  # CAIP-2
+_MAX_TX_TYPE: Final = 100
 _QUANTITY: Final = re.compile(r"0x[0-9a-fA-F]{1,16}", re.ASCII)
-_HEX: Final = re.compile(r"0x([0-9a-fA-F]{2})*", re.ASCII)
+_HEX: Final = re.compile(r"0x(?:[0-9a-fA-F]{2})*+", re.ASCII)
 _INDEX: Final = re.compile(r"0|[1-9][0-9]{0,3}", re.ASCII)
 
 
@@ -56,14 +58,20 @@ class TimeProof:
         """Check the decoded proof block of a time event.
 
         Raises:
-            InvalidEventError: a field is missing, unknown or of a wrong type.
+            InvalidEventError: a field is missing, unknown, of a wrong type or too long.
         """
         proof = shape.fields(value, "the proof", _PROOF, _NO_FIELDS)
+        chain_id = shape.of_type(proof["chainId"], str, "the proof's 'chainId'")
+        if not _CHAIN_ID.fullmatch(chain_id):
+            raise InvalidEventError(f"the proof's 'chainId' {chain_id[:50]!r} is no chain (CAIP-2)")
+        tx_type = shape.of_type(proof["txType"], str, "the proof's 'txType'")
+        if len(tx_type) > _MAX_TX_TYPE:
+            raise InvalidEventError(f"the proof's 'txType' has {len(tx_type)} characters, too many")
         return cls(
-            chain_id=shape.of_type(proof["chainId"], str, "the proof's 'chainId'"),
+            chain_id=chain_id,
             root=shape.of_type(proof["root"], CID, "the proof's 'root'"),
             tx_hash=shape.of_type(proof["txHash"], CID, "the proof's 'txHash'"),
-            tx_type=shape.of_type(proof["txType"], str, "the proof's 'txType'"),
+            tx_type=tx_type,
         )
 
     @property

@@ -11,9 +11,11 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Final
 
-# RFC 3339, which is what CAIP-74 asks for: a date alone or a time without a zone is none.
+# RFC 3339, which is what CAIP-74 asks for: a date alone or a time without a zone is none. Hours and
+# minutes are held to their ranges here: how exact Python is with those depends on its version.
+_CLOCK: Final = r"([01]\d|2[0-3]):[0-5]\d"
 _DATE_TIME: Final = re.compile(
-    r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d{1,9})?(Z|[+-]\d\d:\d\d)", re.ASCII
+    rf"\d{{4}}-\d\d-\d\dT{_CLOCK}:[0-5]\d(\.\d{{1,9}})?(Z|[+-]{_CLOCK})", re.ASCII
 )
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -45,7 +47,7 @@ def unix_seconds(text: str) -> int:
     if not _DATE_TIME.fullmatch(upper):
         raise ValueError(f"{text[:100]!r} is no date and time of RFC 3339")
     try:
-        time = datetime.fromisoformat(upper)
-    except ValueError as error:
+        time = datetime.fromisoformat(upper).astimezone(UTC)
+    except (ValueError, OverflowError) as error:
         raise ValueError(f"{text[:100]!r} is no date and time: {error}") from None
     return (time - _EPOCH) // timedelta(seconds=1)

@@ -43,7 +43,7 @@ from recon_node.ceramic import (
 from recon_node.ceramic.builder import controller_of, data_event, signed_event
 from recon_node.ceramic.ethereum import eip55, keccak_256
 from recon_node.ceramic.signature import MAX_REMEMBERED
-from recon_node.ipld import CID, car, dag_cbor
+from recon_node.ipld import CID, car, dag_cbor, multibase
 
 MODEL_RESOURCE = f"ceramic://*?model={MODEL}"
 OTHERS: list[Wallet] = [EthereumWallet(b"x" * 32), SolanaWallet(b"x" * 32), Passkey(8)]
@@ -179,6 +179,15 @@ def test_a_resource_may_name_one_payload() -> None:
         verify_signature(change_under(other, INIT), ETHEREUM.issuer)
 
 
+def test_a_stream_is_named_in_one_way_only() -> None:
+    """As others compare it. Reading other bases takes milliseconds, and a list may be long."""
+    raw = INIT.stream_id().to_bytes()
+    for name in (multibase.encode(raw, "base58btc"), f"k{'0' * 1000}", f"{INIT.stream_id()}?"):
+        event = change_under(ETHEREUM.issue(resources=[f"ceramic://{name}"]), INIT)
+        with pytest.raises(InvalidSignatureError, match="not this stream"):
+            verify_signature(event, ETHEREUM.issuer)
+
+
 @each_wallet
 def test_capabilities_for_many_streams(wallet: Wallet) -> None:
     """Too large to be remembered, and as good as others."""
@@ -239,6 +248,12 @@ def test_without_the_capabilitys_block(wallet: Wallet) -> None:
         ({"iat": "2024-08-29T09:59:07"}, "'iat': .* is no date and time of RFC 3339"),
         ({"exp": "2100-02-30T00:00:00Z"}, "'exp': .* is no date and time"),
         ({"nbf": ""}, "'nbf': '' is no date"),
+        *(
+            ({"iat": f"2024-08-29T{time}"}, "'iat': .* is no date and time")
+            for time in ("24:00:00Z", "09:60:00Z", "09:59:60Z", "09:59:07+24:00", "09:59:07+00:60")
+        ),
+        ({"iat": "0001-01-01T00:00:00+00:01"}, "'iat': .* is no date and time"),
+        ({"exp": "9999-12-31T23:59:59-00:01"}, "'exp': .* is no date and time"),
         ({"nonce": "1\nURI: did:key:z6Mk"}, "'nonce' holds a line break"),
         ({"statement": "a\u2028b"}, "'statement' holds a line break"),
         ({"resources": ["ceramic://*\n- x"]}, "'resources' holds a line break"),

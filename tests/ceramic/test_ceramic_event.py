@@ -19,6 +19,7 @@ from ceramic_samples import (
 
 from recon_node.ceramic import (
     MAX_CAR_SIZE,
+    Event,
     EventKind,
     InitHeader,
     InvalidEventError,
@@ -370,13 +371,13 @@ def test_nodes_may_hold_more_than_two_links() -> None:
             "'chainId' is int",
         ),
         (
-            {"proof": {"chainId": "1", "root": PREV, "txHash": b"", "txType": "f"}},
+            {"proof": {"chainId": "eip155:1", "root": PREV, "txHash": b"", "txType": "f"}},
             "'txHash' is bytes",
         ),
         (
             {
                 "proof": {
-                    "chainId": "1",
+                    "chainId": "eip155:1",
                     "root": PREV,
                     "txHash": KECCAK,
                     "txType": "f",
@@ -384,6 +385,18 @@ def test_nodes_may_hold_more_than_two_links() -> None:
                 }
             },
             "unknown fields.*'blockNumber'",
+        ),
+        *(
+            (
+                {"proof": {"chainId": chain, "root": PREV, "txHash": KECCAK, "txType": kind}},
+                complaint,
+            )
+            for chain, kind, complaint in (
+                ("eip155", "raw", "'chainId' 'eip155' is no chain"),
+                ("eip155:" + "1" * 100_000, "raw", "'chainId' .* is no chain"),
+                ("eip155:1\n", "raw", "is no chain"),
+                ("eip155:1", "r" * 100_000, "'txType' has 100000 characters"),
+            )
         ),
     ],
 )
@@ -430,6 +443,16 @@ def test_blocks_that_are_no_part_of_the_event_are_left_out() -> None:
     event = parse_event(car.encode(decoded.roots, {stowaway: bytes(5000)} | decoded.blocks))
     assert event.car == INIT.car
     assert event == INIT
+
+
+@pytest.mark.parametrize("event", [INIT, time_event(INIT, PREV, siblings=[OTHER_PREV])])
+def test_an_event_cannot_be_swollen_by_its_own_blocks(event: Event) -> None:
+    """Else whoever hands it on first decides how much room it takes at everyone's."""
+    decoded = car.decode(event.car)
+    again = car.encode([], decoded.blocks).removeprefix(car.encode([], {}))
+    swollen = parse_event(event.car + again * 100)
+    assert swollen.car == event.car
+    assert swollen == event
 
 
 def test_a_missing_payload() -> None:
