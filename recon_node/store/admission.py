@@ -105,7 +105,10 @@ class Admission:
         screened = [self._screen(submission) for submission in submissions]
         events = [each for each in screened if isinstance(each, Facts)]
         self._history.load(cid for event in events for cid in (event.cid, event.init, *event.prevs))
-        self._history.load_waiters(event.cid for event in events)
+        # Those of an event that is here are loaded when it moves: anyone can offer it once more.
+        self._history.load_waiters(
+            event.cid for event in events if not self._history.claims(event.cid)
+        )
         outcomes = [
             self._place(submission.event_id, each) if isinstance(each, Facts) else each
             for submission, each in zip(submissions, screened, strict=True)

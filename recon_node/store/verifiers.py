@@ -18,6 +18,7 @@ is wrong with an event is remembered by its CID elsewhere, in the log (`Source.r
 from __future__ import annotations
 
 import contextlib
+import marshal
 import os
 import signal
 import subprocess
@@ -49,6 +50,8 @@ PATIENCE: Final = 30.0
 START_PATIENCE: Final = 60.0
 """Seconds for a process to begin; it takes a fifth of one."""
 REMEMBERED: Final = 16_384
+MAX_REMEMBERED: Final = 4096
+"""Bytes of a finding that is remembered: what is remembered of strangers stays bounded."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +104,7 @@ class Verifiers:
         self.checked_total += len(unknown)
         known = {digest: self._memory[digest] for digest in digests if digest in self._memory}
         for digest, finding in found.items():
-            if not isinstance(finding, Broken):
+            if not isinstance(finding, Broken) and len(marshal.dumps(finding)) <= MAX_REMEMBERED:
                 self._memory[digest] = finding
         for digest in known:
             self._memory.move_to_end(digest)

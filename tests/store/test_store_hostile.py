@@ -30,6 +30,26 @@ def signed_with(more: str, payload: object, blocks: dict[CID, bytes]) -> tuple[C
     return cid, car.encode([cid], {cid: root, payload_cid: payload_block, **blocks})
 
 
+async def test_an_event_that_is_here_is_offered_again_for_little(tmp_path: Path) -> None:
+    """Under wrong EventIds, of which there is no end: what waits for it is not gone through."""
+    world = World(0, streams=0, events=0)
+    init = world.start(KEYS[0], b"u")
+    missing = [world.extend(init.cid, [init.cid], n) for n in range(10)]
+    waiting = [world.extend(init.cid, [each.cid for each in missing], n) for n in range(50)]
+    async with open_store(tmp_path, NETWORK, settings=StoreSettings(verifiers=0)) as store:
+        await store.admit_remote([world.offer(event) for event in (init, *waiting)])
+        asked: list[str] = []
+        connection = store._writer._log._connection
+        connection.set_trace_callback(asked.append)
+        [verdict] = await store.admit_remote([world.offer(init, height=3)])
+        connection.set_trace_callback(None)
+        assert verdict.status == "refused"
+        assert not any("FROM waits" in sql for sql in asked)
+        await store.admit_remote([world.offer(event) for event in missing])
+        assert store.waiting == 0
+        assert len(await feed_of(store)) == 61
+
+
 @pytest.mark.parametrize("depth", [90, 950, 970, 975, 980, 985])
 async def test_what_one_thread_can_read_and_another_cannot_keeps_no_stream_out(
     tmp_path: Path, depth: int

@@ -13,11 +13,11 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from store_helpers import KEYS, NETWORK, World, check_feed, feed_of, sdk_cars
+from store_helpers import KEYS, MODEL, NETWORK, World, check_feed, feed_of, sdk_cars
 from test_store_refusals import LOCAL, Case
 
 from recon_node.ceramic.builder import init_event, time_event
-from recon_node.ipld import CID, DAG_CBOR
+from recon_node.ipld import CID, DAG_CBOR, car
 from recon_node.store import StoreSettings, open_store, verifiers
 from recon_node.store.verifiers import Broken, Verifiers
 from recon_node.verification import Facts, Unreadable, check
@@ -213,3 +213,16 @@ def test_a_process_imports_no_more_than_it_needs() -> None:
     code = "import sys, recon_node.verification.worker; print(*sys.modules)"
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert not {"trio", "sqlite3", "libp2p", "recon_node.store"} & set(out.stdout.split())
+
+
+async def test_what_is_remembered_of_strangers_is_bounded() -> None:
+    """A finding that holds an event's CAR, since it came with a block too many, is found anew."""
+    pool = Verifiers(0)
+    event = init_event(KEYS[0], MODEL, {"text": "x" * verifiers.MAX_REMEMBERED})
+    blocks = car.decode(event.car).blocks
+    padded = car.encode([event.cid], {CID.of(DAG_CBOR, b"\xf6"): b"\xf6"} | blocks)
+    for offered, looked_at in ((event.car, 1), (event.car, 1), (padded, 2), (padded, 3)):
+        [facts] = await pool.check([offered])
+        assert isinstance(facts, Facts)
+        assert facts.car == event.car
+        assert pool.checked_total == looked_at
