@@ -15,9 +15,10 @@ is checked from the outside in:
 Time is handed in where it matters. A token that has expired says nothing about what was done while
 it was good: `now` is asked for when an operation is first accepted, never when it is replayed.
 
-Only did:key with Ed25519 is known here; an ability is compared without regard to case; `*` is every
-ability, `dag/*` every one of `dag/`. The resources `my:*` and `as:...` of the specification, which
-stand for all that a key owns, are not known: they match nothing.
+Keys are did:keys: Ed25519 (EdDSA), secp256k1 (ES256K) and P-256 (ES256). An ability is compared
+without regard to case; `*` is every ability, `dag/*` every one of `dag/`. The resources `my:*` and
+`as:...` of the specification, which stand for all that a key owns, are not known: they match
+nothing.
 """
 
 from __future__ import annotations
@@ -28,18 +29,16 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from nacl.exceptions import BadSignatureError
-from nacl.signing import SigningKey
-
-from recon_node.ceramic.did import ed25519_did, ed25519_key
+from recon_node.ceramic.did import public_key
 from recon_node.ceramic.errors import DidError
+from recon_node.ceramic.signing import Key, algorithm_of, controller_of, sign
 
 VERSION: Final = "0.8.1"
 MAX_TOKEN_SIZE: Final = 64 * 1024
 """Characters of a token with all its proofs; each nesting costs a third more."""
 MAX_DEPTH: Final = 10
 
-_HEADER: Final = {"alg": "EdDSA", "typ": "JWT", "ucv": VERSION}
+_ALGORITHMS: Final = ("EdDSA", "ES256K", "ES256")
 _SHAPE: Final[Mapping[str, tuple[type, ...]]] = {
     "iss": (str,),
     "aud": (str,),
@@ -83,6 +82,7 @@ class Ucan:
     not_before: int | None
     facts: tuple[Any, ...]
     proofs: tuple[Ucan, ...]
+    algorithm: str
     signing_input: bytes
     signature: bytes
 
@@ -138,7 +138,7 @@ def check_ucan(ucan: Ucan, capability: Capability, now: int | None = None) -> No
 
 
 def issue_ucan(
-    key: SigningKey,
+    key: Key,
     audience: str,
     capabilities: Iterable[Capability],
     expires: int | None,
@@ -147,12 +147,12 @@ def issue_ucan(
     facts: Sequence[Any] = (),
     proofs: Sequence[str] = (),
 ) -> str:
-    """Sign a token by an Ed25519 key.
+    """Sign a token.
 
     `facts` are JSON values; `proofs` are tokens that grant to this key what it grants on.
     """
     payload = {
-        "iss": ed25519_did(bytes(key.verify_key)),
+        "iss": controller_of(key),
         "aud": audience,
         "att": [{"with": each.resource, "can": each.ability} for each in capabilities],
         "exp": expires,
@@ -160,9 +160,9 @@ def issue_ucan(
         **({"fct": list(facts)} if facts else {}),
         "prf": list(proofs),
     }
-    signing_input = f"{_to_base64(_HEADER)}.{_to_base64(payload)}"
-    signature = key.sign(signing_input.encode()).signature
-    return f"{signing_input}.{_unpadded(signature)}"
+    header = {"alg": algorithm_of(key), "typ": "JWT", "ucv": VERSION}
+    signing_input = f"{_to_base64(header)}.{_to_base64(payload)}"
+    return f"{signing_input}.{_unpadded(sign(key, signing_input.encode()))}"
 
 
 def _fault_of_proof(
@@ -195,11 +195,15 @@ def _within(inner: Ucan, outer: Ucan) -> bool:
 
 def _check_signature(ucan: Ucan) -> None:
     try:
-        ed25519_key(ucan.issuer).verify(ucan.signing_input, ucan.signature)
+        key = public_key(ucan.issuer)
     except DidError as error:
         raise UcanError(f"the issuer of the UCAN: {error}") from None
-    except (BadSignatureError, ValueError):
-        raise UcanError(f"the signature of the UCAN of {ucan.issuer} is wrong") from None
+    if ucan.algorithm != key.alg:
+        raise UcanError(
+            f"the UCAN of {ucan.issuer} is signed by {ucan.algorithm}; its key signs by {key.alg}"
+        )
+    if not key.verify(ucan.signing_input, ucan.signature):
+        raise UcanError(f"the signature of the UCAN of {ucan.issuer} is wrong")
 
 
 def _parse(token: str, depth: int) -> Ucan:
@@ -211,8 +215,11 @@ def _parse(token: str, depth: int) -> Ucan:
     header = _read_map(parts[0], "header")
     if header.get("ucv") != VERSION or header.get("typ") != "JWT":
         raise UcanError(f"not a UCAN {VERSION}: its header says {str(header)[:200]}")
-    if header.get("alg") != "EdDSA":
-        raise UcanError(f"the UCAN is signed by {header.get('alg')!r}; only EdDSA is known here")
+    if header.get("alg") not in _ALGORITHMS:
+        raise UcanError(
+            f"the UCAN is signed by {str(header.get('alg'))[:50]!r}; known here are "
+            + ", ".join(_ALGORITHMS)
+        )
     payload = _read_map(parts[1], "payload")
     for name, types in _SHAPE.items():
         if type(payload.get(name)) not in types or (name not in payload and name not in _MAY_LACK):
@@ -227,6 +234,7 @@ def _parse(token: str, depth: int) -> Ucan:
         not_before=payload.get("nbf"),
         facts=tuple(payload.get("fct") or ()),
         proofs=tuple(_parse(proof, depth - 1) for proof in payload["prf"]),
+        algorithm=header["alg"],
         signing_input=f"{parts[0]}.{parts[1]}".encode(),
         signature=_from_base64(parts[2], "signature"),
     )

@@ -6,11 +6,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from coincurve import PrivateKey
+from cryptography.hazmat.primitives.asymmetric import ec
 from hypothesis import given
 from hypothesis import strategies as st
 from nacl.signing import SigningKey
 
 from recon_node.ceramic.did import ed25519_did
+from recon_node.ceramic.signing import Key, controller_of
 from recon_node.lattice.ucan import (
     MAX_DEPTH,
     Capability,
@@ -104,6 +107,28 @@ def test_what_was_not_granted_cannot_be_granted_further(token: str, complaint: s
         check_ucan(parse_ucan(token), OWN, 1000)
 
 
+OTHER_KEYS = [PrivateKey(bytes([7]) * 32), ec.derive_private_key(7, ec.SECP256R1())]
+
+
+@pytest.mark.parametrize("key", OTHER_KEYS, ids=["secp256k1", "P-256"])
+def test_keys_of_other_kinds_can_grant_further(key: Key) -> None:
+    """An application's passkey or wallet publishes under an Ed25519 key's identifier."""
+    granted = issue_ucan(ROOT, controller_of(key), [OWN], None)
+    token = issue_ucan(key, LAST_DID, [OWN], None, proofs=[granted])
+    check_ucan(parse_ucan(token), OWN, 1000)
+    header, payload, _ = token.split(".")
+    forged = f"{header}.{payload}.{'A' * 86}"
+    with pytest.raises(UcanError, match=r"signature of the UCAN of .* is wrong"):
+        check_ucan(parse_ucan(forged), OWN, 1000)
+
+
+def test_a_key_signs_by_its_own_algorithm_only() -> None:
+    _, payload, signature = issue_ucan(ROOT, LAST_DID, [OWN], None).split(".")
+    header = base64.urlsafe_b64encode(json.dumps({**HEADER, "alg": "ES256"}).encode()).decode()
+    with pytest.raises(UcanError, match="is signed by ES256; its key signs by EdDSA"):
+        check_ucan(parse_ucan(f"{header.rstrip('=')}.{payload}.{signature}"), OWN)
+
+
 def test_one_good_proof_among_bad_ones_is_enough() -> None:
     good = issue_ucan(ROOT, MIDDLE_DID, [OWN], None)
     bad = issue_ucan(LAST, MIDDLE_DID, [OWN], None)
@@ -141,7 +166,7 @@ MALFORMED = [
     (_jwt(b"[" * 40000, PAYLOAD), "no JSON|characters"),
     (_jwt([], PAYLOAD), "no map"),
     (_jwt({**HEADER, "ucv": "0.9.1"}, PAYLOAD), "not a UCAN 0.8.1"),
-    (_jwt({**HEADER, "alg": "none"}, PAYLOAD), "only EdDSA"),
+    (_jwt({**HEADER, "alg": "none"}, PAYLOAD), "known here are EdDSA, ES256K, ES256"),
     (_jwt(HEADER, {**PAYLOAD, "exp": "1"}), "'exp'"),
     (_jwt(HEADER, {**PAYLOAD, "exp": True}), "'exp'"),
     (_jwt(HEADER, {**PAYLOAD, "nbf": 1.5}), "'nbf'"),
