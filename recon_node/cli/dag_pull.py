@@ -7,9 +7,11 @@ block, before it takes its place.
 
 from __future__ import annotations
 
+import fcntl
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -107,36 +109,49 @@ def download(node: NodeApi, root: CID, target: Path, on_bytes: Callable[[int], N
     Raises:
         CommandError: the node does not give it, or not in full, or the disk does not take it.
     """
-    draft = target.with_name(f".{target.name}.{os.getpid()}.part")
-    try:
+    with _draft(target) as draft:
         _fetch(node, root, draft, on_bytes)
         _check(draft, root)
         draft.replace(target)
-    except OSError as error:
-        raise CommandError(f"{target} cannot be written: {error.strerror or error}") from None
-    finally:
-        draft.unlink(missing_ok=True)
 
 
 def download_files(node: NodeApi, root: CID, target: Path, on_bytes: Callable[[int], None]) -> int:
     """Write the file or directory that a DAG is to `target`; how many files that were.
 
     Raises:
-        CommandError: see `download`.
-        DagError: `target` is there already, or the DAG is no file or directory.
+        CommandError: see `download`; or `target` is there already.
+        DagError: the DAG is no file or directory.
     """
     if os.path.lexists(target):
         raise CommandError(f"{target} is there already: nothing is written over")
-    draft = target.with_name(f".{target.name}.{os.getpid()}.car")
-    try:
-        download(node, root, draft, on_bytes)
+    with _draft(target) as draft:
+        _fetch(node, root, draft, on_bytes)
+        _check(draft, root)
         source = CarFile(draft, root)
         try:
             return unpack(root, source.read, target)
         finally:
             source.close()
-    finally:
-        draft.unlink(missing_ok=True)
+
+
+@contextmanager
+def _draft(target: Path) -> Iterator[Path]:
+    """An empty file beside `target`, for this process alone; what one that was killed left there
+    is written over."""
+    path = target.with_name(f".{target.name}.part")
+    try:
+        with path.open("ab") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise CommandError(f"another pull is writing {target}") from None
+            try:
+                file.truncate(0)
+                yield path
+            finally:
+                path.unlink(missing_ok=True)
+    except OSError as error:
+        raise CommandError(f"{target} cannot be written: {error.strerror or error}") from None
 
 
 def _fetch(node: NodeApi, root: CID, draft: Path, on_bytes: Callable[[int], None]) -> None:

@@ -75,8 +75,11 @@ _OF_THE_LOG: Final = (
 )
 
 
-def open_database(data_dir: Path, epoch: str) -> sqlite3.Connection:
+def open_database(data_dir: Path, epoch: str, head: int) -> sqlite3.Connection:
     """Open the index for writing; make it, or make it anew for another log, where that is due.
+
+    `epoch` and `head` are the log's: one that ends before what was read of it is another log, too
+    (a backup, say).
 
     The connection is in autocommit mode and may be used from any thread, one at a time.
 
@@ -91,7 +94,7 @@ def open_database(data_dir: Path, epoch: str) -> sqlite3.Connection:
             connection.execute("PRAGMA synchronous = NORMAL")  # what it loses is read again
             connection.execute("PRAGMA cache_size = -16384")
             with transaction(connection):
-                _prepare(connection, path, epoch)
+                _prepare(connection, path, epoch, head)
         except BaseException:
             connection.close()
             raise
@@ -140,7 +143,7 @@ def _connect(path: str, *, uri: bool = False) -> sqlite3.Connection:
     return sqlite3.connect(path, uri=uri, isolation_level=None, check_same_thread=False, timeout=5)
 
 
-def _prepare(connection: sqlite3.Connection, path: Path, epoch: str) -> None:
+def _prepare(connection: sqlite3.Connection, path: Path, epoch: str, head: int) -> None:
     application_id = connection.execute("PRAGMA application_id").fetchone()[0]
     version = connection.execute("PRAGMA user_version").fetchone()[0]
     tables = connection.execute("SELECT count(*) FROM sqlite_schema").fetchone()[0]
@@ -154,8 +157,8 @@ def _prepare(connection: sqlite3.Connection, path: Path, epoch: str) -> None:
             f"{path} is no index of DAGs that this version of recon-node knows (its header says "
             f"{application_id:#x} and {version}): move it away, and the node makes it again"
         )
-    row = connection.execute("SELECT epoch FROM marks").fetchone()
-    if row is None or row[0] != epoch:
+    row = connection.execute("SELECT epoch, position FROM marks").fetchone()
+    if row is None or row[0] != epoch or row[1] > head:
         for table in _OF_THE_LOG:
             connection.execute(f"DELETE FROM {table}")
         connection.execute("INSERT OR REPLACE INTO marks VALUES (1, ?, 0)", (epoch,))

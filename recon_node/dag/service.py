@@ -57,7 +57,9 @@ async def open_dags(
     Raises:
         DagError: the index cannot be used.
     """
-    connection = await trio.to_thread.run_sync(schema.open_database, data_dir, store.epoch)
+    connection = await trio.to_thread.run_sync(
+        schema.open_database, data_dir, store.epoch, store.head
+    )
     try:
         dags = Dags(store, data_dir, connection, clock)
         async with trio.open_nursery() as nursery:

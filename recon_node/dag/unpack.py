@@ -38,8 +38,9 @@ def unpack(root: CID, read: Read, target: Path) -> int:
     """
     if os.path.lexists(target):
         raise DagError(f"{target} is there already: nothing is written over")
-    draft = target.with_name(f".{target.name}.{os.getpid()}.part")
+    draft = target.with_name(f".{target.name}.unpacking")
     try:
+        _remove(draft)  # of one that was killed
         files = _write(root, read, draft)
         draft.rename(target)
     except OSError as error:
@@ -47,11 +48,15 @@ def unpack(root: CID, read: Read, target: Path) -> int:
     except IpldError as error:
         raise DagError(f"{root} is no file or directory: {error}") from None
     finally:
-        if draft.is_dir():
-            shutil.rmtree(draft)
-        else:
-            draft.unlink(missing_ok=True)
+        _remove(draft)
     return files
+
+
+def _remove(path: Path) -> None:
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
 
 
 def _write(root: CID, read: Read, target: Path) -> int:

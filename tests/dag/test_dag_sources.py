@@ -1,0 +1,197 @@
+"""CAR files and directories as DAGs, and back to disk: nothing is lost, nothing leads astray."""
+
+from __future__ import annotations
+
+import os
+import random
+import tempfile
+from pathlib import Path
+
+import pytest
+from dag_samples import Blocks, contents, dags, make_dag, make_files
+from hypothesis import given
+from hypothesis import strategies as st
+
+from recon_node.dag import DagError
+from recon_node.dag.sources import CarFile, FileTree, open_source
+from recon_node.dag.unpack import unpack
+from recon_node.ipld import CID, DAG_PB, RAW, car, dag_pb, unixfs, varint
+from recon_node.ipld.dag_pb import PbLink, PbNode
+from recon_node.ipld.unixfs import CHUNK_SIZE, NodeType, UnixFs
+from recon_node.lattice.shards import walk
+
+
+@given(dags(), st.randoms(use_true_random=False))
+def test_a_car_is_read_whatever_the_order_of_its_blocks(
+    dag: tuple[CID, Blocks], rng: random.Random
+) -> None:
+    root, blocks = dag
+    order = list(blocks)
+    rng.shuffle(order)
+    with tempfile.TemporaryDirectory() as directory:
+        path = Path(directory) / "dag.car"
+        path.write_bytes(car.encode([root], {cid: blocks[cid] for cid in order}))
+        source = CarFile(path)
+        assert source.root == root
+        assert dict(walk(root, source.read)) == dict(walk(root, blocks.__getitem__))
+        source.close()
+
+
+def test_a_car_of_many_roots_wants_to_be_told_which(tmp_path: Path, rng: random.Random) -> None:
+    first, blocks = make_dag(2, 10, rng)
+    second, others = make_dag(2, 10, rng)
+    path = tmp_path / "two.car"
+    path.write_bytes(car.encode([first, second], {**blocks, **others}))
+    with pytest.raises(DagError, match=f"names 2 roots; say which: {first}, {second}"):
+        CarFile(path)
+    assert CarFile(path, second).root == second
+
+
+def test_blocks_that_are_not_there_or_not_right_are_told(
+    tmp_path: Path, rng: random.Random
+) -> None:
+    root, blocks = make_dag(2, 50, rng)
+    lacking, changed = list(blocks)[1:]
+    path = tmp_path / "part.car"
+    path.write_bytes(car.encode([root], {root: blocks[root], changed: rng.randbytes(50)}))
+    source = open_source(path)
+    assert source.read(root) == blocks[root]
+    with pytest.raises(DagError, match=f"part.car lacks the block {lacking}"):
+        source.read(lacking)
+    with pytest.raises(DagError, match=f"are not the block {changed}"):
+        source.read(changed)
+
+
+@pytest.mark.parametrize("cut", [1, 8, 40, 70, 100])
+def test_a_car_that_was_cut_short_is_refused(tmp_path: Path, rng: random.Random, cut: int) -> None:
+    root, blocks = make_dag(1, 50, rng)
+    path = tmp_path / "short.car"
+    path.write_bytes(car.encode([root], blocks)[:-cut])
+    with pytest.raises(DagError, match=r"short.car is no CARv1 that can be read here"):
+        CarFile(path)
+
+
+def test_a_car_header_that_claims_too_much_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "large.car"
+    path.write_bytes(varint.encode(2**40) + b"\xa2\x65roots")
+    with pytest.raises(DagError, match=r"is no CARv1 that can be read here: its header claims"):
+        CarFile(path)
+
+
+# kubo's own test data: test/sharness/t0116-gateway-cache/README.md, made by `ipfs add -Qrw
+# --cid-version 1 root2` (kubo 0.21); the empty ones are in every IPFS node.
+KUBO = {
+    ".": "bafybeib3ffl2teiqdncv3mkz4r23b5ctrwkzrrhctdbne6iboayxuxk5ui",
+    "root2": "bafybeih2w7hjocxjg6g2ku25hvmd53zj7og4txpby3vsusfefw5rrg5sii",
+    "root2/root3": "bafybeiawdvhmjcz65x5egzx4iukxc72hg4woks6v6fvgyupiyt3oczk5ja",
+    "root2/root3/root4": "bafybeifq2rzpqnqrsdupncmkmhs3ckxxjhuvdcbvydkgvch3ms24k5lo7q",
+    "root2/root3/root4/index.html": "bafkreicysg23kiwv34eg2d7qweipxwosdo2py4ldv42nbauguluen5v6am",
+}
+
+
+def test_directories_have_the_cids_that_kubo_gives_them(tmp_path: Path) -> None:
+    wrapped = tmp_path / "wrapped"
+    (wrapped / "root2/root3/root4").mkdir(parents=True)
+    (wrapped / "root2/root3/root4/index.html").write_text("hello\n")
+    assert {name: str(open_source(wrapped / name).root) for name in KUBO} == KUBO
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "nothing").touch()
+    assert [str(FileTree(tmp_path / name).root) for name in ("empty", "nothing")] == [
+        "bafybeiczsscdsbs7ffqz55asqdf3smv6klcw3gofszvwlyarci47bgf354",
+        "bafkreihdwdcefgh4dqkjv67uzcmw7ojee6xedzdetojuzjevtenxquvyku",
+    ]
+
+
+SIZES = (0, 1, CHUNK_SIZE - 1, CHUNK_SIZE, CHUNK_SIZE + 1, 3 * CHUNK_SIZE)
+
+
+def test_a_directory_comes_back_as_it_was(tmp_path: Path, rng: random.Random) -> None:
+    files = make_files(tmp_path / "files", rng, *SIZES)
+    (files / "twin").write_bytes((files / "file 2.bin").read_bytes())
+    (files / "an empty one").mkdir()
+    (files / ".hidden ünï").write_text("x")
+    source = FileTree(files)
+    assert unpack(source.root, source.read, tmp_path / "back") == len(SIZES) + 2
+    assert contents(tmp_path / "back") == contents(files)
+    assert FileTree(tmp_path / "back").root == source.root
+
+
+def test_a_single_file_comes_back_as_it_was(tmp_path: Path, rng: random.Random) -> None:
+    (tmp_path / "file").write_bytes(rng.randbytes(CHUNK_SIZE + 5))
+    source = open_source(tmp_path / "file")
+    assert unpack(source.root, source.read, tmp_path / "back") == 1
+    assert (tmp_path / "back").read_bytes() == (tmp_path / "file").read_bytes()
+
+
+def test_a_file_that_is_changed_meanwhile_is_noticed(tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b"before")
+    source = FileTree(tmp_path / "file")
+    (tmp_path / "file").write_bytes(b"after!")
+    with pytest.raises(DagError, match="the file was changed meanwhile"):
+        source.read(source.root)
+
+
+def test_links_and_pipes_are_not_taken(tmp_path: Path) -> None:
+    (tmp_path / "files").mkdir()
+    (tmp_path / "files/link").symlink_to("/etc/passwd")
+    with pytest.raises(DagError, match="link is neither a file nor a directory"):
+        FileTree(tmp_path / "files")
+    (tmp_path / "files/link").unlink()
+    os.mkfifo(tmp_path / "files/pipe")
+    with pytest.raises(DagError, match="pipe is neither a file nor a directory"):
+        FileTree(tmp_path / "files")
+
+
+def node(data: UnixFs, *links: PbLink) -> tuple[CID, bytes]:
+    block = dag_pb.encode(PbNode(links, unixfs.encode(data)))
+    return CID.of(DAG_PB, block), block
+
+
+FILE = CID.of(RAW, b"content")
+
+
+@pytest.mark.parametrize("name", ["..", ".", "", "a/b", "/etc/passwd", "a\0b", "..\\x"])
+def test_names_that_lead_elsewhere_are_refused(tmp_path: Path, name: str) -> None:
+    root, block = node(UnixFs(NodeType.DIRECTORY), PbLink(FILE, "a"), PbLink(FILE, name))
+    blocks = {root: block, FILE: b"content"}
+    with pytest.raises(DagError, match="it could lead elsewhere"):
+        unpack(root, blocks.__getitem__, tmp_path / "back")
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_name_twice_is_refused(tmp_path: Path) -> None:
+    root, block = node(UnixFs(NodeType.DIRECTORY), PbLink(FILE, "a"), PbLink(FILE, "a"))
+    with pytest.raises(DagError, match="an entry named 'a' is refused"):
+        unpack(root, {root: block, FILE: b"content"}.__getitem__, tmp_path / "back")
+
+
+def test_what_is_there_is_not_written_over(tmp_path: Path) -> None:
+    (tmp_path / "there").symlink_to(tmp_path / "nowhere")
+    with pytest.raises(DagError, match="is there already: nothing is written over"):
+        unpack(FILE, {FILE: b"content"}.__getitem__, tmp_path / "there")
+    assert (tmp_path / "there").is_symlink()
+
+
+def test_symlinks_are_not_made(tmp_path: Path) -> None:
+    link, block = node(UnixFs(NodeType.SYMLINK, b"/etc/passwd"))
+    with pytest.raises(DagError, match="is a symlink, which is not written"):
+        unpack(link, {link: block}.__getitem__, tmp_path / "back")
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_directory_in_parts_is_read(tmp_path: Path) -> None:
+    """As HAMT: entries have their place in hexadecimal before their names; so have the parts."""
+    hamt = b"\x08\x05\x28\x22\x30\x80\x02"
+    part = dag_pb.encode(PbNode((PbLink(FILE, "3Fb"), PbLink(FILE, "40c")), hamt))
+    part_cid = CID.of(DAG_PB, part)
+    root = dag_pb.encode(PbNode((PbLink(FILE, "00a"), PbLink(part_cid, "A7")), hamt))
+    blocks = {CID.of(DAG_PB, root): root, part_cid: part, FILE: b"content"}
+    assert unpack(CID.of(DAG_PB, root), blocks.__getitem__, tmp_path / "back") == 3
+    assert contents(tmp_path / "back") == dict.fromkeys("abc", b"content")
+
+
+def test_a_file_whose_content_is_shorter_than_it_says_is_refused(tmp_path: Path) -> None:
+    root, block = node(UnixFs(NodeType.FILE, file_size=8, block_sizes=(8,)), PbLink(FILE))
+    with pytest.raises(DagError, match="should have 8 bytes of content, and has 7"):
+        unpack(root, {root: block, FILE: b"content"}.__getitem__, tmp_path / "back")
+    assert not list(tmp_path.iterdir())
