@@ -1,9 +1,9 @@
 """Putting another file in the log's place, whatever ends the process in the middle of it.
 
-A log is its file and the write-ahead log beside it: two files, that no system replaces at once.
-And a write-ahead log beside the wrong file would destroy that one. So the new file gets the name
-`events.sqlite3.replacement` first, when it is whole and on the disk: from then on it *is* the log,
-and whoever opens the log takes the rest of the steps.
+A log is its file and the write-ahead log or journal beside it: two files, that no system replaces
+at once. And either of them beside the wrong file would destroy that one. So the new file gets the
+name `events.sqlite3.replacement` first, when it is whole and on the disk: from then on it *is* the
+log, and whoever opens the log takes the rest of the steps.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def finish_replacement(path: Path) -> None:
     new = path.with_name(path.name + _SUFFIX)
     if not new.exists():
         return
-    for suffix in ("-wal", "-shm"):
+    for suffix in ("-wal", "-shm", "-journal"):
         path.with_name(path.name + suffix).unlink(missing_ok=True)
     sync_directory(path.parent)
     new.replace(path)

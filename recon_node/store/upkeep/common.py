@@ -44,7 +44,8 @@ def network_of(path: Path) -> Network:
         DamagedLogError: the log cannot say it.
         StoreError: the file cannot be read.
     """
-    with schema.told_to_people(path), closing(schema.open_reader(path.parent)) as connection:
+    # For writing: what a killed process left half-done is taken back by whoever opens the file.
+    with schema.told_to_people(path), closing(sqlite3.connect(path)) as connection:
         try:
             stored = schema.read_meta(connection, "network_id")
             return Network.from_id(int(stored or ""))

@@ -177,7 +177,7 @@ def _free_name(path: Path) -> Path:
 
 
 def _swap(path: Path, place: Path, repaired: Repaired) -> None:
-    for suffix in ("", "-wal"):
+    for suffix in ("", "-wal", "-journal"):
         old = path.with_name(path.name + suffix)
         if old.exists():
             os.link(old, f"{repaired.damaged_file}{suffix}")

@@ -48,9 +48,10 @@ class Salvage:
     def __init__(self, path: Path, directory: Path) -> None:
         copy = directory / "damaged.sqlite3"
         shutil.copyfile(path, copy)
-        wal = path.with_name(path.name + "-wal")
-        if wal.exists():
-            shutil.copyfile(wal, copy.with_name(copy.name + "-wal"))
+        for suffix in ("-wal", "-journal"):
+            beside = path.with_name(path.name + suffix)
+            if beside.exists():
+                shutil.copyfile(beside, copy.with_name(copy.name + suffix))
         _mend_header(copy)
         self._connection = sqlite3.connect(copy, isolation_level=None, check_same_thread=False)
         try:
