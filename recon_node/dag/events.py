@@ -76,7 +76,8 @@ Subject = CID | Identifier
 
 @dataclass(frozen=True, slots=True)
 class DagEvent:
-    """What an event brings: a shard of a DAG (a CAR), or a replica's block."""
+    """What an event brings: a shard of a DAG (a CAR), or a replica's block; or nothing that is
+    known here."""
 
     subject: Subject
     shard: bytes | None = None
@@ -124,8 +125,8 @@ def read_dag_event(car: bytes) -> DagEvent:
     """Read an event with the sort key "dag", whose signature was checked already.
 
     Raises:
-        DagEventError: its sort value is neither a CID nor an Ed25519 key, or it brings neither a
-            shard nor a replica.
+        DagEventError: it has another sort key, or its sort value is neither a CID nor an Ed25519
+            key.
         InvalidEventError: it is no event.
     """
     event = parse_event(car)
@@ -139,7 +140,7 @@ def read_dag_event(car: bytes) -> DagEvent:
             return DagEvent(subject, shard=value)
         if kind == "replica" and isinstance(value, bytes):
             return DagEvent(subject, replica=value)
-    raise DagEventError(f"{event.cid} brings neither a shard of a DAG nor a replica")
+    return DagEvent(subject)
 
 
 def subject_of(text: str) -> Subject:

@@ -11,7 +11,7 @@ All else is counted as ignored.
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 from recon_node.ceramic import InvalidEventError
 from recon_node.dag.events import (
@@ -75,7 +75,8 @@ def _take(
     if event.shard is not None:
         _take_shard(connection, subject, event.shard, event_cid)
         return
-    assert event.replica is not None
+    if event.replica is None:
+        raise DagEventError(f"{event_cid} brings neither a shard of a DAG nor a replica")
     replica = decode_replica(event.replica)
     if isinstance(event.subject, Identifier):
         _take_publish(connection, event.subject, subject, replica, now)
@@ -110,9 +111,11 @@ def _take_shard(connection: sqlite3.Connection, subject: bytes, shard: bytes, ev
             )
 
 
-def _once(targets: Iterable[CID]) -> Iterable[CID]:
-    """Each link once, and none to a block that is inside its CID."""
-    return (cid for cid in dict.fromkeys(targets) if cid.hash_code != IDENTITY)
+def _once(targets: Sequence[CID]) -> list[CID]:
+    """Each link once, at its last place (where `lattice.shards.walk` goes down, too), and none to
+    a block that is inside its CID."""
+    last = reversed(dict.fromkeys(reversed(targets)))
+    return [cid for cid in last if cid.hash_code != IDENTITY]
 
 
 def _node(connection: sqlite3.Connection, subject: bytes, cid: CID) -> int:

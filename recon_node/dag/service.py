@@ -27,6 +27,7 @@ from recon_node.dag.errors import DagError, IncompleteDagError
 from recon_node.dag.events import SORT_KEY, Identifier, read_dag_event
 from recon_node.dag.state import DagState, Place, Publication
 from recon_node.ipld import CID, IDENTITY, car, varint
+from recon_node.lattice.replica import Replica
 from recon_node.store import Store, StoreError
 
 log = structlog.get_logger(__name__)
@@ -95,6 +96,14 @@ class Dags:
             DagError: the index cannot be read, or does not keep up with the feed.
         """
         return await self._ask(partial(state.read_state, root=root))
+
+    async def replicas(self, root: CID, max_bytes: int) -> dict[CID, Replica] | None:
+        """The replicas of a DAG that are here; None where their blocks have more bytes.
+
+        Raises:
+            DagError: the index cannot be read, or does not keep up with the feed.
+        """
+        return await self._ask(partial(state.read_replicas, root=root, max_bytes=max_bytes))
 
     async def resolve(self, identifier: Identifier) -> Publication:
         """What an identifier leads to, and by which publishes.

@@ -143,6 +143,21 @@ def read_state(connection: sqlite3.Connection, root: CID) -> DagState:
     )
 
 
+def read_replicas(
+    connection: sqlite3.Connection, root: CID, max_bytes: int
+) -> dict[CID, Replica] | None:
+    """The replicas of a DAG that are here; None where their blocks have more than `max_bytes`."""
+    found: dict[CID, Replica] = {}
+    for cid, block in connection.execute(
+        "SELECT cid, block FROM replicas WHERE subject = ? ORDER BY cid", (sort_bytes(root),)
+    ):
+        max_bytes -= len(block)
+        if max_bytes < 0:
+            return None
+        found[CID(cid)] = decode_replica(block)
+    return found
+
+
 def _missing_blocks(connection: sqlite3.Connection, root: CID, lacking: Any) -> Lacking:
     if root.hash_code == IDENTITY:
         return Lacking(0, ())
