@@ -1,0 +1,371 @@
+"""The index of DAGs over a real store: what holds is known, whatever else anyone writes."""
+
+from __future__ import annotations
+
+import random
+import sqlite3
+import tempfile
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+import trio
+from dag_samples import KEYS, NETWORK, NOW, Blocks, dags, make_dag
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from nacl.signing import SigningKey
+
+from recon_node.ceramic import Event, InvalidEventError
+from recon_node.ceramic.builder import controller_of, signed_event
+from recon_node.dag import (
+    DAG_MODEL,
+    MAX_SHARD_SIZE,
+    DagError,
+    Dags,
+    Identifier,
+    IncompleteDagError,
+    Subject,
+    open_dags,
+    replica_event,
+    schema,
+    shard_event,
+)
+from recon_node.dag.events import sort_bytes
+from recon_node.ipld import CID, DAG_CBOR, IDENTITY, car, dag_cbor
+from recon_node.lattice.operations import Append, Publish
+from recon_node.lattice.publishing import make_publish
+from recon_node.lattice.replica import Replica, join
+from recon_node.lattice.shards import Shard, appends, split, walk
+from recon_node.store import Store, StoreSettings, open_store
+
+KEY, OTHER, THIRD = KEYS
+ALONE = StoreSettings(verifiers=0)  # processes take longer to start than these tests
+
+
+@asynccontextmanager
+async def opened(
+    directory: Path, clock: Callable[[], float] = lambda: NOW
+) -> AsyncIterator[tuple[Store, Dags]]:
+    async with (
+        open_store(directory, NETWORK, settings=ALONE) as store,
+        open_dags(store, directory, clock=clock) as dags,
+    ):
+        yield store, dags
+
+
+async def admit(store: Store, *events: Event) -> None:
+    verdicts = await store.admit_local([event.car for event in events])
+    assert {verdict.status for verdict in verdicts} <= {"new", "known"}, verdicts
+
+
+def shards_of(root: CID, blocks: Blocks, size: int) -> list[Shard]:
+    return list(split(root, blocks.__getitem__, size))
+
+
+def shard_events(root: CID, shards: Sequence[Shard]) -> list[Event]:
+    return [shard_event(KEY, root, shard.car) for shard in shards]
+
+
+async def read_car(dags: Dags, root: CID) -> bytes:
+    return b"".join([piece async for piece in await dags.car(root)])
+
+
+@settings(max_examples=25)
+@given(dags(), st.randoms(use_true_random=False), st.integers(250, 900), st.data())
+def test_a_dag_comes_back_whatever_the_order_of_its_events(
+    dag: tuple[CID, Blocks], rng: random.Random, size: int, data: st.DataObject
+) -> None:
+    root, blocks = dag
+    needed = dict(walk(root, blocks.__getitem__))
+    shards = shards_of(root, blocks, max(size, 200 + max(map(len, blocks.values()))))
+    replicas = appends(shard.cid for shard in shards)
+    events = shard_events(root, shards)
+    events += [replica_event(KEY, root, replica.block) for replica in replicas]
+    rng.shuffle(events)
+    cut = data.draw(st.integers(0, len(events)))
+
+    async def check(directory: Path) -> None:
+        async with opened(directory) as (store, dags):
+            await admit(store, *events[:cut])
+            await dags.state(root)
+        async with opened(directory) as (store, dags):  # what was read is not read again
+            await admit(store, *events[cut:])
+            state = await dags.state(root)
+            assert state.complete
+            assert (state.blocks, state.size) == (len(needed), sum(map(len, needed.values())))
+            assert state.shards == tuple(sorted(shard.cid for shard in shards))
+            assert (state.unclaimed, state.ignored) == ((), 0)
+            assert state.head == replicas[-1]
+            assert await read_car(dags, root) == car.encode([root], needed)
+
+    with tempfile.TemporaryDirectory() as name:
+        trio.run(check, Path(name))
+
+
+async def test_what_is_missing_is_said(tmp_path: Path, rng: random.Random) -> None:
+    root, blocks = make_dag(6, 100, rng)
+    shards = shards_of(root, blocks, 500)
+    async with opened(tmp_path) as (store, dags):
+        state = await dags.state(root)
+        assert (state.complete, state.missing_blocks.first) == (False, (root,))
+
+        [replica] = appends(shard.cid for shard in shards)
+        await admit(store, *shard_events(root, shards[1:]))
+        await admit(store, replica_event(KEY, root, replica.block))
+        state = await dags.state(root)
+        assert state.missing_blocks.first == (root,)
+        assert state.missing_shards.first == (shards[0].cid,)
+        with pytest.raises(IncompleteDagError, match=f"1 or more blocks of {root} are not here"):
+            await dags.car(root)
+
+        await admit(store, shard_event(OTHER, root, shards[0].car))
+        assert (await dags.state(root)).complete
+
+
+async def test_shards_in_no_replica_are_told_apart(tmp_path: Path, rng: random.Random) -> None:
+    root, blocks = make_dag(3, 100, rng)
+    foreign = make_dag(2, 100, rng)
+    shards = shards_of(root, blocks, 5000)
+    [other] = shards_of(*foreign, 5000)
+    async with opened(tmp_path) as (store, dags):
+        await admit(store, *shard_events(root, [*shards, other]))
+        [replica] = appends(shard.cid for shard in shards)
+        await admit(store, replica_event(KEY, root, replica.block))
+        state = await dags.state(root)
+        assert state.unclaimed == (other.cid,)
+        assert state.shards == tuple(shard.cid for shard in shards)
+        assert state.blocks == len(blocks)  # and none of those that the root does not lead to
+
+
+def event_with(subject: bytes | str, data: object) -> Event:
+    header = {
+        "controllers": [controller_of(KEY)],
+        "model": DAG_MODEL.to_bytes(),
+        "sep": "dag",
+        "dag": bytes(subject) if isinstance(subject, bytes) else subject,
+    }
+    return signed_event(KEY, {"header": header, "data": data})
+
+
+async def test_whatever_else_is_written_is_ignored_and_counted(
+    tmp_path: Path, rng: random.Random
+) -> None:
+    root, blocks = make_dag(2, 100, rng)
+    [shard] = shards_of(root, blocks, 5000)
+    unreadable = dag_cbor.encode({"a": 1}) + b"\0"
+    publish = make_publish(KEY, bytes(KEY.verify_key), root, root, expires=None)
+    unsorted = dag_cbor.encode({"change": {"type": "append", "shards": [root, root]}})
+    wrong = [
+        event_with(root, {"shard": b"no CAR"}),
+        event_with(root, {"shard": car.encode([root], {root: b"not its block"})}),
+        event_with(
+            root,
+            {
+                "shard": car.encode(
+                    [root], {root: blocks[root], CID.of(DAG_CBOR, unreadable): unreadable}
+                )
+            },
+        ),
+        event_with(root, {"shard": "text"}),
+        event_with(root, {"shard": shard.car, "more": 1}),
+        event_with(root, {}),
+        event_with(root, [1]),
+        event_with(root, {"replica": b"\xff"}),
+        event_with(root, {"replica": unsorted}),
+        event_with(root, {"replica": Replica(None, publish).block}),
+    ]
+    mine = Identifier(bytes(KEY.verify_key))
+    wrong_publishes = [
+        event_with(sort_bytes(mine), {"shard": shard.car}),
+        event_with(sort_bytes(mine), {"replica": Replica(None, Append(())).block}),
+        replica_event(KEY, Identifier(bytes(OTHER.verify_key)), Replica(None, publish).block),
+    ]
+    async with opened(tmp_path) as (store, dags):
+        await admit(store, *wrong, *wrong_publishes, event_with(b"neither", {"shard": b""}))
+        state = await dags.state(root)
+        assert (state.blocks, state.shards, state.heads) == (0, (), ())
+        assert state.ignored == len(wrong)
+        await admit(store, *shard_events(root, [shard]))
+        assert (await dags.state(root)).complete
+        found = await dags.resolve(mine)
+        assert (found.current, found.order, found.ignored) == (None, (), 2)
+
+
+async def test_replicas_that_diverge_have_one_join(tmp_path: Path, rng: random.Random) -> None:
+    root, blocks = make_dag(8, 100, rng)
+    shards = shards_of(root, blocks, 500)
+    first = Replica(None, Append.of([shards[0].cid]))
+    forks = [Replica(first.cid, Append.of([shard.cid])) for shard in shards[1:]]
+    known = {replica.cid: replica for replica in [first, *forks]}
+    orphan = Replica(CID.of(DAG_CBOR, b"never seen"), Append(()))
+    async with opened(tmp_path) as (store, dags):
+        for replica in [*reversed(forks), orphan]:
+            await admit(store, replica_event(KEY, root, replica.block))
+        state = await dags.state(root)
+        assert (state.heads, state.head) == ((), None)
+        assert set(state.missing_replicas.first) == {first.cid, orphan.prior}
+
+        await admit(store, replica_event(OTHER, root, first.block))
+        state = await dags.state(root)
+        assert state.heads == tuple(sorted((fork.cid for fork in forks), key=str))
+        assert state.head == join(state.heads, known)
+        assert state.missing_replicas.first == (orphan.prior,)  # which does not stop the others
+
+        assert state.head is not None
+        await admit(store, replica_event(OTHER, root, state.head.block))
+        assert (await dags.state(root)).heads == (state.head.cid,)
+
+
+async def test_a_root_inside_its_cid_is_complete(tmp_path: Path) -> None:
+    root = CID(b"\x01\x55\x00\x02hi")
+    assert root.hash_code == IDENTITY
+    async with opened(tmp_path) as (_, dags):
+        assert (await dags.state(root)).complete
+        assert await read_car(dags, root) == car.encode([root], {})
+
+
+def publishes(
+    key: SigningKey, links: Sequence[CID], prior: CID | None = None, expires: int | None = None
+) -> list[Replica]:
+    made: list[Replica] = []
+    for link in links:
+        change = make_publish(key, bytes(key.verify_key), link, link, expires=expires)
+        made.append(Replica(made[-1].cid if made else prior, change))
+    return made
+
+
+LINKS = [CID.of(DAG_CBOR, bytes([n])) for n in range(6)]
+MINE = Identifier(bytes(KEY.verify_key))
+
+
+def publish_event(replica: Replica, subject: Subject = MINE, key: SigningKey = OTHER) -> Event:
+    return replica_event(key, subject, replica.block)
+
+
+async def test_publishes_have_one_order(tmp_path: Path) -> None:
+    first, second = publishes(KEY, LINKS[:2])
+    third = publishes(KEY, LINKS[2:4], prior=first.cid)
+    orders = set()
+    for number, replicas in enumerate([[first, second, *third], [*reversed(third), second, first]]):
+        async with opened(tmp_path / str(number)) as (store, dags):
+            await admit(store, publish_event(replicas[0]))
+            found = await dags.resolve(MINE)
+            assert found.waiting_for == (() if number == 0 else (third[0].cid,))
+            await admit(store, *map(publish_event, replicas[1:]))
+            found = await dags.resolve(MINE)
+            assert len(found.order) == 4
+            assert isinstance(found.current, Publish)
+            orders.add((found.order, found.current.link))
+    assert len(orders) == 1
+
+
+async def test_expiry_is_judged_once_when_a_publish_is_first_read(tmp_path: Path) -> None:
+    now = NOW
+
+    def clock() -> float:
+        return now
+
+    good, late = publishes(KEY, LINKS[:2], expires=NOW + 10)
+    async with opened(tmp_path, clock) as (store, dags):
+        await admit(store, publish_event(good))
+        assert (await dags.resolve(MINE)).order == (good.cid,)
+        now = NOW + 10
+        await admit(store, publish_event(late))
+        found = await dags.resolve(MINE)
+        assert found.order == (good.cid,)
+        assert list(found.faults) == [late.cid]
+        assert "is good from None to" in found.faults[late.cid]
+    async with opened(tmp_path, clock) as (store, dags):
+        now = NOW  # neither is judged again, also when others bring them
+        await admit(store, publish_event(good, key=THIRD), publish_event(late, key=THIRD))
+        assert await dags.resolve(MINE) == found
+
+
+async def test_what_was_judged_outlives_the_log_of_which_it_was_read(tmp_path: Path) -> None:
+    """A log put back from an archive is another log: all is read anew, but nothing judged anew."""
+    [good] = publishes(KEY, LINKS[:1], expires=NOW + 10)
+    async with opened(tmp_path) as (store, dags):
+        await admit(store, publish_event(good))
+        assert (await dags.resolve(MINE)).current is not None
+    for name in ("events.sqlite3", "events.sqlite3-wal", "events.sqlite3-shm"):
+        (tmp_path / name).unlink(missing_ok=True)
+    async with opened(tmp_path, lambda: NOW + 1000) as (store, dags):
+        await admit(store, publish_event(good))
+        assert (await dags.resolve(MINE)).order == (good.cid,)
+
+
+async def test_a_publish_needs_a_proof_made_for_it(tmp_path: Path) -> None:
+    [good] = publishes(KEY, LINKS[:1])
+    assert isinstance(good.change, Publish)
+    stolen = Replica(None, Publish(MINE.key, LINKS[1], LINKS[1], good.change.proof))
+    by_other = make_publish(OTHER, MINE.key, LINKS[1], LINKS[1], expires=None)
+    unproven = Replica(None, by_other)
+    async with opened(tmp_path) as (store, dags):
+        await admit(store, publish_event(stolen), publish_event(unproven))
+        found = await dags.resolve(MINE)
+        assert found.current is None
+        assert "was not made for this publish" in found.faults[stolen.cid]
+        assert "shows no proof" in found.faults[unproven.cid]
+
+
+async def test_a_rolled_back_step_is_done_again(tmp_path: Path, rng: random.Random) -> None:
+    """A kill between the log's commit and the index's: the index goes on from where it was."""
+    root, blocks = make_dag(4, 100, rng)
+    shards = shards_of(root, blocks, 500)
+    async with opened(tmp_path) as (store, dags):
+        await admit(store, *shard_events(root, shards[:1]))
+        await dags.state(root)
+    async with open_store(tmp_path, NETWORK) as store:  # the index is not there to see it
+        await admit(store, *shard_events(root, shards[1:]))
+    async with opened(tmp_path) as (_, dags):
+        assert (await dags.state(root)).complete
+
+
+async def test_an_index_of_a_longer_log_is_made_anew(tmp_path: Path, rng: random.Random) -> None:
+    """The log's file was put back from a copy: it ends before what the index has read."""
+    root, blocks = make_dag(4, 100, rng)
+    async with opened(tmp_path) as (store, dags):
+        await admit(store, *shard_events(root, shards_of(root, blocks, 500)))
+        assert (await dags.state(root)).complete
+    with sqlite3.connect(tmp_path / schema.FILE_NAME) as connection:
+        connection.execute("UPDATE marks SET position = 1000")
+        connection.execute("DELETE FROM nodes")
+    connection.close()
+    async with opened(tmp_path) as (_, dags):
+        assert (await dags.state(root)).complete
+
+
+@pytest.mark.parametrize("content", [b"no database" * 100, "other"])
+async def test_a_file_that_is_no_index_is_refused(tmp_path: Path, content: bytes | str) -> None:
+    path = tmp_path / schema.FILE_NAME
+    if isinstance(content, bytes):
+        path.write_bytes(content)
+    else:
+        with sqlite3.connect(path) as connection:
+            connection.execute("CREATE TABLE other (x)")
+        connection.close()
+    async with open_store(tmp_path, NETWORK) as store:
+        with pytest.raises(DagError, match=f"{schema.FILE_NAME} (failed|is no index)"):
+            async with open_dags(store, tmp_path):
+                pass
+
+
+def test_the_largest_shard_fits_into_an_event() -> None:
+    root = CID.of(DAG_CBOR, b"root")
+    assert len(shard_event(KEY, root, bytes(MAX_SHARD_SIZE)).car) <= 1_000_000
+    with pytest.raises(InvalidEventError, match="the limit is 1000000"):
+        shard_event(KEY, root, bytes(1_000_000))
+
+
+def test_the_field_dag_goes_with_its_sort_key_only() -> None:
+    header = {
+        "controllers": [controller_of(KEY)],
+        "model": DAG_MODEL.to_bytes(),
+        "sep": "model",
+        "dag": b"x",
+    }
+    with pytest.raises(InvalidEventError, match="unknown fields, which are refused: 'dag'"):
+        signed_event(KEY, {"header": header, "data": None})
+    with pytest.raises(InvalidEventError, match="'dag' is a string, not bytes"):
+        event_with("text", None)
