@@ -14,6 +14,7 @@ from starlette.routing import Route
 from recon_node.api import (
     arrow,
     dag,
+    dag_replicas,
     events,
     experimental,
     feed,
@@ -52,6 +53,7 @@ ENDPOINTS: tuple[tuple[str, str, Endpoint], ...] = (
     ("GET", "/ceramic/dag/{cid}.car", dag.get_car),  # first, for the next one fits it, too
     ("GET", "/ceramic/dag/{cid}", dag.get_dag),
     ("GET", "/ceramic/dag/publish/{did}", dag.get_publication),
+    ("GET", "/ceramic/dag/{cid}/replicas", dag_replicas.get_replicas),
     ("GET", "/ceramic/experimental/events/{sep}/{sep_value}", experimental.get_interest_events),
     ("GET", "/ceramic/experimental/interests", experimental.get_interests),
     ("GET", "/metrics", metrics.get_metrics),

@@ -33,23 +33,23 @@ CAR_TYPE = "application/vnd.ipld.car"
 
 async def get_dag(request: Request) -> Response:
     """What of a DAG is here, and what is missing; also of one that nobody ever heard of."""
-    root = _root(request)
+    root = root_of(request)
     try:
-        state = await _dags(request).state(root)
+        state = await dags_of(request).state(root)
     except DagError as error:
-        raise _unavailable(error) from None
+        raise unavailable(error) from None
     return await in_thread(partial(_render_state, state))
 
 
 async def get_car(request: Request) -> Response:
     """A DAG that is here in full, as a CARv1 in pieces; 404 says what is missing."""
-    root = _root(request)
+    root = root_of(request)
     try:
-        pieces = await _dags(request).car(root)
+        pieces = await dags_of(request).car(root)
     except IncompleteDagError as error:
         raise ApiError(HTTPStatus.NOT_FOUND, str(error)) from None
     except DagError as error:
-        raise _unavailable(error) from None
+        raise unavailable(error) from None
     headers = {
         "content-disposition": f'attachment; filename="{root}.car"',
         "x-content-type-options": "nosniff",
@@ -64,27 +64,30 @@ async def get_publication(request: Request) -> Response:
     except DidError as error:
         raise bad_request(f"Invalid identifier: {error}") from None
     try:
-        found = await _dags(request).resolve(identifier)
+        found = await dags_of(request).resolve(identifier)
     except DagError as error:
-        raise _unavailable(error) from None
+        raise unavailable(error) from None
     return await in_thread(partial(_render_publication, found))
 
 
-def _root(request: Request) -> CID:
+def root_of(request: Request) -> CID:
+    """The DAG that a path names; raises `ApiError` 400."""
     try:
         return CID.parse(request.path_params["cid"])
     except IpldError as error:
         raise bad_request(f"Invalid Cid: {error}") from None
 
 
-def _dags(request: Request) -> Dags:
+def dags_of(request: Request) -> Dags:
+    """The index of DAGs; raises `ApiError` 503 where there is none."""
     services: Services = request.app.state.services
     if services.dags is None:
         raise ApiError(HTTPStatus.SERVICE_UNAVAILABLE, "this node keeps no index of DAGs")
     return services.dags
 
 
-def _unavailable(error: DagError) -> ApiError:
+def unavailable(error: DagError) -> ApiError:
+    """What is answered when the index cannot be asked."""
     return ApiError(HTTPStatus.SERVICE_UNAVAILABLE, str(error))
 
 

@@ -228,6 +228,15 @@ _PATHS: Final[dict[str, dict[str, Json]]] = {
             own=True,
         )
     },
+    "/ceramic/dag/{cid}/replicas": {
+        "get": _get(
+            "Read the log of a DAG: its appends and joins",
+            _ok("Those that are here.", _ref("DagReplicas")),
+            *(400,),
+            params=[_path("cid", "The root.")],
+            own=True,
+        )
+    },
     "/ceramic/interests": {
         "post": _post(
             "Register an interest", _done("The interest is kept."), *_BODY, body="Interest"

@@ -85,6 +85,13 @@ SCHEMAS: Final[Json] = {
     "DagHead": _object(
         "A replica", {"cid": _text("Its CID."), "data": _text("Its block, as multibase text.")}
     ),
+    "DagReplicas": _object(
+        "The log of a DAG",
+        {
+            "root": _text("The CID of its root."),
+            "replicas": _list(_each("DagHead"), "In the order of their binary CIDs."),
+        },
+    ),
     "Lacking": _object(
         "What is not here",
         {"count": _whole("How many."), "first": _list(_text("A CID."), "At most 100 of them.")},

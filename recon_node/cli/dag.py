@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from recon_node.cli.client import NodeApi, node_options
+from recon_node.cli.dag_show import show
 from recon_node.cli.errors import CommandError
 from recon_node.cli.keys import key_option, open_key
 from recon_node.cli.output import json_option
@@ -60,6 +61,9 @@ def dag() -> None:
     A DAG is carried from node to node in shards, as events with the sort key "dag". Whoever wants
     it names its root. A publish binds a DAG to an identifier (a did:key) whose owner permits it.
     """
+
+
+dag.add_command(show)
 
 
 @dag.command("push")
