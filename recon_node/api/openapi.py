@@ -7,6 +7,7 @@ route of the application and every answer that they get to this document.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any, Final
 
@@ -334,7 +335,7 @@ _PATHS: Final[dict[str, dict[str, Json]]] = {
 
 def _with_options(path: str, operations: dict[str, Json]) -> dict[str, Json]:
     """Every path answers OPTIONS, as ceramic-one's do: for browsers, and to tell its methods."""
-    names = [part[1:-1] for part in path.split("/") if part.startswith("{")]
+    names = re.findall(r"{(\w+)}", path)
     options: Json = {
         "summary": "cors",
         "responses": {"200": {"description": "The header Allow has the methods."}},
