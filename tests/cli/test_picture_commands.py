@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
+import httpx
 import pytest
 from click.testing import CliRunner, Result
 from nacl.signing import SigningKey
@@ -16,8 +17,11 @@ from nacl.signing import SigningKey
 from recon_node.ceramic import Event, StreamId, StreamType
 from recon_node.ceramic.builder import data_event, init_event, time_event
 from recon_node.cli import main
-from recon_node.ipld import CID, DAG_CBOR, multibase
+from recon_node.dag import replica_event
+from recon_node.ipld import CID, DAG_CBOR, RAW, multibase
 from recon_node.lattice.classic_feed import message_id, signing_input
+from recon_node.lattice.operations import Append
+from recon_node.lattice.replica import Replica
 from recon_node.testnet import Testnet, TestnetNode
 
 KEY = SigningKey(bytes(32))
@@ -143,6 +147,40 @@ def test_no_such_stream(node: TestnetNode, stream: str, words: str) -> None:
     assert words in result.stderr
 
 
+# --- the logs of DAGs ---
+
+
+def test_the_log_of_a_dag(node: TestnetNode, tmp_path: Path) -> None:
+    """A push, two appends to it that know nothing of each other, and one to what is not here."""
+    (tmp_path / "file").write_bytes(b"some text")
+    env = {"RECON_NODE_URL": node.api_url, "RECON_NODE_DATA_DIR": str(tmp_path)}
+    pushed = CliRunner().invoke(main, ["dag", "push", str(tmp_path / "file")], env=env)
+    assert pushed.exit_code == 0, pushed.output
+    root = pushed.stdout.split()[0]
+    assert (run("dag", "show", "x/y", node=node).exit_code) == 1
+    [first] = httpx.get(f"{node.api_url}/ceramic/dag/{root}/replicas").json()["replicas"]
+    forks = [append(CID.parse(first["cid"]), number) for number in (1, 2)]
+    lost = append(CID.of(DAG_CBOR, b"elsewhere"), 3)
+    cars = [
+        multibase.encode(replica_event(KEY, CID.parse(root), each.block).car)
+        for each in (*forks, lost)
+    ]
+    assert run("events", "add", "-", node=node, data="\n".join(cars)).exit_code == 0
+    result = run("dag", "show", root, node=node)
+    assert result.exit_code == 0, result.output
+    lines = result.stdout.splitlines()
+    assert lines[:2] == [f"DAG {root}", "4 operations, 3 heads, 1 missing"]
+    graph = "\n".join(lines[3:])
+    assert (graph.count("[head]"), graph.count("[not here]"), graph.count("├─╯")) == (3, 1, 1)
+    assert graph.splitlines()[-1].startswith(f"◆    …{first['cid'][-12:]}  append  1 shard")
+    nothing = run("dag", "show", str(CID.of(DAG_CBOR, b"nothing")), node=node)
+    assert (nothing.exit_code, "no replica of the DAG" in nothing.stderr) == (1, True)
+
+
+def append(prior: CID, number: int) -> Replica:
+    return Replica(prior, Append.of([CID.of(RAW, bytes([number]))]))
+
+
 # --- tangles and feeds ---
 
 
@@ -251,7 +289,7 @@ def test_what_is_no_tangle(data: str, args: list[str], words: str) -> None:
     assert words in " ".join(result.stderr.split())
 
 
-@pytest.mark.parametrize("command", [["stream", "show"], ["tangle", "show"]])
+@pytest.mark.parametrize("command", [["stream", "show"], ["tangle", "show"], ["dag", "show"]])
 def test_their_help_teaches_by_example(command: list[str]) -> None:
     result = run(*command, "--help")
     assert result.exit_code == 0
