@@ -31,7 +31,7 @@ from recon_node.ceramic import (
     parse_event,
 )
 from recon_node.ceramic.builder import signed_event
-from recon_node.ceramic.did import DID_KEY, ed25519_key
+from recon_node.ceramic.did import ed25519_key
 from recon_node.ceramic.header import DAG_SORT_KEY
 from recon_node.ceramic.signing import Key, controller_of
 from recon_node.ipld import CID, IpldError, multibase
@@ -100,7 +100,7 @@ def parse_subject(text: str) -> Subject:
     Raises:
         CidError, DidError: it is neither.
     """
-    return Identifier.parse(text) if text.startswith(DID_KEY) else CID.parse(text)
+    return Identifier.parse(text) if text.startswith("did:") else CID.parse(text)
 
 
 def shard_event(key: Key, root: CID, shard: bytes) -> Event:

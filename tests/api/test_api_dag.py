@@ -1,0 +1,105 @@
+"""GET /ceramic/dag/...: what is here, as JSON and as CAR; every answer is held to the document."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from pathlib import Path
+
+import httpx
+import pytest
+from nacl.signing import SigningKey
+from openapi_check import check_answer
+
+from recon_node.api import Services, create_app
+from recon_node.ceramic.did import ed25519_did
+from recon_node.dag import Identifier, open_dags, replica_event, shard_event
+from recon_node.ipld import CID, DAG_CBOR, RAW, car, dag_cbor, multibase
+from recon_node.lattice.publishing import make_publish
+from recon_node.lattice.replica import Replica
+from recon_node.lattice.shards import appends, split
+from recon_node.store import Store
+
+KEY = SigningKey(bytes([5]) * 32)
+LEAF = CID.of(RAW, b"leaf")
+ROOT_BLOCK = dag_cbor.encode([LEAF])
+ROOT = CID.of(DAG_CBOR, ROOT_BLOCK)
+BLOCKS = {ROOT: ROOT_BLOCK, LEAF: b"leaf"}
+
+
+@pytest.fixture
+async def dag_api(store: Store, tmp_path: Path) -> AsyncIterator[httpx.AsyncClient]:
+    async with open_dags(store, tmp_path / "node") as dags:
+        services = replace(Services(store=store), dags=dags)
+        async with httpx.AsyncClient(
+            transport=httpx.ASGITransport(create_app(services)),
+            base_url="http://node",
+            event_hooks={"response": [check_answer]},
+        ) as client:
+            yield client
+
+
+async def post(api: httpx.AsyncClient, data: bytes) -> None:
+    answer = await api.post("/ceramic/events", json={"data": multibase.encode(data)})
+    assert answer.status_code == 204, answer.text
+
+
+async def test_a_dag_that_is_sent_as_events_is_read_as_a_car(dag_api: httpx.AsyncClient) -> None:
+    state = (await dag_api.get(f"/ceramic/dag/{ROOT}")).json()
+    assert (state["complete"], state["missing_blocks"]) == (
+        False,
+        {"count": 1, "first": [str(ROOT)]},
+    )
+    refused = await dag_api.get(f"/ceramic/dag/{ROOT}.car")
+    assert refused.status_code == 404
+    assert str(ROOT) in refused.json()["message"]
+
+    [shard] = split(ROOT, BLOCKS.__getitem__, 10_000)
+    [replica] = appends([shard.cid])
+    await post(dag_api, shard_event(KEY, ROOT, shard.car).car)
+    await post(dag_api, replica_event(KEY, ROOT, replica.block).car)
+    state = (await dag_api.get(f"/ceramic/dag/{ROOT}")).json()
+    assert (state["complete"], state["blocks"], state["bytes"]) == (True, 2, len(ROOT_BLOCK) + 4)
+    assert (state["shards"], state["heads"]) == ([str(shard.cid)], [str(replica.cid)])
+    assert multibase.decode(state["head"]["data"]) == replica.block
+    answer = await dag_api.get(f"/ceramic/dag/{ROOT}.car")
+    assert answer.headers["content-type"] == "application/vnd.ipld.car"
+    assert answer.content == car.encode([ROOT], BLOCKS)
+
+
+async def test_an_identifier_leads_to_what_was_published(dag_api: httpx.AsyncClient) -> None:
+    identifier = Identifier(bytes(KEY.verify_key))
+    path = f"/ceramic/dag/publish/{identifier}"
+    assert (await dag_api.get(path)).json()["link"] is None
+    change = make_publish(KEY, identifier.key, ROOT, LEAF, expires=None)
+    expired = Replica(None, make_publish(KEY, identifier.key, LEAF, LEAF, expires=1))
+    for replica in (Replica(None, change), expired):
+        await post(dag_api, replica_event(KEY, identifier, replica.block).car)
+    found = (await dag_api.get(path)).json()
+    assert (found["id"], found["link"], found["origin"]) == (str(identifier), str(ROOT), str(LEAF))
+    assert found["order"] == [str(Replica(None, change).cid)]
+    assert [each["cid"] for each in found["refused"]] == [str(expired.cid)]
+
+
+@pytest.mark.parametrize(
+    ("path", "complaint"),
+    [
+        ("/ceramic/dag/nonsense", "Invalid Cid: "),
+        ("/ceramic/dag/nonsense.car", "Invalid Cid: "),
+        ("/ceramic/dag/publish/nonsense", "Invalid identifier: "),
+        ("/ceramic/dag/publish/did:key:zDn", "Invalid identifier: "),
+    ],
+)
+async def test_names_that_are_none_are_refused(
+    dag_api: httpx.AsyncClient, path: str, complaint: str
+) -> None:
+    answer = await dag_api.get(path)
+    assert answer.status_code == 400
+    assert answer.json()["message"].startswith(complaint)
+
+
+async def test_a_node_without_an_index_says_so(api: httpx.AsyncClient) -> None:
+    did = ed25519_did(bytes(KEY.verify_key))
+    for path in (f"{ROOT}", f"{ROOT}.car", f"publish/{did}"):
+        answer = await api.get(f"/ceramic/dag/{path}")
+        assert answer.status_code == 503

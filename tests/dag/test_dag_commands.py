@@ -1,0 +1,205 @@
+"""`recon-node dag` against three daemons in a row: what A is given, C gets through B."""
+
+from __future__ import annotations
+
+import json
+import random
+import shutil
+import stat
+import time
+from pathlib import Path
+
+import httpx
+import pytest
+from click.testing import CliRunner
+from dag_nodes import Row, call, done
+from dag_samples import contents, make_dag, make_files
+from nacl.signing import SigningKey
+
+from recon_node.ceramic.did import ed25519_did
+from recon_node.cli import main
+from recon_node.dag import Identifier, sort_value
+from recon_node.dag.sources import CarFile, FileTree
+from recon_node.ipld import CID, RAW, car
+from recon_node.lattice.shards import walk
+from recon_node.testnet import TestnetNode
+
+LIMIT = 30.0
+
+
+def states(node: TestnetNode, root: str) -> dict[str, object]:
+    return dict(httpx.get(f"{node.api_url}/ceramic/dag/{root}").raise_for_status().json())
+
+
+def write_key(path: Path, seed: int) -> tuple[str, str]:
+    """A key file and its did:key."""
+    key = SigningKey(bytes([seed]) * 32)
+    path.write_text(bytes(key).hex() + "\n")
+    return str(path), ed25519_did(bytes(key.verify_key))
+
+
+def test_a_directory_goes_from_a_to_c_through_b(
+    row: Row, home: Path, tmp_path: Path, rng: random.Random
+) -> None:
+    files = make_files(tmp_path / "files", rng, 1_500_000, 300_000, 0, 5, 900_000)
+    root = done(row.a, "push", str(files))
+    assert root == str(FileTree(files).root)
+    assert stat.S_IMODE((home / "dag.key").stat().st_mode) == 0o600
+
+    out = tmp_path / "back"
+    assert done(row.c, "pull", root, "--out", str(out), "--timeout", "30").endswith("(5 files)")
+    assert contents(out) == contents(files)
+    assert done(row.c, "status", root).startswith("complete: ")
+    again = call(row.a, "push", str(files))
+    assert ": 0 sent, 3 were there" in again.stderr
+    assert states(row.a, root)["heads"] == states(row.c, root)["heads"]
+
+    over = call(row.c, "pull", root, "--out", str(out))
+    assert (over.exit_code, "nothing is written over" in over.stderr) == (1, True)
+
+
+def test_a_push_that_was_cut_short_goes_on(
+    row: Row, home: Path, tmp_path: Path, rng: random.Random
+) -> None:
+    """As if killed: all of the blocks of one part came, none of the other, and no replica."""
+    root, blocks = make_dag(40, 1000, rng)
+    whole, path = list(blocks.items()), tmp_path / "dag.car"
+    path.write_bytes(car.encode([root], dict(whole[:1] + whole[20:])))
+    broken = call(row.a, "push", str(path), "--shard-bytes", "5000")
+    assert (broken.exit_code, "dag.car lacks the block" in broken.stderr) == (1, True)
+    path.write_bytes(car.encode([root], dict(reversed(whole))))
+    assert done(row.a, "push", str(path), "--shard-bytes", "5000") == str(root)
+    state = states(row.a, str(root))
+    assert state["complete"]
+    assert (state["unclaimed"], len(state["heads"])) == ([], 1)  # type: ignore[arg-type]
+
+    back = tmp_path / "back.car"
+    done(row.a, "pull", str(root), "--car", str(back))
+    source = CarFile(back)
+    assert dict(walk(root, source.read)) == blocks
+
+
+def test_what_two_pushed_apart_is_joined(
+    row: Row, home: Path, tmp_path: Path, rng: random.Random
+) -> None:
+    """Two cut the same DAG otherwise; each appends to what its node knew, and the next push joins
+    the two."""
+    root, blocks = make_dag(10, 1000, rng)
+    path = tmp_path / "dag.car"
+    path.write_bytes(car.encode([root], blocks))
+    row.b.stop()
+    done(row.a, "push", str(path), "--shard-bytes", "3000")
+    done(row.c, "push", str(path), "--shard-bytes", "4000")
+    row.b.restart()
+    deadline = time.monotonic() + LIMIT
+    while len(states(row.a, str(root))["heads"]) < 2:  # type: ignore[arg-type]
+        assert time.monotonic() < deadline
+    done(row.a, "push", str(path))
+    state = states(row.a, str(root))
+    assert len(state["heads"]) == 1  # type: ignore[arg-type]
+    assert state["unclaimed"] == []
+
+
+def test_publish_resolve_and_pull_by_identifier(
+    row: Row, home: Path, tmp_path: Path, rng: random.Random
+) -> None:
+    first = make_files(tmp_path / "first", rng, 1000)
+    second = make_files(tmp_path / "second", rng, 2000)
+    did = CliRunner().invoke(main, ["dag", "key"]).stdout.strip()
+    nothing = call(row.c, "resolve", did)
+    assert (nothing.exit_code, nothing.stdout[:21]) == (1, "nothing was published")
+
+    roots = [done(row.a, "push", str(files)) for files in (first, second)]
+    for root in roots:
+        assert f"{did} leads to {root}" in done(row.a, "publish", root, "--expires", "90d")
+    assert done(row.a, "resolve", did) == roots[1]
+
+    shutil.rmtree(first)
+    done(row.c, "pull", did, "--out", str(tmp_path / "back"), "--timeout", "30")
+    deadline = time.monotonic() + LIMIT
+    while done(row.c, "resolve", did) != roots[1]:
+        assert time.monotonic() < deadline
+    told = done(row.c, "resolve", did, "-v").splitlines()
+    assert told[0] == roots[1]
+    assert [line[:3] for line in told[2:4]] == ["1. ", "2. "]
+    assert json.loads(done(row.c, "resolve", did, "--json"))["link"] == roots[1]
+
+
+def test_another_publishes_under_a_grant(
+    row: Row, home: Path, tmp_path: Path, rng: random.Random
+) -> None:
+    owner, owner_did = write_key(tmp_path / "owner.key", 1)
+    writer, writer_did = write_key(tmp_path / "writer.key", 2)
+    root = done(row.a, "push", str(make_files(tmp_path / "files", rng, 10)), "--key", writer)
+    alone = call(row.a, "publish", root, "--id", owner_did, "--key", writer)
+    assert (alone.exit_code, "shows no proof" in alone.stderr) == (1, True)
+
+    args = ["dag", "grant", writer_did, "--key", owner, "--expires", "1h"]
+    (tmp_path / "grant.ucan").write_text(CliRunner().invoke(main, args).stdout)
+    proof = ["--proof", f"@{tmp_path / 'grant.ucan'}"]
+    done(row.a, "publish", root, "--id", owner_did, "--key", writer, *proof)
+    assert done(row.a, "resolve", owner_did) == root
+    longer = ["--id", owner_did, "--key", writer, *proof, "--expires", "2h"]
+    refused = call(row.a, "publish", root, *longer)
+    assert (refused.exit_code, "good for longer than its proof" in refused.stderr) == (1, True)
+
+
+def test_a_node_with_interests_is_told_of_the_dag_and_one_without_is_left_so(
+    row: Row, home: Path, tmp_path: Path, rng: random.Random
+) -> None:
+    root = done(row.a, "push", str(make_files(tmp_path / "files", rng, 10)))
+    did = CliRunner().invoke(main, ["dag", "key"]).stdout.strip()
+    done(row.a, "publish", root)
+    other = CID.of(RAW, rng.randbytes(8))
+
+    def interests() -> list[str]:
+        answer = httpx.get(f"{row.c.api_url}/ceramic/experimental/interests").json()
+        return [each["sepValue"] for each in answer["interests"]]
+
+    done(row.c, "pull", root, "--car", str(tmp_path / "a.car"), "--timeout", "30")
+    assert interests() == []
+    body = {"sep": "dag", "sepValue": str(other)}
+    httpx.post(f"{row.c.api_url}/ceramic/interests", json=body).raise_for_status()
+    done(row.c, "pull", did, "--car", str(tmp_path / "b.car"), "--timeout", "30")
+    wanted = [other, Identifier.parse(did), CID.parse(root)]
+    assert interests() == [sort_value(each) for each in wanted]
+    assert (tmp_path / "a.car").read_bytes() == (tmp_path / "b.car").read_bytes()
+
+
+def test_what_does_not_come_is_told(row: Row, tmp_path: Path, rng: random.Random) -> None:
+    root = str(CID.of(RAW, rng.randbytes(8)))
+    gone = call(row.a, "pull", root, "--timeout", "0", "--car", str(tmp_path / "x.car"))
+    assert gone.exit_code == 1
+    assert f"0 blocks are there, 1 or more are missing ({root})" in gone.stderr
+    assert call(row.a, "status", root).exit_code == 1
+    nobody = ed25519_did(bytes(SigningKey(rng.randbytes(32)).verify_key))
+    unknown = call(row.a, "pull", nobody, "--timeout", "0")
+    assert (unknown.exit_code, "knows no publish of" in unknown.stderr) == (1, True)
+    unpushed = call(row.a, "publish", root)
+    assert (unpushed.exit_code, "knows no replica of" in unpushed.stderr) == (1, True)
+    assert not list(tmp_path.glob("*.car*"))
+
+
+@pytest.mark.parametrize(
+    ("args", "complaint"),
+    [
+        (["pull", "nonsense"], "not a CID"),
+        (["pull", "did:web:example.com"], "did:key"),
+        (["resolve", "did:key:z"], "broken DID"),
+        (["status", "QmYwAPJzv5CZsnA625s3Xf2nemtYgPpHdWEz79ojWKPbdG"], "is a CIDv0"),
+        (["publish", "bafkqaaa", "--expires", "soon"], "'soon' is no time span"),
+        (["publish", "bafkqaaa", "--proof", "@/nowhere"], "/nowhere: No such file"),
+        (["publish", "bafkqaaa", "--key", "/nowhere"], "the key /nowhere: No such file"),
+    ],
+)
+def test_what_makes_no_sense_is_told(row: Row, home: Path, args: list[str], complaint: str) -> None:
+    result = call(row.a, *args)
+    assert result.exit_code != 0
+    assert complaint in result.stderr
+    assert "Traceback" not in result.output
+
+
+def test_a_file_that_is_no_key_is_refused(row: Row, tmp_path: Path) -> None:
+    (tmp_path / "key").write_text("not hexadecimal")
+    result = call(row.a, "publish", "bafkqaaa", "--key", str(tmp_path / "key"))
+    assert (result.exit_code, "is no key: it should have 64" in result.stderr) == (1, True)
