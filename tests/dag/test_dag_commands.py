@@ -18,7 +18,7 @@ from nacl.signing import SigningKey
 
 from recon_node.ceramic.did import ed25519_did
 from recon_node.cli import main
-from recon_node.dag import Identifier, sort_value
+from recon_node.dag import Identifier, Subject, sort_value
 from recon_node.dag.sources import CarFile, FileTree
 from recon_node.ipld import CID, RAW, car
 from recon_node.lattice.shards import walk
@@ -161,7 +161,7 @@ def test_a_node_with_interests_is_told_of_the_dag_and_one_without_is_left_so(
     body = {"sep": "dag", "sepValue": str(other)}
     httpx.post(f"{row.c.api_url}/ceramic/interests", json=body).raise_for_status()
     done(row.c, "pull", did, "--car", str(tmp_path / "b.car"), "--timeout", "30")
-    wanted = [other, Identifier.parse(did), CID.parse(root)]
+    wanted: list[Subject] = [other, Identifier.parse(did), CID.parse(root)]
     assert interests() == [sort_value(each) for each in wanted]
     assert (tmp_path / "a.car").read_bytes() == (tmp_path / "b.car").read_bytes()
 
