@@ -187,11 +187,21 @@ def _check(path: Path, root: CID) -> None:
 
 
 def _wait(look: Callable[[], T | None], timeout: float) -> T | None:
-    """Look again and again until there is something; slower where looking takes long."""
+    """Look again and again until there is something; slower where looking takes long.
+
+    A node that answered once may be away for a while: it is being started again, perhaps.
+    """
     deadline = time.monotonic() + timeout
+    answered = False
     while True:
         started = time.monotonic()
-        found = look()
+        try:
+            found = look()
+            answered = True
+        except NodeUnreachableError:
+            if not answered or started >= deadline:
+                raise
+            found = None
         now = time.monotonic()
         if found is not None or now >= deadline:
             return found

@@ -40,7 +40,7 @@ _EVENTS: Final = 64
 _BYTES: Final = 4 * 1024 * 1024
 _PAUSE: Final = 5.0
 """Seconds until the next try, when the disk did not take a step."""
-_PATIENCE: Final = 30.0
+_PATIENCE: Final = 20.0
 """Seconds that a question waits for the index."""
 _PLACES: Final = 256
 _SHARDS: Final = 4

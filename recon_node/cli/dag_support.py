@@ -1,0 +1,79 @@
+"""What the commands about DAGs share: reading their arguments, telling of errors, progress."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+import click
+
+from recon_node.cli.errors import CommandError
+
+if TYPE_CHECKING:
+    from rich.progress import Progress
+
+    from recon_node.ipld import CID
+
+
+def read_cid(text: str) -> CID:
+    """The CID that an argument is; raises `CommandError`."""
+    from recon_node.ipld import CID, CidError
+
+    try:
+        return CID.parse(text)
+    except CidError as error:
+        raise CommandError(str(error)) from None
+
+
+@contextmanager
+def told_to_people() -> Iterator[None]:
+    """Turn what this floor and those below refuse into one line; also out of exception groups."""
+    from recon_node.ceramic import CeramicError
+    from recon_node.dag import DagError
+    from recon_node.ipld import IpldError
+    from recon_node.lattice.operations import ReplicaError
+    from recon_node.lattice.shards import ShardError
+    from recon_node.lattice.ucan import UcanError
+
+    known = (CeramicError, DagError, IpldError, ReplicaError, ShardError, UcanError)
+    try:
+        yield
+    except BaseExceptionGroup as group:
+        if group.subgroup(KeyboardInterrupt):
+            raise click.Abort from None
+        if group.split((CommandError, *known))[1] is not None:
+            raise
+        error: BaseException = group
+        while isinstance(error, BaseExceptionGroup):
+            error = error.exceptions[0]
+        raise (error if isinstance(error, CommandError) else CommandError(str(error))) from None
+    except known as error:
+        raise CommandError(str(error)) from None
+
+
+@contextmanager
+def progress_bar(what: str) -> Iterator[Progress]:
+    """A bar of bytes on standard error, where that is a terminal."""
+    from rich.console import Console
+    from rich.progress import (
+        BarColumn,
+        DownloadColumn,
+        Progress,
+        TextColumn,
+        TimeRemainingColumn,
+        TransferSpeedColumn,
+    )
+
+    console = Console(stderr=True)
+    with Progress(
+        TextColumn(what),
+        BarColumn(),
+        DownloadColumn(),
+        TransferSpeedColumn(),
+        TimeRemainingColumn(),
+        console=console,
+        disable=not console.is_terminal,
+        transient=True,
+    ) as progress:
+        yield progress
