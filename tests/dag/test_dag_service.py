@@ -16,8 +16,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from nacl.signing import SigningKey
 
-from recon_node.ceramic import Event, InvalidEventError
-from recon_node.ceramic.builder import controller_of, signed_event
+from recon_node.ceramic import METAMODEL, Event, InvalidEventError
+from recon_node.ceramic.builder import controller_of, init_event, signed_event
 from recon_node.dag import (
     DAG_MODEL,
     MAX_SHARD_SIZE,
@@ -29,6 +29,7 @@ from recon_node.dag import (
     open_dags,
     replica_event,
     schema,
+    service,
     shard_event,
 )
 from recon_node.dag.events import sort_bytes
@@ -71,7 +72,7 @@ async def read_car(dags: Dags, root: CID) -> bytes:
     return b"".join([piece async for piece in await dags.car(root)])
 
 
-@settings(max_examples=25)
+@settings(max_examples=15)
 @given(dags(), st.randoms(use_true_random=False), st.integers(250, 900), st.data())
 def test_a_dag_comes_back_whatever_the_order_of_its_events(
     dag: tuple[CID, Blocks], rng: random.Random, size: int, data: st.DataObject
@@ -320,6 +321,28 @@ async def test_a_rolled_back_step_is_done_again(tmp_path: Path, rng: random.Rand
         await admit(store, *shard_events(root, shards[1:]))
     async with opened(tmp_path) as (_, dags):
         assert (await dags.state(root)).complete
+
+
+async def test_an_index_that_was_deleted_is_made_again(
+    tmp_path: Path, rng: random.Random, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In many steps, over a log that has other events between those of DAGs."""
+    monkeypatch.setattr(service, "_WINDOW", 70)
+    root, blocks = make_dag(100, 6400, rng)
+    shards = shards_of(root, blocks, 7000)
+    assert len(shards) > 100
+    async with opened(tmp_path) as (store, dags):
+        for number, event in enumerate(shard_events(root, shards)):
+            others = [init_event(KEY, METAMODEL, {"n": number}) for _ in range(number % 3)]
+            await admit(store, *others, event)
+        state = await dags.state(root)
+        assert state.complete
+        written = await read_car(dags, root)
+    for suffix in ("", "-wal", "-shm"):
+        (tmp_path / f"{schema.FILE_NAME}{suffix}").unlink(missing_ok=True)
+    async with opened(tmp_path) as (_, dags):
+        assert await dags.state(root) == state
+        assert await read_car(dags, root) == written
 
 
 async def test_an_index_of_a_longer_log_is_made_anew(tmp_path: Path, rng: random.Random) -> None:
