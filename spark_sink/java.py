@@ -57,9 +57,9 @@ def find_java(environ: Mapping[str, str] = os.environ) -> Java:
 
 
 @contextmanager
-def java_home(java: Java) -> Iterator[Path]:
-    """A directory to set JAVA_HOME to while Spark starts. It is gone afterwards."""
-    with TemporaryDirectory(prefix="spark-sink-java-") as home:
+def java_home(java: Java, place: Path | None = None) -> Iterator[Path]:
+    """A directory, in `place`, to set JAVA_HOME to while Spark starts. It is gone afterwards."""
+    with TemporaryDirectory(prefix="spark-sink-java-", dir=place) as home:
         shim = Path(home) / "bin" / "java"
         shim.parent.mkdir()
         shim.write_text(_SHIM.format(java=str(java.program).replace("'", "'\\''")))

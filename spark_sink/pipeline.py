@@ -1,27 +1,26 @@
 """One streaming query that keeps the tables up to date with a node's feed, exactly once.
 
 Spark cuts the feed into batches and writes down the end of each before it starts; its workers
-fetch a batch's rows in parallel. `Sink` then does two things with a batch, each one Delta commit:
+fetch a batch's rows in parallel. `Sink` then does two things with a batch:
 
 1. append to `raw_events` the rows beyond the table's position, which must follow it without a gap;
-2. for the streams that have events beyond the position of `stream_tips`, read their events back
-   from `raw_events`, compute their tips and merge them.
+2. bring the other tables to the position of `raw_events` (`spark_sink.derive`), each in one commit.
 
-Why every row counts once. A position holds the same event for ever, and both commits carry the
-position that they bring their table to (see `spark_sink.tables`). Whatever is done again after a
-crash is measured against the tables themselves:
+Why every row counts once. A position holds the same event for ever, and each commit carries the
+position that it brings its table to (see `spark_sink.tables`). Whatever is done again after a crash
+is measured against the tables themselves:
 
 - killed before or in commit 1: nothing of it is visible; the batch runs again.
-- killed between 1 and 2, or in 2: the batch runs again; its rows are not beyond the table's
-  position, so none is appended. `stream_tips` is still behind, so the tips are computed now.
-- killed after 2, before Spark has noted the batch as done: it runs again and changes nothing, not
-  even a table's version.
+- killed between 1 and the last of 2: the batch runs again; its rows are not beyond the position of
+  `raw_events`, so none is appended. The tables that are still behind are computed now.
+- killed after that, before Spark has noted the batch as done: it runs again and changes nothing,
+  not even a table's version.
 - the checkpoint is lost: a new one starts at the position of `raw_events`. It has another batch
   numbering, which no table knows of.
-- `stream_tips` is lost: it is at position 0 again, and the next run computes all of it.
+- a table is lost: it is at position 0 again, and the next run computes all of it.
 
 No step depends on Spark's batch ids, nor on batches being cut the same way twice. A gap, which
-only a deleted table can cause, ends the run with an error.
+only a deleted `raw_events` can cause, ends the run with an error.
 """
 
 import threading
@@ -29,31 +28,29 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final
 
 import pyarrow as pa
 from deltalake.exceptions import DeltaError
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
+from spark_sink.derive import WINDOW, Derivation
 from spark_sink.errors import SinkError, TablesError
 from spark_sink.source import MAX_ROWS_PER_BATCH, PARTITIONS
 from spark_sink.tables import Tables
-from spark_sink.tips import compute_tips
-
-# Positions whose streams are read back at once, when stream_tips is far behind.
-_WINDOW: Final = 50_000
 
 
 @dataclass(frozen=True, slots=True)
 class BatchReport:
-    """What a batch did: rows appended, streams whose tip was computed, position reached."""
+    """What a batch did: rows appended to `raw_events`, streams computed anew, and the position
+    that all tables have reached, and each of them."""
 
     batch: int
     rows: int
     streams: int
     position: int
     seconds: float
+    positions: dict[str, int]
 
 
 class Sink:
@@ -67,6 +64,7 @@ class Sink:
         self, tables: Tables, on_batch: Callable[[BatchReport], None] = lambda report: None
     ) -> None:
         self.tables = tables
+        self._derivation = Derivation(tables)
         self.error: SinkError | None = None
         self._on_batch = on_batch
         self._busy = threading.Lock()
@@ -108,23 +106,17 @@ class Sink:
         streams = self.catch_up()
         self.tables.tidy()
         seconds = time.monotonic() - started
-        return BatchReport(batch_id, appended, streams, self.tables.raw_position, seconds)
+        positions = self.tables.positions
+        return BatchReport(batch_id, appended, streams, min(positions.values()), seconds, positions)
 
-    def catch_up(self, window: int = _WINDOW) -> int:
-        """Bring `stream_tips` to the position of `raw_events`; returns how many tips it took.
+    def catch_up(self, window: int = WINDOW) -> int:
+        """Bring the derived tables to the position of `raw_events`; returns how many streams
+        were computed.
 
         Raises:
             TablesError: `raw_events` is damaged.
         """
-        streams = 0
-        end = self.tables.raw_position
-        while (position := self.tables.tips_position) < end:
-            upto = min(position + window, end)
-            touched = self.tables.streams_between(position, upto)
-            tips = compute_tips(self.tables.events_of(touched, upto))
-            self.tables.merge_tips(tips, upto)
-            streams += len(touched)
-        return streams
+        return self._derivation.catch_up(window)
 
 
 @dataclass(frozen=True, slots=True)

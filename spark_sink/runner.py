@@ -1,5 +1,7 @@
 """Running the pipeline from start to stop: node, tables, Spark, query, and the telling of it."""
 
+import shutil
+import tempfile
 import threading
 import time
 from collections.abc import Callable
@@ -8,16 +10,19 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
+import pyarrow as pa
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from spark_sink.errors import FeedUnreachableError, SinkError
-from spark_sink.feed import Feed
-from spark_sink.java import find_java
+from spark_sink.feed import Feed, Head
+from spark_sink.java import Java, find_java
+from spark_sink.metrics import SinkMetrics, served
 from spark_sink.pipeline import BatchReport, QuerySettings, Sink, start_query
+from spark_sink.schema import DERIVED
 from spark_sink.session import start_session, translate
 from spark_sink.source import MAX_ROWS_PER_BATCH, PARTITIONS
-from spark_sink.tables import CHECKPOINT_DIR, SCRATCH_DIR, Tables, lock
+from spark_sink.tables import CHECKPOINT_DIR, SCRATCH_DIR, Format, Tables, format_of, lock
 
 # How long a node is waited for at the start, a batch at the end; seconds.
 _START_PATIENCE: Final = 30.0
@@ -30,11 +35,21 @@ Tell = Callable[[str, dict[str, Any]], None]
 
 @dataclass(frozen=True, slots=True)
 class RunSettings:
-    """What `spark-sink run` is told. `checkpoint` None: inside `tables`."""
+    """What `spark-sink run` is told.
+
+    `tables` None: a directory that is gone afterwards. `checkpoint` None: inside `tables`. `names`
+    are the tables wanted beside `raw_events`, `table_format` None is that of the tables that are
+    there. `show_rows`: tell of each row. `history` is how many hours old versions can be read.
+    """
 
     url: str
-    tables: Path
+    tables: Path | None
     checkpoint: Path | None = None
+    names: tuple[str, ...] = DERIVED
+    table_format: Format | None = None
+    show_rows: bool = False
+    history: float = 1.0
+    metrics: str | None = None
     once: bool = False
     trigger_ms: int = 500
     max_rows_per_batch: int = MAX_ROWS_PER_BATCH
@@ -49,26 +64,35 @@ class RunSettings:
 class Runner:
     """One run. `tell` gets what happens, as the name of an event and its facts:
 
-    started {url, tables, epoch, position, head}, batch {batch, rows, streams, position, seconds,
-    lag}, waiting {url}, resumed {url}, stopped {position, rows, seconds}.
+    waiting {url}, resumed {url}, started {url, tables, epoch, position, head, metrics},
+    batch {batch, rows, streams, position, seconds, lag}, row {table, row},
+    stopped {position, rows, seconds}.
     """
 
     def __init__(self, settings: RunSettings, tell: Tell) -> None:
         self._settings = settings
         self._tell = tell
         self._feed = Feed(settings.url, _START_PATIENCE, settings.token)
+        self._metrics = SinkMetrics()
         self._stop = threading.Event()
         self._began = False
         self._rows = 0
+        self._temporary: Path | None = None
 
     def stop(self) -> bool:
         """Ask for a clean end, from any thread or a signal handler.
 
         Returns:
-            False while the query has not begun: there is nothing to finish.
+            False while the query has not begun: there is nothing to finish. The process can end
+            at once, after `clean`.
         """
         self._stop.set()
         return self._began
+
+    def clean(self) -> None:
+        """Remove the tables, if they are of this run alone."""
+        if self._temporary is not None:
+            shutil.rmtree(self._temporary, ignore_errors=True)
 
     def run(self) -> None:
         """Run until the end: the head with `once`, else `stop()`.
@@ -78,39 +102,67 @@ class Runner:
         """
         started = time.monotonic()
         java = find_java()
-        with lock(self._settings.tables):
-            head = self._feed.head()
-            tables = Tables(self._settings.tables.absolute(), head.epoch)
-            self._feed.check(tables.raw_position, head.epoch, head)
-            sink = Sink(tables, self._on_batch)
-            sink.catch_up()
-            spark = start_session(
-                java,
-                tables.directory / SCRATCH_DIR,
-                master=self._settings.master,
-                driver_memory=self._settings.driver_memory,
-                verbose=self._settings.verbose,
-                settings=self._settings.spark_settings,
-            )
-            self._tell(
-                "started",
-                {
-                    "url": self._settings.url,
-                    "tables": str(tables.directory),
-                    "epoch": head.epoch,
-                    "position": tables.raw_position,
-                    "head": head.head,
-                },
-            )
-            try:
-                self._run_query(spark, sink)
-            finally:
-                with suppress(Exception):  # it may be gone already, and has nothing of ours
-                    spark.stop()
+        head = self._find_node()
+        if self._settings.tables is None:
+            self._temporary = Path(tempfile.mkdtemp(prefix="spark-sink-"))
+        directory = (self._settings.tables or self._temporary or Path()).absolute()
+        try:
+            with lock(directory), served(self._metrics, self._settings.metrics) as metrics:
+                position = self._keep_up(java, directory, head, metrics)
+        finally:
+            self.clean()
         seconds = round(time.monotonic() - started, 3)
-        self._tell(
-            "stopped", {"position": tables.raw_position, "rows": self._rows, "seconds": seconds}
+        self._tell("stopped", {"position": position, "rows": self._rows, "seconds": seconds})
+
+    def _find_node(self) -> Head:
+        """Where the node's feed is; says so while it does not answer."""
+        with suppress(FeedUnreachableError):
+            return self._feed.head(patience=0)
+        self._tell("waiting", {"url": self._settings.url})
+        head = self._feed.head()
+        self._tell("resumed", {"url": self._settings.url})
+        return head
+
+    def _keep_up(self, java: Java, directory: Path, head: Head, metrics: str | None) -> int:
+        """Tables, Spark, query; returns the position that `raw_events` is at in the end."""
+        settings = self._settings
+        tables = Tables(
+            directory,
+            head.epoch,
+            settings.names,
+            table_format=settings.table_format or format_of(directory),
+            on_write=self._on_write,
         )
+        self._feed.check(tables.raw_position, head.epoch, head)
+        tables.keep_history(settings.history)
+        sink = Sink(tables, self._on_batch)
+        sink.catch_up()
+        self._metrics.reached(tables.positions, head.head)
+        spark = start_session(
+            java,
+            directory / SCRATCH_DIR,
+            master=settings.master,
+            driver_memory=settings.driver_memory,
+            verbose=settings.verbose,
+            settings=settings.spark_settings,
+        )
+        self._tell(
+            "started",
+            {
+                "url": settings.url,
+                "tables": str(directory),
+                "epoch": head.epoch,
+                "position": tables.raw_position,
+                "head": head.head,
+                "metrics": metrics,
+            },
+        )
+        try:
+            self._run_query(spark, sink)
+        finally:
+            with suppress(Exception):  # it may be gone already, and has nothing of ours
+                spark.stop()
+        return tables.raw_position
 
     def _run_query(self, spark: SparkSession, sink: Sink) -> None:
         """Start the query and see it through to its end, or to ours."""
@@ -130,18 +182,19 @@ class Runner:
                     token=settings.token,
                 ),
             )
-            self._watch(query)
+            self._watch(query, sink)
             if self._stop.is_set():
                 sink.close(_STOP_PATIENCE)
                 query.stop()
             elif (failure := query.exception()) is not None:
+                self._metrics.failures.inc()
                 raise sink.error or translate(failure) from failure
         except Exception as error:
             # A signal to the whole process group ends Spark's Java as well, maybe before us.
             if not self._stop.wait(_POLL):
                 raise translate(error) from error
 
-    def _watch(self, query: StreamingQuery) -> None:
+    def _watch(self, query: StreamingQuery, sink: Sink) -> None:
         """Wait for the end of the query or of us; tell when the node goes away and comes back."""
         answers = True
         asked = time.monotonic()
@@ -149,16 +202,26 @@ class Runner:
             if time.monotonic() - asked < _ASK_NODE_EVERY:
                 continue
             asked = time.monotonic()
-            if (self._head() is not None) != answers:
+            head = self._head()
+            self._metrics.reached(sink.tables.positions, head)
+            if (head is not None) != answers:
                 answers = not answers
                 self._tell("resumed" if answers else "waiting", {"url": self._settings.url})
 
     def _on_batch(self, report: BatchReport) -> None:
         self._rows += report.rows
         head = self._head()
+        self._metrics.batch_seconds.observe(report.seconds)
+        self._metrics.reached(report.positions, head)
         lag = None if head is None else max(0, head - report.position)
         facts = {**asdict(report), "seconds": round(report.seconds, 3), "lag": lag}
         self._tell("batch", facts)
+
+    def _on_write(self, name: str, rows: pa.Table) -> None:
+        self._metrics.rows.labels(name).inc(rows.num_rows)
+        if self._settings.show_rows:
+            for row in rows.to_pylist():
+                self._tell("row", {"table": name, "row": row})
 
     def _head(self) -> int | None:
         """The feed's head; None when the node does not answer, or has another log by now."""

@@ -1,11 +1,11 @@
 """The tables' schemas: public, the same in Arrow, Delta and Spark. docs/tables.md explains them.
 
-Names and meanings are those of ceramic-one's pipeline where it has the same column (`stream_cid`,
-`event_cid`, `car`, `stream_type`, `controller`, `dimensions`, `event_height`, `tips`,
-`stream_cid_partition`). Delta knows no unsigned integers: what is u8, u32 or u64 there is signed
-here.
+Names and meanings are those of ceramic-one's pipeline (rust-ceramic, `pipeline/src/schemas.rs`)
+where it has the same column. Delta knows no unsigned integers: what is u8, u32 or u64 there is
+signed here.
 """
 
+from dataclasses import dataclass
 from typing import Final
 
 import pyarrow as pa
@@ -20,8 +20,8 @@ def _required(name: str, data_type: pa.DataType) -> pa.Field:
     return pa.field(name, data_type, nullable=False)
 
 
-def _cids(name: str) -> pa.Field:
-    return _required(name, pa.list_(pa.field("element", pa.binary(), nullable=False)))
+def _list(name: str, element: pa.DataType) -> pa.Field:
+    return _required(name, pa.list_(_required("element", element)))
 
 
 #: What a node's feed serves, and the Spark source "recon" hands out: one row per event.
@@ -33,34 +33,128 @@ FEED: Final = pa.schema(
         _required("stream_cid", pa.binary()),
         _required("event_type", pa.string()),
         _required("car", pa.binary()),
+        pa.field("time", pa.int64()),
+        pa.field("chain_id", pa.string()),
     ]
 )
 
+# What every table beside raw_events says of an event's stream.
+_STREAM: Final = [
+    _required("stream_cid", pa.binary()),
+    _required("stream_type", pa.int8()),
+    _required("controller", pa.string()),
+    _required("dimensions", pa.map_(pa.string(), pa.field("value", pa.binary(), True))),
+]
+_PARTITION: Final = _required(PARTITION_COLUMN, pa.int32())
+_REASON: Final = pa.struct(
+    [_required("rule", pa.string()), _required("winner", pa.binary()), _list("rivals", pa.binary())]
+)
+
 #: The table `raw_events`: the feed's rows, each once, without a gap.
-RAW_EVENTS: Final = pa.schema([*FEED, _required(PARTITION_COLUMN, pa.int32())])
+RAW_EVENTS: Final = pa.schema([*FEED, _PARTITION])
+
+#: The table `conclusion_events`: the events, read, with what is known of each.
+CONCLUSION_EVENTS: Final = pa.schema(
+    [
+        _required("conclusion_event_order", pa.int64()),
+        *_STREAM,
+        _required("event_cid", pa.binary()),
+        _required("event_type", pa.string()),
+        pa.field("data", pa.binary()),
+        _list("previous", pa.binary()),
+        pa.field("before", pa.int64()),
+        pa.field("chain_id", pa.string()),
+        pa.field("expires", pa.int64()),
+        _PARTITION,
+    ]
+)
+
+#: The table `event_states`: what the stream says after each event.
+EVENT_STATES: Final = pa.schema(
+    [
+        _required("conclusion_event_order", pa.int64()),
+        *_STREAM,
+        _required("event_cid", pa.binary()),
+        _required("event_type", pa.string()),
+        _required("event_height", pa.int32()),
+        _required("data", pa.binary()),
+        _list("validation_errors", pa.string()),
+        pa.field("before", pa.int64()),
+        pa.field("chain_id", pa.string()),
+        _PARTITION,
+    ]
+)
+
+# The tip of a stream: null where no event of it is valid, which a capability that had expired when
+# the events were anchored leads to.
+_TIP: Final = [
+    pa.field("event_cid", pa.binary()),
+    pa.field("event_type", pa.string()),
+    pa.field("event_height", pa.int32()),
+]
 
 #: The table `stream_tips`: one row per stream, its tip by CIP-145.
 STREAM_TIPS: Final = pa.schema(
     [
-        _required("stream_cid", pa.binary()),
         _required("stream_id", pa.string()),
-        _required("stream_type", pa.int8()),
-        _required("controller", pa.string()),
-        _required("dimensions", pa.map_(pa.string(), pa.field("value", pa.binary(), True))),
-        _required("event_cid", pa.binary()),
-        _required("event_type", pa.string()),
-        _required("event_height", pa.int32()),
-        _cids("data_tip"),
-        _cids("anchored_at"),
-        _cids("tips"),
-        _cids("pruned"),
+        *_STREAM,
+        *_TIP,
+        _list("data_tip", pa.binary()),
+        _list("anchored_at", pa.binary()),
+        _list("tips", pa.binary()),
+        _list("pruned", pa.binary()),
         _required("diverged", pa.bool_()),
+        _list("reasons", _REASON),
         _required("events", pa.int64()),
         _required("pending_time_events", pa.int64()),
         _required("position", pa.int64()),
-        _required(PARTITION_COLUMN, pa.int32()),
+        _PARTITION,
     ]
 )
+
+#: The table `stream_states`: one row per stream, what it says at its tip.
+STREAM_STATES: Final = pa.schema(
+    [
+        _required("stream_id", pa.string()),
+        *_STREAM,
+        *_TIP,
+        pa.field("data", pa.binary()),
+        _required("position", pa.int64()),
+        _PARTITION,
+    ]
+)
+
+
+@dataclass(frozen=True, slots=True)
+class TableSpec:
+    """A table. `key` is the column that no two rows have the same value in."""
+
+    name: str
+    schema: pa.Schema
+    key: str
+
+    @property
+    def is_history(self) -> bool:
+        """Whether a row is an event, known by its feed position; else it is a stream."""
+        return self.key != "stream_cid"
+
+
+_ORDER: Final = "conclusion_event_order"
+
+#: All tables by name, each after those that it is computed from.
+TABLES: Final = {
+    spec.name: spec
+    for spec in (
+        TableSpec("raw_events", RAW_EVENTS, "position"),
+        TableSpec("conclusion_events", CONCLUSION_EVENTS, _ORDER),
+        TableSpec("event_states", EVENT_STATES, _ORDER),
+        TableSpec("stream_tips", STREAM_TIPS, "stream_cid"),
+        TableSpec("stream_states", STREAM_STATES, "stream_cid"),
+    )
+}
+RAW: Final = "raw_events"
+#: The tables that are computed from `raw_events`.
+DERIVED: Final = tuple(name for name in TABLES if name != RAW)
 
 
 def partition_of(stream_cid: bytes) -> int:

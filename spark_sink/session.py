@@ -6,6 +6,7 @@ import re
 import shutil
 import signal
 import sys
+import tempfile
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -95,7 +96,7 @@ def start_session(
     for name, value in all_settings.items():
         builder = builder.config(name, value)
     try:
-        with java_home(java) as home, _own_interrupts():
+        with _temporary_files_in(scratch), java_home(java, scratch) as home, _own_interrupts():
             os.environ["JAVA_HOME"] = str(home)
             spark = builder.getOrCreate()
     except Exception as error:
@@ -124,6 +125,17 @@ def _set_environment() -> None:
     os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
     os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
     os.environ.pop("SPARK_HOME", None)
+
+
+@contextmanager
+def _temporary_files_in(directory: Path) -> Iterator[None]:
+    """Who ends while Spark starts leaves nothing behind that the next start does not remove."""
+    before = tempfile.tempdir
+    tempfile.tempdir = str(directory)
+    try:
+        yield
+    finally:
+        tempfile.tempdir = before
 
 
 @contextmanager

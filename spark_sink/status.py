@@ -1,27 +1,28 @@
-"""Looking at the tables without Spark: how far they are, and what is in them."""
+"""Looking at the tables without Spark: how far they are, and what they take."""
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 from deltalake import DeltaTable
-from deltalake.exceptions import DeltaError
 
-from recon_node.ipld import CID, CidError
+from spark_sink.delta import epoch_of, position_of
 from spark_sink.errors import TablesError
-from spark_sink.tables import RAW_EVENTS_DIR, STREAM_TIPS_DIR, epoch_of, position_of, query
+from spark_sink.parquet import files_of, read_position
+from spark_sink.schema import TABLES
 
 
 @dataclass(frozen=True, slots=True)
 class TableStatus:
-    """A table as it is now. `position` is the feed's, `size` is in bytes."""
+    """A table as it is now. `position` is the feed's, `size` is in bytes; only Delta tables have
+    versions."""
 
     name: str
     epoch: str
     position: int
     rows: int
-    version: int
+    version: int | None
     files: int
     size: int
 
@@ -32,49 +33,38 @@ def table_status(directory: Path) -> list[TableStatus]:
     Raises:
         TablesError: there are no tables.
     """
-    return [_status(name, table) for name, table in open_all(directory).items()]
-
-
-def run_query(directory: Path, sql: str) -> pa.Table:
-    """The answer to a SELECT over the tables in `directory`.
-
-    Raises:
-        TablesError: there are no tables, or the query is wrong.
-    """
-    try:
-        return query(open_all(directory), sql)
-    except DeltaError as error:
-        raise TablesError(" ".join(str(error).split())) from error
-
-
-def open_all(directory: Path) -> dict[str, DeltaTable]:
-    """The tables in `directory` by their names.
-
-    Raises:
-        TablesError: there are none.
-    """
-    paths = [directory / name for name in (RAW_EVENTS_DIR, STREAM_TIPS_DIR)]
-    found = {p.name: DeltaTable(str(p)) for p in paths if DeltaTable.is_deltatable(str(p))}
-    if not found:
+    found = [_status(name, directory / name) for name in TABLES]
+    if not any(found):
         raise TablesError(f"there are no tables in {directory}: spark-sink run makes them")
-    return found
+    return [status for status in found if status]
 
 
-def show(value: Any) -> Any:
-    """A value for people and for JSON: CIDs as text, other bytes as hex."""
-    if isinstance(value, bytes):
-        try:
-            return str(CID(value))
-        except CidError:
-            return "0x" + value.hex()
-    if isinstance(value, list):
-        return [show(item) for item in value]
-    if isinstance(value, tuple):  # an entry of a map
-        return [show(item) for item in value]
-    return value
+def open_delta(directory: Path, version: int | None = None) -> dict[str, DeltaTable]:
+    """The Delta tables in `directory` by their names, as they were at a version."""
+    paths = [str(directory / name) for name in TABLES]
+    found = [path for path in paths if DeltaTable.is_deltatable(path)]
+    return {Path(path).name: DeltaTable(path, version=version) for path in found}
 
 
-def _status(name: str, table: DeltaTable) -> TableStatus:
+def _status(name: str, path: Path) -> TableStatus | None:
+    if DeltaTable.is_deltatable(str(path)):
+        return _delta_status(name, DeltaTable(str(path)))
+    if (found := read_position(path)) is None:
+        return None
+    epoch, position, _ = found
+    files = files_of(path)
+    return TableStatus(
+        name=name,
+        epoch=epoch,
+        position=position,
+        rows=sum(pq.read_metadata(file).num_rows for file in files),
+        version=None,
+        files=len(files),
+        size=sum(file.stat().st_size for file in files),
+    )
+
+
+def _delta_status(name: str, table: DeltaTable) -> TableStatus:
     files = pa.table(table.get_add_actions(flatten=True))
     epoch = epoch_of(table)
     return TableStatus(

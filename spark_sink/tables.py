@@ -1,53 +1,39 @@
-"""The Delta tables on disk, and how far each of them is.
-
-Every commit that moves a table forward carries a Delta *application transaction*: the log's epoch
-as the application's name, the feed position that the table now includes as its version. Delta
-writes both or neither, so the table itself says how far it is, whatever became of Spark's
-checkpoint:
+"""The tables on disk, and how far each of them is.
 
 - `raw_events` at position p holds the feed's positions 1 to p, each once, and nothing else.
-- `stream_tips` at position p is `compute_tips` of the rows of `raw_events` up to p.
+- Each other table at position p is a pure function of the rows of `raw_events` up to p (see
+  `spark_sink.transforms`). None of them is ever ahead of `raw_events`.
 
-Both tables are partitioned by `stream_cid_partition`: the history of the streams that a batch
-touches is read back from their partitions only (Delta keeps no statistics on binary columns, so it
-could not skip files by `stream_cid` itself). Within a table only this process writes: a lock on
-the directory sees to it.
+A table is written by this process alone: a lock on the directory sees to it. How a table and its
+position change at once is up to its format: `spark_sink.delta`, `spark_sink.parquet`.
 """
 
 import fcntl
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Final
+from typing import Final, Literal
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from deltalake import CommitProperties, DeltaTable, QueryBuilder, Transaction, write_deltalake
-from deltalake.exceptions import DeltaError
 
-from spark_sink.errors import FeedChangedError, TablesError
-from spark_sink.schema import (
-    PARTITION_COLUMN,
-    RAW_EVENTS,
-    STREAM_TIPS,
-    partition_of,
-    with_partition,
-)
+from spark_sink.delta import DeltaStore
+from spark_sink.errors import TablesError
+from spark_sink.parquet import POSITION_FILE, ParquetStore
+from spark_sink.schema import DERIVED, RAW, TABLES, with_partition
 
-RAW_EVENTS_DIR: Final = "raw_events"
-STREAM_TIPS_DIR: Final = "stream_tips"
 CHECKPOINT_DIR: Final = "_checkpoint"
 SCRATCH_DIR: Final = "_scratch"
 _LOCK_FILE: Final = ".spark-sink.lock"
-_EPOCH: Final = "recon.epoch"
-# Each merge rewrites the files it touches: what it replaces is deleted after an hour, not a week.
-_TIPS_CONFIGURATION: Final = {"delta.deletedFileRetentionDuration": "interval 1 hours"}
-# A batch adds up to one file a partition: this many commits make a thousand, tidied in a second.
-_TIDY_EVERY: Final = 64
-_FILE_SIZE: Final = 32 * 1024 * 1024
-_PLAIN_TYPES: Final = {pa.binary_view(): pa.binary(), pa.string_view(): pa.string()}
-# Naming a few streams lets the reader skip row groups; naming thousands costs more than it saves.
-_FEW_STREAMS: Final = 100
+
+Format = Literal["delta", "parquet"]
+Store = DeltaStore | ParquetStore
+OnWrite = Callable[[str, pa.Table], None]
+
+_STORES: Final[dict[str, type[DeltaStore] | type[ParquetStore]]] = {
+    "delta": DeltaStore,
+    "parquet": ParquetStore,
+}
 
 
 @contextmanager
@@ -72,37 +58,74 @@ def lock(directory: Path) -> Iterator[None]:
         yield
 
 
+def format_of(directory: Path) -> Format:
+    """The format of the tables in `directory`; that of new ones is Delta."""
+    return "parquet" if (directory / RAW / POSITION_FILE).exists() else "delta"
+
+
 class Tables:
     """The tables in a directory, of the log `epoch`. Positions are the feed's.
 
     Opening makes the tables that are missing.
+
+    Args:
+        directory: where they are.
+        epoch: the log.
+        names: those of the derived tables that are to be kept up to date.
+        table_format: delta or parquet.
+        raw: the directory of `raw_events`, when it is another one.
+        on_write: called with the name of a table and its rows that are new or have changed.
 
     Raises:
         FeedChangedError: a table was made from another log.
         TablesError: a table is damaged, or was written by another version.
     """
 
-    def __init__(self, directory: Path, epoch: str) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        epoch: str,
+        names: Iterable[str] = DERIVED,
+        *,
+        table_format: Format = "delta",
+        raw: Path | None = None,
+        on_write: OnWrite = lambda name, rows: None,
+    ) -> None:
         self.directory = directory
         self.epoch = epoch
-        self._raw = _open(directory / RAW_EVENTS_DIR, RAW_EVENTS, epoch, {})
-        self._tips = _open(directory / STREAM_TIPS_DIR, STREAM_TIPS, epoch, _TIPS_CONFIGURATION)
-        if self.tips_position > self.raw_position:
-            raise TablesError(
-                f"in {directory} the table stream_tips is at position {self.tips_position}, but "
-                f"raw_events only at {self.raw_position}: delete {directory / STREAM_TIPS_DIR}, it "
-                "will be made anew"
-            )
+        self.on_write = on_write
+        store = _STORES[table_format]
+        self.raw: Store = store(TABLES[RAW], (raw or directory) / RAW, epoch)
+        wanted = set(names)
+        self.derived: dict[str, Store] = {
+            name: store(TABLES[name], directory / name, epoch) for name in DERIVED if name in wanted
+        }
+        for name, table in self.derived.items():
+            if table.position > self.raw_position:
+                raise TablesError(
+                    f"in {directory} the table {name} is at position {table.position}, but "
+                    f"raw_events only at {self.raw_position}: delete {table.path}, it will be made "
+                    "anew"
+                )
+
+    def store(self, name: str) -> Store:
+        """A table."""
+        return self.raw if name == RAW else self.derived[name]
 
     @property
     def raw_position(self) -> int:
         """`raw_events` holds the positions from 1 to this one."""
-        return position_of(self._raw, self.epoch)
+        return self.raw.position
 
     @property
-    def tips_position(self) -> int:
-        """`stream_tips` is computed from the events up to this position."""
-        return position_of(self._tips, self.epoch)
+    def positions(self) -> dict[str, int]:
+        """The position of each table."""
+        return {RAW: self.raw.position, **{n: table.position for n, table in self.derived.items()}}
+
+    @property
+    def position(self) -> int:
+        """All tables include the events up to this position."""
+        return min((t.position for t in self.derived.values()), default=self.raw_position)
 
     def append(self, rows: pa.Table) -> int:
         """Append those of the feed's rows that `raw_events` does not hold; returns how many.
@@ -123,122 +146,17 @@ class Tables:
                 f"checkpoint was kept? Delete the checkpoint (by default {CHECKPOINT_DIR} in that "
                 "directory), and reading goes on where the table ends"
             )
-        write_deltalake(
-            self._raw, with_partition(new), mode="append", commit_properties=self._reaches(last)
-        )
+        rows = with_partition(new)
+        self.raw.append(rows, last)
+        self.on_write(RAW, rows)
         return int(new.num_rows)
 
-    def streams_between(self, after: int, upto: int) -> list[bytes]:
-        """The streams with events at the positions (after, upto]."""
-        found = self._select("DISTINCT stream_cid", f"position > {after} AND position <= {upto}")
-        return sorted(found["stream_cid"].to_pylist())
-
-    def events_of(self, streams: Iterable[bytes], upto: int) -> pa.Table:
-        """position, stream_cid and car of the events of these streams, up to a position."""
-        wanted = sorted(set(streams))
-        partitions = ", ".join(str(p) for p in sorted({partition_of(cid) for cid in wanted}))
-        where = f"position <= {upto} AND {PARTITION_COLUMN} IN ({partitions or 'NULL'})"
-        if len(wanted) <= _FEW_STREAMS:
-            where += f" AND stream_cid IN ({', '.join(_literal(c) for c in wanted) or 'NULL'})"
-        rows = self._select("position, stream_cid, car", where)
-        return rows.filter(pc.is_in(rows["stream_cid"], pa.array(wanted, pa.binary())))
-
-    def merge_tips(self, rows: pa.Table, position: int) -> None:
-        """Put these rows into `stream_tips`, which then is at `position`."""
-        partitions = sorted(set(rows[PARTITION_COLUMN].to_pylist()))
-        match = (
-            f"tip.{PARTITION_COLUMN} = new.{PARTITION_COLUMN} AND tip.stream_cid = new.stream_cid "
-            f"AND tip.{PARTITION_COLUMN} IN ({', '.join(map(str, partitions))})"
-        )
-        merge = self._tips.merge(
-            rows,
-            predicate=match,
-            source_alias="new",
-            target_alias="tip",
-            commit_properties=self._reaches(position),
-        )
-        merge.when_matched_update_all().when_not_matched_insert_all().execute()
+    def keep_history(self, hours: float) -> None:
+        """For how long what is replaced in the derived tables can be read in older versions."""
+        for table in self.derived.values():
+            table.keep_history(hours)
 
     def tidy(self) -> None:
         """Every so many commits: make few files of many, delete those replaced long ago."""
-        for table in (self._raw, self._tips):
-            if table.version() % _TIDY_EVERY == 0:
-                table.optimize.compact(target_size=_FILE_SIZE)
-                table.vacuum(dry_run=False)
-
-    def _reaches(self, position: int) -> CommitProperties:
-        return CommitProperties(app_transactions=[Transaction(_app_id(self.epoch), position)])
-
-    def _select(self, columns: str, where: str) -> pa.Table:
-        return query({"raw_events": self._raw}, f"SELECT {columns} FROM raw_events WHERE {where}")
-
-
-def epoch_of(table: DeltaTable) -> str:
-    """The log that a table was made from; empty for a table that is not ours."""
-    return table.metadata().configuration.get(_EPOCH) or ""
-
-
-def position_of(table: DeltaTable, epoch: str) -> int:
-    """How far a table is: the feed position that its latest commit brought it to."""
-    return table.transaction_version(_app_id(epoch)) or 0
-
-
-def query(tables: dict[str, DeltaTable], sql: str) -> pa.Table:
-    """What DataFusion answers to a SELECT, its views of text and bytes made plain columns."""
-    builder = QueryBuilder()
-    for name, table in tables.items():
-        builder.register(name, table)
-    answer = pa.table(builder.execute(sql).read_all())
-    return answer.cast(pa.schema([_plain(field) for field in answer.schema]))
-
-
-def _plain(field: pa.Field) -> pa.Field:
-    kind = field.type
-    if pa.types.is_map(kind):
-        kind = pa.map_(_plain(kind.key_field).type, _plain(kind.item_field))
-    elif pa.types.is_list(kind):
-        kind = pa.list_(_plain(kind.value_field))
-    else:
-        kind = _PLAIN_TYPES.get(kind, kind)
-    return field.with_type(kind)
-
-
-def _open(path: Path, schema: pa.Schema, epoch: str, configuration: dict[str, str]) -> DeltaTable:
-    try:
-        if not DeltaTable.is_deltatable(str(path)):
-            return DeltaTable.create(
-                str(path),
-                schema=schema,
-                partition_by=[PARTITION_COLUMN],
-                name=path.name,
-                configuration={_EPOCH: epoch, **configuration},
-                raise_if_key_not_exists=False,
-            )
-        table = DeltaTable(str(path))
-    except (DeltaError, OSError) as error:
-        raise TablesError(f"cannot open the table {path}: {_one_line(error)}") from error
-    made_from = epoch_of(table)
-    if made_from != epoch:
-        raise FeedChangedError(
-            f"the table {path} was made from log {made_from}, but the node has log {epoch}: it was "
-            "set up anew, or is another node. Point --url at the right node, or --tables at a new "
-            "directory"
-        )
-    if pa.schema(table.schema().to_arrow()) != schema:
-        raise TablesError(
-            f"the table {path} has other columns than this version of spark-sink writes: point "
-            "--tables at a new directory"
-        )
-    return table
-
-
-def _app_id(epoch: str) -> str:
-    return f"spark-sink/{epoch}"
-
-
-def _literal(value: bytes) -> str:
-    return f"X'{value.hex()}'"
-
-
-def _one_line(error: Exception) -> str:
-    return " ".join(str(error).split())
+        for table in (self.raw, *self.derived.values()):
+            table.tidy()

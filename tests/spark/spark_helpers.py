@@ -6,22 +6,24 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pyarrow as pa
 
 from recon_node.ceramic import Event, parse_event
-from recon_node.ipld import multibase
+from recon_node.ipld import CID, multibase
 from spark_sink.schema import FEED
 
 # 930 events written with the Ceramic JavaScript SDK; prevs come before their successors.
 SAMPLE = Path(__file__).parent.parent / "data" / "sdk_sample.jsonl"
 NODES = Path(__file__).with_name("spark_node.py")
 PATIENCE = 60.0
+NO_TIMES: dict[CID, int] = {}
 
 
 @cache
@@ -86,13 +88,23 @@ class Node:
                 body = {"data": multibase.encode(event.car)}
                 assert client.post("/ceramic/events", json=body).status_code == 204
 
+    def feed(self) -> list[dict[str, Any]]:
+        """All rows of the feed, read without the pipeline."""
+        with httpx.Client(base_url=self.url, timeout=60) as client:
+            answer = client.get("/ceramic/feed/arrow").raise_for_status()
+        rows: list[dict[str, Any]] = pa.ipc.open_stream(answer.content).read_all().to_pylist()
+        return rows
+
     @property
     def epoch(self) -> str:
         return str(httpx.get(f"{self.url}/ceramic/feed/head").json()["epoch"])
 
 
-def feed_rows(events: list[Event]) -> pa.Table:
-    """These events as a feed's rows at positions 1, 2, ...: what a node that has them serves."""
+def feed_rows(events: list[Event], times: Mapping[CID, int] = NO_TIMES) -> pa.Table:
+    """These events as a feed's rows at positions 1, 2, ...: what a node that has them serves.
+
+    `times` are the block times of time events.
+    """
     rows = [
         {
             "position": position,
@@ -101,6 +113,8 @@ def feed_rows(events: list[Event]) -> pa.Table:
             "stream_cid": bytes(event.init),
             "event_type": event.kind.value,
             "car": event.car,
+            "time": times.get(event.cid),
+            "chain_id": event.proof.chain_id if event.proof and event.cid in times else None,
         }
         for position, event in enumerate(events, 1)
     ]

@@ -17,7 +17,7 @@ import trio
 from recon_node.api import Limits, Services, create_app
 from recon_node.api.server import open_listener, serve
 from recon_node.ceramic import Network
-from recon_node.store import open_store
+from recon_node.store import Store, open_store
 
 
 async def serve_node(data_dir: Path, port: int) -> None:
@@ -25,7 +25,20 @@ async def serve_node(data_dir: Path, port: int) -> None:
         services = Services(store=store, limits=Limits(arrow_rows=64))  # many batches of few events
         listener = await open_listener("127.0.0.1", port)
         print("ready", os.getpid(), listener.url, flush=True)
-        await serve(create_app(services), listener, services.closing)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(anchor, store)
+            await serve(create_app(services), listener, services.closing)
+            nursery.cancel_scope.cancel()
+
+
+async def anchor(store: Store) -> None:
+    """A chain whose transactions say in their hashes when their blocks were made; 0: not found."""
+    while True:
+        arrivals = store.proof_arrivals
+        pending = await store.pending_proofs(1000)
+        found = [(each.cid, int.from_bytes(each.proof.tx_hash[-32:])) for each in pending]
+        await store.settle_proofs([(cid, time) for cid, time in found if time])
+        await store.wait_for_proofs(arrivals)
 
 
 def drop(*_: object) -> NoReturn:

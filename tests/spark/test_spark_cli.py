@@ -14,13 +14,13 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 from spark_helpers import PATIENCE, Node, feed_rows, processes_under, wait_until
+from spark_oracle import assert_tables
 
 from recon_node.ceramic import Event
 from spark_sink.cli import main
 from spark_sink.pipeline import Sink
-from spark_sink.status import run_query, table_status
+from spark_sink.status import table_status
 from spark_sink.tables import Tables, lock
-from spark_sink.tips import compute_tips
 
 
 class Run:
@@ -104,21 +104,34 @@ def test_killed_without_notice_then_stopped_by_sigterm_on_a_machine_without_java
         _, shown = run.process.communicate(timeout=PATIENCE)
         assert (run.process.returncode, shown) == (0, "")
 
-    expected = feed_rows(sample[:310])
-    raw = run_query(tables, "SELECT position, car FROM raw_events").sort_by("position")
-    assert raw.to_pylist() == expected.select(["position", "car"]).to_pylist()
-    tips = run_query(tables, "SELECT * FROM stream_tips").sort_by("stream_cid").to_pylist()
-    assert tips == compute_tips(expected).sort_by("stream_cid").to_pylist()
+    assert len(node.feed()) == 310
+    assert_tables(tables, node.feed())
 
 
 def test_a_stop_while_there_is_nothing_to_finish(tmp_path: Path) -> None:
-    """Waiting for a node that does not answer, it ends at once."""
+    """Waiting for a node that does not answer it says so, ends at once and leaves nothing."""
     tables = tmp_path / "tables"
     with running("--url", "http://127.0.0.1:1", "--tables", tables) as run:
-        wait_until((tables / ".spark-sink.lock").exists, "it has begun")
+        assert run.next("waiting")["url"] == "http://127.0.0.1:1"
         run.process.send_signal(signal.SIGTERM)
         assert run.process.communicate(timeout=PATIENCE) == ("", "")
         assert run.process.returncode == 0
+    assert not tables.exists()
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_stop_while_spark_starts(full_node: Node, tmp_path: Path, number: int) -> None:
+    """No stack trace, no Java that stays behind."""
+    with running("--url", full_node.url, "--tables", tmp_path) as run:
+        wait_until(lambda: bool(processes_under(run.process.pid)), "Java is starting")
+        others = processes_under(run.process.pid)
+        run.process.send_signal(number)
+        assert run.process.communicate(timeout=PATIENCE) == ("", "")
+        assert run.process.returncode == 0
+        wait_until(
+            lambda: not any(Path(f"/proc/{pid}").exists() for pid in others), "Java is gone too"
+        )
 
 
 def shown(*arguments: str | Path) -> str:
@@ -127,12 +140,13 @@ def shown(*arguments: str | Path) -> str:
     return result.output
 
 
-def refused(*arguments: str | Path) -> str:
+def refused(*arguments: str | Path, lines: int = 1) -> str:
     result = CliRunner().invoke(main, [str(argument) for argument in arguments])
     assert result.exit_code == 1, result.output
-    assert result.output.startswith("Error: ")
-    assert result.output.count("\n") == 1
-    return result.output
+    assert result.output.count("\n") == lines
+    last = result.output.splitlines()[-1]
+    assert last.startswith("Error: ")
+    return last + "\n"
 
 
 @pytest.fixture
@@ -146,12 +160,12 @@ def filled(full_node: Node, sample: list[Event], tmp_path: Path) -> Path:
 
 def test_status(filled: Path, full_node: Node, node: Node) -> None:
     text = shown("status", "--tables", filled, "--url", full_node.url)
-    assert "raw_events   position 500        500 rows" in text
-    assert "430 behind" in text
+    assert "raw_events         position 500        500 rows" in text
+    assert text.count("430 behind") == 5
     assert f"another log: {node.epoch}" in shown("status", "--tables", filled, "--url", node.url)
-    facts = json.loads(shown("status", "--tables", filled, "--json"))
-    assert facts["node"] is None
-    assert [table["position"] for table in facts["tables"]] == [500, 500]
+    facts = json.loads(shown("status", "--tables", filled, "--json", "--url", full_node.url))
+    assert facts["node"]["head"] == 930
+    assert [(t["position"], t["lag"], t["version"]) for t in facts["tables"]] == [(500, 430, 1)] * 5
     assert "there are no tables in" in refused("status", "--tables", filled / "none")
 
 
@@ -170,7 +184,8 @@ def test_run_is_refused_before_spark_starts(
 ) -> None:
     monkeypatch.setattr("spark_sink.runner._START_PATIENCE", 0.1)
     gone = "http://127.0.0.1:1"
-    assert "cannot be reached" in refused("run", "--url", gone, "--tables", filled)
+    text = refused("run", "--url", gone, "--tables", filled, lines=2)
+    assert "cannot be reached" in text
     text = refused("run", "--url", node.url, "--tables", filled)
     assert f"was made from log {full_node.epoch}, but the node has log {node.epoch}" in text
     with lock(filled):
@@ -180,6 +195,7 @@ def test_run_is_refused_before_spark_starts(
 
 def test_a_missing_extra_is_named(filled: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delitem(sys.modules, "spark_sink.status")
+    monkeypatch.delitem(sys.modules, "spark_sink.delta")
     monkeypatch.setitem(sys.modules, "deltalake", None)
     text = refused("status", "--tables", filled)
     assert text == ("Error: the package deltalake is missing: pip install 'recon-node[spark]'\n")

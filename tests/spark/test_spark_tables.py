@@ -3,7 +3,6 @@
 import shutil
 import tempfile
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -11,49 +10,39 @@ from deltalake import DeltaTable, write_deltalake
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from spark_helpers import feed_rows, sample_events
+from spark_oracle import assert_tables
+from spark_samples import DEFINITION, KEY, Scenario, change, document, replace, scenario
 
 from recon_node.ceramic import Event
-from spark_sink import tables as tables_module
+from recon_node.ceramic.builder import model_event
+from spark_sink import delta
 from spark_sink.errors import FeedChangedError, TablesError
 from spark_sink.pipeline import Sink
-from spark_sink.schema import FEED, RAW_EVENTS, STREAM_TIPS
-from spark_sink.status import run_query, show, table_status
-from spark_sink.tables import Tables, lock, query
-from spark_sink.tips import compute_tips
+from spark_sink.query import run_query
+from spark_sink.schema import DERIVED, FEED, TABLES
+from spark_sink.show import show
+from spark_sink.status import table_status
+from spark_sink.tables import Tables, lock
 
 EPOCH = "5f0c8a10-aaaa-bbbb-cccc-000000000001"
-
-
-def contents(directory: Path, name: str, by: str) -> list[dict[str, Any]]:
-    """A table's rows, read as any other Delta reader would."""
-    rows = query({name: DeltaTable(directory / name)}, f"SELECT * FROM {name}")
-    return rows.sort_by(by).to_pylist()
-
-
-def assert_tables_hold(directory: Path, rows: pa.Table) -> None:
-    """Both tables are what plain Python makes of these rows of the feed."""
-    raw = [{**row, "stream_cid_partition": row["stream_cid"][-1] % 16} for row in rows.to_pylist()]
-    assert contents(directory, "raw_events", "position") == raw
-    tips = compute_tips(rows).sort_by("stream_cid").to_pylist()
-    assert contents(directory, "stream_tips", "stream_cid") == tips
 
 
 def test_rows_are_appended_once_and_tips_follow(sample: list[Event], tmp_path: Path) -> None:
     rows = feed_rows(sample)
     tables = Tables(tmp_path, EPOCH)
     sink = Sink(tables)
-    assert (tables.raw_position, tables.tips_position) == (0, 0)
+    assert (tables.raw_position, tables.position) == (0, 0)
     assert tables.append(rows.slice(0, 400)) == 400
     assert tables.append(rows.slice(0, 400)) == 0
     assert tables.append(rows.slice(100, 500)) == 200  # half of it is known
-    assert (tables.raw_position, tables.tips_position) == (600, 0)
+    assert (tables.raw_position, tables.position) == (600, 0)
     assert sink.catch_up(window=170) > 0
-    assert (tables.raw_position, tables.tips_position) == (600, 600)
+    assert (tables.raw_position, tables.position) == (600, 600)
     assert sink.catch_up() == 0
-    assert_tables_hold(tmp_path, rows.slice(0, 600))
+    assert_tables(tmp_path, rows.slice(0, 600).to_pylist())
     assert tables.append(rows) == 330
     sink.catch_up()
-    assert_tables_hold(tmp_path, rows)
+    assert_tables(tmp_path, rows.to_pylist())
 
 
 def test_doing_it_again_makes_no_version(sample: list[Event], tmp_path: Path) -> None:
@@ -75,18 +64,20 @@ STEPS = st.lists(
         st.tuples(st.just("replay"), st.integers(1, 60)),  # a batch that ends where the table does
         st.tuples(st.just("catch up"), st.integers(5, 50)),  # in windows of so many positions
         st.tuples(st.just("reopen"), st.just(0)),
-        st.tuples(st.just("lose tips"), st.just(0)),
+        st.tuples(st.just("lose a table"), st.integers(0, 3)),
+        st.tuples(st.just("some"), st.integers(0, 3)),
         st.tuples(st.just("tidy"), st.just(0)),
     ),
     max_size=9,
 )
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=12, deadline=None)
 @given(STEPS)
 def test_any_order_of_steps_ends_in_the_same_tables(steps: list[tuple[str, int]]) -> None:
     """Crashes between steps, replays in other cuts, a lost table: the end is always the same."""
-    rows = feed_rows(sample_events()[:250])
+    trap = scenario()
+    rows = feed_rows([*trap.events, *sample_events()[:100]], trap.times)
     with tempfile.TemporaryDirectory() as name:
         directory = Path(name)
         sink = Sink(Tables(directory, EPOCH))
@@ -98,23 +89,27 @@ def test_any_order_of_steps_ends_in_the_same_tables(steps: list[tuple[str, int]]
                 sink.tables.append(rows.slice(max(0, position - size), size))
             elif step == "catch up":
                 sink.catch_up(window=size)
-            elif step == "lose tips":
-                shutil.rmtree(directory / "stream_tips")
+            elif step == "lose a table":
+                shutil.rmtree(directory / DERIVED[size])
+                sink = Sink(Tables(directory, EPOCH))
+            elif step == "some":  # kept up by a run that was told of one table
+                one = Sink(Tables(directory, EPOCH, [DERIVED[size]]))
+                one.catch_up()
                 sink = Sink(Tables(directory, EPOCH))
             elif step == "tidy":
                 sink.tables.tidy()
             else:
                 sink = Sink(Tables(directory, EPOCH))
-        assert sink.tables.tips_position <= sink.tables.raw_position
+        assert sink.tables.position <= sink.tables.raw_position
         sink.tables.append(rows)
         sink.catch_up()
-        assert_tables_hold(directory, rows)
+        assert_tables(directory, rows.to_pylist())
 
 
 def test_tidying_makes_few_files_and_keeps_what_they_say(
     sample: list[Event], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(tables_module, "_TIDY_EVERY", 10)
+    monkeypatch.setattr(delta, "_TIDY_EVERY", 10)
     rows = feed_rows(sample[:200])
     sink = Sink(Tables(tmp_path, EPOCH))
     for end in range(20, 201, 20):
@@ -124,9 +119,9 @@ def test_tidying_makes_few_files_and_keeps_what_they_say(
     files = {table.name: table.files for table in table_status(tmp_path)}
     assert files["raw_events"] <= 16
     assert files["stream_tips"] <= 16
-    assert_tables_hold(tmp_path, rows)
+    assert_tables(tmp_path, rows.to_pylist())
     reopened = Tables(tmp_path, EPOCH)
-    assert (reopened.raw_position, reopened.tips_position) == (200, 200)
+    assert set(reopened.positions.values()) == {200}
 
 
 def test_a_gap_is_refused(sample: list[Event], tmp_path: Path) -> None:
@@ -148,16 +143,14 @@ def test_tables_of_another_log_are_refused(sample: list[Event], tmp_path: Path) 
         Tables(tmp_path, "new")
 
 
-def test_tips_that_are_ahead_of_their_events_are_refused(
+def test_tables_that_are_ahead_of_their_events_are_refused(
     sample: list[Event], tmp_path: Path
 ) -> None:
     sink = Sink(Tables(tmp_path, EPOCH))
     sink.tables.append(feed_rows(sample[:5]))
     sink.catch_up()
     shutil.rmtree(tmp_path / "raw_events")
-    with pytest.raises(
-        TablesError, match=r"stream_tips is at position 5, but raw_events only at 0"
-    ):
+    with pytest.raises(TablesError, match=r"events is at position 5, but raw_events only at 0"):
         Tables(tmp_path, EPOCH)
 
 
@@ -197,27 +190,169 @@ def test_one_process_at_a_time(tmp_path: Path) -> None:
 
 def test_the_tables_have_their_public_schemas(tmp_path: Path) -> None:
     Tables(tmp_path, EPOCH)
-    for name, schema in (("raw_events", RAW_EVENTS), ("stream_tips", STREAM_TIPS)):
+    for name, spec in TABLES.items():
         table = DeltaTable(tmp_path / name)
-        assert pa.schema(table.schema().to_arrow()) == schema
+        assert pa.schema(table.schema().to_arrow()) == spec.schema
         assert table.metadata().partition_columns == ["stream_cid_partition"]
+
+
+DOCS = Path(__file__).parents[2] / "docs" / "tables.md"
+_TYPES = {
+    pa.int8(): "byte",
+    pa.int32(): "integer",
+    pa.int64(): "long",
+    pa.string(): "string",
+    pa.binary(): "binary",
+    pa.bool_(): "boolean",
+}
+
+
+def documented(name: str) -> list[tuple[str, str]]:
+    """The columns of a table and their types, as docs/tables.md has them."""
+    section = DOCS.read_text().split(f"\n## {name}\n")[1].split("\n## ")[0]
+    cells = [line.split("|")[1:3] for line in section.splitlines() if line.startswith("| ")]
+    rows = [(column.strip(), type_.strip()) for column, type_ in cells]
+    return [row for row in rows if row[0] not in ("column", "option")]
+
+
+def type_of(field: pa.Field) -> str:
+    kind = field.type
+    if pa.types.is_map(kind):
+        text = "map of string to binary"
+    elif pa.types.is_list(kind):
+        element = "struct" if pa.types.is_struct(kind.value_type) else _TYPES[kind.value_type]
+        text = f"array of {element}"
+    else:
+        text = _TYPES[kind]
+    return text + (", null" if field.nullable else "")
+
+
+@pytest.mark.parametrize("name", TABLES)
+def test_the_documentation_has_the_schemas(name: str) -> None:
+    assert documented(name) == [(f.name, type_of(f)) for f in TABLES[name].schema]
+
+
+def test_every_trap_event_by_event_and_all_at_once(tmp_path: Path) -> None:
+    """Late anchors, poison, models that come late or change, capabilities that had expired."""
+    trap = scenario()
+    rows = feed_rows(trap.events, trap.times)
+    slow, fast = Sink(Tables(tmp_path / "slow", EPOCH)), Sink(Tables(tmp_path / "fast", EPOCH))
+    slow.tables.append(rows)
+    slow.catch_up(window=1)
+    fast.tables.append(rows)
+    fast.catch_up()
+    for directory in (tmp_path / "slow", tmp_path / "fast"):
+        assert_tables(directory, rows.to_pylist())
+    errors = "SELECT count(*) AS n FROM event_states WHERE len(validation_errors) > 0"
+    assert run_query(tmp_path / "slow", errors)["n"].to_pylist() == [10]
+
+
+def test_a_late_anchor_changes_the_tip_as_an_update(tmp_path: Path) -> None:
+    """The row is replaced, and who follows the changes sees what was and what is."""
+    trap = Scenario()
+    model = model_event(KEY, DEFINITION)
+    init = document(model.stream_id(), {"t": ""})
+    left, right = (change(init, replace("/t", text)) for text in ("left", "right"))
+    trap.add(model, init, left, right)
+    first = trap.anchor(left, 200)
+    second = trap.anchor(right, 100)
+    rows = feed_rows(trap.events, trap.times)
+    sink = Sink(Tables(tmp_path, EPOCH))
+    for end in (5, 6):
+        sink.tables.append(rows.slice(0, end))
+        sink.catch_up()
+    tip = f"SELECT event_cid FROM stream_tips WHERE stream_cid = from_cid('{init.cid}')"
+    assert run_query(tmp_path, tip)["event_cid"].to_pylist() == [second.cid]
+    assert run_query(tmp_path, tip, version=1)["event_cid"].to_pylist() == [first.cid]
+    for name, was, now in (
+        ("stream_tips", first.cid, second.cid),
+        ("stream_states", b'"left"', b'"right"'),
+    ):
+        changes = DeltaTable(tmp_path / name).load_cdf(starting_version=2).read_all()
+        found = {row["_change_type"]: row for row in pa.table(changes).to_pylist()}
+        assert set(found) == {"update_preimage", "update_postimage"}
+        column = "event_cid" if name == "stream_tips" else "data"
+        assert was in found["update_preimage"][column]
+        assert now in found["update_postimage"][column]
+
+
+def test_a_model_that_changes_changes_what_its_documents_say(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And a crash in the middle of that, followed by a change back, leaves nothing of it."""
+    monkeypatch.setattr("spark_sink.derive._STREAMS", 2)  # several commits
+    model = model_event(KEY, DEFINITION)
+    events = [model]
+    for n in range(5):
+        init = document(model.stream_id(), {"n": n}, bytes([n]))
+        events += [init, change(init, replace("/n", -n - 1))]
+    to_schema = {"type": "object", "properties": {"n": {}}, "additionalProperties": False}
+    changed = change(model, replace("/schema", to_schema), replace("/relations", 1))
+    revoked = change(model, replace("/name", "N"))
+    rows = feed_rows([*events, revoked, changed])
+    sink = Sink(Tables(tmp_path, EPOCH))
+    sink.tables.append(rows.slice(0, len(events)))
+    sink.catch_up()
+    assert_tables(tmp_path, rows.slice(0, len(events)).to_pylist())
+    sink.tables.append(rows)
+    sink.catch_up(window=1)
+    assert_tables(tmp_path, rows.to_pylist())
 
 
 def test_status_and_queries_need_no_spark(sample: list[Event], tmp_path: Path) -> None:
     with pytest.raises(TablesError, match="there are no tables in"):
         table_status(tmp_path)
     sink = Sink(Tables(tmp_path, EPOCH))
+    assert run_query(tmp_path, "SELECT * FROM stream_states").num_rows == 0
     sink.tables.append(feed_rows(sample[:100]))
     sink.catch_up()
-    raw, tips = table_status(tmp_path)
-    assert (raw.name, raw.epoch, raw.position, raw.rows) == ("raw_events", EPOCH, 100, 100)
-    assert (tips.name, tips.rows) == ("stream_tips", len({e.init for e in sample[:100]}))
-    answer = run_query(tmp_path, "SELECT count(*) AS n FROM stream_tips WHERE diverged")
-    assert answer["n"].to_pylist()[0] == sum(
-        row["diverged"] for row in compute_tips(feed_rows(sample[:100])).to_pylist()
-    )
-    first = run_query(tmp_path, "SELECT event_cid FROM raw_events WHERE position = 1").to_pylist()
-    assert show(first[0]["event_cid"]) == str(sample[0].cid)
-    assert show([b"\xff", ("k", b"\x00"), 5]) == ["0xff", ["k", "0x00"], 5]
-    with pytest.raises(TablesError, match="nothing"):
-        run_query(tmp_path, "SELECT nothing FROM raw_events")
+    status = {table.name: table for table in table_status(tmp_path)}
+    assert list(status) == list(TABLES)
+    assert {(t.epoch, t.position) for t in status.values()} == {(EPOCH, 100)}
+    streams = len({e.init for e in sample[:100]})
+    assert [t.rows for t in status.values()] == [100, 100, 100, streams, streams]
+
+    def ask(sql: str) -> list[dict[str, object]]:
+        rows: list[dict[str, object]] = run_query(tmp_path, sql).to_pylist()
+        return rows
+
+    stream = sample[0].stream_id()
+    assert ask(
+        "SELECT cid(event_cid) AS cid, cid_string(stream_cid) AS stream, from_cid(cid) AS raw, "
+        "stream_partition(stream_cid) = stream_cid_partition AS same "
+        "FROM raw_events WHERE position = 1"
+    ) == [
+        {
+            "cid": str(sample[0].cid),
+            "stream": str(sample[0].init),
+            "raw": bytes(sample[0].cid),
+            "same": True,
+        }
+    ]
+    assert ask(
+        "SELECT stream_id(stream_type, stream_cid) AS id, stream_id_string(dimensions['model']) "
+        f"AS model FROM stream_tips WHERE stream_cid = stream_cid_of('{stream}')"
+    ) == [{"id": str(stream), "model": str(sample[0].header.model)}]  # type: ignore[union-attr]
+    assert ask("SELECT cid(NULL) AS none") == [{"none": None}]
+    for wrong, told in (
+        ("SELECT nothing FROM raw_events", "nothing"),
+        ("SELECT cid(car) FROM raw_events", "CID"),
+    ):
+        with pytest.raises(TablesError, match=told) as caught:
+            run_query(tmp_path, wrong)
+        assert "\n" not in str(caught.value)
+    with pytest.raises(TablesError, match="no tables with a version 99"):
+        run_query(tmp_path, "SELECT 1", version=99)
+
+
+def test_how_values_are_shown(sample: list[Event]) -> None:
+    cid, stream = sample[0].cid, sample[0].stream_id()
+    assert show(bytes(cid)) == str(cid)
+    assert show(stream.to_bytes()) == str(stream)
+    assert show(b'{"content":[1]}') == {"content": [1]}
+    assert show([b"\xff", ("k", b"\x00"), {"x": b"{"}, 5]) == [
+        "0xff",
+        ["k", "0x00"],
+        {"x": "0x7b"},
+        5,
+    ]

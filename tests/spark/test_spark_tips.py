@@ -2,11 +2,12 @@
 
 import random
 from collections import defaultdict
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
 from nacl.signing import SigningKey
-from spark_helpers import feed_rows
+from spark_helpers import NO_TIMES, feed_rows
 
 from recon_node.ceramic import Event, StreamId
 from recon_node.ceramic.builder import (
@@ -16,9 +17,10 @@ from recon_node.ceramic.builder import (
     model_event,
     time_event,
 )
+from recon_node.ipld import CID
 from spark_sink.errors import TablesError
 from spark_sink.schema import STREAM_TIPS
-from spark_sink.tips import compute_tips
+from spark_sink.transforms import compute_tips
 
 KEY = SigningKey(bytes(range(32)))
 
@@ -44,6 +46,12 @@ def walk_to_the_tip(events: list[Event]) -> dict[str, Any]:
         "events": len(ids),
         "pending_time_events": 0,
     }
+
+
+def tip_of(init: Event, events: list[Event], times: Mapping[CID, int] = NO_TIMES) -> dict[str, Any]:
+    rows = compute_tips(feed_rows(events, times)).to_pylist()
+    row: dict[str, Any] = next(row for row in rows if row["stream_cid"] == init.cid)
+    return row
 
 
 def test_every_stream_of_the_sample(sample: list[Event]) -> None:
@@ -91,17 +99,26 @@ def test_a_stream_with_time_events_a_fork_and_a_merge() -> None:
     anchor = time_event(init, right.cid)
     fork = [model, init, left, right, anchor]
     low, high = sorted([left, right], key=lambda event: bytes(event.cid))
-    row = compute_tips(feed_rows(fork)).to_pylist()[1]
-    # Nobody knows yet what time the anchor proves, so the lowest CID decides.
+    row = tip_of(init, fork)
+    # Where nobody knows what time the anchor proves, the lowest CID decides.
     assert row["event_cid"] == bytes(anchor.cid if low is right else left.cid)
     assert row["data_tip"] == [bytes(low.cid)]
     assert (row["diverged"], row["events"], row["pending_time_events"]) == (True, 4, 1)
     assert row["anchored_at"] == []
     assert row["tips"] == sorted([bytes(left.cid), bytes(anchor.cid)])
     assert bytes(high.cid) in row["pruned"]
+    lowest = {"rule": "lowest CID", "winner": bytes(low.cid), "rivals": [bytes(high.cid)]}
+    assert row["reasons"] == [lowest]
+
+    # It is known now: the anchored branch wins, whatever its CID.
+    row = tip_of(init, fork, {anchor.cid: 1_700_000_000})
+    assert (row["event_cid"], row["event_type"]) == (bytes(anchor.cid), "time")
+    assert (row["anchored_at"], row["pending_time_events"]) == ([bytes(right.cid)], 0)
+    earliest = {"rule": "earliest time", "winner": bytes(right.cid), "rivals": [bytes(left.cid)]}
+    assert row["reasons"] == [earliest]
 
     merge = data_event(KEY, init, [left.cid, anchor.cid], [])
-    row = compute_tips(feed_rows([*fork, merge])).to_pylist()[1]
+    row = tip_of(init, [*fork, merge])
     assert (row["event_cid"], row["event_type"]) == (bytes(merge.cid), "data")
     assert (row["event_height"], row["diverged"], row["pruned"]) == (3, False, [])
     assert (row["events"], row["pending_time_events"], row["position"]) == (5, 1, 6)
@@ -115,7 +132,7 @@ def test_a_model_and_a_deterministic_document() -> None:
     document = deterministic_init_event("did:key:z6Mkfoo", StreamId(2, model_id.cid))
     tips = compute_tips(feed_rows([model, document]))
     assert tips.schema == STREAM_TIPS
-    assert tips["stream_type"].to_pylist() == [2, 3]
+    assert sorted(tips["stream_type"].to_pylist()) == [2, 3]
     assert tips["event_type"].to_pylist() == ["init", "init"]
     assert tips["event_height"].to_pylist() == [0, 0]
 
@@ -126,7 +143,9 @@ def test_no_rows_no_tips() -> None:
 
 def test_damaged_rows_are_told(sample: list[Event]) -> None:
     rows = feed_rows(sample)
-    with pytest.raises(TablesError, match=r"does not hold the whole stream 0185.*exactly one init"):
+    with pytest.raises(
+        TablesError, match=r"not hold the whole stream 0185.*starts with an event that"
+    ):
         compute_tips(rows.filter([event.header is None for event in sample]))
     cars = [b"junk", *rows["car"].to_pylist()[1:]]
     broken = rows.set_column(rows.schema.get_field_index("car"), rows.schema.field("car"), [cars])

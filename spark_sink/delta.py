@@ -1,0 +1,309 @@
+"""A table as a Delta table, without Java: written by delta-rs, read by whatever reads Delta.
+
+Every commit that moves the table forward carries a Delta *application transaction*: the log's epoch
+as the application's name, the feed position that the table now includes as its version. Delta
+writes both or neither, so the table itself says how far it is, whatever became of Spark's
+checkpoint.
+
+The table is partitioned by `stream_cid_partition`: the history of the streams that a batch touches
+is read back from their partitions only. Delta keeps no statistics on binary columns, so it cannot
+skip files by `stream_cid`; Parquet does, so that in a partition which `optimize` has sorted a
+reader decodes only the row groups with the stream.
+"""
+
+import math
+import time
+from collections.abc import Iterable
+from datetime import timedelta
+from pathlib import Path
+from typing import Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from deltalake import (
+    CommitProperties,
+    DeltaTable,
+    QueryBuilder,
+    Schema,
+    Transaction,
+    WriterProperties,
+    write_deltalake,
+)
+from deltalake.exceptions import DeltaError
+
+from spark_sink.errors import FeedChangedError, TablesError
+from spark_sink.schema import PARTITION_COLUMN, RAW, TableSpec, partition_of
+from spark_sink.streams import COLUMNS
+
+_EPOCH: Final = "recon.epoch"
+_STEP: Final = "/step"
+# A batch adds up to one file a partition: this many commits make a thousand, tidied in a second.
+_TIDY_EVERY: Final = 64
+_FILE_SIZE: Final = 32 * 1024 * 1024
+# Small, so that the history of a stream in a sorted file is a small read.
+_ROW_GROUP: Final = 8192
+_PLAIN_TYPES: Final = {pa.binary_view(): pa.binary(), pa.string_view(): pa.string()}
+# Naming a few streams lets the reader skip row groups; naming thousands costs more than it saves.
+_FEW_STREAMS: Final = 100
+# What raw_events of version 0.1 lacks; right for events that are no time events.
+_ADDED_COLUMNS: Final = ("time", "chain_id")
+# A commit of every half second makes many small files: they are not kept for a month.
+_PROPERTIES: Final = {
+    "delta.logRetentionDuration": "interval 1 days",
+    "delta.enableChangeDataFeed": "true",
+}
+_CHANGES: Final = "_change_data"
+_HISTORY: Final = "delta.deletedFileRetentionDuration"
+
+
+class DeltaStore:
+    """The table `spec` at `path`, of the log `epoch`; made when it is not there.
+
+    With `for_replacement` its columns may be other ones.
+
+    Raises:
+        FeedChangedError: it was made from another log.
+        TablesError: it is damaged, or was written by another version.
+    """
+
+    def __init__(
+        self, spec: TableSpec, path: Path, epoch: str, *, for_replacement: bool = False
+    ) -> None:
+        self.spec = spec
+        self.path = path
+        self.epoch = epoch
+        self._table = _open(spec, path, epoch)
+        if not for_replacement and _columns(self._table) != sorted(spec.schema, key=_name):
+            _migrate(spec, self._table, path)
+
+    @property
+    def position(self) -> int:
+        """The feed position that the table includes."""
+        return position_of(self._table, self.epoch)
+
+    @property
+    def under_way(self) -> int:
+        """The position of the latest `revise`: some rows may be as they are there."""
+        return self._table.transaction_version(_app_id(self.epoch) + _STEP) or 0
+
+    def append(self, rows: pa.Table, position: int) -> None:
+        """Add rows that are not in the table, which then is at `position`: one commit."""
+        ordered = rows.sort_by([("stream_cid", "ascending"), (self.spec.key, "ascending")])
+        write_deltalake(
+            self._table, ordered, mode="append", commit_properties=self._reaches(position)
+        )
+
+    def put(self, rows: pa.Table, position: int) -> None:
+        """Put rows in the place of those with the same key, or beside the others; the table then
+        is at `position`: one commit."""
+        self._merge(rows, self._reaches(position))
+
+    def revise(self, rows: pa.Table, towards: int) -> None:
+        """Put rows in the place of those with the same key, as they are at the position `towards`,
+        which is not reached by this: one commit."""
+        under_way = [Transaction(_app_id(self.epoch) + _STEP, towards)]
+        self._merge(rows, CommitProperties(app_transactions=under_way))
+
+    def replace(self, other: "DeltaStore") -> None:
+        """Put the rows and the position of `other` in the place of all that is here: one commit."""
+        names = ", ".join(self.spec.schema.names)
+        write_deltalake(
+            self._table,
+            other.select(names, "TRUE").cast(self.spec.schema).to_reader(_ROW_GROUP),
+            mode="overwrite",
+            schema_mode="overwrite",
+            commit_properties=self._reaches(other.position),
+        )
+
+    def keep_history(self, hours: float) -> None:
+        """For how long what is replaced can be read in older versions."""
+        interval = f"interval {max(0, round(hours * 3600))} seconds"
+        if self._table.metadata().configuration.get(_HISTORY) != interval:
+            self._table.alter.set_table_properties({_HISTORY: interval})
+
+    def tidy(self) -> None:
+        """Every so many commits: make few files of many, delete those replaced long ago."""
+        if self._table.version() % _TIDY_EVERY == 0:
+            self._table.optimize.compact(target_size=_FILE_SIZE)
+            vacuum(self._table, None, dry_run=False)
+
+    # What only some tables are asked for.
+
+    def streams_between(self, after: int, upto: int) -> list[bytes]:
+        """Of raw_events: the streams with events at the positions (after, upto]."""
+        found = self.select("DISTINCT stream_cid", f"position > {after} AND position <= {upto}")
+        return sorted(found["stream_cid"].to_pylist())
+
+    def events_of(self, streams: Iterable[bytes], upto: int) -> pa.Table:
+        """Of raw_events: what `read_streams` needs of these streams, up to a position."""
+        wanted = sorted(set(streams))
+        partitions = ", ".join(str(p) for p in sorted({partition_of(cid) for cid in wanted}))
+        where = f"position <= {upto} AND {PARTITION_COLUMN} IN ({partitions or 'NULL'})"
+        if len(wanted) <= _FEW_STREAMS:
+            where += f" AND stream_cid IN ({', '.join(map(_literal, wanted)) or 'NULL'})"
+        rows = self.select(", ".join(COLUMNS), where)
+        return rows.filter(pc.is_in(rows["stream_cid"], pa.array(wanted, pa.binary())))
+
+    def streams_of_models(self, models: Iterable[bytes]) -> list[bytes]:
+        """Of a derived table: the streams whose model's StreamID, as bytes, is one of these."""
+        ids = ", ".join(map(_literal, models))
+        found = self.select("DISTINCT stream_cid", f"dimensions['model'] IN ({ids})")
+        return sorted(found["stream_cid"].to_pylist())
+
+    def _merge(self, rows: pa.Table, properties: CommitProperties) -> None:
+        partitions = sorted(set(rows[PARTITION_COLUMN].to_pylist()))
+        match = (
+            f"old.{PARTITION_COLUMN} = new.{PARTITION_COLUMN} "
+            f"AND old.{self.spec.key} = new.{self.spec.key} "
+            f"AND old.{PARTITION_COLUMN} IN ({', '.join(map(str, partitions))})"
+        )
+        merge = self._table.merge(
+            rows,
+            predicate=match,
+            source_alias="new",
+            target_alias="old",
+            commit_properties=properties,
+        )
+        merge.when_matched_update_all().when_not_matched_insert_all().execute()
+
+    def select(self, columns: str, where: str) -> pa.Table:
+        """Columns of the rows for which a condition in SQL holds."""
+        return query({"t": self._table}, f"SELECT {columns} FROM t WHERE {where}")
+
+    def _reaches(self, position: int) -> CommitProperties:
+        return CommitProperties(app_transactions=[Transaction(_app_id(self.epoch), position)])
+
+
+def optimize(table: DeltaTable) -> int:
+    """Sort the table's partitions by stream, in few files; returns how many files it has then."""
+    table.optimize.z_order(
+        ["stream_cid"],
+        target_size=_FILE_SIZE,
+        writer_properties=WriterProperties(max_row_group_size=_ROW_GROUP),
+    )
+    return len(table.file_uris())
+
+
+def vacuum(table: DeltaTable, hours: float | None, *, dry_run: bool) -> list[str]:
+    """Delete the files that only versions older than `hours` need (None: as the table says);
+    returns their names."""
+    keep = history_of(table) if hours is None else timedelta(hours=hours)
+    # delta-rs counts whole hours: rather keep too much.
+    whole_hours = math.ceil(keep / timedelta(hours=1))
+    files = table.vacuum(whole_hours, enforce_retention_duration=False, dry_run=dry_run)
+    return [*files, *_old_changes(Path(table.table_uri), keep, dry_run=dry_run)]
+
+
+def _old_changes(path: Path, keep: timedelta, *, dry_run: bool) -> list[str]:
+    """The files of the change data feed, which delta-rs leaves where they are."""
+    before = time.time() - keep.total_seconds()
+    found = [f for f in (path / _CHANGES).rglob("*.parquet") if f.stat().st_mtime <= before]
+    for file in () if dry_run else found:
+        file.unlink()
+    return [str(file.relative_to(path)) for file in found]
+
+
+def epoch_of(table: DeltaTable) -> str:
+    """The log that a table was made from; empty for a table that is not ours."""
+    return table.metadata().configuration.get(_EPOCH) or ""
+
+
+def position_of(table: DeltaTable, epoch: str) -> int:
+    """How far a table is: the feed position that its latest commit brought it to."""
+    return table.transaction_version(_app_id(epoch)) or 0
+
+
+def history_of(table: DeltaTable) -> timedelta:
+    """For how long what is replaced can be read in older versions."""
+    text = table.metadata().configuration.get(_HISTORY, "interval 7 days")
+    _, number, unit = text.split()
+    return timedelta(**{unit if unit.endswith("s") else unit + "s": int(number)})
+
+
+def query(tables: dict[str, DeltaTable], sql: str) -> pa.Table:
+    """What DataFusion answers to a SELECT, its views of text and bytes made plain columns."""
+    builder = QueryBuilder()
+    for name, table in tables.items():
+        builder.register(name, table)
+    answer = pa.table(builder.execute(sql).read_all())
+    return answer.cast(pa.schema([_plain(field) for field in answer.schema]))
+
+
+def _plain(field: pa.Field) -> pa.Field:
+    kind = field.type
+    if pa.types.is_map(kind):
+        kind = pa.map_(_plain(kind.key_field).type, _plain(kind.item_field))
+    elif pa.types.is_list(kind):
+        kind = pa.list_(_plain(kind.value_field))
+    elif pa.types.is_struct(kind):
+        kind = pa.struct([_plain(each) for each in kind])
+    else:
+        kind = _PLAIN_TYPES.get(kind, kind)
+    return field.with_type(kind)
+
+
+def _open(spec: TableSpec, path: Path, epoch: str) -> DeltaTable:
+    try:
+        if not DeltaTable.is_deltatable(str(path)):
+            return DeltaTable.create(
+                str(path),
+                schema=spec.schema,
+                partition_by=[PARTITION_COLUMN],
+                name=spec.name,
+                configuration={_EPOCH: epoch, **_PROPERTIES},
+                raise_if_key_not_exists=False,
+            )
+        table = DeltaTable(str(path))
+    except (DeltaError, OSError) as error:
+        raise TablesError(f"cannot open the table {path}: {_one_line(error)}") from error
+    made_from = epoch_of(table)
+    if made_from != epoch:
+        raise FeedChangedError(
+            f"the table {path} was made from log {made_from}, but the node has log {epoch}: it was "
+            "set up anew, or is another node. Point --url at the right node, or --tables at a new "
+            "directory"
+        )
+    return table
+
+
+def _migrate(spec: TableSpec, table: DeltaTable, path: Path) -> None:
+    """Bring a table of an older version to its schema, where its rows stay right."""
+    if spec.name != RAW:
+        raise TablesError(
+            f"the table {path} has other columns than this version of spark-sink writes: make it "
+            f"anew with spark-sink rebuild {spec.name} --tables {path.parent}"
+        )
+    added = [spec.schema.field(name) for name in _ADDED_COLUMNS]
+    if sorted([*_columns(table), *added], key=_name) != sorted(spec.schema, key=_name):
+        raise TablesError(
+            f"the table {path} has other columns than this version of spark-sink writes: point "
+            "--tables at a new directory"
+        )
+    anchors = query({"t": table}, "SELECT count(*) AS n FROM t WHERE event_type = 'time'")
+    if count := anchors["n"].to_pylist()[0]:
+        raise TablesError(
+            f"the table {path} was written by an older version, which did not read when the "
+            f"anchors of its {count} time events were made: read the feed again with spark-sink "
+            f"rebuild {RAW} --tables {path.parent} --url URL"
+        )
+    table.alter.add_columns(Schema.from_arrow(pa.schema(added)).fields)
+
+
+def _columns(table: DeltaTable) -> list[pa.Field]:
+    return sorted(pa.schema(table.schema().to_arrow()), key=_name)
+
+
+def _name(field: pa.Field) -> str:
+    return str(field.name)
+
+
+def _app_id(epoch: str) -> str:
+    return f"spark-sink/{epoch}"
+
+
+def _literal(value: bytes) -> str:
+    return f"X'{value.hex()}'"
+
+
+def _one_line(error: Exception) -> str:
+    return " ".join(str(error).split())

@@ -1,0 +1,84 @@
+"""What `spark-sink run` does, for Prometheus."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Final
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, start_http_server
+
+from spark_sink.errors import SinkError
+
+_BUCKETS: Final = (0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
+
+
+class SinkMetrics:
+    """The numbers of a run; its registry is its own."""
+
+    def __init__(self) -> None:
+        self.registry = CollectorRegistry()
+        self.rows = Counter(
+            "spark_sink_rows",
+            "Rows written, new ones and those that changed.",
+            ["table"],
+            registry=self.registry,
+        )
+        self.position = Gauge(
+            "spark_sink_position",
+            "The feed position that a table includes.",
+            ["table"],
+            registry=self.registry,
+        )
+        self.head = Gauge(
+            "spark_sink_feed_head", "The position of the feed's last event.", registry=self.registry
+        )
+        self.lag = Gauge(
+            "spark_sink_lag",
+            "Events of the feed that are not in all tables.",
+            registry=self.registry,
+        )
+        self.batch_seconds = Histogram(
+            "spark_sink_batch_seconds",
+            "From a batch's arrival to its last commit.",
+            buckets=_BUCKETS,
+            registry=self.registry,
+        )
+        self.failures = Counter(
+            "spark_sink_failures", "Batches that could not be written.", registry=self.registry
+        )
+        self.node_up = Gauge(
+            "spark_sink_node_up", "Whether the node answers: 1 or 0.", registry=self.registry
+        )
+
+    def reached(self, positions: dict[str, int], head: int | None) -> None:
+        """Where the tables are, and the feed as far as that is known."""
+        for name, position in positions.items():
+            self.position.labels(name).set(position)
+        self.node_up.set(head is not None)
+        if head is not None:
+            self.head.set(head)
+            self.lag.set(max(0, head - min(positions.values())))
+
+
+@contextmanager
+def served(metrics: SinkMetrics, address: str | None) -> Iterator[str | None]:
+    """Serve the numbers at HOST:PORT while the block runs; yields the URL, None without an address.
+
+    Raises:
+        SinkError: the address is none, or cannot be listened at.
+    """
+    if address is None:
+        yield None
+        return
+    host, _, port = address.rpartition(":")
+    if not host or not port.isdigit():
+        raise SinkError(f"metrics are served at HOST:PORT, not at {address!r}")
+    try:
+        server, thread = start_http_server(int(port), host.strip("[]"), metrics.registry)
+    except (OSError, OverflowError) as error:
+        raise SinkError(f"cannot serve metrics at {address}: {error}") from None
+    try:
+        yield f"http://{host}:{server.server_port}/metrics"
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()

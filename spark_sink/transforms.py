@@ -1,0 +1,146 @@
+"""The rows of each table of a stream: pure functions of the stream, and of its model's content.
+
+Whether a row changes when events come:
+
+- of `conclusion_events`: never;
+- of `event_states`: when the content of the stream's model changes, else never;
+- of `stream_tips` and `stream_states`: when the stream gets an event, the latter also when the
+  content of its model changes.
+"""
+
+from collections.abc import Callable, Iterator
+from typing import Any, Final
+
+import pyarrow as pa
+
+from recon_node.ceramic import Event, EventKind
+from recon_node.ipld import CID
+from recon_node.lattice import Decision, StreamData, Tip, event_states
+from spark_sink.schema import TABLES
+from spark_sink.streams import Entry, Row, Stream, read_streams
+
+_METADATA: Final = ("shouldIndex", "modelVersion")
+
+
+def conclusion_events(stream: Stream, model: Any = None) -> Iterator[Row]:
+    """The rows of `conclusion_events`, one an event."""
+    columns = stream.columns()
+    for entry in stream.entries:
+        yield {
+            **columns,
+            **_event_columns(entry),
+            "data": _payload(entry.event),
+            "previous": entry.event.prevs,
+            "expires": entry.expires,
+        }
+
+
+def states_of_events(stream: Stream, model: Any = None) -> Iterator[Row]:
+    """The rows of `event_states`, one an event; `model` is the content of the stream's model."""
+    columns = stream.columns()
+    entries = {entry.event.cid: entry for entry in stream.entries}
+    for state in event_states((entry.event for entry in stream.entries), model):
+        yield {
+            **columns,
+            **_event_columns(entries[state.event_cid]),
+            "event_height": state.height,
+            "data": state.data.to_json(),
+            "validation_errors": state.validation_errors,
+        }
+
+
+def stream_tips(stream: Stream, model: Any = None) -> Iterator[Row]:
+    """The row of `stream_tips`."""
+    tip = stream.tip
+    kinds = [entry.event.kind for entry in stream.entries]
+    pending = [e for e in stream.entries if e.event.kind is EventKind.TIME and e.time is None]
+    yield {
+        **stream.columns(),
+        "stream_id": str(stream.stream_id),
+        **_tip_columns(stream, tip),
+        "data_tip": tip.data_tip if tip else (),
+        "anchored_at": tip.anchored_at if tip else (),
+        "tips": tip.candidates if tip else (),
+        "pruned": tip.pruned if tip else sorted(entry.event.cid for entry in stream.entries),
+        "diverged": tip is not None and tip.diverged,
+        "reasons": [_reason(decision) for decision in tip.reasons] if tip else (),
+        "events": len(kinds),
+        "pending_time_events": len(pending),
+        "position": stream.entries[-1].position,
+    }
+
+
+def stream_states(stream: Stream, model: Any = None) -> Iterator[Row]:
+    """The row of `stream_states`; `model` is the content of the stream's model."""
+    data = stream.data(model)
+    yield {
+        **stream.columns(),
+        "stream_id": str(stream.stream_id),
+        **_tip_columns(stream, stream.tip),
+        "data": None if data is None else data.to_json(),
+        "position": stream.entries[-1].position,
+    }
+
+
+Transform = Callable[[Stream, Any], Iterator[Row]]
+
+#: How the rows of each table come from those of `raw_events`.
+TRANSFORMS: Final[dict[str, Transform]] = {
+    "conclusion_events": conclusion_events,
+    "event_states": states_of_events,
+    "stream_tips": stream_tips,
+    "stream_states": stream_states,
+}
+
+#: The tables that depend on what models say.
+NEED_MODELS: Final = frozenset({"event_states", "stream_states"})
+
+
+def compute_tips(raw_events: pa.Table) -> pa.Table:
+    """The rows of `stream_tips` for the streams among the rows of `raw_events`.
+
+    Raises:
+        TablesError: as `read_streams`.
+    """
+    rows = [row for stream in read_streams(raw_events) for row in stream_tips(stream)]
+    return pa.Table.from_pylist(rows, schema=TABLES["stream_tips"].schema)
+
+
+def _event_columns(entry: Entry) -> Row:
+    event = entry.event
+    return {
+        "conclusion_event_order": entry.position,
+        "event_cid": event.cid,
+        "event_type": event.kind.value,
+        "before": entry.time,
+        "chain_id": entry.chain_id,
+    }
+
+
+def _tip_columns(stream: Stream, tip: Tip[CID] | None) -> Row:
+    if tip is None:
+        return {"event_cid": None, "event_type": None, "event_height": None}
+    kind = next(e.event.kind for e in reversed(stream.entries) if e.event.cid == tip.event)
+    return {"event_cid": tip.event, "event_type": kind.value, "event_height": tip.height}
+
+
+def _reason(decision: Decision[CID]) -> Row:
+    return {
+        "rule": decision.rule.value,
+        "winner": decision.winner,
+        "rivals": decision.rivals,
+    }
+
+
+def _payload(event: Event) -> bytes | None:
+    """What an event says, as ceramic-one writes it: of an init event the content, of a data event
+    the JSON Patch; nothing for a time event."""
+    if event.kind is EventKind.TIME:
+        return None
+    header = event.payload.get("header") or {}
+    metadata = {
+        name: str(header[name]) if isinstance(header[name], CID) else header[name]
+        for name in _METADATA
+        if name in header
+    }
+    return StreamData(event.data, metadata).to_json()

@@ -1,0 +1,226 @@
+"""What the tables must hold, computed from a feed's rows at once: no batches, no state, no Arrow.
+
+Beside the lattice, which says what tips and states are, nothing here is the pipeline's own.
+"""
+
+import base64
+import json
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+from deltalake import DeltaTable, QueryBuilder
+
+from recon_node.ceramic import METAMODEL, Event, StreamId, parse_event
+from recon_node.ipld import CID, dag_cbor
+from recon_node.lattice import (
+    StreamEvent,
+    StreamShapeError,
+    branch_states,
+    event_states,
+    select_tip,
+)
+
+Row = dict[str, Any]
+KEYS = {
+    "raw_events": "position",
+    "conclusion_events": "conclusion_event_order",
+    "event_states": "conclusion_event_order",
+    "stream_tips": "stream_cid",
+    "stream_states": "stream_cid",
+}
+SECONDS = {"4102444800": "2100-01-01T00:00:00Z"}
+
+
+def tables_of(feed: Iterable[Row]) -> dict[str, list[Row]]:
+    """The rows of all tables, each table's in the order of its key."""
+    found: dict[str, list[Row]] = {name: [] for name in KEYS}
+    streams: dict[bytes, list[tuple[Row, Event]]] = defaultdict(list)
+    for row in feed:
+        found["raw_events"].append({**row, "stream_cid_partition": row["stream_cid"][-1] % 16})
+        streams[row["stream_cid"]].append((row, parse_event(row["car"])))
+    for stream in streams.values():
+        for name, row in _rows_of_stream(stream, _model_of(stream, streams)):
+            found[name].append(row)
+    return {name: sorted(rows, key=lambda row: row[KEYS[name]]) for name, rows in found.items()}
+
+
+def table_rows(directory: Path, name: str) -> list[Row]:
+    """The rows of a Delta table in the order of its key, as another reader finds them."""
+    table = DeltaTable(directory / name)
+    answer = QueryBuilder().register("t", table).execute("SELECT * FROM t").read_all()
+    return sorted_rows(name, pa.table(answer).to_pylist())
+
+
+def sorted_rows(name: str, rows: Iterable[Row]) -> list[Row]:
+    return sorted(
+        ({key: plain(value) for key, value in row.items()} for row in rows), key=_by(name)
+    )
+
+
+def plain(value: Any) -> Any:
+    """Maps as dicts and lists as lists, whoever read them."""
+    if isinstance(value, tuple):
+        return [plain(each) for each in value]
+    if isinstance(value, list):
+        if value and all(isinstance(each, tuple) for each in value):
+            return dict(value)
+        return [plain(each) for each in value]
+    if isinstance(value, dict):
+        return {key: plain(each) for key, each in value.items()}
+    return value
+
+
+def assert_tables(directory: Path, feed: Iterable[Row], names: Iterable[str] = KEYS) -> None:
+    """The tables are what the feed gives, each row once."""
+    expected = tables_of(feed)
+    for name in names:
+        assert table_rows(directory, name) == expected[name], name
+
+
+def _by(name: str) -> Any:
+    return lambda row: row[KEYS[name]]
+
+
+def _model_of(
+    stream: list[tuple[Row, Event]], streams: dict[bytes, list[tuple[Row, Event]]]
+) -> Any:
+    header = stream[0][1].header
+    assert header is not None
+    model = streams.get(bytes(header.model.cid))
+    if header.model == METAMODEL or model is None:
+        return None
+    its_header = model[0][1].header
+    if its_header is None or its_header.model != METAMODEL:
+        return None
+    return _data_at_tip(model, None)[0]
+
+
+def _data_at_tip(stream: list[tuple[Row, Event]], model: Any) -> tuple[Any, bytes | None]:
+    try:
+        tip = select_tip([_shape(*each) for each in stream]).event
+    except StreamShapeError:
+        return None, None
+    state = list(branch_states([event for _, event in stream], tip, model))[-1]
+    return state.data.content, state.data.to_json()
+
+
+def _shape(row: Row, event: Event) -> StreamEvent[CID]:
+    expires = _expires(event)
+    first_bad = None if expires is None else expires + 1
+    return StreamEvent(event.cid, event.kind.value, event.prevs, row["time"], True, first_bad)
+
+
+def _expires(event: Event) -> int | None:
+    """The only time in the capabilities of the samples."""
+    if event.capability is None:
+        return None
+    text = dag_cbor.decode(event.capability)["p"].get("exp")
+    return next((int(number) for number, date in SECONDS.items() if date == text), None)
+
+
+def _rows_of_stream(stream: list[tuple[Row, Event]], model: Any) -> Iterator[tuple[str, Row]]:
+    init = stream[0][1]
+    header = init.header
+    assert header is not None
+    kind = 2 if header.model == METAMODEL else 3
+    common = {
+        "stream_cid": bytes(init.cid),
+        "stream_type": kind,
+        "controller": header.controller,
+        "dimensions": {
+            "model": header.model.to_bytes(),
+            "controller": header.controller.encode(),
+            "context": header.context or b"",
+            "unique": header.unique or b"",
+        },
+        "stream_cid_partition": init.cid[-1] % 16,
+    }
+    states = {s.event_cid: s for s in event_states([event for _, event in stream], model)}
+    for row, event in stream:
+        of_event = {
+            **common,
+            "conclusion_event_order": row["position"],
+            "event_cid": bytes(event.cid),
+            "event_type": event.kind.value,
+            "before": row["time"],
+            "chain_id": row["chain_id"],
+        }
+        yield (
+            "conclusion_events",
+            {
+                **of_event,
+                "data": _payload(event),
+                "previous": list(map(bytes, event.prevs)),
+                "expires": _expires(event),
+            },
+        )
+        state = states[event.cid]
+        yield (
+            "event_states",
+            {
+                **of_event,
+                "event_height": state.height,
+                "data": state.data.to_json(),
+                "validation_errors": list(state.validation_errors),
+            },
+        )
+    of_stream = {
+        **common,
+        "stream_id": str(StreamId(kind, init.cid)),
+        "position": max(row["position"] for row, _ in stream),
+    }
+    yield "stream_tips", {**of_stream, **_tip(stream)}
+    tip = _tip(stream)
+    of_tip = {name: tip[name] for name in ("event_cid", "event_type", "event_height")}
+    yield "stream_states", {**of_stream, **of_tip, "data": _data_at_tip(stream, model)[1]}
+
+
+def _tip(stream: list[tuple[Row, Event]]) -> Row:
+    kinds = {event.cid: event.kind.value for _, event in stream}
+    counts = {
+        "events": len(stream),
+        "pending_time_events": sum(
+            event.kind.value == "time" and row["time"] is None for row, event in stream
+        ),
+    }
+    try:
+        tip = select_tip([_shape(*each) for each in stream])
+    except StreamShapeError:
+        lists: Row = {name: [] for name in ("data_tip", "anchored_at", "tips", "reasons")}
+        none = dict.fromkeys(("event_cid", "event_type", "event_height"))
+        pruned = sorted(bytes(event.cid) for _, event in stream)
+        return {**counts, **lists, **none, "pruned": pruned, "diverged": False}
+    return {
+        **counts,
+        "event_cid": bytes(tip.event),
+        "event_type": kinds[tip.event],
+        "event_height": tip.height,
+        "data_tip": list(map(bytes, tip.data_tip)),
+        "anchored_at": list(map(bytes, tip.anchored_at)),
+        "tips": list(map(bytes, tip.candidates)),
+        "pruned": list(map(bytes, tip.pruned)),
+        "diverged": tip.diverged,
+        "reasons": [
+            {"rule": r.rule.value, "winner": bytes(r.winner), "rivals": list(map(bytes, r.rivals))}
+            for r in tip.reasons
+        ],
+    }
+
+
+def _payload(event: Event) -> bytes | None:
+    if event.kind.value == "time":
+        return None
+    header = event.payload.get("header", {})
+    metadata = {name: header[name] for name in ("shouldIndex",) if name in header}
+    value = {"metadata": metadata, "content": event.data}
+    text = json.dumps(value, ensure_ascii=False, separators=(",", ":"), default=_dag_json)
+    return text.encode()
+
+
+def _dag_json(value: Any) -> Any:
+    if isinstance(value, CID):
+        return {"/": str(value)}
+    return {"/": {"bytes": base64.b64encode(value).decode().rstrip("=")}}

@@ -1,0 +1,153 @@
+"""Events that try the tables: forks, anchors that come late, poison, models that change, expiry."""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import coincurve
+from nacl.signing import SigningKey
+
+from recon_node.ceramic import Event, StreamId
+from recon_node.ceramic.builder import (
+    controller_of,
+    data_event,
+    init_event,
+    model_event,
+    signed_event,
+    time_event,
+)
+from recon_node.ceramic.ethereum import address_of, keccak_256, personal_message
+from recon_node.ipld import CID, dag_cbor
+
+KEY = SigningKey(bytes(range(32)))
+WALLET = coincurve.PrivateKey(b"w" * 32)
+ADDRESS = address_of(WALLET.public_key)
+EXPIRES = "2100-01-01T00:00:00Z"
+EXPIRED = 4_102_444_800
+DEFINITION = {
+    "version": "2.0",
+    "name": "Note",
+    "interface": False,
+    "implements": [],
+    "schema": {"type": "object", "properties": {}, "additionalProperties": False},
+    "accountRelation": {"type": "list"},
+    "immutableFields": ["n"],
+}
+
+
+@dataclass
+class Scenario:
+    """Events in the order of a feed, and the block times of the time events."""
+
+    events: list[Event] = field(default_factory=list)
+    times: dict[CID, int] = field(default_factory=dict)
+
+    def add(self, *events: Event) -> None:
+        self.events.extend(events)
+
+    def anchor(self, event: Event, time: int) -> Event:
+        """A time event on `event`; the time is in its transaction's hash, for the tests' chain."""
+        anchor = time_event(event.init, event.cid, tx_hash=time.to_bytes(32, "big"))
+        self.times[anchor.cid] = time
+        self.add(anchor)
+        return anchor
+
+
+def document(model: StreamId, content: Any, unique: bytes = b"u") -> Event:
+    return init_event(KEY, model, content, unique=unique)
+
+
+def change(prev: Event, *patch: Any) -> Event:
+    return data_event(KEY, prev.init, [prev.cid], list(patch))
+
+
+def replace(path: str, value: Any) -> dict[str, Any]:
+    return {"op": "replace", "path": path, "value": value}
+
+
+def capability() -> bytes:
+    """A wallet lets the key act for it until `EXPIRES`."""
+    issued = "2024-01-01T00:00:00Z"
+    text = (
+        f"notes.example wants you to sign in with your Ethereum account:\n{ADDRESS}\n\n"
+        f"URI: {controller_of(KEY)}\nVersion: 1\nChain ID: 1\nNonce: 12345678\n"
+        f"Issued At: {issued}\nExpiration Time: {EXPIRES}\nResources:\n- ceramic://*"
+    )
+    signature = WALLET.sign_recoverable(personal_message(text.encode()), hasher=keccak_256)
+    payload = {
+        "iss": f"did:pkh:eip155:1:{ADDRESS}",
+        "aud": controller_of(KEY),
+        "domain": "notes.example",
+        "version": "1",
+        "nonce": "12345678",
+        "iat": issued,
+        "exp": EXPIRES,
+        "resources": ["ceramic://*"],
+    }
+    signed = "0x" + (signature[:64] + bytes([27 + signature[64]])).hex()
+    return dag_cbor.encode({"h": {"t": "eip4361"}, "p": payload, "s": {"t": "eip191", "s": signed}})
+
+
+def delegated(model: StreamId, content: Any) -> Event:
+    """A document of the wallet, signed by the key under its capability."""
+    controller = f"did:pkh:eip155:1:{ADDRESS}"
+    header = {"controllers": [controller], "model": model.to_bytes(), "unique": b"d"}
+    return signed_event(KEY, {"header": header, "data": content}, capability=capability())
+
+
+def scenario() -> Scenario:
+    """Each trap once, small enough for every test to run all of it."""
+    all_ = Scenario()
+    model = model_event(KEY, DEFINITION)
+    early = document(model.stream_id(), {"n": 1, "t": "before its model"}, b"early")
+    broken = change(early, replace("/n", 2))  # right as long as nobody knows that n is immutable
+    all_.add(early, broken)
+    diverged(all_, model)
+    all_.add(model)
+    poison(all_, model)
+    relaxed = change(model, replace("/name", "Notes"))
+    all_.add(document(model.stream_id(), {"n": 3}, b"late"), relaxed)
+    all_.anchor(relaxed, 1_700_000_300)
+    lapsed = delegated(model.stream_id(), {"n": 4})
+    kept = delegated(model.stream_id(), {"n": 5})
+    all_.add(lapsed, kept)
+    all_.anchor(lapsed, EXPIRED + 1)
+    all_.anchor(kept, EXPIRED)
+    return all_
+
+
+def diverged(all_: Scenario, model: Event) -> None:
+    """Two branches; the anchor of the one that loses so far turns out to be the earlier one."""
+    init = document(model.stream_id(), {"n": 0, "t": ""}, b"diverged")
+    left, right = (change(init, replace("/t", text)) for text in ("left", "right"))
+    all_.add(init, left, right)
+    all_.anchor(left, 1_700_000_200)
+    all_.anchor(right, 1_700_000_100)
+    top = change(left, replace("/t", "more"))
+    merge = data_event(KEY, init, sorted([top.cid, right.cid]), [])
+    all_.add(top, merge)
+
+
+def poison(all_: Scenario, model: Event) -> None:
+    """Valid events, nonsense in them."""
+    nested: Any = 1
+    for _ in range(120):
+        nested = {"d": [nested]}
+    of = model.stream_id()
+    init = document(of, {"n": 1, "bytes": b"\xff", "link": model.cid, "deep": nested}, b"poison")
+    last = init
+    all_.add(init)
+    for patch in (
+        "not a patch",
+        [{"op": "explode"}],
+        [replace("/nowhere/at/all", 1)],
+        [replace("", [1])],
+        [{"op": "add", "path": "/x", "value": b"\x00\xff"}],
+        [{"op": "copy", "from": "", "path": "/y"}] * 30,
+        {"a": None},
+        None,
+    ):
+        last = data_event(KEY, init, [last.cid], patch)
+        all_.add(last)
+    all_.add(document(of, ["no", "object"], b"list"), model_event(KEY, {"version": "9.9"}))
+    all_.add(document(StreamId(3, init.cid), {"of": "no model"}, b"odd"))
+    all_.anchor(last, 1_600_000_000)
