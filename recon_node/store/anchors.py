@@ -50,6 +50,7 @@ _TABLES: Final = (
 
 _PIECE: Final = 1000
 _MAX_REASON: Final = 500
+_LONGEST_DELAY: Final = 2 * 86_400.0
 
 ProofVerdict = int | Refusal
 """The time of a proof's block in Unix seconds, or why its events are refused."""
@@ -134,6 +135,13 @@ class ProofTable:
         self._connection.executemany(
             "UPDATE proofs SET due = ?, tries = tries + 1 WHERE proof = ? AND due IS NOT NULL",
             [(due, proof) for proof, due in proofs],
+        )
+
+    def forget_far_dues(self, now: float) -> None:
+        """Take what is due later than any lookup is postponed to as due: the clock was wrong."""
+        self._connection.execute(
+            "UPDATE proofs INDEXED BY proofs_due SET due = ?1 WHERE due > ?1 + ?2",
+            (now, _LONGEST_DELAY),
         )
 
     def forget_refusals(self) -> None:

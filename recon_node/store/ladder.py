@@ -12,6 +12,12 @@ A step that fails refuses the EventId for good. Most faults lie in the EventId (
 and leave the event free to come under the right one: what builds on it keeps waiting. Some lie in
 the event itself (*inherent*): then all that builds on it is refused, too.
 
+Nodes that got the same events must end with the same keys, in whichever order they came. An event
+may have several faults, and whether an inherent one is among those that are found must not depend
+on what came first. So each fault is looked for on one step, in one order there: what the event and
+its EventId alone can tell, then its init event, then the rest of what it builds on, of which only
+that counts which is wholly checked or refused for good.
+
 A time event is checked offline (hashes, and the path from the proof's root) and then stays PENDING,
 held and handed to peers, until its anchor was looked up (`recon_node.store.anchors`): with the time
 of its block it goes on, and what builds on it; if the transaction turns out to say something else,
@@ -20,7 +26,6 @@ both are refused.
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
@@ -132,8 +137,6 @@ class Ladder:
         if record.refusal is not None:
             return record.refusal.inherent
         try:
-            self._check_bases(record)
-            self._check_proof(record)
             while (step := _STEPS.get(record.state)) is not None and step(self, record):
                 record.state = State(record.state + 1)
         except _FaultError as fault:
@@ -157,9 +160,11 @@ class Ladder:
             raise _FaultError(
                 f"its EventId has the height {height}: 0 is the init event's, and only its"
             )
+        if record.event_id.stream != record.init[-4:]:
+            raise _FaultError(f"its EventId is of another stream than its init event {record.init}")
         stream = self._stream_of(record)
         if stream is None:
-            self._check_orphan(record)
+            self._check_base(record, record.init)
             return False
         self._check_signer(record, stream)
         self._check_event_id(record, stream, height)
@@ -168,6 +173,7 @@ class Ladder:
 
     def _meet_history(self, record: Record) -> bool:
         """WAITING to PENDING."""
+        self._check_history(record)
         height = 0
         whole = True
         for cid in record.builds_on:
@@ -182,6 +188,7 @@ class Ladder:
 
     def _deliver(self, record: Record) -> bool:
         """PENDING to DELIVERED: the record takes its place in the feed."""
+        self._check_history(record)
         if record.proof is not None and self._history.verdict(record.proof) is None:
             return False
         for cid in record.builds_on:
@@ -199,17 +206,6 @@ class Ladder:
             return self._history.stream(record.init)
         assert record.event is not None, "an init event waits for nothing"
         return Stream.of(record.event)
-
-    def _check_orphan(self, record: Record) -> None:
-        """Hold an event to what its EventId claims, as far as it can be said without its stream."""
-        if record.event_id.stream != record.init[-4:]:
-            raise _FaultError(f"its EventId is of another stream than its init event {record.init}")
-        if record.signer is None:  # a time event's proof, or a capability: the stream will tell
-            return
-        if hashlib.sha256(record.signer.encode()).digest()[-8:] != record.event_id.controller:
-            raise _FaultError(
-                f"its EventId is of another controller than its signer {record.signer}"
-            )
 
     def _check_signer(self, record: Record, stream: Stream) -> None:
         # Its signature was checked against its signer's key before it came here, and that of an
@@ -239,18 +235,19 @@ class Ladder:
                 f"would be {right}"
             )
 
-    def _check_bases(self, record: Record) -> None:
+    def _check_base(self, record: Record, cid: CID) -> None:
         """Refuse an event for what one of those that it builds on is."""
-        for cid in record.builds_on:
-            reason = self._history.refused.get(cid)
-            if reason is not None:
-                raise _FaultError(_inherited(cid, reason), inherent=True)
-            claims = self._history.claims(cid)
-            if claims and claims[0].init != record.init:
-                raise _FaultError(f"it builds on {cid}, which is of another stream", inherent=True)
+        reason = self._history.refused.get(cid)
+        if reason is not None:
+            raise _FaultError(_inherited(cid, reason), inherent=True)
+        base = self._history.checked(cid)
+        if base is not None and base.init != record.init:
+            raise _FaultError(f"it builds on {cid}, which is of another stream", inherent=True)
 
-    def _check_proof(self, record: Record) -> None:
-        """Refuse a time event for what its transaction says."""
+    def _check_history(self, record: Record) -> None:
+        """Refuse an event for what it builds on, and a time event for what its transaction says."""
+        for cid in record.builds_on:
+            self._check_base(record, cid)
         if record.proof is not None:
             verdict = self._history.verdict(record.proof)
             if isinstance(verdict, Refusal):

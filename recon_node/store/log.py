@@ -32,7 +32,7 @@ logger = structlog.get_logger(__name__)
 
 # Raise it when events that were refused may now be accepted (a new kind of signature, say): what
 # was remembered as refused under other rules is forgotten when the log is opened.
-RULES = 2
+RULES = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +86,7 @@ class EventLog:
             try:
                 self._saved_keys = SavedKeys(data_dir, self._connection)
                 self._forget_outdated_refusals()
+                self._proofs.forget_far_dues(self._clock())
                 self.marks = self._read_marks()
                 self.pending_proofs = self._proofs.count()
                 self.epoch = schema.read_meta(self._connection, "epoch") or ""

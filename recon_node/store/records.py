@@ -17,7 +17,7 @@ class State(IntEnum):
     """How far an event has come. Each step needs the one before; none is taken back."""
 
     ORPHAN = 0
-    """Its stream's init event is not here: signed by whoever its EventId claims, no more."""
+    """Its stream's init event is not here: rightly signed, by whoever it was, no more."""
     WAITING = 1
     """Signed by its stream's controller; a prev is not here or waits itself: height unchecked."""
     PENDING = 2

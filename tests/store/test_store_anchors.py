@@ -233,3 +233,24 @@ async def test_the_time_events_of_a_log_of_version_1_are_brought_in(
             assert len(rows) == len(world.events)
         else:
             assert anchors[-1].cid not in {row.event_cid for row in rows}
+
+
+async def test_a_clock_that_was_wrong_delays_no_lookup_for_ever(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Proofs that fell due while the clock was a year ahead are due at the next start."""
+    world = World(0, streams=1, events=0)
+    [init] = world.events.values()
+    anchor = world.add(time_event(init, init.cid))
+    other = world.add(time_event(init, init.cid, tx_hash=b"o" * 32))
+    now = time.time()
+    async with open_store(tmp_path, NETWORK, settings=QUICK) as store:
+        with monkeypatch.context() as patch:
+            patch.setattr(store._writer._log, "_clock", lambda: now + 365 * 86_400)
+            await store.admit_remote([world.offer(init), world.offer(anchor)])
+        await store.admit_remote([world.offer(other)])
+        await store.postpone_proofs([(other.payload["proof"], now + 86_400)])
+    async with open_store(tmp_path, NETWORK, settings=QUICK) as store:
+        due = {proof.cid: proof.due for proof in await store.pending_proofs(10)}
+        assert now <= due[anchor.payload["proof"]] <= time.time()
+        assert due[other.payload["proof"]] == now + 86_400
