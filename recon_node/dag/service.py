@@ -28,7 +28,7 @@ from recon_node.dag.events import SORT_KEY, Identifier, read_dag_event
 from recon_node.dag.state import DagState, Place, Publication
 from recon_node.ipld import CID, IDENTITY, car, varint
 from recon_node.lattice.replica import Replica
-from recon_node.store import Store, StoreError
+from recon_node.store import FeedRow, Store, StoreError
 
 log = structlog.get_logger(__name__)
 
@@ -40,6 +40,9 @@ _EVENTS: Final = 64
 _BYTES: Final = 4 * 1024 * 1024
 _PAUSE: Final = 5.0
 """Seconds until the next try, when the disk did not take a step."""
+_GATHER: Final = 0.02
+"""Seconds between two looks at a feed that has nothing about DAGs, so that a node under load is not
+asked after each of its batches."""
 _PATIENCE: Final = 20.0
 """Seconds that a question waits for the index."""
 _PLACES: Final = 256
@@ -86,6 +89,7 @@ class Dags:
         self._connection = connection
         self._clock = clock
         self._position = index.position(connection)
+        self._noted = self._position
         self._moved = trio.Event()
         self._limiter = trio.CapacityLimiter(2)
 
@@ -180,17 +184,30 @@ class Dags:
         while True:
             await self._store.wait_for_feed(self._position)
             try:
-                await self._step()
+                if not await self._step():
+                    await trio.sleep(_GATHER)
             except (DagError, StoreError) as error:
                 log.error("The index of DAGs is not kept up", reason=str(error))
                 await trio.sleep(_PAUSE)
 
-    async def _step(self) -> None:
+    async def _step(self) -> bool:
+        """Read the feed on a bit; was there anything about DAGs?
+
+        Where there was nothing, the position is written now and then only: after a kill so many
+        positions are looked through once more.
+        """
         upto = min(self._store.head, self._position + _WINDOW)
         rows = await self._store.read_sort_key(SORT_KEY, self._position, upto, _EVENTS, _BYTES)
         if len(rows) == _EVENTS or sum(len(row.car) for row in rows) >= _BYTES:
             upto = rows[-1].position
+        if rows or upto - self._noted >= _WINDOW:
+            await self._take(rows, upto)
+        self._position = upto
+        self._moved.set()
+        self._moved = trio.Event()
+        return bool(rows)
 
+    async def _take(self, rows: list[FeedRow], upto: int) -> None:
         def take() -> int:
             with schema.told_to_people(self._data_dir / schema.FILE_NAME):
                 return index.take(self._connection, rows, upto, int(self._clock()))
@@ -198,9 +215,7 @@ class Dags:
         ignored = await self._in_thread(take)
         if ignored:
             log.info("Events about DAGs that bring nothing", count=ignored, upto=upto)
-        self._position = upto
-        self._moved.set()
-        self._moved = trio.Event()
+        self._noted = upto
 
 
 def _next_places(order: Iterator[Place]) -> list[Place]:

@@ -1,0 +1,119 @@
+"""Whatever is inside of an event about a DAG, the index takes it or counts it, and goes on."""
+
+from __future__ import annotations
+
+import sqlite3
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from dag_samples import KEYS, NETWORK, NOW
+from hypothesis import given
+from hypothesis import strategies as st
+
+from recon_node.ceramic import EventKind
+from recon_node.ceramic.builder import controller_of, signed_event
+from recon_node.dag import DAG_MODEL, Identifier, index, schema
+from recon_node.dag.events import sort_bytes, sort_value
+from recon_node.ipld import CID, DAG_CBOR, DAG_JOSE, DAG_PB, RAW, car, dag_cbor
+from recon_node.lattice.publishing import make_publish
+from recon_node.lattice.replica import Replica
+from recon_node.store import FeedRow
+
+KEY = KEYS[0]
+ROOT = CID.of(DAG_CBOR, b"root")
+MINE = Identifier(bytes(KEY.verify_key))
+PUBLISH = Replica(None, make_publish(KEY, MINE.key, ROOT, ROOT, expires=None)).block
+
+cids = st.builds(CID.of, st.sampled_from([DAG_CBOR, DAG_JOSE, DAG_PB, RAW, 0x0129]), st.binary())
+values = st.recursive(
+    st.none() | st.booleans() | st.integers(-(2**63), 2**64 - 1) | st.binary() | st.text() | cids,
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(), inner, max_size=4),
+)
+operations = st.fixed_dictionaries(
+    {"type": st.sampled_from(["append", "join", "publish", "other"])},
+    optional={
+        "shards": st.lists(cids) | values,
+        "forks": st.lists(cids) | values,
+        "id": st.just(MINE.key) | values,
+        "link": cids | values,
+        "origin": cids | values,
+        "proof": st.text() | values,
+    },
+)
+replicas = st.builds(dag_cbor.encode, st.fixed_dictionaries({"change": operations}))
+
+
+@st.composite
+def _changed(draw: st.DrawFn, block: bytes) -> bytes:
+    at = draw(st.integers(0, len(block) - 1))
+    return block[:at] + draw(st.binary(max_size=3)) + block[at + draw(st.integers(0, 3)) :]
+
+
+def _shard(codec: int, block: bytes) -> bytes:
+    cid = CID.of(codec, block)
+    return car.encode([cid], {cid: block})
+
+
+shards = st.builds(
+    _shard,
+    st.sampled_from([DAG_CBOR, DAG_JOSE, DAG_PB, RAW, 0x0129]),
+    st.binary() | st.builds(dag_cbor.encode, values) | st.just(b"\x81" * 5000 + b"\x00"),
+)
+contents = (
+    st.fixed_dictionaries({"shard": shards | st.binary()})
+    | st.fixed_dictionaries({"replica": replicas | _changed(PUBLISH) | st.binary()})
+    | values
+)
+subjects = st.sampled_from([bytes(ROOT), sort_bytes(MINE)]) | st.binary(min_size=1, max_size=60)
+
+
+def _row(position: int, subject: bytes, data: Any) -> FeedRow:
+    header = {
+        "controllers": [controller_of(KEY)],
+        "model": DAG_MODEL.to_bytes(),
+        "sep": "dag",
+        "dag": subject,
+    }
+    event = signed_event(KEY, {"header": header, "data": data})
+    assert event.header is not None
+    event_id = event.event_id(NETWORK, event.header, 0)
+    return FeedRow(position, event_id, event.cid, event.cid, EventKind.INIT, event.car)
+
+
+@given(st.lists(st.tuples(subjects, contents), max_size=5))
+def test_no_event_stops_the_index(events: list[tuple[bytes, Any]]) -> None:
+    rows = [_row(number, *event) for number, event in enumerate(events, 1)]
+    with database() as connection:
+        ignored = index.take(connection, rows, len(rows), NOW)
+        assert index.position(connection) == len(rows)
+        [(counted,)] = connection.execute("SELECT coalesce(sum(count), 0) FROM ignored")
+        assert counted == ignored
+
+
+def test_blocks_that_are_nested_deep_do_no_harm() -> None:
+    """Deeper than Python can go down; and links at the bottom of it."""
+    deep = b"\x81" * 100_000 + b"\x00"
+    rows = [_row(1, bytes(ROOT), {"shard": _shard(DAG_CBOR, deep)})]
+    rows.append(_row(2, bytes(ROOT), {"replica": deep}))
+    with database() as connection:
+        assert index.take(connection, rows, 2, NOW) in (1, 2)
+
+
+def test_the_samples_would_be_taken() -> None:
+    row = _row(1, sort_bytes(MINE), {"replica": PUBLISH})
+    with database() as connection:
+        assert index.take(connection, [row], 1, NOW) == 0
+        [(subject, fault)] = connection.execute("SELECT subject, fault FROM publishes")
+    assert (subject, fault) == (sort_bytes(MINE), None)
+    assert sort_value(MINE).startswith("k")
+
+
+@contextmanager
+def database() -> Iterator[sqlite3.Connection]:
+    with tempfile.TemporaryDirectory() as directory:
+        connection = schema.open_database(Path(directory), "epoch", 1000)
+        yield connection
+        connection.close()
