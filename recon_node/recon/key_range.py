@@ -72,14 +72,11 @@ def separator(left: bytes, right: bytes) -> bytes:
     return left + b"\x00" if shortest == right else shortest
 
 
-def just_below(key: bytes) -> bytes:
-    """Return a string below a key (of at most 256 bytes) and above all keys that are below it."""
-    stem, last = key[:-1], key[-1]
-    return stem + bytes((last - 1,)) + b"\xff" * 256 if last else stem
-
-
 def common_prefix(a: bytes, b: bytes) -> int:
     """Return the length of the longest common prefix."""
-    size = min(len(a), len(b))
-    differing = int.from_bytes(a[:size], "big") ^ int.from_bytes(b[:size], "big")
+    size = len(a) if len(a) < len(b) else len(b)
+    differing = _from_bytes(a[:size]) ^ _from_bytes(b[:size])  # the first byte on top
     return size - (differing.bit_length() + 7) // 8
+
+
+_from_bytes = int.from_bytes

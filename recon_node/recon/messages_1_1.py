@@ -14,38 +14,24 @@ What is told is what 1.0.0 tells; it is written shorter:
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
-from enum import IntEnum, IntFlag
+from dataclasses import dataclass, field
+from enum import IntFlag
 from hashlib import sha256
-from itertools import pairwise
+from typing import Final
 
 from recon_node.ceramic import EventId, EventIdError
 from recon_node.ipld import VarintError, varint
 from recon_node.recon.errors import RemoteProtocolError
+from recon_node.recon.gaps_1_1 import AGREED, END, FINGERPRINT, Gaps, Say
 from recon_node.recon.key_range import KeyRange, common_prefix
 from recon_node.recon.key_store import Summary
+from recon_node.recon.sha256a import COUNT_SHIFT, fold
 
 FINGERPRINT_SIZE = 16
-END = b""
-"""Upper bound of a gap that reaches to the end of the session's range."""
 MAX_TURN = 16
 """Messages of one turn at most."""
 MAX_BOUND = 256
 """Bytes of a bound at most; an EventID has about 62."""
-
-
-class Say(IntEnum):
-    """What a message says about a gap."""
-
-    AGREED = 0
-    """Nothing: the sides agree on it."""
-    FINGERPRINT = 1
-    """The fingerprint of the sender's keys in it."""
-    KEYS = 2
-    """All keys that the sender holds in it, perhaps none: tell me those that I lack."""
-    MORE = 3
-    """Keys in it that the receiver lacks: with these, the sides agree on it."""
 
 
 class Flag(IntFlag):
@@ -64,21 +50,11 @@ class Flag(IntFlag):
 
 
 @dataclass(frozen=True, slots=True)
-class Gap:
-    """What is said about the keys from the bound before (inclusive) to ``upper`` (exclusive)."""
-
-    upper: bytes
-    say: Say
-    fingerprint: bytes = b""
-    keys: tuple[bytes, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
 class Message:
     """One turn: gaps in ascending order. What lies above the last one is agreed on."""
 
     key_range: KeyRange | None = None
-    gaps: tuple[Gap, ...] = ()
+    gaps: Gaps = field(default_factory=Gaps)
     closing: bytes | None = None
     verdict: Flag | None = None
     """AGREED or REFUSED, and nothing else in the message; or None."""
@@ -88,7 +64,15 @@ class Message:
 
 def fingerprint(summary: Summary) -> bytes:
     """Return the 16-byte fingerprint of a set: sha256(Sha256a || varint(count)), cut in half."""
-    return sha256(summary.hash.digest + varint.encode(summary.count)).digest()[:FINGERPRINT_SIZE]
+    hashed = summary.hash.digest + varint.encode(summary.count)
+    return sha256(hashed).digest()[:FINGERPRINT_SIZE]
+
+
+def fingerprint_of(lanes: int) -> bytes:
+    """Return the fingerprint of the set whose lanes these are (sha256a.py)."""
+    count = lanes >> COUNT_SHIFT
+    number = _ONE_BYTE[count] if count < _MORE else varint.encode(count)
+    return sha256(fold(lanes) + number).digest()[:FINGERPRINT_SIZE]
 
 
 def encode_message(message: Message) -> bytes:
@@ -108,15 +92,30 @@ def encode_message(message: Message) -> bytes:
         flags |= message.verdict
     if message.goes_on:
         flags |= Flag.GOES_ON
-    for gap in message.gaps:
-        parts.append(_front_code(before, gap.upper, gap.say))
-        if gap.say is Say.FINGERPRINT:
-            parts.append(gap.fingerprint)
-        elif gap.say is not Say.AGREED:
-            parts.append(varint.encode(len(gap.keys)))
-            parts += [_front_code(left, right) for left, right in pairwise((before, *gap.keys))]
-        before = gap.upper
+    _encode_gaps(message.gaps, before, parts)
     return bytes((flags,)) + b"".join(parts)
+
+
+def _encode_gaps(gaps: Gaps, before: bytes, parts: list[bytes]) -> None:
+    for upper, say, body in gaps.columns():
+        parts.append(_front_code(before, upper, say, _SAYS))
+        if isinstance(body, bytes):
+            parts.append(body)
+        else:
+            parts.append(varint.encode(len(body)))
+            for key in body:
+                parts.append(_front_code(before, key))
+                before = key
+        before = upper
+
+
+def _front_code(before: bytes, string: bytes, below: int = 0, radix: int = 1) -> bytes:
+    """Write the length shared with the string before (and a number below it), and the rest."""
+    shared = common_prefix(before, string)
+    head, size = shared * radix + below, len(string) - shared
+    if head < _MORE and size < _MORE:  # the usual case
+        return _ONE_BYTE[head] + _ONE_BYTE[size] + string[shared:]
+    return varint.encode(head) + varint.encode(size) + string[shared:]
 
 
 def decode_message(data: bytes) -> Message:
@@ -130,115 +129,141 @@ def decode_message(data: bytes) -> Message:
 
 
 class _Reader:
-    """Reads one message from its bytes, from left to right."""
+    """Reads one message from its bytes, from left to right.
+
+    Each method takes the offset to read at, and returns the one behind what it has read.
+    """
 
     def __init__(self, data: bytes) -> None:
         self._data = data
-        self._at = 0
 
     def message(self) -> Message:
-        flags = self._byte("flags", sum(Flag))
-        key_range = None
+        raw, at = self._take(0, 1)
+        flags = raw[0]
+        if flags > sum(Flag):
+            raise _error(at, f"unknown flags {flags}")
+        key_range = closing = None
         before = b""
         if flags & Flag.RANGE:
-            before = self._event_id(b"")
-            key_range = KeyRange(before, self._event_id(before))
+            before, at = self._event_id(at, b"")
+            upper, at = self._event_id(at, before)
+            key_range = KeyRange(before, upper)
             if key_range.is_empty:
-                raise self._error("the range is empty")
-        closing = self._take(FINGERPRINT_SIZE) if flags & Flag.CLOSING else None
+                raise _error(at, "the range is empty")
+        if flags & Flag.CLOSING:
+            closing, at = self._take(at, FINGERPRINT_SIZE)
         verdict = flags & (Flag.AGREED | Flag.REFUSED)
         if verdict and (flags != verdict or verdict not in (Flag.AGREED, Flag.REFUSED)):
-            raise self._error("a verdict stands alone")
-        gaps = tuple(self._gaps(before))
+            raise _error(at, "a verdict stands alone")
+        gaps = self._gaps(at, before)
         if verdict and gaps:
-            raise self._error("nothing follows a verdict")
+            raise _error(at, "nothing follows a verdict")
         goes_on = bool(flags & Flag.GOES_ON)
         if goes_on and (closing is not None or not gaps or gaps[-1].upper == END):
-            raise self._error("a turn goes on after its end")
+            raise _error(len(self._data), "a turn goes on after its end")
         return Message(key_range, gaps, closing, Flag(verdict) if verdict else None, goes_on)
 
-    def _gaps(self, before: bytes) -> Iterator[Gap]:
-        while self._at < len(self._data):
-            say_and_shared = self._varint()
-            say = Say(say_and_shared % len(Say))
-            upper = self._string(before, say_and_shared // len(Say))
-            if upper != END and upper <= before:
-                raise self._error("bounds out of order")
-            if say is Say.AGREED:
-                yield Gap(upper, say)
-            elif say is Say.FINGERPRINT:
-                yield Gap(upper, say, fingerprint=self._take(FINGERPRINT_SIZE))
+    def _gaps(self, at: int, before: bytes) -> Gaps:
+        """Read the gaps, which reach to the end of the message."""
+        data, end = self._data, len(self._data)
+        gaps = Gaps()
+        uppers, says, bodies = gaps.uppers, gaps.says, gaps.bodies
+        body: bytes | tuple[bytes, ...]
+        while at < end:
+            if before == END and uppers:
+                raise _error(at, "bytes follow the last gap")
+            head = data[at]
+            if head < _MORE:  # the usual case, without a call
+                at += 1
             else:
-                yield Gap(upper, say, keys=tuple(self._keys(before, upper)))
-            if upper == END and self._at < len(self._data):
-                raise self._error("bytes follow the last gap")
+                head, at = self._varint(at)
+            say = _SAY[head % _SAYS]
+            upper, at = self._string(at, before, head // _SAYS)
+            if upper <= before and upper != END:
+                raise _error(at, "bounds out of order")
+            if say is FINGERPRINT:
+                body = data[at : at + FINGERPRINT_SIZE]
+                at += FINGERPRINT_SIZE
+            elif say is AGREED:
+                body = b""
+            else:
+                body, at = self._keys(at, before, upper)
+            uppers.append(upper)
+            says.append(say)
+            bodies.append(body)
             before = upper
+        if at > end:
+            raise _error(end, "the message ends too early")
+        return gaps
 
-    def _keys(self, lower: bytes, upper: bytes) -> Iterator[bytes]:
+    def _keys(self, at: int, lower: bytes, upper: bytes) -> tuple[tuple[bytes, ...], int]:
+        number, at = self._varint(at)
+        keys: list[bytes] = []
         before = lower
-        for _ in range(self._varint()):
-            key = self._event_id(before)
-            if key < before or (key == before and before is not lower):
-                raise self._error("keys out of order, or repeated")
+        for _ in range(number):
+            key, at = self._event_id(at, before)
+            if key < before or (key == before and keys):
+                raise _error(at, "keys out of order, or repeated")
             if key.is_fencepost:
-                raise self._error("a fencepost among the keys")
-            if upper != END and key >= upper:
-                raise self._error("a key outside its gap")
-            yield key
+                raise _error(at, "a fencepost among the keys")
+            keys.append(key)
             before = key
+        if keys and upper != END and before >= upper:
+            raise _error(at, "a key outside its gap")
+        return tuple(keys), at
 
-    def _string(self, before: bytes, shared: int) -> bytes:
-        """Read the rest of a front-coded string; only its shortest form is taken."""
-        size = self._varint()
-        if shared + size > MAX_BOUND or shared > len(before):
-            raise self._error(f"a bound of {shared} + {size} bytes")
-        rest = self._take(size)
-        if shared < len(before) and rest[:1] == before[shared : shared + 1] and rest:
-            raise self._error("a bound shares more with the one before it than it says")
-        if not rest and 0 < shared < len(before):
-            raise self._error("a bound that is a prefix of the one before it")
-        return before[:shared] + rest
-
-    def _event_id(self, before: bytes) -> EventId:
-        string = self._string(before, self._varint())
+    def _event_id(self, at: int, before: bytes) -> tuple[EventId, int]:
+        shared, at = self._varint(at)
+        string, at = self._string(at, before, shared)
         try:
-            return EventId(string)
+            return EventId(string), at
         except EventIdError as error:
-            raise self._error(str(error)) from error
+            raise _error(at, str(error)) from error
 
-    def _byte(self, what: str, most: int) -> int:
-        value = self._take(1)[0]
-        if value > most:
-            raise self._error(f"unknown {what} {value}")
-        return value
+    def _string(self, at: int, before: bytes, shared: int) -> tuple[bytes, int]:
+        """Read the rest of a front-coded string; only its shortest form is taken."""
+        data = self._data
+        first = data[at : at + 1]
+        if b"" < first < b"\x80":  # the usual case, without a call
+            size, at = first[0], at + 1
+        else:
+            size, at = self._varint(at)
+        if shared + size > MAX_BOUND or shared > len(before):
+            raise _error(at, f"a bound of {shared} + {size} bytes")
+        rest = data[at : at + size]
+        at += size
+        if at > len(data):
+            raise _error(len(data), "the message ends too early")
+        if shared < len(before):
+            if not rest:
+                if shared:
+                    raise _error(at, "a bound that is a prefix of the one before it")
+            elif rest[0] == before[shared]:
+                raise _error(at, "a bound shares more with the one before it than it says")
+        return before[:shared] + rest, at
 
-    def _varint(self) -> int:
-        first = self._data[self._at : self._at + 1]
-        if first < b"\x80" and first:  # the usual case, without a call
-            self._at += 1
-            return first[0]
+    def _varint(self, at: int) -> tuple[int, int]:
+        first = self._data[at : at + 1]
+        if b"" < first < b"\x80":  # the usual case
+            return first[0], at + 1
         try:
-            value, self._at = varint.decode(self._data, self._at)
+            return varint.decode(self._data, at)
         except VarintError as error:
-            raise self._error(str(error)) from error
-        return value
+            raise _error(at, str(error)) from error
 
-    def _take(self, size: int) -> bytes:
-        taken = self._data[self._at : self._at + size]
-        if len(taken) < size:
-            raise self._error("the message ends too early")
-        self._at += size
-        return taken
-
-    def _error(self, what: str) -> RemoteProtocolError:
-        return RemoteProtocolError(f"message does not parse before byte {self._at}: {what}")
+    def _take(self, at: int, size: int) -> tuple[bytes, int]:
+        end = at + size
+        if end > len(self._data):
+            raise _error(at, "the message ends too early")
+        return self._data[at:end], end
 
 
-def _front_code(before: bytes, string: bytes, say: Say | None = None) -> bytes:
-    """Write the length shared with the string before (and what is said, below it), and the rest."""
-    shared = common_prefix(before, string)
-    head = shared if say is None else shared * len(Say) + say
-    size = len(string) - shared
-    if head < 0x80 and size < 0x80:  # the usual case, without two calls
-        return bytes((head, size)) + string[shared:]
-    return varint.encode(head) + varint.encode(size) + string[shared:]
+def _error(at: int, what: str) -> RemoteProtocolError:
+    return RemoteProtocolError(f"message does not parse before byte {at}: {what}")
+
+
+_SAY: Final = tuple(Say)
+_SAYS: Final = len(_SAY)
+_MORE: Final = 0x80
+"""From here on a varint takes more than one byte."""
+_ONE_BYTE: Final = tuple(bytes((number,)) for number in range(_MORE))

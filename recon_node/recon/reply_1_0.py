@@ -17,7 +17,7 @@ class Reply:
     """A message being written from its lower bound up. Matches are held back, to be merged."""
 
     def __init__(self, view: View, lower: bytes, settings: SessionSettings) -> None:
-        self._view = view.fork()
+        self._view = view
         self._bounds = [lower]
         self._hashes: list[Sha256a] = []
         self._matched_to: bytes | None = None

@@ -159,7 +159,7 @@ class Session(ABC, Generic[M]):
             self._state = _State.RESPONDING
         elif len(self._turn) + 1 >= self.max_turn:
             raise RemoteProtocolError(f"a turn of more than {self.max_turn} messages")
-        new = [key for key in self._take(message) if not self._view.holds(key)]
+        new = self._view.new_among(self._take(message))
         self._turn.append(message)
         if new:
             self._idle_rounds = 0

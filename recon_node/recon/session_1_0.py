@@ -133,7 +133,7 @@ class Session10(Session[Message]):
         elif ours.count <= self._settings.list_threshold:
             self._list(reply, gap, ours.count, peer_holds_none=False)
         else:
-            for pivot in self._view.split(gap, self._settings.parts(ours.count)):
+            for pivot in self._view.store.split(gap, self._settings.parts(ours.count)):
                 reply.tell(pivot)
             reply.tell(gap.upper)
 

@@ -23,22 +23,15 @@ session, for a busy node would never end this one.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
+from itertools import chain
 
 from recon_node.recon.errors import RemoteProtocolError
-from recon_node.recon.key_range import KeyRange, just_below, separator
-from recon_node.recon.messages_1_1 import (
-    END,
-    FINGERPRINT_SIZE,
-    MAX_TURN,
-    Flag,
-    Gap,
-    Message,
-    Say,
-)
+from recon_node.recon.gaps_1_1 import END, FINGERPRINT, KEYS
+from recon_node.recon.key_range import separator
+from recon_node.recon.messages_1_1 import MAX_TURN, Flag, Message
+from recon_node.recon.reply_1_1 import Reply
 from recon_node.recon.session import GAPS_A_STEP, Session, Steps
-from recon_node.recon.settings import SessionSettings
-from recon_node.recon.view import View
 
 _MAX_CLOSINGS = 4
 
@@ -71,21 +64,25 @@ class Session11(Session[Message]):
             raise RemoteProtocolError("the first message does not say what range it is about")
         return self._keys_of(message)
 
-    def _keys_of(self, message: Message) -> Iterator[bytes]:
-        key_range = self.key_range
-        if key_range is None:
-            return
+    def _keys_of(self, message: Message) -> list[bytes]:
+        """Check that a message's gaps lie in the range, above those before; return its keys.
+
+        That they ascend, and that no key lies above its gap, is known since it was decoded.
+        """
+        key_range, gaps = self.key_range, message.gaps
+        if key_range is None or not gaps:
+            return []
         reached = self._turn[-1].gaps[-1].upper if self._turn else key_range.lower
-        for gap in message.gaps:
-            if gap.upper != END and not reached < gap.upper < key_range.upper:
-                raise RemoteProtocolError(f"gap ends outside the range: {gap.upper.hex()}")
-            if gap.keys and gap.keys[0] < reached:
-                raise RemoteProtocolError(f"key below its gap: {gap.keys[0].hex()}")
-            reached = gap.upper
-            for key in gap.keys:
-                if not key_range.covers(key):
-                    raise RemoteProtocolError(f"key outside the range: {key.hex()}")
-                yield key
+        for upper in (gaps[0].upper, gaps[-1].upper):
+            if upper != END and not reached < upper < key_range.upper:
+                raise RemoteProtocolError(f"gap ends outside the range: {upper.hex()}")
+        keys = gaps.keys()
+        if keys and keys[0] < reached:
+            raise RemoteProtocolError(f"key below its gap: {keys[0].hex()}")
+        for key in (keys[0], keys[-1]) if keys else ():
+            if not key_range.covers(key):
+                raise RemoteProtocolError(f"key outside the range: {key.hex()}")
+        return keys
 
     def _refuse(self, message: Message) -> Message:
         return Message(verdict=Flag.REFUSED)
@@ -98,136 +95,45 @@ class Session11(Session[Message]):
         asked, closing = turn[0].key_range, turn[-1].closing
         if asked is not None and asked != self.key_range:
             return [self._open()]  # trimmed
-        gaps = [gap for message in turn for gap in message.gaps]
+        columns = chain.from_iterable(message.gaps.columns() for message in turn)
         if closing is not None:
             if self._closings > _MAX_CLOSINGS or closing == self._view.fingerprint(self.key_range):
                 self._finish()
                 return [Message(verdict=Flag.AGREED)]
             self._closings += 1
-            gaps = [Gap(END, Say.FINGERPRINT, closing)]
-        draft = _Draft(self._view, self.key_range, self._settings)
-        for index, gap in enumerate(gaps):
-            if draft.is_full:
-                draft.ask(END)
+            columns = chain([(END, FINGERPRINT, closing)])
+        reply = Reply(self._view, self.key_range, self._settings)
+        for index, (upper, say, body) in enumerate(columns):
+            if reply.is_full:
+                reply.ask(END)
                 break
             if index % GAPS_A_STEP == 0:
                 yield
-            self._answer_gap(draft, gap)
-        return draft.messages()
+                reply.forget_place()  # the store may have changed
+            if say is KEYS and isinstance(body, tuple):
+                self._tell_more(reply, upper, body)
+            elif say is FINGERPRINT and body != reply.fingerprint_to(upper):
+                self._narrow_down(reply, upper)
+            else:
+                reply.agree(upper)
+        return reply.messages()
 
-    def _answer_gap(self, draft: _Draft, gap: Gap) -> None:
-        inside = draft.gap_to(gap.upper)
-        if gap.say is Say.KEYS:
-            self._tell_more(draft, gap, inside)
-        elif gap.say is Say.FINGERPRINT and gap.fingerprint != self._view.fingerprint(inside):
-            self._narrow_down(draft, gap.upper, inside)
-        else:
-            draft.agree(gap.upper)
-
-    def _narrow_down(self, draft: _Draft, upper: bytes, inside: KeyRange) -> None:
-        count = self._view.count(inside)
+    def _narrow_down(self, reply: Reply, upper: bytes) -> None:
+        count = reply.count_to(upper)
         if count <= max(1, self._settings.list_threshold):  # one key cannot be cut apart
             self._count_listed(count)
-            keys = self._view.held(inside)
-            draft.add(Gap(upper, Say.KEYS, keys=tuple(keys)))
-            return
-        for cut in (*self._view.cut(inside, self._settings.parts(count)), upper):
-            draft.ask(cut)
-
-    def _tell_more(self, draft: _Draft, gap: Gap, inside: KeyRange) -> None:
-        """Tell the peer what it lacks: a page of it, then a fingerprint of the rest."""
-        known = set(gap.keys)
-        page: list[bytes] = []
-        room = min(self._settings.page_keys, draft.room())
-        for key in self._view.store.keys(inside):
-            if key in known:
-                continue
-            if len(page) == room:
-                cut = separator(page[-1], key)
-                draft.add(Gap(cut, Say.MORE, keys=tuple(page)))
-                draft.ask(gap.upper)
-                break
-            page.append(key)
+            reply.list_keys(upper)
         else:
-            if page:
-                draft.add(Gap(gap.upper, Say.MORE, keys=tuple(page)))
-            else:
-                draft.agree(gap.upper)
+            reply.ask_parts(upper, self._settings.parts(count))
+
+    def _tell_more(self, reply: Reply, upper: bytes, known: tuple[bytes, ...]) -> None:
+        """Tell the peer what it lacks: a page of it, then a fingerprint of the rest."""
+        page, rest = reply.page_to(upper, known)
+        if rest is not None:
+            reply.tell(separator(page[-1], rest), page)
+            reply.ask(upper)
+        elif page:
+            reply.tell(upper, page)
+        else:
+            reply.agree(upper)
         self._count_listed(len(page))
-
-
-class _Draft:
-    """A turn being written from the range's lower bound up; agreed gaps are held back."""
-
-    def __init__(self, view: View, key_range: KeyRange, settings: SessionSettings) -> None:
-        self._view = view.fork()
-        self._range = key_range
-        self._at = self._after = key_range.lower
-        self._has_agreed = False
-        # In reserve: one more split or list, and the fingerprint of the rest.
-        reserve = (settings.fan_out + settings.list_threshold + 2) * _KEY_ESTIMATE
-        self._message_budget = settings.message_bytes - reserve
-        self._budget = self._message_budget
-        self._messages_left = min(settings.turn_messages, MAX_TURN) - 1
-        self._gaps: list[Gap] = []
-        self._finished: list[Message] = []
-        self._asks = False
-
-    @property
-    def is_full(self) -> bool:
-        """Whether another split may not fit. Never before something was said."""
-        return self._budget <= 0 and bool(self._gaps) and not self._messages_left
-
-    def room(self) -> int:
-        """Return how many more keys can be listed, at least one."""
-        return max(1, self._budget // _KEY_ESTIMATE)
-
-    def gap_to(self, upper: bytes) -> KeyRange:
-        """Return the keys from here up to a bound."""
-        return KeyRange(self._after, self._range.upper if upper == END else upper)
-
-    def agree(self, upper: bytes) -> None:
-        """Pass over a gap. It is written only if another one follows."""
-        self._has_agreed = True
-        self._move_to(upper)
-
-    def ask(self, upper: bytes) -> None:
-        """Write the fingerprint of our keys up to a bound."""
-        self.add(Gap(upper, Say.FINGERPRINT, self._view.fingerprint(self.gap_to(upper))))
-
-    def add(self, gap: Gap) -> None:
-        """Write a gap that starts where the last one ended."""
-        if self._budget <= 0 and self._gaps and self._messages_left:
-            self._break_off()
-        if self._has_agreed:
-            self._write(Gap(self._at, Say.AGREED))
-            self._has_agreed = False
-        self._write(gap)
-
-    def messages(self) -> list[Message]:
-        """Finish the turn; close the session's range where nothing was asked."""
-        closing = None if self._asks else self._view.fingerprint(self._range)
-        return [*self._finished, Message(gaps=tuple(self._gaps), closing=closing)]
-
-    def _break_off(self) -> None:
-        self._finished.append(Message(gaps=tuple(self._gaps), goes_on=True))
-        self._gaps = []
-        self._messages_left -= 1
-        self._budget = self._message_budget
-
-    def _write(self, gap: Gap) -> None:
-        self._gaps.append(gap)
-        self._move_to(gap.upper)
-        self._asks = self._asks or gap.say in (Say.FINGERPRINT, Say.KEYS)
-        size = 3 + len(gap.upper) + (FINGERPRINT_SIZE if gap.say is Say.FINGERPRINT else 0)
-        self._budget -= size + sum(len(key) + 2 for key in gap.keys)
-
-    def _move_to(self, upper: bytes) -> None:
-        """Start the next gap at a bound. Where that is a key of ours, the gap holds it."""
-        self._at = self._after = self._range.upper if upper == END else upper
-        if upper != END and self._view.holds(upper):
-            self._after = just_below(upper)
-
-
-_KEY_ESTIMATE = 96
-"""Bytes that a key or a bound takes in a message, generously."""

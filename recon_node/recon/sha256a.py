@@ -54,10 +54,18 @@ def _grow_run_masks(number: int) -> None:
         _RUN_MASKS.append((even << DIGEST_BITS | _EVEN, halvings))
 
 
+_from_bytes = int.from_bytes
+
+
 def spread(digest: bytes) -> int:
     """Spread one 32-byte digest over a lanes integer that counts one key."""
     lanes = int.from_bytes(digest, "little")
     return lanes & _EVEN | (lanes >> 32 & _EVEN) << DIGEST_BITS | _ONE_KEY
+
+
+def lanes_of(key: bytes) -> int:
+    """Return the lanes of one key."""
+    return spread(sha256(key).digest())
 
 
 def spread_run(digests: bytes) -> int:
@@ -67,15 +75,22 @@ def spread_run(digests: bytes) -> int:
     is left: a handful of additions for any run, instead of one a digest.
     """
     number = len(digests) // DIGEST_SIZE
-    if number >= len(_RUN_MASKS):
+    try:
+        mask, halvings = _RUN_MASKS[number]
+    except IndexError:
         _grow_run_masks(number)
-    mask, halvings = _RUN_MASKS[number]
-    lanes = int.from_bytes(digests, "little")
+        mask, halvings = _RUN_MASKS[number]
+    lanes = _from_bytes(digests, "little")
     even, odd = lanes & mask, lanes >> 32 & mask
     for shift, lower in halvings:
         even = (even & lower) + (even >> shift)
         odd = (odd & lower) + (odd >> shift)
     return number << COUNT_SHIFT | odd << DIGEST_BITS | even
+
+
+def fold(lanes: int) -> bytes:
+    """Fold a lanes integer back modulo 2^32 a lane: the 32 bytes of the Sha256a."""
+    return (lanes & _EVEN | (lanes >> DIGEST_BITS & _EVEN) << 32).to_bytes(DIGEST_SIZE, "little")
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,13 +110,12 @@ class Sha256a:
     @classmethod
     def of(cls, *keys: bytes) -> Sha256a:
         """Return the hash of the set of these keys (each given once)."""
-        return cls.from_lanes(sum(spread(sha256(key).digest()) for key in keys))
+        return cls.from_lanes(sum(map(lanes_of, keys)))
 
     @classmethod
     def from_lanes(cls, lanes: int) -> Sha256a:
         """Fold a lanes integer (see the module's text) back modulo 2^32 a lane."""
-        folded = lanes & _EVEN | (lanes >> DIGEST_BITS & _EVEN) << 32
-        return cls(folded.to_bytes(DIGEST_SIZE, "little"))
+        return cls(fold(lanes))
 
     def __add__(self, other: Sha256a) -> Sha256a:
         return Sha256a.from_lanes(spread(self.digest) + spread(other.digest))

@@ -22,20 +22,22 @@ def test_fingers_see_what_the_store_holds(
     keys: set[bytes], bounds: list[bytes], changes: list[tuple[bool, bytes]]
 ) -> None:
     store = KeyStore(keys, leaf_size=4, fan_out=3)
-    ahead = Finger(store)
-    finger = Finger(store, near=ahead)
+    finger = Finger(store)
     for index, bound in enumerate(bounds):
         if index < len(changes):
             added, key = changes[index]
             (store.add if added else store.discard)(key)
             (keys.add if added else keys.discard)(key)
-        ahead.left_of(bounds[(index + 1) % len(bounds)])
+        finger.left_of(bounds[(index + 1) % len(bounds)])
         below = [key for key in keys if key < bound]
         lanes = finger.left_of(bound)
         assert lanes >> COUNT_SHIFT == len(below)
         assert Sha256a.from_lanes(lanes) == Sha256a.of(*below)
         assert finger.up_to(bound) >> COUNT_SHIFT == len(below) + (bound in keys)
+        assert finger.rank_of(bound) == len(below)
+        assert finger.place_of(len(below)) == lanes
         assert finger.holds(bound) == (bound in keys)
+        assert finger.missing(bounds) == [each for each in bounds if each not in keys]
         ordered = sorted(keys)
         assert finger.keys_at(index, index + 9 if index + 9 < len(keys) else index) == (
             ordered[index : index + 9] if index + 9 < len(keys) else []
@@ -57,3 +59,6 @@ def test_parts_are_those_of_the_store(
     assert all(lower < cut <= upper for cut in cuts)
     assert not any(cut in inside for cut in cuts)
     assert len(cuts) == len([place for place in places if place])
+    if lower < upper:
+        ends = finger.up_to(lower), finger.left_of(upper)
+        assert list(finger.cuts(*ends, parts)) == [(cut, finger.left_of(cut)) for cut in cuts]

@@ -13,13 +13,11 @@ from peers import damaged
 from recon_node.ceramic import IN_MEMORY, EventId, network_range
 from recon_node.ipld import CID, DAG_CBOR
 from recon_node.recon import KeyRange, KeyStore, RemoteProtocolError, Sha256a
-from recon_node.recon.key_range import just_below, separator
+from recon_node.recon.gaps_1_1 import END, Gap, Gaps, Say
+from recon_node.recon.key_range import separator
 from recon_node.recon.messages_1_1 import (
-    END,
     Flag,
-    Gap,
     Message,
-    Say,
     decode_message,
     encode_message,
     fingerprint,
@@ -54,7 +52,7 @@ def messages(draw: st.DrawFn) -> Message:
     gaps = gaps[: draw(st.integers(0, len(gaps)))]
     goes_on = draw(st.booleans()) and bool(gaps) and gaps[-1].upper != END
     closing = draw(st.none() | st.just(DIGEST)) if not goes_on else None
-    return Message(draw(st.none() | st.just(RANGE)), tuple(gaps), closing, None, goes_on)
+    return Message(draw(st.none() | st.just(RANGE)), Gaps(gaps), closing, None, goes_on)
 
 
 @given(messages())
@@ -85,7 +83,7 @@ def test_a_message_byte_by_byte() -> None:
     cut = separator(KEYS[3], KEYS[4])
     shared = 5  # of cut and of KEYS[4] with the range's lower bound: ce0105ff01
     message = Message(
-        RANGE, (Gap(cut, Say.FINGERPRINT, DIGEST), Gap(END, Say.KEYS, keys=(KEYS[4],)))
+        RANGE, Gaps([Gap(cut, Say.FINGERPRINT, DIGEST), Gap(END, Say.KEYS, keys=(KEYS[4],))])
     )
     lower, upper = RANGE
     assert cut[:shared] == lower[:shared] == upper[:shared] == bytes.fromhex("ce0105ff01")
@@ -147,9 +145,15 @@ def test_lists_refuse_fenceposts_repeats_and_keys_beyond_their_gap() -> None:
         ((KEYS[2], KEYS[1]), "out of order, or repeated"),
         ((KEYS[4],), "outside its gap"),
     ):
-        message = Message(None, (Gap(cut, Say.KEYS, keys=keys),))
+        message = Message(None, Gaps([Gap(cut, Say.KEYS, keys=keys)]))
         with pytest.raises(RemoteProtocolError, match=complaint):
             decode_message(encode_message(message))
+
+
+def just_below(key: bytes) -> bytes:
+    """Return a string below a key (of at most 256 bytes) and above all keys that are below it."""
+    stem, last = key[:-1], key[-1]
+    return stem + bytes((last - 1,)) + b"\xff" * 256 if last else stem
 
 
 def test_a_bound_may_be_a_key_of_the_gap_above_it() -> None:
@@ -159,11 +163,15 @@ def test_a_bound_may_be_a_key_of_the_gap_above_it() -> None:
     parts = [KeyRange(RANGE.lower, KEYS[7]), KeyRange(just_below(KEYS[7]), RANGE.upper)]
     assert [store.summarize(part).count for part in parts] == [7, len(KEYS) - 7]
     below, above = (fingerprint(store.summarize(part)) for part in parts)
-    asked = Message(RANGE, (Gap(KEYS[7], Say.FINGERPRINT, below), Gap(END, Say.FINGERPRINT, above)))
+    asked = Message(
+        RANGE, Gaps([Gap(KEYS[7], Say.FINGERPRINT, below), Gap(END, Say.FINGERPRINT, above)])
+    )
     session.receive(decode_message(encode_message(asked)))
     assert session.respond() == [Message(closing=fingerprint(store.summarize()))]
 
-    listed = Message(RANGE, (Gap(KEYS[7], Say.AGREED), Gap(END, Say.KEYS, keys=tuple(KEYS[7:]))))
+    listed = Message(
+        RANGE, Gaps([Gap(KEYS[7], Say.AGREED), Gap(END, Say.KEYS, keys=tuple(KEYS[7:]))])
+    )
     assert decode_message(encode_message(listed)) == listed
     session = Session11.responder(KeyStore(KEYS[:7]), [RANGE])
     assert session.receive(listed) == KEYS[7:]
@@ -197,21 +205,21 @@ class TestRemoteProtocolErrors:
 
     def test_a_gap_beyond_the_range(self) -> None:
         with pytest.raises(RemoteProtocolError, match="gap ends outside"):
-            self.opened().receive(Message(gaps=(Gap(b"\xff", Say.AGREED),)))
+            self.opened().receive(Message(gaps=Gaps([Gap(b"\xff", Say.AGREED)])))
 
     def test_a_key_beyond_the_range(self) -> None:
         few = KeyRange(RANGE.lower, KEYS[10])
         session = Session11.responder(KeyStore(), [RANGE])
         keys = (KEYS[20],)
         with pytest.raises(RemoteProtocolError, match="key outside the range"):
-            session.receive(Message(few, (Gap(END, Say.KEYS, keys=keys),)))
+            session.receive(Message(few, Gaps([Gap(END, Say.KEYS, keys=keys)])))
 
     def test_a_key_below_its_gap(self) -> None:
         session = self.opened()
         cuts = [separator(a, b) for a, b in pairwise(KEYS)]
-        session.receive(Message(gaps=(Gap(cuts[9], Say.AGREED),), goes_on=True))
+        session.receive(Message(gaps=Gaps([Gap(cuts[9], Say.AGREED)]), goes_on=True))
         with pytest.raises(RemoteProtocolError, match="key below its gap"):
-            session.receive(Message(gaps=(Gap(cuts[20], Say.KEYS, keys=(KEYS[9],)),)))
+            session.receive(Message(gaps=Gaps([Gap(cuts[20], Say.KEYS, keys=(KEYS[9],))])))
 
     def test_a_mismatch_for_ever(self) -> None:
         session = self.opened()
@@ -219,7 +227,7 @@ class TestRemoteProtocolErrors:
         def mismatch() -> None:
             for number in range(1_000):
                 digest = number.to_bytes(16, "big")
-                session.receive(Message(gaps=(Gap(END, Say.FINGERPRINT, digest),)))
+                session.receive(Message(gaps=Gaps([Gap(END, Say.FINGERPRINT, digest)])))
                 session.respond()
 
         with pytest.raises(RemoteProtocolError, match="no progress in 65 rounds"):
@@ -230,7 +238,7 @@ class TestRemoteProtocolErrors:
 
         def ask() -> None:
             for _ in range(1_000):
-                session.receive(Message(gaps=(Gap(END, Say.KEYS),)))
+                session.receive(Message(gaps=Gaps([Gap(END, Say.KEYS)])))
                 session.respond()
 
         with pytest.raises(RemoteProtocolError, match="no progress in 65 rounds"):
@@ -239,25 +247,25 @@ class TestRemoteProtocolErrors:
     def test_listing_keys_that_cannot_be_had(self) -> None:
         session = Session11.responder(KeyStore(), [RANGE])
         keys = tuple(sorted({event_id(n) for n in range(1_001)}))
-        new = session.receive(Message(RANGE, (Gap(END, Say.KEYS, keys=keys),)))
+        new = session.receive(Message(RANGE, Gaps([Gap(END, Say.KEYS, keys=keys)])))
         with pytest.raises(RemoteProtocolError, match="1001 keys"):
             session.give_up(new)
 
     def test_a_turn_that_goes_back(self) -> None:
         session = self.opened()
         cuts = [separator(a, b) for a, b in pairwise(KEYS)]
-        session.receive(Message(gaps=(Gap(cuts[9], Say.AGREED),), goes_on=True))
+        session.receive(Message(gaps=Gaps([Gap(cuts[9], Say.AGREED)]), goes_on=True))
         assert not session.turn_complete
         with pytest.raises(RemoteProtocolError, match="gap ends outside"):
-            session.receive(Message(gaps=(Gap(cuts[5], Say.AGREED),)))
+            session.receive(Message(gaps=Gaps([Gap(cuts[5], Say.AGREED)])))
 
     def test_a_turn_without_end(self) -> None:
         session = self.opened()
         cuts = [separator(a, b) for a, b in pairwise(KEYS)]
         for cut in cuts[:15]:
-            session.receive(Message(gaps=(Gap(cut, Say.AGREED),), goes_on=True))
+            session.receive(Message(gaps=Gaps([Gap(cut, Say.AGREED)]), goes_on=True))
         with pytest.raises(RemoteProtocolError, match="more than 16 messages"):
-            session.receive(Message(gaps=(Gap(cuts[15], Say.AGREED),), goes_on=True))
+            session.receive(Message(gaps=Gaps([Gap(cuts[15], Say.AGREED)]), goes_on=True))
 
     def test_a_closing_that_is_never_right(self) -> None:
         session = self.opened()
