@@ -12,6 +12,7 @@ import click
 from nacl.signing import SigningKey
 
 from recon_node.cli.errors import CommandError
+from recon_node.data_dir import default_data_dir
 
 KEY_FILE = "dag.key"
 
@@ -46,8 +47,6 @@ def open_key(path: Path | None) -> SigningKey:
 
 
 def _default_path() -> Path:
-    from recon_node.settings import default_data_dir
-
     configured = os.environ.get("RECON_NODE_DATA_DIR")
     return (Path(configured).expanduser() if configured else default_data_dir()) / KEY_FILE
 
