@@ -30,6 +30,7 @@ from pydantic_settings import (
 from recon_node.api import Access, Limits
 from recon_node.ceramic import MAX_CAR_SIZE, Network
 from recon_node.chain import ChainSettings, parse_confirmations, parse_providers
+from recon_node.data_dir import default_data_dir
 from recon_node.p2p import P2PSettings
 from recon_node.store import StoreSettings, usable_cores
 
@@ -61,12 +62,6 @@ ChainUrls = Annotated[
 Confirmations = Annotated[
     int | Literal["finalized"], NoDecode, BeforeValidator(parse_confirmations)
 ]
-
-
-def default_data_dir() -> Path:
-    """`$XDG_DATA_HOME/recon-node`, or `~/.recon-node` where that variable is not set."""
-    xdg = os.environ.get("XDG_DATA_HOME")
-    return Path(xdg) / "recon-node" if xdg else Path("~/.recon-node").expanduser()
 
 
 class Settings(BaseSettings):
