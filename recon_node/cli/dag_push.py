@@ -1,8 +1,8 @@
 """Pushing a DAG to a node: its shards first, then the operations that say that they belong to it.
 
-Shards are cut, signed and sent one after another, a few at once, so that the memory
-that it takes does not grow with the DAG. Cutting the same DAG gives the same shards: those that the node has already
-are passed over, and so a push that was interrupted goes on where it was.
+Shards are cut, signed and sent one after another, a few at once: of the DAG, only where its blocks
+lie is in memory. Cutting the same DAG gives the same shards: those that the node has already are
+passed over, and so a push that was interrupted goes on where it was.
 """
 
 from __future__ import annotations

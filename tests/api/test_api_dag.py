@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import json
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
@@ -13,7 +15,7 @@ from openapi_check import check_answer
 
 from recon_node.api import Services, create_app
 from recon_node.ceramic.did import ed25519_did
-from recon_node.dag import Identifier, open_dags, replica_event, shard_event
+from recon_node.dag import DAG_MODEL, Identifier, open_dags, replica_event, shard_event
 from recon_node.ipld import CID, DAG_CBOR, RAW, car, dag_cbor, multibase
 from recon_node.lattice.publishing import make_publish
 from recon_node.lattice.replica import Replica
@@ -65,6 +67,17 @@ async def test_a_dag_that_is_sent_as_events_is_read_as_a_car(dag_api: httpx.Asyn
     answer = await dag_api.get(f"/ceramic/dag/{ROOT}.car")
     assert answer.headers["content-type"] == "application/vnd.ipld.car"
     assert answer.content == car.encode([ROOT], BLOCKS)
+
+
+async def test_a_shard_is_a_stream_like_any_other(dag_api: httpx.AsyncClient) -> None:
+    [shard] = split(ROOT, BLOCKS.__getitem__, 10_000)
+    event = shard_event(KEY, ROOT, shard.car)
+    await post(dag_api, event.car)
+    state = (await dag_api.get(f"/ceramic/streams/{event.stream_id()}")).json()
+    assert state["event_cid"] == str(event.cid)
+    assert multibase.decode(state["dimensions"]["model"]) == DAG_MODEL.to_bytes()
+    content = json.loads(multibase.decode(state["data"]))["content"]
+    assert content["shard"]["/"]["bytes"] == base64.b64encode(shard.car).decode().rstrip("=")
 
 
 async def test_an_identifier_leads_to_what_was_published(dag_api: httpx.AsyncClient) -> None:
