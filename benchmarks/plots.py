@@ -127,17 +127,42 @@ def plot_key_store(rows: Sequence[Row], folder: Path) -> None:
     height = 1 + 0.28 * len(chosen)
     with _grid(folder / "key-store.png", 2, 3, height=height, legend=False, sharex=False) as axes:
         for panel, (column, title) in zip(chain(*axes), _KEY_STORE_PANELS.items(), strict=True):
-            values = [row[column] for row in chosen]
-            colours = [_COLOURS.get(row["system"], _OTHER_COLOUR) for row in chosen]
-            bars = panel.barh([row["system"] for row in chosen], values, color=colours)
-            panel.bar_label(bars, [show_number(value) for value in values], padding=3, fontsize=9)
-            panel.set_xscale("log")
-            panel.set_xlim(min(values) / 3, max(values) * 6)
+            _plot_bars(panel, chosen, "system", column)
             panel.set_title(title)
-            panel.grid(visible=False)
-            panel.tick_params(left=False, bottom=False, labelbottom=False, which="both")
-            panel.spines["bottom"].set_visible(False)
         axes[0][0].figure.suptitle(f"{largest:,} keys; logarithmic, shorter is better")
+
+
+def plot_spark(rows: Sequence[Row], folder: Path) -> None:
+    """Draw a bar for each table: rows a second, and CPU time a row."""
+    chosen = [
+        {
+            "label": f"{row['table']}, {row['events']:,} events",
+            "rows_per_s": row["rows_per_s"],
+            "cpu_us": 1e6 * row["cpu_s"] / row["events"],
+        }
+        for row in rows[::-1]
+        if row["rows_per_s"] is not None
+    ]
+    panels = {"rows_per_s": "rows a second", "cpu_us": "CPU time of the pipeline, µs a row"}
+    height = 1 + 0.28 * len(chosen)
+    with _grid(folder / "spark.png", 1, 2, height=height, legend=False, sharex=False) as axes:
+        for panel, (column, title) in zip(axes[0], panels.items(), strict=True):
+            _plot_bars(panel, chosen, "label", column)
+            panel.set_title(title)
+        axes[0][0].figure.suptitle("The Spark pipeline; logarithmic")
+
+
+def _plot_bars(panel: Axes, rows: Sequence[Row], name: str, column: str) -> None:
+    """Draw a bar a row, with its value beside it."""
+    values = [row[column] for row in rows]
+    colours = [_COLOURS.get(row.get("system", ""), _OTHER_COLOUR) for row in rows]
+    bars = panel.barh([row[name] for row in rows], values, color=colours)
+    panel.bar_label(bars, [show_number(value) for value in values], padding=3, fontsize=9)
+    panel.set_xscale("log")
+    panel.set_xlim(min(values) / 3, max(values) * 6)
+    panel.grid(visible=False)
+    panel.tick_params(left=False, bottom=False, labelbottom=False, which="both")
+    panel.spines["bottom"].set_visible(False)
 
 
 def _of(rows: Sequence[Row], size: int, placement: str) -> list[Row]:

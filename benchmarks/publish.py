@@ -4,8 +4,8 @@
 
 The page is DIR/benchmarks.md. Its text is written by hand; what stands between a line
 `<!-- NAME -->` and the next `<!-- end -->` is replaced by the table of that name, if the results
-have it: machine, ratios, reconcile, round-trips, key-store. Plots go to DIR/plots. Rows of other
-benchmarks are passed over.
+have it: machine, ratios, reconcile, round-trips, key-store, spark. Plots go to DIR/plots. Rows of
+other benchmarks are passed over.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from benchmarks.plots import (
     plot_key_store,
     plot_reconcile,
     plot_round_trips,
+    plot_spark,
     show_bytes,
     show_number,
     show_seconds,
@@ -52,7 +53,8 @@ def publish(rows: Sequence[Row], docs: Path) -> None:
     round_trips = [row for row in rows if "rtt_ms" in row]
     reconcile = [row for row in rows if "rounds" in row and "rtt_ms" not in row]
     key_store = [row for row in rows if "bulk_load_us" in row]
-    published = [*reconcile, *round_trips, *key_store]
+    spark = [row for row in rows if "latency_p50_ms" in row]
+    published = [*reconcile, *round_trips, *key_store, *spark]
     tables = {"machine": "; ".join(in_order(row["machine"] for row in published))}
     if reconcile:
         plot_reconcile(reconcile, plots)
@@ -64,6 +66,9 @@ def publish(rows: Sequence[Row], docs: Path) -> None:
     if key_store:
         plot_key_store(key_store, plots)
         tables["key-store"] = key_store_table(key_store)
+    if spark:
+        plot_spark(spark, plots)
+        tables["spark"] = spark_table(spark)
     page.write_text(fill(page.read_text(), tables))
 
 
@@ -122,6 +127,28 @@ def key_store_table(rows: Sequence[Row]) -> str:
     head = ["store", "keys", *_KEY_STORE_COLUMNS.values()]
     lines = [
         [row["system"], f"{row['keys']:,}", *(show_number(row[key]) for key in _KEY_STORE_COLUMNS)]
+        for row in rows
+    ]
+    return _table(head, lines)
+
+
+def spark_table(rows: Sequence[Row]) -> str:
+    """Return a line for each run of the pipeline."""
+
+    def show(value: float | None) -> str:
+        return "" if value is None else show_number(value)
+
+    head = ["table", "events", "streams", "rows/s", "CPU µs a row", "latency p50, ms", "p90, ms"]
+    lines = [
+        [
+            row["table"],
+            f"{row['events']:,}",
+            f"{row['streams']:,}",
+            show(row["rows_per_s"]),
+            show(row["rows_per_s"] and 1e6 * row["cpu_s"] / row["events"]),
+            show(row["latency_p50_ms"]),
+            show(row["latency_p90_ms"]),
+        ]
         for row in rows
     ]
     return _table(head, lines)

@@ -12,7 +12,7 @@ from benchmarks.plots import show_bytes, show_number, show_seconds
 from benchmarks.report import read_rows, write_rows
 from recon_node.recon.protocols import PROTOCOLS
 
-NAMES = ("machine", "ratios", "reconcile", "round-trips", "key-store")
+NAMES = ("machine", "ratios", "reconcile", "round-trips", "key-store", "spark")
 PAGE = "# Benchmarks\n\n" + "\n\n".join(
     f"About {name}.\n\n<!-- {name} -->\nold\n<!-- end -->" for name in NAMES
 )
@@ -27,6 +27,32 @@ KEY_STORE_ROW = {
     "bytes_per_key": 140.0,
     "machine": "a machine",
 }
+SPARK_ROWS = [
+    {
+        "table": "raw_events",
+        "events": 1000,
+        "streams": 100,
+        "rows_per_s": 5000.0,
+        "latency_p50_ms": None,
+        "latency_p90_ms": None,
+        "cpu_s": 0.2,
+        "node_cpu_s": 0.1,
+        "seconds": 0.2,
+        "machine": "a machine",
+    },
+    {
+        "table": "one event",
+        "events": 1000,
+        "streams": 100,
+        "rows_per_s": None,
+        "latency_p50_ms": 700.0,
+        "latency_p90_ms": 900.0,
+        "cpu_s": 2.0,
+        "node_cpu_s": 0.1,
+        "seconds": 20.0,
+        "machine": "a machine",
+    },
+]
 
 
 def run_command(module, monkeypatch, *arguments) -> None:
@@ -36,7 +62,7 @@ def run_command(module, monkeypatch, *arguments) -> None:
 
 @pytest.fixture(scope="module")
 def results(tmp_path_factory):
-    """Rows of all three benchmarks, as their commands write them."""
+    """Rows of all benchmarks that are on the page, as their commands write them."""
     folder = tmp_path_factory.mktemp("results")
     with pytest.MonkeyPatch.context() as patch:
         arguments = ("--keys", "60,600", "--differences", "0,40", "--json")
@@ -44,6 +70,7 @@ def results(tmp_path_factory):
         arguments = ("--keys", "600", "--differences", "0,40", "--rtt", "0,50", "--json")
         run_command(round_trips, patch, *arguments, folder / "round_trips.json")
     write_rows([KEY_STORE_ROW], folder / "key_store.json")
+    write_rows(SPARK_ROWS, folder / "spark.json")
     return folder
 
 
@@ -111,6 +138,8 @@ def test_the_page_gets_its_tables_and_plots(results, tmp_path):
     assert "| 40 recent |" in page
     assert "| 40 at 50 ms |" in page
     assert "| recon_node.KeyStore | 1,000 | 0.5 | 4 | 10 | 9 | 100 | 140 |" in page
+    assert "| raw_events | 1,000 | 100 | 5,000 | 200 |  |  |" in page
+    assert "| one event | 1,000 | 100 |  |  | 700 | 900 |" in page
     plots = sorted(file.name for file in (tmp_path / "plots").iterdir())
     assert plots == [
         "key-store.png",
@@ -119,6 +148,7 @@ def test_the_page_gets_its_tables_and_plots(results, tmp_path):
         "reconcile-each-way.png",
         "reconcile-rounds.png",
         "round-trips.png",
+        "spark.png",
     ]
     for file in (tmp_path / "plots").iterdir():
         assert file.read_bytes().startswith(b"\x89PNG")

@@ -1,0 +1,251 @@
+"""How fast the Spark pipeline makes tables of a node's feed, and how soon an event is in them.
+
+    python -m benchmarks.spark [--events N] [--streams N] [--tables NAMES] [--json FILE]
+
+A node whose log was filled beforehand (see `benchmarks.spark_log`: events of streams at random, 550
+bytes a CAR) serves its feed from another process on the same machine. A row a run, of a fresh Spark
+from its first batch to the feed's head:
+
+- `source`: Spark reads the feed and drops the rows
+- `raw_events`; each other table together with `raw_events`, which it is made from; `all`
+- `stream_tips (state)`: `benchmarks.spark_state`, which the pipeline could do instead
+- `one event`: all tables are up to date, one event is written to the node, and the time is taken
+  until the last table has it; again and again
+
+`cpu_s` is what all processes of the pipeline took, `node_cpu_s` what the node took besides.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+import httpx
+
+from benchmarks.report import Row, progress, show
+from benchmarks.spark_log import KEY, LogFiller
+from recon_node.ceramic import StreamId, StreamType, parse_event
+from recon_node.ceramic.builder import init_event
+from recon_node.ipld import multibase
+
+DERIVED: Final = ("conclusion_events", "event_states", "stream_tips", "stream_states")
+WAYS: Final = ("source", "raw_events", *DERIVED, "all", "stream_tips (state)", "one event")
+BATCH: Final = 50_000
+_TICKS: Final = os.sysconf("SC_CLK_TCK")
+
+
+@dataclass
+class CpuMeter:
+    """The CPU seconds of a process and all that it starts, those that ended among them."""
+
+    pid: int
+    _taken: dict[tuple[int, int], float] = field(default_factory=dict)
+
+    def read(self) -> float:
+        """All of it until now; asked often, or what ended in between is missed."""
+        found: dict[int, tuple[int, int, float]] = {}
+        for entry in Path("/proc").iterdir():
+            if not entry.name.isdecimal():
+                continue
+            try:
+                fields = (entry / "stat").read_text().rpartition(")")[2].split()
+            except OSError:
+                continue
+            seconds = (int(fields[11]) + int(fields[12])) / _TICKS
+            found[int(entry.name)] = int(fields[1]), int(fields[19]), seconds
+        family = {self.pid}
+        for pid in sorted(found):  # children have larger numbers, but for a wrap-around
+            if found[pid][0] in family:
+                family.add(pid)
+        for pid in family & found.keys():
+            self._taken[pid, found[pid][1]] = found[pid][2]
+        return sum(self._taken.values())
+
+
+@contextmanager
+def program(*arguments: str) -> Iterator[subprocess.Popen[str]]:
+    """A Python program of ours, ended with the block."""
+    command = [sys.executable, "-m", *arguments]
+    process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    try:
+        yield process
+    finally:
+        process.terminate()
+        process.communicate()
+
+
+def line(process: subprocess.Popen[str], *events: str) -> dict[str, Any]:
+    """The next line that tells of one of these events."""
+    assert process.stdout is not None
+    for text in process.stdout:
+        told: dict[str, Any] = json.loads(text)
+        if told["event"] in events:
+            return told
+    raise SystemExit("the pipeline ended early")
+
+
+def throughput(way: str, url: str, node: int, events: int, streams: int) -> Row:
+    """One run to the head."""
+    progress(f"{way}, {events:,} events")
+    with tempfile.TemporaryDirectory() as directory:
+        arguments = ("benchmarks.spark", "--run", way, "--url", url, "--directory", directory)
+        with program(*arguments) as process:
+            meter, node_meter = CpuMeter(process.pid), CpuMeter(node)
+            line(process, "started")
+            started, before, node_before = time.perf_counter(), meter.read(), node_meter.read()
+            seconds = cpu = 0.0
+            while line(process, "batch", "stopped", "tick")["event"] != "stopped":
+                seconds = time.perf_counter() - started
+                cpu = meter.read() - before
+            node_cpu = node_meter.read() - node_before
+    return {
+        "table": way,
+        "events": events,
+        "streams": streams,
+        "rows_per_s": events / seconds,
+        "latency_p50_ms": None,
+        "latency_p90_ms": None,
+        "cpu_s": cpu,
+        "node_cpu_s": node_cpu,
+        "seconds": seconds,
+    }
+
+
+def latency(url: str, node: int, events: int, streams: int, samples: int) -> Row:
+    """Single events, from before the write until all tables have them."""
+    progress(f"one event, after {events:,}")
+    head = httpx.get(f"{url}/ceramic/feed/events", params={"limit": 1, "includeData": "full"})
+    model = parse_event(multibase.decode(head.json()["events"][0]["data"]))
+    model_id = StreamId(StreamType.MODEL, model.cid)
+    taken = []
+    with (
+        tempfile.TemporaryDirectory() as directory,
+        program(
+            "benchmarks.spark", "--run", "one event", "--url", url, "--directory", directory
+        ) as process,
+        httpx.Client(base_url=url, timeout=60) as client,
+    ):
+        meter, node_meter = CpuMeter(process.pid), CpuMeter(node)
+        position = 0
+        while position < events:
+            position = line(process, "batch")["position"]
+            meter.read()
+        started, before, node_before = time.perf_counter(), meter.read(), node_meter.read()
+        for sample in range(samples):
+            event = init_event(KEY, model_id, {"title": "new"}, unique=os.urandom(12))
+            time.sleep(0.05 * (sample % 10))  # not in step with the trigger
+            sent = time.perf_counter()
+            body = {"data": multibase.encode(event.car)}
+            client.post("/ceramic/events", json=body).raise_for_status()
+            position += 1
+            while line(process, "batch")["position"] < position:
+                pass
+            taken.append((time.perf_counter() - sent) * 1000)
+        cpu, node_cpu = meter.read() - before, node_meter.read() - node_before
+        seconds = time.perf_counter() - started
+    return {
+        "table": "one event",
+        "events": events,
+        "streams": streams,
+        "rows_per_s": None,
+        "latency_p50_ms": statistics.median(taken),
+        "latency_p90_ms": statistics.quantiles(taken, n=10)[-1],
+        "cpu_s": cpu,
+        "node_cpu_s": node_cpu,
+        "seconds": seconds,
+    }
+
+
+def run_way(way: str, url: str, directory: Path) -> None:
+    """In a process of its own: what is measured. Says in JSON lines how far it is."""
+    if way in ("source", "stream_tips (state)"):
+        _run_spark(way, url, directory)
+        return
+    from spark_sink.runner import Runner, RunSettings
+
+    names = DERIVED if way in ("all", "one event") else () if way == "raw_events" else (way,)
+    settings = RunSettings(
+        url,
+        directory / "tables",
+        names=names,
+        once=way != "one event",
+        max_rows_per_batch=BATCH,
+    )
+    Runner(settings, _tell).run()
+
+
+def _run_spark(way: str, url: str, directory: Path) -> None:
+    from benchmarks import spark_state
+    from spark_sink.java import find_java
+    from spark_sink.session import start_session
+
+    spark = start_session(find_java(), directory / "scratch", settings=spark_state.SETTINGS)
+    spark.range(1).count()
+    _tell("started", {})
+    if way == "source":
+        frame = spark.read.format("recon").option("url", url).option("partitions", "2").load()
+        frame.write.format("noop").mode("overwrite").save()
+    else:
+        spark_state.run(spark, url, directory, BATCH)
+    _tell("tick", {})
+    spark.stop()
+    _tell("stopped", {})
+
+
+def _tell(event: str, facts: dict[str, Any]) -> None:
+    print(json.dumps({"event": event, **facts}, default=str), flush=True)
+
+
+def run(events: int, streams: int, ways: list[str], samples: int) -> list[Row]:
+    """Measure these ways."""
+    rows = []
+    with tempfile.TemporaryDirectory() as name:
+        progress(f"filling a log with {events:,} events of {streams:,} streams")
+        LogFiller(Path(name) / "node", streams).fill(events)
+        with program("benchmarks.spark_log", f"{name}/node") as node:
+            assert node.stdout is not None
+            url = node.stdout.readline().strip()
+            for way in ways:
+                if way == "one event":
+                    rows.append(latency(url, node.pid, events, streams, samples))
+                else:
+                    rows.append(throughput(way, url, node.pid, events, streams))
+    return rows
+
+
+def main() -> None:
+    """Run the benchmark from the command line."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
+    parser.add_argument("--events", type=int, default=100_000)
+    parser.add_argument("--streams", type=int, help="default: a tenth of the events")
+    parser.add_argument("--tables", default=",".join(WAYS), help="some of: %(default)s")
+    parser.add_argument("--samples", type=int, default=20, help="of `one event`")
+    parser.add_argument("--json", type=Path)
+    for hidden in ("--run", "--url", "--directory"):
+        parser.add_argument(hidden, help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.run is not None:
+        run_way(options.run, options.url, Path(options.directory))
+        return
+    ways = options.tables.split(",")
+    if unknown := set(ways) - set(WAYS):
+        parser.error(f"--tables knows no {', '.join(sorted(unknown))}")
+    streams = options.streams or max(1, options.events // 10)
+    show("Spark", run(options.events, streams, ways, options.samples), options.json)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,148 @@
+"""A node's log filled quickly, and the node that serves it, for the benchmarks of the pipeline.
+
+Admission takes some thousand signed events a second, which is not what is measured here. So the
+rows are written straight into the log: real events in real CARs, in an order in which a node could
+have delivered them; but their signatures are zeros, as nothing behind the log looks at them.
+"""
+
+from __future__ import annotations
+
+import itertools
+import random
+import sqlite3
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import structlog
+import trio
+from nacl.signing import SigningKey
+
+from recon_node.api import Services, create_app
+from recon_node.api.server import open_listener, serve
+from recon_node.ceramic import Event, EventId, Network, StreamId, StreamType
+from recon_node.ceramic.builder import controller_of, init_event, model_event
+from recon_node.ipld import CID, DAG_CBOR, DAG_JOSE, car, dag_cbor
+from recon_node.store import open_store
+from recon_node.store.records import State
+from recon_node.store.schema import open_database
+
+NETWORK = Network.local(5)
+KEY = SigningKey(bytes([7]) * 32)
+DEFINITION = {
+    "version": "2.0",
+    "name": "Post",
+    "accountRelation": {"type": "list"},
+    "interface": False,
+    "implements": [],
+    "schema": {
+        "type": "object",
+        "properties": {"title": {"type": "string"}, "body": {"type": "string"}},
+        "additionalProperties": False,
+    },
+}
+_BATCH = 10_000
+_PROTECTED = b'{"alg":"EdDSA","kid":"did:key:z6Mk"}'
+
+
+@dataclass(slots=True)
+class _Writing:
+    """A stream while its events are written."""
+
+    init: CID
+    tip: CID
+    height: int = 0
+
+
+@dataclass
+class LogFiller:
+    """Writes so many events of so many streams, at random times, into a new log."""
+
+    directory: Path
+    streams: int
+    random: random.Random = field(default_factory=lambda: random.Random(5))
+
+    def fill(self, events: int) -> None:
+        """Make the log."""
+        self.directory.mkdir(parents=True)
+        connection = open_database(self.directory, NETWORK, "normal")
+        connection.execute("PRAGMA synchronous = OFF")
+        rows = self._rows(events)
+        while piece := list(itertools.islice(rows, _BATCH)):
+            self._write(connection, piece)
+        connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+        connection.close()
+
+    def _rows(self, events: int) -> Iterator[tuple[Any, ...]]:
+        """(position, EventId, CID, init CID, kind, signer, CAR, sort value of an init event)."""
+        model = model_event(KEY, DEFINITION)
+        assert model.header is not None
+        signer = controller_of(KEY)
+        yield self._row(1, model, model.header.sep_value)
+        model_id = StreamId(StreamType.MODEL, model.cid)
+        sort_value = str(model_id)
+        writing: list[_Writing | None] = [None] * self.streams
+        for position in range(2, events + 1):
+            number = self.random.randrange(self.streams)
+            stream = writing[number]
+            if stream is None:
+                content = {"title": f"post {number}", "body": "x" * 100}
+                unique = number.to_bytes(8, "big")
+                init = init_event(KEY, model_id, content, unique=unique)
+                writing[number] = _Writing(init.cid, init.cid)
+                yield self._row(position, init, sort_value)
+                continue
+            stream.height += 1
+            patch = [{"op": "replace", "path": "/body", "value": f"{position:>100}"}]
+            cid, whole = _data_event(stream, patch)
+            stream.tip = cid
+            event_id = EventId.build(NETWORK, sort_value, signer, stream.init, stream.height, cid)
+            yield position, event_id, cid, stream.init, "data", signer, whole, None
+
+    def _row(self, position: int, init: Event, sort_value: str) -> tuple[Any, ...]:
+        signer = controller_of(KEY)
+        event_id = EventId.build(NETWORK, sort_value, signer, init.cid, 0, init.cid)
+        return position, event_id, init.cid, init.cid, "init", signer, init.car, sort_value
+
+    def _write(self, connection: sqlite3.Connection, rows: list[tuple[Any, ...]]) -> None:
+        connection.execute("BEGIN")
+        connection.executemany(
+            "INSERT INTO events (id, position, event_id, cid, init_cid, kind, signer, state) "
+            f"VALUES (?1, ?1, ?2, ?3, ?4, ?5, ?6, {State.DELIVERED.value})",
+            (row[:6] for row in rows),
+        )
+        connection.executemany("INSERT INTO cars VALUES (?, ?)", ((row[0], row[6]) for row in rows))
+        connection.executemany(
+            "INSERT INTO streams VALUES (?, ?, 'model', ?)",
+            ((row[3], row[5], row[7]) for row in rows if row[7] is not None),
+        )
+        connection.execute("COMMIT")
+
+
+def _data_event(stream: _Writing, patch: Any) -> tuple[CID, bytes]:
+    payload = dag_cbor.encode({"id": stream.init, "prev": stream.tip, "data": patch})
+    payload_cid = CID.of(DAG_CBOR, payload)
+    signature = {"protected": _PROTECTED, "signature": bytes(64)}
+    envelope = dag_cbor.encode({"payload": bytes(payload_cid), "signatures": [signature]})
+    cid = CID.of(DAG_JOSE, envelope)
+    return cid, car.encode([cid], {payload_cid: payload, cid: envelope})
+
+
+async def serve_log(directory: Path) -> None:
+    """Serve a log under the node's own API; say where on standard output."""
+    async with open_store(directory, NETWORK) as store:
+        services = Services(store=store)
+        listener = await open_listener("127.0.0.1", 0)
+        print(listener.url, flush=True)
+        await serve(create_app(services), listener, services.closing)
+
+
+def _drop(*_: object) -> Any:
+    raise structlog.DropEvent
+
+
+if __name__ == "__main__":
+    structlog.configure(processors=[_drop])
+    trio.run(serve_log, Path(sys.argv[1]))
