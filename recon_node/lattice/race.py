@@ -104,9 +104,12 @@ def _reduce(graph: SegmentGraph[Id]) -> None:
     has none those of its branches, who have yet to meet.
     """
     unknown = [graph.root] if graph.root.field is None else []
+    seen = set(unknown)  # there are far more ways through merges than segments
     for segment in unknown:  # grows while it is walked
-        unknown.extend(each for each in segment.nexts if each.field is None)
-    for segment in sorted(dict.fromkeys(unknown), key=lambda each: each.height, reverse=True):
+        new = [each for each in segment.nexts if each.field is None and each not in seen]
+        unknown += new
+        seen.update(new)
+    for segment in sorted(unknown, key=lambda each: each.height, reverse=True):
         if all(map(_stands_alone, segment.nexts)):
             segment.field = _run(segment)
 

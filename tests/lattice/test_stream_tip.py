@@ -205,3 +205,17 @@ def test_without_valid_data_there_is_no_tip() -> None:
     stream = _fed([StreamEvent("i", "init", valid=False)])
     with pytest.raises(StreamShapeError, match="it has no tip"):
         stream.event()
+
+
+def test_a_stream_of_merges_upon_merges_takes_no_time_by_its_ways() -> None:
+    """A ladder: two events merge the two below, again and again, so that ways double each time."""
+    stream: StreamTip[int] = StreamTip()
+    stream.add(StreamEvent(0, "init"))
+    below = (0,)
+    for step in range(200):
+        pair = (2 * step + 1, 2 * step + 2)
+        for each in pair:
+            stream.add(StreamEvent(each, "data", below))
+        below = pair
+    assert stream.event() == 399
+    assert stream.merge() == (399, 400)
