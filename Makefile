@@ -40,6 +40,7 @@ bench-docs: $(INSTALLED)  ## Redo docs/benchmarks.md: all sizes (a quarter of an
 	$(BIN)/python -m benchmarks.reconcile --keys 10000,100000,1000000 --nostr-tools \
 		--json $(RESULTS)/reconcile.json
 	$(BIN)/python -m benchmarks.round_trips --keys 1000000 --json $(RESULTS)/round_trips.json
+	$(BIN)/python -m benchmarks.spark --events 1000000 --json $(RESULTS)/spark.json
 	$(BIN)/python -m benchmarks.publish $(RESULTS)/*.json --out docs
 
 install: $(INSTALLED)  ## Install everything into .venv
