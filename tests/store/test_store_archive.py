@@ -142,6 +142,18 @@ async def test_a_block_that_was_tampered_with_is_refused_and_the_rest_comes_in(
     assert "does not match its CID" in reason
 
 
+async def test_a_page_that_was_cut_off_comes_in_up_to_its_last_whole_event(tmp_path: Path) -> None:
+    world = World(4, events=60)
+    await make_log(tmp_path / "a", world)
+    whole = exported(tmp_path / "a")
+    with pytest.raises(ArchiveError, match="events before that are in the log"):
+        await import_events(tmp_path / "b", io.BytesIO(whole[: len(whole) // 2]), SETTINGS)
+    async with open_store(tmp_path / "b", NETWORK, settings=SETTINGS) as store:
+        assert 10 < store.stats.events < len(world.events)
+    rest = await import_events(tmp_path / "b", io.BytesIO(whole), SETTINGS)
+    assert 10 < rest.counts["known"] == len(world.events) - rest.counts["new"]
+
+
 async def test_other_files_are_refused_and_change_nothing(tmp_path: Path) -> None:
     [one, *_] = World(4).events.values()
     for data, message in [

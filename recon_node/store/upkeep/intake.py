@@ -116,15 +116,17 @@ class _Reader:
     def pages(self, manifest: Manifest) -> Iterator[list[tuple[EventId, bytes]]]:
         """The events of page after page, each with its CAR."""
         for cid in manifest.pages:
+            events: list[tuple[EventId, bytes]] = []
             try:
-                yield self._read_page(Page.decode(self._expect(cid)))
+                events.extend(self._read_page(Page.decode(self._expect(cid))))
             except (IpldError, ValueError) as error:
+                yield events  # what is whole before the damage
                 raise self._broken(error) from error
+            yield events
 
-    def _read_page(self, page: Page) -> list[tuple[EventId, bytes]]:
+    def _read_page(self, page: Page) -> Iterator[tuple[EventId, bytes]]:
         blocks: dict[CID, bytes] = {}
         size = 0
-        events: list[tuple[EventId, bytes]] = []
         for event_id, cids in page.events:
             parts: list[tuple[CID, bytes]] = []
             for cid in cids:
@@ -137,12 +139,11 @@ class _Reader:
                     if size > _MAX_PAGE:
                         raise ArchiveFormatError(f"its blocks are in another order: {cid} is late")
                 parts.append((cid, blocks[cid]))
-            events.append((event_id, event_car(event_id, parts)))
+            yield event_id, event_car(event_id, parts)
         self._shared.executemany(
             "INSERT OR IGNORE INTO shared (cid, block) VALUES (?, ?)",
             [(cid, blocks[cid]) for cid in page.shared if cid in blocks],
         )
-        return events
 
     def _kept(self, cid: CID) -> bytes | None:
         row = self._shared.execute("SELECT block FROM shared WHERE cid = ?", (cid,)).fetchone()
