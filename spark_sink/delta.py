@@ -17,6 +17,7 @@ from collections.abc import Iterable
 from datetime import timedelta
 from pathlib import Path
 from typing import Final
+from urllib.parse import unquote, urlsplit
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -191,7 +192,8 @@ def vacuum(table: DeltaTable, hours: float | None, *, dry_run: bool) -> list[str
     # delta-rs counts whole hours: rather keep too much.
     whole_hours = math.ceil(keep / timedelta(hours=1))
     files = table.vacuum(whole_hours, enforce_retention_duration=False, dry_run=dry_run)
-    return [*files, *_old_changes(Path(table.table_uri), keep, dry_run=dry_run)]
+    path = Path(unquote(urlsplit(table.table_uri).path))
+    return [*files, *_old_changes(path, keep, dry_run=dry_run)]
 
 
 def _old_changes(path: Path, keep: timedelta, *, dry_run: bool) -> list[str]:
@@ -201,6 +203,11 @@ def _old_changes(path: Path, keep: timedelta, *, dry_run: bool) -> list[str]:
     for file in () if dry_run else found:
         file.unlink()
     return [str(file.relative_to(path)) for file in found]
+
+
+def files_of(table: DeltaTable) -> list[str]:
+    """The paths of the table's files."""
+    return [unquote(uri) for uri in table.file_uris()]
 
 
 def epoch_of(table: DeltaTable) -> str:

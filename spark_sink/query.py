@@ -26,9 +26,10 @@ from duckdb import DuckDBPyConnection
 
 from recon_node.ceramic import StreamId
 from recon_node.ipld import CID
+from spark_sink import delta
 from spark_sink.errors import TablesError
 from spark_sink.parquet import files_of, read_position
-from spark_sink.schema import TABLES, partition_of
+from spark_sink.schema import PARTITION_COLUMN, TABLES, partition_of
 
 # Name, types of the arguments, type of the result, and what it does with each row.
 _Function = tuple[str, list[Any], str, Callable[..., Any]]
@@ -41,6 +42,8 @@ _FUNCTIONS: Final[tuple[_Function, ...]] = (
     ("stream_cid_of", ["VARCHAR"], "BLOB", lambda text: bytes(StreamId.parse(text).cid)),
     ("stream_partition", ["BLOB"], "INTEGER", partition_of),
 )
+# Delta keeps the partition in the names of directories.
+_PARTITIONED: Final = f", hive_partitioning=true, hive_types={{'{PARTITION_COLUMN}': INTEGER}}"
 
 
 def run_query(directory: Path, sql: str, version: int | None = None) -> pa.Table:
@@ -74,13 +77,18 @@ def _register(connection: DuckDBPyConnection, path: Path, version: int | None) -
     if files is None:
         return False
     spec = TABLES[path.name]
+    if version is not None and not all(Path(file).exists() for file in files):
+        raise TablesError(
+            f"version {version} of {path.name} is too old: some of its files were deleted; see "
+            "spark-sink run --history"
+        )
     if not files:
         connection.register(path.name, spec.schema.empty_table())
         return True
     names = ", ".join("'" + file.replace("'", "''") + "'" for file in files)
     connection.execute(
-        f"CREATE VIEW {path.name} AS SELECT * FROM read_parquet([{names}], union_by_name=true, "
-        "hive_partitioning=true, hive_types={'stream_cid_partition': INTEGER})"
+        f"CREATE VIEW {path.name} AS SELECT * FROM read_parquet([{names}], union_by_name=true"
+        f"{_PARTITIONED if (path / '_delta_log').exists() else ''})"
     )
     return True
 
@@ -91,7 +99,7 @@ def _files(path: Path, version: int | None) -> list[str] | None:
             return None
         return [str(file) for file in files_of(path)]
     try:
-        return DeltaTable(str(path), version=version).file_uris()
+        return delta.files_of(DeltaTable(str(path), version=version))
     except DeltaError as error:
         if version is not None:
             return None

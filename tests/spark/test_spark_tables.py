@@ -300,6 +300,7 @@ def test_a_model_that_changes_changes_what_its_documents_say(
 
 
 def test_status_and_queries_need_no_spark(sample: list[Event], tmp_path: Path) -> None:
+    tmp_path = tmp_path / "a name's quirks"
     with pytest.raises(TablesError, match="there are no tables in"):
         table_status(tmp_path)
     sink = Sink(Tables(tmp_path, EPOCH))
