@@ -16,6 +16,7 @@ import random
 import re
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
+from http.cookiejar import CookieJar, DefaultCookiePolicy
 from typing import Any, Final, Protocol, TypedDict, TypeVar
 
 import httpx
@@ -223,7 +224,10 @@ async def open_provider(
         max_keepalive_connections=settings.requests_at_once,
         keepalive_expiry=30,
     )
-    async with httpx.AsyncClient(timeout=settings.timeout, limits=limits) as client:
+    no_cookies = CookieJar(DefaultCookiePolicy(allowed_domains=()))  # a server could send many
+    async with httpx.AsyncClient(
+        timeout=settings.timeout, limits=limits, cookies=no_cookies
+    ) as client:
         yield RpcProvider(chain_id, settings, client, report, jitter)
 
 

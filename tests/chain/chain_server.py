@@ -172,6 +172,7 @@ class Chain:
                     connection.receive_data(await stream.receive_some())
                 elif isinstance(event, h11.Request):
                     assert dict(event.headers)[b"accept-encoding"] == b"identity"
+                    assert b"cookie" not in dict(event.headers)
                 elif isinstance(event, h11.Data):
                     body += bytes(event.data)
                 elif isinstance(event, h11.EndOfMessage):

@@ -284,3 +284,15 @@ async def test_nothing_that_is_told_holds_the_key(clock: trio.testing.MockClock)
     assert len(logs) > len(texts) + 1
     for secret in (KEY, "passw0rd", "t0ken-too", "/v3"):
         assert secret not in str(logs)
+
+
+async def test_an_endpoint_leaves_nothing_with_the_node(clock: trio.testing.MockClock) -> None:
+    """Not even cookies, of which it could send new ones for ever."""
+    chain = Chain()
+    cookies = (("set-cookie", "one=1"), ("set-cookie", "two=2; Max-Age=1000000"))
+    none = Fault(body=rpc_result(None).body, headers=cookies)
+    chain.fault_for = lambda method, _: none if method == "eth_getTransactionByHash" else None
+    async with serving(chain) as url, asking(url) as provider:
+        for _ in range(3):  # the server checks that none comes back
+            assert await provider.transaction(TX) is None
+        assert chain.count("eth_getTransactionByHash") == 3
