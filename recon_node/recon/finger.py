@@ -83,8 +83,12 @@ class Finger:
 
     def up_to(self, bound: bytes) -> int:
         """Return the place right of a bound: the lanes of all keys up to it, itself included."""
+        return self.around(bound)[1]
+
+    def around(self, bound: bytes) -> tuple[int, int]:
+        """Return the places left and right of a bound: two where the store holds it, else one."""
         place = self.left_of(bound)
-        return self.behind() if self.is_before(bound) else place
+        return place, self.behind() if self.is_before(bound) else place
 
     def is_before(self, key: bytes) -> bool:
         """Tell whether the key right of the finger is this one."""
@@ -131,8 +135,16 @@ class Finger:
 
     def split(self, key_range: KeyRange, parts: int) -> list[bytes]:
         """Return the pivots of a range: see :meth:`KeyStore.split`."""
-        start, end = self._places(key_range)
-        return [key for rank in ranks_of(start, end, parts) for key in self.keys_at(rank, rank + 1)]
+        return [key for key, _ in self.pivots(*self._places(key_range), parts)]
+
+    def pivots(self, start: int, end: int, parts: int) -> Iterator[tuple[bytes, tuple[int, int]]]:
+        """Yield the pivots of what lies between two places, and the places around each.
+
+        The store must not change meanwhile.
+        """
+        for rank in ranks_of(start, end, parts):
+            index = self._seek_rank(rank)
+            yield self._leaf[index], (self._move(index), self._move(index + 1))
 
     def cut(self, key_range: KeyRange, parts: int) -> list[bytes]:
         """Return short strings that cut a range: see :meth:`KeyStore.cut`."""

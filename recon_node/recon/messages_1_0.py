@@ -14,17 +14,19 @@ A message is canonical: bytes that decode encode to the same bytes again.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import islice, pairwise
+from operator import lt
 
 from recon_node.ceramic import EventId, EventIdError, scan
 from recon_node.ipld import varint
 from recon_node.recon.errors import RemoteProtocolError
 from recon_node.recon.key_range import KeyRange
-from recon_node.recon.sha256a import DIGEST_SIZE, MULTICODEC, ZERO, Sha256a
+from recon_node.recon.sha256a import DIGEST_SIZE, MULTICODEC, ZERO
 
 _AHASH_CODE = varint.encode(MULTICODEC)
 _ZERO_AHASH = _AHASH_CODE + b"\x00"
 _AHASH_PREFIX = _AHASH_CODE + bytes((DIGEST_SIZE,))
+_NO_KEYS = bytes(ZERO)
 AHASH_SIZE = len(_AHASH_PREFIX) + DIGEST_SIZE
 """Bytes of an Ahash that is not zero."""
 
@@ -34,7 +36,8 @@ class Message:
     """Bounds and keys in ascending order, and a hash for each gap between two of them."""
 
     bounds: tuple[bytes, ...]
-    hashes: tuple[Sha256a, ...]
+    hashes: tuple[bytes, ...]
+    """The 32 bytes of a Sha256a each."""
 
     @property
     def key_range(self) -> KeyRange:
@@ -57,7 +60,9 @@ class Message:
                 f"message has {len(self.bounds)} bounds and {len(self.hashes)} hashes; "
                 "n hashes stand between n + 1 bounds"
             )
-        if self.is_single and self.bounds[0] == self.bounds[1] and not self.hashes[0]:
+        if self.is_single and self.bounds[0] == self.bounds[1] and self.hashes[0] == ZERO:
+            return
+        if all(map(lt, self.bounds, islice(self.bounds, 1, None))):
             return
         for index, (lower, upper) in enumerate(pairwise(self.bounds)):
             if lower >= upper:
@@ -69,8 +74,10 @@ def encode_message(message: Message) -> bytes:
     """Encode a message as the bytes of one frame."""
     parts = [message.bounds[0]]
     for ahash, bound in zip(message.hashes, message.bounds[1:], strict=True):
-        parts.append(_AHASH_PREFIX + ahash.digest if ahash else _ZERO_AHASH)
-        parts.append(bound)
+        if ahash == _NO_KEYS:
+            parts += (_ZERO_AHASH, bound)
+        else:
+            parts += (_AHASH_PREFIX, ahash, bound)
     return b"".join(parts)
 
 
@@ -81,14 +88,18 @@ def decode_message(data: bytes) -> Message:
     that does not parse, bounds that do not ascend, a fencepost between keys, or bytes after the
     end.
     """
-    bound, offset = _read_event_id(data, 0)
-    bounds: list[EventId] = [bound]
-    hashes: list[Sha256a] = []
-    while offset < len(data):
-        ahash, offset = _read_ahash(data, offset)
-        bound, offset = _read_event_id(data, offset)
-        hashes.append(ahash)
+    bounds: list[EventId] = []
+    hashes: list[bytes] = []
+    try:
+        bound, offset = scan(data)
         bounds.append(bound)
+        while offset < len(data):
+            ahash, offset = _read_ahash(data, offset)
+            bound, offset = scan(data, offset)
+            hashes.append(ahash)
+            bounds.append(bound)
+    except EventIdError as error:
+        raise RemoteProtocolError(f"message does not parse: {error}") from error
     message = Message(tuple(bounds), tuple(hashes))
     message.check()
     for index, bound in enumerate(bounds[1:-1], start=1):
@@ -97,26 +108,19 @@ def decode_message(data: bytes) -> Message:
     return message
 
 
-def _read_event_id(data: bytes, offset: int) -> tuple[EventId, int]:
-    try:
-        return scan(data, offset)
-    except EventIdError as error:
-        raise RemoteProtocolError(f"message does not parse: {error}") from error
-
-
-def _read_ahash(data: bytes, offset: int) -> tuple[Sha256a, int]:
-    if data.startswith(_AHASH_PREFIX, offset):
-        end = offset + AHASH_SIZE
+def _read_ahash(data: bytes, offset: int) -> tuple[bytes, int]:
+    start = offset + len(_AHASH_PREFIX)
+    head, end = data[offset:start], start + DIGEST_SIZE
+    if head == _AHASH_PREFIX:
         if end > len(data):
             raise RemoteProtocolError(f"message ends inside the Ahash at byte {offset}")
-        digest = data[offset + len(_AHASH_PREFIX) : end]
-        if digest == ZERO.digest:
+        digest = data[start:end]
+        if digest == _NO_KEYS:
             raise RemoteProtocolError(f"Ahash at byte {offset}: no keys are written with length 0")
-        return Sha256a(digest), end
-    if data.startswith(_ZERO_AHASH, offset):
-        return ZERO, offset + len(_ZERO_AHASH)
-    found = data[offset : offset + len(_AHASH_PREFIX)].hex(" ") or "the end"
+        return digest, end
+    if head == _ZERO_AHASH:
+        return _NO_KEYS, start
     raise RemoteProtocolError(
         f"no Ahash at byte {offset} of the message: expected {_AHASH_CODE.hex(' ')} and the length "
-        f"20 or 00, found {found}"
+        f"20 or 00, found {head.hex(' ') or 'the end'}"
     )

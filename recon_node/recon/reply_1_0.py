@@ -1,11 +1,17 @@
-"""Writing an answer on `/ceramic/recon/1.0.0`, from its lower bound up."""
+"""Writing an answer on `/ceramic/recon/1.0.0`, from its lower bound up.
+
+A bound may be a key, which is in neither of the gaps beside it. So a reply looks up the two
+*places* around each bound (finger.py), once: the difference of the place left of one bound and that
+right of another is the hash and the number of the keys between. It keeps the places of the bounds
+that it has looked up until the store may have changed.
+"""
 
 from __future__ import annotations
 
-from recon_node.recon.key_range import KeyRange
+from recon_node.recon.finger import Finger
 from recon_node.recon.messages_1_0 import AHASH_SIZE, Message
 from recon_node.recon.settings import SessionSettings
-from recon_node.recon.sha256a import Sha256a
+from recon_node.recon.sha256a import COUNT_SHIFT, fold
 from recon_node.recon.view import View
 
 # Bounds of one range differ in length by their height and CID; the lower one may be a short
@@ -18,8 +24,11 @@ class Reply:
 
     def __init__(self, view: View, lower: bytes, settings: SessionSettings) -> None:
         self._view = view
+        self._finger = Finger(view.store)
+        self._places: dict[bytes, tuple[int, int]] = {}
+        """Bounds that were looked up, each with the places left and right of it."""
         self._bounds = [lower]
-        self._hashes: list[Sha256a] = []
+        self._hashes: list[bytes] = []
         self._matched_to: bytes | None = None
         # In reserve: one more split, and the hash of the rest.
         in_reserve = (settings.fan_out + 3) * (len(lower) + _BOUND_SLACK + AHASH_SIZE)
@@ -47,6 +56,32 @@ class Reply:
         """Return how many more keys can be listed, at least one."""
         return max(1, self._budget // (len(self._bounds[0]) + _BOUND_SLACK + AHASH_SIZE))
 
+    def forget_places(self) -> None:
+        """Look up all bounds anew: the store may have changed."""
+        self._places.clear()
+
+    def lanes_to(self, upper: bytes) -> int:
+        """Return the lanes of the store's keys strictly between ``reach`` and a bound."""
+        return self._lanes_between(self.reach, upper)
+
+    def hash_of(self, lanes: int, upper: bytes) -> bytes:
+        """Return the hash of lanes and of the given-up keys from ``reach`` to a bound."""
+        return self._hash(lanes, self.reach, upper)
+
+    def keys_to(self, upper: bytes, limit: int) -> list[bytes]:
+        """Return the first of the store's keys strictly between ``reach`` and a bound."""
+        start, end = self._around(self.reach)[1], self._around(upper)[0]
+        first = start >> COUNT_SHIFT
+        return self._finger.keys_at(first, min(first + limit, end >> COUNT_SHIFT))
+
+    def split(self, upper: bytes, parts: int) -> None:
+        """Write pivots that part what lies up to a bound, with the hashes between them."""
+        start, end = self._around(self.reach)[1], self._around(upper)[0]
+        for pivot, places in self._finger.pivots(start, end, parts):
+            self._places[pivot] = places
+            self.tell(pivot)
+        self.tell(upper)
+
     def match(self, upper: bytes) -> None:
         """Cover everything up to a bound as matching."""
         self._matched_to = upper
@@ -55,13 +90,14 @@ class Reply:
         """Write the match that is held back, so that its upper bound is told."""
         if self._matched_to is not None:
             upper, self._matched_to = self._matched_to, None
-            self._append(self._view.summarize(KeyRange(self._bounds[-1], upper)).hash, upper)
+            self._append(self._hash_between(self._bounds[-1], upper), upper)
 
-    def tell(self, upper: bytes, ahash: Sha256a | None = None) -> None:
+    def tell(self, upper: bytes, ahash: bytes | None = None) -> None:
         """Write a hash (by default that of our keys) up to a bound that the peer shall see."""
-        self.close_match()
+        if self._matched_to is not None:
+            self.close_match()
         if ahash is None:
-            ahash = self._view.summarize(KeyRange(self._bounds[-1], upper)).hash
+            ahash = self._hash_between(self._bounds[-1], upper)
         self._append(ahash, upper)
 
     def message(self) -> Message:
@@ -69,7 +105,25 @@ class Reply:
         self.close_match()
         return Message(tuple(self._bounds), tuple(self._hashes))
 
-    def _append(self, ahash: Sha256a, upper: bytes) -> None:
+    def _append(self, ahash: bytes, upper: bytes) -> None:
         self._hashes.append(ahash)
         self._bounds.append(upper)
         self._budget -= len(upper) + AHASH_SIZE
+
+    def _around(self, bound: bytes) -> tuple[int, int]:
+        places = self._places.get(bound)
+        if places is None:
+            places = self._places[bound] = self._finger.around(bound)
+        return places
+
+    def _lanes_between(self, lower: bytes, upper: bytes) -> int:
+        start = self._around(lower)[1]
+        return self._around(upper)[0] - start
+
+    def _hash(self, lanes: int, lower: bytes, upper: bytes) -> bytes:
+        if self._view.given_up:
+            lanes += self._view.given_up_between(lower, upper)
+        return fold(lanes)
+
+    def _hash_between(self, lower: bytes, upper: bytes) -> bytes:
+        return self._hash(self._lanes_between(lower, upper), lower, upper)

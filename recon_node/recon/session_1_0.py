@@ -21,15 +21,15 @@ responder's own first or last key.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterable
-from itertools import pairwise
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Generator, Iterable, Sequence
 
 from recon_node.ceramic import EventId
 from recon_node.recon.key_range import KeyRange
 from recon_node.recon.messages_1_0 import Message
 from recon_node.recon.reply_1_0 import Reply
 from recon_node.recon.session import GAPS_A_STEP, Session, Steps
-from recon_node.recon.sha256a import ZERO, Sha256a
+from recon_node.recon.sha256a import COUNT_SHIFT, ZERO
 
 
 def is_fencepost(bound: bytes) -> bool:
@@ -74,7 +74,7 @@ class Session10(Session[Message]):
 
     def _whole(self) -> Message:
         assert self.key_range is not None
-        return Message(tuple(self.key_range), (self._view.summarize(self.key_range).hash,))
+        return Message(tuple(self.key_range), (self._view.hash(self.key_range),))
 
     def _is_refusal(self, message: Message) -> bool:
         if not self._initiates or self.rounds > 1:
@@ -90,29 +90,33 @@ class Session10(Session[Message]):
         theirs = message.key_range
         return self.key_range.lower > theirs.lower or self.key_range.upper < theirs.upper
 
-    def _keys_of(self, message: Message) -> Iterable[bytes]:
-        """Yield the bounds of a message that are keys, and within the session's range."""
+    def _keys_of(self, message: Message) -> Sequence[bytes]:
+        """Return the bounds of a message that are keys, and within the session's range."""
         if self.key_range is None:
-            return
+            return ()
+        bounds = message.bounds
         lower, upper = self.key_range
-        last = len(message.bounds) - 1
-        for index, bound in enumerate(message.bounds):
-            if lower <= bound <= upper and (0 < index < last or not self.is_fencepost(bound)):
-                yield bound
+        start, end = bisect_left(bounds, lower), bisect_right(bounds, upper)
+        if start == 0 and self.is_fencepost(bounds[0]):
+            start = 1
+        if end == len(bounds) and self.is_fencepost(bounds[-1]):
+            end -= 1
+        return bounds[start:end]
 
     def _answer_gaps(self, message: Message) -> Generator[None, None, Message]:
         """Answer every gap of a message (the table in the module's text)."""
         reply = Reply(self._view, self._first_bound(message), self._settings)
         if reply.last_bound < message.bounds[0]:
             reply.tell(message.bounds[0])
-        for index, (gap, theirs) in enumerate(
-            zip(pairwise(message.bounds), message.hashes, strict=True)
+        for index, (upper, theirs) in enumerate(
+            zip(message.bounds[1:], message.hashes, strict=True)
         ):
             if reply.is_full:
                 break
             if index % GAPS_A_STEP == 0:
                 yield
-            self._answer_gap(reply, KeyRange(*gap), theirs)
+                reply.forget_places()  # the store may have changed
+            self._answer_gap(reply, upper, theirs)
         if reply.reach < message.bounds[-1]:
             reply.tell(message.bounds[-1])
         last = self._last_bound(message)
@@ -122,37 +126,37 @@ class Session10(Session[Message]):
         self.key_range = answer.key_range
         return answer
 
-    def _answer_gap(self, reply: Reply, gap: KeyRange, theirs: Sha256a) -> None:
-        ours = self._view.summarize(gap)
-        if ours.hash == theirs:
-            reply.match(gap.upper)
-        elif ours.count == 0:
-            reply.tell(gap.upper, ours.hash)
-        elif not theirs:
-            self._list(reply, gap, ours.count, peer_holds_none=True)
-        elif ours.count <= self._settings.list_threshold:
-            self._list(reply, gap, ours.count, peer_holds_none=False)
+    def _answer_gap(self, reply: Reply, upper: bytes, theirs: bytes) -> None:
+        """Answer the gap from where the reply is up to a bound."""
+        lanes = reply.lanes_to(upper)
+        count, ours = lanes >> COUNT_SHIFT, reply.hash_of(lanes, upper)
+        if ours == theirs:
+            reply.match(upper)
+        elif count == 0:
+            reply.tell(upper, ours)
+        elif theirs == ZERO:
+            self._list(reply, upper, count, peer_holds_none=True)
+        elif count <= self._settings.list_threshold:
+            self._list(reply, upper, count, peer_holds_none=False)
         else:
-            for pivot in self._view.store.split(gap, self._settings.parts(ours.count)):
-                reply.tell(pivot)
-            reply.tell(gap.upper)
+            reply.split(upper, self._settings.parts(count))
 
-    def _list(self, reply: Reply, gap: KeyRange, count: int, *, peer_holds_none: bool) -> None:
+    def _list(self, reply: Reply, upper: bytes, count: int, *, peer_holds_none: bool) -> None:
         """List our keys of a gap, up to a page; gaps in which nobody holds a key are matches."""
         page = min(count, self._settings.page_keys, reply.room())
         self._count_listed(page)
-        for key in self._view.store.keys(gap, page):
+        for key in reply.keys_to(upper, page):
             if peer_holds_none:
                 reply.match(key)
                 reply.close_match()
             else:
-                reply.tell(key, self._view.given_up_hash(KeyRange(reply.reach, key)))
+                reply.tell(key, reply.hash_of(0, key))
         if page < count:
-            reply.tell(gap.upper)
+            reply.tell(upper)
         elif peer_holds_none:
-            reply.match(gap.upper)
+            reply.match(upper)
         else:
-            reply.tell(gap.upper, self._view.given_up_hash(KeyRange(reply.reach, gap.upper)))
+            reply.tell(upper, reply.hash_of(0, upper))
 
     def _first_bound(self, message: Message) -> bytes:
         """Return the message's lower bound, or our first key where that lies before a key."""

@@ -20,8 +20,8 @@ back modulo 2^32.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from hashlib import sha256
+from typing import Self
 
 DIGEST_SIZE = 32
 MULTICODEC = 0x7012
@@ -93,46 +93,56 @@ def fold(lanes: int) -> bytes:
     return (lanes & _EVEN | (lanes >> DIGEST_BITS & _EVEN) << 32).to_bytes(DIGEST_SIZE, "little")
 
 
-@dataclass(frozen=True, slots=True)
-class Sha256a:
-    """The associative hash of a set of keys: eight u32 lanes, kept as their 32 bytes.
+class Sha256a(bytes):
+    """The associative hash of a set of keys: eight u32 lanes, as their 32 bytes.
 
     Equal sets have equal hashes; ``a + b`` is the hash of the union of two disjoint sets, ``a - b``
     that of what is left when the subset ``b`` is taken out of ``a``.
     """
 
-    digest: bytes
+    __slots__ = ()
 
-    def __post_init__(self) -> None:
-        if len(self.digest) != DIGEST_SIZE:
-            raise ValueError(f"a Sha256a digest has {DIGEST_SIZE} bytes, not {len(self.digest)}")
+    def __new__(cls, digest: bytes) -> Self:
+        """Take the 32 bytes; raises ValueError when they are more or less."""
+        if len(digest) != DIGEST_SIZE:
+            raise ValueError(f"a Sha256a digest has {DIGEST_SIZE} bytes, not {len(digest)}")
+        return bytes.__new__(cls, digest)
 
     @classmethod
-    def of(cls, *keys: bytes) -> Sha256a:
+    def of(cls, *keys: bytes) -> Self:
         """Return the hash of the set of these keys (each given once)."""
         return cls.from_lanes(sum(map(lanes_of, keys)))
 
     @classmethod
-    def from_lanes(cls, lanes: int) -> Sha256a:
+    def from_lanes(cls, lanes: int) -> Self:
         """Fold a lanes integer (see the module's text) back modulo 2^32 a lane."""
-        return cls(fold(lanes))
+        return bytes.__new__(cls, fold(lanes))
 
-    def __add__(self, other: Sha256a) -> Sha256a:
-        return Sha256a.from_lanes(spread(self.digest) + spread(other.digest))
+    @property
+    def digest(self) -> bytes:
+        """The 32 bytes, as nothing but bytes."""
+        return bytes(self)
+
+    def __add__(self, other: Sha256a) -> Sha256a:  # type: ignore[override]
+        return Sha256a.from_lanes(spread(self) + spread(other))
 
     def __sub__(self, other: Sha256a) -> Sha256a:
         # One borrow of 2^32 in every slot keeps the slots from borrowing of each other.
-        return Sha256a.from_lanes(spread(self.digest) + _BORROW - spread(other.digest))
+        return Sha256a.from_lanes(spread(self) + _BORROW - spread(other))
 
     def __bool__(self) -> bool:
         return self != ZERO
 
-    def hex(self) -> str:
+    def __repr__(self) -> str:
+        return f"Sha256a({self})"
+
+    def __str__(self) -> str:
         """Return the 32 bytes in upper-case hex, as CIP-124 implementations print them."""
         return self.digest.hex().upper()
 
-    def __str__(self) -> str:
-        return self.hex()
+    def hex(self) -> str:  # type: ignore[override]
+        """Return the same: upper-case hex."""
+        return str(self)
 
 
 ZERO = Sha256a(bytes(DIGEST_SIZE))

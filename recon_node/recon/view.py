@@ -9,7 +9,7 @@ from recon_node.recon.finger import Finger
 from recon_node.recon.key_range import KeyRange
 from recon_node.recon.key_store import KeyStore, Summary
 from recon_node.recon.messages_1_1 import fingerprint
-from recon_node.recon.sha256a import ZERO, Sha256a, lanes_of
+from recon_node.recon.sha256a import Sha256a, lanes_of
 
 
 class View:
@@ -33,10 +33,9 @@ class View:
         if key not in self.store and not self._was_given_up(key):
             insort(self.given_up, key)
 
-    def given_up_hash(self, gap: KeyRange) -> Sha256a:
-        """Return the hash of the given-up keys in a gap, less those that have come in since."""
-        missing = self._missing(gap)
-        return Sha256a.of(*missing) if missing else ZERO
+    def given_up_between(self, lower: bytes, upper: bytes) -> int:
+        """Return the lanes of the given-up keys strictly between two bounds."""
+        return sum(map(lanes_of, self._missing(KeyRange(lower, upper))))
 
     def missing_from(self, lower: bytes, upper: bytes) -> list[bytes]:
         """Return the given-up keys from a bound, itself included, to before another one."""
@@ -48,11 +47,9 @@ class View:
         """Return the lanes of these keys."""
         return sum(map(lanes_of, self.missing_from(lower, upper)))
 
-    def summarize(self, gap: KeyRange) -> Summary:
-        """Return the hash of a gap as this session sees it, and the number of the store's keys."""
-        summary = self.store.summarize(gap)
-        missing = self.given_up_hash(gap)
-        return Summary(summary.hash + missing, summary.count) if missing else summary
+    def hash(self, gap: KeyRange) -> Sha256a:
+        """Return the hash of a gap as this session sees it (1.0.0)."""
+        return self.store.summarize(gap).hash + Sha256a.of(*self._missing(gap))
 
     def fingerprint(self, gap: KeyRange) -> bytes:
         """Return the fingerprint of a gap as this session sees it (1.1.0)."""
@@ -63,6 +60,7 @@ class View:
         return fingerprint(summary)
 
     def _missing(self, gap: KeyRange) -> list[bytes]:
+        """Return the given-up keys in a gap, less those that have come in since."""
         if not self.given_up:
             return []
         start = bisect_right(self.given_up, gap.lower)
