@@ -37,7 +37,7 @@ from benchmarks.key_store_designs import (
 )
 from benchmarks.key_store_trees import BytesTree, IntegersTree
 from benchmarks.keys import event_ids
-from benchmarks.report import Row, progress, show
+from benchmarks.report import Row, count, new_file, progress, show
 from recon_node.recon import KeyRange
 
 PASSES = 3
@@ -193,10 +193,12 @@ def _resident_bytes() -> int:
 def main() -> None:
     """Run the benchmark from the command line."""
     parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+        prog="python -m benchmarks.key_store",
+        description=__doc__,
+        formatter_class=argparse.RawTextHelpFormatter,
     )
-    parser.add_argument("--keys", type=int, default=1_000_000)
-    parser.add_argument("--json", type=Path)
+    parser.add_argument("--keys", type=count, default=1_000_000, metavar="N")
+    parser.add_argument("--json", type=new_file, metavar="FILE")
     options = parser.parse_args()
     show("Key store", run(options.keys), options.json)
 

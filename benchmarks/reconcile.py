@@ -18,12 +18,11 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 
 from benchmarks.contestants import CONTESTANTS, Contestant, Cost
 from benchmarks.nostr_tools import nostr_tools
 from benchmarks.pairs import Pair, Population, pairs
-from benchmarks.report import Row, numbers, show, track
+from benchmarks.report import Row, new_file, numbers, show, track
 
 _WARM_UP_KEYS = 1000
 
@@ -93,8 +92,12 @@ def main() -> None:
         help="measure the JavaScript negentropy of nostr-tools too (needs Node.js; npm installs\n"
         "it into a cache folder)",
     )
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the rows there as JSON")
+    parser.add_argument(
+        "--json", type=new_file, metavar="FILE", help="write the rows there as JSON"
+    )
     options = parser.parse_args()
+    if max(options.keys) < min(options.differences):
+        parser.error("there are more differences than keys")
     contestants = dict(CONTESTANTS)
     if options.nostr_tools:
         contestants["nostr-tools"] = nostr_tools()

@@ -71,6 +71,21 @@ def numbers(text: str) -> list[int]:
     return [int(each) for each in listed]
 
 
+def count(text: str) -> int:
+    """Read a number from 1 on (the type of a command-line option)."""
+    if not text.isdecimal() or int(text) < 1:
+        raise ArgumentTypeError(f"{text!r} is no number from 1 on")
+    return int(text)
+
+
+def new_file(text: str) -> Path:
+    """Read where to write a file, so that a typo does not cost a whole run (an option's type)."""
+    path = Path(text)
+    if path.is_dir() or not path.absolute().parent.is_dir():
+        raise ArgumentTypeError(f"no file can be written at {text!r}")
+    return path
+
+
 def machine() -> str:
     """Describe this machine in a few words."""
     processor = _processor() or platform.machine()

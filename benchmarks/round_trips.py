@@ -20,7 +20,6 @@ from __future__ import annotations
 import argparse
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Final
 
 import trio
@@ -29,7 +28,7 @@ from trio.testing import MockClock, memory_stream_pair, wait_all_tasks_blocked
 from benchmarks.contestants import CONTESTANTS, WHOLE, Cost, CpuTimer, check_union
 from benchmarks.pairs import Pair, Population
 from benchmarks.reconcile import make_row
-from benchmarks.report import Row, numbers, show, track
+from benchmarks.report import Row, count, new_file, numbers, show, track
 from recon_node.ceramic import EventId
 from recon_node.p2p.framing import FrameStream
 from recon_node.p2p.recon_stream import ReconStream
@@ -176,7 +175,7 @@ def main() -> None:
     )
     parser.add_argument(
         "--keys",
-        type=int,
+        type=count,
         default=100_000,
         metavar="N",
         help="size of the sets (default: 100000)",
@@ -195,8 +194,12 @@ def main() -> None:
         metavar="MS,...",
         help="round-trip times in milliseconds (default: 0,50,200)",
     )
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the rows there as JSON")
+    parser.add_argument(
+        "--json", type=new_file, metavar="FILE", help="write the rows there as JSON"
+    )
     options = parser.parse_args()
+    if options.keys < max(options.differences):
+        parser.error("there are more differences than keys")
     rows = run(options.keys, options.differences, options.rtt)
     show("Round trips", rows, options.json)
 

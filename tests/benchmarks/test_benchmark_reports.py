@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from benchmarks import publish, reconcile, round_trips
+from benchmarks import key_store, publish, reconcile, round_trips
 from benchmarks.contestants import CONTESTANTS, recon
 from benchmarks.pairs import Population
 from benchmarks.plots import show_bytes, show_number, show_seconds
@@ -99,6 +99,27 @@ def test_options_that_are_no_numbers_are_refused(monkeypatch, capsys, text):
     with pytest.raises(SystemExit):
         run_command(reconcile, monkeypatch, f"--keys={text}")
     assert f"{text!r} is no list of numbers like 0,1,100" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("benchmark", [reconcile, round_trips])
+def test_options_that_leave_nothing_to_measure_are_refused(benchmark, monkeypatch, capsys):
+    with pytest.raises(SystemExit):
+        run_command(benchmark, monkeypatch, "--keys", "50", "--differences", "51")
+    assert "there are more differences than keys" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("text", ["0", "-5", "ten"])
+def test_no_keys_are_no_benchmark(monkeypatch, capsys, text):
+    with pytest.raises(SystemExit):
+        run_command(key_store, monkeypatch, f"--keys={text}")
+    assert f"{text!r} is no number from 1 on" in capsys.readouterr().err
+
+
+def test_rows_that_could_not_be_written_are_not_measured(tmp_path, monkeypatch, capsys):
+    for file in (tmp_path, tmp_path / "missing" / "rows.json"):
+        with pytest.raises(SystemExit):
+            run_command(reconcile, monkeypatch, "--keys", "50", "--json", file)
+        assert "no file can be written at" in capsys.readouterr().err
 
 
 def test_the_driver_takes_as_long_as_its_rounds(results):
