@@ -116,7 +116,7 @@ def pull(name: str, car_file: Path | None, out: Path | None, timeout: float, nod
       recon-node dag pull did:key:z6Mk... --car site.car --timeout 3600
     """
     from recon_node.cli import dag_pull
-    from recon_node.cli.dag_push import state_of
+    from recon_node.cli.dag_node import state_of, want
     from recon_node.dag import Identifier, parse_subject
 
     if car_file is not None and out is not None:
@@ -124,12 +124,12 @@ def pull(name: str, car_file: Path | None, out: Path | None, timeout: float, nod
     with told_to_people():
         subject = parse_subject(name)
         if isinstance(subject, Identifier):
-            dag_pull.want(node, subject)
+            want(node, subject)
             root = dag_pull.wait_for_link(node, subject, timeout)
             click.echo(f"{subject} leads to {root}", err=True)
         else:
             root = subject
-        dag_pull.want(node, root)
+        want(node, root)
         with progress_bar("waiting") as bar:
             task = bar.add_task("", total=None)
             dag_pull.wait_for_dag(
@@ -162,8 +162,8 @@ def status(cid: str, node: NodeApi, as_json: bool) -> None:
     Example:
       recon-node dag status bafybei...
     """
+    from recon_node.cli.dag_node import state_of
     from recon_node.cli.dag_pull import missing
-    from recon_node.cli.dag_push import state_of
 
     with told_to_people():
         state = state_of(node, read_cid(cid))

@@ -104,7 +104,7 @@ def resolve(did: str, verbose: bool, node: NodeApi, as_json: bool) -> None:
     Example:
       recon-node dag resolve did:key:z6Mk...
     """
-    from recon_node.cli.dag_pull import publication_of
+    from recon_node.cli.dag_node import publication_of
 
     with told_to_people():
         found = publication_of(node, _identifier(did))

@@ -9,8 +9,8 @@ from typing import NamedTuple
 from nacl.signing import SigningKey
 
 from recon_node.cli.client import NodeApi
-from recon_node.cli.dag_pull import publication_of, want
-from recon_node.cli.dag_push import join_heads, post_replica
+from recon_node.cli.dag_node import post_replica, publication_of, want
+from recon_node.cli.dag_push import join_heads
 from recon_node.cli.errors import CommandError
 from recon_node.dag import Identifier
 from recon_node.ipld import CID

@@ -17,10 +17,10 @@ from typing import Any, TypeVar
 
 import httpx
 
-from recon_node.cli.client import TIMEOUT, NodeApi, NodeUnreachableError, ask, error_message
-from recon_node.cli.dag_push import state_of
+from recon_node.cli.client import TIMEOUT, NodeApi, NodeUnreachableError, error_message
+from recon_node.cli.dag_node import publication_of, state_of
 from recon_node.cli.errors import CommandError
-from recon_node.dag import SORT_KEY, Identifier, Subject, sort_value
+from recon_node.dag import Identifier
 from recon_node.dag.errors import DagError
 from recon_node.dag.sources import CarFile
 from recon_node.dag.unpack import unpack
@@ -31,16 +31,6 @@ T = TypeVar("T")
 
 _LEAST_PAUSE = 0.2
 _MOST_PAUSE = 5.0
-
-
-def want(node: NodeApi, subject: Subject) -> None:
-    """Make the node want a DAG, or the publishes of an identifier.
-
-    A node without interests wants everything, and is left so: its first interest would narrow that.
-    """
-    if ask(node, "GET", "/ceramic/experimental/interests").json()["interests"]:
-        body = {"sep": SORT_KEY, "sepValue": sort_value(subject)}
-        ask(node, "POST", "/ceramic/interests", json=body)
 
 
 def wait_for_link(node: NodeApi, identifier: Identifier, timeout: float) -> CID:
@@ -96,11 +86,6 @@ def missing(state: dict[str, Any]) -> str:
     if shards["count"]:
         text += f"; {shards['count']} shards are missing ({', '.join(shards['first'][:3])})"
     return text
-
-
-def publication_of(node: NodeApi, identifier: Identifier) -> dict[str, Any]:
-    """What the node says of an identifier."""
-    return dict(ask(node, "GET", f"/ceramic/dag/publish/{identifier}").json())
 
 
 def download(node: NodeApi, root: CID, target: Path, on_bytes: Callable[[int], None]) -> None:

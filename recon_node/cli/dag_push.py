@@ -16,10 +16,11 @@ import trio
 from nacl.signing import SigningKey
 
 from recon_node.ceramic import Event
-from recon_node.cli.client import TIMEOUT, NodeApi, ask
+from recon_node.cli.client import TIMEOUT, NodeApi
+from recon_node.cli.dag_node import post_replica, state_of, want
 from recon_node.cli.errors import CommandError
 from recon_node.cli.sending import post_event
-from recon_node.dag import Subject, replica_event, shard_event
+from recon_node.dag import shard_event
 from recon_node.dag.sources import Source
 from recon_node.ipld import CID, multibase
 from recon_node.lattice.replica import decode_replica
@@ -61,6 +62,7 @@ def push(
         CommandError: the node refuses an event, or does not answer.
         DagError, ShardError: the DAG cannot be read, or not be cut so; inside of exception groups.
     """
+    want(node, source.root)
     state = state_of(node, source.root)
     here = {*state["shards"], *state["unclaimed"]}
     done = Pushed()
@@ -81,21 +83,6 @@ def push(
     trio.run(_send_all, node, work)
     done.head = _claim(node, key, source.root, mine)
     return done
-
-
-def state_of(node: NodeApi, root: CID) -> dict[str, Any]:
-    """What the node says of a DAG."""
-    return dict(ask(node, "GET", f"/ceramic/dag/{root}").json())
-
-
-def post_replica(node: NodeApi, key: SigningKey, subject: Subject, block: bytes) -> None:
-    """Send an operation on a DAG, or a publish.
-
-    Raises:
-        CommandError: the node refuses it, or does not answer.
-    """
-    event = replica_event(key, subject, block)
-    ask(node, "POST", "/ceramic/events", json={"data": multibase.encode(event.car)})
 
 
 def join_heads(node: NodeApi, key: SigningKey, root: CID) -> CID | None:

@@ -165,6 +165,10 @@ def test_a_node_with_interests_is_told_of_the_dag_and_one_without_is_left_so(
     assert interests() == [sort_value(each) for each in wanted]
     assert (tmp_path / "a.car").read_bytes() == (tmp_path / "b.car").read_bytes()
 
+    pushed = done(row.c, "push", str(make_files(tmp_path / "others", rng, 20)))
+    assert interests()[-1] == sort_value(CID.parse(pushed))
+    done(row.a, "pull", pushed, "--car", str(tmp_path / "c.car"), "--timeout", "30")
+
 
 def test_what_does_not_come_is_told(row: Row, tmp_path: Path, rng: random.Random) -> None:
     root = str(CID.of(RAW, rng.randbytes(8)))
