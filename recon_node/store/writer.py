@@ -177,7 +177,11 @@ class Writer:
             if len(event.car) <= limit
             and (event.event_id is None or not self._settled(event.event_id))
         ]
-        found = await self._verifiers.check([request.events[at].car for request, at in new])
+        try:
+            found = await self._verifiers.check([request.events[at].car for request, at in new])
+        except Exception:  # no thread to be had, say; what is not checked ahead, admission checks
+            logger.exception("events could not be checked ahead", events=len(new))
+            return
         for (request, at), checked in zip(new, found, strict=True):
             request.events[at] = replace(request.events[at], checked=checked)
 

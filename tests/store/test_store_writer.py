@@ -204,3 +204,23 @@ async def test_readers_share_a_few_connections(
                 nursery.start_soon(store.read_feed, 0, 10)
         await store.read_feed(0, 10)
     assert 1 <= len(opened) <= 2
+
+
+async def test_events_that_cannot_be_checked_ahead_are_admitted_all_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where the system has no thread left for a moment, say: the node goes on."""
+    world = World(1)
+
+    def no_thread(findings: object, cars: object) -> list[Facts | Unreadable]:
+        raise RuntimeError("can't start new thread")
+
+    async with open_store(tmp_path, NETWORK) as store:
+        with monkeypatch.context() as patch:
+            patch.setattr(verifiers, "_unpack", no_thread)
+            offers = world.offers()
+            verdicts = await store.admit_remote([*offers[:20], (offers[20][0], b"garbage")])
+        assert [v.status for v in verdicts] == ["new"] * 20 + ["refused"]
+        verdicts = await store.admit_remote(world.offers())
+        assert {v.status for v in verdicts} == {"new", "known"}
+        check_feed(await feed_of(store), world.events)
