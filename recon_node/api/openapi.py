@@ -19,6 +19,7 @@ Json = dict[str, Any]
 
 EXTENSION: Final = "x-recon-node"
 CAR: Final = "application/vnd.ipld.car"
+NDJSON: Final = "application/x-ndjson"
 ARROW: Final = "application/vnd.apache.arrow.stream"
 
 _ERRORS: Final[Mapping[int, str]] = {
@@ -121,15 +122,34 @@ _FILTERS = (
     _query("controller", "With this controller, a DID."),
     _query("streamId", "Of this stream, as multibase text."),
 )
+_EVENT_VERDICTS: Final[Json] = {
+    "200": {
+        "description": "Of many events (+): a verdict on each line, in order; all are on disk.",
+        "content": _content({"type": "array", "items": _ref("EventVerdict")}),
+        EXTENSION: True,
+    }
+}
+
+
+def _with_many_events(operation: Json) -> Json:
+    """Take events as NDJSON, too: an extension, beside ceramic-one's form."""
+    text = "EventData a line, at most 10,000; each is refused alone. Prevs come first."
+    schema = {"type": "string", "description": text}
+    operation["requestBody"]["content"][NDJSON] = {"schema": schema, EXTENSION: True}
+    return operation
+
+
 _EPOCH = _query("epoch", "The log that the positions belong to: 410 when it is another.")
 
 _PATHS: Final[dict[str, dict[str, Json]]] = {
     "/ceramic/events": {
-        "post": _post(
-            "Add an event",
-            _done("The event is here and on disk."),
-            *_BODY,
-            body="EventData",
+        "post": _with_many_events(
+            _post(
+                "Add an event, or many",
+                _done("The event is here and on disk.") | _EVENT_VERDICTS,
+                *_BODY,
+                body="EventData",
+            )
         )
     },
     "/ceramic/events/{event_id}": {

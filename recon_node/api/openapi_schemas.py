@@ -37,6 +37,15 @@ SCHEMAS: Final[Json] = {
         "What was wrong", {"message": _text("What was wrong and what to do, for people.")}
     ),
     "EventData": _object("An event to add", {"data": _text("The event's CAR, as multibase text.")}),
+    "EventVerdict": _object(
+        "What became of one event of many",
+        {
+            "status": {"type": "string", "enum": ["new", "known", "refused"]},
+            "id": _text("The CID of the event's root block, unless it was refused."),
+            "reason": _text("Why it was refused."),
+        },
+        optional=("id", "reason"),
+    ),
     "Event": _object(
         "An event",
         {

@@ -54,12 +54,17 @@ async def json_object(request: Request) -> dict[str, Any]:
     body = await request.body()
     if not body:
         raise bad_request("the body is empty: send a JSON object")
+    return as_json_object(body, "the body")
+
+
+def as_json_object(text: bytes, name: str) -> dict[str, Any]:
+    """Read a JSON object, called `name` in the message of the `ApiError` 400 when it is none."""
     try:
-        value = json.loads(body)
+        value = json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise bad_request(f"the body is not JSON: {error}") from None
+        raise bad_request(f"{name} is not JSON: {error}") from None
     if not isinstance(value, dict):
-        raise bad_request("the body should be a JSON object")
+        raise bad_request(f"{name} should be a JSON object")
     return value
 
 

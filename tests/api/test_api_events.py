@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import httpx
 import pytest
 
@@ -70,3 +72,67 @@ async def test_an_event_before_its_prev_is_refused(
     assert answer.status_code == 400
     assert answer.json()["message"]
     assert store.head == len(store.keys) == 0
+
+
+async def post_lines(
+    api: httpx.AsyncClient, *lines: str, kind: str = "application/x-ndjson"
+) -> httpx.Response:
+    body = "\n".join(lines)
+    return await api.post("/ceramic/events", content=body, headers={"content-type": kind})
+
+
+def line_of(event: dict[str, str]) -> str:
+    return json.dumps({"data": event["car"]})
+
+
+async def test_many_events_in_one_body(
+    api: httpx.AsyncClient, sample: Events, store: Store
+) -> None:
+    events = sample[:50]
+    answer = await post_lines(api, *map(line_of, events), kind="application/X-NDJSON; v=1")
+    assert answer.status_code == 200
+    assert answer.json() == [{"id": event["cid"], "status": "new"} for event in events]
+    assert [str(row.event_cid) for row in await store.read_feed(0, 99)] == [
+        event["cid"] for event in events
+    ]
+    answer = await post_lines(api, *map(line_of, sample[40:60]), "", " ")
+    assert [each["status"] for each in answer.json()] == ["known"] * 10 + ["new"] * 10
+
+
+async def test_each_of_many_is_refused_alone(
+    api: httpx.AsyncClient, sample: Events, store: Store
+) -> None:
+    orphan = next(event for event in reversed(sample) if "prev" in event)
+    lines = ["{", "[1]", "{}", '{"data": "?"}', '{"data": "mAAAA"}', line_of(orphan)]
+    answer = await post_lines(api, *lines, line_of(sample[0]))
+    assert answer.status_code == 200
+    *refused, good = answer.json()
+    assert good == {"id": sample[0]["cid"], "status": "new"}
+    assert [each["status"] for each in refused] == ["refused"] * 6
+    words = ["is not JSON", "should be a JSON object", "'data' is missing", "multibase", "CAR"]
+    for each, word in zip(refused, words, strict=False):
+        assert word in each["reason"]
+    assert "is not here" in refused[-1]["reason"]
+    assert store.head == len(store.keys) == 1
+
+
+async def test_a_line_builds_on_lines_before_it_only(
+    api: httpx.AsyncClient, sample: Events
+) -> None:
+    child = next(event for event in sample if "prev" in event)
+    before = sample[: sample.index(child)]
+    [prev] = [event for event in before if event["cid"] == child["prev"]]
+    others = [event for event in before if event is not prev]
+    answer = await post_lines(api, *map(line_of, [*others, child, prev, child]))
+    assert [each["status"] for each in answer.json()][-3:] == ["refused", "new", "new"]
+
+
+async def test_bounds_of_many_events(api: httpx.AsyncClient) -> None:
+    assert (await post_lines(api)).json() == []
+    answer = await post_lines(api, *["{}"] * 10_000)
+    assert (answer.status_code, len(answer.json())) == (200, 10_000)
+    answer = await post_lines(api, *["{}"] * 10_001)
+    assert (answer.status_code, answer.json()) == (
+        400,
+        {"message": "the body has more than 10000 lines"},
+    )
