@@ -143,18 +143,18 @@ def load(node: TestnetNode, items: list[Item]) -> None:
     with Progress(*columns, console=console, transient=True) as progress:
         task = progress.add_task("load", total=len(items))
 
-        async def send() -> Outcome:
-            return await send_items(
-                NodeApi(node.api_url),
-                items,
-                workers=8,
-                on_done=lambda *_: progress.advance(task),
-            )
+        def advance(*_: object) -> None:
+            progress.advance(task)
 
-        outcome = trio.run(send)
+        async def send() -> None:
+            await send_items(NodeApi(node.api_url), items, outcome, on_done=advance)
+
+        outcome = Outcome()
+        trio.run(send)
     if outcome.refused:
-        item, reason = outcome.refused[0]
-        raise DemoError(f"{node.name} refused {len(outcome.refused)} events, {item.cid}: {reason}")
+        first = outcome.refusals[0]
+        refused = f"{node.name} refused {outcome.refused} events"
+        raise DemoError(f"{refused}, {first.cid}: {first.reason}")
     console.print(f"[green]✓[/] Load {len(items)} events into {node.name} through the HTTP API")
 
 

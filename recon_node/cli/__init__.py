@@ -10,6 +10,7 @@ from recon_node.cli.events import events
 from recon_node.cli.interests import interests
 from recon_node.cli.peers import peers, status
 from recon_node.cli.run import identity, run
+from recon_node.cli.standard_output import CarefulGroup
 from recon_node.cli.store import store
 from recon_node.cli.stream import stream
 from recon_node.cli.tangle import tangle
@@ -19,6 +20,7 @@ __all__ = ["main"]
 
 
 @click.group(
+    cls=CarefulGroup,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
     epilog="Try it: `recon-node testnet` starts three nodes on this machine. "
     "`recon-node COMMAND --help` explains a command.",

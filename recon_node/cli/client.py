@@ -58,9 +58,14 @@ def node_options(command: Callable[..., None]) -> Callable[..., None]:
     def with_node(
         *args: Any, url: str, token: str | None, token_file: Path | None, **options: Any
     ) -> None:
-        command(*args, node=NodeApi(url, token or _token_in(token_file)), **options)
+        command(*args, node=NodeApi(_with_scheme(url), token or _token_in(token_file)), **options)
 
     return with_node
+
+
+def _with_scheme(url: str) -> str:
+    """HOST:PORT alone means http."""
+    return url if "://" in url else f"http://{url}"
 
 
 def _token_in(path: Path | None) -> str | None:

@@ -15,12 +15,15 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 
 import click
 
-from recon_node.cli.client import NodeApi, NodeUnreachableError, ask, node_options
+from recon_node.cli.client import NodeApi, ask, node_options
 from recon_node.cli.errors import CommandError
 
 if TYPE_CHECKING:
     from recon_node.cli.sending import Outcome
     from recon_node.cli.sources import Item
+
+_STEP = 50
+"""Events from one change of the progress bar to the next."""
 
 
 @click.group()
@@ -34,9 +37,9 @@ def events() -> None:
 @click.option(
     "--workers",
     type=click.IntRange(1, 64),
-    default=16,
+    default=4,
     show_default=True,
-    help="Requests under way at once.",
+    help="Requests under way at once; each carries up to 500 events.",
 )
 def add(file: BinaryIO, node: NodeApi, workers: int) -> None:
     """Send the events of FILE (- for standard input) to a node.
@@ -45,27 +48,44 @@ def add(file: BinaryIO, node: NodeApi, workers: int) -> None:
     or the multibase text itself. Or it is one binary CAR. An event is sent after the events that
     it builds on, also where the file has them later. Sending a file again does no harm.
 
-    Exit code 1 if any event was refused; each is named with its line.
+    Exit code 1 if any event was refused; the first 100 are named, with their lines.
 
     \b
     Examples:
       recon-node events add events.jsonl
       recon-node events get CID | recon-node events add - --url http://127.0.0.1:5102
     """
+    from recon_node.cli.sending import Outcome
+
     started = time.monotonic()
-    with _progress(file) as on_done:
-        outcome = _send(node, file, workers, on_done)
-    seconds = time.monotonic() - started
-    for item, reason in outcome.refused:
-        cid = f" ({item.cid})" if item.cid else ""
-        click.echo(f"line {item.line}{cid}: {reason}", err=True)
-    total = outcome.accepted + len(outcome.refused)
-    click.echo(
-        f"{total} events: {outcome.accepted} accepted, {len(outcome.refused)} refused, "
-        f"in {seconds:.1f} s ({total / max(seconds, 1e-6):.0f} a second)"
-    )
+    outcome = Outcome()
+    try:
+        with _progress(file) as on_done:
+            _send(node, file, outcome, workers, on_done)
+    except (click.Abort, click.ClickException):
+        if outcome.total:
+            _tell(outcome, time.monotonic() - started)
+            click.echo("not all were sent: the same command again sends the rest", err=True)
+        raise
+    _tell(outcome, time.monotonic() - started)
     if outcome.refused:
         sys.exit(1)
+
+
+def _tell(outcome: Outcome, seconds: float) -> None:
+    """Say what became of the events."""
+    refusals = outcome.refusals
+    for refusal in refusals:
+        cid = f" ({refusal.cid})" if refusal.cid else ""
+        click.echo(f"line {refusal.line}{cid}: {refusal.reason}", err=True)
+    if outcome.refused > len(refusals):
+        click.echo(f"... and {outcome.refused - len(refusals)} more refused", err=True)
+    noun = "event" if outcome.total == 1 else "events"
+    click.echo(
+        f"{outcome.total} {noun}: {outcome.new} new, {outcome.known} known, "
+        f"{outcome.refused} refused, "
+        f"in {seconds:.1f} s ({outcome.total / max(seconds, 1e-6):.0f} a second)"
+    )
 
 
 @events.command("get")
@@ -89,6 +109,7 @@ def get(cid: str, node: NodeApi, car_file: Path | None, show: bool) -> None:
     """
     from recon_node.ipld import multibase
 
+    _refuse_stream_id(cid)
     answer = ask(node, "GET", f"/ceramic/events/{cid}").json()
     car = multibase.decode(answer["data"])
     if car_file is not None:
@@ -100,6 +121,20 @@ def get(cid: str, node: NodeApi, car_file: Path | None, show: bool) -> None:
         click.echo(json.dumps(describe_event(car), indent=2, ensure_ascii=False))
     elif car_file is None:
         click.echo(answer["data"])
+
+
+def _refuse_stream_id(text: str) -> None:
+    """Say what to do with a StreamId, which is easily taken for an event's CID."""
+    from recon_node.ceramic import StreamId, StreamIdError
+
+    try:
+        stream_id = StreamId.parse(text)
+    except StreamIdError:
+        return
+    raise CommandError(
+        f"{text} is a StreamId: `recon-node stream show {text}` shows the stream; "
+        f"its first event is {stream_id.cid}"
+    )
 
 
 def describe_event(car: bytes) -> dict[str, Any]:
@@ -132,23 +167,24 @@ def _dag_json(value: Any) -> Any:
 
 
 def _send(
-    node: NodeApi, file: BinaryIO, workers: int, on_done: Callable[[Item, str | None], None]
-) -> Outcome:
+    node: NodeApi,
+    file: BinaryIO,
+    outcome: Outcome,
+    workers: int,
+    on_done: Callable[[Item, str | None], None],
+) -> None:
     import trio
 
     from recon_node.cli.sending import send_items
     from recon_node.cli.sources import read_items
 
-    outcome: list[Outcome] = []
-
     async def send() -> None:
-        outcome.append(await send_items(node, read_items(file), workers=workers, on_done=on_done))
+        await send_items(node, read_items(file), outcome, workers=workers, on_done=on_done)
 
     try:
         trio.run(send)
     except BaseExceptionGroup as group:
         raise what_to_tell(group) from None
-    return outcome[0]
 
 
 def what_to_tell(group: BaseExceptionGroup[BaseException]) -> BaseException:
@@ -158,7 +194,7 @@ def what_to_tell(group: BaseExceptionGroup[BaseException]) -> BaseException:
     error: BaseException = group
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
-    return group if group.split(NodeUnreachableError)[1] else error
+    return group if group.split(CommandError)[1] else error
 
 
 @contextmanager
@@ -177,15 +213,21 @@ def _progress(file: BinaryIO) -> Iterator[Callable[[Item, str | None], None]]:
         transient=True,
     ) as progress:
         task = progress.add_task("", total=_size(file), count=0, refused=0)
-        count = refused = 0
+        count = refused = size = 0
+
+        def show() -> None:
+            progress.update(task, completed=size, count=count, refused=refused)
 
         def on_done(item: Item, reason: str | None) -> None:
-            nonlocal count, refused
+            nonlocal count, refused, size
             count += 1
+            size += item.size
             refused += reason is not None
-            progress.update(task, advance=item.size, count=count, refused=refused)
+            if count % _STEP == 0:
+                show()
 
         yield on_done
+        show()
 
 
 def _size(file: BinaryIO) -> int | None:

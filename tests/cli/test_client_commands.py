@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import socket
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,10 +16,11 @@ import pytest
 from click.testing import CliRunner, Result
 
 from recon_node import __version__
+from recon_node.ceramic import StreamId, StreamType
 from recon_node.cli import main
 from recon_node.cli.client import NodeUnreachableError
 from recon_node.cli.events import what_to_tell
-from recon_node.ipld import multibase
+from recon_node.ipld import CID, multibase
 from recon_node.testnet import Testnet, TestnetNode
 from spark_sink.errors import FeedRefusedError
 from spark_sink.feed import Feed
@@ -40,7 +44,7 @@ def test_events_go_in_shuffled_and_come_out_in_causal_order(
     file.write_text("\n".join(json.dumps(event) for event in reversed(events)))
     result = run(node, "events", "add", str(file))
     assert result.exit_code == 0, result.output
-    assert result.stdout.startswith("100 events: 100 accepted, 0 refused, in ")
+    assert result.stdout.startswith("100 events: 100 new, 0 known, 0 refused, in ")
     feed = httpx.get(f"{node.api_url}/ceramic/feed/events").json()["events"]
     order = [event["id"] for event in feed]
     assert sorted(order) == sorted(event["cid"] for event in events)
@@ -49,6 +53,7 @@ def test_events_go_in_shuffled_and_come_out_in_causal_order(
             assert order.index(event["prev"]) < order.index(event["cid"])
     again = run(node, "events", "add", str(file))
     assert (again.exit_code, head(node)) == (0, 100)
+    assert again.stdout.startswith("100 events: 0 new, 100 known, 0 refused, in ")
 
 
 def test_refused_events_are_named_and_the_others_go_in(node: TestnetNode, sample: Events) -> None:
@@ -58,12 +63,12 @@ def test_refused_events_are_named_and_the_others_go_in(node: TestnetNode, sample
     lines = [json.dumps(good), "{", json.dumps(orphan), "", "mAAAA"]
     result = run(node, "events", "add", "-", data="\n".join(lines))
     assert result.exit_code == 1
-    assert "4 events: 1 accepted, 3 refused" in result.stdout
+    assert "4 events: 1 new, 0 known, 3 refused" in result.stdout
     refused = result.stderr.splitlines()
     assert len(refused) == 3
-    assert any(line.startswith("line 2: not JSON") for line in refused)
-    assert any(line.startswith(f"line 3 ({orphan['cid']}): ") for line in refused)
-    assert any(line.startswith("line 5: ") for line in refused)
+    assert refused[0].startswith("line 2: not JSON")
+    assert refused[1].startswith(f"line 3 ({orphan['cid']}): ")
+    assert refused[2].startswith("line 5: ")
     assert head(node) == before + 1
 
 
@@ -79,7 +84,7 @@ def test_get_and_add_are_each_others_inverse(
     assert (result.exit_code, result.stdout) == (0, "")
     assert file.read_bytes() == multibase.decode(event["car"])
     result = run(node, "events", "add", str(file))
-    assert result.stdout.startswith("1 events: 1 accepted, 0 refused")
+    assert result.stdout.startswith("1 event: 0 new, 1 known, 0 refused")
 
 
 def test_show_says_what_an_event_says(node: TestnetNode, sample: Events) -> None:
@@ -254,3 +259,53 @@ def test_the_first_sync_with_a_peer_is_told(node: TestnetNode) -> None:
     with Testnet(1, network=network) as other:
         result = run(node, "peers", "add", other.nodes[0].addresses[0])
     assert (result.exit_code, result.stdout.splitlines()[1]) == (0, "first sync: agreed")
+
+
+def test_refusals_are_capped(node: TestnetNode) -> None:
+    result = run(node, "events", "add", "-", data="{\n" * 250)
+    assert result.exit_code == 1
+    told = result.stderr.splitlines()
+    assert [line.partition(":")[0] for line in told[:100]] == [f"line {n}" for n in range(1, 101)]
+    assert told[100:] == ["... and 150 more refused"]
+    assert "250 events: 0 new, 0 known, 250 refused" in result.stdout
+
+
+def test_a_stream_id_is_told_from_a_cid(node: TestnetNode, sample: Events) -> None:
+    model = CID.parse(sample[0]["cid"])
+    stream = str(StreamId(StreamType.MODEL, model))
+    result = run(node, "events", "get", stream)
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert f"`recon-node stream show {stream}`" in result.stderr
+    assert sample[0]["cid"] in result.stderr
+
+
+def test_a_url_may_do_without_http(node: TestnetNode) -> None:
+    address = node.api_url.removeprefix("http://")
+    result = CliRunner().invoke(main, ["status", "--json", "--url", address])
+    assert (result.exit_code, json.loads(result.stdout)["events"]) == (0, head(node))
+
+
+@pytest.mark.parametrize("command", [["--help"], ["status"], ["interests", "list", "--json"]])
+def test_standard_output_that_takes_nothing(node: TestnetNode, command: list[str]) -> None:
+    def end_of(stdout: str) -> tuple[int, str]:
+        shell = f'exec "$@" {stdout}'
+        done = subprocess.run(
+            ["bash", "-c", shell, "-", sys.executable, "-m", "recon_node", *command],
+            env={**os.environ, "RECON_NODE_URL": node.api_url},
+            stdout=write_end,
+            stderr=subprocess.PIPE,
+            text=True,
+            check=False,
+        )
+        return done.returncode, done.stderr
+
+    read_end, write_end = os.pipe()
+    os.close(read_end)
+    try:
+        assert end_of("") == (1, "")  # whoever read it has seen enough
+        assert end_of(">&-") == (0, "")
+        code, error = end_of(">/dev/full")
+    finally:
+        os.close(write_end)
+    assert (code, error.count("\n")) == (1, 1)
+    assert error.startswith("Error: standard output cannot be written: ")

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import io
 import json
-import random
 from pathlib import Path
 
 import pytest
 
-from recon_node.cli.sending import _sorter
 from recon_node.cli.sources import Item, read_items
 from recon_node.ipld import multibase
 
@@ -72,27 +70,3 @@ def test_lines_that_hold_no_event(line: str | bytes, problem: str) -> None:
 def test_a_car_that_is_no_event_is_left_to_the_node() -> None:
     [item] = items_of("mAAAA")
     assert (item.problem, item.cid, item.data) == (None, None, "mAAAA")
-
-
-def test_parents_are_sent_first_however_the_file_is_shuffled(
-    sample: list[dict[str, str]], rng: random.Random
-) -> None:
-    shuffled = rng.sample(sample, len(sample))
-    window = items_of("\n".join(json.dumps(event) for event in [*shuffled, shuffled[0]]))
-    order = [window[index] for index in _sorter_order(window)]
-    assert len(order) == len(window)
-    seen = set()
-    known = {item.cid for item in window}
-    for item in order:
-        assert {parent for parent in item.parents if parent in known} <= seen
-        seen.add(item.cid)
-
-
-def _sorter_order(window: list[Item]) -> list[int]:
-    sorter = _sorter(window)
-    order: list[int] = []
-    while sorter.is_active():
-        ready = sorter.get_ready()
-        order += ready
-        sorter.done(*ready)
-    return order

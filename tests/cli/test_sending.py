@@ -1,0 +1,234 @@
+"""Which events are sent when, and what is told of them; to real nodes, and to others."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager
+from itertools import islice
+from pathlib import Path
+
+import pytest
+import trio
+from hypothesis import given
+from hypothesis import strategies as st
+from starlette.responses import JSONResponse
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from recon_node.api import Services, create_app
+from recon_node.api.server import open_listener, serve
+from recon_node.api.services import Limits
+from recon_node.ceramic import Network
+from recon_node.cli import window as module
+from recon_node.cli.client import NodeApi
+from recon_node.cli.errors import CommandError
+from recon_node.cli.sending import MAX_REFUSALS, Outcome, Refusal, send_items
+from recon_node.cli.sources import Item, read_items
+from recon_node.cli.window import Entry, Window
+from recon_node.ipld import CID, DAG_CBOR, multibase
+from recon_node.store import Store, open_store
+
+
+def cid(number: int) -> CID:
+    return CID.of(DAG_CBOR, number.to_bytes(4, "big"))
+
+
+def item(line: int, number: int, parents: frozenset[int] = frozenset()) -> Item:
+    return Item(line, 100, f"event {number}", cid(number), frozenset(map(cid, parents)))
+
+
+@st.composite
+def inputs(draw: st.DrawFn) -> list[Item]:
+    """A DAG of events, some of whose parents are not in it, in any order, with some twice."""
+    count = draw(st.integers(1, 40))
+    parents = [draw(st.frozensets(st.integers(-2, n - 1), max_size=3)) for n in range(count)]
+    order = draw(st.permutations(range(count)))
+    order += draw(st.lists(st.sampled_from(order), max_size=5))
+    return [
+        item(line, n, frozenset(p if p >= 0 else 1000 - p for p in parents[n]))
+        for line, n in enumerate(order, 1)
+    ]
+
+
+def drive(window: Window, items: list[Item], rng: random.Random) -> Iterator[Entry]:
+    """Read, take and acknowledge in any order that the window allows; yields what is taken.
+
+    Holds each batch to the rule: a parent that the window has seen was acknowledged before, or is
+    further ahead in the batch.
+    """
+    rest, seen, acknowledged = iter(items), set[CID](), set[CID]()
+    under_way: list[list[Entry]] = []
+    while not window.is_done or under_way:
+        if not window.is_full and not window.ended and rng.random() < 0.7:
+            following = next(rest, None)
+            window.ended = following is None
+            if following is not None:
+                window.add(following)
+                seen.add(following.cid or cid(0))
+        batch = window.take()
+        ahead = set(acknowledged)
+        for entry in batch:
+            assert {parent for parent in entry.item.parents if parent in seen} <= ahead
+            ahead.add(entry.item.cid or cid(0))
+            yield entry
+        if batch:
+            under_way.append(batch)
+        idle = not batch and not under_way
+        assert window.is_done or not (idle and (window.ended or window.is_full)), "it is stuck"
+        if under_way and (rng.random() < 0.5 or window.ended):
+            done = under_way.pop(rng.randrange(len(under_way)))
+            window.acknowledge(done)
+            acknowledged |= {entry.item.cid or cid(0) for entry in done}
+
+
+@pytest.mark.parametrize(("lookahead", "batch"), [(1000, 500), (1000, 3), (50, 1), (8, 4), (1, 1)])
+@given(items=inputs(), rng=st.randoms(use_true_random=False))
+def test_no_event_is_taken_before_what_it_builds_on(
+    items: list[Item], rng: random.Random, lookahead: int, batch: int
+) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(module, "LOOKAHEAD", lookahead)
+        patch.setattr(module, "BATCH_EVENTS", batch)
+        window = Window()
+        taken = [entry.item for entry in drive(window, items, rng)]
+    assert sorted(each.line for each in taken) == [each.line for each in items]
+    assert (window._by_cid, window._children, window._waiting_bytes) == ({}, {}, 0)
+
+
+def test_an_input_in_order_is_taken_in_order() -> None:
+    window = Window()
+    for line in range(1, 1201):
+        window.add(item(line, line, frozenset({line - 1}) if line % 10 else frozenset()))
+    assert window.take() == []  # a parent might come yet
+    window.ended = True
+    first, second = window.take(), window.take()
+    assert [entry.item.line for entry in first] == list(range(1, 501))
+    assert [entry.item.line for entry in second] == list(range(510, 1010))  # 501 follows 500
+    assert [entry.item.line for entry in window.take()] == list(range(1010, 1201))
+    assert window.take() == []
+    window.acknowledge(first)
+    assert [entry.item.line for entry in window.take()] == list(range(501, 510))
+
+
+def test_a_batch_is_bounded_by_size_and_takes_at_least_one() -> None:
+    window = Window()
+    for line in range(1, 4):
+        window.add(Item(line, module.BATCH_BYTES, "", cid(line)))
+    window.ended = True
+    assert [len(window.take()) for _ in range(4)] == [1, 1, 1, 0]
+    assert window.is_done
+
+
+def test_large_events_fill_the_window_too() -> None:
+    window = Window()
+    window.add(Item(1, module.LOOKAHEAD_BYTES, "", cid(1)))
+    assert window.is_full
+    assert len(window.take()) == 1
+    assert not window.is_full
+
+
+def test_the_first_refused_events_are_told_in_order() -> None:
+    outcome = Outcome()
+    lines = random.Random(5).sample(range(1, 5001), 5000)
+    for line in lines:
+        outcome.note(item(line, line), "refused", f"reason {line}")
+    assert outcome.refused == outcome.total == 5000
+    assert [refusal.line for refusal in outcome.refusals] == list(range(1, MAX_REFUSALS + 1))
+    assert outcome.refusals[6].reason == "reason 7"
+    assert len(outcome._refusals) <= 2 * MAX_REFUSALS
+
+
+SAMPLE = Path(__file__).parent.parent / "data" / "sdk_sample.jsonl"
+NETWORK = Network.local(11)
+
+
+@asynccontextmanager
+async def node_of(
+    directory: Path, wrap: Callable[[ASGIApp], ASGIApp] = lambda app: app, **limits: int
+) -> AsyncIterator[tuple[NodeApi, Store]]:
+    """A node's real API on a free port, over a real store."""
+    listener = await open_listener("127.0.0.1", 0)
+    closing = trio.Event()
+    async with open_store(directory / "node", NETWORK) as store, trio.open_nursery() as nursery:
+        app = create_app(Services(store=store, limits=Limits(**limits)))
+        nursery.start_soon(serve, wrap(app), listener, closing)
+        yield NodeApi(listener.url), store
+        closing.set()
+
+
+def sample_items(count: int) -> list[Item]:
+    with SAMPLE.open("rb") as file:
+        return list(islice(read_items(file), count))
+
+
+async def send(node: NodeApi, items: list[Item]) -> Outcome:
+    outcome = Outcome()
+    done: list[Item] = []
+    await send_items(node, items, outcome, on_done=lambda each, _: done.append(each))
+    assert sorted(each.line for each in done) == sorted(each.line for each in items)
+    return outcome
+
+
+async def test_many_events_need_few_requests_and_are_told_apart(tmp_path: Path) -> None:
+    items = sample_items(100)
+    async with node_of(tmp_path) as (node, store):
+        outcome = await send(node, items[::-1])
+        assert (outcome.new, outcome.known, outcome.refused, store.head) == (100, 0, 0, 100)
+        assert store.stats.batches_total <= 5
+        outcome = await send(node, items)
+        assert (outcome.new, outcome.known, outcome.refused, store.head) == (0, 100, 0, 100)
+
+
+async def test_a_batch_that_is_too_long_for_the_node_goes_in_parts(tmp_path: Path) -> None:
+    items = sample_items(40)
+    bound = max(len(each.data) for each in items) + 2000
+    long = Item(41, 9000, multibase.encode(bytes(bound)))
+    async with node_of(tmp_path, body=bound) as (node, store):
+        outcome = await send(node, [*items, long])
+        assert (outcome.new, outcome.refused, store.head) == (40, 1, 40)
+        assert outcome.refusals == [Refusal(41, None, f"the body is longer than {bound} bytes")]
+
+
+async def test_a_node_that_takes_one_event_a_request_gets_them_so(tmp_path: Path) -> None:
+    requests: list[bytes] = []
+
+    def wrap(app: ASGIApp) -> ASGIApp:
+        async def ceramic_one(scope: Scope, receive: Receive, send: Send) -> None:
+            if scope["type"] == "http":
+                kind = dict(scope["headers"])[b"content-type"]
+                requests.append(kind)
+                if kind != b"application/json":
+                    await JSONResponse({"message": "no"}, 400)(scope, receive, send)
+                    return
+            await app(scope, receive, send)
+
+        return ceramic_one
+
+    async with node_of(tmp_path, wrap) as (node, store):
+        outcome = await send(node, sample_items(30))
+        assert (outcome.new, outcome.refused, store.head) == (30, 0, 30)
+    assert requests.count(b"application/json") == 30
+
+
+async def test_an_answer_about_no_event_ends_it(tmp_path: Path) -> None:
+    def wrap(app: ASGIApp) -> ASGIApp:
+        return JSONResponse({"message": "the disk is full"}, 507)
+
+    outcome = Outcome()
+    async with node_of(tmp_path, wrap) as (node, _):
+        with pytest.RaisesGroup(
+            pytest.RaisesExc(CommandError, match="the disk is full"), flatten_subgroups=True
+        ):
+            await send_items(node, sample_items(3), outcome, workers=1, on_done=lambda *_: None)
+    assert outcome.total == 0
+
+
+async def test_what_answers_may_be_no_node(tmp_path: Path) -> None:
+    def wrap(app: ASGIApp) -> ASGIApp:
+        return JSONResponse({"hello": "world"})
+
+    async with node_of(tmp_path, wrap) as (node, _):
+        with pytest.RaisesGroup(
+            pytest.RaisesExc(CommandError, match="is no node"), flatten_subgroups=True
+        ):
+            await send_items(node, sample_items(3), Outcome(), workers=1, on_done=lambda *_: None)
