@@ -110,6 +110,10 @@ class Settings(BaseSettings):
     """Largest event (its CAR) that is taken."""
     synchronous: Literal["full", "normal"] = StoreSettings().synchronous
     """full: an acknowledged event survives a power cut; normal: only a crash of the node."""
+    max_waiting: int = Field(StoreSettings().max_waiting, ge=0)
+    """Most events of peers that are kept while the events that they build on are not here."""
+    max_waiting_bytes: int = Field(StoreSettings().max_waiting_bytes, ge=0)
+    """The same, by the size of their CARs."""
     verifiers: Literal["auto"] | Annotated[int, Field(ge=0, le=64)] = "auto"
     """Processes that check signatures beside the node's own; auto: one a core, at most 4."""
 
@@ -188,6 +192,8 @@ class Settings(BaseSettings):
         return StoreSettings(
             max_event_bytes=self.max_event_bytes,
             synchronous=self.synchronous,
+            max_waiting=self.max_waiting,
+            max_waiting_bytes=self.max_waiting_bytes,
             verifiers=usable_cores() if self.verifiers == "auto" else self.verifiers,
         )
 

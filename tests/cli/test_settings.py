@@ -77,6 +77,14 @@ def test_settings_reach_the_floors_below() -> None:
     assert settings.limits().body == 9000
 
 
+def test_the_room_for_waiting_events(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    config = write(tmp_path / "node.toml", "max_waiting = 7\nmax_waiting_bytes = 8000\n")
+    store = load_settings(config).store_settings()
+    assert (store.max_waiting, store.max_waiting_bytes) == (7, 8000)
+    monkeypatch.setenv("RECON_NODE_MAX_WAITING", "0")
+    assert load_settings(config).store_settings().max_waiting == 0
+
+
 @pytest.mark.parametrize(
     ("text", "words"),
     [
@@ -93,6 +101,7 @@ def test_settings_reach_the_floors_below() -> None:
         ('bootstrap = ["/ip4/1.2.3.4/tcp/1"]', "bootstrap: '/ip4/1.2.3.4/tcp/1' lacks the peer id"),
         ('api = "5101"', "api: '5101' should be HOST:PORT"),
         ("max_event_bytes = 1000001", "max_event_bytes: Input should be less than or equal to"),
+        ("max_waiting = -1", "max_waiting: Input should be greater than or equal to 0"),
         ('log_level = "loud"', "log_level: Input should be 'debug', 'info'"),
         ("= 1", "not TOML"),
     ],
