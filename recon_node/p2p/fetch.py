@@ -134,7 +134,8 @@ class Fetcher:
         self.keys_received = 0
         self.events_received = 0
         self.undelivered = 0
-        """Events that the peer listed, and then did not have, or that were not valid."""
+        """Events that the peer listed, and then did not have, or that were not valid. Not those
+        that this node has no room for, which is not the peer's fault."""
         self.bytes_received = 0
 
     async def obtain(self, keys: list[EventId]) -> list[EventId]:
@@ -182,6 +183,13 @@ class Fetcher:
             if verdict.status == "new":
                 self.events_received += 1
                 self._counters.events_received += 1
+            elif verdict.cause == "waiting":
+                log.debug(
+                    "Left an event of a peer for later",
+                    peer=self._peer,
+                    event_id=str(event_id),
+                    reason=verdict.reason,
+                )
             elif verdict.status == "refused":
                 self.undelivered += 1
                 self._counters.events_refused += 1
