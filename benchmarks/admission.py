@@ -4,10 +4,13 @@
 
 Streams of ten events (an init event and nine updates, 660 bytes a CAR), signed by Ed25519. `file`:
 handed to the store of this process, a thousand at a time as they were. `peer`: reconciled with a
-node in another process, over libp2p on the loopback; that one uses the same cores. `verifiers` are
-the processes that check signatures; 0: none but the node's own. `node_cpu_us` and `verifier_cpu_us`
-are what an event costs the node that takes it. The stages, alone and one after the other: `parse`
-and `verify` are what a verifier does, `log` is all the rest of admission, in a transaction.
+node in another process, over libp2p on the loopback; that one uses the same cores. `api`: sent by
+`recon-node events add` to a node in another process, on the same cores; the command's start counts.
+`api, one by one`: 1,000 events, each in a request of its own once the one before was answered.
+`verifiers` are the processes that check signatures; 0: none but the node's own. `node_cpu_us` and
+`verifier_cpu_us` are what an event costs the node that takes it. The stages, alone and one after
+the other: `parse` and `verify` are what a verifier does, `log` is all the rest of admission, in a
+transaction.
 """
 
 from __future__ import annotations
@@ -21,8 +24,10 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
+import httpx
 import structlog
 import trio
 from nacl.signing import SigningKey
@@ -30,12 +35,13 @@ from nacl.signing import SigningKey
 from benchmarks.report import Row, numbers, progress, show
 from recon_node.ceramic import Network, StreamId, StreamType, parse_event, verify_signature
 from recon_node.ceramic.builder import data_event, init_event
-from recon_node.ipld import CID, DAG_CBOR
+from recon_node.ipld import CID, DAG_CBOR, multibase
 from recon_node.p2p import P2PSettings, open_p2p
 from recon_node.store import StoreSettings, open_store
 from recon_node.store.admission import Submission
 from recon_node.store.interests import key_ranges
 from recon_node.store.log import EventLog
+from recon_node.testnet import Testnet
 from recon_node.verification import check
 
 NETWORK = Network.local(4)
@@ -145,6 +151,49 @@ async def from_peer(giver: Path, events: int, verifiers: int) -> Row:
         peer.stdout.close()
 
 
+def from_api(cars: list[bytes], verifiers: int, *, alone: bool = False) -> Row:
+    """Send events to a node of another process, by HTTP: all with the command, or each alone."""
+    with tempfile.TemporaryDirectory() as directory, _children() as others:
+        config = Path(directory) / "node.toml"
+        config.write_text(f"verifiers = {verifiers}\n")
+        flags = ("--config", str(config))
+        with Testnet(1, Path(directory), NETWORK.name, flags) as net:
+            url = net.nodes[0].api_url
+            start_up = _cpu_of(url)
+            seconds = _post_each(url, cars) if alone else _add_all(url, cars, Path(directory))
+            client, node = others(), _cpu_of(url)
+            head = httpx.get(f"{url}/ceramic/feed/head").json()["head"]
+            assert head == len(cars)
+        others_cpu = max(0.0, others() - client - node) if verifiers else 0.0
+    source = "api, one by one" if alone else "api"
+    return _row(source, verifiers, len(cars), seconds, node - start_up, others_cpu)
+
+
+def _add_all(url: str, cars: list[bytes], directory: Path) -> float:
+    file = directory / "events.txt"
+    file.write_text("".join(f"{multibase.encode(car)}\n" for car in cars))
+    command = [sys.executable, "-m", "recon_node", "events", "add", str(file), "--url", url]
+    started = time.perf_counter()
+    subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+    return time.perf_counter() - started
+
+
+def _post_each(url: str, cars: list[bytes]) -> float:
+    bodies = [{"data": multibase.encode(car)} for car in cars]
+    with httpx.Client(base_url=url) as client:
+        started = time.perf_counter()
+        for body in bodies:
+            client.post("/ceramic/events", json=body).raise_for_status()
+        return time.perf_counter() - started
+
+
+def _cpu_of(url: str) -> float:
+    """Seconds of CPU that a node says it has used."""
+    lines = httpx.get(f"{url}/metrics").text.splitlines()
+    [line] = [line for line in lines if line.startswith("process_cpu_seconds_total ")]
+    return float(line.split()[1])
+
+
 def _start_giver(directory: Path) -> subprocess.Popen[str]:
     command = [sys.executable, "-m", "benchmarks.admission", "--give", str(directory)]
     return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
@@ -185,6 +234,11 @@ async def run(events: int, verifiers: list[int]) -> list[Row]:
             rows.append(await from_file(cars, count))
             progress(f"from a peer, {count} verifiers")
             rows.append(await from_peer(Path(directory), len(cars), count))
+            progress(f"by the API, {count} verifiers")
+            rows.append(await trio.to_thread.run_sync(from_api, cars, count))
+        progress("by the API, one by one")
+        each = partial(from_api, cars[:BATCH], 0, alone=True)
+        rows.append(await trio.to_thread.run_sync(each))
     return rows
 
 
