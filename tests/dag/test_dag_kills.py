@@ -1,7 +1,7 @@
 """100 MB from A to C through B, while all that takes part is killed at random moments.
 
 What is killed with SIGKILL: the push, the pull, and the daemons A, B and C. Whoever was killed is
-started again; nothing that came is to come a second time, and what C writes is what A was given.
+started again, and in the end what C writes is what A was given.
 """
 
 from __future__ import annotations
