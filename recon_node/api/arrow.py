@@ -14,7 +14,7 @@ takes a long search for a dead connection.
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator
 from functools import partial
 from http import HTTPStatus
 
@@ -27,7 +27,7 @@ from recon_node.api.query import int_param
 from recon_node.api.services import Limits, Services
 from recon_node.api.threads import in_thread
 from recon_node.ceramic import StreamId
-from recon_node.store import FeedFilter, FeedRow, Store
+from recon_node.store import FeedColumns, FeedFilter, Store
 
 MEDIA_TYPE = "application/vnd.apache.arrow.stream"
 
@@ -59,63 +59,53 @@ async def get_arrow(request: Request) -> Response:
     wanted = _filter(request)
     if request.method == "HEAD":
         return Response(media_type=MEDIA_TYPE)
-    if wanted:
-        given = {name: request.query_params.get(name) for name in FILTERS}
-        body = filtered_stream(services.store, services.limits, after, upto, wanted, given)
-    else:
-        body = stream(services.store, services.limits, after, upto)
+    body = stream(services.store, services.limits, after, upto, wanted, _schema(request))
     return StreamingResponse(body, media_type=MEDIA_TYPE)
 
 
-async def stream(store: Store, limits: Limits, after: int, upto: int) -> AsyncIterator[bytes]:
-    """The IPC stream of the rows (after, upto], a message at a time."""
-    yield SCHEMA.serialize().to_pybytes()
-    while after < upto:
-        rows = await store.read_feed(after, limits.arrow_rows, upto, limits.arrow_bytes)
-        if not rows or rows[0].position != after + 1:
-            raise RuntimeError(f"the feed holds no event at position {after + 1}")
-        yield await in_thread(partial(record_batch, rows))
-        after = rows[-1].position
-    yield END_OF_STREAM
-
-
-async def filtered_stream(
+async def stream(
     store: Store,
     limits: Limits,
     after: int,
     upto: int,
-    wanted: FeedFilter,
-    given: Mapping[str, str | None],
+    wanted: FeedFilter = FeedFilter(),  # noqa: B008 - a value, and immutable
+    schema: pa.Schema = SCHEMA,
 ) -> AsyncIterator[bytes]:
-    """The IPC stream of those rows (after, upto] that are wanted."""
-    named = {name: value for name, value in given.items() if value is not None}
-    schema = SCHEMA.with_metadata({"filter": json.dumps(named, sort_keys=True)})
+    """The IPC stream of those rows (after, upto] that are wanted, a message at a time."""
     yield schema.serialize().to_pybytes()
     while after < upto:
-        end = min(upto, after + _PIECE)
-        rows = await store.read_filtered_feed(
+        end = min(upto, after + _PIECE) if wanted else upto
+        rows = await store.read_feed_columns(
             after, limits.arrow_rows, end, limits.arrow_bytes, wanted
         )
+        if not wanted and rows.positions[:1] != (after + 1,):
+            raise RuntimeError(f"the feed holds no event at position {after + 1}")
         yield await in_thread(partial(record_batch, rows))
-        cut = len(rows) == limits.arrow_rows or _size(rows) >= limits.arrow_bytes
-        after = rows[-1].position if cut else end
+        full = len(rows.cars) == limits.arrow_rows or _size(rows) >= limits.arrow_bytes
+        after = rows.positions[-1] if full else end
     yield END_OF_STREAM
 
 
-def record_batch(rows: Sequence[FeedRow]) -> bytes:
+def record_batch(rows: FeedColumns) -> bytes:
     """One record batch message with a row for each event."""
     columns = [
-        pa.array([row.position for row in rows], pa.int64()),
-        pa.array([row.event_id for row in rows], pa.binary()),
-        pa.array([row.event_cid for row in rows], pa.binary()),
-        pa.array([row.stream_cid for row in rows], pa.binary()),
-        pa.array([row.kind.value for row in rows], pa.utf8()),
-        pa.array([row.car for row in rows], pa.binary()),
-        pa.array([row.block_time for row in rows], pa.int64()),
-        pa.array([row.chain_id for row in rows], pa.utf8()),
+        pa.array(rows.positions, pa.int64()),
+        pa.array(rows.event_ids, pa.binary()),
+        pa.array(rows.event_cids, pa.binary()),
+        pa.array(rows.stream_cids, pa.binary()),
+        pa.array(rows.kinds, pa.utf8()),
+        pa.array(rows.cars, pa.binary()),
+        pa.array(rows.block_times, pa.int64()),
+        pa.array(rows.chain_ids, pa.utf8()),
     ]
     batch: pa.RecordBatch = pa.record_batch(columns, schema=SCHEMA)
     return bytes(batch.serialize().to_pybytes())
+
+
+def _schema(request: Request) -> pa.Schema:
+    """The schema of an answer, which names the filters that were applied."""
+    named = {name: request.query_params[name] for name in FILTERS if name in request.query_params}
+    return SCHEMA.with_metadata({"filter": json.dumps(named, sort_keys=True)} if named else None)
 
 
 def _range(request: Request, store: Store) -> tuple[int, int]:
@@ -136,8 +126,8 @@ def _range(request: Request, store: Store) -> tuple[int, int]:
     return after, upto
 
 
-def _size(rows: Sequence[FeedRow]) -> int:
-    return sum(len(row.car) for row in rows)
+def _size(rows: FeedColumns) -> int:
+    return sum(map(len, rows.cars))
 
 
 def _filter(request: Request) -> FeedFilter:

@@ -15,6 +15,7 @@ from recon_node.store.errors import (
 )
 from recon_node.store.feed_filter import FeedFilter
 from recon_node.store.model import (
+    FeedColumns,
     FeedRow,
     Interest,
     PendingProof,
@@ -28,6 +29,7 @@ from recon_node.store.store import Store, open_store
 __all__ = [
     "DamagedLogError",
     "DiskFullError",
+    "FeedColumns",
     "FeedFilter",
     "FeedRow",
     "Interest",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -57,6 +58,23 @@ class FeedRow:
     """Of a time event: when its anchor's block was made, in Unix seconds."""
     chain_id: str | None = None
     """Of a time event: its anchor's chain (CAIP-2)."""
+
+
+@dataclass(frozen=True, slots=True)
+class FeedColumns:
+    """Delivered events column by column, in the order of the feed: for bulk readers, to whom an
+    object for each value is too dear. What the columns hold is what `FeedRow` says of its fields,
+    as plain values.
+    """
+
+    positions: Sequence[int] = ()
+    event_ids: Sequence[bytes] = ()
+    event_cids: Sequence[bytes] = ()
+    stream_cids: Sequence[bytes] = ()
+    kinds: Sequence[str] = ()
+    cars: Sequence[bytes] = ()
+    block_times: Sequence[int | None] = ()
+    chain_ids: Sequence[str | None] = ()
 
 
 @dataclass(frozen=True, slots=True)

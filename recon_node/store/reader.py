@@ -21,7 +21,7 @@ from recon_node.store.anchors import pending_proofs
 from recon_node.store.blocks import BlockReader
 from recon_node.store.errors import StoreError
 from recon_node.store.feed_filter import FeedFilter
-from recon_node.store.model import FeedRow, PendingProof
+from recon_node.store.model import FeedColumns, FeedRow, PendingProof
 from recon_node.store.packing import full_size
 from recon_node.store.sql import select_in
 
@@ -75,7 +75,7 @@ class ReaderPool:
         async with self._pages:
             return await self._run(partial(_feed, after, limit, upto, max_bytes))
 
-    async def filtered(
+    async def columns(
         self,
         after: int,
         limit: int,
@@ -83,10 +83,11 @@ class ReaderPool:
         max_bytes: int,
         wanted: FeedFilter,
         network: Network,
-    ) -> list[FeedRow]:
+    ) -> FeedColumns:
         """At most `limit` delivered events of the positions (after, upto] that are wanted."""
-        question = partial(_filtered, after, limit, upto, max_bytes, wanted.where(network))
-        return await self._run(question)
+        where = wanted.where(network)
+        async with self._pages:
+            return await self._run(partial(_columns, after, limit, upto, max_bytes, where))
 
     async def stream(self, init: CID, limit: int | None, max_bytes: int | None) -> list[FeedRow]:
         """At most `limit` delivered events of the stream that `init` starts, in feed order."""
@@ -172,20 +173,25 @@ def _feed(
     return _collect(rows, max_bytes, connection.blocks)
 
 
-def _filtered(
+def _columns(
     after: int,
     limit: int,
     upto: int,
     max_bytes: int,
     where: tuple[str, list[object]],
     connection: _Connection,
-) -> list[FeedRow]:
+) -> FeedColumns:
     terms, values = where
     rows = connection.execute(
         _ROWS + f"WHERE position > ? AND position <= ? {terms}ORDER BY position LIMIT ?",
         (after, upto, *values, limit),
     )
-    return _collect(rows, max_bytes, connection.blocks)
+    found = _up_to(rows, max_bytes)
+    if not found:
+        return FeedColumns()
+    positions, event_ids, cids, inits, kinds, cars, times, chains = zip(*found, strict=True)
+    restored = connection.blocks.restore(cars)
+    return FeedColumns(positions, event_ids, cids, inits, kinds, restored, times, chains)
 
 
 def _sort_key(
@@ -211,7 +217,7 @@ def _stream(
     return _collect(rows, max_bytes, connection.blocks)
 
 
-def _collect(rows: sqlite3.Cursor, max_bytes: int | None, blocks: BlockReader) -> list[FeedRow]:
+def _up_to(rows: sqlite3.Cursor, max_bytes: int | None) -> list[tuple[Any, ...]]:
     """The rows up to the one that takes their CARs to `max_bytes`."""
     found: list[tuple[Any, ...]] = []
     size = 0
@@ -221,6 +227,12 @@ def _collect(rows: sqlite3.Cursor, max_bytes: int | None, blocks: BlockReader) -
             size += full_size(row[5])
             if max_bytes is not None and size >= max_bytes:
                 break
+    return found
+
+
+def _collect(rows: sqlite3.Cursor, max_bytes: int | None, blocks: BlockReader) -> list[FeedRow]:
+    """The events up to the one that takes the CARs to `max_bytes`."""
+    found = _up_to(rows, max_bytes)
     cars = blocks.restore([row[5] for row in found])
     return [
         FeedRow(

@@ -19,6 +19,7 @@ from recon_node.store.interests import key_ranges
 from recon_node.store.lock import directory_lock
 from recon_node.store.log import BatchResult, EventLog
 from recon_node.store.model import (
+    FeedColumns,
     FeedRow,
     Interest,
     PendingProof,
@@ -186,9 +187,14 @@ class Store:
         """
         return await self._readers.feed(after, limit, upto, max_bytes)
 
-    async def read_filtered_feed(
-        self, after: int, limit: int, upto: int, max_bytes: int, wanted: FeedFilter
-    ) -> list[FeedRow]:
+    async def read_feed_columns(
+        self,
+        after: int,
+        limit: int,
+        upto: int,
+        max_bytes: int,
+        wanted: FeedFilter = FeedFilter(),  # noqa: B008 - a value, and immutable
+    ) -> FeedColumns:
         """At most `limit` delivered events of the positions (after, upto] that fit the filter, in
         order; the CARs of others are not touched. One thread is busy until as many are found or
         `upto` is reached: keep the range bounded.
@@ -198,7 +204,7 @@ class Store:
         Raises:
             StoreError: the disk failed.
         """
-        return await self._readers.filtered(after, limit, upto, max_bytes, wanted, self.network)
+        return await self._readers.columns(after, limit, upto, max_bytes, wanted, self.network)
 
     async def read_sort_key(
         self, sort_key: str, after: int, upto: int, limit: int, max_bytes: int
