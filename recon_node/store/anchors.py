@@ -139,10 +139,11 @@ class ProofTable:
 
     def forget_far_dues(self, now: float) -> None:
         """Take what is due later than any lookup is postponed to as due: the clock was wrong."""
-        self._connection.execute(
-            "UPDATE proofs INDEXED BY proofs_due SET due = ?1 WHERE due > ?1 + ?2",
-            (now, _LONGEST_DELAY),
-        )
+        late = "proofs INDEXED BY proofs_due {} WHERE due > ?"
+        latest = now + _LONGEST_DELAY
+        count = self._connection.execute(f"SELECT count(*) FROM {late.format('')}", (latest,))
+        if count.fetchone()[0]:  # a start that changes nothing writes nothing
+            self._connection.execute(f"UPDATE {late.format('SET due = ?')}", (now, latest))
 
     def forget_refusals(self) -> None:
         """Forget which proofs were found wrong: the rules have changed."""
