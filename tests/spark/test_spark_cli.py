@@ -2,23 +2,30 @@
 
 import json
 import os
+import random
+import resource
 import signal
 import subprocess
 import sys
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 from click.testing import CliRunner
+from pyspark.sql import SparkSession
 from spark_helpers import PATIENCE, Node, feed_rows, processes_under, wait_until
 from spark_oracle import assert_tables
+from spark_samples import scenario
 
 from recon_node.ceramic import Event
 from spark_sink.cli import main
 from spark_sink.pipeline import Sink
+from spark_sink.runner import Runner, RunSettings
 from spark_sink.status import table_status
 from spark_sink.tables import Tables, lock
 
@@ -26,9 +33,15 @@ from spark_sink.tables import Tables, lock
 class Run:
     """A `spark-sink run`; its lines are read as they come."""
 
-    def __init__(self, *arguments: str | Path, environ: dict[str, str] | None = None) -> None:
+    def __init__(
+        self,
+        *arguments: str | Path,
+        environ: dict[str, str] | None = None,
+        bound: bool = False,
+    ) -> None:
+        prefix = [sys.executable, "-c", BOUND] if bound else []
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "spark_sink", "run", *map(str, arguments)],
+            [*prefix, sys.executable, "-m", "spark_sink", "run", *map(str, arguments)],
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
@@ -46,8 +59,12 @@ class Run:
 
 
 @contextmanager
-def running(*arguments: str | Path, environ: dict[str, str] | None = None) -> Iterator[Run]:
-    run = Run(*arguments, environ=environ)
+def running(
+    *arguments: str | Path,
+    environ: dict[str, str] | None = None,
+    bound: bool = False,
+) -> Iterator[Run]:
+    run = Run(*arguments, environ=environ, bound=bound)
     watchdog = threading.Timer(5 * PATIENCE, run.process.kill)
     watchdog.start()
     try:
@@ -108,6 +125,132 @@ def test_killed_without_notice_then_stopped_by_sigterm_on_a_machine_without_java
     assert_tables(tables, node.feed())
 
 
+# Runs a program in which root is bound by permissions as everyone is: without CAP_DAC_OVERRIDE.
+# (PR_CAPBSET_DROP is refused to others than root, who are bound anyway.)
+BOUND = """
+import ctypes, os, sys
+ctypes.CDLL(None).prctl(24, 1, 0, 0, 0)
+os.execv(sys.argv[1], sys.argv[1:])
+"""
+
+
+@dataclass
+class Borrowed:
+    """The Spark session of the tests, in the hands of one who would stop it."""
+
+    spark: SparkSession
+
+    @property
+    def readStream(self) -> Any:  # noqa: N802
+        return self.spark.readStream
+
+    def stop(self) -> None:
+        pass
+
+
+@pytest.mark.spark
+def test_a_full_disk_and_a_directory_that_cannot_be_written(
+    node: Node,
+    sample: list[Event],
+    tmp_path: Path,
+    spark: SparkSession,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Each ends the run with an error that says so, and the next goes on; numbers are served."""
+    node.add(sample[:20])
+    options = ["--url", node.url, "--tables", tmp_path]
+    with running(*options, "--metrics", "127.0.0.1:0") as run:
+        url = run.next("started")["metrics"]
+        assert run.next("batch")["position"] == 20
+        numbers = httpx.get(url).text
+        for line in (
+            'spark_sink_rows_total{table="raw_events"} 20.0',
+            'spark_sink_position{table="stream_states"} 20.0',
+            "spark_sink_lag 0.0",
+            "spark_sink_batch_seconds_count 1.0",
+            "spark_sink_failures_total 0.0",
+            "spark_sink_node_up 1.0",
+        ):
+            assert line in numbers.splitlines()
+        # No file of the driver may grow beyond so many bytes, as when a disk is full.
+        resource.prlimit(run.process.pid, resource.RLIMIT_FSIZE, (512, resource.RLIM_INFINITY))
+        node.add(sample[20:40])
+        _, told = run.process.communicate(timeout=PATIENCE)
+        assert run.process.returncode == 1
+        last = told.splitlines()[-1]  # the library below may have had its say before
+        assert last.startswith(f"Error: cannot write the tables in {tmp_path}: ")
+        assert "File too large" in last
+
+    log = tmp_path / "raw_events" / "_delta_log"
+    log.chmod(0o555)
+    with running(*options, bound=True) as run:
+        _, told = run.process.communicate(timeout=2 * PATIENCE)
+        assert run.process.returncode == 1
+        assert told.startswith(f"Error: cannot write the tables in {tmp_path}: ")
+        assert "Permission denied" in told
+    log.chmod(0o755)
+    monkeypatch.setattr("spark_sink.runner.start_session", lambda *args, **named: Borrowed(spark))
+    settings = RunSettings(node.url, tmp_path, once=True)
+    Runner(settings, lambda event, facts: None).run()
+    assert_tables(tmp_path, node.feed())
+
+
+@pytest.mark.spark
+def test_the_console(
+    full_node: Node, spark: SparkSession, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Rows are shown, those of the table that was asked for; nothing is kept."""
+    monkeypatch.setattr("spark_sink.runner.start_session", lambda *args, **named: Borrowed(spark))
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    told: list[tuple[str, dict[str, Any]]] = []
+    settings = RunSettings(full_node.url, None, names=("stream_tips",), show_rows=True, once=True)
+    Runner(settings, lambda *event: told.append(event)).run()
+    rows = [facts for event, facts in told if event == "row"]
+    tips = [facts["row"]["stream_id"] for facts in rows if facts["table"] == "stream_tips"]
+    assert len(tips) == len(set(tips)) == 263
+    assert len(rows) == 930 + 263
+    assert told[-1][0] == "stopped"
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.long
+@pytest.mark.spark
+def test_twenty_kills_of_the_driver_and_ten_of_the_node(
+    node: Node, sample: list[Event], tmp_path: Path
+) -> None:
+    """At any moment, under load: in the end every row is there, and once."""
+    rng = random.Random(7)
+    trap = scenario()
+    events = [*trap.events, *sample]
+    options = ["--url", node.url, "--tables", tmp_path, "--max-rows-per-batch", "9"]
+    per_run = len(events) // 20
+    for kill in range(20):
+        node.add(events[kill * per_run : (kill + 1) * per_run])
+        with running(*options) as run:
+            for _ in range(rng.randint(0, 3)):
+                run.next("batch")
+            if kill % 2:
+                node.kill()
+                node.start()
+                if rng.random() < 0.5:
+                    run.next("batch")
+            # Not at a batch's end, but somewhere in the one that follows.
+            with suppress(subprocess.TimeoutExpired):
+                run.process.wait(rng.random())
+            others = processes_under(run.process.pid)
+            run.process.kill()
+            run.process.wait()
+            wait_until(
+                lambda others=others: not any(Path(f"/proc/{pid}").exists() for pid in others),
+                "Spark is gone too",
+            )
+    node.add(events[20 * per_run :])
+    wait_until(lambda: len(node.feed()) == len(events), "all anchors are looked up")
+    with running(*options, "--once") as run:
+        assert run.next("stopped")["position"] == len(events)
+    assert_tables(tmp_path, node.feed())
+
+
 def test_a_stop_while_there_is_nothing_to_finish(tmp_path: Path) -> None:
     """Waiting for a node that does not answer it says so, ends at once and leaves nothing."""
     tables = tmp_path / "tables"
@@ -120,13 +263,12 @@ def test_a_stop_while_there_is_nothing_to_finish(tmp_path: Path) -> None:
 
 
 @pytest.mark.spark
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_stop_while_spark_starts(full_node: Node, tmp_path: Path, number: int) -> None:
+def test_a_stop_while_spark_starts(full_node: Node, tmp_path: Path) -> None:
     """No stack trace, no Java that stays behind."""
     with running("--url", full_node.url, "--tables", tmp_path) as run:
         wait_until(lambda: bool(processes_under(run.process.pid)), "Java is starting")
         others = processes_under(run.process.pid)
-        run.process.send_signal(number)
+        run.process.send_signal(signal.SIGINT)
         assert run.process.communicate(timeout=PATIENCE) == ("", "")
         assert run.process.returncode == 0
         wait_until(
@@ -208,6 +350,18 @@ def test_times(text: str, trigger: int) -> None:
     run = main.commands["run"]
     context = run.make_context("run", ["--url", "u", "--tables", "t", "--trigger", text])
     assert context.params["trigger"] == trigger
+
+
+def test_help_and_what_cannot_be_meant() -> None:
+    for command in ("run", "status", "query", "rebuild", "optimize", "vacuum"):
+        assert "Usage" in shown(command, "-h")
+    for arguments, told in (
+        (["--url", "u"], "say with --tables where the tables are"),
+        (["--url", "u", "--tables", "t", "--format", "console"], "leave --tables out"),
+    ):
+        result = CliRunner().invoke(main, ["run", *arguments])
+        assert result.exit_code == 2
+        assert told in result.output
 
 
 def test_wrong_times_are_usage_errors() -> None:
