@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 
 from recon_node.recon.key_range import KeyRange, common_prefix, separator
 from recon_node.recon.key_tree import Inner, Leaf, Node
-from recon_node.recon.sha256a import COUNT_SHIFT, DIGEST_SIZE, LANES_MASK, spread_run
+from recon_node.recon.sha256a import COUNT_SHIFT, DIGEST_SIZE, LANES_MASK, spread, spread_run
 
 if TYPE_CHECKING:
     from recon_node.recon.key_store import KeyStore
@@ -87,17 +87,11 @@ class Finger:
 
     def around(self, bound: bytes) -> tuple[int, int]:
         """Return the places left and right of a bound: two where the store holds it, else one."""
-        place = self.left_of(bound)
-        return place, self.behind() if self.is_before(bound) else place
-
-    def is_before(self, key: bytes) -> bool:
-        """Tell whether the key right of the finger is this one."""
-        at, leaf = self._at, self._leaf
-        return at < len(leaf) and leaf[at] == key
-
-    def behind(self) -> int:
-        """Move behind the key right of the finger, which there must be; return that place."""
-        return self._move(self._at + 1)
+        index = self._seek(bound)
+        left = self._move(index)
+        if index < len(self._leaf) and self._leaf[index] == bound:
+            return left, left + self._lanes_at(index)
+        return left, left
 
     def holds(self, key: bytes) -> bool:
         """Tell whether the store holds a key."""
@@ -144,7 +138,8 @@ class Finger:
         """
         for rank in ranks_of(start, end, parts):
             index = self._seek_rank(rank)
-            yield self._leaf[index], (self._move(index), self._move(index + 1))
+            left = self._move(index)
+            yield self._leaf[index], (left, left + self._lanes_at(index))
 
     def cut(self, key_range: KeyRange, parts: int) -> list[bytes]:
         """Return short strings that cut a range: see :meth:`KeyStore.cut`."""
@@ -202,6 +197,10 @@ class Finger:
                 self._lanes -= spread_run(digests[index * DIGEST_SIZE : at * DIGEST_SIZE])
         self._at = index
         return self._lanes
+
+    def _lanes_at(self, index: int) -> int:
+        """Return the lanes of one key of the leaf."""
+        return spread(self._leaf.digests[index * DIGEST_SIZE : (index + 1) * DIGEST_SIZE])
 
     def _seek(self, bound: bytes) -> int:
         """Move to the leaf of a bound; return the bound's index there."""

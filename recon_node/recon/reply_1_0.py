@@ -62,11 +62,13 @@ class Reply:
 
     def lanes_to(self, upper: bytes) -> int:
         """Return the lanes of the store's keys strictly between ``reach`` and a bound."""
-        return self._lanes_between(self.reach, upper)
+        return self._lanes_between(self._matched_to or self._bounds[-1], upper)
 
     def hash_of(self, lanes: int, upper: bytes) -> bytes:
         """Return the hash of lanes and of the given-up keys from ``reach`` to a bound."""
-        return self._hash(lanes, self.reach, upper)
+        if self._view.given_up:
+            lanes += self._view.given_up_between(self.reach, upper)
+        return fold(lanes)
 
     def keys_to(self, upper: bytes, limit: int) -> list[bytes]:
         """Return the first of the store's keys strictly between ``reach`` and a bound."""
@@ -117,13 +119,11 @@ class Reply:
         return places
 
     def _lanes_between(self, lower: bytes, upper: bytes) -> int:
-        start = self._around(lower)[1]
-        return self._around(upper)[0] - start
+        start = (self._places.get(lower) or self._around(lower))[1]
+        return (self._places.get(upper) or self._around(upper))[0] - start
 
-    def _hash(self, lanes: int, lower: bytes, upper: bytes) -> bytes:
+    def _hash_between(self, lower: bytes, upper: bytes) -> bytes:
+        lanes = self._lanes_between(lower, upper)
         if self._view.given_up:
             lanes += self._view.given_up_between(lower, upper)
         return fold(lanes)
-
-    def _hash_between(self, lower: bytes, upper: bytes) -> bytes:
-        return self._hash(self._lanes_between(lower, upper), lower, upper)
