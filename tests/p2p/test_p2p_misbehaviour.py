@@ -4,14 +4,24 @@ The peer is a real host that speaks the protocols' first words, and then does as
 """
 
 from contextlib import suppress
+from dataclasses import replace
 
 import pytest
 import trio
-from p2p_support import NETWORK, Held, eventually, loopback_host, node, read_to_end
+from p2p_support import (
+    LOOPBACK,
+    NETWORK,
+    Held,
+    Node,
+    eventually,
+    loopback_host,
+    node,
+    read_to_end,
+)
 
-from recon_node.ceramic import EventId, network_range
+from recon_node.ceramic import EventId, network_range, parse_event
 from recon_node.ipld import varint
-from recon_node.p2p import AGREED
+from recon_node.p2p import AGREED, open_p2p
 from recon_node.p2p.errors import PeerError
 from recon_node.p2p.event_stream import CAR, END, parse_request
 from recon_node.p2p.framing import FrameStream, encode_frame
@@ -20,6 +30,7 @@ from recon_node.p2p.sessions import MISBEHAVED
 from recon_node.p2p.streams import EVENTS_PROTOCOL, PeerStream
 from recon_node.recon import ZERO, KeyRange, SessionSettings, Sha256a
 from recon_node.recon.messages_1_0 import Message, decode_message, encode_message
+from recon_node.store import StoreSettings, open_store
 
 RECON_PROTOCOL = "/ceramic/recon/1.0.0"  # spoken by hand here; the node falls back to it
 WHOLE = KeyRange(*network_range(NETWORK))
@@ -291,3 +302,23 @@ async def test_a_peer_may_have_only_so_many_event_streams(tmp_path, sdk_events):
         await first.send_all(encode_frame(sdk_events[0][0]))
         frames = FrameStream(first, MAX_FRAME)
         assert await frames.receive(5) == END_FRAME + sdk_events[0][0]
+
+
+async def test_a_peer_is_not_blamed_for_events_that_there_is_no_room_for(
+    tmp_path, lister, sdk_events
+):
+    lister.events = [held for held in sdk_events if parse_event(held[1]).prevs][:10]
+    held = dict(lister.events)
+    lister.serve(lambda asked: [*(CAR_FRAME + held[key] for key in asked), END_FRAME])
+    settings = replace(LOOPBACK, discovery=False, **QUIET)
+    no_room = StoreSettings(max_waiting=0)
+    async with (
+        open_store(tmp_path, NETWORK, settings=no_room) as store,
+        open_p2p(settings, store, tmp_path) as p2p,
+    ):
+        victim = Node(store, p2p)
+        await sync_with(victim, lister)
+        assert lister.asked
+        assert store.stats.refused_total == len(lister.asked)
+        assert len(store.keys) == p2p.counters.events_refused == p2p.counters.events_missing == 0
+        assert victim.failures(lister.host.peer_id) == 0
