@@ -207,13 +207,15 @@ def _tell(event: str, facts: dict[str, Any]) -> None:
     print(json.dumps({"event": event, **facts}, default=str), flush=True)
 
 
-def run(events: int, streams: int, ways: list[str], samples: int) -> list[Row]:
+def run(events: int, streams: int, ways: list[str], samples: int, log: Path | None) -> list[Row]:
     """Measure these ways."""
     rows = []
     with tempfile.TemporaryDirectory() as name:
-        progress(f"filling a log with {events:,} events of {streams:,} streams")
-        LogFiller(Path(name) / "node", streams).fill(events)
-        with program("benchmarks.spark_log", f"{name}/node") as node:
+        log = log or Path(name) / "node"
+        if not log.exists():
+            progress(f"filling a log with {events:,} events of {streams:,} streams")
+            LogFiller(log, streams).fill(events)
+        with program("benchmarks.spark_log", str(log)) as node:
             assert node.stdout is not None
             url = node.stdout.readline().strip()
             for way in ways:
@@ -233,6 +235,7 @@ def main() -> None:
     parser.add_argument("--streams", type=int, help="default: a tenth of the events")
     parser.add_argument("--tables", default=",".join(WAYS), help="some of: %(default)s")
     parser.add_argument("--samples", type=int, default=20, help="of `one event`")
+    parser.add_argument("--log", type=Path, help="where the log is, or is to be kept")
     parser.add_argument("--json", type=Path)
     for hidden in ("--run", "--url", "--directory"):
         parser.add_argument(hidden, help=argparse.SUPPRESS)
@@ -244,7 +247,8 @@ def main() -> None:
     if unknown := set(ways) - set(WAYS):
         parser.error(f"--tables knows no {', '.join(sorted(unknown))}")
     streams = options.streams or max(1, options.events // 10)
-    show("Spark", run(options.events, streams, ways, options.samples), options.json)
+    rows = run(options.events, streams, ways, options.samples, options.log)
+    show("Spark", rows, options.json)
 
 
 if __name__ == "__main__":

@@ -27,8 +27,10 @@ from spark_sink.streams import Row, Stream, read_streams
 from spark_sink.tables import Store, Tables
 from spark_sink.transforms import NEED_MODELS, TRANSFORMS
 
-# Positions whose streams are read back at once, when the tables are far behind.
+# Positions of a step, when the tables are far behind. All new rows of a table are in memory once:
+# those of tables with a row an event are many, of those with a row a stream they are few.
 WINDOW: Final = 50_000
+_LONG_WINDOW: Final = 1_000_000
 # Streams that are read back at once; more are read a partition at a time.
 _STREAMS: Final = 2_000
 _MODELS: Final = 1_000
@@ -42,10 +44,11 @@ class Derivation:
         self._tables = tables
         self._models = _Models(tables.raw)
 
-    def catch_up(self, window: int = WINDOW, *, steps: int | None = None) -> int:
+    def catch_up(self, window: int | None = None, *, steps: int | None = None) -> int:
         """Bring the tables to the position of `raw_events`; returns how many streams changed.
 
-        `window` are the positions of a step; `steps` ends it after so many.
+        `window` are the positions of a step, None: what memory allows; `steps` ends it after so
+        many.
 
         Raises:
             TablesError: `raw_events` is damaged.
@@ -60,7 +63,8 @@ class Derivation:
             ahead = [table.position for table in derived.values() if table.position > after]
             # A step that broke off is done again as it was: some rows are as they are at its end.
             begun = [u for name in behind if (u := derived[name].under_way) > after]
-            upto = min(begun) if begun else min(after + window, end, *ahead)
+            reach = after + (window or _window(behind))
+            upto = min(begun) if begun else min(reach, end, *ahead)
             streams += self._step(behind, after, upto)
         return streams
 
@@ -219,6 +223,10 @@ class _Rows:
     def _pack(self) -> None:
         self._tables.append(pa.Table.from_pylist(self._rows, schema=self._schema))
         self._rows = []
+
+
+def _window(names: Sequence[str]) -> int:
+    return WINDOW if any(TABLES[name].is_history for name in names) else _LONG_WINDOW
 
 
 def _text(data: StreamData | None) -> bytes:

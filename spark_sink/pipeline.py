@@ -4,7 +4,8 @@ Spark cuts the feed into batches and writes down the end of each before it start
 fetch a batch's rows in parallel. `Sink` then does two things with a batch:
 
 1. append to `raw_events` the rows beyond the table's position, which must follow it without a gap;
-2. bring the other tables to the position of `raw_events` (`spark_sink.derive`), each in one commit.
+2. bring the other tables to the position of `raw_events` (`spark_sink.derive`), each in one commit;
+   while there is much more at the node, that waits for some batches.
 
 Why every row counts once. A position holds the same event for ever, and each commit carries the
 position that it brings its table to (see `spark_sink.tables`). Whatever is done again after a crash
@@ -28,16 +29,23 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Final
 
 import pyarrow as pa
 from deltalake.exceptions import DeltaError
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-from spark_sink.derive import WINDOW, Derivation
+from spark_sink.derive import Derivation
 from spark_sink.errors import SinkError, TablesError
 from spark_sink.source import MAX_ROWS_PER_BATCH, PARTITIONS
 from spark_sink.tables import Tables
+
+# With more than that at the node still to be read, the derived tables wait for it: a step of theirs
+# reads whole streams back, and one long step reads them once.
+_BACKLOG: Final = 100_000
+# They wait for no more than that many events, or as many as they have.
+_LONGEST_WAIT: Final = 1_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,14 +64,20 @@ class BatchReport:
 class Sink:
     """What Spark calls with each batch.
 
+    `head` tells where the node's feed ends, None when that is not known.
+
     `error` is what went wrong in the latest batch, as it was raised here: Spark hands on only its
     text.
     """
 
     def __init__(
-        self, tables: Tables, on_batch: Callable[[BatchReport], None] = lambda report: None
+        self,
+        tables: Tables,
+        on_batch: Callable[[BatchReport], None] = lambda report: None,
+        head: Callable[[], int | None] = lambda: None,
     ) -> None:
         self.tables = tables
+        self._feed_head = head
         self._derivation = Derivation(tables)
         self.error: SinkError | None = None
         self._on_batch = on_batch
@@ -103,13 +117,21 @@ class Sink:
         if self._closed:
             raise SinkError("the pipeline is stopping")
         appended = self.tables.append(rows)
-        streams = self.catch_up()
+        streams = 0 if self._is_far_behind() else self.catch_up()
         self.tables.tidy()
         seconds = time.monotonic() - started
         positions = self.tables.positions
         return BatchReport(batch_id, appended, streams, min(positions.values()), seconds, positions)
 
-    def catch_up(self, window: int = WINDOW) -> int:
+    def _is_far_behind(self) -> bool:
+        """Should the derived tables wait until more of the feed is here?"""
+        raw, derived = self.tables.raw_position, self.tables.position
+        if raw - derived >= max(_LONGEST_WAIT, derived):
+            return False
+        head = self._feed_head()
+        return head is not None and head - raw >= _BACKLOG
+
+    def catch_up(self, window: int | None = None) -> int:
         """Bring the derived tables to the position of `raw_events`; returns how many streams
         were computed.
 

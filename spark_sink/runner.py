@@ -135,7 +135,7 @@ class Runner:
         )
         self._feed.check(tables.raw_position, head.epoch, head)
         tables.keep_history(settings.history)
-        sink = Sink(tables, self._on_batch)
+        sink = Sink(tables, self._on_batch, self._head)
         sink.catch_up()
         self._metrics.reached(tables.positions, head.head)
         spark = start_session(
@@ -189,6 +189,8 @@ class Runner:
             elif (failure := query.exception()) is not None:
                 self._metrics.failures.inc()
                 raise sink.error or translate(failure) from failure
+            else:
+                sink.catch_up()  # the last batch may have left it to the next one
         except Exception as error:
             # A signal to the whole process group ends Spark's Java as well, maybe before us.
             if not self._stop.wait(_POLL):

@@ -9,6 +9,7 @@ new CID, out of another's.
 import base64
 import re
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, Final
 
 from recon_node.ceramic import shape, strict_json
@@ -87,7 +88,9 @@ def _payload_cid(raw: bytes) -> CID:
     return shape.block_cid(cid, "the payload")
 
 
+@lru_cache(maxsize=1024)
 def _parse_protected(protected: bytes) -> dict[str, Any]:
+    """What a protected header says. All events of a signer have the same one."""
     if len(protected) > _MAX_PROTECTED:
         raise InvalidEventError(f"the protected header has {len(protected)} bytes, too many")
     try:
