@@ -24,6 +24,8 @@ _FRAGMENT: Final = re.compile(r"[\w.:%/-]{1,1000}", re.ASCII)
 _IPFS: Final = "ipfs://"
 # Real protected headers have 200 to 400 bytes.
 _MAX_PROTECTED: Final = 16 * 1024
+# Larger ones are read anew each time: as Python objects they take twenty times their bytes.
+_MAX_REMEMBERED: Final = 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,9 +90,12 @@ def _payload_cid(raw: bytes) -> CID:
     return shape.block_cid(cid, "the payload")
 
 
-@lru_cache(maxsize=1024)
 def _parse_protected(protected: bytes) -> dict[str, Any]:
     """What a protected header says. All events of a signer have the same one."""
+    return (_remembered if len(protected) <= _MAX_REMEMBERED else _read_protected)(protected)
+
+
+def _read_protected(protected: bytes) -> dict[str, Any]:
     if len(protected) > _MAX_PROTECTED:
         raise InvalidEventError(f"the protected header has {len(protected)} bytes, too many")
     try:
@@ -123,3 +128,6 @@ def _capability(header: dict[str, Any]) -> CID | None:
 
 def _base64url(data: bytes) -> bytes:
     return base64.urlsafe_b64encode(data).rstrip(b"=")
+
+
+_remembered = lru_cache(maxsize=1024)(_read_protected)

@@ -24,6 +24,7 @@ from recon_node.ceramic import (
     InitHeader,
     InvalidEventError,
     StreamType,
+    envelope,
     parse_event,
 )
 from recon_node.ceramic.builder import data_event, time_event
@@ -282,6 +283,15 @@ def test_envelopes_refused(envelope: Any, complaint: str) -> None:
 )
 def test_protected_headers_refused(protected: bytes, complaint: str) -> None:
     refused(signed_car(with_header(), protected=protected), complaint)
+
+
+def test_large_protected_headers_are_not_remembered() -> None:
+    """Anyone can make them, and as Python objects they take a multiple of their bytes."""
+    for more, remembered in ((b"", 1), (b"1," * 5000, 0)):
+        fields = b'{"alg":"EdDSA","kid":"did:key:z","x":[%s0]}' % more
+        before = envelope._remembered.cache_info().misses
+        parse_event(signed_car(with_header(), protected=fields))
+        assert envelope._remembered.cache_info().misses - before == remembered
 
 
 # --- time events -------------------------------------------------------------------------------
