@@ -42,6 +42,11 @@ from recon_node.testnet import Testnet, TestnetError, TestnetNode
 SAMPLE = Path(__file__).parents[1] / "tests" / "data" / "sdk_sample.jsonl"
 STEP_LIMIT = 90.0
 TIPS_SHOWN = 5
+TABLES = ("raw_events", "conclusion_events", "event_states", "stream_tips", "stream_states")
+TIPS = """
+    SELECT tip.stream_id, tip.event_cid, tip.events, tip.tips, tip.diverged, state.data
+    FROM stream_tips AS tip JOIN stream_states AS state USING (stream_cid)
+"""
 
 console = Console(highlight=False)
 
@@ -235,13 +240,14 @@ def query(tables: Path, sql: str) -> list[dict[str, Any]]:
 def check_tables(tables: Path, events: Sequence[Event], streams: dict[CID, StreamId]) -> None:
     """Compare the tables with the sample, and print their sizes and a few tips."""
     raw_events = query(tables, "SELECT event_cid FROM raw_events")
-    tips = query(tables, "SELECT stream_id, event_cid, events, tips, diverged FROM stream_tips")
+    counts = " UNION ALL ".join(f"SELECT '{t}' AS name, count(*) AS rows FROM {t}" for t in TABLES)
     sizes = Table(title="What Spark keeps", title_justify="left")
     sizes.add_column("table")
     sizes.add_column("rows", justify="right")
-    sizes.add_row("raw_events", str(len(raw_events)))
-    sizes.add_row("stream_tips", str(len(tips)))
+    for row in query(tables, counts):
+        sizes.add_row(row["name"], str(row["rows"]))
     console.print(sizes)
+    tips = query(tables, TIPS)
     compare("raw_events", [row["event_cid"] for row in raw_events], [e.cid for e in events])
     compare("stream_tips", [row["stream_id"] for row in tips], streams.values())
     show_tips(sorted(tips, key=lambda row: (-row["events"], row["stream_id"]))[:TIPS_SHOWN])
@@ -254,7 +260,7 @@ def compare(table: str, found: Sequence[str], expected: Iterable[object]) -> Non
 
 
 def show_tips(rows: list[dict[str, Any]]) -> None:
-    """Print the tips of a few streams."""
+    """Print the tips of a few streams, and what they say."""
     shown = Table(title="Some stream tips (CIP-145)", title_justify="left")
     for column in ("stream", "tip", "events", "candidates", "diverged"):
         shown.add_column(column, justify="right" if column in ("events", "candidates") else "left")
@@ -266,7 +272,12 @@ def show_tips(rows: list[dict[str, Any]]) -> None:
             str(len(row["tips"])),
             "yes" if row["diverged"] else "no",
         )
-    console.print(shown)
+    said = Table(title="What these streams say there", title_justify="left")
+    said.add_column("stream")
+    said.add_column("content")
+    for row in rows:
+        said.add_row(shorten(row["stream_id"]), json.dumps(row["data"]["content"]))
+    console.print(shown, said, sep="\n")
 
 
 def shorten(text: str) -> str:

@@ -30,6 +30,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
+from typing import Final
 
 import pyarrow as pa
 from deltalake.exceptions import DeltaError
@@ -46,6 +47,13 @@ from spark_sink.tables import Tables
 _BACKLOG: Final = 100_000
 # They wait for no more than that many events, or as many as they have.
 _LONGEST_WAIT: Final = 1_000_000
+
+
+_ADVICE: Final = {
+    "No space left on device": "the disk is full; make room and start again, nothing is lost",
+    "Permission denied": "this user may not write there",
+    "Read-only file system": "the file system is mounted read-only",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,9 +107,8 @@ class Sink:
             self.error = error
             raise
         except (DeltaError, OSError) as error:
-            reason = " ".join(str(error).split())
             self.error = TablesError(
-                f"cannot write the tables in {self.tables.directory}: {reason}"
+                f"cannot write the tables in {self.tables.directory}: {_reason(error)}"
             )
             raise self.error from error
         self._on_batch(report)
@@ -139,6 +146,13 @@ class Sink:
             TablesError: `raw_events` is damaged.
         """
         return self._derivation.catch_up(window)
+
+
+def _reason(error: Exception) -> str:
+    """What a library says, in one line, with what to do about the usual."""
+    text = " ".join(str(error).split())
+    advice = next((told for fault, told in _ADVICE.items() if fault in text), None)
+    return text if advice is None else f"{advice} ({text})"
 
 
 @dataclass(frozen=True, slots=True)
