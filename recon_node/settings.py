@@ -32,6 +32,8 @@ from recon_node.ceramic import MAX_CAR_SIZE, Network
 from recon_node.chain import ChainSettings, parse_confirmations, parse_providers
 from recon_node.data_dir import default_data_dir
 from recon_node.p2p import P2PSettings
+from recon_node.p2p.settings import MAX_FRAME, MIN_FRAME, MIN_MESSAGE
+from recon_node.recon import SessionSettings
 from recon_node.store import StoreSettings, usable_cores
 
 ENV_PREFIX = "RECON_NODE_"
@@ -88,6 +90,10 @@ class Settings(BaseSettings):
     """Time between syncs with known peers while nothing new comes in."""
     max_connections: int = Field(P2PSettings().max_connections, gt=0)
     """Connections to peers at most."""
+    max_frame: int = Field(P2PSettings().max_frame, ge=MIN_FRAME, le=MAX_FRAME)
+    """A frame from a peer at most; peers may set other limits."""
+    message_bytes: int = Field(SessionSettings().message_bytes, ge=MIN_MESSAGE)
+    """A recon message of ours at most. It is kept below `max_frame`."""
 
     api: str = "127.0.0.1:5101"
     """HOST:PORT of the HTTP API. Give it a token before opening it up to others."""
@@ -185,6 +191,8 @@ class Settings(BaseSettings):
             discovery=self.discovery,
             sync_interval=self.sync_interval,
             max_connections=self.max_connections,
+            max_frame=self.max_frame,
+            recon=SessionSettings(message_bytes=self.message_bytes),
         )
 
     def store_settings(self) -> StoreSettings:

@@ -10,6 +10,10 @@ from recon_node.recon import SessionSettings
 
 MIB: Final = 1 << 20
 MIN_FRAME: Final = MAX_CAR_SIZE + 1
+MAX_FRAME: Final = 32 * MIB
+"""More than that one peer could make us hold for each of its streams."""
+MIN_MESSAGE: Final = 16 * 1024
+"""A recon message smaller than that would hardly tell a thing."""
 MAX_REQUEST: Final = 1000
 """EventIds in one request on the event stream at most, for every node (docs/wire.md)."""
 MESSAGE_OVERRUN: Final = 16 * 1024
@@ -71,7 +75,11 @@ class P2PSettings:
     """How long a peer may take for anything else: to send a frame, to take what we send."""
     session_timeout: float = 3600.0
     max_frame: int = MIB
-    """A frame on a stream at most; a longer one is refused unread. An event must fit into it."""
+    """A frame on a stream at most; a longer one is refused unread. An event must fit into it.
+
+    Where recon sessions have many differences to tell to a peer that speaks 1.0.0 alone, and the
+    peer takes longer frames, fewer rounds are taken with a larger one and ``recon.message_bytes``.
+    """
     events_per_request: int = 500
     """EventIds that we ask for at a time on the event stream."""
     recon: SessionSettings = field(default_factory=SessionSettings)
@@ -89,6 +97,11 @@ class P2PSettings:
             raise ValueError(
                 f"the p2p setting `max_frame` must be at least {MIN_FRAME}, so that every event "
                 f"fits; {self.max_frame} is less"
+            )
+        if self.max_frame > MAX_FRAME:
+            raise ValueError(
+                f"the p2p setting `max_frame` must be at most {MAX_FRAME}, so that a peer cannot "
+                f"fill the memory; {self.max_frame} is more"
             )
         if self.events_per_request > MAX_REQUEST:
             raise ValueError(
