@@ -14,10 +14,13 @@ from benchmarks.negentropy import Items, Negentropy
 from benchmarks.pairs import Pair
 from recon_node.ceramic import IN_MEMORY, network_range
 from recon_node.p2p.framing import encode_frame
-from recon_node.recon import KeyRange, KeyStore
+from recon_node.p2p.settings import MIB
+from recon_node.recon import DEFAULT_SETTINGS, KeyRange, KeyStore, SessionSettings
 from recon_node.recon.protocols import RECON_1_0, RECON_1_1, Protocol
 
 WHOLE: Final = KeyRange(*map(bytes, network_range(IN_MEMORY)))
+LONG_MESSAGES: Final = SessionSettings(message_bytes=8 * MIB)
+"""As an operator may set it where peers speak 1.0.0 alone: a turn is one message there."""
 
 
 @dataclass(slots=True)
@@ -56,13 +59,13 @@ class WrongResultError(Exception):
     """A contestant did not find the difference: its figures would mean nothing."""
 
 
-def recon(protocol: Protocol, pair: Pair) -> Cost:
+def recon(protocol: Protocol, pair: Pair, settings: SessionSettings = DEFAULT_SETTINGS) -> Cost:
     """Reconcile over a version of this project's protocol; both sides end with the union."""
     ours, theirs = map(KeyStore, pair.keys())
     cost = Cost()
     with CpuTimer() as timer:
-        asking = protocol.session.initiator(ours, WHOLE)
-        answering = protocol.session.responder(theirs, [WHOLE])
+        asking = protocol.session.initiator(ours, WHOLE, settings)
+        answering = protocol.session.responder(theirs, [WHOLE], settings)
         turns = [(answering, theirs), (asking, ours)]
         messages = [asking.start()]
         while messages:
@@ -137,6 +140,7 @@ Contestant = Callable[[Pair], Cost]
 CONTESTANTS: Final[dict[str, Contestant]] = {
     "recon/1.1.0": partial(recon, RECON_1_1),
     "recon/1.0.0": partial(recon, RECON_1_0),
+    "recon/1.0.0, 8 MiB": partial(recon, RECON_1_0, settings=LONG_MESSAGES),
     "negentropy": negentropy,
     "ceramic-one (simulated)": ceramic_one_wire,
 }

@@ -19,6 +19,7 @@ from benchmarks.report import Row
 _COLOURS: Final = {
     "recon/1.1.0": "#0072B2",
     "recon/1.0.0": "#56B4E9",
+    "recon/1.0.0, 8 MiB": "#009E73",
     "negentropy": "#D55E00",
     "nostr-tools": "#E69F00",
     "ceramic-one (simulated)": "#555555",

@@ -52,6 +52,7 @@ def test_sides_in_sync_part_after_one_round_trip():
     assert {name: cost.rounds for name, cost in costs.items()} == {
         "recon/1.1.0": 1,
         "recon/1.0.0": 1,
+        "recon/1.0.0, 8 MiB": 1,
         "negentropy": 1,
         "ceramic-one (simulated)": 2,  # interests come first there
     }
