@@ -25,6 +25,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from itertools import chain
+from typing import Final
 
 from recon_node.recon.errors import RemoteProtocolError
 from recon_node.recon.gaps_1_1 import END, FINGERPRINT, KEYS
@@ -34,6 +35,9 @@ from recon_node.recon.reply_1_1 import Reply
 from recon_node.recon.session import GAPS_A_STEP, Session, Steps
 
 _MAX_CLOSINGS = 4
+_WEIGHT_OF_EACH: Final = 64
+_TURN_WEIGHT: Final = 96
+"""MiB that a turn weighs at most (`_weigh`): half more than any that MAX_TURN frames need."""
 
 
 class Session11(Session[Message]):
@@ -42,6 +46,8 @@ class Session11(Session[Message]):
     max_turn = MAX_TURN
     _closings = 0
     """Closings that were wrong so far."""
+    _weight = 0
+    """Of the peer's turn so far."""
 
     def _open(self) -> Message:
         assert self.key_range is not None
@@ -70,19 +76,29 @@ class Session11(Session[Message]):
         That they ascend, and that no key lies above its gap, is known since it was decoded.
         """
         key_range, gaps = self.key_range, message.gaps
+        keys = gaps.keys()
+        self._weigh(gaps.uppers, keys)
         if key_range is None or not gaps:
             return []
         reached = self._turn[-1].gaps[-1].upper if self._turn else key_range.lower
         for upper in (gaps[0].upper, gaps[-1].upper):
             if upper != END and not reached < upper < key_range.upper:
                 raise RemoteProtocolError(f"gap ends outside the range: {upper.hex()}")
-        keys = gaps.keys()
         if keys and keys[0] < reached:
             raise RemoteProtocolError(f"key below its gap: {keys[0].hex()}")
         for key in (keys[0], keys[-1]) if keys else ():
             if not key_range.covers(key):
                 raise RemoteProtocolError(f"key outside the range: {key.hex()}")
         return keys
+
+    def _weigh(self, bounds: list[bytes], keys: list[bytes]) -> None:
+        """Bound the memory of a turn: a bound of 256 bytes may take three bytes of a message."""
+        if not self._turn:
+            self._weight = 0
+        written_out = sum(map(len, bounds)) + sum(map(len, keys))
+        self._weight += written_out + _WEIGHT_OF_EACH * (len(bounds) + len(keys))
+        if self._weight > _TURN_WEIGHT * max(1 << 20, self._settings.message_bytes):
+            raise RemoteProtocolError(f"a turn of {self._weight:,} bytes, written out")
 
     def _refuse(self, message: Message) -> Message:
         return Message(verdict=Flag.REFUSED)

@@ -275,3 +275,32 @@ class TestRemoteProtocolErrors:
             answers += session.respond()
             assert len(answers) < 20
         assert answers[-1].verdict is Flag.AGREED
+
+
+def heavy(number: int, *more: Gap) -> Gaps:
+    """30,000 gaps with bounds of 256 bytes: 9.6 MB written out, in three bytes each."""
+    gaps = Gaps()
+    for _ in range(30_000):
+        gaps.append(RANGE.lower[:5] + bytes([number]) * 251, Say.AGREED)
+    for gap in more:
+        gaps.append(gap.upper, gap.say, gap.fingerprint)
+    return gaps
+
+
+def test_a_turn_that_swells_in_memory_is_refused() -> None:
+    session = Session11.responder(KeyStore(), [RANGE])
+    session.receive(Message(RANGE, heavy(1), goes_on=True))
+    for number in range(2, 11):
+        session.receive(Message(gaps=heavy(number), goes_on=True))
+    with pytest.raises(RemoteProtocolError, match=r"a turn of [\d,]+ bytes, written out"):
+        session.receive(Message(gaps=heavy(11), goes_on=True))
+
+
+def test_what_earlier_turns_had_does_not_count() -> None:
+    session = Session11.responder(KeyStore(KEYS), [RANGE])
+    session.receive(Message(RANGE, closing=DIGEST))
+    session.respond()
+    for number in range(1, 20):
+        session.receive(Message(gaps=heavy(number, Gap(END, Say.FINGERPRINT, DIGEST))))
+        session.respond()
+    assert not session.done
