@@ -93,7 +93,7 @@ def rebuild(tables: Path, name: str, url: str | None, token: str | None) -> None
     from spark_sink.upkeep import rebuild as rebuild_table
 
     feed = Feed(url, patience=0, token=token) if url else None
-    with lock(tables):
+    with lock(tables, make=False):
         rebuild_table(tables, name, feed, _tell)
     click.echo(f"{name} is new")
 
@@ -109,7 +109,7 @@ def optimize(tables: Path, names: tuple[str, ...]) -> None:
     from spark_sink.tables import lock
     from spark_sink.upkeep import optimize as optimize_tables
 
-    with lock(tables):
+    with lock(tables, make=False):
         for name, files in optimize_tables(tables, names).items():
             click.echo(f"{name:18} {files} files")
 
@@ -124,7 +124,7 @@ def vacuum(tables: Path, names: tuple[str, ...], history: float | None, dry_run:
     from spark_sink.tables import lock
     from spark_sink.upkeep import vacuum as vacuum_tables
 
-    with lock(tables):
+    with lock(tables, make=False):
         for name, files in vacuum_tables(tables, names, history, dry_run=dry_run).items():
             click.echo(f"{name:18} {files} files {'to delete' if dry_run else 'deleted'}")
 

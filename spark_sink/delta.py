@@ -108,6 +108,9 @@ class DeltaStore:
     def replace(self, other: "DeltaStore") -> None:
         """Put the rows and the position of `other` in the place of all that is here: one commit."""
         names = ", ".join(self.spec.schema.names)
+        told = self._table.metadata().configuration
+        if missing := {n: v for n, v in _PROPERTIES.items() if told.get(n) != v}:
+            self._table.alter.set_table_properties(missing)  # a table of an older version
         write_deltalake(
             self._table,
             other.select(names, "TRUE").cast(self.spec.schema).to_reader(_ROW_GROUP),

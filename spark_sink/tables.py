@@ -37,12 +37,18 @@ _STORES: Final[dict[str, type[DeltaStore] | type[ParquetStore]]] = {
 
 
 @contextmanager
-def lock(directory: Path) -> Iterator[None]:
-    """Hold the tables in `directory` (made when missing) for this process, until the block ends.
+def lock(directory: Path, *, make: bool = True) -> Iterator[None]:
+    """Hold the tables in `directory` for this process, until the block ends.
+
+    Args:
+        directory: of the tables.
+        make: whether it is made when it is missing.
 
     Raises:
         TablesError: another process holds them, or the directory cannot be written.
     """
+    if not make and not directory.is_dir():
+        raise TablesError(f"there are no tables in {directory}: spark-sink run makes them")
     try:
         directory.mkdir(parents=True, exist_ok=True)
         file = (directory / _LOCK_FILE).open("w")

@@ -93,8 +93,13 @@ def test_vacuum_keeps_what_it_is_told_to(sample: list[Event], tmp_path: Path) ->
     with pytest.raises(TablesError, match="version 1 of stream_tips is too old"):
         run_query(tmp_path, count, version=1)
     assert_tables(tmp_path, rows.to_pylist())
-    wrong = told("vacuum", "--tables", tmp_path / "none", code=1)
-    assert "there is no Delta table" in wrong
+    for command in (["vacuum"], ["optimize"], ["rebuild", "stream_tips"]):
+        wrong = told(*command, "--tables", tmp_path / "none", code=1)
+        assert "there are no tables in" in wrong
+    assert not (tmp_path / "none").exists()
+    Tables(tmp_path / "parquet", EPOCH, table_format="parquet")
+    wrong = told("vacuum", "--tables", tmp_path / "parquet", "stream_tips", code=1)
+    assert "there is no Delta table stream_tips in" in wrong
 
 
 @pytest.mark.parametrize("name", DERIVED)
@@ -109,10 +114,13 @@ def test_a_derived_table_is_made_anew(tmp_path: Path, name: str) -> None:
     write_deltalake(table, junk, mode="overwrite", schema_mode="overwrite")
     with pytest.raises(TablesError, match=f"spark-sink rebuild {name} --tables"):
         Tables(tmp_path, EPOCH)
+    table.alter.set_table_properties({"delta.enableChangeDataFeed": "false"})
     version = DeltaTable(tmp_path / name).version()
     text = told("rebuild", "--tables", tmp_path, name)
     assert text == f"{name:18} position 20 of 20\n{name} is new\n"
-    assert DeltaTable(tmp_path / name).version() == version + 1
+    assert DeltaTable(tmp_path / name).version() == version + 2  # the feed is on again, the rows
+    properties = DeltaTable(tmp_path / name).metadata().configuration
+    assert properties["delta.enableChangeDataFeed"] == "true"
     assert not (tmp_path / "_rebuild").exists()
     assert_tables(tmp_path, rows.slice(0, 20).to_pylist())
     fill(tmp_path, rows)
