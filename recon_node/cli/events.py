@@ -178,13 +178,29 @@ def _send(
     from recon_node.cli.sending import send_items
     from recon_node.cli.sources import read_items
 
+    reader = _reopened(file)
+
     async def send() -> None:
-        await send_items(node, read_items(file), outcome, workers=workers, on_done=on_done)
+        await send_items(node, read_items(reader), outcome, workers=workers, on_done=on_done)
 
     try:
         trio.run(send)
     except BaseExceptionGroup as group:
         raise what_to_tell(group) from None
+    if reader is not file:
+        reader.close()
+
+
+def _reopened(file: BinaryIO) -> BinaryIO:
+    """The same input, for a thread that may still wait for a line when the command is interrupted.
+
+    The interpreter closes its own standard input at its end, and aborts if a thread reads it.
+    """
+    try:
+        descriptor = os.dup(file.fileno())
+    except (OSError, ValueError):  # not a file of the system
+        return file
+    return os.fdopen(descriptor, "rb")
 
 
 def what_to_tell(group: BaseExceptionGroup[BaseException]) -> BaseException:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -268,6 +269,19 @@ def test_refusals_are_capped(node: TestnetNode) -> None:
     assert [line.partition(":")[0] for line in told[:100]] == [f"line {n}" for n in range(1, 101)]
     assert told[100:] == ["... and 150 more refused"]
     assert "250 events: 0 new, 0 known, 250 refused" in result.stdout
+
+
+def test_an_interrupt_while_it_waits_for_input(node: TestnetNode, sample: Events) -> None:
+    command = [sys.executable, "-m", "recon_node", "events", "add", "-", "--url", node.api_url]
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
+    with subprocess.Popen(command, **pipes) as process:  # type: ignore[call-overload]
+        line = json.dumps(sample[0]).encode() + b"\n"
+        process.stdin.write(line * (300_000 // len(line)))  # no pipe holds that: it is reading
+        process.stdin.flush()
+        process.send_signal(signal.SIGINT)
+        told = process.stdout.read()
+        assert process.wait(20) == 1
+    assert told.decode().strip() == "Aborted!"
 
 
 def test_a_stream_id_is_told_from_a_cid(node: TestnetNode, sample: Events) -> None:
