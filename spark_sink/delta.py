@@ -24,7 +24,6 @@ import pyarrow.compute as pc
 from deltalake import (
     CommitProperties,
     DeltaTable,
-    QueryBuilder,
     Schema,
     Transaction,
     WriterProperties,
@@ -32,6 +31,7 @@ from deltalake import (
 )
 from deltalake.exceptions import DeltaError
 
+from spark_sink.datafusion import query
 from spark_sink.errors import FeedChangedError, TablesError
 from spark_sink.schema import PARTITION_COLUMN, RAW, TableSpec, partition_of
 from spark_sink.streams import COLUMNS
@@ -43,7 +43,6 @@ _TIDY_EVERY: Final = 64
 _FILE_SIZE: Final = 32 * 1024 * 1024
 # Small, so that the history of a stream in a sorted file is a small read.
 _ROW_GROUP: Final = 8192
-_PLAIN_TYPES: Final = {pa.binary_view(): pa.binary(), pa.string_view(): pa.string()}
 # Naming a few streams lets the reader skip row groups; naming thousands costs more than it saves.
 _FEW_STREAMS: Final = 100
 # What raw_events of version 0.1 lacks; right for events that are no time events.
@@ -228,28 +227,6 @@ def history_of(table: DeltaTable) -> timedelta:
     text = table.metadata().configuration.get(_HISTORY, "interval 7 days")
     _, number, unit = text.split()
     return timedelta(**{unit if unit.endswith("s") else unit + "s": int(number)})
-
-
-def query(tables: dict[str, DeltaTable], sql: str) -> pa.Table:
-    """What DataFusion answers to a SELECT, its views of text and bytes made plain columns."""
-    builder = QueryBuilder()
-    for name, table in tables.items():
-        builder.register(name, table)
-    answer = pa.table(builder.execute(sql).read_all())
-    return answer.cast(pa.schema([_plain(field) for field in answer.schema]))
-
-
-def _plain(field: pa.Field) -> pa.Field:
-    kind = field.type
-    if pa.types.is_map(kind):
-        kind = pa.map_(_plain(kind.key_field).type, _plain(kind.item_field))
-    elif pa.types.is_list(kind):
-        kind = pa.list_(_plain(kind.value_field))
-    elif pa.types.is_struct(kind):
-        kind = pa.struct([_plain(each) for each in kind])
-    else:
-        kind = _PLAIN_TYPES.get(kind, kind)
-    return field.with_type(kind)
 
 
 def _open(spec: TableSpec, path: Path, epoch: str) -> DeltaTable:

@@ -30,7 +30,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
-from typing import Final
 
 import pyarrow as pa
 from deltalake.exceptions import DeltaError
