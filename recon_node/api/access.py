@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import hmac
 from dataclasses import dataclass, field
+from ipaddress import ip_address
 from typing import Final, Literal
 from urllib.parse import urlsplit
 
@@ -47,7 +48,21 @@ class Access:
         origin = headers.get("origin")
         if origin is None or "*" in self.cors_allow_origins or origin in self.cors_allow_origins:
             return False
-        return urlsplit(origin).netloc != headers.get("host")
+        return not _is_own_page(origin, headers.get("host"))
+
+
+def _is_own_page(origin: str, host: str | None) -> bool:
+    """Whether an origin is this node's, by an IP address or localhost.
+
+    By another name it proves nothing: a hostile page's name may lead to this node as soon as the
+    page's DNS server says so (DNS rebinding).
+    """
+    try:
+        page = urlsplit(origin)
+        name = page.hostname or ""
+        return page.netloc == host and (name == "localhost" or bool(ip_address(name)))
+    except ValueError:
+        return False
 
 
 def _digest(text: str) -> bytes:
