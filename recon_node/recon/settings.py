@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 from math import ceil, log
 from typing import Final
 
@@ -44,10 +45,15 @@ class SessionSettings:
         ``fan_out`` decides in how many rounds gaps become short enough to be listed. We split no
         finer than that number of rounds takes: fewer parts are fewer bytes.
         """
-        ratio = count / max(1, self.list_threshold * _MARGIN)
-        levels = max(1, ceil(log(ratio, self.fan_out) - _ROUNDING))
-        finest: int = ceil(ratio ** (1 / levels) - _ROUNDING)
-        return min(self.fan_out, max(2, finest))
+        return _parts(count, self.fan_out, self.list_threshold)
+
+
+@lru_cache(maxsize=4096)  # a turn asks for thousands of gaps, of about the same size
+def _parts(count: int, fan_out: int, list_threshold: int) -> int:
+    ratio = count / max(1, list_threshold * _MARGIN)
+    levels = max(1, ceil(log(ratio, fan_out) - _ROUNDING))
+    finest: int = ceil(ratio ** (1 / levels) - _ROUNDING)
+    return min(fan_out, max(2, finest))
 
 
 DEFAULT_SETTINGS = SessionSettings()
