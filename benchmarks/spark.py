@@ -223,6 +223,7 @@ def run(events: int, streams: int, ways: list[str], samples: int, log: Path | No
                     rows.append(latency(url, node.pid, events, streams, samples))
                 else:
                     rows.append(throughput(way, url, node.pid, events, streams))
+                progress(f"{way}: {rows[-1]['seconds']:.1f} s, CPU {rows[-1]['cpu_s']:.1f} s")
     return rows
 
 
