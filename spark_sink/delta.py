@@ -48,10 +48,9 @@ _FEW_STREAMS: Final = 100
 # What raw_events of version 0.1 lacks; right for events that are no time events.
 _ADDED_COLUMNS: Final = ("time", "chain_id")
 # A commit of every half second makes many small files: they are not kept for a month.
-_PROPERTIES: Final = {
-    "delta.logRetentionDuration": "interval 1 days",
-    "delta.enableChangeDataFeed": "true",
-}
+_LOG: Final = "delta.logRetentionDuration"
+_LOG_HOURS: Final = 24
+_PROPERTIES: Final = {"delta.enableChangeDataFeed": "true"}
 _CHANGES: Final = "_change_data"
 _HISTORY: Final = "delta.deletedFileRetentionDuration"
 
@@ -120,9 +119,13 @@ class DeltaStore:
 
     def keep_history(self, hours: float) -> None:
         """For how long what is replaced can be read in older versions."""
-        interval = f"interval {max(0, round(hours * 3600))} seconds"
-        if self._table.metadata().configuration.get(_HISTORY) != interval:
-            self._table.alter.set_table_properties({_HISTORY: interval})
+        wanted = {
+            _HISTORY: f"interval {round(hours * 3600)} seconds",
+            _LOG: f"interval {max(_LOG_HOURS, math.ceil(hours))} hours",
+        }
+        told = self._table.metadata().configuration
+        if any(told.get(name) != value for name, value in wanted.items()):
+            self._table.alter.set_table_properties(wanted)
 
     def tidy(self) -> None:
         """Every so many commits: make few files of many, delete those replaced long ago."""

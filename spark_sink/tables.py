@@ -158,8 +158,8 @@ class Tables:
         return int(new.num_rows)
 
     def keep_history(self, hours: float) -> None:
-        """For how long what is replaced in the derived tables can be read in older versions."""
-        for table in self.derived.values():
+        """For how long what is replaced can be read in older versions."""
+        for table in (self.raw, *self.derived.values()):
             table.keep_history(hours)
 
     def tidy(self) -> None:

@@ -76,6 +76,17 @@ def test_vacuum_keeps_what_it_is_told_to(sample: list[Event], tmp_path: Path) ->
     rows = feed_rows(sample[:200])
     sink = fill(tmp_path, rows)
     sink.tables.keep_history(5.0)
+    version = DeltaTable(tmp_path / "stream_tips").version()
+    sink.tables.keep_history(5.0)  # makes no version
+    told_so = DeltaTable(tmp_path / "stream_tips")
+    assert told_so.version() == version
+    properties = told_so.metadata().configuration
+    assert properties["delta.deletedFileRetentionDuration"] == "interval 18000 seconds"
+    assert properties["delta.logRetentionDuration"] == "interval 24 hours"
+    sink.tables.keep_history(168.0)
+    properties = DeltaTable(tmp_path / "raw_events").metadata().configuration
+    assert properties["delta.logRetentionDuration"] == "interval 168 hours"
+    sink.tables.keep_history(5.0)
     count = "SELECT count(*) AS n FROM stream_tips"
     before = run_query(tmp_path, count, version=1)["n"].to_pylist()
     assert "stream_tips        0 files deleted" in told("vacuum", "--tables", tmp_path)
