@@ -66,8 +66,7 @@ async def answer_http_exception(request: Request, error: Exception) -> Response:
 
 
 async def answer_disk_full(request: Request, error: Exception) -> Response:
-    """Answer that there is no room for this now: 507, and a log line for the operator."""
-    log.error("The disk is full", path=request.url.path, reason=str(error))
+    """Answer that there is no room for this now: 507. The store has told the operator, once."""
     return error_response(HTTPStatus.INSUFFICIENT_STORAGE, f"nothing was written: {error}")
 
 

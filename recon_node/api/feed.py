@@ -10,12 +10,13 @@ nothing to tell yet, the answer comes when there is, or after so many seconds.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from http import HTTPStatus
 
 import trio
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
-from recon_node.api.errors import bad_request
+from recon_node.api.errors import ApiError, bad_request
 from recon_node.api.query import int_param, parse_int64, seconds_param
 from recon_node.api.services import Services
 from recon_node.api.threads import in_thread
@@ -34,6 +35,12 @@ async def get_events(request: Request) -> Response:
     most = services.limits.feed_events
     if include_data and limit > most:
         raise bad_request(f"The limit value must be at most {most} when including data ({limit})")
+    if after > services.store.head:
+        raise ApiError(
+            HTTPStatus.GONE,
+            f"The resume token '{after}' lies beyond the end of the feed, {services.store.head}: it "
+            "is of a log that is gone (repaired, or another backup). Start again from 0",
+        )
     await _long_poll(request, services, after)
     rows = await services.store.read_feed(
         after, min(limit, most), max_bytes=services.limits.feed_bytes

@@ -181,7 +181,7 @@ _PATHS: Final[dict[str, dict[str, Json]]] = {
         "get": _get(
             "Read the feed: events in the order of their delivery",
             _ok("The next events.", _ref("EventFeed")),
-            *(400,),
+            *(400, 410),
             params=[
                 _query("resumeAt", "A resume token: events after it. Without it, from the start."),
                 _count("limit", "Most events, 100 without it; at most 10,000."),

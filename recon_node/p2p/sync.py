@@ -76,6 +76,7 @@ class Syncer:
             self._nursery = nursery
             nursery.start_soon(self._sync_from_time_to_time)
             nursery.start_soon(self._push_new_events)
+            nursery.start_soon(self._ask_for_new_interests)
             for address in self._settings.bootstrap:
                 nursery.start_soon(self._keep_connected, address)
 
@@ -128,6 +129,13 @@ class Syncer:
             await self._store.wait_for_feed(self._store.head)
             await trio.sleep(self._settings.push_delay)
             for peer in self._book.choose(self._settings.sync_peers, self._near() or None):
+                self.request(peer.id)
+
+    async def _ask_for_new_interests(self) -> None:
+        """Who wants more now need not wait for the next round."""
+        while True:
+            await self._store.wait_for_interests(len(self._store.interests))
+            for peer in self._book.choose(self._settings.sync_peers, self._near()):
                 self.request(peer.id)
 
     def _near(self) -> list[Peer]:

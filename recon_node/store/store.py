@@ -100,6 +100,7 @@ class Store:
         self._refused = dict.fromkeys(opened.refused)
         self._max_refused = settings.max_refused
         self._feed_moved = trio.Event()
+        self._interests_moved = trio.Event()
         self._totals = dict.fromkeys(("new", "known", "refused", "late refused", "batches"), 0)
         self._writer = Writer(
             opened.log, settings, self.key_ranges, self._is_settled, self._committed
@@ -290,7 +291,14 @@ class Store:
         if added:
             self.interests = (*self.interests, interest)
             self._ranges = key_ranges(self.network, self.interests)
+            self._interests_moved.set()
+            self._interests_moved = trio.Event()
         return added
+
+    async def wait_for_interests(self, known: int) -> None:
+        """Return when there are more than `known` interests."""
+        while len(self.interests) <= known:
+            await self._interests_moved.wait()
 
     def key_ranges(self) -> list[KeyRange]:
         """The ranges of keys of the interests, ascending and apart; else the network's."""

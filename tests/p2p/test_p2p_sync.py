@@ -27,15 +27,26 @@ class Wanting:
         return list(OURS)
 
     head = 0
+    interests = ()
+
+    def __init__(self) -> None:
+        self.wants_more = trio.Event()
 
     async def wait_for_feed(self, after):
         await trio.sleep_forever()
+
+    async def wait_for_interests(self, known):
+        await self.wants_more.wait()
+        self.wants_more = trio.Event()
 
 
 class Connected:
     """Stands for a host that is connected with everyone, but those that do not exist."""
 
     peer_id = "me"
+
+    def __init__(self) -> None:
+        self.near = []
 
     def is_connected(self, peer_id):
         return not peer_id.startswith("fake")
@@ -45,7 +56,7 @@ class Connected:
         raise PeerError("no answer")
 
     def connected_peers(self):
-        return []
+        return list(self.near)
 
     def latency(self, peer_id):
         return 0.01
@@ -138,6 +149,18 @@ async def test_peers_are_synced_with_from_time_to_time(running, autojump_clock):
     book.heard_of("a", ["/ip4/127.0.0.1/tcp/1"])
     await trio.sleep(LOOPBACK.sync_interval * 10)
     assert 8 <= len(sessions.asked) / len(OURS) <= 14
+
+
+async def test_a_new_interest_is_asked_for_at_once(nursery, autojump_clock):
+    host, store, book, sessions = Connected(), Wanting(), PeerBook(200), Recorded()
+    nursery.start_soon(Syncer(host, store, book, sessions, LOOPBACK).run)
+    await trio.testing.wait_all_tasks_blocked()
+    for name in ("near", "far"):
+        book.heard_of(name, ["/ip4/127.0.0.1/tcp/1"])
+    host.near.append("near")
+    store.wants_more.set()
+    await trio.testing.wait_all_tasks_blocked()
+    assert {peer for peer, _ in sessions.asked} == {"near"}
 
 
 async def test_the_number_of_syncs_is_bounded(running, autojump_clock):
