@@ -38,7 +38,7 @@ async def get_events(request: Request) -> Response:
     if after > services.store.head:
         raise ApiError(
             HTTPStatus.GONE,
-            f"The resume token '{after}' lies beyond the end of the feed, {services.store.head}: it "
+            f"The resume token '{after}' lies beyond the feed's end, {services.store.head}: it "
             "is of a log that is gone (repaired, or another backup). Start again from 0",
         )
     await _long_poll(request, services, after)
