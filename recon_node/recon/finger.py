@@ -16,20 +16,27 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from recon_node.recon.key_range import KeyRange, common_prefix, separator
 from recon_node.recon.key_tree import Inner, Leaf, Node
 from recon_node.recon.sha256a import COUNT_SHIFT, DIGEST_SIZE, LANES_MASK, spread, spread_run
-
-if TYPE_CHECKING:
-    from recon_node.recon.key_store import KeyStore
 
 # How far from its place a cut may fall. Most streams have fewer events.
 _CUT_REACH = 6
 
 _Subtree = tuple[Node, int, int, bytes, bytes | None]
 """A node, the places at its two ends, and its bounds: None for the end of the store."""
+
+
+class Tree(Protocol):
+    """What a finger needs of a key store: its tree, and the lanes of all its keys.
+
+    Every change of the store makes a new integer object of `total`.
+    """
+
+    root: Node
+    total: int
 
 
 class Finger:
@@ -52,10 +59,10 @@ class Finger:
         "_whole",
     )
 
-    def __init__(self, store: KeyStore) -> None:
+    def __init__(self, store: Tree) -> None:
         self._store = store
         self._total: int | None = None
-        """The store's total when the leaf was found. Every change of the store makes a new one."""
+        """The store's total when the leaf was found."""
         self._leaf = Leaf([], b"")
         self._start = b""
         self._end: bytes | None = None
