@@ -40,7 +40,7 @@ from recon_node.ipld import CID, multibase
 from recon_node.testnet import Testnet, TestnetError, TestnetNode
 
 SAMPLE = Path(__file__).parents[1] / "tests" / "data" / "sdk_sample.jsonl"
-STEP_LIMIT = 90.0
+STEP_LIMIT = 300.0
 TIPS_SHOWN = 5
 TABLES = ("raw_events", "conclusion_events", "event_states", "stream_tips", "stream_states")
 TIPS = """

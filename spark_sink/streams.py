@@ -9,10 +9,17 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from recon_node.ceramic import CeramicError, Event, InitHeader, StreamId, StreamType, parse_event
-from recon_node.ceramic.cacao import parse_cacao
+from recon_node.ceramic import (
+    CeramicError,
+    Event,
+    InitHeader,
+    StreamId,
+    StreamType,
+    parse_event,
+    validity_of,
+)
 from recon_node.ceramic.stream_id import METAMODEL
-from recon_node.ipld import CID, dag_cbor
+from recon_node.ipld import CID
 from recon_node.lattice import (
     StreamData,
     StreamEvent,
@@ -20,6 +27,7 @@ from recon_node.lattice import (
     Tip,
     branch_states,
     select_tip,
+    shape_of,
 )
 from spark_sink.errors import TablesError
 from spark_sink.schema import PARTITION_COLUMN, partition_of
@@ -49,12 +57,7 @@ class Entry:
 
     def shape(self) -> StreamEvent[CID]:
         """The event as the lattice takes it. The node served it, so its signature is right."""
-        event = self.event
-        # The lattice asks for the first second at which the event is not good any more.
-        expires = None if self.expires is None else self.expires + 1
-        return StreamEvent(
-            event.cid, event.kind.value, event.prevs, time=self.time, expires=expires
-        )
+        return shape_of(self.event, time=self.time)
 
 
 @dataclass(frozen=True)
@@ -171,13 +174,7 @@ def _read_entry(row: Row) -> Entry:
     position = row["position"]
     try:
         event = parse_event(row["car"])
-        expires = _expires(event)
+        expires = validity_of(event).expires
     except CeramicError as error:
         raise TablesError(f"raw_events holds no event at position {position}: {error}") from error
     return Entry(position, event, row["time"], row["chain_id"], expires)
-
-
-def _expires(event: Event) -> int | None:
-    if event.capability is None:
-        return None
-    return parse_cacao(dag_cbor.decode(event.capability)).validity.expires

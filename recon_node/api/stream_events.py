@@ -20,9 +20,16 @@ from starlette.responses import JSONResponse, Response
 from recon_node.api.errors import ApiError, bad_request
 from recon_node.api.services import Limits, Services
 from recon_node.api.threads import in_long_thread, in_thread
-from recon_node.ceramic import Event, EventId, StreamId, StreamIdError, parse_event, stream_range
-from recon_node.ceramic.cacao import parse_cacao
-from recon_node.ipld import CID, IpldError, dag_cbor
+from recon_node.ceramic import (
+    Event,
+    EventId,
+    StreamId,
+    StreamIdError,
+    parse_event,
+    stream_range,
+    validity_of,
+)
+from recon_node.ipld import CID, IpldError
 from recon_node.recon import KeyRange
 from recon_node.store import FeedRow, Store
 
@@ -132,14 +139,11 @@ def _delivered(row: FeedRow) -> dict[str, Any]:
 
 
 def _describe(event: Event, event_id: EventId) -> dict[str, Any]:
-    expires = None
-    if event.capability is not None:
-        expires = parse_cacao(dag_cbor.decode(event.capability)).validity.expires
     return {
         "cid": str(event.cid),
         "kind": event.kind.value,
         "prev": [str(prev) for prev in event.prevs],
         "height": event_id.height,
         "chain_id": None if event.proof is None else event.proof.chain_id,
-        "expires": expires,
+        "expires": validity_of(event).expires,
     }

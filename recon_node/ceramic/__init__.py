@@ -32,7 +32,13 @@ from recon_node.ceramic.event_id import (
 )
 from recon_node.ceramic.header import InitHeader
 from recon_node.ceramic.network import DEV_UNSTABLE, IN_MEMORY, MAINNET, TESTNET_CLAY, Network
-from recon_node.ceramic.signature import authority, check_authority, signer, verify_signature
+from recon_node.ceramic.signature import (
+    authority,
+    check_authority,
+    signer,
+    validity_of,
+    verify_signature,
+)
 from recon_node.ceramic.stream_id import METAMODEL, StreamId, StreamType
 from recon_node.ceramic.time_proof import TimeProof, check_transaction, expected_input
 from recon_node.ceramic.validity import Validity
@@ -79,5 +85,6 @@ __all__ = [
     "signer",
     "sort_value_range",
     "stream_range",
+    "validity_of",
     "verify_signature",
 ]

@@ -72,6 +72,16 @@ def authority(event: Event) -> str | None:
     return _read_capability(event.capability).issuer
 
 
+def validity_of(event: Event) -> Validity:
+    """When the event's signature holds, by its capability. No signature is checked.
+
+    Raises:
+        InvalidSignatureError: the capability is no CACAO.
+        UnsupportedSignatureError: the capability hands on another one.
+    """
+    return ALWAYS if event.capability is None else _read_capability(event.capability).validity
+
+
 def verify_signature(
     event: Event, controller: str | None, model: StreamId | None = None
 ) -> Validity:

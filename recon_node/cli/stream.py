@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -66,16 +67,16 @@ def show(stream_id: str, node: NodeApi, drawing: Drawing, full: bool, as_json: b
 
 def held_event(told: dict[str, Any]) -> HeldEvent:
     """An event as the node's API tells of it."""
+    from recon_node.ipld import CID
     from recon_node.lattice import StreamEvent
     from recon_node.lattice.stream_picture import HeldEvent
 
-    expires = told["expires"]  # the last second in which the capability holds
     shape = StreamEvent(
-        id=told["cid"],
+        id=CID.parse(told["cid"]),
         kind=told["kind"],
-        prev=tuple(told["prev"]),
+        prev=tuple(map(CID.parse, told["prev"])),
         time=told["time"],
-        expires=None if expires is None else expires + 1,
+        expires=told["expires"],
     )
     return HeldEvent(shape, told["height"], told["state"], told["chain_id"])
 
@@ -85,15 +86,23 @@ def _describe(drawn: StreamPicture) -> dict[str, Any]:
     if tip is None:
         return {"tip": None}
     return {
-        "tip": tip.event,
-        "data_tip": tip.data_tip,
-        "anchored_at": tip.anchored_at,
-        "candidates": tip.candidates,
-        "pruned": tip.pruned,
+        "tip": str(tip.event),
+        "data_tip": _texts(tip.data_tip),
+        "anchored_at": _texts(tip.anchored_at),
+        "candidates": _texts(tip.candidates),
+        "pruned": _texts(tip.pruned),
         "diverged": tip.diverged,
         "decisions": [
-            {"rule": each.rule.value, "winner": each.winner, "rivals": each.rivals}
+            {
+                "rule": each.rule.value,
+                "winner": str(each.winner),
+                "rivals": _texts(each.rivals),
+            }
             for each in tip.reasons
         ],
-        "merge": drawn.merge,
+        "merge": _texts(drawn.merge),
     }
+
+
+def _texts(ids: Iterable[object]) -> list[str]:
+    return [str(each) for each in ids]

@@ -31,8 +31,8 @@ class StreamEvent(Generic[Id]):
     `time` is the block time (seconds) that a time event proves; None when it is not known (its
     anchor was not looked up yet) and for events of other kinds. `valid` is False for a data event
     with a wrong signature, and for a time event whose proof is wrong. `expires` (Unix seconds) is
-    when the CACAO that a data event was signed by expired or will: the event is invalid when its
-    time is not before that.
+    the last second in which the CACAO holds that a data event was signed by: the event is invalid
+    when its time is after that.
     """
 
     id: Id

@@ -1,11 +1,14 @@
-"""A stream as a picture: its events, its tip, what is pruned, and why, in plain words."""
+"""A stream as a picture: its events, its tip, what is pruned, and why, in plain words.
+
+An event's id is whatever sorts as CIP-145 wants it: a `CID`, not its text, which sorts otherwise.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
 from recon_node.lattice.dag import StreamEvent, StreamShapeError
 from recon_node.lattice.drawing import Node, Picture, Shape, Tone, newest_first
@@ -27,7 +30,7 @@ class HeldEvent:
     Only delivered events count for the tip. `chain_id` is that of a time event's anchor.
     """
 
-    shape: StreamEvent[str]
+    shape: StreamEvent[Any]
     height: int
     state: State = "delivered"
     chain_id: str | None = None
@@ -38,8 +41,8 @@ class StreamPicture:
     """A stream's picture, its tip (None: it has none), and the prevs of an event to merge it."""
 
     picture: Picture
-    tip: Tip[str] | None
-    merge: tuple[str, ...]
+    tip: Tip[Any] | None
+    merge: tuple[Any, ...]
 
 
 def stream_picture(
@@ -57,10 +60,10 @@ def stream_picture(
         StreamShapeError: the delivered events are not one whole stream.
         ValueError: the events are no graph: there is a cycle.
     """
-    by_id = {event.shape.id: event for event in events}
+    by_id: dict[Hashable, HeldEvent] = {event.shape.id: event for event in events}
     missing = _missing(by_id.values(), full)
     bare = [*missing, *(Node(event.shape.id, event.shape.prev) for event in by_id.values())]
-    newest = [by_id[str(node.id)] for node in newest_first(bare) if node.id in by_id]
+    newest = [by_id[node.id] for node in newest_first(bare) if node.id in by_id]
     delivered = [event.shape for event in reversed(newest) if event.state == "delivered"]
     tip, merge, trouble = _select(delivered, now)
     judge = _Judge(newest, tip, now, full)
@@ -80,7 +83,7 @@ def stream_picture(
         name = _name(lasting.event, full)
         notes.append(f"A capability has expired: if it held, {name} would be the tip.")
     if merge:
-        notes.append("A data event with these prevs would merge it:\n" + "\n".join(merge))
+        notes.append("A data event with these prevs would merge it:\n" + "\n".join(map(str, merge)))
     return StreamPicture(Picture(title, ", ".join(parts), tuple(nodes), tuple(notes)), tip, merge)
 
 
@@ -88,7 +91,7 @@ class _Judge:
     """What is to be said of each event."""
 
     def __init__(
-        self, newest: Sequence[HeldEvent], tip: Tip[str] | None, now: int | None, full: bool
+        self, newest: Sequence[HeldEvent], tip: Tip[Any] | None, now: int | None, full: bool
     ) -> None:
         self._tip = tip
         self._now = now
@@ -115,7 +118,7 @@ class _Judge:
             keep=not _ORDINARY.issuperset(marks) or event.shape.id in self._told,
         )
 
-    def why(self, decision: Decision[str]) -> str:
+    def why(self, decision: Decision[Any]) -> str:
         """A decision in words."""
         winner = f"{self._named(decision.winner)} wins over "
         winner += " and ".join(map(self._named, decision.rivals))
@@ -127,7 +130,7 @@ class _Judge:
             return f"{winner}: the same data on each branch, so the earliest anchor."
         return f"The branch of {self._named(decision.winner)} holds all data that the others hold."
 
-    def _named(self, id_: str) -> str:
+    def _named(self, id_: Hashable) -> str:
         return f"{_name(id_, self._full)} ({_anchored(self._time.get(id_))})"
 
     def _marks(self, event: HeldEvent) -> tuple[str, ...]:
@@ -150,9 +153,9 @@ class _Judge:
             marks.append("expired")
         return tuple(marks)
 
-    def _has_expired(self, shape: StreamEvent[str]) -> bool:
+    def _has_expired(self, shape: StreamEvent[Any]) -> bool:
         time = self._time.get(shape.id, self._now)
-        return shape.expires is not None and time is not None and time >= shape.expires
+        return shape.expires is not None and time is not None and time > shape.expires
 
     def _tone(self, event: HeldEvent, marks: Sequence[str]) -> Tone:
         if "TIP" in marks:
@@ -172,10 +175,10 @@ class _Judge:
 
 
 def _select(
-    shapes: Sequence[StreamEvent[str]], now: int | None
-) -> tuple[Tip[str] | None, tuple[str, ...], str]:
+    shapes: Sequence[StreamEvent[Any]], now: int | None
+) -> tuple[Tip[Any] | None, tuple[Any, ...], str]:
     """The tip, what would merge the stream, and why there is no tip."""
-    stream: StreamTip[str] = StreamTip()
+    stream: StreamTip[Any] = StreamTip()
     for shape in shapes:
         stream.add(shape)
     try:
@@ -202,9 +205,9 @@ def _missing(held: Iterable[HeldEvent], full: bool) -> list[Node]:
     ]
 
 
-def _times(newest: Sequence[HeldEvent]) -> dict[str, int]:
+def _times(newest: Sequence[HeldEvent]) -> dict[Hashable, int]:
     """The earliest proven time of what covers each event, or of itself."""
-    times: dict[str, int] = {}
+    times: dict[Hashable, int] = {}
     for event in newest:
         shape = event.shape
         known = [times[shape.id]] if shape.id in times else []
@@ -217,8 +220,9 @@ def _times(newest: Sequence[HeldEvent]) -> dict[str, int]:
     return times
 
 
-def _name(id_: str, full: bool) -> str:
-    return id_ if full or len(id_) <= _NAME + 2 else f"…{id_[-_NAME:]}"
+def _name(id_: Hashable, full: bool) -> str:
+    text = str(id_)
+    return text if full or len(text) <= _NAME + 2 else f"…{text[-_NAME:]}"
 
 
 def _anchored(time: int | None) -> str:

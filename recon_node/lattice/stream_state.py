@@ -25,7 +25,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from recon_node.ceramic import Event, EventKind, InitHeader, StreamId
+from recon_node.ceramic import Event, EventKind, InitHeader, StreamId, validity_of
 from recon_node.ipld import CID
 from recon_node.lattice.dag import StreamDag, StreamEvent, StreamShapeError
 from recon_node.lattice.json_patch import JsonPatchError, apply_patch, weigh
@@ -173,7 +173,9 @@ def shape_of(event: Event, *, time: int | None = None) -> StreamEvent[CID]:
 
     `time` is the block time that a time event proves, if it was looked up.
     """
-    return StreamEvent(event.cid, event.kind.value, event.prevs, time)
+    return StreamEvent(
+        event.cid, event.kind.value, event.prevs, time, expires=validity_of(event).expires
+    )
 
 
 class _Stream:

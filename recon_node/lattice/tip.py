@@ -219,7 +219,7 @@ class StreamTip(Generic[Id]):
         expires = node.event.expires
         assert expires is not None
         time = node.time if node.time < NEVER else self._now
-        valid = node.event.valid and (time is None or time < expires)
+        valid = node.event.valid and (time is None or time <= expires)
         if valid != node.valid:
             node.valid = valid
             node.is_data = valid and node.event.kind != "time"
@@ -228,7 +228,7 @@ class StreamTip(Generic[Id]):
     def _select(self, now: int | None) -> Node[Id]:
         if now is not None and (self._now is None or now > self._now):
             self._now = now
-        while self._to_expire and self._now is not None and self._to_expire[0][0] <= self._now:
+        while self._to_expire and self._now is not None and self._to_expire[0][0] < self._now:
             self._judge(heappop(self._to_expire)[2])
         if self._moved:
             self._rebuild()

@@ -90,7 +90,7 @@ def test_what_is_not_delivered_is_drawn_and_does_not_count() -> None:
 
 
 def test_an_expired_capability_is_marked_and_told_of() -> None:
-    events = [event("I"), event("A", "I", expires=100), event("T1", "I", time=50)]
+    events = [event("I"), event("A", "I", expires=99), event("T1", "I", time=50)]
     before = stream_picture("", events, now=99)
     assert before.tip is not None
     assert before.tip.event == "A"
@@ -104,6 +104,20 @@ def test_an_expired_capability_is_marked_and_told_of() -> None:
     assert still.tip is not None
     assert still.tip.event == "T2"
     assert "expired" not in nodes_of(still.picture)["A"].marks
+
+
+def test_cids_are_compared_as_bytes_and_not_as_text() -> None:
+    """In base32 the digits stand for more than the letters, and sort before them."""
+    cids = [CID.of(RAW, bytes([number])) for number in range(200)]
+    init, *rivals = cids
+    assert min(rivals) != min(rivals, key=str)
+    held = [HeldEvent(StreamEvent(init, "init"), 0)]
+    held += [HeldEvent(StreamEvent(rival, "data", (init,)), 1) for rival in rivals]
+    drawn = stream_picture("", held)
+    assert drawn.tip is not None
+    assert drawn.tip.event == min(rivals)
+    [node] = [node for node in drawn.picture.nodes if "TIP" in node.marks]
+    assert node.name == f"…{str(min(rivals))[-8:]}"
 
 
 def test_a_stream_without_valid_data_has_no_tip() -> None:

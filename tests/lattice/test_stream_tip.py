@@ -116,7 +116,7 @@ def _judged(events: Events, now: int | None) -> Events:
             if t.kind == "time" and t.valid and t.time is not None and covers(t.id, event.id)
         ]
         time = min(times, default=now)
-        good = event.expires is None or time is None or time < event.expires
+        good = event.expires is None or time is None or time <= event.expires
         judged.append(replace(event, valid=event.valid and good, expires=None))
     return judged
 
@@ -147,7 +147,7 @@ def test_capabilities_expire_unless_a_time_event_proves_what_they_signed(
 
 
 def test_an_expired_event_comes_back_when_its_anchor_does() -> None:
-    stream = _fed([StreamEvent("i", "init"), StreamEvent("d", "data", ("i",), expires=100)])
+    stream = _fed([StreamEvent("i", "init"), StreamEvent("d", "data", ("i",), expires=99)])
     assert (stream.event(99), stream.event(100)) == ("d", "i")
     stream.add(StreamEvent("late", "time", ("d",), 100))
     assert stream.tip().data_tip == ("i",)

@@ -108,9 +108,9 @@ def _data_at_tip(stream: list[tuple[Row, Event]], model: Any) -> tuple[Any, byte
 
 
 def _shape(row: Row, event: Event) -> StreamEvent[CID]:
-    expires = _expires(event)
-    first_bad = None if expires is None else expires + 1
-    return StreamEvent(event.cid, event.kind.value, event.prevs, row["time"], True, first_bad)
+    return StreamEvent(
+        event.cid, event.kind.value, event.prevs, row["time"], expires=_expires(event)
+    )
 
 
 def _expires(event: Event) -> int | None:
