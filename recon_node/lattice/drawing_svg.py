@@ -146,7 +146,8 @@ def _edge(layout: Layout, edge: Edge) -> str:
 def _node(placed: Placed, columns: Sequence[int], start: float) -> str:
     node = placed.node
     x, y = _place(placed.lane, placed.row)
-    parts = [f"<title>{_text(node.id if isinstance(node.id, str) else node.name)}</title>"]
+    title = str(node.id) if isinstance(node.id, str | bytes) else node.name
+    parts = [f"<title>{_text(title)}</title>"]
     if node.tone is Tone.TIP:
         parts.append(f'<circle class="halo" cx="{x}" cy="{y}" r="11"/>')
     parts.append(_glyph(placed, x, y))

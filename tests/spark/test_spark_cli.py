@@ -148,6 +148,7 @@ class Borrowed:
         pass
 
 
+@pytest.mark.long
 @pytest.mark.spark
 def test_a_full_disk_and_a_directory_that_cannot_be_written(
     node: Node,
