@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 import re
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
@@ -19,6 +19,8 @@ from recon_node.cli.output import json_option
 
 if TYPE_CHECKING:
     from recon_node.dag import Identifier
+
+Command = TypeVar("Command", bound=Callable[..., Any])
 
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
 
@@ -33,13 +35,14 @@ def _seconds(context: Any, param: Any, value: str | None) -> int | None:
     return int(match[1]) * _UNITS[match[2]]
 
 
-expires_option = click.option(
-    "--expires",
-    callback=_seconds,
-    metavar="SPAN",
-    help="For how long nodes accept it anew (90d, 12h ...); by default for ever, or as long as "
-    "its proofs hold.",
-)
+def expires_option(default: str) -> Callable[[Command], Command]:
+    """The option `--expires`; `default` says what holds without it."""
+    return click.option(
+        "--expires",
+        callback=_seconds,
+        metavar="SPAN",
+        help=f"For how long nodes accept it anew (90d, 12h ...); by default {default}.",
+    )
 
 
 @click.command("publish")
@@ -53,7 +56,7 @@ expires_option = click.option(
     help="What permits the key to publish under another's identifier; @FILE reads it from a file.",
 )
 @click.option("--origin", metavar="CID", help="The replica; by default all that the node knows.")
-@expires_option
+@expires_option("for ever, or as long as its proofs hold")
 @key_option
 @node_options
 def publish(
@@ -119,7 +122,7 @@ def resolve(did: str, verbose: bool, node: NodeApi, as_json: bool) -> None:
 
 @click.command("grant")
 @click.argument("audience", metavar="DID")
-@expires_option
+@expires_option("for ever")
 @key_option
 def grant(audience: str, expires: int | None, key_file: Path | None) -> None:
     """Print a UCAN by which DID may publish under this key's identifier.

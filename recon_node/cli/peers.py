@@ -111,7 +111,7 @@ def status(node: NodeApi, as_json: bool) -> None:
         return
     console = make_console()
     facts = Table(box=None, show_header=False, pad_edge=False)
-    for name in ("network", "peer_id", "events", "waiting", "head", "sha256a"):
+    for name in ("network", "peer_id", "events", "waiting", "pending", "head", "sha256a"):
         facts.add_row(name, str(recon.get(name, "")), style="bold" if name == "events" else None)
     console.print(facts)
     if recon["syncs"]:

@@ -104,7 +104,7 @@ def replica_picture(title: str, heads: Iterable[CID], replicas: Mapping[CID, Rep
             seen.update(bases)
     lacking = [str(cid) for cid in found if cid not in replicas]
     nodes = [_replica(cid, replicas[cid], cid in tops) for cid in found if cid in replicas]
-    summary = f"{len(nodes)} operations, {_count(len(tops), 'head')}"
+    summary = f"{_count(len(nodes), 'operation')}, {_count(len(tops), 'head')}"
     if lacking:
         summary += f", {len(lacking)} missing"
     return Picture(title, summary, (*map(_absent, lacking), *nodes), (), "operations")

@@ -43,7 +43,8 @@ class SessionSettings:
         """Return how many parts a gap of ``count`` keys, above the threshold, is split into.
 
         ``fan_out`` decides in how many rounds gaps become short enough to be listed. We split no
-        finer than that number of rounds takes: fewer parts are fewer bytes.
+        finer than that number of rounds takes: fewer parts are fewer bytes. So a fan-out of 8 takes
+        fewer rounds than one of 4 that is constant, for about the same bytes.
         """
         return _parts(count, self.fan_out, self.list_threshold)
 
