@@ -17,7 +17,7 @@ demo: $(INSTALLED)  ## Three daemons on loopback reconcile sample events; Spark 
 	$(BIN)/python -m recon_node.demo
 
 test: $(INSTALLED)  ## Run the test suite (some minutes)
-	$(BIN)/python -m pytest -m "not long"
+	$(BIN)/python -m pytest -m "not long" -n auto --maxprocesses 4 --dist loadfile
 
 test-long: $(INSTALLED)  ## Run the long tests too: many more random cases
 	HYPOTHESIS_PROFILE=long $(BIN)/python -m pytest

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import settings
 
 SEED = int(os.environ.get("RECON_TEST_SEED", random.SystemRandom().randrange(2**32)))
+os.environ["RECON_TEST_SEED"] = str(SEED)  # the processes that run the tests get the same
 
 # Timings are no test's subject: a busy machine must not fail the suite.
 settings.register_profile("suite", deadline=None, print_blob=True)

@@ -21,7 +21,7 @@ def _fed(events: Events) -> StreamTip[str]:
     return stream
 
 
-@settings(max_examples=400)
+@settings(max_examples=200)
 @given(streams(), st.randoms(use_true_random=False))
 def test_after_each_event_the_tip_is_that_of_all_so_far(events: Events, rng: random.Random) -> None:
     stream: StreamTip[str] = StreamTip()
@@ -82,6 +82,7 @@ def _long_stream(rng: random.Random, size: int, forks: float, merges: float) -> 
     return events
 
 
+@settings(max_examples=50)
 @given(
     st.integers(2, 150),
     st.sampled_from([0, 0.02, 0.2, 0.8]),
@@ -130,7 +131,7 @@ def _expiring(draw: st.DrawFn) -> Events:
     ]
 
 
-@settings(max_examples=300)
+@settings(max_examples=150)
 @given(_expiring(), st.lists(st.none() | st.integers(0, 7), max_size=11))
 def test_capabilities_expire_unless_a_time_event_proves_what_they_signed(
     events: Events, clock: list[int | None]
