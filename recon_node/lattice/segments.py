@@ -87,12 +87,14 @@ class SegmentGraph(Generic[Id]):
 
     def insert(self, node: Node[Id]) -> None:
         """Count a valid event, and with it all that it builds on."""
-        uncounted = [node]
-        for each in uncounted:  # grows while it is walked
-            uncounted.extend(prev for prev in each.prevs if not prev.counted)
-        if len(uncounted) > 1:
-            uncounted = sorted(set(uncounted), key=lambda node: node.height)
-        for each in uncounted:
+        uncounted = {node: None}
+        left = [node]
+        while left:  # there are far more ways through merges than events
+            for prev in left.pop().prevs:
+                if not prev.counted and prev not in uncounted:
+                    uncounted[prev] = None
+                    left.append(prev)
+        for each in sorted(uncounted, key=lambda node: node.height):
             self._count(each)
 
     def extend(self, segment: Segment[Id], node: Node[Id]) -> None:

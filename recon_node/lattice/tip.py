@@ -208,28 +208,29 @@ class StreamTip(Generic[Id]):
                 continue
             each.time = time
             left.extend(each.prevs)
-            if each.event.expires is not None:
-                self._judge(each)
+            if each.event.expires is not None and self._judge(each):
+                self._moved = True
             if each.counted and each.segment.first_data is each:  # it may be another's rival
                 self._graph.touch([each.segment])
                 self._tip = None
 
-    def _judge(self, node: Node[Id]) -> None:
-        """See whether the capability of an event was good at its time."""
+    def _judge(self, node: Node[Id]) -> bool:
+        """See whether the capability of an event was good at its time; tell whether that is new."""
         expires = node.event.expires
         assert expires is not None
         time = node.time if node.time < NEVER else self._now
         valid = node.event.valid and (time is None or time <= expires)
-        if valid != node.valid:
-            node.valid = valid
-            node.is_data = valid and node.event.kind != "time"
-            self._moved = True
+        if valid == node.valid:
+            return False
+        node.valid = valid
+        node.is_data = valid and node.event.kind != "time"
+        return True
 
     def _select(self, now: int | None) -> Node[Id]:
         if now is not None and (self._now is None or now > self._now):
             self._now = now
         while self._to_expire and self._now is not None and self._to_expire[0][0] < self._now:
-            self._judge(heappop(self._to_expire)[2])
+            self._moved |= self._judge(heappop(self._to_expire)[2])
         if self._moved:
             self._rebuild()
         if self._tip is None:

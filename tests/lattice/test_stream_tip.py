@@ -184,6 +184,16 @@ def test_many_tips_on_one_event_and_a_comb_of_forks_are_no_matter() -> None:
     assert (tip.event, len(tip.candidates)) == (2 * width - 1, 1)
 
 
+def test_merges_upon_merges_of_what_has_expired_take_no_time() -> None:
+    """There are as many ways through them as through a maze: 2 to the power of their number."""
+    stream = _fed([StreamEvent(0, "init"), StreamEvent(1, "data", (0,), expires=5)])
+    stream.event(10)
+    for n in range(2, 300):
+        stream.add(StreamEvent(n, "data", (n - 1, n - 2), expires=5))
+    stream.add(StreamEvent(300, "data", (299, 298)))
+    assert stream.event() == 300
+
+
 @pytest.mark.parametrize(
     ("event", "complaint"),
     [
