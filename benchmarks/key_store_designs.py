@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import sqlite3
 import tempfile
+from abc import ABC, abstractmethod
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable
 from hashlib import sha256
@@ -39,15 +40,16 @@ class ReconKeyStore(KeyStore):
         return self.summarize(key_range).hash
 
 
-class RankedDesign:
+class RankedDesign(ABC):
     """Middle and split by ranks, for designs that know rank and select."""
 
+    @abstractmethod
     def rank(self, bound: bytes, *, after: bool) -> int:
         """Return the number of keys below a bound, with the bound itself when ``after``."""
-        raise NotImplementedError
 
+    @abstractmethod
     def select(self, rank: int) -> bytes:
-        raise NotImplementedError
+        """Return the key of a rank."""
 
     def middle(self, key_range: KeyRange) -> bytes:
         return self.split(key_range, 2)[0]

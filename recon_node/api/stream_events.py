@@ -19,6 +19,7 @@ from starlette.responses import JSONResponse, Response
 
 from recon_node.api.errors import ApiError, bad_request
 from recon_node.api.services import Limits, Services
+from recon_node.api.streams import read_whole
 from recon_node.api.threads import in_long_thread, in_thread
 from recon_node.ceramic import (
     Event,
@@ -46,7 +47,7 @@ async def get_stream_events(request: Request) -> Response:
     """All events of a stream that are here: the delivered ones in feed order, then the others."""
     services: Services = request.app.state.services
     init, stream_id = _parse(request.path_params["stream_id"])
-    rows = await _read(services.store, services.limits, init)
+    rows = await read_whole(services.store, services.limits, init)
     found = await in_thread(partial(_stream_id, rows[0])) if rows else None
     if found is None or stream_id not in (None, found):
         other = "" if found is None else f" (the stream that starts so is {found})"
@@ -67,17 +68,6 @@ def _parse(text: str) -> tuple[CID, StreamId | None]:
         except IpldError:
             raise bad_request(f"Invalid stream ID: {error}") from None
     return stream_id.cid, stream_id
-
-
-async def _read(store: Store, limits: Limits, init: CID) -> list[FeedRow]:
-    rows = await store.read_stream(init, limits.stream_events + 1, limits.stream_bytes)
-    size = sum(len(row.car) for row in rows)
-    if len(rows) > limits.stream_events or size >= limits.stream_bytes:
-        raise bad_request(
-            f"the stream has more than {limits.stream_events} events or {limits.stream_bytes} "
-            "bytes, too many for one answer: read its events from the feed"
-        )
-    return rows
 
 
 def _stream_id(row: FeedRow) -> StreamId:

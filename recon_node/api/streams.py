@@ -51,26 +51,27 @@ async def load_state(store: Store, limits: Limits, init: CID) -> StreamState | N
     Raises:
         ApiError: 400, the stream takes more to compute than `limits` allow.
     """
-    rows = await _read(store, limits, init)
+    rows = await read_whole(store, limits, init)
     if not rows:
         return None
     header = await in_thread(partial(_header, rows[0]))
     model = None
     if header.stream_type is not StreamType.MODEL:
-        model_rows = await _read(store, limits, header.model.cid)
+        model_rows = await read_whole(store, limits, header.model.cid)
         if model_rows:
             definition = await in_long_thread(partial(_compute, model_rows, None, limits))
             model = definition.data.content
     return await in_long_thread(partial(_compute, rows, model, limits))
 
 
-async def _read(store: Store, limits: Limits, init: CID) -> list[FeedRow]:
+async def read_whole(store: Store, limits: Limits, init: CID) -> list[FeedRow]:
+    """All delivered events of a stream; raises `ApiError` 400 when they are too many."""
     rows = await store.read_stream(init, limits.stream_events + 1, limits.stream_bytes)
     size = sum(len(row.car) for row in rows)
     if len(rows) > limits.stream_events or size >= limits.stream_bytes:
         raise bad_request(
             f"the stream has more than {limits.stream_events} events or {limits.stream_bytes} "
-            "bytes, too many to compute its state on request: read its events from the feed"
+            "bytes, too many for one answer: read its events from the feed"
         )
     return rows
 
