@@ -6,7 +6,7 @@ its events. Beside streams: SSB-style tangles (`tangle`, `classic_feed`), and th
 Publishing Protocol (`operations`, `replica`, `shards`, `publishing`, `ucan`).
 """
 
-from recon_node.lattice.dag import StreamDag, StreamEvent, StreamShapeError, heights
+from recon_node.lattice.dag import StreamEvent, StreamShapeError, causal_order, heights
 from recon_node.lattice.stream_state import (
     EventState,
     StreamData,
@@ -22,7 +22,6 @@ __all__ = [
     "Decision",
     "EventState",
     "Rule",
-    "StreamDag",
     "StreamData",
     "StreamEvent",
     "StreamShapeError",
@@ -30,6 +29,7 @@ __all__ = [
     "StreamTip",
     "Tip",
     "branch_states",
+    "causal_order",
     "event_states",
     "heights",
     "select_tip",

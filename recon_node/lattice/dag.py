@@ -1,12 +1,12 @@
-"""One stream as a directed acyclic graph: events in causal order, prevs, nexts and heights.
+"""One stream as a directed acyclic graph: its events, their causal order and their heights.
 
 Event `B` *covers* `A` when `A` is among `B`'s prevs, or among the events that `B`'s prevs cover
-(CIP-145, "Definitions"). Inside, an event is its number in a causal order (every prev before its
-successors), so that one pass upwards hands facts from ancestors to descendants and one pass
-downwards the other way. A set of events, or of branches, is an int used as a bit set.
+(CIP-145, "Definitions"). A stream is whole when it has one init event, and every prev of its events
+is there. Events nearly always come in a causal order (every prev before its successors), which one
+look at each tells; only else are they sorted.
 """
 
-from collections.abc import Hashable, Iterable
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, Literal, Protocol, TypeVar
 
@@ -43,88 +43,95 @@ class StreamEvent(Generic[Id]):
     expires: int | None = None
 
 
-class StreamDag(Generic[Id]):
-    """The events of one stream in causal order; `prevs` and `nexts` hold numbers in that order.
+def causal_order(events: Iterable[StreamEvent[Id]]) -> list[StreamEvent[Id]]:
+    """The events of one stream, every prev before its successors: in the order given, where that
+    is such an order. The same event given twice counts once.
 
-    The same event given twice counts once. Raises `StreamShapeError` when the events are not one
-    whole stream.
+    Raises:
+        StreamShapeError: the events are not one whole stream.
     """
-
-    __slots__ = ("events", "height", "nexts", "prevs")
-
-    def __init__(self, events: Iterable[StreamEvent[Id]]) -> None:
-        by_id = _by_id(events)
-        self.events: list[StreamEvent[Id]] = _causal_order(by_id)
-        number = {event.id: i for i, event in enumerate(self.events)}
-        self.prevs: list[list[int]] = [
-            [number[prev] for prev in dict.fromkeys(event.prev)] for event in self.events
-        ]
-        self.nexts: list[list[int]] = [[] for _ in self.events]
-        for i, prevs in enumerate(self.prevs):
-            for prev in prevs:
-                self.nexts[prev].append(i)
-        self.height: list[int] = []
-        for prevs in self.prevs:
-            self.height.append(1 + max((self.height[prev] for prev in prevs), default=-1))
-
-    def __len__(self) -> int:
-        return len(self.events)
+    by_id = _by_id(events)
+    return [by_id[id_] for id_ in _heights(by_id)]
 
 
 def heights(events: Iterable[StreamEvent[Id]]) -> dict[Id, int]:
-    """The height of every event: 0 for the init, else 1 + the largest height of its prevs.
+    """The height of every event, in the order of `causal_order`: 0 for the init, else 1 + the
+    largest height of its prevs.
 
-    Raises `StreamShapeError` when the events are not one whole stream.
+    Raises:
+        StreamShapeError: the events are not one whole stream.
     """
-    dag = StreamDag(events)
-    return {event.id: height for event, height in zip(dag.events, dag.height, strict=True)}
+    return _heights(_by_id(events))
+
+
+def heights_by_prevs(prevs: Mapping[Id, Sequence[Id]]) -> dict[Id, int]:
+    """What `heights` says, from the prevs of every event; the init is the one that has none.
+
+    Raises:
+        StreamShapeError: the events are not one whole stream.
+    """
+    inits = [id_ for id_, below in prevs.items() if not below]
+    if len(inits) != 1:
+        found = "none" if not inits else ", ".join(sorted(map(show, inits)))
+        raise StreamShapeError(f"a stream has exactly one init event; found: {found}")
+    try:
+        return _climb(prevs)
+    except KeyError:  # the order given is not causal, or something is missing
+        return _climb({id_: prevs[id_] for id_ in _sorted(prevs)})
+
+
+def _heights(by_id: Mapping[Id, StreamEvent[Id]]) -> dict[Id, int]:
+    return heights_by_prevs({id_: event.prev for id_, event in by_id.items()})
 
 
 def _by_id(events: Iterable[StreamEvent[Id]]) -> dict[Id, StreamEvent[Id]]:
     by_id: dict[Id, StreamEvent[Id]] = {}
-    inits: list[Id] = []
     for event in events:
-        if event.id in by_id:
-            if by_id[event.id] != event:
-                raise StreamShapeError(f"event {show(event.id)} was given twice, with differences")
-            continue
-        by_id[event.id] = event
-        if event.kind == "init":
-            inits.append(event.id)
+        known = by_id.setdefault(event.id, event)
+        if known is not event and known != event:
+            raise StreamShapeError(f"event {show(event.id)} was given twice, with differences")
         if bool(event.prev) == (event.kind == "init"):
             expected = "no prev" if event.kind == "init" else "at least one prev"
             raise StreamShapeError(f"{event.kind} event {show(event.id)} must have {expected}")
-    if len(inits) != 1:
-        found = "none" if not inits else ", ".join(sorted(map(show, inits)))
-        raise StreamShapeError(f"a stream has exactly one init event; found: {found}")
     return by_id
 
 
-def _causal_order(by_id: dict[Id, StreamEvent[Id]]) -> list[StreamEvent[Id]]:
+def _climb(prevs: Mapping[Id, Sequence[Id]]) -> dict[Id, int]:
+    """The heights of events that come in causal order; raises `KeyError` when they do not."""
+    height: dict[Id, int] = {}
+    for id_, below in prevs.items():
+        if len(below) == 1:  # as nearly always
+            height[id_] = 1 + height[below[0]]
+        else:
+            height[id_] = 1 + max((height[prev] for prev in below), default=-1)
+    return height
+
+
+def _sorted(prevs: Mapping[Id, Sequence[Id]]) -> list[Id]:
     """Kahn's algorithm: an event follows when the last of its prevs has been placed."""
     waiting: dict[Id, int] = {}
-    nexts: dict[Id, list[Id]] = {id_: [] for id_ in by_id}
+    nexts: dict[Id, list[Id]] = {id_: [] for id_ in prevs}
     ready: list[Id] = []
-    for event in by_id.values():
-        prevs = set(event.prev)
-        for prev in prevs:
+    for id_, below in prevs.items():
+        distinct = set(below)
+        for prev in distinct:
             if prev not in nexts:
                 raise StreamShapeError(
-                    f"event {show(event.id)} names prev {show(prev)}, which is not there"
+                    f"event {show(id_)} names prev {show(prev)}, which is not there"
                 )
-            nexts[prev].append(event.id)
-        waiting[event.id] = len(prevs)
-        if not prevs:
-            ready.append(event.id)
+            nexts[prev].append(id_)
+        waiting[id_] = len(distinct)
+        if not distinct:
+            ready.append(id_)
     for id_ in ready:  # grows while it is walked
         for successor in nexts[id_]:
             waiting[successor] -= 1
             if waiting[successor] == 0:
                 ready.append(successor)
-    if len(ready) < len(by_id):
-        stuck = show(min(id_ for id_, prevs in waiting.items() if prevs))
+    if len(ready) < len(prevs):
+        stuck = show(min(id_ for id_, left in waiting.items() if left))
         raise StreamShapeError(f"event {stuck} is part of a cycle, or covers one")
-    return [by_id[id_] for id_ in ready]
+    return ready
 
 
 def show(id_: object) -> str:

@@ -14,6 +14,7 @@ builds on it. Then it is there to cover what is below, but never as data.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from dataclasses import field as dataclass_field
 from typing import Any, Final, Generic
@@ -33,7 +34,10 @@ class Node(Generic[Id]):
         self.event = event
         self.id = event.id
         self.prevs = prevs
-        self.height: int = 1 + max([prev.height for prev in prevs]) if prevs else 0
+        if len(prevs) == 1:  # as nearly always
+            self.height: int = 1 + prevs[0].height
+        else:
+            self.height = 1 + max((prev.height for prev in prevs), default=-1)
         self.time = NEVER
         self.valid = event.valid
         self.is_data = event.valid and event.kind != "time"
@@ -159,3 +163,28 @@ class SegmentGraph(Generic[Id]):
         for half in (segment, new):
             half.first_data = next((each for each in half.nodes if each.is_data), None)
         self.segments.append(new)
+
+
+class Shape(Generic[Id]):
+    """What a stream's segments tell at a glance.
+
+    `dominant` is the number of data events that no other data covers, `candidates` the uncovered
+    events whose branch holds one of these (rules 1 and 2).
+    """
+
+    def __init__(self, segments: Iterable[Segment[Id]]) -> None:
+        ordered = sorted(segments, key=lambda segment: segment.height)
+        below_data: set[Segment[Id]] = set()
+        for segment in reversed(ordered):
+            if segment.first_data is not None or segment in below_data:
+                below_data.update(segment.bases)
+        self.dominant = 0
+        self.candidates: list[Node[Id]] = []
+        leads: set[Segment[Id]] = set()
+        for segment in ordered:
+            is_dominant = segment.first_data is not None and segment not in below_data
+            self.dominant += is_dominant
+            if is_dominant or not leads.isdisjoint(segment.bases):
+                leads.add(segment)
+                if not segment.nexts:
+                    self.candidates.append(segment.top)

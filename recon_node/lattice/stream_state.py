@@ -27,7 +27,7 @@ from typing import Any, Final
 
 from recon_node.ceramic import Event, EventKind, InitHeader, StreamId, validity_of
 from recon_node.ipld import CID
-from recon_node.lattice.dag import StreamDag, StreamEvent, StreamShapeError
+from recon_node.lattice.dag import StreamEvent, StreamShapeError, heights_by_prevs
 from recon_node.lattice.json_patch import JsonPatchError, apply_patch, weigh
 from recon_node.lattice.model_rules import check_content
 
@@ -173,9 +173,8 @@ def shape_of(event: Event, *, time: int | None = None) -> StreamEvent[CID]:
 
     `time` is the block time that a time event proves, if it was looked up.
     """
-    return StreamEvent(
-        event.cid, event.kind.value, event.prevs, time, expires=validity_of(event).expires
-    )
+    expires = validity_of(event).expires
+    return StreamEvent(event.cid, event.kind.value, event.prevs, time, True, expires)
 
 
 class _Stream:
@@ -183,9 +182,8 @@ class _Stream:
 
     def __init__(self, events: Iterable[Event], model: Any) -> None:
         self.events = {event.cid: event for event in events}
-        dag = StreamDag(shape_of(event) for event in self.events.values())
-        self.heights = {e.id: height for e, height in zip(dag.events, dag.height, strict=True)}
-        header = self.events[dag.events[0].id].header
+        self.heights = heights_by_prevs({cid: event.prevs for cid, event in self.events.items()})
+        header = self.events[next(iter(self.heights))].header
         assert header is not None, "the first event in a causal order is the init event"
         self._header = header
         self._model = model

@@ -36,9 +36,9 @@ from dataclasses import dataclass
 from heapq import heappop, heappush
 from typing import Generic
 
-from recon_node.lattice.dag import Id, StreamDag, StreamEvent, StreamShapeError, show
+from recon_node.lattice.dag import Id, StreamEvent, StreamShapeError, causal_order, show
 from recon_node.lattice.race import Decision, Rule, decide
-from recon_node.lattice.segments import NEVER, Node, Segment, SegmentGraph
+from recon_node.lattice.segments import NEVER, Node, SegmentGraph, Shape
 
 __all__ = ["Decision", "Rule", "StreamTip", "Tip", "select_tip"]
 
@@ -76,7 +76,7 @@ def select_tip(events: Iterable[StreamEvent[Id]], now: int | None = None) -> Tip
             or nothing in it is valid data, so that it has no tip.
     """
     stream: StreamTip[Id] = StreamTip()
-    for event in StreamDag(events).events:
+    for event in causal_order(events):
         stream.add(event)
     return stream.tip(now)
 
@@ -143,18 +143,17 @@ class StreamTip(Generic[Id]):
             StreamShapeError: there is no valid data, so no tip.
         """
         tip = self._select(now)
-        reasons = decide(self._graph).decisions()
-        shape = _Shape(self._graph.segments)
-        branch = set(_down(tip, lambda node: True))
+        forked = len(self._graph.segments) > 1
+        shape = Shape(self._graph.segments)
         return Tip(
             event=tip.id,
             height=tip.height,
             data_tip=_ids(_last(tip, lambda node: node.is_data)),
-            anchored_at=_ids(_last(tip, lambda node: node.is_data and node.time < NEVER)),
+            anchored_at=_ids(self._anchored(tip)),
             candidates=_ids(shape.candidates),
-            pruned=_ids(node for node in self._nodes.values() if node not in branch),
+            pruned=_ids(self._pruned(tip)),
             diverged=shape.dominant > 1,
-            reasons=tuple(reasons),
+            reasons=tuple(decide(self._graph).decisions()) if forked else (),
         )
 
     def merge(self, now: int | None = None) -> tuple[Id, ...]:
@@ -166,10 +165,23 @@ class StreamTip(Generic[Id]):
             StreamShapeError: there is no valid data, so no tip.
         """
         tip = self._select(now)
-        shape = _Shape(self._graph.segments)
+        shape = Shape(self._graph.segments)
         if shape.dominant < 2:
             return ()
         return (tip.id, *sorted(node.id for node in shape.candidates if node is not tip))
+
+    def _anchored(self, tip: Node[Id]) -> Iterable[Node[Id]]:
+        """The last data of the tip's branch that has a proven time."""
+        if self._graph.root.nodes[0].time == NEVER:  # a proof of any event is one of the init
+            return ()
+        return _last(tip, lambda node: node.is_data and node.time < NEVER)
+
+    def _pruned(self, tip: Node[Id]) -> Iterable[Node[Id]]:
+        """All that the tip does not cover."""
+        if len(self._nodes) == tip.height + 1:  # a single chain: an event of each height
+            return ()
+        branch = set(_down(tip, lambda node: True))
+        return (node for node in self._nodes.values() if node not in branch)
 
     def _prevs_of(self, event: StreamEvent[Id]) -> list[Node[Id]]:
         if bool(event.prev) == (event.kind == "init"):
@@ -178,6 +190,8 @@ class StreamTip(Generic[Id]):
         if not event.prev and self._nodes:
             raise StreamShapeError(f"a stream has one init event; {show(event.id)} is a second one")
         try:
+            if len(event.prev) == 1:  # as nearly always
+                return [self._nodes[event.prev[0]]]
             return [self._nodes[prev] for prev in dict.fromkeys(event.prev)]
         except KeyError as error:
             raise StreamShapeError(
@@ -255,31 +269,6 @@ class StreamTip(Generic[Id]):
                 self._graph.insert(node)
         self._tip = None
         self._moved = False
-
-
-class _Shape(Generic[Id]):
-    """What a stream's segments tell at a glance.
-
-    `dominant` is the number of data events that no other data covers, `candidates` the uncovered
-    events whose branch holds one of these (rules 1 and 2).
-    """
-
-    def __init__(self, segments: Iterable[Segment[Id]]) -> None:
-        ordered = sorted(segments, key=lambda segment: segment.height)
-        below_data: set[Segment[Id]] = set()
-        for segment in reversed(ordered):
-            if segment.first_data is not None or segment in below_data:
-                below_data.update(segment.bases)
-        self.dominant = 0
-        self.candidates: list[Node[Id]] = []
-        leads: set[Segment[Id]] = set()
-        for segment in ordered:
-            is_dominant = segment.first_data is not None and segment not in below_data
-            self.dominant += is_dominant
-            if is_dominant or not leads.isdisjoint(segment.bases):
-                leads.add(segment)
-                if not segment.nexts:
-                    self.candidates.append(segment.top)
 
 
 def _last(tip: Node[Id], counts: Callable[[Node[Id]], bool]) -> set[Node[Id]]:
