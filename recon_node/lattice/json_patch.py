@@ -33,13 +33,15 @@ _INDEX: Final = re.compile(r"0|[1-9][0-9]{0,8}")
 _ESCAPE: Final = re.compile(r"~[01]")
 _BAD_ESCAPE: Final = re.compile(r"~(?![01])")
 _FIELDS: Final[Mapping[str, tuple[str, ...]]] = {
-    "add": ("value",),
-    "remove": (),
-    "replace": ("value",),
-    "move": ("from",),
-    "copy": ("from",),
-    "test": ("value",),
+    "add": ("path", "value"),
+    "remove": ("path",),
+    "replace": ("path", "value"),
+    "move": ("path", "from"),
+    "copy": ("path", "from"),
+    "test": ("path", "value"),
 }
+_CONTAINERS: Final = (dict, list)
+_TEXTS: Final = (str, bytes)
 
 
 class JsonPatchError(ValueError):
@@ -54,10 +56,10 @@ def parse_pointer(text: object) -> tuple[str, ...]:
     """
     if not isinstance(text, str) or (text and not text.startswith("/")):
         raise JsonPatchError(f"{_show(text)} is not a JSON Pointer")
-    if _BAD_ESCAPE.search(text):
-        raise JsonPatchError(f"{_show(text)} is not a JSON Pointer: '~' must be '~0' or '~1'")
     tokens = text.split("/")[1:]
     if "~" in text:
+        if _BAD_ESCAPE.search(text):
+            raise JsonPatchError(f"{_show(text)} is not a JSON Pointer: '~' must be '~0' or '~1'")
         tokens = [_ESCAPE.sub(lambda found: "~/"[int(found[0][1])], token) for token in tokens]
     return tuple(tokens)
 
@@ -73,8 +75,10 @@ def weigh(value: Any, limit: int = MAX_WEIGHT) -> tuple[int, int]:
     while level:
         below: list[Any] = []
         for each in level:
-            weight += 2 + (len(each) if isinstance(each, str | bytes) else 0)
-            if isinstance(each, dict):
+            weight += 2
+            if isinstance(each, _TEXTS):
+                weight += len(each)
+            elif isinstance(each, dict):
                 weight += sum(map(len, each)) + 3 * len(each)
                 below += each.values()
             elif isinstance(each, list):
@@ -116,6 +120,8 @@ def apply_patch(document: Any, patch: object, weight: int) -> tuple[Any, int]:
 class _Run:
     """One patch on its way through a document."""
 
+    __slots__ = ("_own", "_work", "document", "weight")
+
     def __init__(self, document: Any, weight: int) -> None:
         self.document = document
         self.weight = weight
@@ -130,7 +136,7 @@ class _Run:
         fields = _FIELDS.get(name) if isinstance(name, str) else None
         if fields is None:
             raise JsonPatchError(f"{_show(name)} is no operation of JSON Patch")
-        for field in ("path", *fields):
+        for field in fields:
             if field not in operation:
                 raise JsonPatchError(f"'{name}' needs {field!r}")
         path = parse_pointer(operation["path"])
@@ -199,12 +205,12 @@ class _Run:
             member = self._mine(_member(container, token))
             container[token if isinstance(container, dict) else int(token)] = member
             container = member
-        if not isinstance(container, dict | list):
+        if not isinstance(container, _CONTAINERS):
             raise JsonPatchError(f"{_show(container)} has no members")
         return container
 
     def _mine(self, container: Any) -> Any:
-        if id(container) in self._own or not isinstance(container, dict | list):
+        if not isinstance(container, _CONTAINERS) or id(container) in self._own:
             return container
         self._spend(len(container))
         own = container.copy()
@@ -262,7 +268,7 @@ def _index(token: str, length: int) -> int:
 
 def _show(value: object) -> str:
     """A value for a message, short whatever it holds."""
-    if isinstance(value, dict | list):
+    if isinstance(value, _CONTAINERS):
         return "an object" if isinstance(value, dict) else "an array"
     text = repr(value)
     return text if len(text) <= 60 else text[:59] + "…"

@@ -37,33 +37,36 @@ _RELATIONS: Final = ("list", "single", "set", "none")
 _ABSENT: Final = object()
 
 
-def check_content(
-    header: InitHeader, model: Any, before: Any, after: Any, *, is_init: bool
-) -> Errors:
-    """What is wrong with a stream's content becoming `after`, for people; nothing when all is well.
+class ContentRules:
+    """The rules for one stream's content, read once from its header and its model.
 
     Args:
         header: of the stream's init event.
         model: the content of the stream of the document's model; None when it is not known, and
             for models. A document of an unknown model is held to the general rules only.
-        before: the content that the event changes; None for an init event, or when there is none.
-        after: the content that the event leads to; None when there is none.
-        is_init: whether the event is the init event.
     """
-    if not (isinstance(after, dict) or (is_init and after is None)):
-        return ["the content is not a JSON object"]
-    if header.stream_type is StreamType.MODEL:
-        return _check_model(before, after)
-    definition = model if isinstance(model, dict) else None
-    if definition is None:
-        return []
-    if definition.get("interface") is True:
-        return ["there can be no documents of an interface: use a model that implements it"]
-    return [
-        *_check_account_relation(definition, header, after, is_init=is_init),
-        *_check_locked_fields(definition, before, after),
-        *_check_relations(definition, after),
-    ]
+
+    __slots__ = ("_document", "_is_model")
+
+    def __init__(self, header: InitHeader, model: Any) -> None:
+        self._is_model = header.stream_type is StreamType.MODEL
+        is_known = isinstance(model, dict) and not self._is_model
+        self._document = _DocumentRules(header, model) if is_known else None
+
+    def check(self, before: Any, after: Any, *, is_init: bool) -> Errors:
+        """What is wrong with the content becoming `after`, for people; nothing when all is well.
+
+        Args:
+            before: the content that the event changes; None for an init event, or when there is
+                none.
+            after: the content that the event leads to; None when there is none.
+            is_init: whether the event is the init event.
+        """
+        if not (isinstance(after, dict) or (is_init and after is None)):
+            return ["the content is not a JSON object"]
+        if self._is_model:
+            return _check_model(before, after)
+        return [] if self._document is None else self._document.check(before, after, is_init)
 
 
 def _check_model(before: Any, after: Any) -> Errors:
@@ -92,48 +95,82 @@ def _check_model(before: Any, after: Any) -> Errors:
     ]
 
 
-def _check_account_relation(
-    definition: Mapping[str, Any], header: InitHeader, after: Any, *, is_init: bool
-) -> Errors:
-    kind, fields = _account_relation(definition)
-    errors: Errors = []
-    if is_init and after is not None and kind in ("single", "set"):
-        errors.append(f"a document with the account relation {kind!r} starts without content")
-    if kind == "single" and header.unique:
-        errors.append("a document with the account relation 'single' has no 'unique'")
-    elif kind in ("list", "set") and not header.unique:
-        errors.append(f"a document with the account relation {kind!r} needs 'unique'")
-    elif kind == "set" and after is not None:
-        found = "|".join(_as_text(after.get(field)) for field in fields).encode()
-        if found != header.unique:
-            errors.append(f"the fields {', '.join(fields)} do not say what 'unique' does")
-    return errors
+class _DocumentRules:
+    """What the definition of a model asks of a document."""
+
+    __slots__ = (
+        "_is_interface",
+        "_kind",
+        "_links",
+        "_locked",
+        "_named",
+        "_unique",
+        "_unique_error",
+    )
+
+    def __init__(self, header: InitHeader, definition: Mapping[str, Any]) -> None:
+        self._kind, fields = _account_relation(definition)
+        self._named = fields if self._kind == "set" else ()
+        self._unique = header.unique
+        self._unique_error = _unique_error(self._kind, header.unique)
+        self._locked = tuple(dict.fromkeys((*self._named, *_immutable_fields(definition))))
+        self._links = _document_relations(definition)
+        self._is_interface = definition.get("interface") is True
+
+    def check(self, before: Any, after: Any, is_init: bool) -> Errors:
+        if self._is_interface:
+            return ["there can be no documents of an interface: use a model that implements it"]
+        errors: Errors = []
+        if is_init and after is not None and self._kind in ("single", "set"):
+            kind = self._kind
+            errors.append(f"a document with the account relation {kind!r} starts without content")
+        if self._unique_error is not None:
+            errors.append(self._unique_error)
+        elif self._kind == "set" and after is not None and self._said_by(after) != self._unique:
+            errors.append(f"the fields {', '.join(self._named)} do not say what 'unique' does")
+        if self._locked and before is not None:
+            errors += self._check_locked(before, after)
+        if self._links and after is not None:
+            errors += self._check_links(after)
+        return errors
+
+    def _said_by(self, content: Mapping[str, Any]) -> bytes:
+        """`unique` as the fields that it is made of have it."""
+        return "|".join(_as_text(content.get(name)) for name in self._named).encode()
+
+    def _check_locked(self, before: Mapping[str, Any], after: Mapping[str, Any]) -> Errors:
+        return [
+            f"the field {name!r} is immutable"
+            for name in self._locked
+            if not _same(before.get(name, _ABSENT), after.get(name, _ABSENT))
+        ]
+
+    def _check_links(self, after: Mapping[str, Any]) -> Errors:
+        return [
+            f"the field {name!r} should hold the StreamID of a document"
+            for name in self._links
+            if after.get(name) is not None and not _is_document_id(after[name])
+        ]
 
 
-def _check_locked_fields(definition: Mapping[str, Any], before: Any, after: Any) -> Errors:
-    if before is None:
-        return []
-    kind, unique = _account_relation(definition)
-    locked = dict.fromkeys((*(unique if kind == "set" else ()), *_immutable_fields(definition)))
-    return [
-        f"the field {name!r} is immutable"
-        for name in locked
-        if not _same(before.get(name, _ABSENT), after.get(name, _ABSENT))
-    ]
+def _unique_error(kind: str | None, unique: bytes | None) -> str | None:
+    if kind == "single" and unique:
+        return "a document with the account relation 'single' has no 'unique'"
+    if kind in ("list", "set") and not unique:
+        return f"a document with the account relation {kind!r} needs 'unique'"
+    return None
 
 
-def _check_relations(definition: Mapping[str, Any], after: Any) -> Errors:
+def _document_relations(definition: Mapping[str, Any]) -> tuple[str, ...]:
+    """The fields that relate a document to another one."""
     relations = definition.get("relations")
-    if after is None or not isinstance(relations, dict):
-        return []
-    return [
-        f"the field {name!r} should hold the StreamID of a document"
+    if not isinstance(relations, dict):
+        return ()
+    return tuple(
+        name
         for name, relation in relations.items()
-        if isinstance(relation, dict)
-        and relation.get("type") == "document"
-        and after.get(name) is not None
-        and not _is_document_id(after[name])
-    ]
+        if isinstance(relation, dict) and relation.get("type") == "document"
+    )
 
 
 def _account_relation(definition: Mapping[str, Any]) -> tuple[str | None, tuple[str, ...]]:
@@ -169,4 +206,4 @@ def _as_text(value: Any) -> str:
 
 def _same(one: Any, other: Any) -> bool:
     """Equal as JSON; Python holds true for 1."""
-    return bool(one == other) and isinstance(one, bool) == isinstance(other, bool)
+    return one is other or (bool(one == other) and isinstance(one, bool) == isinstance(other, bool))
