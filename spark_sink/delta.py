@@ -11,6 +11,7 @@ skip files by `stream_cid`; Parquet does, so that in a partition which `optimize
 reader decodes only the row groups with the stream.
 """
 
+import json
 import math
 import time
 from collections.abc import Iterable
@@ -20,7 +21,6 @@ from typing import Final
 from urllib.parse import unquote, urlsplit
 
 import pyarrow as pa
-import pyarrow.compute as pc
 from deltalake import (
     CommitProperties,
     DeltaTable,
@@ -30,11 +30,13 @@ from deltalake import (
     write_deltalake,
 )
 from deltalake.exceptions import DeltaError
+from deltalake.transaction import AddAction, RemoveAction
 
 from spark_sink.datafusion import query
 from spark_sink.errors import FeedChangedError, TablesError
-from spark_sink.schema import PARTITION_COLUMN, RAW, TableSpec, partition_of
-from spark_sink.streams import COLUMNS
+from spark_sink.raw_files import RawFile, RawFiles
+from spark_sink.schema import PARTITION_COLUMN, RAW, TableSpec
+from spark_sink.staging import DataFile, Staged, Stager
 
 _EPOCH: Final = "recon.epoch"
 _STEP: Final = "/step"
@@ -43,8 +45,6 @@ _TIDY_EVERY: Final = 64
 _FILE_SIZE: Final = 32 * 1024 * 1024
 # Small, so that the history of a stream in a sorted file is a small read.
 _ROW_GROUP: Final = 8192
-# Naming a few streams lets the reader skip row groups; naming thousands costs more than it saves.
-_FEW_STREAMS: Final = 100
 # What raw_events of version 0.1 lacks; right for events that are no time events.
 _ADDED_COLUMNS: Final = ("time", "chain_id")
 # A commit of every half second makes many small files: they are not kept for a month.
@@ -85,12 +85,19 @@ class DeltaStore:
         """The position of the latest `revise`: some rows may be as they are there."""
         return self._table.transaction_version(_app_id(self.epoch) + _STEP) or 0
 
-    def append(self, rows: pa.Table, position: int) -> None:
-        """Add rows that are not in the table, which then is at `position`: one commit."""
-        ordered = rows.sort_by([("stream_cid", "ascending"), (self.spec.key, "ascending")])
-        write_deltalake(
-            self._table, ordered, mode="append", commit_properties=self._reaches(position)
-        )
+    def stager(self) -> Stager:
+        """What writes the files that `append` takes; in a worker, for it can be sent there."""
+        return Stager(self.spec, self.path)
+
+    def append(self, rows: Staged, position: int) -> None:
+        """Add rows that are not in the table, which then is at `position`: one commit.
+
+        Raises:
+            TablesError: a file of theirs is not to be seen from here.
+        """
+        for table in rows.tables:
+            rows += self.stager().stage(table)
+        self._commit([_added(self.path, file) for file in rows.files], self._reaches(position))
 
     def put(self, rows: pa.Table, position: int) -> None:
         """Put rows in the place of those with the same key, or beside the others; the table then
@@ -135,26 +142,36 @@ class DeltaStore:
 
     # What only some tables are asked for.
 
-    def streams_between(self, after: int, upto: int) -> list[bytes]:
-        """Of raw_events: the streams with events at the positions (after, upto]."""
-        found = self.select("DISTINCT stream_cid", f"position > {after} AND position <= {upto}")
-        return sorted(found["stream_cid"].to_pylist())
-
-    def events_of(self, streams: Iterable[bytes], upto: int) -> pa.Table:
-        """Of raw_events: what `read_streams` needs of these streams, up to a position."""
-        wanted = sorted(set(streams))
-        partitions = ", ".join(str(p) for p in sorted({partition_of(cid) for cid in wanted}))
-        where = f"position <= {upto} AND {PARTITION_COLUMN} IN ({partitions or 'NULL'})"
-        if len(wanted) <= _FEW_STREAMS:
-            where += f" AND stream_cid IN ({', '.join(map(_literal, wanted)) or 'NULL'})"
-        rows = self.select(", ".join(COLUMNS), where)
-        return rows.filter(pc.is_in(rows["stream_cid"], pa.array(wanted, pa.binary())))
+    def files_upto(self, position: int) -> RawFiles:
+        """Of raw_events: the files with rows up to a position."""
+        files = pa.table(self._table.get_add_actions(flatten=True))
+        columns = ("path", f"partition.{PARTITION_COLUMN}", "min.position", "max.position")
+        rows = zip(*(files[name].to_pylist() for name in columns), strict=True)
+        return RawFiles(
+            tuple(
+                RawFile(self.path / unquote(path), partition, first, last)
+                for path, partition, first, last in rows
+                if first <= position
+            )
+        )
 
     def streams_of_models(self, models: Iterable[bytes]) -> list[bytes]:
         """Of a derived table: the streams whose model's StreamID, as bytes, is one of these."""
         ids = ", ".join(map(_literal, models))
         found = self.select("DISTINCT stream_cid", f"dimensions['model'] IN ({ids})")
         return sorted(found["stream_cid"].to_pylist())
+
+    def _commit(
+        self, actions: list[AddAction | RemoveAction], properties: CommitProperties
+    ) -> None:
+        self._table.create_write_transaction(
+            actions,
+            "append",
+            self.spec.schema,
+            partition_by=[PARTITION_COLUMN],
+            commit_properties=properties,
+        )
+        self._table.update_incremental()
 
     def _merge(self, rows: pa.Table, properties: CommitProperties) -> None:
         partitions = sorted(set(rows[PARTITION_COLUMN].to_pylist()))
@@ -230,6 +247,30 @@ def history_of(table: DeltaTable) -> timedelta:
     text = table.metadata().configuration.get(_HISTORY, "interval 7 days")
     _, number, unit = text.split()
     return timedelta(**{unit if unit.endswith("s") else unit + "s": int(number)})
+
+
+def _added(table: Path, file: DataFile, *, is_new: bool = True) -> AddAction:
+    """What a commit says of a file that becomes part of the table."""
+    path = file.path.relative_to(table)
+    if not file.path.exists():
+        raise TablesError(
+            f"a worker wrote {path} to the table {table}, but it is not to be seen from here: all "
+            "workers and the driver must have the directory of the tables at the same path"
+        )
+    stats = {
+        "numRecords": file.rows,
+        "minValues": {file.order: file.first},
+        "maxValues": {file.order: file.last},
+        "nullCount": {file.order: 0},
+    }
+    return AddAction(
+        str(path),
+        file.size,
+        {PARTITION_COLUMN: str(file.partition)},
+        round(time.time() * 1000),
+        is_new,
+        json.dumps(stats),
+    )
 
 
 def _open(spec: TableSpec, path: Path, epoch: str) -> DeltaTable:

@@ -5,6 +5,15 @@ text inside a Java exception; `spark_sink.session.translate` finds it there by i
 these classes must stay importable from here and take the message as their only argument.
 """
 
+from pathlib import Path
+from typing import Final
+
+_ADVICE: Final = {
+    "No space left on device": "the disk is full; make room and start again, nothing is lost",
+    "Permission denied": "this user may not write there",
+    "Read-only file system": "the file system is mounted read-only",
+}
+
 
 class SinkError(Exception):
     """The pipeline cannot go on; the message says why and what to do."""
@@ -28,3 +37,11 @@ class TablesError(SinkError):
 
 class JavaMissingError(SinkError):
     """No Java runtime that Spark can use."""
+
+
+def cannot_write(directory: Path, error: Exception) -> TablesError:
+    """What a library says that could not write tables, in one line, with what to do about it."""
+    text = " ".join(str(error).split())
+    advice = next((told for fault, told in _ADVICE.items() if fault in text), None)
+    reason = text if advice is None else f"{advice} ({text})"
+    return TablesError(f"cannot write the tables in {directory}: {reason}")

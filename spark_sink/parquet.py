@@ -26,8 +26,9 @@ import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 
 from spark_sink.errors import FeedChangedError, TablesError
+from spark_sink.raw_files import RawFile, RawFiles
 from spark_sink.schema import PARTITION_COLUMN, TableSpec
-from spark_sink.streams import COLUMNS
+from spark_sink.staging import Staged
 
 POSITION_FILE: Final = "_position.json"
 _ROWS_A_FILE: Final = 10_000
@@ -50,9 +51,12 @@ class ParquetStore:
         self.under_way = 0
         self._open()
 
-    def append(self, rows: pa.Table, position: int) -> None:
+    def stager(self) -> None:
+        """Rows come into their files here, not where they are made."""
+
+    def append(self, rows: Staged, position: int) -> None:
         """Add rows, after which the table is at `position`."""
-        self.put(rows, position)
+        self.put(rows.read(self.spec.schema), position)
 
     def put(self, rows: pa.Table, position: int) -> None:
         """Put rows in the place of those with the same key, or beside the others; the table then
@@ -86,19 +90,16 @@ class ParquetStore:
         """The table's files, in the order of their names."""
         return files_of(self.path)
 
-    def streams_between(self, after: int, upto: int) -> list[bytes]:
-        """Of raw_events: the streams with events at the positions (after, upto]."""
-        first, last = self._file(after + 1), self._file(upto)
-        files = [file for file in self.files() if first <= file.name <= last]
-        position = pc.field("position")
-        found = self._select(["stream_cid"], (position > after) & (position <= upto), files)
-        return sorted(set(found["stream_cid"].to_pylist()))
-
-    def events_of(self, streams: Iterable[bytes], upto: int) -> pa.Table:
-        """Of raw_events: what `read_streams` needs of these streams, up to a position."""
-        wanted = pa.array(sorted(set(streams)), pa.binary())
-        where = (pc.field("position") <= upto) & pc.field("stream_cid").isin(wanted)
-        return self._select(list(COLUMNS), where)
+    def files_upto(self, position: int) -> RawFiles:
+        """Of raw_events: the files with rows up to a position."""
+        firsts = ((file, int(file.stem.removeprefix("part-"))) for file in self.files())
+        return RawFiles(
+            tuple(
+                RawFile(file, None, first, first + _ROWS_A_FILE - 1)
+                for file, first in firsts
+                if first <= position
+            )
+        )
 
     def streams_of_models(self, models: Iterable[bytes]) -> list[bytes]:
         """Of a derived table: the streams whose model's StreamID, as bytes, is one of these."""

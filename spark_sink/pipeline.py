@@ -1,7 +1,8 @@
 """One streaming query that keeps the tables up to date with a node's feed, exactly once.
 
 Spark cuts the feed into batches and writes down the end of each before it starts; its workers
-fetch a batch's rows in parallel. `Sink` then does two things with a batch:
+fetch a batch's rows in parallel, and write them to files (`spark_sink.staging`). `Sink` then does
+two things with a batch:
 
 1. append to `raw_events` the rows beyond the table's position, which must follow it without a gap;
 2. bring the other tables to the position of `raw_events` (`spark_sink.derive`), each in one commit;
@@ -26,33 +27,27 @@ only a deleted `raw_events` can cause, ends the run with an error.
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-import pyarrow as pa
 from deltalake.exceptions import DeltaError
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from spark_sink.derive import Derivation
-from spark_sink.errors import SinkError, TablesError
+from spark_sink.errors import SinkError, cannot_write
 from spark_sink.source import MAX_ROWS_PER_BATCH, PARTITIONS
+from spark_sink.staging import StagedFeed, feed_rows
 from spark_sink.tables import Tables
+from spark_sink.workers import Workers, stage_frame
 
 # With more than that at the node still to be read, the derived tables wait for it: a step of theirs
 # reads whole streams back, and one long step reads them once.
 _BACKLOG: Final = 100_000
 # They wait for no more than that many events, or as many as they have.
 _LONGEST_WAIT: Final = 1_000_000
-
-
-_ADVICE: Final = {
-    "No space left on device": "the disk is full; make room and start again, nothing is lost",
-    "Permission denied": "this user may not write there",
-    "Read-only file system": "the file system is mounted read-only",
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +66,8 @@ class BatchReport:
 class Sink:
     """What Spark calls with each batch.
 
-    `head` tells where the node's feed ends, None when that is not known.
+    `head` tells where the node's feed ends, None when that is not known; `workers` compute long
+    steps.
 
     `error` is what went wrong in the latest batch, as it was raised here: Spark hands on only its
     text.
@@ -82,10 +78,11 @@ class Sink:
         tables: Tables,
         on_batch: Callable[[BatchReport], None] = lambda report: None,
         head: Callable[[], int | None] = lambda: None,
+        workers: Workers | None = None,
     ) -> None:
         self.tables = tables
         self._feed_head = head
-        self._derivation = Derivation(tables)
+        self._derivation = Derivation(tables, workers)
         self.error: SinkError | None = None
         self._on_batch = on_batch
         self._busy = threading.Lock()
@@ -98,17 +95,15 @@ class Sink:
             SinkError: it could not be; nothing is lost, the batch can run again.
         """
         started = time.monotonic()
-        rows = frame.toArrow()
         try:
+            parts = self._stage(frame)
             with self._busy:
-                report = self._take(rows, batch_id, started)
+                report = self._take(parts, batch_id, started)
         except SinkError as error:
             self.error = error
             raise
         except (DeltaError, OSError) as error:
-            self.error = TablesError(
-                f"cannot write the tables in {self.tables.directory}: {_reason(error)}"
-            )
+            self.error = cannot_write(self.tables.directory, error)
             raise self.error from error
         self._on_batch(report)
 
@@ -119,10 +114,19 @@ class Sink:
         if finished:
             self._busy.release()
 
-    def _take(self, rows: pa.Table, batch_id: int, started: float) -> BatchReport:
+    def _stage(self, frame: DataFrame) -> list[StagedFeed]:
+        """The batch's new rows; in files where the table's format allows it."""
+        after = self.tables.raw_position
+        stager = self.tables.raw.stager()
+        if stager is not None:
+            return stage_frame(frame, stager, after)
+        rows = frame.where(f"position > {after}").toArrow()
+        return [feed_rows(rows)] if rows.num_rows else []
+
+    def _take(self, parts: Sequence[StagedFeed], batch_id: int, started: float) -> BatchReport:
         if self._closed:
             raise SinkError("the pipeline is stopping")
-        appended = self.tables.append(rows)
+        appended = self.tables.append_staged(parts)
         streams = 0 if self._is_far_behind() else self.catch_up()
         self.tables.tidy()
         seconds = time.monotonic() - started
@@ -145,13 +149,6 @@ class Sink:
             TablesError: `raw_events` is damaged.
         """
         return self._derivation.catch_up(window)
-
-
-def _reason(error: Exception) -> str:
-    """What a library says, in one line, with what to do about the usual."""
-    text = " ".join(str(error).split())
-    advice = next((told for fault, told in _ADVICE.items() if fault in text), None)
-    return text if advice is None else f"{advice} ({text})"
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,6 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-import pyarrow as pa
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
@@ -19,16 +18,21 @@ from spark_sink.feed import Feed, Head
 from spark_sink.java import Java, find_java
 from spark_sink.metrics import SinkMetrics, served
 from spark_sink.pipeline import BatchReport, QuerySettings, Sink, start_query
-from spark_sink.schema import DERIVED
+from spark_sink.schema import DERIVED, TABLES
 from spark_sink.session import start_session, translate
 from spark_sink.source import MAX_ROWS_PER_BATCH, PARTITIONS
+from spark_sink.staging import Staged
 from spark_sink.tables import CHECKPOINT_DIR, SCRATCH_DIR, Format, Tables, format_of, lock
+from spark_sink.workers import SparkWorkers
 
 # How long a node is waited for at the start, a batch at the end; seconds.
 _START_PATIENCE: Final = 30.0
 _STOP_PATIENCE: Final = 30.0
 _POLL: Final = 0.2
 _ASK_NODE_EVERY: Final = 5.0
+# After so long without an answer it is told that a node is waited for.
+_SILENCE: Final = 1.0
+KEEP_FREE: Final = 64_000_000
 
 Tell = Callable[[str, dict[str, Any]], None]
 
@@ -39,7 +43,8 @@ class RunSettings:
 
     `tables` None: a directory that is gone afterwards. `checkpoint` None: inside `tables`. `names`
     are the tables wanted beside `raw_events`, `table_format` None is that of the tables that are
-    there. `show_rows`: tell of each row. `history` is how many hours old versions can be read.
+    there. `show_rows`: tell of each row. `history` is how many hours old versions can be read. With
+    less than `keep_free` bytes free on the tables' disk the run ends, before writing fails.
     """
 
     url: str
@@ -49,6 +54,7 @@ class RunSettings:
     table_format: Format | None = None
     show_rows: bool = False
     history: float = 1.0
+    keep_free: int = KEEP_FREE
     metrics: str | None = None
     once: bool = False
     trigger_ms: int = 500
@@ -64,9 +70,10 @@ class RunSettings:
 class Runner:
     """One run. `tell` gets what happens, as the name of an event and its facts:
 
-    waiting {url}, resumed {url}, started {url, tables, epoch, position, head, metrics},
+    waiting {url}, resumed {url}, starting {url, tables, epoch, head},
+    started {url, tables, epoch, position, head, metrics},
     batch {batch, rows, streams, position, seconds, lag}, row {table, row},
-    stopped {position, rows, seconds}.
+    stopped {position, rows, seconds}. `waiting` at the start also has {patience}, in seconds.
     """
 
     def __init__(self, settings: RunSettings, tell: Tell) -> None:
@@ -108,6 +115,7 @@ class Runner:
         directory = (self._settings.tables or self._temporary or Path()).absolute()
         try:
             with lock(directory), served(self._metrics, self._settings.metrics) as metrics:
+                self._check_room(directory)
                 position = self._keep_up(java, directory, head, metrics)
         finally:
             self.clean()
@@ -116,11 +124,21 @@ class Runner:
 
     def _find_node(self) -> Head:
         """Where the node's feed is; says so while it does not answer."""
-        with suppress(FeedUnreachableError):
-            return self._feed.head(patience=0)
-        self._tell("waiting", {"url": self._settings.url})
-        head = self._feed.head()
-        self._tell("resumed", {"url": self._settings.url})
+        waits = threading.Event()
+
+        def tell() -> None:
+            waits.set()
+            self._tell("waiting", {"url": self._settings.url, "patience": _START_PATIENCE})
+
+        timer = threading.Timer(_SILENCE, tell)
+        timer.daemon = True
+        timer.start()
+        try:
+            head = self._feed.head()
+        finally:
+            timer.cancel()
+        if waits.is_set():
+            self._tell("resumed", {"url": self._settings.url})
         return head
 
     def _keep_up(self, java: Java, directory: Path, head: Head, metrics: str | None) -> int:
@@ -134,10 +152,17 @@ class Runner:
             on_write=self._on_write,
         )
         self._feed.check(tables.raw_position, head.epoch, head)
+        self._tell(
+            "starting",
+            {
+                "url": settings.url,
+                "tables": str(directory),
+                "epoch": head.epoch,
+                "position": tables.raw_position,
+                "head": head.head,
+            },
+        )
         tables.keep_history(settings.history)
-        sink = Sink(tables, self._on_batch, self._head)
-        sink.catch_up()
-        self._metrics.reached(tables.positions, head.head)
         spark = start_session(
             java,
             directory / SCRATCH_DIR,
@@ -158,6 +183,9 @@ class Runner:
             },
         )
         try:
+            sink = Sink(tables, self._on_batch, self._head, SparkWorkers(spark))
+            sink.catch_up()
+            self._metrics.reached(tables.positions, head.head)
             self._run_query(spark, sink)
         finally:
             with suppress(Exception):  # it may be gone already, and has nothing of ours
@@ -204,6 +232,7 @@ class Runner:
             if time.monotonic() - asked < _ASK_NODE_EVERY:
                 continue
             asked = time.monotonic()
+            self._check_room(sink.tables.directory)
             head = self._head()
             self._metrics.reached(sink.tables.positions, head)
             if (head is not None) != answers:
@@ -218,11 +247,23 @@ class Runner:
         lag = None if head is None else max(0, head - report.position)
         facts = {**asdict(report), "seconds": round(report.seconds, 3), "lag": lag}
         self._tell("batch", facts)
+        if self._directory is not None:
+            self._check_room(self._directory)
 
-    def _on_write(self, name: str, rows: pa.Table) -> None:
+    def _check_room(self, directory: Path) -> None:
+        """End the run while the disk still has room for what is being written."""
+        free = shutil.disk_usage(directory).free
+        if free < self._settings.keep_free:
+            raise TablesError(
+                f"the disk of {directory} is nearly full: {free / 1e6:.0f} MB are free, and "
+                f"--keep-free is {self._settings.keep_free / 1e6:.0f} MB; make room and start "
+                "again, nothing is lost"
+            )
+
+    def _on_write(self, name: str, rows: Staged) -> None:
         self._metrics.rows.labels(name).inc(rows.num_rows)
         if self._settings.show_rows:
-            for row in rows.to_pylist():
+            for row in rows.read(TABLES[name].schema).to_pylist():
                 self._tell("row", {"table": name, "row": row})
 
     def _head(self) -> int | None:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Final
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 PARTITION_COLUMN: Final = "stream_cid_partition"
 # Few enough that a small batch makes few files, enough that reading one stream skips most of the
@@ -138,6 +139,11 @@ class TableSpec:
         """Whether a row is an event, known by its feed position; else it is a stream."""
         return self.key != "stream_cid"
 
+    @property
+    def order(self) -> str:
+        """The column with the feed position that a row is of."""
+        return self.key if self.is_history else "position"
+
 
 _ORDER: Final = "conclusion_event_order"
 
@@ -164,6 +170,7 @@ def partition_of(stream_cid: bytes) -> int:
 
 def with_partition(rows: pa.Table) -> pa.Table:
     """The feed's rows as rows of `raw_events`."""
-    partitions = [partition_of(cid) for cid in rows["stream_cid"].to_pylist()]
-    columns = [*rows.select(FEED.names).columns, pa.array(partitions, pa.int32())]
+    last_bytes = pc.binary_slice(rows["stream_cid"].combine_chunks(), -1).dictionary_encode()
+    partitions = pa.array(map(partition_of, last_bytes.dictionary.to_pylist()), pa.int32())
+    columns = [*rows.select(FEED.names).columns, partitions.take(last_bytes.indices)]
     return pa.Table.from_arrays(columns, schema=RAW_EVENTS)

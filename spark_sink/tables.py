@@ -11,6 +11,7 @@ position change at once is up to its format: `spark_sink.delta`, `spark_sink.par
 import fcntl
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from operator import attrgetter
 from pathlib import Path
 from typing import Final, Literal
 
@@ -20,15 +21,17 @@ import pyarrow.compute as pc
 from spark_sink.delta import DeltaStore
 from spark_sink.errors import TablesError
 from spark_sink.parquet import POSITION_FILE, ParquetStore
-from spark_sink.schema import DERIVED, RAW, TABLES, with_partition
+from spark_sink.schema import DERIVED, RAW, TABLES
+from spark_sink.staging import Staged, StagedFeed, feed_rows
 
 CHECKPOINT_DIR: Final = "_checkpoint"
 SCRATCH_DIR: Final = "_scratch"
+STAGING_DIR: Final = "_staging"
 _LOCK_FILE: Final = ".spark-sink.lock"
 
 Format = Literal["delta", "parquet"]
 Store = DeltaStore | ParquetStore
-OnWrite = Callable[[str, pa.Table], None]
+OnWrite = Callable[[str, Staged], None]
 
 _STORES: Final[dict[str, type[DeltaStore] | type[ParquetStore]]] = {
     "delta": DeltaStore,
@@ -139,23 +142,33 @@ class Tables:
         Raises:
             TablesError: there is a gap between the table and the rows, or within the rows.
         """
-        done = self.raw_position
-        new = rows.filter(pc.field("position") > done).sort_by("position")
-        if not new.num_rows:
-            return 0
-        last = new["position"][-1].as_py()
-        if new["position"].to_pylist() != list(range(done + 1, last + 1)):
-            first = new["position"][0].as_py()
-            raise TablesError(
-                f"raw_events in {self.directory} ends at position {done}, but the rows to append "
-                f"are {new.num_rows} from {first} to {last}: was the table deleted while its "
-                f"checkpoint was kept? Delete the checkpoint (by default {CHECKPOINT_DIR} in that "
-                "directory), and reading goes on where the table ends"
-            )
-        rows = with_partition(new)
-        self.raw.append(rows, last)
-        self.on_write(RAW, rows)
-        return int(new.num_rows)
+        new = rows.filter(pc.field("position") > self.raw_position)
+        return self.append_staged([feed_rows(new)] if new.num_rows else [])
+
+    def append_staged(self, parts: Iterable[StagedFeed]) -> int:
+        """The same with rows that were staged, of positions that `raw_events` does not hold.
+
+        Raises:
+            TablesError: as `append`; a staged file is not to be seen from here.
+        """
+        done = last = self.raw_position
+        ordered = sorted(parts, key=attrgetter("first"))
+        count = sum(part.positions for part in ordered)
+        for part in ordered:
+            if part.first != last + 1 or part.positions != part.last - last:
+                raise TablesError(
+                    f"raw_events in {self.directory} ends at position {done}, but the rows to "
+                    f"append are {count} from {ordered[0].first} to {ordered[-1].last}: was the "
+                    "table deleted while its checkpoint was kept? Delete the checkpoint (by "
+                    f"default {CHECKPOINT_DIR} in that directory), and reading goes on where the "
+                    "table ends"
+                )
+            last = part.last
+        if count:
+            rows = sum((part.staged for part in ordered), Staged())
+            self.raw.append(rows, last)
+            self.on_write(RAW, rows)
+        return count
 
     def keep_history(self, hours: float) -> None:
         """For how long what is replaced can be read in older versions."""

@@ -6,8 +6,9 @@ import pytest
 from spark_helpers import feed_rows
 
 from recon_node.ceramic import Event
-from spark_sink import derive, pipeline
+from spark_sink import pipeline
 from spark_sink.pipeline import Sink
+from spark_sink.staging import feed_rows as staged
 from spark_sink.tables import Tables
 
 EPOCH = "5ca1ab1e-0000-4000-8000-000000000000"
@@ -22,7 +23,7 @@ def test_the_derived_tables_wait_while_much_is_waiting_at_the_node(
     sink = Sink(Tables(tmp_path / "waits", EPOCH, ["stream_tips"]), head=lambda: len(sample))
     reached = []
     for batch in range(10):
-        report = sink._take(rows.slice(batch * 100, 100), batch, 0.0)
+        report = sink._take([staged(rows.slice(batch * 100, 100))], batch, 0.0)
         assert report.rows == len(rows.slice(batch * 100, 100))
         reached.append(report.position)
     # After 300 it has waited for long enough; for 600 it may wait for as many as it has; at 800
@@ -31,15 +32,12 @@ def test_the_derived_tables_wait_while_much_is_waiting_at_the_node(
 
     plain = Sink(Tables(tmp_path / "at once", EPOCH, ["stream_tips"]))
     for batch in range(10):
-        assert plain._take(rows.slice(batch * 100, 100), batch, 0.0).position > batch * 100
+        assert (
+            plain._take([staged(rows.slice(batch * 100, 100))], batch, 0.0).position > batch * 100
+        )
     tips = [
         each.tables.derived["stream_tips"].select("*", "TRUE").sort_by("stream_cid")
         for each in (sink, plain)
     ]
     assert tips[0].num_rows > 0
     assert tips[0] == tips[1]
-
-
-def test_only_tables_with_a_row_an_event_take_short_steps() -> None:
-    assert derive._window(["stream_tips", "stream_states"]) > derive._window(["event_states"])
-    assert derive._window(["stream_tips", "conclusion_events"]) == derive.WINDOW

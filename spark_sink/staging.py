@@ -1,0 +1,161 @@
+"""Rows on their way into a table: written to files where they are made, made its rows by a commit.
+
+Theory of operation. Spark's workers hold the rows, the driver makes the commits. So a worker writes
+its rows as Parquet files, sorted by stream, and tells the driver no more than their names and what
+is in them (`DataFile`). No reader sees such a file before the commit that names it; what a crash or
+a second attempt of a task leaves behind is deleted by vacuum. On a cluster the workers must see the
+tables' directory at the same path as the driver does.
+"""
+
+import uuid
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from spark_sink.errors import cannot_write
+from spark_sink.schema import PARTITION_COLUMN, TableSpec, with_partition
+
+# Small, so that the history of a stream, whose rows are beside each other, is a small read.
+ROW_GROUP: Final = 1024
+# Bytes of rows that are kept until they are written. A batch has more files otherwise.
+MOST_BYTES: Final = 64 * 1024 * 1024
+# A dictionary pays where few values come again and again.
+_FEW_VALUES: Final = ("stream_cid", "event_type", "controller", "chain_id")
+
+
+@dataclass(frozen=True, slots=True)
+class DataFile:
+    """A Parquet file with rows of one partition of a table, sorted by stream; it has no partition
+    column. `first` and `last` are the least and the largest value of the column `order`, the feed
+    positions of the rows."""
+
+    path: Path
+    partition: int
+    rows: int
+    size: int
+    order: str
+    first: int
+    last: int
+
+
+@dataclass(frozen=True, slots=True)
+class Staged:
+    """Rows for a table: in files, in memory, or both."""
+
+    files: tuple[DataFile, ...] = ()
+    tables: tuple[pa.Table, ...] = ()
+
+    @property
+    def num_rows(self) -> int:
+        """How many rows they are."""
+        in_memory: int = sum(table.num_rows for table in self.tables)
+        return in_memory + sum(file.rows for file in self.files)
+
+    def __add__(self, other: "Staged") -> "Staged":
+        return Staged(self.files + other.files, self.tables + other.tables)
+
+    def read(self, schema: pa.Schema) -> pa.Table:
+        """All of them."""
+        read = [_read(file, schema) for file in self.files]
+        return pa.concat_tables([schema.empty_table(), *self.tables, *read])
+
+
+@dataclass(frozen=True, slots=True)
+class Stager:
+    """Writes rows of the table `spec` as files below `directory`. Can be sent to a worker."""
+
+    spec: TableSpec
+    directory: Path
+
+    def stage(self, rows: pa.Table) -> Staged:
+        """Write rows, those of each partition into a file.
+
+        Raises:
+            TablesError: the files cannot be written.
+        """
+        order = (PARTITION_COLUMN, "stream_cid", self.spec.order)
+        ordered = rows.sort_by([(name, "ascending") for name in order])
+        try:
+            return Staged(tuple(self._write(p, part) for p, part in _by_partition(ordered)))
+        except OSError as error:
+            raise cannot_write(self.directory, error) from error
+
+    def _write(self, partition: int, rows: pa.Table) -> DataFile:
+        folder = self.directory / f"{PARTITION_COLUMN}={partition}"
+        folder.mkdir(parents=True, exist_ok=True)
+        path = folder / f"part-{uuid.uuid4()}.parquet"
+        pq.write_table(
+            rows.drop_columns(PARTITION_COLUMN),
+            path,
+            row_group_size=ROW_GROUP,
+            use_dictionary=[name for name in _FEW_VALUES if name in rows.schema.names],
+        )
+        order = self.spec.order
+        span = pc.min_max(rows[order]).as_py()
+        size = path.stat().st_size
+        return DataFile(path, partition, rows.num_rows, size, order, span["min"], span["max"])
+
+
+@dataclass(frozen=True, slots=True)
+class StagedFeed:
+    """Rows of `raw_events`: the positions from `first` to `last`, so many of which are there."""
+
+    first: int
+    last: int
+    positions: int
+    staged: Staged
+
+
+def stage_feed(
+    batches: Iterable[pa.RecordBatch], stager: Stager, after: int
+) -> Iterator[StagedFeed]:
+    """Write those rows of a part of the feed that are beyond the position `after`.
+
+    Raises:
+        TablesError: the files cannot be written.
+    """
+    for rows in _portions(batches, after):
+        part = feed_rows(rows)
+        yield replace(part, staged=stager.stage(part.staged.tables[0]))
+
+
+def feed_rows(rows: pa.Table) -> StagedFeed:
+    """Rows of the feed, at least one, kept in memory."""
+    span = pc.min_max(rows["position"]).as_py()
+    positions = pc.count_distinct(rows["position"]).as_py()
+    return StagedFeed(span["min"], span["max"], positions, Staged(tables=(with_partition(rows),)))
+
+
+def _portions(batches: Iterable[pa.RecordBatch], after: int) -> Iterator[pa.Table]:
+    """The rows beyond a position, as many at a time as may be kept."""
+    kept: list[pa.RecordBatch] = []
+    size = 0
+    for batch in batches:
+        new = batch.filter(pc.field("position") > after)
+        if new.num_rows:
+            kept.append(new)
+            size += new.nbytes
+        if size >= MOST_BYTES:
+            yield pa.Table.from_batches(kept)
+            kept, size = [], 0
+    if kept:
+        yield pa.Table.from_batches(kept)
+
+
+def _by_partition(ordered: pa.Table) -> Iterator[tuple[int, pa.Table]]:
+    start = 0
+    for count in pc.value_counts(ordered[PARTITION_COLUMN]).to_pylist():
+        yield count["values"], ordered.slice(start, count["counts"])
+        start += count["counts"]
+
+
+def _read(file: DataFile, schema: pa.Schema) -> pa.Table:
+    rows = pq.ParquetFile(file.path).read()
+    partitions = pa.repeat(pa.scalar(file.partition, pa.int32()), rows.num_rows)
+    whole = rows.append_column(schema.field(PARTITION_COLUMN), partitions)
+    return whole.select(schema.names).cast(schema)
