@@ -78,11 +78,13 @@ async def stream(
         rows = await store.read_feed_columns(
             after, limits.arrow_rows, end, limits.arrow_bytes, wanted
         )
-        if not wanted and rows.positions[:1] != (after + 1,):
+        if not wanted and (not rows.positions or rows.positions[0] != after + 1):
             raise RuntimeError(f"the feed holds no event at position {after + 1}")
-        yield await in_thread(partial(record_batch, rows))
         full = len(rows.cars) == limits.arrow_rows or _size(rows) >= limits.arrow_bytes
         after = rows.positions[-1] if full else end
+        message = await in_thread(partial(record_batch, rows))
+        del rows  # a slow reader shall not hold the page twice
+        yield message
     yield END_OF_STREAM
 
 

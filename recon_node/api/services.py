@@ -75,9 +75,9 @@ class Limits:
     """Most bytes of their CARs."""
     stream_seconds: float = 10.0
     """Time to compute the state of a stream."""
-    arrow_rows: int = 1_000
+    arrow_rows: int = 2_000
     """Most rows in one Arrow record batch."""
-    arrow_bytes: int = 1024 * 1024
+    arrow_bytes: int = 2 * 1024 * 1024
     """A record batch ends with the event that takes its CARs past this."""
 
 

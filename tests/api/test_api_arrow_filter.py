@@ -123,7 +123,7 @@ async def test_a_stream_is_found_by_its_index_and_the_rest_without_cars(
 
     def plan(wanted: FeedFilter) -> list[str]:
         terms, values = wanted.where(network)
-        sql = f"{reader._ROWS}WHERE position > 0 AND position <= 9 {terms}ORDER BY position"
+        sql = f"{reader._COLUMNS}WHERE position > 0 AND position <= 9 {terms}ORDER BY position"
         return [row[3] for row in connection.execute(f"EXPLAIN QUERY PLAN {sql}", values)]
 
     stream = StreamId(StreamType.MODEL_INSTANCE, MODELS[0].cid)
