@@ -190,8 +190,8 @@ class StreamStates:
         errors += self._rules.check(before.content, content, is_init=False)
         if errors:
             return before
-        changes = _metadata(event.payload.get("header"))
-        metadata = {**before.metadata, **changes} if changes else before.metadata
+        header = event.payload.get("header")
+        metadata = {**before.metadata, **_metadata(header)} if header else before.metadata
         return StreamData(content, metadata, weight)
 
 
