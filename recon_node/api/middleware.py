@@ -32,10 +32,11 @@ PIECE = 64 * 1024
 """Bytes of an answer that are handed to the connection at a time."""
 
 LARGE_PIECE = 256 * 1024
-"""The same, while the client is quick: each piece costs the node as much as 100 rows of a feed."""
+"""The same, while the client is quick: each piece costs the node as much as 100 rows of a feed. It
+has as much more time as it is larger."""
 
 QUICK = 1.0
-"""Seconds in which a client takes a message to count as quick."""
+"""Seconds in which a client takes a large message to count as quick."""
 
 DISCARD_SECONDS = 5.0
 """How long a body that nobody wants is still read, and thrown away, before it is answered 413, 401
@@ -123,9 +124,12 @@ class Bound:
                 answering = True
                 begun = trio.current_time()
                 for piece in _pieces(message, size):
+                    larger = max(0, len(piece.get("body", b"")) / PIECE - 1)
+                    progress.deadline += larger * self._limits.stall
                     await send(piece)
                     progress.deadline = trio.current_time() + self._limits.stall
-                size = LARGE_PIECE if trio.current_time() - begun < QUICK else PIECE
+                if len(message.get("body", b"")) >= PIECE:
+                    size = LARGE_PIECE if trio.current_time() - begun < QUICK else PIECE
 
             try:
                 body = await _read_body(receive, self._limits.body)

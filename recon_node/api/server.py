@@ -39,6 +39,8 @@ from hypercorn.typing import ConnectionState, LifespanState
 from hypercorn.utils import wrap_app
 from starlette.types import ASGIApp
 
+from recon_node.api.middleware import PIECE
+
 log = structlog.get_logger(__name__)
 
 GRACE = 1.0
@@ -201,10 +203,12 @@ class Connection(TCPServer):
             await super().protocol_send(event)
 
     async def _write(self, data: bytes) -> None:
+        view = memoryview(data)
         async with self.send_lock:
             try:
-                with trio.fail_after(STALLED_WRITE):
-                    await self.stream.send_all(data)
+                for start in range(0, len(data), PIECE):
+                    with trio.fail_after(STALLED_WRITE):
+                        await self.stream.send_all(view[start : start + PIECE])
             except (
                 trio.BrokenResourceError,
                 trio.ClosedResourceError,

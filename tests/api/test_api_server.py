@@ -28,7 +28,7 @@ from recon_node.api import (
     open_listener,
     serve,
 )
-from recon_node.api.middleware import Bound
+from recon_node.api.middleware import LARGE_PIECE, PIECE, Bound
 from recon_node.api.server import GRACE
 from recon_node.ceramic import Network
 from recon_node.ipld import multibase
@@ -315,6 +315,34 @@ async def test_a_slow_client_gets_its_whole_answer(
     await app({"type": "http", "method": "GET", "path": "/"}, receive, slow)
     assert received == content
     assert trio.current_time() >= 100
+
+
+async def test_a_quick_client_gets_large_pieces_for_as_long_as_it_is_quick(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    message = bytes(range(256)) * 4_000
+    sizes: list[list[int]] = []
+    received = bytearray()
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        for more in (True, True, True, True, False):
+            sizes.append([])
+            await send({"type": "http.response.body", "body": message, "more_body": more})
+
+    async def receive() -> Message:
+        return {"type": "http.request", "body": b"", "more_body": False}
+
+    async def take(message: Message) -> None:
+        if body := message.get("body", b""):
+            # A piece of the third message takes longer than `stall`: no longer than it may.
+            await trio.sleep(55 * len(body) / PIECE if len(sizes) == 3 else 0)
+            sizes[-1].append(len(body))
+            received.extend(body)
+
+    await Bound(app, Limits(stall=60))({"type": "http"}, receive, take)
+    assert received == message * 5
+    assert [max(each) for each in sizes] == [PIECE, LARGE_PIECE, LARGE_PIECE, PIECE, LARGE_PIECE]
 
 
 async def test_a_client_that_does_not_read_does_not_hold_up_the_end() -> None:

@@ -6,6 +6,7 @@ import sqlite3
 import tempfile
 import time
 from collections.abc import Iterable
+from dataclasses import astuple
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from store_helpers import NETWORK, World, check_feed, check_tables, feed_of
 
-from recon_node.ceramic import EventId
+from recon_node.ceramic import EventId, EventKind
 from recon_node.ceramic.builder import data_event, time_event
 from recon_node.ipld import CID
 from recon_node.store import Store, StoreSettings, open_store, schema
@@ -120,6 +121,34 @@ async def test_any_order_of_arrivals_and_lookups_delivers_what_is_whole_and_time
             await store.settle_proofs([(p.cid, TIME) for p in await store.pending_proofs(1_000)])
             assert store.stats.pending_proofs == len(await store.pending_proofs(1_000))
             check_feed(await feed_of(store), world.events)
+
+
+async def test_the_feed_by_columns_is_the_feed_by_rows(tmp_path: Path) -> None:
+    world = World(5, events=120, time_events=True)
+    async with open_store(tmp_path, NETWORK) as store:
+        await store.admit_remote(world.offers())
+        pending = await store.pending_proofs(1_000)
+        await store.settle_proofs([(proof.cid, TIME + n) for n, proof in enumerate(pending)])
+        rows = await feed_of(store)
+        assert {EventKind.INIT, EventKind.DATA, EventKind.TIME} == {row.kind for row in rows}
+        for _ in range(50):
+            after, upto = sorted(world.random.choices(range(len(rows) + 1), k=2))
+            limit, size = world.random.randint(1, 60), world.random.randint(1, 40_000)
+            columns = await store.read_feed_columns(after, limit, upto, size)
+            expected = await store.read_feed(after, limit, upto, size)
+            assert [*zip(*map(list, astuple(columns)), strict=True)] == [
+                (
+                    row.position,
+                    bytes(row.event_id),
+                    bytes(row.event_cid),
+                    bytes(row.stream_cid),
+                    row.kind.value,
+                    row.car,
+                    row.block_time,
+                    row.chain_id,
+                )
+                for row in expected
+            ]
 
 
 async def test_a_verdict_stands_whatever_is_said_later(tmp_path: Path) -> None:
