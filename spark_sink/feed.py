@@ -9,7 +9,6 @@ Filters are applied by the node: rows that do not fit are left out, and position
 
 import io
 import json
-import operator
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -18,6 +17,7 @@ from typing import Any, Final
 
 import httpx
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from spark_sink.errors import FeedChangedError, FeedRefusedError, FeedUnreachableError
 from spark_sink.schema import FEED
@@ -173,15 +173,13 @@ class Feed:
                 f"the feed of the node at {self.url} has other columns than it should ({error}): "
                 "use a node and a pipeline of the same version"
             ) from None
-        positions = checked.column("position").to_pylist()
-        if self.filters:
-            right = after < positions[0] and positions[-1] <= upto
-            right = right and all(map(operator.lt, positions, positions[1:]))
-        else:
-            right = positions == list(range(after + 1, min(after + len(positions), upto) + 1))
-        if not right:
+        positions = checked.column("position")
+        first, last = positions[0].as_py(), positions[-1].as_py()
+        right = _ascends(positions) and after < first and last <= upto
+        # Ascending integers have no gap when their ends are as far apart as they are many.
+        if not right or not (self.filters or last == after + len(positions)):
             raise FeedRefusedError(
-                f"the node at {self.url} served the positions {positions[0]} to {positions[-1]} "
+                f"the node at {self.url} served the positions {first} to {last} "
                 f"where {after + 1} to {upto} were asked for: is it a recon-node, and undamaged?"
             )
         return checked
@@ -222,6 +220,12 @@ class Feed:
 def last_position(batch: pa.RecordBatch) -> int:
     """The position of a batch's last row."""
     return int(batch.column("position")[-1].as_py())
+
+
+def _ascends(positions: pa.Array) -> bool:
+    """Is each of these greater than the one before it, and none of them null?"""
+    steps = pc.less(positions[:-1], positions[1:])
+    return positions.null_count == 0 and bool(pc.all(steps, min_count=0).as_py())
 
 
 class Retry:

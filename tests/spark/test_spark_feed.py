@@ -1,5 +1,6 @@
 """Reading a real node's feed: whole and in order, whatever happens to node and connection."""
 
+import json
 import pickle
 import socket
 import threading
@@ -182,6 +183,48 @@ def test_rows_that_were_not_asked_for_are_refused(sample: list[Event]) -> None:
             pytest.raises(FeedRefusedError, match="1 to 3 were asked for"),
         ):
             next(Feed(url).read(0, 3, "any"))
+
+
+@pytest.mark.parametrize(
+    "positions",
+    [
+        [1, 3, 2, 4],  # ends as they should be, disorder between them
+        [1, 2, 2, 4],
+        [1, 2, 4, 4],
+        [-(2**63), 2, 3, 4],
+        [1, None, 3, 4],
+        [1, 2, 3, None],
+        [None, None, None, None],
+        [0, 1, 2, 3],
+        [2, 3, 4, 5],
+        [1, 2, 3, 2**63 - 1],
+    ],
+)
+@pytest.mark.parametrize("filters", [{}, {"controller": "did:key:z6Mk"}])
+def test_positions_that_a_node_would_not_serve_are_refused(
+    sample: list[Event], positions: list[int | None], filters: dict[str, str]
+) -> None:
+    rows = feed_rows(sample[:4]).set_column(0, "position", pa.array(positions, pa.int64()))
+    told = {"filter": json.dumps(filters)} if filters else None
+    with (
+        answering(arrow(rows.replace_schema_metadata(told))) as url,
+        pytest.raises(FeedRefusedError, match="1 to 4 were asked for: is it a recon-node"),
+    ):
+        next(Feed(url, filters=filters).read(0, 4, "any"))
+
+
+def test_positions_may_have_gaps_where_a_filter_made_them(sample: list[Event]) -> None:
+    filters = {"controller": "did:key:z6Mk"}
+    rows = feed_rows(sample[:9]).take([1, 4, 5, 8])
+    served = arrow(rows.replace_schema_metadata({"filter": json.dumps(filters)}))
+    with answering(served) as url:
+        got = rows_of(Feed(url, filters=filters).read(0, 9, "any"))
+    assert got["position"].to_pylist() == [2, 5, 6, 9]
+    with (
+        answering(arrow(rows)) as url,
+        pytest.raises(FeedRefusedError, match="served the positions 2 to 9 where 1 to 9 were"),
+    ):
+        next(Feed(url).read(0, 9, "any"))
 
 
 def test_other_columns_are_refused(sample: list[Event]) -> None:
