@@ -54,7 +54,7 @@ class Models:
         self._models |= dict.fromkeys(wanted, _UNKNOWN)
         for model in read_streams(self._raw.events_of(wanted, self._upto), models_only=True):
             before = model.upto(self._after)
-            was, now = before.data() if before else None, model.data()
+            was, now = _data(before) if before else None, _data(model)
             content = None if now is None else now.content
             self._models[model.cid] = _Model(content, changed=_text(was) != _text(now))
 
@@ -66,6 +66,10 @@ class Models:
     def has_changed(self, model: bytes) -> bool:
         """Whether the content of a model, which was loaded, is another one than before the step."""
         return self._models[model].changed
+
+
+def _data(model: Stream) -> StreamData | None:
+    return model.data(model.states())
 
 
 def _text(data: StreamData | None) -> bytes:

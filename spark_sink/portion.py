@@ -19,7 +19,7 @@ from spark_sink.raw_files import RawFiles
 from spark_sink.schema import TABLES
 from spark_sink.staging import MOST_BYTES, Staged, Stager
 from spark_sink.streams import Row, read_streams
-from spark_sink.transforms import NEED_MODELS, TRANSFORMS
+from spark_sink.transforms import NEED_MODELS, rows_of
 
 Item = TypeVar("Item")
 
@@ -101,12 +101,11 @@ def compute(step: Step, streams: Sequence[bytes], models: Models) -> Portion:
                 model_changed = models.has_changed(stream.cid if stream.is_model else stream.model)
             if stream.is_model and model_changed:
                 portion.changed[stream.cid] = stream.stream_id.to_bytes()
-            for name in step.names:
-                for row in TRANSFORMS[name](stream, model):
-                    if not TABLES[name].is_history or row[TABLES[name].key] > step.after:
-                        rows[name].add(row)
-                    elif name in revised and model_changed and not stream.is_model:
-                        revised[name].add(row)
+            for name, row in rows_of(stream, step.names, model):
+                if not TABLES[name].is_history or row[TABLES[name].key] > step.after:
+                    rows[name].add(row)
+                elif name in revised and model_changed and not stream.is_model:
+                    revised[name].add(row)
     portion.rows = {name: each.finish() for name, each in rows.items()}
     portion.revised = {name: each.finish() for name, each in revised.items()}
     return portion
@@ -122,9 +121,8 @@ def compute_anew(step: Step, streams: Sequence[bytes], models: Models) -> dict[s
     found = list(read_streams(step.raw.events_of(streams, step.upto)))
     models.load(found)
     for stream in found:
-        for name in step.names:
-            for row in TRANSFORMS[name](stream, models.of(stream)):
-                rows[name].add(row)
+        for name, row in rows_of(stream, step.names, models.of(stream)):
+            rows[name].add(row)
     return {name: each.finish().read(TABLES[name].schema) for name, each in rows.items()}
 
 

@@ -24,8 +24,8 @@ from recon_node.lattice import (
     StreamData,
     StreamEvent,
     StreamShapeError,
+    StreamStates,
     Tip,
-    branch_states,
     select_tip,
     shape_of,
 )
@@ -104,14 +104,17 @@ class Stream:
         entries = tuple(entry for entry in self.entries if entry.position <= position)
         return Stream(self.cid, self.header, entries) if entries else None
 
-    def data(self, model: Any = None) -> StreamData | None:
-        """What the stream says at its tip, by the content of its model; None without a tip."""
-        if self.tip is None:
-            return None
-        for state in branch_states((e.event for e in self.entries), self.tip.event, model):
-            last = state
-        return last.data
+    def states(self, model: Any = None) -> StreamStates:
+        """What it says after each of its events, by the content of its model. That at the tip is
+        remembered, once it was passed."""
+        tip = () if self.tip is None else (self.tip.event,)
+        return StreamStates((entry.event for entry in self.entries), model, keep=tip)
 
+    def data(self, states: StreamStates) -> StreamData | None:
+        """What it says at its tip; None without a tip. `states` are its own."""
+        return None if self.tip is None else states.at(self.tip.event).data
+
+    @cached_property
     def columns(self) -> Row:
         """What every row says of the stream."""
         header = self.header

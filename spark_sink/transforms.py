@@ -1,4 +1,6 @@
-"""The rows of each table of a stream: pure functions of the stream, and of its model's content.
+"""The rows of each table of a stream: pure functions of the stream, and of what it says.
+
+What a stream says (`StreamStates`) depends on the content of its model, too.
 
 Whether a row changes when events come:
 
@@ -8,23 +10,23 @@ Whether a row changes when events come:
   content of its model changes.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Final
 
 import pyarrow as pa
 
 from recon_node.ceramic import Event, EventKind
 from recon_node.ipld import CID
-from recon_node.lattice import Decision, StreamData, Tip, event_states
+from recon_node.lattice import Decision, StreamData, StreamStates, Tip
 from spark_sink.schema import TABLES
 from spark_sink.streams import Entry, Row, Stream, read_streams
 
 _METADATA: Final = ("shouldIndex", "modelVersion")
 
 
-def conclusion_events(stream: Stream, model: Any = None) -> Iterator[Row]:
+def conclusion_events(stream: Stream) -> Iterator[Row]:
     """The rows of `conclusion_events`, one an event."""
-    columns = stream.columns()
+    columns = stream.columns
     for entry in stream.entries:
         yield {
             **columns,
@@ -35,11 +37,11 @@ def conclusion_events(stream: Stream, model: Any = None) -> Iterator[Row]:
         }
 
 
-def states_of_events(stream: Stream, model: Any = None) -> Iterator[Row]:
-    """The rows of `event_states`, one an event; `model` is the content of the stream's model."""
-    columns = stream.columns()
+def event_states(stream: Stream, states: StreamStates) -> Iterator[Row]:
+    """The rows of `event_states`, one an event."""
+    columns = stream.columns
     entries = {entry.event.cid: entry for entry in stream.entries}
-    for state in event_states((entry.event for entry in stream.entries), model):
+    for state in states.all():
         yield {
             **columns,
             **_event_columns(entries[state.event_cid]),
@@ -49,13 +51,13 @@ def states_of_events(stream: Stream, model: Any = None) -> Iterator[Row]:
         }
 
 
-def stream_tips(stream: Stream, model: Any = None) -> Iterator[Row]:
+def stream_tips(stream: Stream) -> Iterator[Row]:
     """The row of `stream_tips`."""
     tip = stream.tip
     kinds = [entry.event.kind for entry in stream.entries]
     pending = [e for e in stream.entries if e.event.kind is EventKind.TIME and e.time is None]
     yield {
-        **stream.columns(),
+        **stream.columns,
         "stream_id": str(stream.stream_id),
         **_tip_columns(stream, tip),
         "data_tip": tip.data_tip if tip else (),
@@ -70,11 +72,11 @@ def stream_tips(stream: Stream, model: Any = None) -> Iterator[Row]:
     }
 
 
-def stream_states(stream: Stream, model: Any = None) -> Iterator[Row]:
-    """The row of `stream_states`; `model` is the content of the stream's model."""
-    data = stream.data(model)
+def stream_states(stream: Stream, states: StreamStates) -> Iterator[Row]:
+    """The row of `stream_states`."""
+    data = stream.data(states)
     yield {
-        **stream.columns(),
+        **stream.columns,
         "stream_id": str(stream.stream_id),
         **_tip_columns(stream, stream.tip),
         "data": None if data is None else data.to_json(),
@@ -82,18 +84,32 @@ def stream_states(stream: Stream, model: Any = None) -> Iterator[Row]:
     }
 
 
-Transform = Callable[[Stream, Any], Iterator[Row]]
-
-#: How the rows of each table come from those of `raw_events`.
-TRANSFORMS: Final[dict[str, Transform]] = {
+_OF_STREAMS: Final[dict[str, Callable[[Stream], Iterator[Row]]]] = {
     "conclusion_events": conclusion_events,
-    "event_states": states_of_events,
     "stream_tips": stream_tips,
+}
+_OF_STATES: Final[dict[str, Callable[[Stream, StreamStates], Iterator[Row]]]] = {
+    "event_states": event_states,
     "stream_states": stream_states,
 }
-
 #: The tables that depend on what models say.
-NEED_MODELS: Final = frozenset({"event_states", "stream_states"})
+NEED_MODELS: Final = frozenset(_OF_STATES)
+
+
+def rows_of(stream: Stream, names: Iterable[str], model: Any) -> Iterator[tuple[str, Row]]:
+    """The rows of a stream in some derived tables, each with the name of its table.
+
+    `model` is the content of the stream's model; None where it is not known, or of no use.
+    """
+    states: StreamStates | None = None
+    for name in names:
+        if name in _OF_STREAMS:
+            rows = _OF_STREAMS[name](stream)
+        else:
+            states = states or stream.states(model)
+            rows = _OF_STATES[name](stream, states)
+        for row in rows:
+            yield name, row
 
 
 def compute_tips(raw_events: pa.Table) -> pa.Table:
