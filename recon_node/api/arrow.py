@@ -70,7 +70,7 @@ async def stream(
     upto: int,
     wanted: FeedFilter = FeedFilter(),  # noqa: B008 - a value, and immutable
     schema: pa.Schema = SCHEMA,
-) -> AsyncIterator[bytes]:
+) -> AsyncIterator[bytes | memoryview]:
     """The IPC stream of those rows (after, upto] that are wanted, a message at a time."""
     yield schema.serialize().to_pybytes()
     while after < upto:
@@ -88,7 +88,7 @@ async def stream(
     yield END_OF_STREAM
 
 
-def record_batch(rows: FeedColumns) -> bytes:
+def record_batch(rows: FeedColumns) -> memoryview:
     """One record batch message with a row for each event."""
     columns = [
         pa.array(rows.positions, pa.int64()),
@@ -101,7 +101,7 @@ def record_batch(rows: FeedColumns) -> bytes:
         pa.array(rows.chain_ids, pa.utf8()),
     ]
     batch: pa.RecordBatch = pa.record_batch(columns, schema=SCHEMA)
-    return bytes(batch.serialize().to_pybytes())
+    return memoryview(batch.serialize())
 
 
 def _schema(request: Request) -> pa.Schema:
