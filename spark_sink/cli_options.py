@@ -1,13 +1,24 @@
 """What the commands of `spark-sink` have in common: options and their types."""
 
+import os
 import re
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from functools import wraps
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import click
 
+from spark_sink.errors import SinkError
+
+DEFAULT_URL: Final = "http://127.0.0.1:5101"
+
 _SECOND = 1_000
 _UNITS = {"ms": 1, "s": _SECOND, "m": 60 * _SECOND, "h": 3_600 * _SECOND, "d": 86_400 * _SECOND}
+_BYTES = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}
+
+Command = Callable[..., Any]
 
 
 class Milliseconds(click.ParamType[int]):
@@ -38,15 +49,125 @@ class Hours(click.ParamType[float]):
         return float(match[1]) * _UNITS[match[2] or "h"] / _UNITS["h"]
 
 
+class Size(click.ParamType[int]):
+    """A size such as 64MB or 2GB; plain numbers are bytes."""
+
+    name = "size"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        """The size in bytes."""
+        match = re.fullmatch(r"(\d+)\s*([KMGT]?)B?", str(value).strip(), re.IGNORECASE)
+        if match is None:
+            self.fail(f"{value!r} is not a size such as 64MB or 2GB", param, ctx)
+        return int(match[1]) * _BYTES[match[2].upper()]
+
+
+class Moment(click.ParamType[datetime]):
+    """A time such as 2026-01-31T12:00:00Z (without a zone it is UTC), or how long ago: 90m, 2h."""
+
+    name = "time"
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> datetime:
+        """The time, with its zone."""
+        if isinstance(value, datetime):
+            return value
+        text = str(value).strip()
+        if ago := re.fullmatch(r"(\d+)\s*(s|m|h|d)(?: ago)?", text):
+            return datetime.now(UTC) - timedelta(milliseconds=int(ago[1]) * _UNITS[ago[2]])
+        try:
+            moment = datetime.fromisoformat(text)
+        except ValueError:
+            self.fail(f"{value!r} is not a time such as 2026-01-31T12:00:00Z or 90m", param, ctx)
+        return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
+
+
+class NodeUrl(click.ParamType[str]):
+    """The URL of one node's HTTP API. HOST:PORT alone means http, as for `recon-node`."""
+
+    name = "url"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        """The URL, with its scheme."""
+        text = str(value).strip()
+        if "," in text:
+            self.fail(
+                "tables hold the log of one node, and each node has an order of its own: name one "
+                '(the source "recon" of a job of your own reads several; docs/tables.md)',
+                param,
+                ctx,
+            )
+        return text if "://" in text else f"http://{text}"
+
+
+class _OfTheNode(click.Option):
+    """An option that `recon-node` has as well: its variable holds here, too, where neither the
+    option nor `spark-sink`'s own variable is given."""
+
+    def resolve_envvar_value(self, ctx: click.Context) -> str | None:
+        """What the environment says."""
+        own = super().resolve_envvar_value(ctx)
+        return own or os.environ.get(f"RECON_NODE_{(self.name or '').upper()}") or None
+
+
+def node_options(
+    *, url: str | None = DEFAULT_URL, what: str = "The node's HTTP API"
+) -> Callable[[Command], Command]:
+    """Options that say which node, and what it asks for; the command gets `url` and `token`.
+
+    Args:
+        url: the default.
+        what: begins the help of --url.
+    """
+
+    def decorate(command: Command) -> Command:
+        @click.option(
+            "--url",
+            cls=_OfTheNode,
+            type=NodeUrl(),
+            default=url,
+            metavar="URL",
+            help=f"{what}; also RECON_NODE_URL.",
+        )
+        @click.option(
+            "--token",
+            cls=_OfTheNode,
+            metavar="TOKEN",
+            help="What the API asks for, if it does; better in RECON_NODE_TOKEN, out of others' "
+            "sight.",
+        )
+        @click.option(
+            "--token-file",
+            cls=_OfTheNode,
+            type=click.Path(path_type=Path, dir_okay=False),
+            metavar="FILE",
+            help="A file with the token; also RECON_NODE_TOKEN_FILE.",
+        )
+        @wraps(command)
+        def with_node(
+            *args: Any, token: str | None, token_file: Path | None, **options: Any
+        ) -> None:
+            command(*args, token=token or _token_in(token_file), **options)
+
+        return with_node
+
+    return decorate
+
+
+def _token_in(path: Path | None) -> str | None:
+    try:
+        return None if path is None else path.read_text(encoding="ascii").strip()
+    except (OSError, UnicodeDecodeError) as error:
+        reason = getattr(error, "strerror", None) or "not ASCII"
+        raise SinkError(f"the token's file {path} cannot be read: {reason}") from None
+
+
 tables_option = click.option(
     "--tables",
     type=click.Path(file_okay=False, path_type=Path),
     required=True,
+    metavar="DIR",
     help="Directory of the tables.",
 )
-json_option = click.option("--json", "as_json", is_flag=True, help="JSON.")
-token_option = click.option(
-    "--token",
-    envvar="RECON_NODE_TOKEN",
-    help="What the node's API asks for; better in RECON_NODE_TOKEN.",
-)
+json_option = click.option("--json", "as_json", is_flag=True, help="JSON, for programs.")

@@ -13,7 +13,7 @@ from typing import Any, Final
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-from spark_sink.errors import FeedUnreachableError, SinkError
+from spark_sink.errors import FeedUnreachableError, SinkError, TablesError
 from spark_sink.feed import Feed, Head
 from spark_sink.java import Java, find_java
 from spark_sink.metrics import SinkMetrics, served
@@ -70,7 +70,7 @@ class RunSettings:
 class Runner:
     """One run. `tell` gets what happens, as the name of an event and its facts:
 
-    waiting {url}, resumed {url}, starting {url, tables, epoch, head},
+    waiting {url}, resumed {url}, starting {url, tables, epoch, position, head},
     started {url, tables, epoch, position, head, metrics},
     batch {batch, rows, streams, position, seconds, lag}, row {table, row},
     stopped {position, rows, seconds}. `waiting` at the start also has {patience}, in seconds.
@@ -85,6 +85,7 @@ class Runner:
         self._began = False
         self._rows = 0
         self._temporary: Path | None = None
+        self._directory = Path()
 
     def stop(self) -> bool:
         """Ask for a clean end, from any thread or a signal handler.
@@ -113,9 +114,10 @@ class Runner:
         if self._settings.tables is None:
             self._temporary = Path(tempfile.mkdtemp(prefix="spark-sink-"))
         directory = (self._settings.tables or self._temporary or Path()).absolute()
+        self._directory = directory
         try:
             with lock(directory), served(self._metrics, self._settings.metrics) as metrics:
-                self._check_room(directory)
+                self._check_room()
                 position = self._keep_up(java, directory, head, metrics)
         finally:
             self.clean()
@@ -232,7 +234,7 @@ class Runner:
             if time.monotonic() - asked < _ASK_NODE_EVERY:
                 continue
             asked = time.monotonic()
-            self._check_room(sink.tables.directory)
+            self._check_room()
             head = self._head()
             self._metrics.reached(sink.tables.positions, head)
             if (head is not None) != answers:
@@ -247,15 +249,14 @@ class Runner:
         lag = None if head is None else max(0, head - report.position)
         facts = {**asdict(report), "seconds": round(report.seconds, 3), "lag": lag}
         self._tell("batch", facts)
-        if self._directory is not None:
-            self._check_room(self._directory)
+        self._check_room()
 
-    def _check_room(self, directory: Path) -> None:
+    def _check_room(self) -> None:
         """End the run while the disk still has room for what is being written."""
-        free = shutil.disk_usage(directory).free
+        free = shutil.disk_usage(self._directory).free
         if free < self._settings.keep_free:
             raise TablesError(
-                f"the disk of {directory} is nearly full: {free / 1e6:.0f} MB are free, and "
+                f"the disk of {self._directory} is nearly full: {free / 1e6:.0f} MB are free, and "
                 f"--keep-free is {self._settings.keep_free / 1e6:.0f} MB; make room and start "
                 "again, nothing is lost"
             )

@@ -1,6 +1,8 @@
 """Values of the tables for people, and for JSON."""
 
 import json
+import math
+from decimal import Decimal
 from typing import Any
 
 from recon_node.ceramic import StreamId, StreamIdError
@@ -8,14 +10,63 @@ from recon_node.ipld import CID, CidError
 
 
 def show(value: Any) -> Any:
-    """A value for people and for JSON: CIDs and JSON as what they are, other bytes as hex."""
+    """A value as JSON can have it: CIDs, StreamIDs, DIDs and JSON as what they are, other bytes as
+    hex; decimals stay exact, for `to_json`; what is no number in JSON is text, as Spark has it."""
     if isinstance(value, bytes):
         return _show_bytes(value)
-    if isinstance(value, list | tuple):  # a tuple is an entry of a map
+    if isinstance(value, list | tuple):
+        if value and all(isinstance(item, tuple) for item in value):  # a map, as Arrow has it
+            return {_key(show(name)): show(item) for name, item in value}
         return [show(item) for item in value]
     if isinstance(value, dict):
-        return {name: show(item) for name, item in value.items()}
-    return value
+        return {_key(show(name)): show(item) for name, item in value.items()}
+    if isinstance(value, float) and not math.isfinite(value):
+        return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+    if value is None or isinstance(value, bool | int | float | str | Decimal):
+        return value
+    return str(value)
+
+
+def to_json(value: Any) -> str:
+    """A value that `show` gave, as JSON on one line: every digit of a decimal is there."""
+    if isinstance(value, Decimal):
+        return str(value)
+    if isinstance(value, list):
+        return "[" + ", ".join(map(to_json, value)) + "]"
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{json.dumps(k)}: {to_json(v)}" for k, v in value.items()) + "}"
+    return json.dumps(value)
+
+
+def to_text(value: Any) -> str:
+    """A value that `show` gave, for a terminal: a list or an object one entry a line. What would
+    steer the terminal is escaped, for others wrote it."""
+    if value is None:
+        return "NULL"
+    if isinstance(value, str):
+        return "".join(c if c.isprintable() or c == "\n" else repr(c)[1:-1] for c in value)
+    if isinstance(value, list):
+        return "\n".join(map(_entry, value))
+    if isinstance(value, dict):
+        return "\n".join(f"{to_text(name)}: {_entry(item)}" for name, item in value.items())
+    return to_json(value)
+
+
+def load_json(text: str | bytes) -> Any:
+    """JSON, read so that `to_json` writes the numbers as they were.
+
+    Raises:
+        ValueError: it is none.
+    """
+    return json.loads(text, parse_float=Decimal)
+
+
+def _entry(value: Any) -> str:
+    return to_json(value) if isinstance(value, list | dict) else to_text(value)
+
+
+def _key(name: Any) -> str:
+    return name if isinstance(name, str) else to_json(name)
 
 
 def _show_bytes(value: bytes) -> Any:
@@ -27,9 +78,11 @@ def _show_bytes(value: bytes) -> Any:
         return str(StreamId.from_bytes(value))
     except StreamIdError:
         pass
-    if value.startswith(b"{"):
-        try:
-            return json.loads(value)
-        except ValueError:
-            pass
+    try:
+        if value.startswith(b"{"):
+            return load_json(value)
+        if value.startswith(b"did:"):
+            return value.decode()
+    except ValueError:
+        pass
     return "0x" + value.hex()

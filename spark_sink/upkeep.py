@@ -9,17 +9,19 @@ over.
 """
 
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
 import pyarrow as pa
 from deltalake import DeltaTable
+from deltalake.exceptions import DeltaError
 
 from spark_sink import delta
 from spark_sink.delta import DeltaStore
 from spark_sink.derive import Derivation
-from spark_sink.errors import SinkError, TablesError
+from spark_sink.errors import SinkError, TablesError, cannot_write
 from spark_sink.feed import Feed
 from spark_sink.parquet import ParquetStore
 from spark_sink.schema import DERIVED, RAW, TABLES
@@ -38,9 +40,11 @@ def optimize(directory: Path, names: Sequence[str] = ()) -> dict[str, int]:
     A stream's history is one small read then.
 
     Raises:
-        TablesError: there are no such Delta tables.
+        TablesError: there are no such Delta tables, or they cannot be written.
     """
-    return {name: delta.optimize(table) for name, table in _deltas(directory, names).items()}
+    tables = _deltas(directory, names)
+    with _told(directory):
+        return {name: delta.optimize(table) for name, table in tables.items()}
 
 
 def vacuum(
@@ -49,12 +53,13 @@ def vacuum(
     """Delete what only versions older than `hours` need; returns how many files, for each table.
 
     Raises:
-        TablesError: there are no such Delta tables.
+        TablesError: there are no such Delta tables, or they cannot be written.
     """
-    return {
-        name: len(delta.vacuum(table, hours, dry_run=dry_run))
-        for name, table in _deltas(directory, names).items()
-    }
+    tables = _deltas(directory, names)
+    with _told(directory):
+        return {
+            name: len(delta.vacuum(table, hours, dry_run=dry_run)) for name, table in tables.items()
+        }
 
 
 def rebuild(directory: Path, name: str, feed: Feed | None, tell: OnProgress) -> None:
@@ -75,10 +80,11 @@ def rebuild(directory: Path, name: str, feed: Feed | None, tell: OnProgress) -> 
     beside = directory / REBUILD_DIR
     shutil.rmtree(beside, ignore_errors=True)
     try:
-        if name == RAW:
-            _rebuild_all(directory, beside, found, feed, tell)
-        else:
-            _rebuild_one(directory, beside, name, found[RAW].epoch, tell)
+        with _told(directory):
+            if name == RAW:
+                _rebuild_all(directory, beside, found, feed, tell)
+            else:
+                _rebuild_one(directory, beside, name, found[RAW].epoch, tell)
     finally:
         shutil.rmtree(beside, ignore_errors=True)
 
@@ -133,7 +139,23 @@ def _swap(directory: Path, new: Tables, name: str) -> None:
 
 def _deltas(directory: Path, names: Sequence[str]) -> dict[str, DeltaTable]:
     found = open_delta(directory)
-    missing = [name for name in names if name not in found]
-    if missing or not found:
-        raise TablesError(f"there is no Delta table {', '.join(missing)} in {directory}")
+    there = [status.name for status in table_status(directory)]
+    missing = [name for name in names or there if name not in found]
+    if missing:
+        parquet = [name for name in missing if name in there]
+        raise TablesError(
+            f"{', '.join(parquet)} in {directory}: plain Parquet files, which are in order as they "
+            "are; optimize and vacuum are for Delta tables"
+            if parquet
+            else f"there is no table {', '.join(missing)} in {directory}, but {', '.join(there)}"
+        )
     return {name: table for name, table in found.items() if not names or name in names}
+
+
+@contextmanager
+def _told(directory: Path) -> Iterator[None]:
+    """What the disk or the library says, as an error of ours."""
+    try:
+        yield
+    except (DeltaError, OSError) as error:
+        raise cannot_write(directory, error) from error

@@ -16,18 +16,14 @@ from typing import Any
 
 import httpx
 import pytest
-from click.testing import CliRunner
 from pyspark.sql import SparkSession
-from spark_helpers import PATIENCE, Node, feed_rows, processes_under, wait_until
+from spark_helpers import PATIENCE, Node, processes_under, wait_until
 from spark_oracle import assert_tables
 from spark_samples import scenario
 
 from recon_node.ceramic import Event
-from spark_sink.cli import main
-from spark_sink.pipeline import Sink
 from spark_sink.runner import Runner, RunSettings
 from spark_sink.status import table_status
-from spark_sink.tables import Tables, lock
 
 
 class Run:
@@ -270,103 +266,12 @@ def test_a_stop_while_spark_starts(full_node: Node, tmp_path: Path) -> None:
         wait_until(lambda: bool(processes_under(run.process.pid)), "Java is starting")
         others = processes_under(run.process.pid)
         run.process.send_signal(signal.SIGINT)
-        assert run.process.communicate(timeout=PATIENCE) == ("", "")
+        told, wrong = run.process.communicate(timeout=PATIENCE)
+        assert ([json.loads(line)["event"] for line in told.splitlines()], wrong) == (
+            ["starting"],
+            "",
+        )
         assert run.process.returncode == 0
         wait_until(
             lambda: not any(Path(f"/proc/{pid}").exists() for pid in others), "Java is gone too"
         )
-
-
-def shown(*arguments: str | Path) -> str:
-    result = CliRunner().invoke(main, [str(argument) for argument in arguments])
-    assert result.exit_code == 0, result.output
-    return result.output
-
-
-def refused(*arguments: str | Path, lines: int = 1) -> str:
-    result = CliRunner().invoke(main, [str(argument) for argument in arguments])
-    assert result.exit_code == 1, result.output
-    assert result.output.count("\n") == lines
-    last = result.output.splitlines()[-1]
-    assert last.startswith("Error: ")
-    return last + "\n"
-
-
-@pytest.fixture
-def filled(full_node: Node, sample: list[Event], tmp_path: Path) -> Path:
-    """Tables with the first 500 of the node's events."""
-    sink = Sink(Tables(tmp_path / "tables", full_node.epoch))
-    sink.tables.append(feed_rows(sample[:500]))
-    sink.catch_up()
-    return tmp_path / "tables"
-
-
-def test_status(filled: Path, full_node: Node, node: Node) -> None:
-    text = shown("status", "--tables", filled, "--url", full_node.url)
-    assert "raw_events         position 500        500 rows" in text
-    assert text.count("430 behind") == 5
-    assert f"another log: {node.epoch}" in shown("status", "--tables", filled, "--url", node.url)
-    facts = json.loads(shown("status", "--tables", filled, "--json", "--url", full_node.url))
-    assert facts["node"]["head"] == 930
-    assert [(t["position"], t["lag"], t["version"]) for t in facts["tables"]] == [(500, 430, 1)] * 5
-    assert "there are no tables in" in refused("status", "--tables", filled / "none")
-
-
-def test_query(filled: Path, sample: list[Event]) -> None:
-    sql = "SELECT position, event_cid FROM raw_events WHERE position <= 2 ORDER BY position"
-    lines = shown("query", "--tables", filled, sql).splitlines()
-    assert [json.loads(line) for line in lines] == [
-        {"position": 1, "event_cid": str(sample[0].cid)},
-        {"position": 2, "event_cid": str(sample[1].cid)},
-    ]
-    assert "nowhere" in refused("query", "--tables", filled, "SELECT * FROM nowhere")
-
-
-def test_run_is_refused_before_spark_starts(
-    filled: Path, node: Node, full_node: Node, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("spark_sink.runner._START_PATIENCE", 0.1)
-    gone = "http://127.0.0.1:1"
-    text = refused("run", "--url", gone, "--tables", filled, lines=2)
-    assert "cannot be reached" in text
-    text = refused("run", "--url", node.url, "--tables", filled)
-    assert f"was made from log {full_node.epoch}, but the node has log {node.epoch}" in text
-    with lock(filled):
-        text = refused("run", "--url", full_node.url, "--tables", filled)
-    assert "another spark-sink is writing the tables" in text
-
-
-def test_a_missing_extra_is_named(filled: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delitem(sys.modules, "spark_sink.status")
-    monkeypatch.delitem(sys.modules, "spark_sink.delta")
-    monkeypatch.setitem(sys.modules, "deltalake", None)
-    text = refused("status", "--tables", filled)
-    assert text == ("Error: the package deltalake is missing: pip install 'recon-node[spark]'\n")
-
-
-@pytest.mark.parametrize(
-    ("text", "trigger"), [("500ms", 500), ("2s", 2_000), ("1 m", 60_000), ("250", 250)]
-)
-def test_times(text: str, trigger: int) -> None:
-    run = main.commands["run"]
-    context = run.make_context("run", ["--url", "u", "--tables", "t", "--trigger", text])
-    assert context.params["trigger"] == trigger
-
-
-def test_help_and_what_cannot_be_meant() -> None:
-    for command in ("run", "status", "query", "rebuild", "optimize", "vacuum"):
-        assert "Usage" in shown(command, "-h")
-    for arguments, told in (
-        (["--url", "u"], "say with --tables where the tables are"),
-        (["--url", "u", "--tables", "t", "--format", "console"], "leave --tables out"),
-    ):
-        result = CliRunner().invoke(main, ["run", *arguments])
-        assert result.exit_code == 2
-        assert told in result.output
-
-
-def test_wrong_times_are_usage_errors() -> None:
-    arguments = ["run", "--url", "u", "--tables", "t", "--trigger", "soon"]
-    result = CliRunner().invoke(main, arguments)
-    assert result.exit_code == 2
-    assert "'soon' is not a time such as 500ms, 2s or 1m" in result.output

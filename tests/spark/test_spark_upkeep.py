@@ -5,6 +5,7 @@ import os
 import time
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -24,9 +25,11 @@ from spark_sink.feed import Feed
 from spark_sink.pipeline import Sink
 from spark_sink.query import run_query
 from spark_sink.schema import DERIVED, RAW_EVENTS, TABLES
+from spark_sink.staging import Staged
 from spark_sink.status import table_status
 from spark_sink.tables import Format, Tables
 from spark_sink.upkeep import rebuild
+from spark_sink.versions import At
 
 EPOCH = "5f0c8a10-aaaa-bbbb-cccc-000000000001"
 
@@ -43,6 +46,11 @@ def told(*arguments: str | Path, code: int = 0) -> str:
     result = CliRunner().invoke(main, [str(argument) for argument in arguments])
     assert result.exit_code == code, result.output
     return result.output
+
+
+def asked(directory: Path, sql: str, at: At = None) -> list[tuple[Any, ...]]:
+    with run_query(directory, sql, at) as answer:
+        return list(answer.rows)
 
 
 def test_optimize_sorts_by_stream(
@@ -88,21 +96,21 @@ def test_vacuum_keeps_what_it_is_told_to(sample: list[Event], tmp_path: Path) ->
     assert properties["delta.logRetentionDuration"] == "interval 168 hours"
     sink.tables.keep_history(5.0)
     count = "SELECT count(*) AS n FROM stream_tips"
-    before = run_query(tmp_path, count, version=1)["n"].to_pylist()
+    before = asked(tmp_path, count, 1)
     assert "stream_tips        0 files deleted" in told("vacuum", "--tables", tmp_path)
     changes = tmp_path / "stream_tips" / "_change_data"
     old = next(changes.rglob("*.parquet"))
     os.utime(old, (time.time() - 6 * 3600,) * 2)
     told("vacuum", "--tables", tmp_path, "stream_tips")
     assert not old.exists()
-    assert run_query(tmp_path, count, version=1)["n"].to_pylist() == before
+    assert asked(tmp_path, count, 1) == before
 
     dry = told("vacuum", "--tables", tmp_path, "--history", "0h", "--dry-run", "stream_tips")
     assert "files to delete" in dry
     told("vacuum", "--tables", tmp_path, "--history", "0h", "stream_tips")
     assert not list(changes.rglob("*.parquet"))
-    with pytest.raises(TablesError, match="version 1 of stream_tips is too old"):
-        run_query(tmp_path, count, version=1)
+    with pytest.raises(TablesError, match="stream_tips has no version 1 that can be read"):
+        asked(tmp_path, count, 1)
     assert_tables(tmp_path, rows.to_pylist())
     for command in (["vacuum"], ["optimize"], ["rebuild", "stream_tips"]):
         wrong = told(*command, "--tables", tmp_path / "none", code=1)
@@ -110,7 +118,10 @@ def test_vacuum_keeps_what_it_is_told_to(sample: list[Event], tmp_path: Path) ->
     assert not (tmp_path / "none").exists()
     Tables(tmp_path / "parquet", EPOCH, table_format="parquet")
     wrong = told("vacuum", "--tables", tmp_path / "parquet", "stream_tips", code=1)
-    assert "there is no Delta table stream_tips in" in wrong
+    assert "stream_tips in" in wrong
+    assert "plain Parquet files, which are in order as they are" in wrong
+    wrong = told("optimize", "--tables", tmp_path / "parquet", code=1)
+    assert "Error: raw_events, conclusion_events, event_states, stream_tips" in wrong
 
 
 @pytest.mark.parametrize("name", DERIVED)
@@ -195,7 +206,8 @@ def old_raw_events(directory: Path, rows: pa.Table) -> None:
     store = delta.DeltaStore(
         TABLES["raw_events"], directory / "raw_events", EPOCH, for_replacement=True
     )
-    store.append(pa.Table.from_pylist(columns, schema=schema), len(rows))
+    old = pa.Table.from_pylist(columns, schema=schema)
+    store.append(Staged(tables=(old,)), len(rows))
     assert table.metadata().partition_columns == ["stream_cid_partition"]
 
 
@@ -229,8 +241,10 @@ def test_parquet_tables(
     assert (status["raw_events"].rows, status["raw_events"].files) == (100, 4)
     assert status["raw_events"].version is None
     assert status["stream_tips"].files <= 16
-    answer = run_query(tmp_path, "SELECT max(position) AS p, count(*) AS n FROM raw_events")
-    assert answer.to_pylist() == [{"p": 100, "n": 100}]
+    largest = "SELECT max(position), count(*) FROM raw_events"
+    assert asked(tmp_path, largest) == [(100, 100)]
+    with pytest.raises(TablesError, match="is a Parquet table, of which there are no older"):
+        asked(tmp_path, largest, 1)
     lines = told("status", "--tables", tmp_path, "--json")
     assert [t["position"] for t in json.loads(lines)["tables"]] == [100] * 5
 

@@ -1,0 +1,290 @@
+"""The commands of `spark-sink`: what they take, what they say, and with which exit code."""
+
+import json
+import os
+import sys
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+from spark_helpers import Node, feed_rows
+
+from recon_node.ceramic import Event
+from recon_node.testnet import Testnet
+from spark_sink.cli import main
+from spark_sink.errors import TablesError
+from spark_sink.pipeline import Sink
+from spark_sink.runner import Runner, RunSettings
+from spark_sink.status import table_status
+from spark_sink.tables import Tables, lock
+
+COMMANDS = ("run", "status", "query", "rebuild", "optimize", "vacuum")
+GONE = "http://127.0.0.1:1"
+
+
+def invoked(*arguments: str | Path, **environ: str) -> Result:
+    return CliRunner().invoke(main, [str(argument) for argument in arguments], env=environ)
+
+
+def shown(*arguments: str | Path, **environ: str) -> str:
+    result = invoked(*arguments, **environ)
+    assert result.exit_code == 0, result.output
+    return result.stdout
+
+
+def refused(*arguments: str | Path, code: int = 1, **environ: str) -> str:
+    result = invoked(*arguments, **environ)
+    assert result.exit_code == code, result.output
+    last = result.output.splitlines()[-1]
+    assert last.startswith("Error: ")
+    assert code == 2 or result.output.count("\n") == 1
+    return last
+
+
+@pytest.fixture
+def filled(full_node: Node, sample: list[Event], tmp_path: Path) -> Path:
+    """Tables with the first 500 of the node's events."""
+    sink = Sink(Tables(tmp_path / "tables", full_node.epoch))
+    sink.tables.append(feed_rows(sample[:500]))
+    sink.catch_up()
+    return tmp_path / "tables"
+
+
+@pytest.fixture(autouse=True)
+def _no_node_in_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in [name for name in os.environ if name.startswith(("RECON_NODE_", "SPARK_SINK_"))]:
+        monkeypatch.delenv(name)
+
+
+def parsed(command: str, *arguments: str, **environ: str) -> dict[str, Any]:
+    """What a command gets."""
+    with CliRunner().isolation(env=environ), main.make_context("spark-sink", [command]) as group:
+        return main.commands[command].make_context(command, list(arguments), parent=group).params
+
+
+def test_the_node_is_that_of_recon_node(tmp_path: Path) -> None:
+    """The same names and the same defaults; what is more particular has precedence."""
+    tables = ("--tables", "t")
+    assert parsed("run", *tables)["url"] == "http://127.0.0.1:5101"
+    assert parsed("status", *tables)["url"] is None
+    assert parsed("run", *tables, "--url", "node:5101")["url"] == "http://node:5101"
+    environ = {"RECON_NODE_URL": "http://a:1", "RECON_NODE_TOKEN": "secret"}
+    for command in ("run", "status", "rebuild"):
+        given = (*tables, "stream_tips") if command == "rebuild" else tables
+        assert parsed(command, *given, **environ)["url"] == "http://a:1"
+        assert parsed(command, *given, **environ)["token"] == "secret"
+        own = {**environ, f"SPARK_SINK_{command.upper()}_URL": "http://b:2"}
+        assert parsed(command, *given, **own)["url"] == "http://b:2"
+        assert parsed(command, *given, "--url", "http://c:3", **own)["url"] == "http://c:3"
+    file = tmp_path / "token"
+    assert parsed("run", *tables, RECON_NODE_TOKEN_FILE=str(file))["token_file"] == file
+
+
+def test_a_token_goes_to_a_node_that_wants_it(filled: Path, tmp_path: Path) -> None:
+    """By option, by file, and by both variables. The node is another one, but it says so."""
+    token = "0123456789abcdef0123456789abcdef"
+    file = tmp_path / "token"
+    file.write_text(f"{token}\n")
+    flags = ("--token-file", str(file), "--token-for", "all", "--no-discovery")
+    with Testnet(1, directory=tmp_path / "net", flags=flags) as net:
+        url = net.nodes[0].api_url
+        for arguments, environ in (
+            (("--token", token), {}),
+            (("--token-file", str(file)), {}),
+            ((), {"RECON_NODE_TOKEN": token}),
+            ((), {"RECON_NODE_TOKEN_FILE": str(file)}),
+        ):
+            result = invoked(
+                "status", "--tables", filled, *arguments, RECON_NODE_URL=url, **environ
+            )
+            assert "has another log" in result.stderr
+        result = invoked("status", "--tables", filled, "--url", url)
+        assert "401" in result.stderr
+
+
+def test_a_token_file_that_cannot_be_read_is_told(filled: Path, tmp_path: Path) -> None:
+    missing = tmp_path / "none"
+    status = ("status", "--tables", filled)
+    text = refused(*status, "--token-file", missing)
+    assert text == f"Error: the token's file {missing} cannot be read: No such file or directory"
+    (tmp_path / "odd").write_bytes(b"\xff")
+    assert "not ASCII" in refused(*status, RECON_NODE_TOKEN_FILE=str(tmp_path / "odd"))
+
+
+@pytest.mark.parametrize("command", ["run", "status", "rebuild"])
+def test_several_urls_are_refused_and_told_why(command: str) -> None:
+    names = ["stream_tips"] if command == "rebuild" else []
+    text = invoked(command, "--tables", "t", *names, "--url", "http://a:1,http://b:2")
+    assert text.exit_code == 2
+    assert "tables hold the log of one node" in text.output
+
+
+def test_status(filled: Path, full_node: Node) -> None:
+    text = shown("status", "--tables", filled, "--url", full_node.url)
+    line = next(line for line in text.splitlines() if line.startswith("raw_events"))
+    for part in ("position 500", "500 rows", "MB", "version 1", "old", "430 behind"):
+        assert part in line
+    assert text.count("430 behind") == 5
+    assert "behind" not in shown("status", "--tables", filled)
+    facts = json.loads(shown("status", "--tables", filled, "--json", "--url", full_node.url))
+    assert (facts["node"]["head"], facts["troubles"]) == (930, [])
+    assert [(t["position"], t["lag"], t["version"]) for t in facts["tables"]] == [(500, 430, 1)] * 5
+    for table in facts["tables"]:
+        age = datetime.now(UTC) - datetime.fromisoformat(table["committed_at"])
+        assert 0 <= table["age"] < 3600
+        assert 0 <= age.total_seconds() < 3600
+        parts = list((filled / table["name"]).glob("stream_cid_partition=*/*.parquet"))
+        assert len(parts) == table["files"]
+        assert sum(part.stat().st_size for part in parts) == table["size"]
+
+
+def test_status_is_a_health_check(filled: Path, full_node: Node, node: Node) -> None:
+    """What there is to tell is told in any case."""
+    status = ("status", "--tables", filled)
+    here = (*status, "--url", full_node.url)
+    shown(*here, "--max-lag", "430", "--max-age", "1h")
+    for arguments, told in (
+        ((*here, "--max-lag", "429"), "raw_events is 430 events behind the node, not at most 429"),
+        ((*here, "--max-age", "0s"), "the last commit of raw_events was"),
+        ((*status, "--url", GONE), f"the node at {GONE} cannot be reached"),
+        ((*status, "--url", node.url), f"has another log, {node.epoch}: the tables were made from"),
+    ):
+        result = invoked(*arguments)
+        assert result.exit_code == 1
+        assert "position 500" in result.stdout
+        assert told in result.stderr
+        as_json = invoked(*arguments, "--json")
+        assert (as_json.exit_code, as_json.stderr) == (1, "")
+        assert told in " ".join(json.loads(as_json.stdout)["troubles"])
+    assert "say which with --url" in refused(*status, "--max-lag", "1")
+
+
+def test_a_wrong_directory_is_told(filled: Path) -> None:
+    for command in (("status",), ("query", "SELECT 1")):
+        none = filled / "none"
+        assert "there is no such directory" in refused(*command, "--tables", none)
+        none.mkdir()
+        assert "spark-sink run makes them" in refused(*command, "--tables", none)
+        none.rmdir()
+        table = filled / "stream_tips"
+        text = refused(*command, "--tables", table)
+        assert text == f"Error: {table} is a table itself: the tables are in {filled}"
+    log = filled / "stream_tips" / "_delta_log"
+    next(log.glob("*.json")).write_text("{")
+    assert "stream_tips" in refused("status", "--tables", filled)
+
+
+def test_run_is_refused_before_spark_starts(
+    filled: Path, node: Node, full_node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("spark_sink.runner._START_PATIENCE", 0.1)
+    assert "cannot be reached" in refused("run", "--url", GONE, "--tables", filled)
+    text = refused("run", "--url", node.url, "--tables", filled)
+    assert f"was made from log {full_node.epoch}, but the node has log {node.epoch}" in text
+    with lock(filled):
+        text = refused("run", "--url", full_node.url, "--tables", filled)
+    assert "another spark-sink is writing the tables" in text
+    text = refused("run", "--url", full_node.url, "--tables", filled, "--keep-free", "999999TB")
+    assert f"the disk of {filled} is nearly full" in text
+    assert "make room and start again, nothing is lost" in text
+
+
+def test_the_waiting_for_a_node_is_told_at_once(
+    filled: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("spark_sink.runner._START_PATIENCE", 0.5)
+    monkeypatch.setattr("spark_sink.runner._SILENCE", 0.0)
+    result = invoked("run", "--url", GONE, "--tables", filled)
+    facts = json.loads(result.stdout)
+    assert (facts["event"], facts["url"], facts["patience"]) == ("waiting", GONE, 0.5)
+    assert result.exit_code == 1
+    assert "cannot be reached" in result.stderr
+
+
+def test_a_disk_that_fills_ends_the_run_after_the_batch(tmp_path: Path) -> None:
+    """Before writing fails: there is room for what Spark and the tables write at their end."""
+    runner = Runner(RunSettings("http://a:1", tmp_path, keep_free=10**18), lambda *_: None)
+    with pytest.raises(TablesError, match=r"--keep-free is 1000000000000 MB; make room"):
+        runner._check_room()
+
+
+def test_a_missing_extra_is_named(filled: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("health", "status", "versions", "delta"):
+        monkeypatch.delitem(sys.modules, f"spark_sink.{name}", raising=False)
+    monkeypatch.setitem(sys.modules, "deltalake", None)
+    text = refused("status", "--tables", filled)
+    assert text == "Error: the package deltalake is missing: pip install 'recon-node[spark]'"
+
+
+@pytest.mark.parametrize(
+    ("text", "trigger"), [("500ms", 500), ("2s", 2_000), ("1 m", 60_000), ("250", 250)]
+)
+def test_times(text: str, trigger: int) -> None:
+    assert parsed("run", "--tables", "t", "--trigger", text)["trigger"] == trigger
+
+
+@pytest.mark.parametrize(
+    ("text", "size"), [("64MB", 64_000_000), ("2 GB", 2 * 10**9), ("1k", 1000), ("0", 0)]
+)
+def test_sizes(text: str, size: int) -> None:
+    assert parsed("run", "--tables", "t", "--keep-free", text)["keep_free"] == size
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_help_teaches(command: str) -> None:
+    """Examples, and what holds without an option."""
+    text = shown(command, "-h")
+    assert "Example" in text
+    assert f"spark-sink {command} --" in text
+    for parameter in main.commands[command].params:
+        if parameter.param_type_name == "option":
+            assert parameter.opts[0] in text
+
+
+def test_the_group_s_help_names_each_command_in_a_whole_sentence() -> None:
+    text = shown("-h")
+    lines = text[text.index("Commands:") :].splitlines()
+    for command in COMMANDS:
+        line = next(line for line in lines if line.split()[:1] == [command])
+        assert line.endswith(".")
+        assert not line.endswith("...")
+    assert "RECON_NODE_URL" in text
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["run"], "say with --tables where the tables are"),
+        (["run", "--tables", "t", "--format", "console"], "leave --tables out"),
+        (["run", "--tables", "t", "--trigger", "soon"], "'soon' is not a time such as 500ms"),
+        (["run", "--tables", "t", "--history", "long"], "'long' is not a time such as 90m"),
+        (["run", "--tables", "t", "--keep-free", "some"], "'some' is not a size such as 64MB"),
+        (["query", "--tables", "t", "--as-of", "noon", "x"], "'noon' is not a time such as"),
+        (["query", "--tables", "t", "--as-of", "1h", "--version", "1", "x"], "not both"),
+    ],
+)
+def test_what_cannot_be_meant(arguments: list[str], told: str) -> None:
+    assert told in refused(*arguments, code=2)
+
+
+def test_only_raw_events_can_be_wanted(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[RunSettings] = []
+
+    def note(self: Runner, settings: RunSettings, tell: object) -> None:
+        seen.append(settings)
+        raise TablesError("seen")
+
+    monkeypatch.setattr(Runner, "__init__", note)
+    for wanted in (["raw_events"], ["raw_events", "stream_tips"]):
+        refused("run", "--tables", "t", *(part for name in wanted for part in ("--table", name)))
+    assert [settings.names for settings in seen] == [(), ("stream_tips",)]
+
+
+def test_the_tables_are_as_before(filled: Path) -> None:
+    """Looking changes nothing."""
+    before = table_status(filled)
+    shown("status", "--tables", filled)
+    shown("query", "--tables", filled, "SELECT count(*) FROM raw_events")
+    assert table_status(filled) == before
