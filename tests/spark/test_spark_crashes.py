@@ -12,7 +12,7 @@ from spark_oracle import KEYS, assert_tables, sorted_rows, tables_of
 from spark_samples import DEFINITION, KEY, change, document, replace, scenario
 
 from recon_node.ceramic.builder import model_event
-from spark_sink import parquet
+from spark_sink import derive, parquet
 from spark_sink.delta import DeltaStore
 from spark_sink.pipeline import Sink
 from spark_sink.tables import Format, Tables
@@ -63,11 +63,13 @@ def assert_parquet(directory: Path, rows: Any, names: Any = KEYS) -> None:
         assert sorted_rows(name, found) == expected[name], name
 
 
+@pytest.mark.parametrize("short", [0, 1000])
 @pytest.mark.parametrize("after", [False, True])
 def test_delta_tables_after_a_crash_at_each_commit(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, after: bool
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, after: bool, short: int
 ) -> None:
     """One directory, in which each run gets one commit further than the one before."""
+    monkeypatch.setattr(derive, "_SHORT", short)
     crashes = 0
     for step in ("append", "put", "revise"):
         for call in range(1, 4):

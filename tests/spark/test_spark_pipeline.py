@@ -17,12 +17,14 @@ from spark_oracle import assert_tables
 from spark_samples import scenario
 
 from recon_node.ceramic import Event
+from spark_sink import derive
 from spark_sink.errors import FeedChangedError, SinkError, TablesError
 from spark_sink.pipeline import BatchReport, QuerySettings, Sink, start_query
-from spark_sink.schema import FEED, TABLES
+from spark_sink.schema import FEED, TABLES, partition_of
 from spark_sink.session import translate
 from spark_sink.source import ReconDataSource
 from spark_sink.tables import Tables
+from spark_sink.workers import SparkWorkers
 
 pytestmark = pytest.mark.spark
 
@@ -37,7 +39,8 @@ class Pipeline:
     reports: list[BatchReport] = field(default_factory=list)
 
     def sink(self) -> Sink:
-        return Sink(Tables(self.directory, self.node.epoch), self.reports.append)
+        tables = Tables(self.directory, self.node.epoch)
+        return Sink(tables, self.reports.append, workers=SparkWorkers(self.spark))
 
     def start(self, sink: Sink, trigger_ms: int | None = None) -> StreamingQuery:
         checkpoint = self.directory / "_checkpoint"
@@ -128,11 +131,14 @@ def dies_in(store: Any, step: str, after: bool) -> Iterator[None]:
     delattr(store, step)
 
 
-def test_ended_at_some_steps_a_batch_counts_once(pipeline: Pipeline) -> None:
-    """Forks, late anchors, poison: all of it through Spark, with deaths on the way.
+def test_ended_at_some_steps_a_batch_counts_once(
+    pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Forks, late anchors, poison: all of it computed by Spark's workers, with deaths on the way.
 
     tests/spark/test_spark_crashes.py has every step, without Spark.
     """
+    monkeypatch.setattr(derive, "_SHORT", 0)
     trap = scenario()
     pipeline.node.add(trap.events)
     wait_until(lambda: len(pipeline.node.feed()) == len(trap.events), "all anchors are looked up")
@@ -178,6 +184,25 @@ def test_lost_events_and_another_log_are_loud(
     assert isinstance(error, FeedChangedError)
     assert f"not log {first}" in str(error)
     assert "\n" not in str(error)
+
+
+def test_what_a_worker_cannot_write_is_told(
+    pipeline: Pipeline, sample: list[Event], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And nothing of it is lost: the next run goes on."""
+    monkeypatch.setattr(derive, "_SHORT", 0)
+    pipeline.node.add(sample[:60])
+    for name in ("raw_events", "event_states"):
+        sink = pipeline.sink()
+        partition = partition_of(sample[0].init)
+        in_the_way = pipeline.directory / name / f"stream_cid_partition={partition}"
+        in_the_way.touch()
+        error = pipeline.fails(sink)
+        assert isinstance(error, TablesError)
+        assert str(error).startswith(f"cannot write the tables in {pipeline.directory / name}: ")
+        in_the_way.unlink()
+    pipeline.run_once()
+    pipeline.assert_right(60)
 
 
 def test_a_node_that_restarts_is_waited_for(pipeline: Pipeline, sample: list[Event]) -> None:

@@ -15,7 +15,7 @@ from spark_samples import DEFINITION, KEY, Scenario, change, document, replace, 
 
 from recon_node.ceramic import Event
 from recon_node.ceramic.builder import model_event
-from spark_sink import delta
+from spark_sink import delta, derive
 from spark_sink.errors import FeedChangedError, TablesError
 from spark_sink.pipeline import Sink
 from spark_sink.query import run_query
@@ -63,6 +63,7 @@ STEPS = st.lists(
         st.tuples(st.just("append"), st.integers(1, 60)),  # so many rows more
         st.tuples(st.just("replay"), st.integers(1, 60)),  # a batch that ends where the table does
         st.tuples(st.just("catch up"), st.integers(5, 50)),  # in windows of so many positions
+        st.tuples(st.just("in portions"), st.integers(20, 90)),  # each partition for itself
         st.tuples(st.just("reopen"), st.just(0)),
         st.tuples(st.just("lose a table"), st.integers(0, 3)),
         st.tuples(st.just("some"), st.integers(0, 3)),
@@ -89,6 +90,10 @@ def test_any_order_of_steps_ends_in_the_same_tables(steps: list[tuple[str, int]]
                 sink.tables.append(rows.slice(max(0, position - size), size))
             elif step == "catch up":
                 sink.catch_up(window=size)
+            elif step == "in portions":
+                with pytest.MonkeyPatch.context() as patch:
+                    patch.setattr(derive, "_SHORT", 0)
+                    sink.catch_up(window=size)
             elif step == "lose a table":
                 shutil.rmtree(directory / DERIVED[size])
                 sink = Sink(Tables(directory, EPOCH))
@@ -232,7 +237,9 @@ def test_the_documentation_has_the_schemas(name: str) -> None:
     assert documented(name) == [(f.name, type_of(f)) for f in TABLES[name].schema]
 
 
-def test_every_trap_event_by_event_and_all_at_once(tmp_path: Path) -> None:
+def test_every_trap_event_by_event_and_all_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Late anchors, poison, models that come late or change, capabilities that had expired."""
     trap = scenario()
     rows = feed_rows(trap.events, trap.times)
@@ -241,8 +248,12 @@ def test_every_trap_event_by_event_and_all_at_once(tmp_path: Path) -> None:
     slow.catch_up(window=1)
     fast.tables.append(rows)
     fast.catch_up()
-    for directory in (tmp_path / "slow", tmp_path / "fast"):
-        assert_tables(directory, rows.to_pylist())
+    monkeypatch.setattr(derive, "_SHORT", 0)
+    parted = Sink(Tables(tmp_path / "in portions", EPOCH))
+    parted.tables.append(rows)
+    parted.catch_up(window=15)
+    for directory in ("slow", "fast", "in portions"):
+        assert_tables(tmp_path / directory, rows.to_pylist())
     errors = "SELECT count(*) AS n FROM event_states WHERE len(validation_errors) > 0"
     assert run_query(tmp_path / "slow", errors)["n"].to_pylist() == [10]
 
