@@ -120,7 +120,7 @@ def _capability(header: dict[str, Any]) -> CID | None:
     if not isinstance(uri, str) or not uri.startswith(_IPFS):
         raise InvalidEventError("the protected header's 'cap' is not 'ipfs://' and a CID")
     try:
-        cid = CID.parse(uri.removeprefix(_IPFS))
+        cid = _remembered_cid(uri.removeprefix(_IPFS))
     except CidError as error:
         raise InvalidEventError(f"the protected header's 'cap' names no CID: {error}") from None
     return shape.block_cid(cid, "the capability")
@@ -131,3 +131,5 @@ def _base64url(data: bytes) -> bytes:
 
 
 _remembered = lru_cache(maxsize=1024)(_read_protected)
+# As text a CID takes longer to read than the rest of an event.
+_remembered_cid = lru_cache(maxsize=1024)(CID.parse)

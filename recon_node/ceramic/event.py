@@ -201,7 +201,11 @@ class _Reader:
     def _own_car(self, cid: CID) -> bytes:
         """The event's blocks, each once, in the order in which they came: no one may ride along
         for free, and no one may swell an event of another's by its own blocks.
+
+        Where every block is needed and none is repeated, that is the very CAR that was read.
         """
+        if len(self._needed) == len(self._car.blocks) and not self._car.has_repeats:
+            return self._data
         own = {key: block for key, block in self._car.blocks.items() if key in self._needed}
         return car.encode([cid], own)
 
@@ -224,12 +228,13 @@ def _check_data(payload: Any) -> tuple[CID, ...]:
 
 def _check_prevs(value: Any) -> tuple[CID, ...]:
     """CIP-145: `prev` is a CID or a list of CIDs; a list of one means the same as that one."""
-    links = value if type(value) is list else [value]
-    if not 0 < len(links) <= MAX_PREVS:
+    if type(value) is not list:
+        return (shape.event_cid(value, "the data event's 'prev'"),)
+    if not 0 < len(value) <= MAX_PREVS:
         raise InvalidEventError(
-            f"the data event's 'prev' lists {len(links)} events; it must be 1 to {MAX_PREVS}"
+            f"the data event's 'prev' lists {len(value)} events; it must be 1 to {MAX_PREVS}"
         )
-    prevs = tuple(shape.event_cid(link, "the data event's 'prev'") for link in links)
+    prevs = tuple(shape.event_cid(link, "the data event's 'prev'") for link in value)
     if len(set(prevs)) != len(prevs):
         raise InvalidEventError("the data event's 'prev' lists an event twice")
     return prevs

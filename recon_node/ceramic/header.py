@@ -10,6 +10,7 @@ there alone, the header has a field `dag` (bytes), see `recon_node.dag.events`.
 """
 
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, Final, Self
 
 from recon_node.ceramic import shape
@@ -20,6 +21,9 @@ from recon_node.ipld import CID, MultibaseError, multibase
 
 DEFAULT_SORT_KEY: Final = "model"
 DAG_SORT_KEY: Final = "dag"
+
+# A StreamID has about 40 bytes. What is remembered of strangers stays bounded.
+_MAX_REMEMBERED: Final = 128
 
 _REQUIRED: Final = frozenset({"controllers", "model"})
 _TYPES: Final[dict[str, type]] = {
@@ -96,7 +100,7 @@ def _controller(value: Any) -> str:
 
 def _model(value: Any) -> StreamId:
     try:
-        return StreamId.from_bytes(shape.of_type(value, bytes, "the header's 'model'"))
+        return _remembered_model(shape.of_type(value, bytes, "the header's 'model'"))
     except StreamIdError as error:
         raise InvalidEventError(f"the header's 'model' is no StreamID: {error}") from None
 
@@ -104,13 +108,22 @@ def _model(value: Any) -> StreamId:
 def _sort_value(header: dict[str, Any], sep_key: str, controller: str) -> str:
     value = controller if sep_key == "controllers" else header.get(sep_key)
     if type(value) is bytes:
-        try:
-            return multibase.encode(value, "base36")
-        except MultibaseError as error:
-            raise InvalidEventError(f"the sort value cannot be written: {error}") from None
+        return (_remembered_text if len(value) <= _MAX_REMEMBERED else _text)(value)
     if isinstance(value, str):
         return value
     raise InvalidEventError(
         f"the header's 'sep' names the sort key {sep_key[:100]!r}, but the header has no such "
         "field that could be a sort value"
     )
+
+
+def _text(value: bytes) -> str:
+    try:
+        return multibase.encode(value, "base36")
+    except MultibaseError as error:
+        raise InvalidEventError(f"the sort value cannot be written: {error}") from None
+
+
+# There are few models, and each of them stands in the header of every document.
+_remembered_model = lru_cache(maxsize=1024)(StreamId.from_bytes)
+_remembered_text = lru_cache(maxsize=1024)(_text)

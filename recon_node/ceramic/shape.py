@@ -5,14 +5,15 @@ event again byte for byte, and whoever signed it meant something by them.
 """
 
 from collections.abc import Set
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 from recon_node.ceramic.errors import InvalidEventError
-from recon_node.ipld import CID, DAG_CBOR, DAG_JOSE, SHA2_256
+from recon_node.ipld import CID, DAG_CBOR, DAG_JOSE, cid_head
 
 T = TypeVar("T")
 
-EVENT_CODECS = (DAG_CBOR, DAG_JOSE)
+_BLOCK_HEAD: Final = cid_head(DAG_CBOR)
+_EVENT_HEADS: Final = (_BLOCK_HEAD, cid_head(DAG_JOSE))
 _TYPE_NAMES = {
     CID: "a link",
     bytes: "bytes",
@@ -31,9 +32,12 @@ def fields(value: Any, what: str, required: Set[str], optional: Set[str]) -> dic
     """
     if type(value) is not dict:
         raise InvalidEventError(f"{what} is {_kind(value)}, not a map")
-    if missing := required - value.keys():
+    names = value.keys()
+    if names == required:
+        return value
+    if missing := required - names:
         raise InvalidEventError(f"{what} lacks {_listed(missing)}")
-    if unknown := value.keys() - required - optional:
+    if unknown := names - required - optional:
         raise InvalidEventError(f"{what} has unknown fields, which are refused: {_listed(unknown)}")
     return value
 
@@ -56,7 +60,7 @@ def event_cid(value: Any, what: str) -> CID:
         InvalidEventError: it is not.
     """
     cid = of_type(value, CID, what)
-    if cid.codec not in EVENT_CODECS or cid.hash_code != SHA2_256:
+    if not cid.startswith(_EVENT_HEADS):
         raise InvalidEventError(
             f"{what} is {cid}, which cannot be an event: those are DAG-CBOR (0x71) or DAG-JOSE "
             f"(0x85) with sha2-256, not codec {cid.codec:#x} with hash {cid.hash_code:#x}"
@@ -70,7 +74,7 @@ def block_cid(cid: CID, what: str) -> CID:
     Raises:
         InvalidEventError: it is not.
     """
-    if cid.codec != DAG_CBOR or cid.hash_code != SHA2_256:
+    if not cid.startswith(_BLOCK_HEAD):
         raise InvalidEventError(f"{what} {cid} must be DAG-CBOR (0x71) with sha2-256")
     return cid
 

@@ -15,6 +15,7 @@ from recon_node.ipld.cid import (
     MAX_DIGEST,
     RAW,
     SHA2_256,
+    cid_head,
     read_cid,
 )
 from recon_node.ipld.dag_pb import DAG_PB
@@ -48,6 +49,7 @@ __all__ = [
     "UnixFsError",
     "VarintError",
     "car",
+    "cid_head",
     "dag_cbor",
     "dag_pb",
     "multibase",

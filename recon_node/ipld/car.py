@@ -10,19 +10,24 @@ block inside: such a block may be left out of the file.
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 from recon_node.ipld import dag_cbor, varint
-from recon_node.ipld.cid import CID, IDENTITY, read_cid
+from recon_node.ipld.cid import CID, DAG_CBOR, DAG_JOSE, IDENTITY, cid_head, read_cid
 from recon_node.ipld.errors import CarError, CidError, DagCborError, VarintError
 
 
 @dataclass(frozen=True, slots=True)
 class Car:
-    """A CAR in memory: the CIDs of its roots, and its blocks in the order of the file."""
+    """A CAR in memory: the CIDs of its roots, and its blocks in the order of the file.
+
+    `has_repeats` says that the file holds a block more than once. Where it does not, `encode`
+    gives back the file byte for byte: a CAR has no other freedom.
+    """
 
     roots: tuple[CID, ...]
     blocks: dict[CID, bytes]
+    has_repeats: bool = False
 
     def block(self, cid: CID) -> bytes | None:
         """The block of that CID, or None where the CAR does not have it."""
@@ -41,13 +46,13 @@ def decode(data: bytes) -> Car:
     """
     try:
         roots, offset = _read_header(data)
-        blocks = _read_blocks(data, offset)
+        blocks, sections = _read_blocks(data, offset)
     except (VarintError, CidError) as error:
         raise CarError(f"broken CAR: {error}") from None
     for root in roots:
         if root not in blocks and root.hash_code != IDENTITY:
             raise CarError(f"the root {root} of the CAR is not among its blocks")
-    return Car(roots, blocks)
+    return Car(roots, blocks, has_repeats=len(blocks) < sections)
 
 
 def encode(roots: Iterable[CID], blocks: Mapping[CID, bytes]) -> bytes:
@@ -83,6 +88,14 @@ def _read_section(data: bytes, offset: int, what: str) -> tuple[int, int]:
 
 
 def _read_header(data: bytes) -> tuple[tuple[CID, ...], int]:
+    """The roots, and the offset of what follows the header."""
+    for before, start, end in _COMMON_HEADERS:
+        if data.startswith(before) and data.startswith(_AFTER_ROOT, end):
+            return (CID(data[start:end]),), end + len(_AFTER_ROOT)
+    return _read_any_header(data)
+
+
+def _read_any_header(data: bytes) -> tuple[tuple[CID, ...], int]:
     if not data:
         raise CarError("an empty file is no CAR")
     start, end = _read_section(data, 0, "header")
@@ -106,8 +119,10 @@ def _check_header(header: Any) -> tuple[CID, ...]:
     return tuple(roots)
 
 
-def _read_blocks(data: bytes, offset: int) -> dict[CID, bytes]:
+def _read_blocks(data: bytes, offset: int) -> tuple[dict[CID, bytes], int]:
+    """The blocks from `offset` on, and in how many sections they came."""
     blocks: dict[CID, bytes] = {}
+    sections = 0
     while offset < len(data):
         start, end = _read_section(data, offset, "block")
         cid, start = read_cid(data, start)
@@ -118,4 +133,21 @@ def _read_blocks(data: bytes, offset: int) -> dict[CID, bytes]:
             raise CarError(f"the block at byte {offset} of the CAR does not match its CID {cid}")
         blocks[cid] = block
         offset = end
-    return blocks
+        sections += 1
+    return blocks, sections
+
+
+def _common_header(codec: int) -> tuple[bytes, int, int]:
+    """What stands before the digest in a header with one root, and where the root starts and ends.
+
+    `codec` is the root's, its hash sha2-256.
+    """
+    root = CID.of(codec, b"")
+    before = encode([root], {}).removesuffix(root.digest + _AFTER_ROOT)
+    start = len(before) - len(cid_head(codec))
+    return before, start, start + len(root)
+
+
+# Headers of nearly all CARs there are differ in the digest of their one root only.
+_AFTER_ROOT: Final = dag_cbor.encode("version") + dag_cbor.encode(1)
+_COMMON_HEADERS: Final = tuple(_common_header(codec) for codec in (DAG_JOSE, DAG_CBOR))

@@ -36,10 +36,19 @@ _HASH_FUNCTIONS: Final[dict[int, Callable[[bytes], bytes]]] = {
     0xB220: lambda block: hashlib.blake2b(block, digest_size=32).digest(),
 }
 _SHA2_256_HEAD: Final = bytes([SHA2_256, 32])
+
+
+@lru_cache(maxsize=64)
+def cid_head(codec: int) -> bytes:
+    """The bytes before the digest in every CID of that codec with sha2-256, and in no other CID."""
+    return b"\x01" + varint.encode(codec) + _SHA2_256_HEAD
+
+
 # The first bytes of nearly all CIDs there are, each followed by 32 bytes of digest.
-_COMMON_HEADS: Final = tuple(
-    b"\x01" + varint.encode(codec) + _SHA2_256_HEAD for codec in (DAG_CBOR, DAG_JOSE, RAW)
-)
+_COMMON_HEADS: Final = tuple(cid_head(codec) for codec in (DAG_CBOR, DAG_JOSE, RAW))
+_COMMON_HEADS_BY_SIZE: Final = {
+    size: tuple(head for head in _COMMON_HEADS if len(head) + 32 == size) for size in (36, 37)
+}
 
 
 class CID(bytes):
@@ -52,7 +61,7 @@ class CID(bytes):
     __slots__ = ()
 
     def __new__(cls, raw: bytes) -> Self:  # noqa: D102 - the class docstring speaks for it
-        if not _is_common(raw):
+        if not raw.startswith(_COMMON_HEADS_BY_SIZE.get(len(raw), ())):
             end = _end_of_cid(raw, 0)
             if end != len(raw):
                 raise CidError(f"{len(raw) - end} bytes too many after the CID {_shown(raw[:end])}")
@@ -75,7 +84,7 @@ class CID(bytes):
     @classmethod
     def of(cls, codec: int, block: bytes) -> Self:
         """The CID of `block`, hashed with sha2-256."""
-        return bytes.__new__(cls, _head(codec) + hashlib.sha256(block).digest())
+        return bytes.__new__(cls, cid_head(codec) + hashlib.sha256(block).digest())
 
     @property
     def codec(self) -> int:
@@ -85,7 +94,7 @@ class CID(bytes):
     @property
     def hash_code(self) -> int:
         """The hash function: `SHA2_256`, `IDENTITY`..."""
-        if _is_common(self):
+        if self.startswith(_COMMON_HEADS):
             return SHA2_256
         return varint.decode(self, varint.decode(self, 1)[1])[0]
 
@@ -101,8 +110,8 @@ class CID(bytes):
         Raises:
             CidError: a hash function that cannot be computed here.
         """
-        if _is_common(self):
-            return hashlib.sha256(block).digest() == self[-32:]
+        if self.startswith(_COMMON_HEADS):
+            return self.endswith(hashlib.sha256(block).digest())
         hash_function = _HASH_FUNCTIONS.get(self.hash_code)
         if hash_function is None:
             raise CidError(f"{self}: cannot check a block by the hash {self.hash_code:#x}")
@@ -159,15 +168,6 @@ def _end_of_cid(data: bytes, offset: int) -> int:
             f"{position + length - len(data)} are missing"
         )
     return position + length
-
-
-def _is_common(raw: bytes) -> bool:
-    return raw.startswith(_COMMON_HEADS) and len(raw) == (37 if raw[1] == 0x85 else 36)
-
-
-@lru_cache(maxsize=64)
-def _head(codec: int) -> bytes:
-    return b"\x01" + varint.encode(codec) + _SHA2_256_HEAD
 
 
 def _shown(raw: bytes) -> str:

@@ -48,7 +48,7 @@ def decode(data: bytes) -> Any:
         DagCborError: not strict DAG-CBOR, bytes left over, or nested deeper than `MAX_DEPTH`.
     """
     try:
-        value = cbrrr.decode_dag_cbor(data, cid_ctor=_link)
+        value = cbrrr.decode_dag_cbor(data, cid_ctor=CID)
     except CidError as error:
         raise DagCborError(f"not strict DAG-CBOR, a link in it is broken: {error}") from None
     except (ValueError, MemoryError) as error:
@@ -57,10 +57,6 @@ def decode(data: bytes) -> Any:
     if len(data) > MAX_DEPTH and len(data.translate(None, _NOT_CONTAINERS)) > MAX_DEPTH:
         _check_depth(value)
     return value
-
-
-def _link(raw: bytes) -> CID:
-    return CID(raw)
 
 
 def _check_depth(value: Any) -> None:

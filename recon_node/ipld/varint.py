@@ -35,6 +35,18 @@ def decode(data: bytes | memoryview, offset: int = 0) -> tuple[int, int]:
         VarintError: the bytes end within it, it is longer than nine bytes or not in its
             shortest form.
     """
+    # Nearly all of them have one byte or two, and every block of every CAR has several.
+    if 0 <= offset < len(data) - 1:
+        first = data[offset]
+        if first < 0x80:
+            return first, offset + 1
+        second = data[offset + 1]
+        if 0 < second < 0x80:
+            return first & 0x7F | second << 7, offset + 2
+    return _decode_any(data, offset)
+
+
+def _decode_any(data: bytes | memoryview, offset: int) -> tuple[int, int]:
     if offset < 0:
         raise VarintError(f"a varint cannot start at the negative offset {offset}")
     value = 0

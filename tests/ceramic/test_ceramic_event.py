@@ -25,6 +25,7 @@ from recon_node.ceramic import (
     InvalidEventError,
     StreamType,
     envelope,
+    header,
     parse_event,
 )
 from recon_node.ceramic.builder import data_event, time_event
@@ -292,6 +293,17 @@ def test_large_protected_headers_are_not_remembered() -> None:
         before = envelope._remembered.cache_info().misses
         parse_event(signed_car(with_header(), protected=fields))
         assert envelope._remembered.cache_info().misses - before == remembered
+
+
+def test_of_sort_values_only_short_ones_are_remembered() -> None:
+    """A sort value may be any bytes that someone made up; a model is always short."""
+    for size, remembered in ((128, 1), (129, 0)):
+        fields = with_header(sep="unique", unique=bytes(range(100, 228)) + bytes(size - 128))
+        before = header._remembered_text.cache_info().misses
+        event = parse_event(signed_car(fields))
+        assert event.header is not None
+        assert multibase.decode(event.header.sep_value) == fields["header"]["unique"]
+        assert header._remembered_text.cache_info().misses - before == remembered
 
 
 # --- time events -------------------------------------------------------------------------------

@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 
 from recon_node.ceramic import Event, InvalidEventError, parse_event, verify_signature
 from recon_node.ceramic.builder import data_event, deterministic_init_event, time_event
-from recon_node.ipld import CID, DAG_CBOR, DAG_JOSE, RAW, car
+from recon_node.ipld import CID, DAG_CBOR, DAG_JOSE, RAW, car, varint
+from recon_node.ipld import cid as cid_module
 
 CHANGE = data_event(KEY, INIT, [INIT.cid], [{"op": "add", "path": "/a", "value": 1}])
 SAMPLES = [
@@ -86,3 +87,45 @@ def test_protected_headers(protected: bytes) -> None:
 @given(st.lists(links, min_size=1, max_size=2), st.dictionaries(links, st.binary(), max_size=3))
 def test_cars_of_anything(roots: list[CID], blocks: dict[CID, bytes]) -> None:
     assert event_or_refusal(car.encode(roots, blocks)) is None
+
+
+@given(st.sampled_from(SAMPLES), st.data())
+def test_the_car_of_an_event_is_its_blocks_written_anew(sample: Event, draw: st.DataObject) -> None:
+    """Whatever came along and in whatever order; no matter that a CAR without is kept as it is."""
+    own = car.decode(sample.car)
+    stowaway = CID.of(RAW, b"stowaway")
+    rest = draw.draw(st.lists(st.sampled_from([*own.blocks, stowaway]), max_size=3))
+    order = draw.draw(st.permutations([*own.blocks, *rest]))
+    blocks = own.blocks | {stowaway: b"stowaway"}
+    bare = car.encode(own.roots, {})
+    data = bare + b"".join(
+        car.encode(own.roots, {cid: blocks[cid]}).removeprefix(bare) for cid in order
+    )
+    kept = {cid: blocks[cid] for cid in order if cid != stowaway}
+    event = parse_event(data)
+    assert event.car == car.encode(own.roots, kept)
+    assert (event.cid, event.payload) == (sample.cid, sample.payload)
+
+
+@given(st.sampled_from(SAMPLES), st.data())
+def test_the_short_ways_change_nothing(sample: Event, draw: st.DataObject) -> None:
+    """Each CAR is read twice, the second time without the short ways for common CIDs and CARs."""
+    data = bytearray(sample.car)
+    room = draw.draw(st.sampled_from([70, len(data)]))  # often in the header or the first CID
+    for _ in range(draw.draw(st.integers(0, 3))):
+        at = draw.draw(st.integers(0, min(room, len(data)) - 1))
+        data[at : at + draw.draw(st.integers(0, 2))] = draw.draw(st.binary(max_size=2))
+    expected = event_or_complaint(bytes(data))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(car, "_COMMON_HEADERS", ())
+        patch.setattr(cid_module, "_COMMON_HEADS", ())
+        patch.setattr(cid_module, "_COMMON_HEADS_BY_SIZE", {})
+        patch.setattr(varint, "decode", varint._decode_any)
+        assert event_or_complaint(bytes(data)) == expected
+
+
+def event_or_complaint(data: bytes) -> Event | str:
+    try:
+        return parse_event(data)
+    except InvalidEventError as error:
+        return str(error)

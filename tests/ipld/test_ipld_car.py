@@ -1,6 +1,7 @@
 """CARv1: what is written is read back, and nothing else is."""
 
 import hashlib
+from collections.abc import Callable
 
 import pytest
 from hypothesis import given
@@ -13,6 +14,7 @@ from recon_node.ipld import (
     RAW,
     Car,
     CarError,
+    VarintError,
     car,
     dag_cbor,
     varint,
@@ -139,3 +141,62 @@ def test_an_identity_cid_brings_its_block_along() -> None:
     with pytest.raises(CarError, match="does not match"):
         car.decode(car.encode([IDENTITY_CID], {IDENTITY_CID: b"abd"}))
     assert bare.block(ROOT) is None
+
+
+sections_of_car = st.lists(st.sampled_from([b"a", b"b", b"c", b"d"]), min_size=1, max_size=6)
+
+
+@given(sections_of_car, st.sampled_from([DAG_CBOR, DAG_JOSE, RAW, 0x70]))
+def test_without_repeats_it_is_written_as_it_was_read(bodies: list[bytes], codec: int) -> None:
+    sections = [CID.of(codec, body) + body for body in bodies]
+    header = dag_cbor.encode({"roots": [CID.of(codec, bodies[0])], "version": 1})
+    data = section(header) + b"".join(section(each) for each in sections)
+    decoded = car.decode(data)
+    assert decoded.has_repeats == (len(set(bodies)) < len(bodies))
+    assert (car.encode(decoded.roots, decoded.blocks) == data) != decoded.has_repeats
+
+
+@pytest.mark.parametrize("codec", [DAG_CBOR, DAG_JOSE, RAW])
+def test_headers_have_one_form_and_the_short_way_reads_the_same(codec: int) -> None:
+    """Every header that differs in a byte, and every one that is cut."""
+    header = section(dag_cbor.encode({"roots": [CID.of(codec, BLOCK)], "version": 1}))
+    assert car._read_header(header) == ((CID.of(codec, BLOCK),), len(header))
+    changed = [
+        header[:at] + bytes([value]) + header[at + 1 :]
+        for at in range(len(header))
+        for value in {0, 1, 0x12, 0x20, 0x55, 0x71, 0x80, 0x85, 0xFF, *range(0x18, 0x28)}
+    ]
+    for data in (*changed, *(header[:size] for size in range(len(header)))):
+        outcome = header_or_complaint(car._read_header, data)
+        assert outcome == header_or_complaint(car._read_any_header, data)
+        if isinstance(outcome, tuple):
+            roots, end = outcome
+            assert car.encode(roots, {}) == data[:end]
+
+
+def header_or_complaint(
+    read: Callable[[bytes], tuple[tuple[CID, ...], int]], data: bytes
+) -> tuple[tuple[CID, ...], int] | str:
+    try:
+        return read(data)
+    except (CarError, VarintError) as error:
+        return str(error)
+
+
+@pytest.mark.parametrize(
+    ("strict", "lax"),
+    [
+        (b"\xa2", b"\xb8\x02"),  # lengths and numbers that are longer than they need be
+        (b"\x65roots", b"\x78\x05roots"),
+        (b"\x81", b"\x98\x01"),
+        (b"\xd8\x2a", b"\xd9\x00\x2a"),
+        (b"\x58\x25", b"\x59\x00\x25"),
+        (b"version\x01", b"version\x18\x01"),
+        (b"\x81", b"\x9f"),  # a list without a length
+    ],
+)
+def test_lax_headers_are_refused(strict: bytes, lax: bytes) -> None:
+    header = dag_cbor.encode(HEADER)
+    assert strict in header
+    with pytest.raises(CarError, match="its header is not strict DAG-CBOR"):
+        car.decode(section(header.replace(strict, lax, 1)) + section(ROOT + BLOCK))

@@ -2,6 +2,7 @@
 
 import hashlib
 import pickle
+import re
 
 import multiformats
 import pytest
@@ -18,9 +19,11 @@ from recon_node.ipld import (
     SHA2_256,
     CidError,
     IpldError,
+    cid_head,
     read_cid,
     varint,
 )
+from recon_node.ipld.cid import _end_of_cid
 
 CODECS = {"dag-cbor": DAG_CBOR, "dag-jose": DAG_JOSE, "raw": RAW, "dag-pb": 0x70}
 HASHES = {"sha2-256": SHA2_256, "sha2-512": 0x13, "sha3-256": 0x16, "identity": IDENTITY}
@@ -159,3 +162,38 @@ def test_is_its_bytes() -> None:
     copy = pickle.loads(pickle.dumps(cid))
     assert (type(copy), copy) == (CID, cid)
     assert issubclass(CidError, IpldError)
+
+
+@given(
+    st.sampled_from([*CODECS.values(), 0x00, 0xF1, 0x1200]),
+    st.sampled_from([SHA2_256, 0x16, 0x1B, IDENTITY]),
+    st.sampled_from([*CODECS.values(), 0xF1]),
+)
+def test_a_head_belongs_to_one_codec_with_sha2_256(codec: int, hash_code: int, other: int) -> None:
+    cid = CID(make(codec, hash_code, bytes(32)))
+    assert cid.startswith(cid_head(other)) == (codec == other and hash_code == SHA2_256)
+    assert (cid.codec, cid.hash_code) == (codec, hash_code)
+
+
+@given(
+    st.sampled_from(list(CODECS.values())),
+    st.binary(min_size=30, max_size=34),
+    st.integers(0, 5),
+    st.integers(0, 255),
+)
+def test_the_short_way_for_common_cids_accepts_no_more(
+    codec: int, digest: bytes, position: int, byte: int
+) -> None:
+    raw = cid_head(codec) + digest
+    raw = raw[:position] + bytes([byte]) + raw[position + 1 :]
+    try:
+        whole = _end_of_cid(raw, 0) == len(raw)
+    except CidError as error:
+        with pytest.raises(CidError, match=re.escape(str(error))):
+            CID(raw)
+        return
+    if whole:
+        assert CID(raw) == raw
+    else:
+        with pytest.raises(CidError, match="too many"):
+            CID(raw)
