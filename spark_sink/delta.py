@@ -7,18 +7,15 @@ checkpoint.
 
 The table is partitioned by `stream_cid_partition`: the history of the streams that a batch touches
 is read back from their partitions only. Delta keeps no statistics on binary columns, so it cannot
-skip files by `stream_cid`; Parquet does, so that in a partition which `optimize` has sorted a
-reader decodes only the row groups with the stream.
+skip files by `stream_cid`; Parquet does, and each file is sorted by it, so that a reader decodes
+only the row groups with the stream.
 """
 
-import json
 import math
-import time
-from collections.abc import Iterable
-from datetime import timedelta
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Final
-from urllib.parse import unquote, urlsplit
+from urllib.parse import unquote
 
 import pyarrow as pa
 from deltalake import (
@@ -26,33 +23,29 @@ from deltalake import (
     DeltaTable,
     Schema,
     Transaction,
-    WriterProperties,
     write_deltalake,
 )
 from deltalake.exceptions import DeltaError
 from deltalake.transaction import AddAction, RemoveAction
 
 from spark_sink.datafusion import query
+from spark_sink.delta_files import HISTORY, added, merge_small_files, vacuum
 from spark_sink.errors import FeedChangedError, TablesError
 from spark_sink.raw_files import RawFile, RawFiles
 from spark_sink.schema import PARTITION_COLUMN, RAW, TableSpec
-from spark_sink.staging import DataFile, Staged, Stager
+from spark_sink.staging import Staged, Stager
 
 _EPOCH: Final = "recon.epoch"
 _STEP: Final = "/step"
 # A batch adds up to one file a partition: this many commits make a thousand, tidied in a second.
 _TIDY_EVERY: Final = 64
-_FILE_SIZE: Final = 32 * 1024 * 1024
-# Small, so that the history of a stream in a sorted file is a small read.
-_ROW_GROUP: Final = 8192
+_ROWS_AT_ONCE: Final = 8192
 # What raw_events of version 0.1 lacks; right for events that are no time events.
 _ADDED_COLUMNS: Final = ("time", "chain_id")
 # A commit of every half second makes many small files: they are not kept for a month.
 _LOG: Final = "delta.logRetentionDuration"
 _LOG_HOURS: Final = 24
 _PROPERTIES: Final = {"delta.enableChangeDataFeed": "true"}
-_CHANGES: Final = "_change_data"
-_HISTORY: Final = "delta.deletedFileRetentionDuration"
 
 
 class DeltaStore:
@@ -97,7 +90,7 @@ class DeltaStore:
         """
         for table in rows.tables:
             rows += self.stager().stage(table)
-        self._commit([_added(self.path, file) for file in rows.files], self._reaches(position))
+        self._commit([added(self.path, file) for file in rows.files], self._reaches(position))
 
     def put(self, rows: pa.Table, position: int) -> None:
         """Put rows in the place of those with the same key, or beside the others; the table then
@@ -118,7 +111,7 @@ class DeltaStore:
             self._table.alter.set_table_properties(missing)  # a table of an older version
         write_deltalake(
             self._table,
-            other.select(names, "TRUE").cast(self.spec.schema).to_reader(_ROW_GROUP),
+            other.select(names, "TRUE").cast(self.spec.schema).to_reader(_ROWS_AT_ONCE),
             mode="overwrite",
             schema_mode="overwrite",
             commit_properties=self._reaches(other.position),
@@ -127,7 +120,7 @@ class DeltaStore:
     def keep_history(self, hours: float) -> None:
         """For how long what is replaced can be read in older versions."""
         wanted = {
-            _HISTORY: f"interval {round(hours * 3600)} seconds",
+            HISTORY: f"interval {round(hours * 3600)} seconds",
             _LOG: f"interval {max(_LOG_HOURS, math.ceil(hours))} hours",
         }
         told = self._table.metadata().configuration
@@ -137,7 +130,8 @@ class DeltaStore:
     def tidy(self) -> None:
         """Every so many commits: make few files of many, delete those replaced long ago."""
         if self._table.version() % _TIDY_EVERY == 0:
-            self._table.optimize.compact(target_size=_FILE_SIZE)
+            if actions := merge_small_files(self._table, self.stager()):
+                self._commit(actions, CommitProperties())
             vacuum(self._table, None, dry_run=False)
 
     # What only some tables are asked for.
@@ -162,10 +156,10 @@ class DeltaStore:
         return sorted(found["stream_cid"].to_pylist())
 
     def _commit(
-        self, actions: list[AddAction | RemoveAction], properties: CommitProperties
+        self, actions: Sequence[AddAction | RemoveAction], properties: CommitProperties
     ) -> None:
         self._table.create_write_transaction(
-            actions,
+            list(actions),
             "append",
             self.spec.schema,
             partition_by=[PARTITION_COLUMN],
@@ -197,41 +191,6 @@ class DeltaStore:
         return CommitProperties(app_transactions=[Transaction(_app_id(self.epoch), position)])
 
 
-def optimize(table: DeltaTable) -> int:
-    """Sort the table's partitions by stream, in few files; returns how many files it has then."""
-    table.optimize.z_order(
-        ["stream_cid"],
-        target_size=_FILE_SIZE,
-        writer_properties=WriterProperties(max_row_group_size=_ROW_GROUP),
-    )
-    return len(table.file_uris())
-
-
-def vacuum(table: DeltaTable, hours: float | None, *, dry_run: bool) -> list[str]:
-    """Delete the files that only versions older than `hours` need (None: as the table says);
-    returns their names."""
-    keep = history_of(table) if hours is None else timedelta(hours=hours)
-    # delta-rs counts whole hours: rather keep too much.
-    whole_hours = math.ceil(keep / timedelta(hours=1))
-    files = table.vacuum(whole_hours, enforce_retention_duration=False, dry_run=dry_run)
-    path = Path(unquote(urlsplit(table.table_uri).path))
-    return [*files, *_old_changes(path, keep, dry_run=dry_run)]
-
-
-def _old_changes(path: Path, keep: timedelta, *, dry_run: bool) -> list[str]:
-    """The files of the change data feed, which delta-rs leaves where they are."""
-    before = time.time() - keep.total_seconds()
-    found = [f for f in (path / _CHANGES).rglob("*.parquet") if f.stat().st_mtime <= before]
-    for file in () if dry_run else found:
-        file.unlink()
-    return [str(file.relative_to(path)) for file in found]
-
-
-def files_of(table: DeltaTable) -> list[str]:
-    """The paths of the table's files."""
-    return [unquote(uri) for uri in table.file_uris()]
-
-
 def epoch_of(table: DeltaTable) -> str:
     """The log that a table was made from; empty for a table that is not ours."""
     return table.metadata().configuration.get(_EPOCH) or ""
@@ -240,37 +199,6 @@ def epoch_of(table: DeltaTable) -> str:
 def position_of(table: DeltaTable, epoch: str) -> int:
     """How far a table is: the feed position that its latest commit brought it to."""
     return table.transaction_version(_app_id(epoch)) or 0
-
-
-def history_of(table: DeltaTable) -> timedelta:
-    """For how long what is replaced can be read in older versions."""
-    text = table.metadata().configuration.get(_HISTORY, "interval 7 days")
-    _, number, unit = text.split()
-    return timedelta(**{unit if unit.endswith("s") else unit + "s": int(number)})
-
-
-def _added(table: Path, file: DataFile, *, is_new: bool = True) -> AddAction:
-    """What a commit says of a file that becomes part of the table."""
-    path = file.path.relative_to(table)
-    if not file.path.exists():
-        raise TablesError(
-            f"a worker wrote {path} to the table {table}, but it is not to be seen from here: all "
-            "workers and the driver must have the directory of the tables at the same path"
-        )
-    stats = {
-        "numRecords": file.rows,
-        "minValues": {file.order: file.first},
-        "maxValues": {file.order: file.last},
-        "nullCount": {file.order: 0},
-    }
-    return AddAction(
-        str(path),
-        file.size,
-        {PARTITION_COLUMN: str(file.partition)},
-        round(time.time() * 1000),
-        is_new,
-        json.dumps(stats),
-    )
 
 
 def _open(spec: TableSpec, path: Path, epoch: str) -> DeltaTable:

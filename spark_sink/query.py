@@ -30,7 +30,7 @@ from duckdb import DuckDBPyConnection, DuckDBPyRelation
 
 from recon_node.ceramic import StreamId
 from recon_node.ipld import CID
-from spark_sink import delta
+from spark_sink import delta_files
 from spark_sink.errors import TablesError
 from spark_sink.parquet import files_of, read_position
 from spark_sink.query_types import fetched_as, is_number, reader_of
@@ -103,11 +103,11 @@ def run_query(directory: Path, sql: str, at: At = None) -> Iterator[Answer]:
 
 
 def _asked(connection: DuckDBPyConnection, sql: str, here: Sequence[str]) -> list[str]:
-    """The tables that a query names. All of them if it names none, such as SHOW TABLES, or says
-    more than one thing."""
+    """The tables that a query names. All of them if it names none, such as SHOW TABLES, or where
+    DuckDB does not say: of several statements, of an ANTI JOIN."""
     try:
         names = {name.lower() for name in connection.get_table_names(sql)}
-    except duckdb.InvalidInputException:
+    except duckdb.Error:  # told by what follows, if the query is wrong
         return list(here)
     return [name for name in here if name in names] or ([] if names else list(here))
 
@@ -161,7 +161,7 @@ def _register(connection: DuckDBPyConnection, path: Path, at: At) -> None:
     of_delta = is_delta(path)
     if at is not None and not of_delta:
         raise TablesError(f"{path.name} is a Parquet table, of which there are no older versions")
-    files = delta.files_of(open_at(path, at)) if of_delta else list(map(str, files_of(path)))
+    files = delta_files.files_of(open_at(path, at)) if of_delta else list(map(str, files_of(path)))
     if not files:
         connection.register(path.name, TABLES[path.name].schema.empty_table())
         return

@@ -61,7 +61,7 @@ class Staged:
 
     def read(self, schema: pa.Schema) -> pa.Table:
         """All of them."""
-        read = [_read(file, schema) for file in self.files]
+        read = [read_file(file.path, file.partition, schema) for file in self.files]
         return pa.concat_tables([schema.empty_table(), *self.tables, *read])
 
 
@@ -154,8 +154,11 @@ def _by_partition(ordered: pa.Table) -> Iterator[tuple[int, pa.Table]]:
         start += count["counts"]
 
 
-def _read(file: DataFile, schema: pa.Schema) -> pa.Table:
-    rows = pq.ParquetFile(file.path).read()
-    partitions = pa.repeat(pa.scalar(file.partition, pa.int32()), rows.num_rows)
-    whole = rows.append_column(schema.field(PARTITION_COLUMN), partitions)
-    return whole.select(schema.names).cast(schema)
+def read_file(path: Path, partition: int, schema: pa.Schema) -> pa.Table:
+    """The rows of a file of a partition, with the partition column; columns that were added to the
+    table since are null."""
+    rows = pq.ParquetFile(path).read()
+    columns = {name: rows[name] for name in rows.schema.names}
+    columns[PARTITION_COLUMN] = pa.repeat(pa.scalar(partition, pa.int32()), rows.num_rows)
+    whole = [columns.get(f.name, pa.nulls(rows.num_rows, f.type)).cast(f.type) for f in schema]
+    return pa.Table.from_arrays(whole, schema=schema)

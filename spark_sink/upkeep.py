@@ -18,7 +18,7 @@ import pyarrow as pa
 from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
 
-from spark_sink import delta
+from spark_sink import delta_files
 from spark_sink.delta import DeltaStore
 from spark_sink.derive import Derivation
 from spark_sink.errors import SinkError, TablesError, cannot_write
@@ -44,7 +44,7 @@ def optimize(directory: Path, names: Sequence[str] = ()) -> dict[str, int]:
     """
     tables = _deltas(directory, names)
     with _told(directory):
-        return {name: delta.optimize(table) for name, table in tables.items()}
+        return {name: delta_files.optimize(table) for name, table in tables.items()}
 
 
 def vacuum(
@@ -58,7 +58,8 @@ def vacuum(
     tables = _deltas(directory, names)
     with _told(directory):
         return {
-            name: len(delta.vacuum(table, hours, dry_run=dry_run)) for name, table in tables.items()
+            name: len(delta_files.vacuum(table, hours, dry_run=dry_run))
+            for name, table in tables.items()
         }
 
 

@@ -6,13 +6,14 @@ version can be read, all later ones can.
 """
 
 import json
+from bisect import bisect_right
 from datetime import UTC, datetime
 from pathlib import Path
 
 from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
 
-from spark_sink import delta
+from spark_sink import delta_files
 from spark_sink.errors import TablesError
 
 #: A version: its number, a time (the version of then), or None for the latest.
@@ -62,20 +63,24 @@ def _open(path: Path, version: int | None = None) -> DeltaTable:
 
 def _load(path: Path, at: int | datetime) -> DeltaTable | None:
     """The table as it was; None when there is no such version."""
+    version = at if isinstance(at, int) else _version_of(path, at)
     try:
-        table = DeltaTable(str(path), version=at if isinstance(at, int) else None)
-        if isinstance(at, datetime):
-            table.load_as_version(at)
+        return None if version is None else DeltaTable(str(path), version=version)
     except (DeltaError, OSError):
         return None
-    # Asked for a time before the first version, delta-rs gives the first.
-    if isinstance(at, datetime) and committed_at(path, table.version()) > at:
-        return None
-    return table
+
+
+def _version_of(path: Path, moment: datetime) -> int | None:
+    """The latest version at a time; None before the first. (delta-rs asks the files' own times,
+    which a copy of the table does not have, and gives the first version for times before it.)"""
+    commits = (path / "_delta_log").glob("*.json")
+    versions = sorted(int(commit.stem) for commit in commits if commit.stem.isdecimal())
+    later = bisect_right(versions, moment, key=lambda version: committed_at(path, version))
+    return versions[later - 1] if later else None
 
 
 def _is_whole(table: DeltaTable) -> bool:
-    return all(Path(file).exists() for file in delta.files_of(table))
+    return all(Path(file).exists() for file in delta_files.files_of(table))
 
 
 def _not_there(path: Path, at: int | datetime, latest: int) -> str:

@@ -3,6 +3,7 @@
 import shutil
 import tempfile
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -15,7 +16,7 @@ from spark_samples import DEFINITION, KEY, Scenario, change, document, replace, 
 
 from recon_node.ceramic import Event
 from recon_node.ceramic.builder import model_event
-from spark_sink import delta, derive
+from spark_sink import delta, delta_files, derive
 from spark_sink.errors import FeedChangedError, TablesError
 from spark_sink.pipeline import Sink
 from spark_sink.query import run_query
@@ -23,8 +24,14 @@ from spark_sink.schema import DERIVED, FEED, TABLES
 from spark_sink.show import show
 from spark_sink.status import table_status
 from spark_sink.tables import Tables, lock
+from spark_sink.versions import At
 
 EPOCH = "5f0c8a10-aaaa-bbbb-cccc-000000000001"
+
+
+def asked(directory: Path, sql: str, at: At = None) -> list[tuple[Any, ...]]:
+    with run_query(directory, sql, at) as answer:
+        return list(answer.rows)
 
 
 def test_rows_are_appended_once_and_tips_follow(sample: list[Event], tmp_path: Path) -> None:
@@ -115,6 +122,7 @@ def test_tidying_makes_few_files_and_keeps_what_they_say(
     sample: list[Event], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(delta, "_TIDY_EVERY", 10)
+    monkeypatch.setattr(delta_files, "_MANY", 2)
     rows = feed_rows(sample[:200])
     sink = Sink(Tables(tmp_path, EPOCH))
     for end in range(20, 201, 20):
@@ -122,11 +130,31 @@ def test_tidying_makes_few_files_and_keeps_what_they_say(
         sink.catch_up()
         sink.tables.tidy()
     files = {table.name: table.files for table in table_status(tmp_path)}
-    assert files["raw_events"] <= 16
-    assert files["stream_tips"] <= 16
+    assert files["raw_events"] <= 2 * 16
+    assert files["stream_tips"] <= 2 * 16
     assert_tables(tmp_path, rows.to_pylist())
     reopened = Tables(tmp_path, EPOCH)
     assert set(reopened.positions.values()) == {200}
+    # Each change once: that files were merged is none.
+    changes = pa.table(DeltaTable(tmp_path / "raw_events").load_cdf(starting_version=0).read_all())
+    assert sorted(changes["position"].to_pylist()) == list(range(1, 201))
+
+
+@given(st.lists(st.integers(1, 10**9), max_size=100))
+def test_files_of_about_the_same_size_are_merged(sizes: list[int]) -> None:
+    files = [delta_files._Small(str(n), size) for n, size in enumerate(sizes)]
+    groups = list(delta_files._of_a_size(files))
+    merged = [file for group in groups for file in group]
+    assert len(set(merged)) == len(merged)
+    for group in groups:
+        assert len(group) >= delta_files._MANY
+        total = group[0].size
+        for file in group[1:]:
+            assert total < delta_files._MOST_MERGED
+            assert file.size <= delta_files._BY_FAR * total
+            total += file.size
+    equal = len(files) >= delta_files._MANY and len(set(sizes)) == 1
+    assert groups or not equal
 
 
 def test_a_gap_is_refused(sample: list[Event], tmp_path: Path) -> None:
@@ -255,7 +283,7 @@ def test_every_trap_event_by_event_and_all_at_once(
     for directory in ("slow", "fast", "in portions"):
         assert_tables(tmp_path / directory, rows.to_pylist())
     errors = "SELECT count(*) AS n FROM event_states WHERE len(validation_errors) > 0"
-    assert run_query(tmp_path / "slow", errors)["n"].to_pylist() == [10]
+    assert asked(tmp_path / "slow", errors) == [(10,)]
 
 
 def test_a_late_anchor_changes_the_tip_as_an_update(tmp_path: Path) -> None:
@@ -273,8 +301,8 @@ def test_a_late_anchor_changes_the_tip_as_an_update(tmp_path: Path) -> None:
         sink.tables.append(rows.slice(0, end))
         sink.catch_up()
     tip = f"SELECT event_cid FROM stream_tips WHERE stream_cid = from_cid('{init.cid}')"
-    assert run_query(tmp_path, tip)["event_cid"].to_pylist() == [second.cid]
-    assert run_query(tmp_path, tip, version=1)["event_cid"].to_pylist() == [first.cid]
+    assert asked(tmp_path, tip) == [(str(second.cid),)]
+    assert asked(tmp_path, tip, 1) == [(str(first.cid),)]
     for name, was, now in (
         ("stream_tips", first.cid, second.cid),
         ("stream_states", b'"left"', b'"right"'),
@@ -315,7 +343,7 @@ def test_status_and_queries_need_no_spark(sample: list[Event], tmp_path: Path) -
     with pytest.raises(TablesError, match="there are no tables in"):
         table_status(tmp_path)
     sink = Sink(Tables(tmp_path, EPOCH))
-    assert run_query(tmp_path, "SELECT * FROM stream_states").num_rows == 0
+    assert asked(tmp_path, "SELECT * FROM stream_states") == []
     sink.tables.append(feed_rows(sample[:100]))
     sink.catch_up()
     status = {table.name: table for table in table_status(tmp_path)}
@@ -323,38 +351,7 @@ def test_status_and_queries_need_no_spark(sample: list[Event], tmp_path: Path) -
     assert {(t.epoch, t.position) for t in status.values()} == {(EPOCH, 100)}
     streams = len({e.init for e in sample[:100]})
     assert [t.rows for t in status.values()] == [100, 100, 100, streams, streams]
-
-    def ask(sql: str) -> list[dict[str, object]]:
-        rows: list[dict[str, object]] = run_query(tmp_path, sql).to_pylist()
-        return rows
-
-    stream = sample[0].stream_id()
-    assert ask(
-        "SELECT cid(event_cid) AS cid, cid_string(stream_cid) AS stream, from_cid(cid) AS raw, "
-        "stream_partition(stream_cid) = stream_cid_partition AS same "
-        "FROM raw_events WHERE position = 1"
-    ) == [
-        {
-            "cid": str(sample[0].cid),
-            "stream": str(sample[0].init),
-            "raw": bytes(sample[0].cid),
-            "same": True,
-        }
-    ]
-    assert ask(
-        "SELECT stream_id(stream_type, stream_cid) AS id, stream_id_string(dimensions['model']) "
-        f"AS model FROM stream_tips WHERE stream_cid = stream_cid_of('{stream}')"
-    ) == [{"id": str(stream), "model": str(sample[0].header.model)}]  # type: ignore[union-attr]
-    assert ask("SELECT cid(NULL) AS none") == [{"none": None}]
-    for wrong, told in (
-        ("SELECT nothing FROM raw_events", "nothing"),
-        ("SELECT cid(car) FROM raw_events", "CID"),
-    ):
-        with pytest.raises(TablesError, match=told) as caught:
-            run_query(tmp_path, wrong)
-        assert "\n" not in str(caught.value)
-    with pytest.raises(TablesError, match="no tables with a version 99"):
-        run_query(tmp_path, "SELECT 1", version=99)
+    assert asked(tmp_path, "SELECT count(*) FROM raw_events") == [(100,)]
 
 
 def test_how_values_are_shown(sample: list[Event]) -> None:

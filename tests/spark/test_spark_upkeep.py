@@ -18,7 +18,7 @@ from spark_samples import scenario
 from test_spark_crashes import assert_parquet
 
 from recon_node.ceramic import Event
-from spark_sink import delta
+from spark_sink import delta, delta_files
 from spark_sink.cli import main
 from spark_sink.errors import SinkError, TablesError
 from spark_sink.feed import Feed
@@ -57,7 +57,7 @@ def test_optimize_sorts_by_stream(
     sample: list[Event], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A stream's history is one row group of one file, and a reader can see that."""
-    monkeypatch.setattr(delta, "_ROW_GROUP", 8)
+    monkeypatch.setattr(delta_files, "ROW_GROUP", 8)
     rows = feed_rows(sample[:400])
     fill(tmp_path, rows)
     text = told("optimize", "--tables", tmp_path)
