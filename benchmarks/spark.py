@@ -180,7 +180,6 @@ def run_way(way: str, url: str, directory: Path) -> None:
         directory / "tables",
         names=names,
         once=way != "one event",
-        max_rows_per_batch=BATCH,
     )
     Runner(settings, _tell).run()
 

@@ -1,5 +1,13 @@
 """A node's log filled quickly, and the node that serves it, for the benchmarks of the pipeline.
 
+    python -m benchmarks.spark_log DIRECTORY [--events N] [--streams N] [--port PORT]
+
+Makes the log in DIRECTORY if it is not there, says where the node's API is, and serves it until it
+is ended. To try `spark-sink` on many events:
+
+    python -m benchmarks.spark_log ./log --events 100000 --port 5101
+    spark-sink run --tables ./tables --once
+
 Admission takes some thousand signed events a second, which is not what is measured here. So the
 rows are written straight into the log: real events in real CARs, in an order in which a node could
 have delivered them; but their signatures are zeros, as nothing behind the log looks at them.
@@ -7,10 +15,11 @@ have delivered them; but their signatures are zeros, as nothing behind the log l
 
 from __future__ import annotations
 
+import argparse
 import itertools
 import random
+import signal
 import sqlite3
-import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -130,19 +139,55 @@ def _data_event(stream: _Writing, patch: Any) -> tuple[CID, bytes]:
     return cid, car.encode([cid], {payload_cid: payload, cid: envelope})
 
 
-async def serve_log(directory: Path) -> None:
-    """Serve a log under the node's own API; say where on standard output."""
-    async with open_store(directory, NETWORK) as store:
-        services = Services(store=store)
-        listener = await open_listener("127.0.0.1", 0)
-        print(listener.url, flush=True)
-        await serve(create_app(services), listener, services.closing)
+async def serve_log(directory: Path, port: int = 0) -> None:
+    """Serve a log under the node's own API until SIGINT or SIGTERM; say where on standard output.
+
+    Args:
+        directory: of the log.
+        port: on loopback; 0 for any that is free.
+    """
+    with trio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
+        async with open_store(directory, NETWORK) as store, trio.open_nursery() as nursery:
+            services = Services(store=store)
+            listener = await open_listener("127.0.0.1", port)
+            print(listener.url, flush=True)
+            nursery.start_soon(serve, create_app(services), listener, services.closing)
+            await anext(signals)
+            nursery.cancel_scope.cancel()
 
 
 def _drop(*_: object) -> Any:
     raise structlog.DropEvent
 
 
-if __name__ == "__main__":
+def main() -> None:
+    """Make and serve a log from the command line."""
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.spark_log",
+        description=__doc__,
+        formatter_class=argparse.RawTextHelpFormatter,
+    )
+    parser.add_argument("directory", type=Path, help="of the log")
+    parser.add_argument("--events", type=int, help="of a new log")
+    parser.add_argument("--streams", type=int, help="of a new log; default: a tenth of the events")
+    parser.add_argument("--port", type=int, default=0, help="of the API; default: a free one")
+    options = parser.parse_args()
+    there = options.directory.exists()
+    if there and options.events is not None:
+        parser.error(f"{options.directory} is there already: leave --events out to serve it")
+    if not there and (options.events is None or options.events < 1):
+        parser.error(
+            f"there is no log in {options.directory}: say with --events how large to make it"
+        )
+    if not there:
+        streams = options.streams or max(1, options.events // 10)
+        LogFiller(options.directory, streams).fill(options.events)
     structlog.configure(processors=[_drop])
-    trio.run(serve_log, Path(sys.argv[1]))
+    try:
+        trio.run(serve_log, options.directory, options.port)
+    except* OSError as errors:
+        raise SystemExit(f"cannot serve at port {options.port}: {errors.exceptions[0]}") from None
+
+
+if __name__ == "__main__":
+    main()

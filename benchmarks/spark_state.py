@@ -4,11 +4,19 @@ The pipeline keeps no state: it reads a stream's events back from `raw_events`. 
 alternative that it is measured against, as good as it was made: streams in 64 buckets,
 each bucket a key with a map of its streams, so that a batch costs 64 visits and not one a stream;
 of each stream only what a tip depends on. The tips are merged into a Delta table a batch.
+
+    python -m benchmarks.spark_state URL [--max-rows N]
+
+reads a node's feed to its head this way and says how fast; `benchmarks.spark_log` is such a node,
+and `python -m benchmarks.spark --tables "stream_tips (state)",stream_tips` compares both ways.
 """
 
 from __future__ import annotations
 
+import argparse
 import struct
+import tempfile
+import time
 from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
@@ -22,6 +30,10 @@ from pyspark.sql.streaming.stateful_processor import StatefulProcessor, Stateful
 
 from recon_node.ceramic import parse_event
 from recon_node.lattice import StreamEvent, select_tip
+from spark_sink.errors import SinkError
+from spark_sink.feed import Feed
+from spark_sink.java import find_java
+from spark_sink.session import start_session
 
 BUCKETS: Final = 64
 SETTINGS: Final = {
@@ -117,3 +129,33 @@ def run(spark: SparkSession, url: str, directory: Path, max_rows: int) -> None:
     query.awaitTermination()
     if (failure := query.exception()) is not None:
         raise failure
+
+
+def main() -> None:
+    """Run it from the command line."""
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.spark_state",
+        description=__doc__,
+        formatter_class=argparse.RawTextHelpFormatter,
+    )
+    parser.add_argument("url", metavar="URL", help="of the node's API, as in http://127.0.0.1:5101")
+    parser.add_argument(
+        "--max-rows", type=int, default=50_000, help="of a batch; default: %(default)s"
+    )
+    options = parser.parse_args()
+    try:
+        head = Feed(options.url, patience=0).head().head
+        with tempfile.TemporaryDirectory() as name:
+            spark = start_session(find_java(), Path(name) / "scratch", settings=SETTINGS)
+            started = time.perf_counter()
+            run(spark, options.url, Path(name), options.max_rows)
+            seconds = time.perf_counter() - started
+            streams = DeltaTable(f"{name}/tips").to_pyarrow_table().num_rows
+            spark.stop()
+    except SinkError as error:
+        raise SystemExit(str(error)) from None
+    print(f"{head} events of {streams} streams in {seconds:.1f} s, {head / seconds:.0f} a second")
+
+
+if __name__ == "__main__":
+    main()

@@ -43,9 +43,11 @@ from spark_sink.staging import StagedFeed, feed_rows
 from spark_sink.tables import Tables
 from spark_sink.workers import Workers, stage_frame
 
+# Rows of a batch that Spark's workers write; elsewhere all of it comes through this process.
+_ROWS_PER_BATCH: Final = 50_000
 # With more than that at the node still to be read, the derived tables wait for it: a step of theirs
 # reads whole streams back, and one long step reads them once.
-_BACKLOG: Final = 100_000
+_BACKLOG: Final = 20_000
 # They wait for no more than that many events, or as many as they have.
 _LONGEST_WAIT: Final = 1_000_000
 
@@ -153,23 +155,26 @@ class Sink:
 
 @dataclass(frozen=True, slots=True)
 class QuerySettings:
-    """How the feed is read. `trigger_ms` None: up to the head as it is now, then stop."""
+    """How the feed is read. `trigger_ms` None: up to the head as it is now, then stop;
+    `max_rows_per_batch` None: what the tables' format is good for."""
 
     url: str
     checkpoint: Path
     trigger_ms: int | None = 500
-    max_rows_per_batch: int = MAX_ROWS_PER_BATCH
+    max_rows_per_batch: int | None = None
     partitions: int = PARTITIONS
     token: str | None = field(default=None, repr=False)
 
 
 def start_query(spark: SparkSession, sink: Sink, settings: QuerySettings) -> StreamingQuery:
     """Start the streaming query that feeds `sink`."""
+    by_workers = sink.tables.raw.stager() is not None
+    rows = settings.max_rows_per_batch or (_ROWS_PER_BATCH if by_workers else MAX_ROWS_PER_BATCH)
     source = (
         spark.readStream.format("recon")
         .option("url", settings.url)
         .option("startingOffset", sink.tables.raw_position)
-        .option("maxRowsPerBatch", settings.max_rows_per_batch)
+        .option("maxRowsPerBatch", rows)
         .option("partitions", settings.partitions)
     )
     if settings.token is not None:

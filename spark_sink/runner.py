@@ -20,7 +20,7 @@ from spark_sink.metrics import SinkMetrics, served
 from spark_sink.pipeline import BatchReport, QuerySettings, Sink, start_query
 from spark_sink.schema import DERIVED, TABLES
 from spark_sink.session import start_session, translate
-from spark_sink.source import MAX_ROWS_PER_BATCH, PARTITIONS
+from spark_sink.source import PARTITIONS
 from spark_sink.staging import Staged
 from spark_sink.tables import CHECKPOINT_DIR, SCRATCH_DIR, Format, Tables, format_of, lock
 from spark_sink.workers import SparkWorkers
@@ -58,7 +58,7 @@ class RunSettings:
     metrics: str | None = None
     once: bool = False
     trigger_ms: int = 500
-    max_rows_per_batch: int = MAX_ROWS_PER_BATCH
+    max_rows_per_batch: int | None = None
     partitions: int = PARTITIONS
     master: str = "local[2]"
     driver_memory: str = "1g"
