@@ -30,7 +30,7 @@ import trio
 from nacl.signing import SigningKey
 
 from recon_node.api import Services, create_app
-from recon_node.api.server import open_listener, serve
+from recon_node.api.server import ListenError, open_listener, serve
 from recon_node.ceramic import Event, EventId, Network, StreamId, StreamType
 from recon_node.ceramic.builder import controller_of, init_event, model_event
 from recon_node.ipld import CID, DAG_CBOR, DAG_JOSE, car, dag_cbor
@@ -185,8 +185,8 @@ def main() -> None:
     structlog.configure(processors=[_drop])
     try:
         trio.run(serve_log, options.directory, options.port)
-    except* OSError as errors:
-        raise SystemExit(f"cannot serve at port {options.port}: {errors.exceptions[0]}") from None
+    except* ListenError as errors:
+        raise SystemExit(f"--port {options.port}: {errors.exceptions[0]}") from None
 
 
 if __name__ == "__main__":
