@@ -41,7 +41,7 @@ def test_a_log_is_made_and_served_until_it_is_ended(tmp_path: Path) -> None:
     log = tmp_path / "log"
     code, _, wrong = ended("benchmarks.spark_log", log)
     assert code == 2
-    assert "say with --events how many to make" in wrong
+    assert "say with --events how large" in wrong
     node = program("benchmarks.spark_log", log, "--events", "50")
     try:
         assert node.stdout is not None
