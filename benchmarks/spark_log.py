@@ -34,7 +34,7 @@ from recon_node.api.server import ListenError, open_listener, serve
 from recon_node.ceramic import Event, EventId, Network, StreamId, StreamType
 from recon_node.ceramic.builder import controller_of, init_event, model_event
 from recon_node.ipld import CID, DAG_CBOR, DAG_JOSE, car, dag_cbor
-from recon_node.store import open_store
+from recon_node.store import StoreError, open_store
 from recon_node.store.records import State
 from recon_node.store.schema import open_database
 
@@ -185,8 +185,11 @@ def main() -> None:
     structlog.configure(processors=[_drop])
     try:
         trio.run(serve_log, options.directory, options.port)
-    except* ListenError as errors:
-        raise SystemExit(f"--port {options.port}: {errors.exceptions[0]}") from None
+    except* (ListenError, StoreError) as errors:  # ExceptionGroups are the nursery's
+        found: BaseException = errors
+        while isinstance(found, BaseExceptionGroup):
+            found = found.exceptions[0]
+        raise SystemExit(str(found)) from None
 
 
 if __name__ == "__main__":

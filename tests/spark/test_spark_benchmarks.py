@@ -47,10 +47,13 @@ def test_a_log_is_made_and_served_until_it_is_ended(tmp_path: Path) -> None:
         assert node.stdout is not None
         url = node.stdout.readline().strip()
         assert Feed(url).head().head == 50
-        code, _, wrong = ended("benchmarks.spark_log", log, "--port", url.rpartition(":")[2])
-        assert code == 1
-        assert wrong.startswith("--port ")
-        assert wrong.count("\n") == 1
+        port = url.rpartition(":")[2]
+        for directory, told in ((log, "is in use by process"), (tmp_path / "other", "in use")):
+            more = () if directory is log else ("--events", "5", "--port", port)
+            code, _, wrong = ended("benchmarks.spark_log", directory, *more)
+            assert code == 1
+            assert told in wrong
+            assert wrong.count("\n") == 1
     finally:
         node.send_signal(signal.SIGTERM)
         node.communicate(timeout=PATIENCE)
