@@ -138,13 +138,15 @@ def spark_table(rows: Sequence[Row]) -> str:
     def show(value: float | None) -> str:
         return "" if value is None else show_number(value)
 
-    head = ["table", "events", "streams", "rows/s", "CPU µs a row", "latency p50, ms", "p90, ms"]
+    head = ["table", "events", "streams", "rows/s", "once it runs", "CPU µs a row", "p50, ms"]
+    head.append("p90, ms")
     lines = [
         [
             row["table"],
             f"{row['events']:,}",
             f"{row['streams']:,}",
             show(row["rows_per_s"]),
+            show(row.get("steady_rows_per_s")),
             show(row["rows_per_s"] and 1e6 * row["cpu_s"] / row["events"]),
             show(row["latency_p50_ms"]),
             show(row["latency_p90_ms"]),

@@ -8,11 +8,15 @@ from its first batch to the feed's head:
 
 - `source`: Spark reads the feed and drops the rows
 - `raw_events`; each other table together with `raw_events`, which it is made from; `all`
+- `source (Parquet files)`: Spark's own source reads the same rows from files
+- `raw_events (file sink)`: Spark's own streaming sink writes them to Parquet files
 - `stream_tips (state)`: `benchmarks.spark_state`, which the pipeline could do instead
 - `one event`: all tables are up to date, one event is written to the node, and the time is taken
   until the last table has it; again and again
 
-`cpu_s` is what all processes of the pipeline took, `node_cpu_s` what the node took besides.
+`rows_per_s` is from the start of the query, in a Spark that has just started, to the last commit;
+`steady_rows_per_s` from the end of the first batch on, when the processes that Spark starts are all
+there. `cpu_s` is what all processes of the pipeline took, `node_cpu_s` what the node took besides.
 """
 
 from __future__ import annotations
@@ -32,16 +36,21 @@ from pathlib import Path
 from typing import Any, Final
 
 import httpx
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as f
 
 from benchmarks.report import Row, progress, show
 from benchmarks.spark_log import KEY, LogFiller
 from recon_node.ceramic import StreamId, StreamType, parse_event
 from recon_node.ceramic.builder import init_event
 from recon_node.ipld import multibase
+from spark_sink.schema import PARTITION_COLUMN, PARTITIONS
 
 DERIVED: Final = ("conclusion_events", "event_states", "stream_tips", "stream_states")
-WAYS: Final = ("source", "raw_events", *DERIVED, "all", "stream_tips (state)", "one event")
-BATCH: Final = 50_000
+# Ways that others would go: Spark's own source and sink, and tips as state of Spark's.
+PEERS: Final = ("source (Parquet files)", "raw_events (file sink)", "stream_tips (state)")
+WAYS: Final = ("source", "raw_events", *DERIVED, "all", *PEERS, "one event")
+BATCH: Final = 50_000  # as the pipeline has it
 _TICKS: Final = os.sysconf("SC_CLK_TCK")
 
 
@@ -105,15 +114,22 @@ def throughput(way: str, url: str, node: int, events: int, streams: int) -> Row:
             line(process, "started")
             started, before, node_before = time.perf_counter(), meter.read(), node_meter.read()
             seconds = cpu = 0.0
-            while line(process, "batch", "stopped", "tick")["event"] != "stopped":
+            first: tuple[int, float] | None = None
+            while (told := line(process, "batch", "stopped", "tick"))["event"] != "stopped":
                 seconds = time.perf_counter() - started
                 cpu = meter.read() - before
+                if first is None and told["event"] == "batch":
+                    first = told["rows"], seconds
             node_cpu = node_meter.read() - node_before
+    steady = None
+    if first is not None and first[0] < events:
+        steady = (events - first[0]) / (seconds - first[1])
     return {
         "table": way,
         "events": events,
         "streams": streams,
         "rows_per_s": events / seconds,
+        "steady_rows_per_s": steady,
         "latency_p50_ms": None,
         "latency_p90_ms": None,
         "cpu_s": cpu,
@@ -159,6 +175,7 @@ def latency(url: str, node: int, events: int, streams: int, samples: int) -> Row
         "events": events,
         "streams": streams,
         "rows_per_s": None,
+        "steady_rows_per_s": None,
         "latency_p50_ms": statistics.median(taken),
         "latency_p90_ms": statistics.quantiles(taken, n=10)[-1],
         "cpu_s": cpu,
@@ -169,7 +186,7 @@ def latency(url: str, node: int, events: int, streams: int, samples: int) -> Row
 
 def run_way(way: str, url: str, directory: Path) -> None:
     """In a process of its own: what is measured. Says in JSON lines how far it is."""
-    if way in ("source", "stream_tips (state)"):
+    if way == "source" or way in PEERS:
         _run_spark(way, url, directory)
         return
     from spark_sink.runner import Runner, RunSettings
@@ -191,15 +208,38 @@ def _run_spark(way: str, url: str, directory: Path) -> None:
 
     spark = start_session(find_java(), directory / "scratch", settings=spark_state.SETTINGS)
     spark.range(1).count()
+    files = str(directory / "files")
+    if way == "source (Parquet files)":
+        spark.read.format("recon").option("url", url).load().write.parquet(files)
     _tell("started", {})
     if way == "source":
         frame = spark.read.format("recon").option("url", url).option("partitions", "2").load()
         frame.write.format("noop").mode("overwrite").save()
+    elif way == "source (Parquet files)":
+        spark.read.parquet(files).write.format("noop").mode("overwrite").save()
+    elif way == "raw_events (file sink)":
+        _write_files(spark, url, directory)
     else:
         spark_state.run(spark, url, directory, BATCH)
     _tell("tick", {})
     spark.stop()
     _tell("stopped", {})
+
+
+def _write_files(spark: SparkSession, url: str, directory: Path) -> None:
+    """The feed into Parquet files by Spark's own sink, partitioned as `raw_events` is."""
+    options = {"url": url, "maxRowsPerBatch": str(BATCH)}
+    events = spark.readStream.format("recon").options(**options).load()
+    partition = f.conv(f.hex(f.substring("stream_cid", -1, 1)), 16, 10).cast("int") % PARTITIONS
+    writer = events.withColumn(PARTITION_COLUMN, partition).writeStream.format("parquet")
+    query = (
+        writer.partitionBy(PARTITION_COLUMN)
+        .option("path", str(directory / "files"))
+        .option("checkpointLocation", str(directory / "checkpoint"))
+        .trigger(availableNow=True)
+        .start()
+    )
+    query.awaitTermination()
 
 
 def _tell(event: str, facts: dict[str, Any]) -> None:
