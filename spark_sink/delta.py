@@ -65,6 +65,7 @@ class DeltaStore:
         self.path = path
         self.epoch = epoch
         self._table = _open(spec, path, epoch)
+        self._tidied = self._table.version()
         if not for_replacement and _columns(self._table) != sorted(spec.schema, key=_name):
             _migrate(spec, self._table, path)
 
@@ -129,10 +130,12 @@ class DeltaStore:
 
     def tidy(self) -> None:
         """Every so many commits: make few files of many, delete those replaced long ago."""
-        if self._table.version() % _TIDY_EVERY == 0:
-            if actions := merge_small_files(self._table, self.stager()):
-                self._commit(actions, CommitProperties())
-            vacuum(self._table, None, dry_run=False)
+        if self._table.version() // _TIDY_EVERY == self._tidied // _TIDY_EVERY:
+            return
+        if actions := merge_small_files(self._table, self.stager()):
+            self._commit(actions, CommitProperties())
+        vacuum(self._table, None, dry_run=False)
+        self._tidied = self._table.version()
 
     # What only some tables are asked for.
 

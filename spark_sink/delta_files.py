@@ -120,12 +120,15 @@ def optimize(table: DeltaTable) -> int:
 
 
 def vacuum(table: DeltaTable, hours: float | None, *, dry_run: bool) -> list[str]:
-    """Delete the files that only versions older than `hours` need (None: as the table says);
-    returns their names."""
+    """Delete the files that only versions older than `hours` need (None: as the table says), and
+    those as old that no version has, for whoever wrote them ended before the commit; returns their
+    names. Nobody else may be writing the table."""
     keep = history_of(table) if hours is None else timedelta(hours=hours)
     # delta-rs counts whole hours: rather keep too much.
     whole_hours = math.ceil(keep / timedelta(hours=1))
-    files = table.vacuum(whole_hours, enforce_retention_duration=False, dry_run=dry_run)
+    files = table.vacuum(
+        whole_hours, enforce_retention_duration=False, dry_run=dry_run, full=True
+    )
     path = Path(unquote(urlsplit(table.table_uri).path))
     return [*files, *_old_changes(path, keep, dry_run=dry_run)]
 
