@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import click
 
-from spark_sink.cli_options import Hours, Milliseconds, Size, node_options
+from spark_sink.cli_options import Hours, Milliseconds, Setting, Size, node_options
 from spark_sink.cli_tables import optimize, query, rebuild, status, vacuum
 from spark_sink.errors import SinkError
 from spark_sink.schema import DERIVED, RAW, TABLES
@@ -119,8 +119,8 @@ for command in (status, query, rebuild, optimize, vacuum):
 @click.option(
     "--partitions",
     type=click.IntRange(1),
-    default=2,
     metavar="N",
+    show_default="as many as Spark has cores, at most 8",
     help="How many requests of a batch go to the node at once.",
 )
 @click.option(
@@ -130,7 +130,19 @@ for command in (status, query, rebuild, optimize, vacuum):
     help="Stop, cleanly, with less than that free on the disk of the tables; 0: never.",
 )
 @click.option("--metrics", metavar="HOST:PORT", help="Serve numbers for Prometheus there.")
-@click.option("--master", default="local[2]", metavar="URL", help="The Spark that does the work.")
+@click.option(
+    "--master",
+    metavar="URL",
+    show_default="local[2], or what spark-submit was told",
+    help="The Spark that does the work: local[4], spark://HOST:7077.",
+)
+@click.option(
+    "--spark-conf",
+    type=Setting(),
+    multiple=True,
+    metavar="KEY=VALUE",
+    help="A setting of Spark; can be repeated.",
+)
 @click.option("--driver-memory", default="1g", metavar="SIZE", help="Heap of Spark's Java.")
 @click.option("--verbose", is_flag=True, help="Show Spark's own warnings.")
 @click.option("--json", "as_json", is_flag=True, help="JSON lines, as when not on a terminal.")
@@ -158,6 +170,7 @@ def run(trigger: int, as_json: bool, table_format: str | None, **options: Any) -
             if console
             else "say with --tables where the tables are, or take --format console"
         )
+    options["spark_settings"] = dict(options.pop("spark_conf"))
     options["names"] = tuple(name for name in options["names"] if name != RAW)
     settings = RunSettings(
         trigger_ms=trigger,
@@ -200,7 +213,7 @@ def _print_json(event: str, facts: dict[str, Any]) -> None:
     click.echo(to_json({**line, **show(facts)}))
 
 
-_LEVELS = {"waiting": "warning"}
+_LEVELS = {"waiting": "warning", "no_workers": "warning"}
 
 _LINES: dict[str, Callable[[dict[str, Any]], str]] = {
     "starting": lambda f: (
@@ -214,6 +227,10 @@ _LINES: dict[str, Callable[[dict[str, Any]], str]] = {
         f"batch {f['batch']:<6} {f['rows']:>6} rows {f['streams']:>6} streams   position "
         f"{f['position']:<10} {'lag ' + str(f['lag']) if f['lag'] is not None else '':12} "
         f"{f['seconds']:.2f} s"
+    ),
+    "no_workers": lambda f: (
+        f"the Spark cluster {f['master']} has given no worker yet; waiting for one, for at most "
+        f"{f['patience']:.0f} s"
     ),
     "row": lambda f: f"{f['table']:18} {to_json(show(f['row']))}",
     "waiting": lambda f: (

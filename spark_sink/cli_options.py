@@ -62,6 +62,21 @@ class Size(click.ParamType[int]):
         return int(match[1]) * _BYTES[match[2].upper()]
 
 
+class Setting(click.ParamType[tuple[str, str]]):
+    """A setting of Spark, NAME=VALUE."""
+
+    name = "setting"
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> tuple[str, str]:
+        """The name and the value."""
+        name, equals, setting = str(value).partition("=")
+        if not (name.strip() and equals):
+            self.fail(f"{value!r} is not a setting such as spark.executor.memory=2g", param, ctx)
+        return name.strip(), setting.strip()
+
+
 class Moment(click.ParamType[datetime]):
     """A time such as 2026-01-31T12:00:00Z (without a zone it is UTC), or how long ago: 90m, 2h."""
 

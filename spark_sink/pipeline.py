@@ -38,7 +38,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from spark_sink.derive import Derivation
 from spark_sink.errors import SinkError, cannot_write
-from spark_sink.source import MAX_ROWS_PER_BATCH, PARTITIONS
+from spark_sink.source import MAX_ROWS_PER_BATCH
 from spark_sink.staging import StagedFeed, feed_rows
 from spark_sink.tables import Tables
 from spark_sink.workers import Workers, stage_frame
@@ -48,6 +48,9 @@ _ROWS_PER_BATCH: Final = 50_000
 # With more than that at the node still to be read, the derived tables wait for it: a step of theirs
 # reads whole streams back, and one long step reads them once.
 _BACKLOG: Final = 20_000
+# Ranges that are fetched at once, where Spark has that many cores. A node is not quicker for more,
+# and each of them writes files of its own.
+_MOST_RANGES: Final = 8
 # They wait for no more than that many events, or as many as they have.
 _LONGEST_WAIT: Final = 1_000_000
 
@@ -156,13 +159,14 @@ class Sink:
 @dataclass(frozen=True, slots=True)
 class QuerySettings:
     """How the feed is read. `trigger_ms` None: up to the head as it is now, then stop;
-    `max_rows_per_batch` None: what the tables' format is good for."""
+    `max_rows_per_batch` None: what the tables' format is good for; `partitions` None: as many as
+    Spark has cores, up to a bound."""
 
     url: str
     checkpoint: Path
     trigger_ms: int | None = 500
     max_rows_per_batch: int | None = None
-    partitions: int = PARTITIONS
+    partitions: int | None = None
     token: str | None = field(default=None, repr=False)
 
 
@@ -170,12 +174,13 @@ def start_query(spark: SparkSession, sink: Sink, settings: QuerySettings) -> Str
     """Start the streaming query that feeds `sink`."""
     by_workers = sink.tables.raw.stager() is not None
     rows = settings.max_rows_per_batch or (_ROWS_PER_BATCH if by_workers else MAX_ROWS_PER_BATCH)
+    ranges = settings.partitions or min(_MOST_RANGES, spark.sparkContext.defaultParallelism)
     source = (
         spark.readStream.format("recon")
         .option("url", settings.url)
         .option("startingOffset", sink.tables.raw_position)
         .option("maxRowsPerBatch", rows)
-        .option("partitions", settings.partitions)
+        .option("partitions", ranges)
     )
     if settings.token is not None:
         source = source.option("token", settings.token)

@@ -13,6 +13,7 @@ from typing import Any, Final
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
+from spark_sink.cluster import WORKERS_PATIENCE, check_workers, is_local
 from spark_sink.errors import FeedUnreachableError, SinkError, TablesError
 from spark_sink.feed import Feed, Head
 from spark_sink.java import Java, find_java
@@ -20,7 +21,6 @@ from spark_sink.metrics import SinkMetrics, served
 from spark_sink.pipeline import BatchReport, QuerySettings, Sink, start_query
 from spark_sink.schema import DERIVED, TABLES
 from spark_sink.session import start_session, translate
-from spark_sink.source import PARTITIONS
 from spark_sink.staging import Staged
 from spark_sink.tables import CHECKPOINT_DIR, SCRATCH_DIR, Format, Tables, format_of, lock
 from spark_sink.workers import SparkWorkers
@@ -44,7 +44,8 @@ class RunSettings:
     `tables` None: a directory that is gone afterwards. `checkpoint` None: inside `tables`. `names`
     are the tables wanted beside `raw_events`, `table_format` None is that of the tables that are
     there. `show_rows`: tell of each row. `history` is how many hours old versions can be read. With
-    less than `keep_free` bytes free on the tables' disk the run ends, before writing fails.
+    less than `keep_free` bytes free on the tables' disk the run ends, before writing fails. For the
+    rest see `QuerySettings` and `start_session`.
     """
 
     url: str
@@ -59,8 +60,8 @@ class RunSettings:
     once: bool = False
     trigger_ms: int = 500
     max_rows_per_batch: int | None = None
-    partitions: int = PARTITIONS
-    master: str = "local[2]"
+    partitions: int | None = None
+    master: str | None = None
     driver_memory: str = "1g"
     verbose: bool = False
     token: str | None = field(default=None, repr=False)
@@ -71,6 +72,7 @@ class Runner:
     """One run. `tell` gets what happens, as the name of an event and its facts:
 
     waiting {url}, resumed {url}, starting {url, tables, epoch, position, head},
+    no_workers {master, patience},
     started {url, tables, epoch, position, head, metrics},
     batch {batch, rows, streams, position, seconds, lag}, row {table, row},
     stopped {position, rows, seconds}. `waiting` at the start also has {patience}, in seconds.
@@ -185,6 +187,7 @@ class Runner:
             },
         )
         try:
+            self._check_cluster(spark, directory)
             sink = Sink(tables, self._on_batch, self._head, SparkWorkers(spark))
             sink.catch_up()
             self._metrics.reached(tables.positions, head.head)
@@ -193,6 +196,13 @@ class Runner:
             with suppress(Exception):  # it may be gone already, and has nothing of ours
                 spark.stop()
         return tables.raw_position
+
+    def _check_cluster(self, spark: SparkSession, directory: Path) -> None:
+        """Before the first batch, where it is more than this process."""
+        master = spark.sparkContext.master or ""
+        if not is_local(master):
+            facts = {"master": master, "patience": WORKERS_PATIENCE}
+            check_workers(spark, directory, lambda: self._tell("no_workers", facts))
 
     def _run_query(self, spark: SparkSession, sink: Sink) -> None:
         """Start the query and see it through to its end, or to ours."""

@@ -13,13 +13,18 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
+from pyspark import SparkConf, SparkContext
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from spark_sink import errors
+from spark_sink.cluster import check_master, is_local
 from spark_sink.errors import SinkError
 from spark_sink.java import Java, java_home
 from spark_sink.source import ReconDataSource
+
+#: Where the work is done if nothing else is said.
+LOCAL: Final = "local[2]"
 
 # Java only directs here, the rows are Python's: the quick compiler saves 40 % of its time.
 JAVA_OPTIONS: Final = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"
@@ -66,16 +71,22 @@ _SETTINGS: Final = {
     "spark.sql.streaming.checkpointFileManagerClass": "org.apache.spark.sql.execution.streaming."
     "checkpointing.FileSystemBasedCheckpointFileManager",
     "spark.sql.streaming.stopTimeout": "30s",
+}
+# Nobody else needs to reach this Spark.
+_ON_THIS_MACHINE: Final = {
     "spark.driver.host": "127.0.0.1",
     "spark.driver.bindAddress": "127.0.0.1",
 }
+_DRIVER_OPTIONS: Final = "spark.driver.extraJavaOptions"
+_WORKERS_PYTHON: Final = "spark.pyspark.python"
+_SAYS_NOTHING: Final = "An error occurred while calling"
 
 
 def start_session(
     java: Java,
     scratch: Path,
     *,
-    master: str = "local[2]",
+    master: str | None = None,
     driver_memory: str = "1g",
     verbose: bool = False,
     java_options: str = JAVA_OPTIONS,
@@ -86,11 +97,12 @@ def start_session(
     Args:
         java: what to run it on.
         scratch: a directory for Spark's temporary files; emptied first.
-        master: where the work is done.
-        driver_memory: the Java heap, as Java writes it.
+        master: where the work is done; None: what spark-submit was told if it started this
+            process, else `LOCAL`.
+        driver_memory: the Java heap, as Java writes it. Nothing to spark-submit, whose Java runs.
         verbose: let Spark's own warnings through to stderr.
         java_options: for the driver's Java.
-        settings: Spark settings, on top of those of this module.
+        settings: Spark settings, on top of those of this module and of spark-submit.
 
     Raises:
         SinkError: Spark does not start.
@@ -100,30 +112,51 @@ def start_session(
     log4j = scratch / "log4j2.properties"
     log4j.write_text(_LOG4J.format(level="warn" if verbose else "off"))
     logging.getLogger("py4j").setLevel(logging.WARNING if verbose else logging.CRITICAL + 1)
-    _set_environment(scratch if master.partition("[")[0] == "local" else None)
-    builder = SparkSession.builder.master(master).appName("spark-sink")
-    all_settings = {
+    given = dict(settings or {})
+    submitted = _submitted()
+    master = master or submitted.get("spark.master", LOCAL)
+    if master.startswith("sc:"):
+        raise SinkError(
+            f"{master} is Spark Connect, whose server would write the tables, not this process: "
+            "name the cluster's own master, as in spark://HOST:7077"
+        )
+    local = is_local(master)
+    check_master(master)
+    _set_environment(scratch if local else None, given.get(_WORKERS_PYTHON))
+    options = f"-Dlog4j2.configurationFile={log4j.as_uri()} -Djava.io.tmpdir={scratch} "
+    options += f"{java_options} {given.pop(_DRIVER_OPTIONS, '')}"
+    own = {
         **_SETTINGS,
+        **(_ON_THIS_MACHINE if local else {}),
         "spark.driver.memory": driver_memory,
-        "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={log4j.as_uri()} "
-        f"-Djava.io.tmpdir={scratch} {java_options}",
+        _DRIVER_OPTIONS: options.strip(),
         "spark.local.dir": str(scratch),
         "spark.sql.warehouse.dir": str(scratch / "warehouse"),
-        **(settings or {}),
     }
-    for name, value in all_settings.items():
+    own = {name: value for name, value in own.items() if name not in submitted}
+    builder = SparkSession.builder.master(master).appName("spark-sink")
+    for name, value in {**own, **given}.items():
         builder = builder.config(name, value)
     try:
         with _temporary_files_in(scratch), java_home(java, scratch) as home, _own_interrupts():
             os.environ["JAVA_HOME"] = str(home)
             spark = builder.getOrCreate()
     except Exception as error:
+        where = "" if local else f" with the master {master}"
         raise SinkError(
-            f"Spark does not start on {java.program} (Java {java.version}): {_first_line(error)}. "
-            "Run with --verbose for its own messages"
+            f"Spark does not start on {java.program} (Java {java.version}){where}: "
+            f"{_first_line(error)}. Run with --verbose for its own messages"
         ) from error
     spark.dataSource.register(ReconDataSource)
     return spark
+
+
+def _submitted() -> dict[str, str]:
+    """What spark-submit was told, if it started this process."""
+    if "PYSPARK_GATEWAY_PORT" not in os.environ:
+        return {}
+    SparkContext._ensure_initialized()
+    return dict(SparkConf().getAll())
 
 
 def translate(error: BaseException) -> SinkError:
@@ -138,16 +171,20 @@ def translate(error: BaseException) -> SinkError:
     return SinkError(f"Spark failed: {_first_line(error)}. Run with --verbose for its own messages")
 
 
-def _set_environment(scratch: Path | None) -> None:
+def _set_environment(scratch: Path | None, python: str | None) -> None:
     """Spark's Python processes must run this Python; another Spark on the machine stays out.
 
-    With `scratch`, a directory that they all see, they start more quickly.
+    With `scratch`, all of them run on this machine, start more quickly, and nobody else's can reach
+    them. Elsewhere `python` may have another place.
     """
-    os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+    workers = python or os.environ.get("PYSPARK_PYTHON") or sys.executable
     if scratch is not None:
-        os.environ["PYSPARK_PYTHON"] = str(_quick_python(scratch))
-    os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
-    os.environ.pop("SPARK_HOME", None)
+        workers = str(_quick_python(scratch))
+        os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
+    os.environ["PYSPARK_PYTHON"] = workers
+    os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+    for name in ("SPARK_HOME", "SPARK_REMOTE", "SPARK_CONNECT_MODE_ENABLED"):
+        os.environ.pop(name, None)
 
 
 def _quick_python(directory: Path) -> Path:
@@ -187,5 +224,6 @@ def _first_line(error: BaseException) -> str:
     text = str(error)
     if isinstance(error, PySparkException):
         text = error.getMessage() or text
-    lines = (line.strip() for line in text.splitlines())
-    return next((line for line in lines if line), type(error).__name__).rstrip(".")
+    lines = (line.strip(" :") for line in text.splitlines())
+    says = (line for line in lines if line and not line.startswith(_SAYS_NOTHING))
+    return next(says, type(error).__name__).rstrip(".")
