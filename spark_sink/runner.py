@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -202,7 +203,8 @@ class Runner:
         master = spark.sparkContext.master or ""
         if not is_local(master):
             facts = {"master": master, "patience": WORKERS_PATIENCE}
-            check_workers(spark, directory, lambda: self._tell("no_workers", facts))
+            tell = partial(self._tell, "no_workers", facts)
+            check_workers(spark, directory, tell, patience=WORKERS_PATIENCE)
 
     def _run_query(self, spark: SparkSession, sink: Sink) -> None:
         """Start the query and see it through to its end, or to ours."""

@@ -1,0 +1,149 @@
+"""`spark-sink run` on a standalone cluster: its workers write and compute the tables.
+
+Master, workers and executors are processes of their own, on the loopback; the tables' directory is
+shared because the machine is.
+"""
+
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from deltalake import DeltaTable
+from spark_helpers import Node
+from spark_oracle import assert_tables
+from spark_programs import EXAMPLES, FRUGAL, Cluster, configured, free_port
+
+from spark_sink.cluster import check_master
+from spark_sink.errors import SinkError
+from spark_sink.java import find_java
+from spark_sink.session import start_session
+
+pytestmark = pytest.mark.spark
+
+CHILD = Path(__file__).with_name("spark_cluster_child.py")
+SPARK_SINK = (sys.executable, "-m", "spark_sink")
+HISTORIES = ("raw_events", "conclusion_events", "event_states")
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    started = Cluster(tmp_path_factory.mktemp("cluster"))
+    yield started
+    started.close()
+
+
+def run_options(cluster: Cluster, node: Node, tables: Path, **settings: str) -> list[object]:
+    options = ["--master", cluster.master, "--url", node.url, "--tables", tables, "--once"]
+    return ["run", *options, *configured("--spark-conf", FRUGAL | settings)]
+
+
+def refused(cluster: Cluster, *command: object, **environment: str) -> str:
+    """What a command that ends with an error says: one line."""
+    ended = cluster.ended(*command, **environment)
+    assert ended.returncode == 1, ended.stdout + ended.stderr
+    [line] = ended.stderr.splitlines()
+    return line
+
+
+def orphans(table: Path) -> set[str]:
+    """Files among those of a table that are none of its own."""
+    on_disk = {str(path) for path in table.glob("stream_cid_partition=*/*.parquet")}
+    return on_disk.difference(DeltaTable(table).file_uris())
+
+
+def test_tables_are_right_though_executors_are_killed(
+    cluster: Cluster, full_node: Node, tmp_path: Path
+) -> None:
+    """What the killed ones wrote stays behind, and no reader sees it."""
+    tables = tmp_path / "tables"
+    before = cluster.executors()
+    options = run_options(cluster, full_node, tables)
+    told = cluster.run(sys.executable, CHILD, tmp_path, *options)
+    assert '"position": 930' in told
+    killed = {(tmp_path / name).read_text() for name in ("fetch", "compute")}
+    assert len(killed) == 2
+    assert len(cluster.executors() - before) == 4, "two were there, two came for those killed"
+    assert_tables(tables, full_node.feed())
+    assert all(orphans(tables / name) for name in HISTORIES)
+    cluster.run(*SPARK_SINK, "vacuum", "--tables", tables, "--history", "0h")
+    assert not any(orphans(tables / name) for name in HISTORIES)
+    assert_tables(tables, full_node.feed())
+
+
+@pytest.mark.long
+def test_spark_submit_runs_spark_sink(cluster: Cluster, full_node: Node, tmp_path: Path) -> None:
+    """With its own master and settings, which those of spark-sink's defaults do not replace."""
+    settings = FRUGAL | {"spark.sql.shuffle.partitions": "3", "spark.app.name": "from outside"}
+    submit = ("spark-submit", "--master", cluster.master, *configured("--conf", settings))
+    options = ("run", "--url", full_node.url, "--tables", tmp_path, "--once")
+    before = cluster.executors()
+    told = cluster.run(*submit, EXAMPLES / "spark_sink_job.py", *options)
+    assert '"event": "stopped", "position": 930' in told
+    assert len(cluster.executors() - before) == 2
+    assert_tables(tmp_path, full_node.feed())
+
+
+@pytest.mark.long
+def test_a_directory_that_workers_do_not_see_is_told(
+    cluster: Cluster, full_node: Node, tmp_path: Path
+) -> None:
+    """It is another directory for each process, as on machines that do not share it."""
+    tables = Path("/proc/self/cwd/unshared")
+    line = refused(cluster, *SPARK_SINK, *run_options(cluster, full_node, tables))
+    assert f"does not see the tables in {tables}: all workers and the driver must have" in line
+
+
+@pytest.mark.long
+def test_workers_without_the_package_are_told(
+    cluster: Cluster, full_node: Node, tmp_path: Path
+) -> None:
+    packages = tmp_path / "packages"
+    packages.mkdir()
+    own = ("recon_node", "spark_sink", "pyspark_recon", "__editable__", "_recon_node")
+    for path in sys.path:
+        if path.endswith("site-packages"):
+            for found in Path(path).iterdir():
+                if not found.name.startswith(own) and found.suffix != ".pth":
+                    (packages / found.name).symlink_to(found)
+    python = tmp_path / "python"
+    python.write_text(
+        f'#!/bin/sh\nPYTHONPATH="{packages}:$PYTHONPATH" exec {sys.executable} -S "$@"\n'
+    )
+    python.chmod(0o755)
+    settings = {"spark.pyspark.python": str(python)}
+    options = run_options(cluster, full_node, tmp_path / "tables", **settings)
+    line = refused(cluster, *SPARK_SINK, *options)
+    assert "the Python of Spark's workers has no module spark_sink: pip install" in line
+    options[-1] = "spark.pyspark.python=/nowhere/python"
+    line = refused(cluster, *SPARK_SINK, *options)
+    assert "Spark's workers have no /nowhere/python: name the Python that they have" in line
+
+
+@pytest.mark.long
+def test_a_cluster_without_room_is_told(cluster: Cluster, full_node: Node, tmp_path: Path) -> None:
+    options = run_options(cluster, full_node, tmp_path, **{"spark.executor.memory": "9g"})
+    code = (
+        "import sys; from spark_sink import runner; runner.WORKERS_PATIENCE = 2.0; "
+        "from spark_sink.cli import main; main()"
+    )
+    line = refused(cluster, sys.executable, "-c", code, *options)
+    assert f"the Spark cluster {cluster.master} gave no worker in 2 s" in line
+    assert "An executor takes 9g" in line
+
+
+def test_a_master_that_is_not_there_is_told_at_once(tmp_path: Path) -> None:
+    master = f"spark://127.0.0.1:{free_port()},nowhere.invalid"
+    started = time.monotonic()
+    with pytest.raises(SinkError, match=rf"no Spark master answers at {master} \(127\.0\.0\.1:"):
+        start_session(find_java(), tmp_path, master=master)
+    assert time.monotonic() - started < 15
+    with pytest.raises(SinkError, match=r"no Spark master answers at spark://127\.0\.0\.1:port"):
+        check_master("spark://127.0.0.1:port")
+    check_master("yarn")
+
+
+def test_spark_connect_is_no_master(tmp_path: Path) -> None:
+    with pytest.raises(SinkError, match=r"sc://a:15002 is Spark Connect, whose server would write"):
+        start_session(find_java(), tmp_path, master="sc://a:15002")
