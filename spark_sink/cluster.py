@@ -15,7 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
-from importlib.metadata import version
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Final
 
@@ -36,7 +36,7 @@ _FAULTS: Final = (
     (
         r"No module named '([\w.]+)",
         "the Python of Spark's workers has no module {0}: pip install "
-        "'recon-node[spark]=={version}' there, or name one that has it",
+        "'recon-node[spark]' there, of the same version as here, or name one that has it",
     ),
     (
         r'Cannot run program "([^"]+)"',
@@ -102,9 +102,9 @@ def check_workers(
             found = _ask_workers(spark, partial(_look, mark), patience)
     finally:
         mark.unlink(missing_ok=True)
-    own = version(_PACKAGE)
+    own = _version()
     for worker in found:
-        if worker.version != own:
+        if worker.version != own and worker.version and own:
             raise SinkError(
                 f"Spark's worker on {worker.host} has {_PACKAGE} {worker.version}, the driver "
                 f"{own}: install the same on all machines"
@@ -120,13 +120,22 @@ def check_workers(
 @dataclass(frozen=True, slots=True)
 class _Worker:
     host: str
-    version: str
+    version: str | None
     sees: bool
 
 
 def _look(mark: Path, _: int) -> _Worker:
     """Runs in a worker."""
-    return _Worker(socket.gethostname(), version(_PACKAGE), mark.exists())
+    return _Worker(socket.gethostname(), _version(), mark.exists())
+
+
+def _version() -> str | None:
+    """Of this package; None where it is there without being installed, as in a directory of
+    PYTHONPATH."""
+    try:
+        return version(_PACKAGE)
+    except PackageNotFoundError:
+        return None
 
 
 def _ask_workers(
@@ -166,7 +175,7 @@ def _told(error: Exception) -> Exception:
     """What workers lack, where Spark's message has it; else the error itself."""
     for pattern, advice in _FAULTS:
         if found := re.search(pattern, str(error)):
-            return SinkError(advice.format(found[1], version=version(_PACKAGE)) + _NAME_IT)
+            return SinkError(advice.format(found[1]) + _NAME_IT)
     return error
 
 

@@ -204,7 +204,10 @@ class Runner:
         if not is_local(master):
             facts = {"master": master, "patience": WORKERS_PATIENCE}
             tell = partial(self._tell, "no_workers", facts)
-            check_workers(spark, directory, tell, patience=WORKERS_PATIENCE)
+            try:
+                check_workers(spark, directory, tell, patience=WORKERS_PATIENCE)
+            except Exception as error:
+                raise translate(error) from error
 
     def _run_query(self, spark: SparkSession, sink: Sink) -> None:
         """Start the query and see it through to its end, or to ours."""

@@ -43,6 +43,7 @@ def refused(cluster: Cluster, *command: object, **environment: str) -> str:
     """What a command that ends with an error says: one line."""
     ended = cluster.ended(*command, **environment)
     assert ended.returncode == 1, ended.stdout + ended.stderr
+    assert len(ended.stderr.splitlines()) == 1, ended.stderr
     [line] = ended.stderr.splitlines()
     return line
 
@@ -108,9 +109,7 @@ def test_workers_without_the_package_are_told(
                 if not found.name.startswith(own) and found.suffix != ".pth":
                     (packages / found.name).symlink_to(found)
     python = tmp_path / "python"
-    python.write_text(
-        f'#!/bin/sh\nPYTHONPATH="{packages}:$PYTHONPATH" exec {sys.executable} -S "$@"\n'
-    )
+    python.write_text(f'#!/bin/sh\nPYTHONPATH="{packages}" exec {sys.executable} -S "$@"\n')
     python.chmod(0o755)
     settings = {"spark.pyspark.python": str(python)}
     options = run_options(cluster, full_node, tmp_path / "tables", **settings)
