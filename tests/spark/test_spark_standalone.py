@@ -4,17 +4,20 @@ Master, workers and executors are processes of their own, on the loopback; the t
 shared because the machine is.
 """
 
+import signal
 import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable
-from spark_helpers import Node
-from spark_oracle import assert_tables
+from spark_helpers import PATIENCE, Node, wait_until
+from spark_oracle import assert_tables, sorted_rows, tables_of
 from spark_programs import EXAMPLES, FRUGAL, Cluster, configured, free_port
 
+from recon_node.ceramic import Event
 from spark_sink.cluster import check_master
 from spark_sink.errors import SinkError
 from spark_sink.java import find_java
@@ -24,6 +27,7 @@ pytestmark = pytest.mark.spark
 
 CHILD = Path(__file__).with_name("spark_cluster_child.py")
 SPARK_SINK = (sys.executable, "-m", "spark_sink")
+LONG_STEPS = "from spark_sink import cli, derive; derive._SHORT = 0; cli.main()"
 HISTORIES = ("raw_events", "conclusion_events", "event_states")
 
 
@@ -71,6 +75,44 @@ def test_tables_are_right_though_executors_are_killed(
     cluster.run(*SPARK_SINK, "vacuum", "--tables", tables, "--history", "0h")
     assert not any(orphans(tables / name) for name in HISTORIES)
     assert_tables(tables, full_node.feed())
+
+
+@pytest.mark.long
+def test_machines_go_and_come(node: Node, tmp_path: Path, sample: list[Event]) -> None:
+    """First one of two; then the other one, when another has come in its place."""
+    cluster = Cluster(tmp_path)
+    tables = tmp_path / "tables"
+    try:
+        node.add(sample[:300])
+        options = run_options(cluster, node, tables)
+        options.remove("--once")
+        log = cluster.start(sys.executable, "-c", LONG_STEPS, *options)
+        wait_until(lambda: '"position": 300, "seconds"' in log.read_text(), "the first batch")
+        cluster.kill_worker(0)
+        node.add(sample[300:600])
+        wait_until(lambda: '"position": 600, "seconds"' in log.read_text(), "one worker goes on")
+        cluster.add_workers(1)
+        cluster.kill_worker(1)
+        node.add(sample[600:])
+        wait_until(lambda: '"position": 930, "seconds"' in log.read_text(), "the new one does")
+        run = cluster.running[-2]
+        run.send_signal(signal.SIGTERM)
+        assert run.wait(PATIENCE) == 0, log.read_text()
+    finally:
+        cluster.close()
+    assert_tables(tables, node.feed())
+
+
+@pytest.mark.long
+def test_plain_parquet_on_a_cluster(cluster: Cluster, full_node: Node, tmp_path: Path) -> None:
+    """The driver writes its files, of what the workers computed."""
+    options = run_options(cluster, full_node, tmp_path)
+    cluster.run(sys.executable, "-c", LONG_STEPS, *options, "--format", "parquet")
+    expected = tables_of(full_node.feed())
+    for name, rows in expected.items():
+        files = (tmp_path / name).glob("*.parquet")
+        found = [row for file in files for row in pq.ParquetFile(file).read().to_pylist()]
+        assert sorted_rows(name, found) == rows, name
 
 
 @pytest.mark.long
