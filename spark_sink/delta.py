@@ -142,12 +142,18 @@ class DeltaStore:
     def files_upto(self, position: int) -> RawFiles:
         """Of raw_events: the files with rows up to a position."""
         files = pa.table(self._table.get_add_actions(flatten=True))
-        columns = ("path", f"partition.{PARTITION_COLUMN}", "min.position", "max.position")
+        columns = (
+            "path",
+            f"partition.{PARTITION_COLUMN}",
+            "min.position",
+            "max.position",
+            "size_bytes",
+        )
         rows = zip(*(files[name].to_pylist() for name in columns), strict=True)
         return RawFiles(
             tuple(
-                RawFile(self.path / unquote(path), partition, first, last)
-                for path, partition, first, last in rows
+                RawFile(self.path / unquote(path), partition, first, last, size)
+                for path, partition, first, last, size in rows
                 if first <= position
             )
         )

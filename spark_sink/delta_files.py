@@ -17,6 +17,7 @@ from deltalake import DeltaTable, WriterProperties
 from deltalake.transaction import AddAction, RemoveAction
 
 from spark_sink.errors import TablesError
+from spark_sink.large import in_portions
 from spark_sink.schema import PARTITION_COLUMN
 from spark_sink.staging import ROW_GROUP, DataFile, Stager, read_file
 
@@ -25,11 +26,12 @@ HISTORY: Final = "delta.deletedFileRetentionDuration"
 _CHANGES: Final = "_change_data"
 # Files of this size stay as they are.
 _FILE_SIZE: Final = 32 * 1024 * 1024
-# So many are worth merging; one that has so many times the size of all smaller ones is not; and
-# bytes that are in memory at once.
+# So many are worth merging; one that has so many times the size of all smaller ones is not; so many
+# bytes are merged at once, which may be many more in memory.
 _MANY: Final = 8
 _BY_FAR: Final = 2
 _MOST_MERGED: Final = 64 * 1024 * 1024
+_MOST_ROWS: Final = 512 * 1024 * 1024
 
 
 def added(table: Path, file: DataFile, *, is_new: bool = True) -> AddAction:
@@ -100,9 +102,9 @@ def _of_a_size(files: list[_Small]) -> Iterator[list[_Small]]:
 def _merge(stager: Stager, partition: int, old: list[_Small]) -> Iterator[AddAction | RemoveAction]:
     schema = stager.spec.schema
     paths = (stager.directory / unquote(file.path) for file in old)
-    rows = pa.concat_tables([read_file(path, partition, schema) for path in paths])
-    for new in stager.stage(rows).files:
-        yield added(stager.directory, new, is_new=False)
+    for rows in in_portions((read_file(path, partition, schema) for path in paths), _MOST_ROWS):
+        for new in stager.stage(rows).files:
+            yield added(stager.directory, new, is_new=False)
     now = round(time.time() * 1000)
     values: dict[str, str | None] = {PARTITION_COLUMN: str(partition)}
     for file in old:
@@ -126,9 +128,7 @@ def vacuum(table: DeltaTable, hours: float | None, *, dry_run: bool) -> list[str
     keep = history_of(table) if hours is None else timedelta(hours=hours)
     # delta-rs counts whole hours: rather keep too much.
     whole_hours = math.ceil(keep / timedelta(hours=1))
-    files = table.vacuum(
-        whole_hours, enforce_retention_duration=False, dry_run=dry_run, full=True
-    )
+    files = table.vacuum(whole_hours, enforce_retention_duration=False, dry_run=dry_run, full=True)
     path = Path(unquote(urlsplit(table.table_uri).path))
     return [*files, *_old_changes(path, keep, dry_run=dry_run)]
 

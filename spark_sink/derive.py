@@ -12,12 +12,12 @@ read back as well.
 
 Each table takes a step in one commit, which moves its position. The rows of documents that change
 because their model does can be many: they are put in place before that, some thousand streams at a
-time, without moving the position. A crash in between leaves some of them ahead of it; the step is
-done again then, and gives the same rows.
+time, without moving the position; so are the rows of very large streams. A crash in between leaves
+some of them ahead of it; the step is done again then, and gives the same rows.
 """
 
-import shutil
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Final
 
@@ -26,7 +26,7 @@ from spark_sink.portion import Portion, Step, compute, compute_anew, compute_par
 from spark_sink.raw_files import RawFiles
 from spark_sink.schema import PARTITIONS, TABLES
 from spark_sink.staging import Staged, Stager
-from spark_sink.tables import STAGING_DIR, Tables
+from spark_sink.tables import Tables
 from spark_sink.transforms import NEED_MODELS
 from spark_sink.workers import InProcess, Workers
 
@@ -37,6 +37,10 @@ WINDOW: Final = 1_000_000
 _MOST_STREAMS: Final = 250_000
 # Positions of a step that is computed here: to start tasks elsewhere takes longer than the work.
 _SHORT: Final = 1_000
+# What its events may take in files.
+_SMALL: Final = 32 * 1024 * 1024
+# Bytes of rows that are put in the place of others at once.
+_AT_ONCE: Final = 256 * 1024 * 1024
 # Documents of changed models that are computed at once.
 _STREAMS: Final = 2_000
 
@@ -48,8 +52,7 @@ class Derivation:
         self._tables = tables
         self._workers = workers or InProcess()
         self._models = Models(RawFiles(()), 0, 0)
-        self._staging = tables.directory / STAGING_DIR
-        shutil.rmtree(self._staging, ignore_errors=True)
+        tables.clear_staging()
 
     def catch_up(self, window: int | None = None, *, steps: int | None = None) -> int:
         """Bring the tables to the position of `raw_events`; returns how many streams changed.
@@ -81,14 +84,15 @@ class Derivation:
         while shorten and len(touched) > _MOST_STREAMS and upto - after > _SHORT:
             upto = after + (upto - after) // 2
             touched = raw.streams_between(after, upto)
-        step = Step(raw, tuple(names), after, upto)
-        portion = self._long(step) if upto - after > _SHORT else self._short(step, touched)
+        step = Step(raw, tuple(names), after, upto, self._own_stagers(names))
+        is_short = upto - after <= _SHORT and raw.bytes_between(after, upto) <= _SMALL
+        portion = self._short(step, touched) if is_short else self._long(step)
         if after and portion.changed:
             self._revise_documents(step, portion.changed, touched)
         for name in names:
             self._revise(name, portion.revised.get(name, Staged()), upto)
             self._finish(name, portion.rows[name], upto)
-        shutil.rmtree(self._staging, ignore_errors=True)
+        self._tables.clear_staging()
         return portion.streams
 
     def _short(self, step: Step, touched: Sequence[bytes]) -> Portion:
@@ -96,17 +100,17 @@ class Derivation:
         return compute(step, touched, self._models)
 
     def _long(self, step: Step) -> Portion:
-        stagers = {name: self._stager(name) for name in step.names}
-        whole = Step(step.raw, step.names, step.after, step.upto, stagers)
+        aside = {name: self._tables.staged_aside(name) for name in step.names}
+        whole = replace(step, stagers={**aside, **step.stagers}, aside=aside)
         portion = Portion()
         for part in self._workers.map(partial(compute_partition, whole), range(PARTITIONS)):
             portion.add(part)
         return portion
 
-    def _stager(self, name: str) -> Stager:
-        """Writes rows where they belong in the end, if they are new ones for good."""
-        own = self._tables.derived[name].stager() if TABLES[name].is_history else None
-        return own or Stager(TABLES[name], self._staging / name)
+    def _own_stagers(self, names: Sequence[str]) -> dict[str, Stager]:
+        """What writes rows where they belong in the end, where they are new ones for good."""
+        own = {name: self._tables.derived[name].stager() for name in names}
+        return {name: s for name, s in own.items() if s is not None and TABLES[name].is_history}
 
     def _finish(self, name: str, rows: Staged, upto: int) -> None:
         """The commit that brings a table to a position."""
@@ -114,13 +118,17 @@ class Derivation:
         if table.spec.is_history:
             table.append(rows, upto)
         else:
-            table.put(rows.read(table.spec.schema), upto)
+            *some, last = rows.portions(table.spec.schema, _AT_ONCE)
+            for part in some:
+                table.revise(part, upto)
+            table.put(last, upto)
         self._tables.on_write(name, rows)
 
     def _revise(self, name: str, rows: Staged, towards: int) -> None:
         if rows.num_rows:
             table = self._tables.derived[name]
-            table.revise(rows.read(table.spec.schema), towards)
+            for part in rows.portions(table.spec.schema, _AT_ONCE):
+                table.revise(part, towards)
             self._tables.on_write(name, rows)
 
     def _revise_documents(

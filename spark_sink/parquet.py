@@ -26,6 +26,7 @@ import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 
 from spark_sink.errors import FeedChangedError, TablesError
+from spark_sink.large import ordered_slices
 from spark_sink.raw_files import RawFile, RawFiles
 from spark_sink.schema import PARTITION_COLUMN, TableSpec
 from spark_sink.staging import Staged
@@ -33,6 +34,8 @@ from spark_sink.staging import Staged
 POSITION_FILE: Final = "_position.json"
 _ROWS_A_FILE: Final = 10_000
 _ROW_GROUP: Final = 8192
+# Bytes of rows that are in memory at once, beside those of one file.
+_AT_ONCE: Final = 1024 * 1024 * 1024
 
 
 class ParquetStore:
@@ -56,7 +59,9 @@ class ParquetStore:
 
     def append(self, rows: Staged, position: int) -> None:
         """Add rows, after which the table is at `position`."""
-        self.put(rows.read(self.spec.schema), position)
+        for part in rows.portions(self.spec.schema, _AT_ONCE):
+            self._put_in_files(part)
+        self._tell(position, self.under_way)
 
     def put(self, rows: pa.Table, position: int) -> None:
         """Put rows in the place of those with the same key, or beside the others; the table then
@@ -95,7 +100,7 @@ class ParquetStore:
         firsts = ((file, int(file.stem.removeprefix("part-"))) for file in self.files())
         return RawFiles(
             tuple(
-                RawFile(file, None, first, first + _ROWS_A_FILE - 1)
+                RawFile(file, None, first, first + _ROWS_A_FILE - 1, file.stat().st_size)
                 for file, first in firsts
                 if first <= position
             )
@@ -138,8 +143,13 @@ class ParquetStore:
             old = pq.ParquetFile(path).read()
             others = pc.invert(pc.is_in(old[self.spec.key], rows[self.spec.key].combine_chunks()))
             rows = pa.concat_tables([old.filter(others).cast(self.spec.schema), rows])
-        ordered = rows.sort_by(self.spec.key)
-        _write(path, lambda part: pq.write_table(ordered, part, row_group_size=_ROW_GROUP))
+        _write(path, lambda part: self._write_rows(part, rows))
+
+    def _write_rows(self, path: Path, rows: pa.Table) -> None:
+        schema = self.spec.schema
+        with pq.ParquetWriter(path, schema) as writer:
+            for part in ordered_slices(rows, (self.spec.key,), _ROW_GROUP):
+                writer.write_table(part.cast(schema), row_group_size=_ROW_GROUP)
 
     def _tell(self, position: int, under_way: int) -> None:
         facts = {"epoch": self.epoch, "position": position, "under_way": under_way}

@@ -39,11 +39,11 @@ from pyspark.sql.streaming.query import StreamingQuery
 from spark_sink.derive import Derivation
 from spark_sink.errors import SinkError, cannot_write
 from spark_sink.source import MAX_ROWS_PER_BATCH
-from spark_sink.staging import StagedFeed, feed_rows
+from spark_sink.staging import StagedFeed
 from spark_sink.tables import Tables
 from spark_sink.workers import Workers, stage_frame
 
-# Rows of a batch that Spark's workers write; elsewhere all of it comes through this process.
+# Rows of a batch where the workers' files become the table's; else this process writes it all.
 _ROWS_PER_BATCH: Final = 50_000
 # With more than that at the node still to be read, the derived tables wait for it: a step of theirs
 # reads whole streams back, and one long step reads them once.
@@ -120,18 +120,14 @@ class Sink:
             self._busy.release()
 
     def _stage(self, frame: DataFrame) -> list[StagedFeed]:
-        """The batch's new rows; in files where the table's format allows it."""
-        after = self.tables.raw_position
-        stager = self.tables.raw.stager()
-        if stager is not None:
-            return stage_frame(frame, stager, after)
-        rows = frame.where(f"position > {after}").toArrow()
-        return [feed_rows(rows)] if rows.num_rows else []
+        """The batch's new rows, in files."""
+        return stage_frame(frame, self.tables.raw_stager(), self.tables.raw_position)
 
     def _take(self, parts: Sequence[StagedFeed], batch_id: int, started: float) -> BatchReport:
         if self._closed:
             raise SinkError("the pipeline is stopping")
         appended = self.tables.append_staged(parts)
+        self.tables.clear_staging()
         streams = 0 if self._is_far_behind() else self.catch_up()
         self.tables.tidy()
         seconds = time.monotonic() - started

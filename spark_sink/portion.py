@@ -18,21 +18,23 @@ from spark_sink.models import Models
 from spark_sink.raw_files import RawFiles
 from spark_sink.schema import TABLES
 from spark_sink.staging import MOST_BYTES, Staged, Stager
-from spark_sink.streams import Row, read_streams
+from spark_sink.streams import Row, Stream, read_streams
 from spark_sink.transforms import NEED_MODELS, rows_of
 
 Item = TypeVar("Item")
 
-# Streams whose models are looked up at once, rows that are made Arrow at once.
+# Streams whose models are looked up at once; rows that are made Arrow at once, or bytes of data.
 _STREAMS: Final = 500
 _ROWS: Final = 4_096
+_DATA: Final = 16 * 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
     """The way of some tables from the position `after` to `upto`. Can be sent to a worker.
 
-    `stagers` are those of the tables whose rows shall be written to files where they are computed.
+    `stagers` are those of the tables whose rows shall be written to files where they are computed,
+    `aside` those for the earlier rows of tables that a changed model changes.
     """
 
     raw: RawFiles
@@ -40,6 +42,7 @@ class Step:
     after: int
     upto: int
     stagers: Mapping[str, Stager] = field(default_factory=dict)
+    aside: Mapping[str, Stager] = field(default_factory=dict)
 
     @property
     def needs_models(self) -> bool:
@@ -89,9 +92,10 @@ def compute(step: Step, streams: Sequence[bytes], models: Models) -> Portion:
     """
     portion = Portion(streams=len(streams))
     rows = {name: _Rows(name, step.stagers.get(name)) for name in step.names}
-    revised = {name: _Rows(name, None) for name in NEED_MODELS.intersection(step.names)}
-    events = step.raw.events_of(streams, step.upto)
-    for some in _pieces(read_streams(events), _STREAMS):
+    revised = {
+        name: _Rows(name, step.aside.get(name)) for name in NEED_MODELS.intersection(step.names)
+    }
+    for some in _streams_of(step, streams):
         if step.needs_models:
             models.load(some)
         for stream in some:
@@ -118,12 +122,18 @@ def compute_anew(step: Step, streams: Sequence[bytes], models: Models) -> dict[s
         TablesError: `raw_events` is damaged.
     """
     rows = {name: _Rows(name, None) for name in step.names}
-    found = list(read_streams(step.raw.events_of(streams, step.upto)))
-    models.load(found)
-    for stream in found:
-        for name, row in rows_of(stream, step.names, models.of(stream)):
-            rows[name].add(row)
+    for some in _streams_of(step, streams):
+        models.load(some)
+        for stream in some:
+            for name, row in rows_of(stream, step.names, models.of(stream)):
+                rows[name].add(row)
     return {name: each.finish().read(TABLES[name].schema) for name, each in rows.items()}
+
+
+def _streams_of(step: Step, streams: Sequence[bytes]) -> Iterator[list[Stream]]:
+    """Some streams at a time, read."""
+    for piece in step.raw.pieces(streams, step.upto):
+        yield from _pieces(read_streams(step.raw.events_of(piece, step.upto)), _STREAMS)
 
 
 class _Rows:
@@ -133,6 +143,7 @@ class _Rows:
         self._schema = TABLES[name].schema
         self._stager = stager
         self._rows: list[Row] = []
+        self._data = 0
         self._tables: list[pa.Table] = []
         self._bytes = 0
         self._staged = Staged()
@@ -140,7 +151,8 @@ class _Rows:
     def add(self, row: Row) -> None:
         """One more row."""
         self._rows.append(row)
-        if len(self._rows) >= _ROWS:
+        self._data += len(row.get("data") or b"")
+        if len(self._rows) >= _ROWS or self._data >= _DATA:
             self._pack()
 
     def finish(self) -> Staged:
@@ -155,7 +167,7 @@ class _Rows:
         if self._rows:
             self._tables.append(pa.Table.from_pylist(self._rows, schema=self._schema))
             self._bytes += self._tables[-1].nbytes
-            self._rows = []
+            self._rows, self._data = [], 0
         if self._stager is not None and self._bytes >= MOST_BYTES:
             self._write()
 

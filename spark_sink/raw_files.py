@@ -6,9 +6,11 @@ for Delta also which partition, so that most files are not opened. Within a file
 stream, so that Parquet's statistics leave out nearly all of it when few streams are asked for.
 """
 
-from collections.abc import Collection, Iterable
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from functools import reduce
+from itertools import pairwise
 from operator import or_
 from pathlib import Path
 from typing import Any, Final
@@ -23,17 +25,20 @@ from spark_sink.streams import COLUMNS
 
 # Each stream that is asked for by itself is another look at the statistics of each row group.
 _FEW_STREAMS: Final = 32
+# Bytes in files, of streams that are read at once.
+_AT_ONCE: Final = 256 * 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)
 class RawFile:
-    """A file of `raw_events`, and the least and the largest position in it; `partition` is None
-    where it has rows of all."""
+    """A file of `raw_events` of so many bytes, and the least and the largest position in it;
+    `partition` is None where it has rows of all."""
 
     path: Path
     partition: int | None
     first: int
     last: int
+    size: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +58,21 @@ class RawFiles:
         files = [f for f in self._files(partitions, upto) if f.last > after]
         found = _select(files, ["stream_cid"], between)["stream_cid"].unique().to_pylist()
         return sorted(c for c in found if partitions is None or partition_of(c) in partitions)
+
+    def bytes_between(self, after: int, upto: int) -> int:
+        """What the events at the positions (after, upto] take in files, and what is with them."""
+        return sum(file.size for file in self._files(None, upto) if file.last > after)
+
+    def pieces(self, streams: Sequence[bytes], upto: int) -> list[list[bytes]]:
+        """Streams whose events, up to a position, can be in memory at once; few streams can."""
+        by_partition: dict[int, list[bytes]] = defaultdict(list)
+        for cid in streams:
+            by_partition[partition_of(cid)].append(cid)
+        size = sum(file.size for file in self._files(by_partition, upto))
+        number = max(1, min(size // _AT_ONCE, len(streams) // _FEW_STREAMS))
+        ordered = [cid for _, some in sorted(by_partition.items()) for cid in sorted(some)]
+        ends = [len(ordered) * i // number for i in range(number + 1)]
+        return [ordered[start:end] for start, end in pairwise(ends)]
 
     def events_of(self, streams: Iterable[bytes], upto: int) -> pa.Table:
         """What `read_streams` needs of these streams, up to a position."""

@@ -10,6 +10,8 @@ tables' directory at the same path as the driver does.
 import uuid
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
+from itertools import chain
+from operator import attrgetter
 from pathlib import Path
 from typing import Final
 
@@ -18,6 +20,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from spark_sink.errors import cannot_write
+from spark_sink.large import in_portions
 from spark_sink.schema import PARTITION_COLUMN, TableSpec, with_partition
 
 # Small, so that the history of a stream, whose rows are beside each other, is a small read.
@@ -61,8 +64,16 @@ class Staged:
 
     def read(self, schema: pa.Schema) -> pa.Table:
         """All of them."""
-        read = [read_file(file.path, file.partition, schema) for file in self.files]
-        return pa.concat_tables([schema.empty_table(), *self.tables, *read])
+        return pa.concat_tables([schema.empty_table(), *self._tables(schema)])
+
+    def portions(self, schema: pa.Schema, most: int) -> Iterator[pa.Table]:
+        """All of them, so many bytes in memory at a time or a little more; at least one portion."""
+        return in_portions(chain([schema.empty_table()], self._tables(schema)), most)
+
+    def _tables(self, schema: pa.Schema) -> Iterator[pa.Table]:
+        yield from self.tables
+        for file in sorted(self.files, key=attrgetter("partition")):
+            yield read_file(file.path, file.partition, schema)
 
 
 @dataclass(frozen=True, slots=True)

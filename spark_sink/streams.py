@@ -30,6 +30,7 @@ from recon_node.lattice import (
     shape_of,
 )
 from spark_sink.errors import TablesError
+from spark_sink.large import ordered_slices
 from spark_sink.schema import PARTITION_COLUMN, partition_of
 
 Row = dict[str, Any]
@@ -144,14 +145,8 @@ def read_streams(raw_events: pa.Table, *, models_only: bool = False) -> Iterator
     Raises:
         TablesError: a row holds no event of its stream, or a stream's events are not all there.
     """
-    ordered = raw_events.select(COLUMNS).sort_by(
-        [("stream_cid", "ascending"), ("position", "ascending")]
-    )
-    rows = (
-        row
-        for start in range(0, ordered.num_rows, _ROWS_AT_ONCE)
-        for row in ordered.slice(start, _ROWS_AT_ONCE).to_pylist()
-    )
+    slices = ordered_slices(raw_events.select(COLUMNS), ("stream_cid", "position"), _ROWS_AT_ONCE)
+    rows = (row for part in slices for row in part.to_pylist())
     for cid, group in groupby(rows, itemgetter("stream_cid")):
         first = next(group)
         if models_only and _MODEL_HEADER not in first["car"]:

@@ -9,6 +9,7 @@ position change at once is up to its format: `spark_sink.delta`, `spark_sink.par
 """
 
 import fcntl
+import shutil
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from operator import attrgetter
@@ -22,7 +23,7 @@ from spark_sink.delta import DeltaStore
 from spark_sink.errors import TablesError
 from spark_sink.parquet import POSITION_FILE, ParquetStore
 from spark_sink.schema import DERIVED, RAW, TABLES
-from spark_sink.staging import Staged, StagedFeed, feed_rows
+from spark_sink.staging import Staged, StagedFeed, Stager, feed_rows
 
 CHECKPOINT_DIR: Final = "_checkpoint"
 SCRATCH_DIR: Final = "_scratch"
@@ -135,6 +136,18 @@ class Tables:
     def position(self) -> int:
         """All tables include the events up to this position."""
         return min((t.position for t in self.derived.values()), default=self.raw_position)
+
+    def raw_stager(self) -> Stager:
+        """What writes rows of raw_events to files; in a worker, for it can be sent there."""
+        return self.raw.stager() or self.staged_aside(RAW)
+
+    def staged_aside(self, name: str) -> Stager:
+        """What writes rows of a table to files that are gone after `clear_staging`."""
+        return Stager(TABLES[name], self.directory / STAGING_DIR / name)
+
+    def clear_staging(self) -> None:
+        """Delete the files that were written aside: their rows are in the tables, or of no use."""
+        shutil.rmtree(self.directory / STAGING_DIR, ignore_errors=True)
 
     def append(self, rows: pa.Table) -> int:
         """Append those of the feed's rows that `raw_events` does not hold; returns how many.

@@ -1,7 +1,8 @@
-"""Files on their way into a table: those that never get there, and those that it has too many of."""
+"""Rows on their way into a table: in files that never get there, in too many, in large ones."""
 
 import os
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import pyarrow as pa
@@ -9,12 +10,15 @@ import pytest
 from deltalake import DeltaTable
 from spark_helpers import feed_rows
 from spark_oracle import assert_tables
+from spark_samples import scenario
+from test_spark_crashes import Bomb, KilledError, assert_parquet
 
 from recon_node.ceramic import Event
 from spark_sink import delta, delta_files
+from spark_sink.large import ordered_slices
 from spark_sink.pipeline import Sink
 from spark_sink.staging import feed_rows as in_memory
-from spark_sink.tables import Tables
+from spark_sink.tables import Format, Tables
 
 EPOCH = "5f0c8a10-aaaa-bbbb-cccc-000000000001"
 
@@ -65,3 +69,54 @@ def test_small_files_are_merged_however_many_commits_a_step_makes(
     files = pa.table(DeltaTable(store.path).get_add_actions(flatten=True))
     assert files.num_rows < 150
     assert_tables(tmp_path, rows.to_pylist(), ["event_states"])
+
+
+@pytest.mark.long
+def test_rows_of_more_bytes_than_a_column_of_one_piece_holds() -> None:
+    """A stream can be that long. (Arrow's own sort raises "offset overflow".)"""
+    count, size = 2_112, 1024 * 1024
+    cars = [
+        pa.array([bytes([i % 251]) * size for i in range(s, s + 64)]) for s in range(0, count, 64)
+    ]
+    table = pa.table({"position": pa.array(range(count, 0, -1)), "car": pa.chunked_array(cars)})
+    assert table.nbytes > 1 << 31
+    positions = []
+    for part in ordered_slices(table, ["position"], 4096):
+        assert part.num_rows <= 64
+        for row in part.to_pylist():
+            positions.append(row["position"])
+            assert row["car"][:1] == bytes([(count - row["position"]) % 251])
+    assert positions == list(range(1, count + 1))
+
+
+@pytest.mark.parametrize("table_format", ["delta", "parquet"])
+def test_as_little_in_memory_as_can_be(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, table_format: Format
+) -> None:
+    """Each stream is read by itself, each row written by itself; a crash in between is mended."""
+    for name, least in (
+        ("derive._SHORT", 0),
+        ("derive._AT_ONCE", 1),
+        ("portion._DATA", 1),
+        ("portion.MOST_BYTES", 1),
+        ("raw_files._AT_ONCE", 1),
+        ("raw_files._FEW_STREAMS", 1),
+        ("parquet._AT_ONCE", 1),
+    ):
+        monkeypatch.setattr(f"spark_sink.{name}", least)
+    trap = scenario()
+    rows = feed_rows(trap.events, trap.times)
+    crashes = 0
+    for call in (1, 2, 3, 4, 6, 1000):
+        sink = Sink(Tables(tmp_path, EPOCH, table_format=table_format))
+        store = sink.tables.derived["stream_states"]
+        bomb = Bomb(store.revise, call, after=call % 2 == 0)
+        with monkeypatch.context() as patch, suppress(KilledError):
+            patch.setattr(store, "revise", bomb)
+            for end in (12, 20, len(rows)):
+                sink.tables.append(rows.slice(0, end))
+                sink.catch_up()
+        crashes += bomb.went_off
+    assert crashes > 3
+    check = assert_tables if table_format == "delta" else assert_parquet
+    check(tmp_path, rows.to_pylist())
