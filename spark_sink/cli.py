@@ -160,6 +160,7 @@ def run(trigger: int, as_json: bool, table_format: str | None, **options: Any) -
       spark-sink run --tables ./tables --url http://node:5101 --token-file token
       spark-sink run --tables ./tables --table stream_states --history 7d
       spark-sink run --format console --table stream_tips
+      spark-sink run --tables /shared/tables --master spark://HOST:7077
     """
     from spark_sink.runner import Runner, RunSettings
 
@@ -229,8 +230,8 @@ _LINES: dict[str, Callable[[dict[str, Any]], str]] = {
         f"{f['seconds']:.2f} s"
     ),
     "no_workers": lambda f: (
-        f"the Spark cluster {f['master']} has given no worker yet; waiting for one, for at most "
-        f"{f['patience']:.0f} s"
+        f"no worker of the Spark cluster {f['master']} has answered yet; waiting for one, for at "
+        f"most {f['patience']:.0f} s"
     ),
     "row": lambda f: f"{f['table']:18} {to_json(show(f['row']))}",
     "waiting": lambda f: (
