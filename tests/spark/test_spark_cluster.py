@@ -72,12 +72,14 @@ def test_spark_connect(programs: Programs, full_node: Node, tmp_path: Path, tota
         "spark-internal",
     )
     wait_until(lambda: listens(port), "the server listens")
-    told = programs.run(
-        *(sys.executable, EXAMPLES / "streams.py", full_node.url, tmp_path),
-        SPARK_REMOTE=f"sc://{HOST}:{port}",
-    )
+    remote = {"SPARK_REMOTE": f"sc://{HOST}:{port}"}
+    told = programs.run(sys.executable, EXAMPLES / "streams.py", full_node.url, tmp_path, **remote)
     assert totals in told
     assert streams_in(tmp_path) == int(totals.split()[0])
+    child = Path(__file__).with_name("spark_connect_child.py")
+    programs.run(sys.executable, child, full_node.url, tmp_path, **remote)
+    batches = [(tmp_path / f"batch-{number}").read_text() for number in range(2)]
+    assert batches == ["0 500 None", "1 430 None"], "called at the server, which has no remote one"
 
 
 def test_declarative_pipelines(

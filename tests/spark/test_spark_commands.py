@@ -232,6 +232,12 @@ def test_sizes(text: str, size: int) -> None:
     assert parsed("run", "--tables", "t", "--keep-free", text)["keep_free"] == size
 
 
+def test_settings_of_spark() -> None:
+    given = ("--spark-conf", "spark.a=1=2 3", "--spark-conf", "spark.b=")
+    found = parsed("run", "--tables", "t", *given)["spark_conf"]
+    assert found == (("spark.a", "1=2 3"), ("spark.b", ""))
+
+
 @pytest.mark.parametrize("command", COMMANDS)
 def test_help_teaches(command: str) -> None:
     """Examples, and what holds without an option."""
@@ -261,6 +267,7 @@ def test_the_group_s_help_names_each_command_in_a_whole_sentence() -> None:
         (["run", "--tables", "t", "--trigger", "soon"], "'soon' is not a time such as 500ms"),
         (["run", "--tables", "t", "--history", "long"], "'long' is not a time such as 90m"),
         (["run", "--tables", "t", "--keep-free", "some"], "'some' is not a size such as 64MB"),
+        (["run", "--tables", "t", "--spark-conf", "x"], "'x' is not a setting such as spark."),
         (["query", "--tables", "t", "--as-of", "noon", "x"], "'noon' is not a time such as"),
         (["query", "--tables", "t", "--as-of", "1h", "--version", "1", "x"], "not both"),
     ],
