@@ -8,15 +8,24 @@ from typing import Final
 import pyarrow as pa
 from deltalake import DeltaTable, QueryBuilder
 
+from spark_sink.errors import cannot_read
+
 _PLAIN_TYPES: Final = {pa.binary_view(): pa.binary(), pa.string_view(): pa.string()}
 
 
 def query(tables: dict[str, DeltaTable], sql: str) -> pa.Table:
-    """What DataFusion answers to a SELECT, its views of text and bytes made plain columns."""
+    """What DataFusion answers to a SELECT, its views of text and bytes made plain columns.
+
+    Raises:
+        TablesError: a file of a table is not there or damaged.
+    """
     builder = QueryBuilder()
     for name, table in tables.items():
         builder.register(name, table)
-    answer = pa.table(builder.execute(sql).read_all())
+    try:
+        answer = pa.table(builder.execute(sql).read_all())
+    except Exception as error:  # what the reader of the answer raises is of no class of its own
+        raise cannot_read(error) from error
     return answer.cast(pa.schema([_plain(field) for field in answer.schema]))
 
 

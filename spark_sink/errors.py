@@ -12,6 +12,8 @@ _ADVICE: Final = {
     "No space left on device": "the disk is full; make room and start again, nothing is lost",
     "Permission denied": "this user may not write there",
     "Read-only file system": "the file system is mounted read-only",
+    "Failed to fetch metadata for file": "a file of a table is damaged or gone; make the table "
+    "anew with spark-sink rebuild",
 }
 
 
@@ -45,3 +47,11 @@ def cannot_write(directory: Path, error: Exception) -> TablesError:
     advice = next((told for fault, told in _ADVICE.items() if fault in text), None)
     reason = text if advice is None else f"{advice} ({text})"
     return TablesError(f"cannot write the tables in {directory}: {reason}")
+
+
+def cannot_read(error: Exception) -> TablesError:
+    """What a library says that could not read a file of a table, with what to do about it."""
+    text = " ".join(str(error).split())
+    return TablesError(
+        f"a file of a table is damaged or gone: {text}; make the table anew with spark-sink rebuild"
+    )

@@ -29,7 +29,7 @@ from spark_sink.errors import FeedChangedError, TablesError
 from spark_sink.large import ordered_slices
 from spark_sink.raw_files import RawFile, RawFiles
 from spark_sink.schema import PARTITION_COLUMN, TableSpec
-from spark_sink.staging import Staged
+from spark_sink.staging import Staged, read_rows
 
 POSITION_FILE: Final = "_position.json"
 _ROWS_A_FILE: Final = 10_000
@@ -140,7 +140,7 @@ class ParquetStore:
     def _put_in_file(self, name: str, rows: pa.Table) -> None:
         path = self.path / name
         if path.exists():
-            old = pq.ParquetFile(path).read()
+            old = read_rows(path)
             others = pc.invert(pc.is_in(old[self.spec.key], rows[self.spec.key].combine_chunks()))
             rows = pa.concat_tables([old.filter(others).cast(self.spec.schema), rows])
         _write(path, lambda part: self._write_rows(part, rows))
@@ -175,7 +175,14 @@ class ParquetStore:
                 "node, or --tables at a new directory"
             )
         files = self.files()
-        if files and pq.read_schema(files[0]) != self.spec.schema:
+        try:
+            is_ours = not files or pq.read_schema(files[0]) == self.spec.schema
+        except (OSError, pa.ArrowInvalid) as error:
+            raise TablesError(
+                f"the table {self.path} is damaged: {files[0].name} is no Parquet file ({error}); "
+                "delete the table, it will be made anew"
+            ) from error
+        if not is_ours:
             raise TablesError(
                 f"the table {self.path} has other columns than this version of spark-sink writes: "
                 "delete it, it will be made anew"

@@ -19,7 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as ds
 
-from spark_sink.errors import TablesError
+from spark_sink.errors import cannot_read
 from spark_sink.schema import RAW_EVENTS, partition_of
 from spark_sink.streams import COLUMNS
 
@@ -103,5 +103,4 @@ def _select(files: list[RawFile], columns: list[str], where: Any) -> pa.Table:
         dataset = ds.dataset([str(f.path) for f in files], schema=RAW_EVENTS, format="parquet")
         return dataset.to_table(columns=columns, filter=where)
     except (OSError, pa.ArrowInvalid) as error:
-        reason = " ".join(str(error).split())
-        raise TablesError(f"cannot read the files of raw_events: {reason}") from error
+        raise cannot_read(error) from error

@@ -19,7 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from spark_sink.errors import cannot_write
+from spark_sink.errors import cannot_read, cannot_write
 from spark_sink.large import in_portions
 from spark_sink.schema import PARTITION_COLUMN, TableSpec, with_partition
 
@@ -167,9 +167,25 @@ def _by_partition(ordered: pa.Table) -> Iterator[tuple[int, pa.Table]]:
 
 def read_file(path: Path, partition: int, schema: pa.Schema) -> pa.Table:
     """The rows of a file of a partition, with the partition column; columns that were added to the
-    table since are null."""
-    rows = pq.ParquetFile(path).read()
+    table since are null.
+
+    Raises:
+        TablesError: it is not there or damaged.
+    """
+    rows = read_rows(path)
     columns = {name: rows[name] for name in rows.schema.names}
     columns[PARTITION_COLUMN] = pa.repeat(pa.scalar(partition, pa.int32()), rows.num_rows)
     whole = [columns.get(f.name, pa.nulls(rows.num_rows, f.type)).cast(f.type) for f in schema]
     return pa.Table.from_arrays(whole, schema=schema)
+
+
+def read_rows(path: Path) -> pa.Table:
+    """What is in a Parquet file.
+
+    Raises:
+        TablesError: it is not there or damaged.
+    """
+    try:
+        return pq.ParquetFile(path).read()
+    except (OSError, pa.ArrowInvalid) as error:
+        raise cannot_read(error) from error

@@ -36,7 +36,7 @@ def test_vacuum_deletes_files_that_never_were_the_tables(
     sink.tables.append(rows.slice(0, 100))
     sink.catch_up()
     committed = files_in(tmp_path)
-    staged = sink.tables.raw.stager().stage(in_memory(rows.slice(100)).staged.tables[0])
+    staged = sink.tables.raw_stager().stage(in_memory(rows.slice(100)).staged.tables[0])
     left = {file.path for file in staged.files}
     assert files_in(tmp_path) == committed | left
 
