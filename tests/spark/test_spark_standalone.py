@@ -104,8 +104,28 @@ def test_machines_go_and_come(node: Node, tmp_path: Path, sample: list[Event]) -
 
 
 @pytest.mark.long
+def test_the_driver_is_killed_while_workers_write(
+    cluster: Cluster, full_node: Node, tmp_path: Path
+) -> None:
+    """The next one gets the cluster's cores, and goes on with what was committed."""
+    options = run_options(cluster, full_node, tmp_path)
+    for table in ("raw_events", "stream_tips"):
+        log = cluster.start(sys.executable, "-c", LONG_STEPS, *options)
+        patterns = (f"{table}/stream_cid_partition=*/*.parquet", f"_staging/{table}/**/*.parquet")
+        wait_until(
+            lambda patterns=patterns: any(any(tmp_path.glob(each)) for each in patterns),
+            f"a worker has written rows of {table}",
+        )
+        cluster.running[-1].kill()
+        cluster.running[-1].wait()
+        assert "stopped" not in log.read_text()
+    cluster.run(sys.executable, "-c", LONG_STEPS, *options)
+    assert_tables(tmp_path, full_node.feed())
+
+
+@pytest.mark.long
 def test_plain_parquet_on_a_cluster(cluster: Cluster, full_node: Node, tmp_path: Path) -> None:
-    """The driver writes its files, of what the workers computed."""
+    """Its files are the driver's to put in place."""
     options = run_options(cluster, full_node, tmp_path)
     cluster.run(sys.executable, "-c", LONG_STEPS, *options, "--format", "parquet")
     expected = tables_of(full_node.feed())
@@ -117,15 +137,31 @@ def test_plain_parquet_on_a_cluster(cluster: Cluster, full_node: Node, tmp_path:
 
 @pytest.mark.long
 def test_spark_submit_runs_spark_sink(cluster: Cluster, full_node: Node, tmp_path: Path) -> None:
-    """With its own master and settings, which those of spark-sink's defaults do not replace."""
-    settings = FRUGAL | {"spark.sql.shuffle.partitions": "3", "spark.app.name": "from outside"}
-    submit = ("spark-submit", "--master", cluster.master, *configured("--conf", settings))
+    submit = ("spark-submit", "--master", cluster.master, *configured("--conf", FRUGAL))
     options = ("run", "--url", full_node.url, "--tables", tmp_path, "--once")
     before = cluster.executors()
     told = cluster.run(*submit, EXAMPLES / "spark_sink_job.py", *options)
     assert '"event": "stopped", "position": 930' in told
     assert len(cluster.executors() - before) == 2
     assert_tables(tmp_path, full_node.feed())
+
+
+@pytest.mark.long
+def test_what_spark_submit_is_told_holds(cluster: Cluster, tmp_path: Path) -> None:
+    """Above the package's own settings, below those that are given here."""
+    names = ("spark.master", "spark.ui.enabled", "spark.sql.shuffle.partitions", "spark.x")
+    script = tmp_path / "script.py"
+    script.write_text(
+        "from pathlib import Path\n"
+        "from spark_sink.java import find_java\n"
+        "from spark_sink.session import start_session\n"
+        f"settings, scratch = {{'spark.x': 'given'}}, Path('{tmp_path}/scratch')\n"
+        "spark = start_session(find_java(), scratch, settings=settings)\n"
+        f"print([spark.sparkContext.getConf().get(name) for name in {names}])\n"
+    )
+    told = {"spark.sql.shuffle.partitions": "3", "spark.x": "told"}
+    submit = ("spark-submit", "--master", "local[3]", *configured("--conf", told))
+    assert cluster.run(*submit, script) == "['local[3]', 'false', '3', 'given']\n"
 
 
 @pytest.mark.long
