@@ -11,6 +11,7 @@ from pathlib import Path
 from spark_helpers import wait_until
 
 from spark_sink.java import find_java
+from spark_sink.session import _quick_python
 
 BIN = Path(sys.executable).parent
 EXAMPLES = Path(__file__).parents[2] / "docs" / "examples"
@@ -97,10 +98,11 @@ class Programs:
 
 
 class Cluster(Programs):
-    """A master and two workers of a core each."""
+    """A master and two workers of a core each. `python` is one that starts quickly."""
 
     def __init__(self, directory: Path) -> None:
         super().__init__(directory)
+        self.python = _quick_python(directory)
         port = free_port()
         self.master = f"spark://{HOST}:{port}"
         start = ("spark-class", f"{_DEPLOY}.master.Master", "--host", HOST)

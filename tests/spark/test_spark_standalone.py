@@ -40,7 +40,8 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
 
 def run_options(cluster: Cluster, node: Node, tables: Path, **settings: str) -> list[object]:
     options = ["--master", cluster.master, "--url", node.url, "--tables", tables, "--once"]
-    return ["run", *options, *configured("--spark-conf", FRUGAL | settings)]
+    frugal = FRUGAL | {"spark.pyspark.python": str(cluster.python)}
+    return ["run", *options, *configured("--spark-conf", frugal | settings)]
 
 
 def refused(cluster: Cluster, *command: object, **environment: str) -> str:
@@ -48,8 +49,7 @@ def refused(cluster: Cluster, *command: object, **environment: str) -> str:
     ended = cluster.ended(*command, **environment)
     assert ended.returncode == 1, ended.stdout + ended.stderr
     assert len(ended.stderr.splitlines()) == 1, ended.stderr
-    [line] = ended.stderr.splitlines()
-    return line
+    return ended.stderr
 
 
 def orphans(table: Path) -> set[str]:
