@@ -27,17 +27,22 @@ only a deleted `raw_events` can cause, ends the run with an error.
 
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
+import pyarrow as pa
 from deltalake.exceptions import DeltaError
+from py4j.protocol import Py4JError
+from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from spark_sink.derive import Derivation
 from spark_sink.errors import SinkError, cannot_write
+from spark_sink.session import translate
 from spark_sink.source import MAX_ROWS_PER_BATCH
 from spark_sink.staging import StagedFeed
 from spark_sink.tables import Tables
@@ -100,16 +105,10 @@ class Sink:
             SinkError: it could not be; nothing is lost, the batch can run again.
         """
         started = time.monotonic()
-        try:
+        with self._telling():
             parts = self._stage(frame)
             with self._busy:
                 report = self._take(parts, batch_id, started)
-        except SinkError as error:
-            self.error = error
-            raise
-        except (DeltaError, OSError) as error:
-            self.error = cannot_write(self.tables.directory, error)
-            raise self.error from error
         self._on_batch(report)
 
     def close(self, patience: float) -> None:
@@ -147,9 +146,25 @@ class Sink:
         were computed.
 
         Raises:
-            TablesError: `raw_events` is damaged.
+            SinkError: they could not be; nothing is lost.
         """
-        return self._derivation.catch_up(window)
+        with self._telling():
+            return self._derivation.catch_up(window)
+
+    @contextmanager
+    def _telling(self) -> Iterator[None]:
+        """What the disk, the libraries and Spark say, as errors of ours."""
+        try:
+            yield
+        except SinkError as error:
+            self.error = error
+            raise
+        except (PySparkException, Py4JError, ConnectionError) as error:
+            self.error = translate(error)
+            raise self.error from error
+        except (DeltaError, OSError, pa.ArrowException) as error:
+            self.error = cannot_write(self.tables.directory, error)
+            raise self.error from error
 
 
 @dataclass(frozen=True, slots=True)

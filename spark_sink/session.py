@@ -60,6 +60,16 @@ appender.stderr.layout.type = PatternLayout
 appender.stderr.layout.pattern = %d{{HH:mm:ss}} %p %c{{1}}: %m%n%ex
 """
 
+# What Spark says of it goes on for pages, and does not begin with that.
+_JAVA_GONE: Final = "its Java process is gone: was the machine's memory full?"
+_SIGNS: Final = {
+    "Python worker exited unexpectedly": "one of its Python processes was killed: was the "
+    "machine's memory full?",
+    "java.lang.OutOfMemoryError": "its Java has too little memory: --driver-memory gives it more.",
+    "ConnectionRefusedError": _JAVA_GONE,
+    "Py4JNetworkError": _JAVA_GONE,
+}
+
 _SETTINGS: Final = {
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
@@ -168,7 +178,17 @@ def translate(error: BaseException) -> SinkError:
         kind = getattr(errors, name, None)
         if isinstance(kind, type) and issubclass(kind, SinkError):
             return kind(message.strip())
-    return SinkError(f"Spark failed: {_first_line(error)}. Run with --verbose for its own messages")
+    return SinkError(f"Spark failed: {_reason(error)} Run with --verbose for its own messages")
+
+
+def _reason(error: BaseException) -> str:
+    """What to make of what Spark says; of an error of Python's the line that says what it is."""
+    text = f"{type(error).__name__}: {error}"
+    for sign, reason in _SIGNS.items():
+        if sign in text:
+            return f"{reason} (Nothing is lost: start again.)"
+    raised = re.findall(r"Traceback \(most recent call last\):\n(?:[ \t].*\n)+(\S.*)", text)
+    return f"{raised[-1].rstrip('.') if raised else _first_line(error)}."
 
 
 def _set_environment(scratch: Path | None, python: str | None) -> None:
