@@ -12,6 +12,7 @@ only the row groups with the stream.
 """
 
 import math
+import shutil
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Final
@@ -29,7 +30,7 @@ from deltalake.exceptions import DeltaError
 from deltalake.transaction import AddAction, RemoveAction
 
 from spark_sink.datafusion import query
-from spark_sink.delta_files import HISTORY, added, merge_small_files, vacuum
+from spark_sink.delta_files import HISTORY, added, merge_small_files, placed, vacuum
 from spark_sink.errors import FeedChangedError, TablesError
 from spark_sink.raw_files import RawFile, RawFiles
 from spark_sink.schema import PARTITION_COLUMN, RAW, TableSpec
@@ -37,6 +38,8 @@ from spark_sink.staging import Staged, Stager
 
 _EPOCH: Final = "recon.epoch"
 _STEP: Final = "/step"
+# Delta leaves alone what begins with an underscore.
+_STAGED: Final = "_staged"
 # A batch adds up to one file a partition: this many commits make a thousand, tidied in a second.
 _TIDY_EVERY: Final = 64
 _ROWS_AT_ONCE: Final = 8192
@@ -81,17 +84,24 @@ class DeltaStore:
 
     def stager(self) -> Stager:
         """What writes the files that `append` takes; in a worker, for it can be sent there."""
-        return Stager(self.spec, self.path)
+        return Stager(self.spec, self.path / _STAGED)
 
-    def append(self, rows: Staged, position: int) -> None:
-        """Add rows that are not in the table, which then is at `position`: one commit.
+    def clear_staging(self) -> None:
+        """Delete the files that were written for `append`, and did not come to it."""
+        shutil.rmtree(self.path / _STAGED, ignore_errors=True)
+
+    def append(self, rows: Staged, position: int) -> Staged:
+        """Add rows that are not in the table, which then is at `position`: one commit; returns
+        them where they are now.
 
         Raises:
             TablesError: a file of theirs is not to be seen from here.
         """
+        files = [placed(self.path, file) for file in rows.files]
         for table in rows.tables:
-            rows += self.stager().stage(table)
-        self._commit([added(self.path, file) for file in rows.files], self._reaches(position))
+            files += Stager(self.spec, self.path).stage(table).files
+        self._commit([added(self.path, file) for file in files], self._reaches(position))
+        return Staged(tuple(files))
 
     def put(self, rows: pa.Table, position: int) -> None:
         """Put rows in the place of those with the same key, or beside the others; the table then
@@ -132,7 +142,7 @@ class DeltaStore:
         """Every so many commits: make few files of many, delete those replaced long ago."""
         if self._table.version() // _TIDY_EVERY == self._tidied // _TIDY_EVERY:
             return
-        if actions := merge_small_files(self._table, self.stager()):
+        if actions := merge_small_files(self._table, Stager(self.spec, self.path)):
             self._commit(actions, CommitProperties())
         vacuum(self._table, None, dry_run=False)
         self._tidied = self._table.version()

@@ -2,10 +2,11 @@
 
 import json
 import math
+import shutil
 import time
 from collections import defaultdict
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from operator import attrgetter
 from pathlib import Path
@@ -34,14 +35,27 @@ _MOST_MERGED: Final = 64 * 1024 * 1024
 _MOST_ROWS: Final = 512 * 1024 * 1024
 
 
+def placed(table: Path, file: DataFile) -> DataFile:
+    """A file that was staged, moved to where files of the table belong.
+
+    Raises:
+        TablesError: it is not to be seen from here.
+    """
+    path = table / f"{PARTITION_COLUMN}={file.partition}" / file.path.name
+    path.parent.mkdir(exist_ok=True)
+    try:
+        shutil.move(file.path, path)
+    except FileNotFoundError:
+        raise TablesError(
+            f"a worker wrote {file.path.relative_to(table)} to the table {table}, but it is not to "
+            "be seen from here: all workers and the driver must have the directory of the tables "
+            "at the same path"
+        ) from None
+    return replace(file, path=path)
+
+
 def added(table: Path, file: DataFile, *, is_new: bool = True) -> AddAction:
     """What a commit says of a file that becomes part of the table."""
-    path = file.path.relative_to(table)
-    if not file.path.exists():
-        raise TablesError(
-            f"a worker wrote {path} to the table {table}, but it is not to be seen from here: all "
-            "workers and the driver must have the directory of the tables at the same path"
-        )
     stats = {
         "numRecords": file.rows,
         "minValues": {file.order: file.first},
@@ -49,7 +63,7 @@ def added(table: Path, file: DataFile, *, is_new: bool = True) -> AddAction:
         "nullCount": {file.order: 0},
     }
     return AddAction(
-        str(path),
+        str(file.path.relative_to(table)),
         file.size,
         {PARTITION_COLUMN: str(file.partition)},
         round(time.time() * 1000),

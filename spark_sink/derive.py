@@ -116,7 +116,7 @@ class Derivation:
         """The commit that brings a table to a position."""
         table = self._tables.derived[name]
         if table.spec.is_history:
-            table.append(rows, upto)
+            rows = table.append(rows, upto)
         else:
             *some, last = rows.portions(table.spec.schema, _AT_ONCE)
             for part in some:

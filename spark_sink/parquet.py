@@ -57,11 +57,15 @@ class ParquetStore:
     def stager(self) -> None:
         """Rows come into their files here, not where they are made."""
 
-    def append(self, rows: Staged, position: int) -> None:
-        """Add rows, after which the table is at `position`."""
+    def clear_staging(self) -> None:
+        """There are no such files."""
+
+    def append(self, rows: Staged, position: int) -> Staged:
+        """Add rows, after which the table is at `position`; returns them."""
         for part in rows.portions(self.spec.schema, _AT_ONCE):
             self._put_in_files(part)
         self._tell(position, self.under_way)
+        return rows
 
     def put(self, rows: pa.Table, position: int) -> None:
         """Put rows in the place of those with the same key, or beside the others; the table then

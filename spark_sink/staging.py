@@ -2,9 +2,11 @@
 
 Theory of operation. Spark's workers hold the rows, the driver makes the commits. So a worker writes
 its rows as Parquet files, sorted by stream, and tells the driver no more than their names and what
-is in them (`DataFile`). No reader sees such a file before the commit that names it; what a crash or
-a second attempt of a task leaves behind is deleted by vacuum. On a cluster the workers must see the
-tables' directory at the same path as the driver does.
+is in them (`DataFile`). They lie aside until the driver moves them to the table's other files,
+right before the commit that names them; no reader sees them earlier. What a crash or a second
+attempt of a task leaves aside is deleted when the next step or run begins, and what was moved
+already by vacuum. On a cluster the workers must see the tables' directory at the same path as the
+driver does.
 """
 
 import uuid

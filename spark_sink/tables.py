@@ -146,7 +146,9 @@ class Tables:
         return Stager(TABLES[name], self.directory / STAGING_DIR / name)
 
     def clear_staging(self) -> None:
-        """Delete the files that were written aside: their rows are in the tables, or of no use."""
+        """Delete the files that stagers wrote: their rows are in the tables, or of no use."""
+        for table in (self.raw, *self.derived.values()):
+            table.clear_staging()
         shutil.rmtree(self.directory / STAGING_DIR, ignore_errors=True)
 
     def append(self, rows: pa.Table) -> int:
@@ -179,8 +181,7 @@ class Tables:
             last = part.last
         if count:
             rows = sum((part.staged for part in ordered), Staged())
-            self.raw.append(rows, last)
-            self.on_write(RAW, rows)
+            self.on_write(RAW, self.raw.append(rows, last))
         return count
 
     def keep_history(self, hours: float) -> None:

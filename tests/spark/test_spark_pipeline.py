@@ -20,7 +20,7 @@ from recon_node.ceramic import Event
 from spark_sink import derive
 from spark_sink.errors import FeedChangedError, SinkError, TablesError
 from spark_sink.pipeline import BatchReport, QuerySettings, Sink, start_query
-from spark_sink.schema import FEED, TABLES, partition_of
+from spark_sink.schema import FEED, TABLES
 from spark_sink.session import translate
 from spark_sink.source import ReconDataSource
 from spark_sink.tables import Tables
@@ -194,12 +194,11 @@ def test_what_a_worker_cannot_write_is_told(
     pipeline.node.add(sample[:60])
     for name in ("raw_events", "event_states"):
         sink = pipeline.sink()
-        partition = partition_of(sample[0].init)
-        in_the_way = pipeline.directory / name / f"stream_cid_partition={partition}"
+        in_the_way = pipeline.directory / name / "_staged"
         in_the_way.touch()
         error = pipeline.fails(sink)
         assert isinstance(error, TablesError)
-        assert str(error).startswith(f"cannot write the tables in {pipeline.directory / name}: ")
+        assert str(error).startswith(f"cannot write the tables in {in_the_way}: ")
         in_the_way.unlink()
     pipeline.run_once()
     pipeline.assert_right(60)

@@ -17,6 +17,8 @@ from recon_node.ceramic import Event
 from spark_sink import delta, delta_files
 from spark_sink.large import ordered_slices
 from spark_sink.pipeline import Sink
+from spark_sink.schema import TABLES
+from spark_sink.staging import Stager
 from spark_sink.staging import feed_rows as in_memory
 from spark_sink.tables import Format, Tables
 
@@ -30,13 +32,14 @@ def files_in(directory: Path) -> set[Path]:
 def test_vacuum_deletes_files_that_never_were_the_tables(
     sample: list[Event], tmp_path: Path
 ) -> None:
-    """A worker wrote them, and then there was no commit. Those of now may still get theirs."""
+    """They were moved there, and then there was no commit. Those of now may still get theirs."""
     rows = feed_rows(sample[:200])
     sink = Sink(Tables(tmp_path, EPOCH))
     sink.tables.append(rows.slice(0, 100))
     sink.catch_up()
     committed = files_in(tmp_path)
-    staged = sink.tables.raw_stager().stage(in_memory(rows.slice(100)).staged.tables[0])
+    stager = Stager(TABLES["raw_events"], tmp_path / "raw_events")
+    staged = stager.stage(in_memory(rows.slice(100)).staged.tables[0])
     left = {file.path for file in staged.files}
     assert files_in(tmp_path) == committed | left
 
@@ -49,6 +52,32 @@ def test_vacuum_deletes_files_that_never_were_the_tables(
     assert files_in(tmp_path) == committed
     sink = Sink(Tables(tmp_path, EPOCH))
     sink.tables.append(rows)
+    sink.catch_up()
+    assert_tables(tmp_path, rows.to_pylist())
+
+
+def test_files_that_workers_wrote_in_vain_are_gone_when_the_next_run_begins(
+    sample: list[Event], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However often it breaks off, the disk is not filled."""
+    monkeypatch.setattr("spark_sink.derive._SHORT", 0)
+    rows = feed_rows(sample[:200])
+    for _ in range(3):
+        sink = Sink(Tables(tmp_path, EPOCH))
+        assert files_in(tmp_path) == set()
+        sink.tables.raw_stager().stage(in_memory(rows).staged.tables[0])
+        assert files_in(tmp_path)
+    sink = Sink(Tables(tmp_path, EPOCH))
+    sink.tables.append(rows)
+    in_raw = len(files_in(tmp_path / "raw_events"))
+    with monkeypatch.context() as patch:
+        append = sink.tables.derived["conclusion_events"].append
+        patch.setattr(sink.tables.derived["conclusion_events"], "append", Bomb(append, 1, False))
+        with pytest.raises(KilledError):
+            sink.catch_up()
+    assert len(files_in(tmp_path)) > in_raw
+    sink = Sink(Tables(tmp_path, EPOCH))
+    assert len(files_in(tmp_path)) == in_raw <= 16
     sink.catch_up()
     assert_tables(tmp_path, rows.to_pylist())
 
