@@ -80,6 +80,17 @@ def assert_tables(directory: Path, feed: Iterable[Row], names: Iterable[str] = K
         assert table_rows(directory, name) == expected[name], name
 
 
+def assert_each_row_once(directory: Path) -> None:
+    """Now, whoever is writing: no row is twice in the tables that are there, and of those with a
+    row an event none is missing before the last."""
+    for name, key in KEYS.items():
+        if DeltaTable.is_deltatable(str(directory / name)):
+            keys = [row[key] for row in table_rows(directory, name)]
+            assert len(set(keys)) == len(keys), name
+            if key != "stream_cid":
+                assert keys == list(range(1, len(keys) + 1)), name
+
+
 def _by(name: str) -> Any:
     return lambda row: row[KEYS[name]]
 

@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,12 +18,15 @@ import httpx
 import pytest
 from pyspark.sql import SparkSession
 from spark_helpers import PATIENCE, Node, processes_under, wait_until
-from spark_oracle import assert_tables
+from spark_oracle import assert_each_row_once, assert_tables
 from spark_samples import scenario
 
 from recon_node.ceramic import Event
 from spark_sink.runner import Runner, RunSettings
 from spark_sink.status import table_status
+
+# `spark-sink run` of small sizes.
+CHILD = Path(__file__).with_name("spark_trap_child.py")
 
 
 class Run:
@@ -34,10 +37,11 @@ class Run:
         *arguments: str | Path,
         environ: dict[str, str] | None = None,
         bound: bool = False,
+        child: Sequence[str | Path] = ("-m", "spark_sink", "run"),
     ) -> None:
         prefix = [sys.executable, "-c", BOUND] if bound else []
         self.process = subprocess.Popen(
-            [*prefix, sys.executable, "-m", "spark_sink", "run", *map(str, arguments)],
+            [*prefix, sys.executable, *map(str, (*child, *arguments))],
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
@@ -59,8 +63,9 @@ def running(
     *arguments: str | Path,
     environ: dict[str, str] | None = None,
     bound: bool = False,
+    child: Sequence[str | Path] = ("-m", "spark_sink", "run"),
 ) -> Iterator[Run]:
-    run = Run(*arguments, environ=environ, bound=bound)
+    run = Run(*arguments, environ=environ, bound=bound, child=child)
     watchdog = threading.Timer(5 * PATIENCE, run.process.kill)
     watchdog.start()
     try:
@@ -136,9 +141,8 @@ class Borrowed:
 
     spark: SparkSession
 
-    @property
-    def readStream(self) -> Any:  # noqa: N802
-        return self.spark.readStream
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.spark, name)
 
     def stop(self) -> None:
         pass
@@ -215,15 +219,20 @@ def test_the_console(
 def test_twenty_kills_of_the_driver_and_ten_of_the_node(
     node: Node, sample: list[Event], tmp_path: Path
 ) -> None:
-    """At any moment, under load: in the end every row is there, and once."""
+    """At any moment, under load: every row is there once at any time, and all are in the end.
+
+    The sizes are such that the workers compute all steps, and every fourth commit is followed by
+    one that merges small files.
+    """
     rng = random.Random(7)
     trap = scenario()
     events = [*trap.events, *sample]
-    options = ["--url", node.url, "--tables", tmp_path, "--max-rows-per-batch", "9"]
+    options = ["--url", node.url, "--tables", str(tmp_path), "--max-rows-per-batch", "9"]
+    small = (CHILD, "none", tmp_path)
     per_run = len(events) // 20
     for kill in range(20):
         node.add(events[kill * per_run : (kill + 1) * per_run])
-        with running(*options) as run:
+        with running(*options, child=small) as run:
             for _ in range(rng.randint(0, 3)):
                 run.next("batch")
             if kill % 2:
@@ -231,6 +240,7 @@ def test_twenty_kills_of_the_driver_and_ten_of_the_node(
                 node.start()
                 if rng.random() < 0.5:
                     run.next("batch")
+            assert_each_row_once(tmp_path)
             # Not at a batch's end, but somewhere in the one that follows.
             with suppress(subprocess.TimeoutExpired):
                 run.process.wait(rng.random())
@@ -241,11 +251,14 @@ def test_twenty_kills_of_the_driver_and_ten_of_the_node(
                 lambda others=others: not any(Path(f"/proc/{pid}").exists() for pid in others),
                 "Spark is gone too",
             )
+        assert_each_row_once(tmp_path)
     node.add(events[20 * per_run :])
     wait_until(lambda: len(node.feed()) == len(events), "all anchors are looked up")
-    with running(*options, "--once") as run:
+    with running(*options[:-1], "50", "--once", child=small) as run:
         assert run.next("stopped")["position"] == len(events)
     assert_tables(tmp_path, node.feed())
+    for log in tmp_path.glob("*/_delta_log"):
+        assert any('"dataChange":false' in commit.read_text() for commit in log.glob("*.json"))
 
 
 def test_a_stop_while_there_is_nothing_to_finish(tmp_path: Path) -> None:

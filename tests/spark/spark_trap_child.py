@@ -1,0 +1,53 @@
+"""`spark-sink run` on a small scale, so that a few events take every path; with traps for workers.
+
+python spark_trap_child.py TRAP DIRECTORY ARGUMENT...
+
+TRAP: none; or what befalls some workers once, when they have written their files and before they
+say so: `fail`, an error; `kill`, the process is gone. DIRECTORY is where it is noted that it did.
+"""
+
+import os
+import signal
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from spark_sink import delta, delta_files, derive, workers
+from spark_sink.cli import main
+from spark_sink.portion import compute_partition
+from spark_sink.staging import stage_feed
+
+
+def trapped(function: Callable[..., Any], trap: str, directory: Path) -> Callable[..., Any]:
+    """The function, which ends badly once in each eighth partition; it travels to the workers."""
+    name = function.__name__
+
+    def call(*arguments: Any) -> Any:
+        answer = function(*arguments)
+        if isinstance(answer, Iterator):
+            answer = list(answer)
+        which = arguments[-1] if name == "compute_partition" else 0
+        if which % 8:
+            return answer
+        try:
+            (directory / f"{name}-{which}").touch(exist_ok=False)
+        except FileExistsError:
+            return answer
+        if trap == "kill":
+            os.kill(os.getpid(), signal.SIGKILL)
+        raise RuntimeError("the trap")
+
+    return call
+
+
+if __name__ == "__main__":
+    small = {delta: {"_TIDY_EVERY": 4}, delta_files: {"_MANY": 2}, derive: {"_SHORT": 5}}
+    for module, sizes in small.items():
+        vars(module).update(sizes)
+    trap, directory = sys.argv[1], Path(sys.argv[2])
+    if trap != "none":
+        directory.mkdir(exist_ok=True)
+        vars(derive)["compute_partition"] = trapped(compute_partition, trap, directory)
+        vars(workers)["stage_feed"] = trapped(stage_feed, trap, directory)
+    main(["run", *sys.argv[3:]])

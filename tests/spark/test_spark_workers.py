@@ -1,0 +1,48 @@
+"""Spark's workers fail, are killed and run again: each row is in the tables once."""
+
+from pathlib import Path
+
+import pytest
+from spark_helpers import PATIENCE, Node, wait_until
+from spark_oracle import assert_tables
+from spark_samples import scenario
+from test_spark_cli import CHILD, running
+
+from recon_node.ceramic import Event
+
+SAID = {"fail": "RuntimeError: the trap", "kill": "one of its Python processes was killed"}
+
+
+@pytest.mark.long
+@pytest.mark.spark
+@pytest.mark.parametrize("trap", ["fail", "kill"])
+def test_a_worker_that_ends_badly(
+    node: Node, sample: list[Event], tmp_path: Path, trap: str
+) -> None:
+    """With a second try Spark goes on; without, the run ends and the next one goes on."""
+    events = [*scenario().events, *sample[:150]]
+    node.add(events)
+    wait_until(lambda: len(node.feed()) == len(events), "all anchors are looked up")
+    tables = tmp_path / "tables"
+    options = ["--url", node.url, "--once", "--max-rows-per-batch", "50", "--tables"]
+    with running(
+        *options, str(tables), "--master", "local[2,4]", child=(CHILD, trap, tmp_path / "a")
+    ) as run:
+        assert run.next("stopped")["position"] == len(events)
+    assert len(list((tmp_path / "a").iterdir())) == 3
+    assert_tables(tables, node.feed())
+    assert not list(tables.glob("*/_staged"))
+
+    tables = tmp_path / "again"
+    child = (CHILD, trap, tmp_path / "b")
+    ends = 0
+    while True:
+        with running(*options, str(tables), child=child) as run:
+            _, told = run.process.communicate(timeout=2 * PATIENCE)
+        if run.process.returncode == 0:
+            break
+        ends += 1
+        last = told.splitlines()[-1]  # Spark's own processes may have had their say before
+        assert last.startswith(f"Error: Spark failed: {SAID[trap]}"), told
+    assert ends >= 2
+    assert_tables(tables, node.feed())
