@@ -189,7 +189,7 @@ def run_way(way: str, url: str, directory: Path) -> None:
     if way == "source" or way in PEERS:
         _run_spark(way, url, directory)
         return
-    from spark_sink.runner import Runner, RunSettings
+    from spark_sink.run import Runner, RunSettings
 
     names = DERIVED if way in ("all", "one event") else () if way == "raw_events" else (way,)
     settings = RunSettings(
@@ -203,8 +203,8 @@ def run_way(way: str, url: str, directory: Path) -> None:
 
 def _run_spark(way: str, url: str, directory: Path) -> None:
     from benchmarks import spark_state
-    from spark_sink.java import find_java
-    from spark_sink.session import start_session
+    from spark_sink.run.java import find_java
+    from spark_sink.run.session import start_session
 
     spark = start_session(find_java(), directory / "scratch", settings=spark_state.SETTINGS)
     spark.range(1).count()

@@ -1,8 +1,8 @@
 """What can go wrong, told to people: what was wrong, where, and what to do.
 
 Every message is one line. An error raised in one of Spark's worker processes reaches the driver as
-text inside a Java exception; `spark_sink.session.translate` finds it there by its class name, so
-these classes must stay importable from here and take the message as their only argument.
+text inside a Java exception; `run.session.translate` finds it there by its class name, so these
+classes must stay importable from here and take the message as their only argument.
 """
 
 from pathlib import Path

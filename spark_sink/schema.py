@@ -54,6 +54,9 @@ _REASON: Final = pa.struct(
 #: The table `raw_events`: the feed's rows, each once, without a gap.
 RAW_EVENTS: Final = pa.schema([*FEED, _PARTITION])
 
+#: The columns of `raw_events` that the other tables are computed from.
+HISTORY_COLUMNS: Final = ("position", "stream_cid", "car", "time", "chain_id")
+
 #: The table `conclusion_events`: the events, read, with what is known of each.
 CONCLUSION_EVENTS: Final = pa.schema(
     [

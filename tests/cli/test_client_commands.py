@@ -24,7 +24,7 @@ from recon_node.cli.events import what_to_tell
 from recon_node.ipld import CID, multibase
 from recon_node.testnet import Testnet, TestnetNode
 from spark_sink.errors import FeedRefusedError
-from spark_sink.feed import Feed
+from spark_sink.source.feed import Feed
 
 Events = list[dict[str, str]]
 

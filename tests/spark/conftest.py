@@ -9,8 +9,8 @@ from pyspark.sql import SparkSession
 from spark_helpers import Node, NodeProcesses, sample_events
 
 from recon_node.ceramic import Event
-from spark_sink.java import find_java
-from spark_sink.session import start_session
+from spark_sink.run.java import find_java
+from spark_sink.run.session import start_session
 
 
 @pytest.fixture(scope="session")

@@ -14,8 +14,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from spark_sink import derive, workers
 from spark_sink.cli import main
+from spark_sink.derive import derivation as derive
+from spark_sink.derive import workers
 
 
 def fatal(function: Callable[..., Any], mark: Path) -> Callable[..., Any]:

@@ -10,8 +10,8 @@ from pathlib import Path
 
 from spark_helpers import wait_until
 
-from spark_sink.java import find_java
-from spark_sink.session import _quick_python
+from spark_sink.run.java import find_java
+from spark_sink.run.session import _quick_python
 
 BIN = Path(sys.executable).parent
 EXAMPLES = Path(__file__).parents[2] / "docs" / "examples"

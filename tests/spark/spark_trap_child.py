@@ -13,10 +13,12 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from spark_sink import delta, delta_files, derive, workers
 from spark_sink.cli import main
-from spark_sink.portion import compute_partition
-from spark_sink.staging import stage_feed
+from spark_sink.derive import derivation as derive
+from spark_sink.derive import workers
+from spark_sink.derive.portion import compute_partition
+from spark_sink.tables import delta, delta_files
+from spark_sink.tables.staging import stage_feed
 
 
 def trapped(function: Callable[..., Any], trap: str, directory: Path) -> Callable[..., Any]:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from spark_helpers import PATIENCE
 
-from spark_sink.feed import Feed
+from spark_sink.source.feed import Feed
 
 ROOT = Path(__file__).parent.parent.parent
 

@@ -22,8 +22,8 @@ from spark_oracle import assert_each_row_once, assert_tables
 from spark_samples import scenario
 
 from recon_node.ceramic import Event
-from spark_sink.runner import Runner, RunSettings
-from spark_sink.status import table_status
+from spark_sink.run import Runner, RunSettings
+from spark_sink.tables.status import table_status
 
 # `spark-sink run` of small sizes.
 CHILD = Path(__file__).with_name("spark_trap_child.py")
@@ -190,7 +190,9 @@ def test_a_full_disk_and_a_directory_that_cannot_be_written(
         assert told.startswith(f"Error: cannot write the tables in {tmp_path}: ")
         assert "this user may not write there (" in told
     log.chmod(0o755)
-    monkeypatch.setattr("spark_sink.runner.start_session", lambda *args, **named: Borrowed(spark))
+    monkeypatch.setattr(
+        "spark_sink.run.runner.start_session", lambda *args, **named: Borrowed(spark)
+    )
     settings = RunSettings(node.url, tmp_path, once=True)
     Runner(settings, lambda event, facts: None).run()
     assert_tables(tmp_path, node.feed())
@@ -201,7 +203,9 @@ def test_the_console(
     full_node: Node, spark: SparkSession, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """Rows are shown, those of the table that was asked for; nothing is kept."""
-    monkeypatch.setattr("spark_sink.runner.start_session", lambda *args, **named: Borrowed(spark))
+    monkeypatch.setattr(
+        "spark_sink.run.runner.start_session", lambda *args, **named: Borrowed(spark)
+    )
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     told: list[tuple[str, dict[str, Any]]] = []
     settings = RunSettings(full_node.url, None, names=("stream_tips",), show_rows=True, once=True)

@@ -15,10 +15,10 @@ from recon_node.ceramic import Event
 from recon_node.testnet import Testnet
 from spark_sink.cli import main
 from spark_sink.errors import TablesError
-from spark_sink.pipeline import Sink
-from spark_sink.runner import Runner, RunSettings
-from spark_sink.status import table_status
-from spark_sink.tables import Tables, lock
+from spark_sink.run import Runner, RunSettings
+from spark_sink.run.pipeline import Sink
+from spark_sink.tables.directory import Tables, lock
+from spark_sink.tables.status import table_status
 
 COMMANDS = ("run", "status", "query", "rebuild", "optimize", "vacuum")
 GONE = "http://127.0.0.1:1"
@@ -179,7 +179,7 @@ def test_a_wrong_directory_is_told(filled: Path) -> None:
 def test_run_is_refused_before_spark_starts(
     filled: Path, node: Node, full_node: Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("spark_sink.runner._START_PATIENCE", 0.1)
+    monkeypatch.setattr("spark_sink.run.runner._START_PATIENCE", 0.1)
     assert "cannot be reached" in refused("run", "--url", GONE, "--tables", filled)
     text = refused("run", "--url", node.url, "--tables", filled)
     assert f"was made from log {full_node.epoch}, but the node has log {node.epoch}" in text
@@ -194,8 +194,8 @@ def test_run_is_refused_before_spark_starts(
 def test_the_waiting_for_a_node_is_told_at_once(
     filled: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("spark_sink.runner._START_PATIENCE", 0.5)
-    monkeypatch.setattr("spark_sink.runner._SILENCE", 0.0)
+    monkeypatch.setattr("spark_sink.run.runner._START_PATIENCE", 0.5)
+    monkeypatch.setattr("spark_sink.run.runner._SILENCE", 0.0)
     result = invoked("run", "--url", GONE, "--tables", filled)
     facts = json.loads(result.stdout)
     assert (facts["event"], facts["url"], facts["patience"]) == ("waiting", GONE, 0.5)
@@ -211,8 +211,9 @@ def test_a_disk_that_fills_ends_the_run_after_the_batch(tmp_path: Path) -> None:
 
 
 def test_a_missing_extra_is_named(filled: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("health", "status", "versions", "delta"):
-        monkeypatch.delitem(sys.modules, f"spark_sink.{name}", raising=False)
+    for name in list(sys.modules):
+        if name.startswith(("spark_sink.tables", "spark_sink.upkeep")):
+            monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "deltalake", None)
     text = refused("status", "--tables", filled)
     assert text == "Error: the package deltalake is missing: pip install 'recon-node[spark]'"

@@ -12,10 +12,11 @@ from spark_oracle import KEYS, assert_tables, sorted_rows, tables_of
 from spark_samples import DEFINITION, KEY, change, document, replace, scenario
 
 from recon_node.ceramic.builder import model_event
-from spark_sink import derive, parquet
-from spark_sink.delta import DeltaStore
-from spark_sink.pipeline import Sink
-from spark_sink.tables import Format, Tables
+from spark_sink.derive import derivation as derive
+from spark_sink.run.pipeline import Sink
+from spark_sink.tables import parquet
+from spark_sink.tables.delta import DeltaStore
+from spark_sink.tables.directory import Format, Tables
 
 EPOCH = "5f0c8a10-aaaa-bbbb-cccc-000000000001"
 TRAP = scenario()
@@ -112,7 +113,7 @@ def test_a_step_that_broke_off_is_done_again_as_it_was(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, table_format: Format
 ) -> None:
     """A model changes, the process dies while the documents follow, the model changes back."""
-    monkeypatch.setattr("spark_sink.derive._STREAMS", 2)  # several commits
+    monkeypatch.setattr("spark_sink.derive.derivation._STREAMS", 2)  # several commits
     model = model_event(KEY, DEFINITION)
     events = [model]
     for n in range(5):

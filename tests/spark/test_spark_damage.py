@@ -13,13 +13,12 @@ from spark_helpers import Node, wait_until
 from spark_oracle import assert_tables
 from spark_samples import scenario
 
-from spark_sink import delta
 from spark_sink.cli import main
 from spark_sink.errors import TablesError, cannot_write
-from spark_sink.feed import Feed
-from spark_sink.pipeline import Sink
+from spark_sink.run.pipeline import Sink
 from spark_sink.schema import FEED
-from spark_sink.tables import Tables
+from spark_sink.source.feed import Feed
+from spark_sink.tables import Tables, delta
 
 
 def cut(file: Path) -> None:
@@ -62,7 +61,7 @@ def test_a_delta_table(
 ) -> None:
     """It is met when the file is read, at the latest when small files are merged."""
     monkeypatch.setattr(delta, "_TIDY_EVERY", 1)
-    monkeypatch.setattr("spark_sink.delta_files._MANY", 2)
+    monkeypatch.setattr("spark_sink.tables.delta_files._MANY", 2)
     directory = sink.tables.directory
     for file in DeltaTable(directory / name).file_uris():
         damage(Path(file))

@@ -10,7 +10,7 @@ from pyspark.sql import DataFrame, SparkSession
 from spark_helpers import Node, NodeProcesses, wait_until
 
 from recon_node.ceramic import Event
-from spark_sink.source import lag
+from spark_sink.source.data_source import lag
 
 pytestmark = pytest.mark.spark
 

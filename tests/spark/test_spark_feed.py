@@ -15,8 +15,8 @@ from spark_helpers import Node, feed_rows
 
 from recon_node.ceramic import Event
 from spark_sink.errors import FeedChangedError, FeedRefusedError, FeedUnreachableError
-from spark_sink.feed import Feed, Head
 from spark_sink.schema import FEED
+from spark_sink.source.feed import Feed, Head
 
 COLUMNS = [name for name in FEED.names if name != "event_id"]
 

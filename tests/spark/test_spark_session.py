@@ -12,7 +12,7 @@ import pyspark
 import pytest
 from pyspark.sql import SparkSession
 
-from spark_sink import session
+from spark_sink.run import session
 
 
 def test_workers_import_the_installed_pyspark(spark: SparkSession) -> None:

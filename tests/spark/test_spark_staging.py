@@ -14,13 +14,13 @@ from spark_samples import scenario
 from test_spark_crashes import Bomb, KilledError, assert_parquet
 
 from recon_node.ceramic import Event
-from spark_sink import delta, delta_files
-from spark_sink.large import ordered_slices
-from spark_sink.pipeline import Sink
+from spark_sink.run.pipeline import Sink
 from spark_sink.schema import TABLES
-from spark_sink.staging import Stager
-from spark_sink.staging import feed_rows as in_memory
-from spark_sink.tables import Format, Tables
+from spark_sink.tables import delta, delta_files
+from spark_sink.tables.directory import Format, Tables
+from spark_sink.tables.large import ordered_slices
+from spark_sink.tables.staging import Stager
+from spark_sink.tables.staging import feed_rows as in_memory
 
 EPOCH = "5f0c8a10-aaaa-bbbb-cccc-000000000001"
 
@@ -60,7 +60,7 @@ def test_files_that_workers_wrote_in_vain_are_gone_when_the_next_run_begins(
     sample: list[Event], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """However often it breaks off, the disk is not filled."""
-    monkeypatch.setattr("spark_sink.derive._SHORT", 0)
+    monkeypatch.setattr("spark_sink.derive.derivation._SHORT", 0)
     rows = feed_rows(sample[:200])
     for _ in range(3):
         sink = Sink(Tables(tmp_path, EPOCH))

@@ -18,10 +18,10 @@ from spark_oracle import assert_tables, sorted_rows, tables_of
 from spark_programs import EXAMPLES, FRUGAL, Cluster, configured, free_port
 
 from recon_node.ceramic import Event
-from spark_sink.cluster import check_master
 from spark_sink.errors import SinkError
-from spark_sink.java import find_java
-from spark_sink.session import start_session
+from spark_sink.run.cluster import check_master
+from spark_sink.run.java import find_java
+from spark_sink.run.session import start_session
 
 pytestmark = pytest.mark.spark
 
@@ -153,8 +153,8 @@ def test_what_spark_submit_is_told_holds(cluster: Cluster, tmp_path: Path) -> No
     script = tmp_path / "script.py"
     script.write_text(
         "from pathlib import Path\n"
-        "from spark_sink.java import find_java\n"
-        "from spark_sink.session import start_session\n"
+        "from spark_sink.run.java import find_java\n"
+        "from spark_sink.run.session import start_session\n"
         f"settings, scratch = {{'spark.x': 'given'}}, Path('{tmp_path}/scratch')\n"
         "spark = start_session(find_java(), scratch, settings=settings)\n"
         f"print([spark.sparkContext.getConf().get(name) for name in {names}])\n"

@@ -16,15 +16,16 @@ from spark_samples import DEFINITION, KEY, Scenario, change, document, replace, 
 
 from recon_node.ceramic import Event
 from recon_node.ceramic.builder import model_event
-from spark_sink import delta, delta_files, derive
+from spark_sink.derive import derivation as derive
 from spark_sink.errors import FeedChangedError, TablesError
-from spark_sink.pipeline import Sink
 from spark_sink.query import run_query
+from spark_sink.query.show import show
+from spark_sink.run.pipeline import Sink
 from spark_sink.schema import DERIVED, FEED, TABLES
-from spark_sink.show import show
-from spark_sink.status import table_status
-from spark_sink.tables import Tables, lock
-from spark_sink.versions import At
+from spark_sink.tables import delta, delta_files
+from spark_sink.tables.directory import Tables, lock
+from spark_sink.tables.status import table_status
+from spark_sink.tables.versions import At
 
 EPOCH = "5f0c8a10-aaaa-bbbb-cccc-000000000001"
 
@@ -138,6 +139,31 @@ def test_tidying_makes_few_files_and_keeps_what_they_say(
     # Each change once: that files were merged is none.
     changes = pa.table(DeltaTable(tmp_path / "raw_events").load_cdf(starting_version=0).read_all())
     assert sorted(changes["position"].to_pylist()) == list(range(1, 201))
+
+
+def test_what_large_batches_leave_is_tidied_when_there_is_time(
+    sample: list[Event], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(delta, "_MANY_FILES", 30)
+    monkeypatch.setattr(delta_files, "_MANY", 2)
+    rows = feed_rows(sample[:300])
+    tables = Tables(tmp_path, EPOCH, ())
+
+    def files() -> int:
+        return len(DeltaTable(tmp_path / "raw_events").file_uris())
+
+    for end in (100, 200, 299):
+        tables.append(rows.slice(0, end))
+        tables.tidy()
+    many = files()
+    assert many > 30
+    tables.append(rows)
+    tables.tidy(idle=True)
+    few = files()
+    assert few < many
+    tables.tidy(idle=True)
+    assert files() == few
+    assert_tables(tmp_path, rows.to_pylist(), ("raw_events",))
 
 
 @given(st.lists(st.integers(1, 10**9), max_size=100))
@@ -319,7 +345,7 @@ def test_a_model_that_changes_changes_what_its_documents_say(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """And a crash in the middle of that, followed by a change back, leaves nothing of it."""
-    monkeypatch.setattr("spark_sink.derive._STREAMS", 2)  # several commits
+    monkeypatch.setattr("spark_sink.derive.derivation._STREAMS", 2)  # several commits
     model = model_event(KEY, DEFINITION)
     events = [model]
     for n in range(5):

@@ -18,9 +18,9 @@ from recon_node.ceramic.builder import (
     time_event,
 )
 from recon_node.ipld import CID
+from spark_sink.derive.transforms import compute_tips
 from spark_sink.errors import TablesError
 from spark_sink.schema import STREAM_TIPS
-from spark_sink.transforms import compute_tips
 
 KEY = SigningKey(bytes(range(32)))
 

@@ -18,18 +18,18 @@ from spark_samples import scenario
 from test_spark_crashes import assert_parquet
 
 from recon_node.ceramic import Event
-from spark_sink import delta, delta_files
 from spark_sink.cli import main
 from spark_sink.errors import SinkError, TablesError
-from spark_sink.feed import Feed
-from spark_sink.pipeline import Sink
 from spark_sink.query import run_query
+from spark_sink.run.pipeline import Sink
 from spark_sink.schema import DERIVED, RAW_EVENTS, TABLES
-from spark_sink.staging import Staged
-from spark_sink.status import table_status
-from spark_sink.tables import Format, Tables
-from spark_sink.upkeep import rebuild
-from spark_sink.versions import At
+from spark_sink.source.feed import Feed
+from spark_sink.tables import delta, delta_files
+from spark_sink.tables.directory import Format, Tables
+from spark_sink.tables.staging import Staged
+from spark_sink.tables.status import table_status
+from spark_sink.tables.versions import At
+from spark_sink.upkeep.maintenance import rebuild
 
 EPOCH = "5f0c8a10-aaaa-bbbb-cccc-000000000001"
 
@@ -233,7 +233,7 @@ def test_a_table_of_the_first_version_with_anchors_must_be_read_again(tmp_path: 
 def test_parquet_tables(
     sample: list[Event], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("spark_sink.parquet._ROWS_A_FILE", 30)
+    monkeypatch.setattr("spark_sink.tables.parquet._ROWS_A_FILE", 30)
     rows = feed_rows(sample[:100])
     fill(tmp_path, rows, cuts=7, table_format="parquet")
     assert_parquet(tmp_path, rows.to_pylist())

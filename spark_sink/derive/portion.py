@@ -1,0 +1,196 @@
+"""A portion of a step: the rows of some streams in all tables, computed by one worker.
+
+All events of the streams that get new ones are read back from `raw_events`, and the rows of each
+table follow from them (`derive.transforms`). So a portion is a function of `raw_events` alone:
+it can be computed anywhere, and again.
+"""
+
+import gc
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from itertools import islice
+from typing import Final, TypeVar
+
+import pyarrow as pa
+
+from spark_sink.derive.models import Models
+from spark_sink.derive.streams import Row, Stream, read_streams
+from spark_sink.derive.transforms import NEED_MODELS, rows_of
+from spark_sink.schema import TABLES
+from spark_sink.tables.raw_files import RawFiles
+from spark_sink.tables.staging import MOST_BYTES, Staged, Stager
+
+Item = TypeVar("Item")
+
+# Streams whose models are looked up at once; rows that are made Arrow at once, or bytes of data.
+_STREAMS: Final = 500
+_ROWS: Final = 4_096
+_DATA: Final = 16 * 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """The way of some tables from the position `after` to `upto`. Can be sent to a worker.
+
+    `stagers` are those of the tables whose rows shall be written to files where they are computed,
+    `aside` those for the earlier rows of tables that a changed model changes.
+    """
+
+    raw: RawFiles
+    names: tuple[str, ...]
+    after: int
+    upto: int
+    stagers: Mapping[str, Stager] = field(default_factory=dict)
+    aside: Mapping[str, Stager] = field(default_factory=dict)
+
+    @property
+    def needs_models(self) -> bool:
+        """Whether what models say matters."""
+        return not NEED_MODELS.isdisjoint(self.names)
+
+
+@dataclass(slots=True)
+class Portion:
+    """What was computed of a step, of so many streams.
+
+    `rows` are new rows of tables with a row an event, and all rows of tables with a row a stream;
+    `revised` earlier rows of the former, which may have changed because a model did; `changed` the
+    models among the streams whose content is another one, as CID and StreamID.
+    """
+
+    streams: int = 0
+    rows: dict[str, Staged] = field(default_factory=dict)
+    revised: dict[str, Staged] = field(default_factory=dict)
+    changed: dict[bytes, bytes] = field(default_factory=dict)
+
+    def add(self, other: "Portion") -> None:
+        """Take another portion of the same step in."""
+        self.streams += other.streams
+        for mine, others in (self.rows, other.rows), (self.revised, other.revised):
+            for name, staged in others.items():
+                mine[name] = mine.get(name, Staged()) + staged
+        self.changed |= other.changed
+
+
+def compute_partition(step: Step, partition: int) -> Portion:
+    """The portion of the streams in a partition.
+
+    Raises:
+        TablesError: `raw_events` is damaged, or files cannot be written.
+    """
+    with _no_garbage_collection():
+        streams = step.raw.streams_between(step.after, step.upto, [partition])
+        return compute(step, streams, Models(step.raw, step.after, step.upto))
+
+
+def compute(step: Step, streams: Sequence[bytes], models: Models) -> Portion:
+    """The portion of these streams.
+
+    Raises:
+        TablesError: as `compute_partition`.
+    """
+    portion = Portion(streams=len(streams))
+    rows = {name: _Rows(name, step.stagers.get(name)) for name in step.names}
+    revised = {
+        name: _Rows(name, step.aside.get(name)) for name in NEED_MODELS.intersection(step.names)
+    }
+    for some in _streams_of(step, streams):
+        if step.needs_models:
+            models.load(some)
+        for stream in some:
+            model, model_changed = None, False
+            if step.needs_models:
+                model = models.of(stream)
+                model_changed = models.has_changed(stream.cid if stream.is_model else stream.model)
+            if stream.is_model and model_changed:
+                portion.changed[stream.cid] = stream.stream_id.to_bytes()
+            for name, row in rows_of(stream, step.names, model):
+                if not TABLES[name].is_history or row[TABLES[name].key] > step.after:
+                    rows[name].add(row)
+                elif name in revised and model_changed and not stream.is_model:
+                    revised[name].add(row)
+    portion.rows = {name: each.finish() for name, each in rows.items()}
+    portion.revised = {name: each.finish() for name, each in revised.items()}
+    return portion
+
+
+def compute_anew(step: Step, streams: Sequence[bytes], models: Models) -> dict[str, pa.Table]:
+    """All rows of these streams, as they are at the end of the step.
+
+    Raises:
+        TablesError: `raw_events` is damaged.
+    """
+    rows = {name: _Rows(name, None) for name in step.names}
+    for some in _streams_of(step, streams):
+        models.load(some)
+        for stream in some:
+            for name, row in rows_of(stream, step.names, models.of(stream)):
+                rows[name].add(row)
+    return {name: each.finish().read(TABLES[name].schema) for name, each in rows.items()}
+
+
+def _streams_of(step: Step, streams: Sequence[bytes]) -> Iterator[list[Stream]]:
+    """Some streams at a time, read."""
+    for piece in step.raw.pieces(streams, step.upto):
+        yield from _pieces(read_streams(step.raw.events_of(piece, step.upto)), _STREAMS)
+
+
+class _Rows:
+    """Rows of a table as they are computed: kept as Arrow, or written to files with a stager."""
+
+    def __init__(self, name: str, stager: Stager | None) -> None:
+        self._schema = TABLES[name].schema
+        self._stager = stager
+        self._rows: list[Row] = []
+        self._data = 0
+        self._tables: list[pa.Table] = []
+        self._bytes = 0
+        self._staged = Staged()
+
+    def add(self, row: Row) -> None:
+        """One more row."""
+        self._rows.append(row)
+        self._data += len(row.get("data") or b"")
+        if len(self._rows) >= _ROWS or self._data >= _DATA:
+            self._pack()
+
+    def finish(self) -> Staged:
+        """All rows."""
+        self._pack()
+        if self._stager is None:
+            return Staged(tables=tuple(self._tables))
+        self._write()
+        return self._staged
+
+    def _pack(self) -> None:
+        if self._rows:
+            self._tables.append(pa.Table.from_pylist(self._rows, schema=self._schema))
+            self._bytes += self._tables[-1].nbytes
+            self._rows, self._data = [], 0
+        if self._stager is not None and self._bytes >= MOST_BYTES:
+            self._write()
+
+    def _write(self) -> None:
+        if self._tables:
+            assert self._stager is not None
+            self._staged += self._stager.stage(pa.concat_tables(self._tables))
+            self._tables, self._bytes = [], 0
+
+
+def _pieces(items: Iterable[Item], size: int) -> Iterator[list[Item]]:
+    rest = iter(items)
+    while piece := list(islice(rest, size)):
+        yield piece
+
+
+@contextmanager
+def _no_garbage_collection() -> Iterator[None]:
+    """Nothing here makes cycles, and to look for them takes a good part of the time."""
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()

@@ -1,0 +1,178 @@
+"""Rows of `raw_events` as streams: each stream's events, read once, for all tables."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import groupby
+from operator import itemgetter
+from typing import Any, Final
+
+import pyarrow as pa
+
+from recon_node.ceramic import (
+    CeramicError,
+    Event,
+    InitHeader,
+    StreamId,
+    StreamType,
+    parse_event,
+    validity_of,
+)
+from recon_node.ceramic.stream_id import METAMODEL
+from recon_node.ipld import CID
+from recon_node.lattice import (
+    StreamData,
+    StreamEvent,
+    StreamShapeError,
+    StreamStates,
+    Tip,
+    select_tip,
+    shape_of,
+)
+from spark_sink.errors import TablesError
+from spark_sink.schema import HISTORY_COLUMNS, PARTITION_COLUMN, partition_of
+from spark_sink.tables.large import ordered_slices
+
+Row = dict[str, Any]
+
+_ROWS_AT_ONCE: Final = 4096
+# The init event of a model names the metamodel as its own model.
+_MODEL_HEADER: Final = METAMODEL.to_bytes()
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """An event and what the feed says of it.
+
+    `time` is the block time of a time event's anchor in Unix seconds, None when it is not known;
+    `expires` the last second at which the capability holds that the event was signed by.
+    """
+
+    position: int
+    event: Event
+    time: int | None
+    chain_id: str | None
+    expires: int | None
+
+    def shape(self) -> StreamEvent[CID]:
+        """The event as the lattice takes it. The node served it, so its signature is right."""
+        return shape_of(self.event, time=self.time)
+
+
+@dataclass(frozen=True)
+class Stream:
+    """A stream, whole up to some feed position; its entries in the order of their positions."""
+
+    cid: bytes
+    header: InitHeader
+    entries: tuple[Entry, ...]
+
+    @property
+    def stream_id(self) -> StreamId:
+        """The StreamID."""
+        return StreamId(self.header.stream_type, CID(self.cid))
+
+    @property
+    def is_model(self) -> bool:
+        """Whether it is the stream of a model."""
+        return self.header.stream_type is StreamType.MODEL
+
+    @property
+    def model(self) -> bytes:
+        """The CID of the stream of the stream's model."""
+        return bytes(self.header.model.cid)
+
+    @cached_property
+    def tip(self) -> Tip[CID] | None:
+        """Its tip by CIP-145; None when there is no valid event in it.
+
+        An event by a capability that had expired is not valid from the moment on that an anchor
+        proves it; what is not anchored counts as valid, so that no clock is needed.
+        """
+        try:
+            return select_tip(entry.shape() for entry in self.entries)
+        except StreamShapeError as error:
+            if all(entry.expires is None for entry in self.entries):
+                raise TablesError(
+                    f"raw_events does not hold the whole stream {self.cid.hex()}: {error}"
+                ) from error
+            return None
+
+    def upto(self, position: int) -> "Stream | None":
+        """The stream as it was at an earlier position; None when it was not there."""
+        entries = tuple(entry for entry in self.entries if entry.position <= position)
+        return Stream(self.cid, self.header, entries) if entries else None
+
+    def states(self, model: Any = None) -> StreamStates:
+        """What it says after each of its events, by the content of its model. That at the tip is
+        remembered, once it was passed."""
+        tip = () if self.tip is None else (self.tip.event,)
+        return StreamStates((entry.event for entry in self.entries), model, keep=tip)
+
+    def data(self, states: StreamStates) -> StreamData | None:
+        """What it says at its tip; None without a tip. `states` are its own."""
+        return None if self.tip is None else states.at(self.tip.event).data
+
+    @cached_property
+    def columns(self) -> Row:
+        """What every row says of the stream."""
+        header = self.header
+        return {
+            "stream_cid": self.cid,
+            "stream_type": int(header.stream_type),
+            "controller": header.controller,
+            # These four are what ceramic-one keeps of a header; empty when they are not given.
+            "dimensions": [
+                ("model", header.model.to_bytes()),
+                ("controller", header.controller.encode()),
+                ("context", header.context or b""),
+                ("unique", header.unique or b""),
+            ],
+            PARTITION_COLUMN: partition_of(self.cid),
+        }
+
+
+def read_streams(raw_events: pa.Table, *, models_only: bool = False) -> Iterator[Stream]:
+    """The streams among the rows of `raw_events`, of each of which all rows up to some position
+    must be there. One stream at a time is held.
+
+    Args:
+        raw_events: at least the columns `HISTORY_COLUMNS`, in any order of rows.
+        models_only: leave out all streams but those of models, nearly for free.
+
+    Raises:
+        TablesError: a row holds no event of its stream, or a stream's events are not all there.
+    """
+    slices = ordered_slices(
+        raw_events.select(HISTORY_COLUMNS), ("stream_cid", "position"), _ROWS_AT_ONCE
+    )
+    rows = (row for part in slices for row in part.to_pylist())
+    for cid, group in groupby(rows, itemgetter("stream_cid")):
+        first = next(group)
+        if models_only and _MODEL_HEADER not in first["car"]:
+            continue
+        stream = _read_stream(cid, [_read_entry(row) for row in (first, *group)])
+        if not models_only or stream.is_model:
+            yield stream
+
+
+def _read_stream(cid: bytes, entries: list[Entry]) -> Stream:
+    if any(entry.event.init != cid for entry in entries):
+        raise TablesError(f"raw_events holds events of another stream under {cid.hex()}")
+    header = entries[0].event.header
+    if header is None:
+        raise TablesError(
+            f"raw_events does not hold the whole stream {cid.hex()}: it starts with an event that "
+            "is no init"
+        )
+    return Stream(cid, header, tuple(entries))
+
+
+def _read_entry(row: Row) -> Entry:
+    position = row["position"]
+    try:
+        event = parse_event(row["car"])
+        expires = validity_of(event).expires
+    except CeramicError as error:
+        raise TablesError(f"raw_events holds no event at position {position}: {error}") from error
+    return Entry(position, event, row["time"], row["chain_id"], expires)

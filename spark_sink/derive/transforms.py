@@ -1,0 +1,162 @@
+"""The rows of each table of a stream: pure functions of the stream, and of what it says.
+
+What a stream says (`StreamStates`) depends on the content of its model, too.
+
+Whether a row changes when events come:
+
+- of `conclusion_events`: never;
+- of `event_states`: when the content of the stream's model changes, else never;
+- of `stream_tips` and `stream_states`: when the stream gets an event, the latter also when the
+  content of its model changes.
+"""
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, Final
+
+import pyarrow as pa
+
+from recon_node.ceramic import Event, EventKind
+from recon_node.ipld import CID
+from recon_node.lattice import Decision, StreamData, StreamStates, Tip
+from spark_sink.derive.streams import Entry, Row, Stream, read_streams
+from spark_sink.schema import TABLES
+
+_METADATA: Final = ("shouldIndex", "modelVersion")
+
+
+def conclusion_events(stream: Stream) -> Iterator[Row]:
+    """The rows of `conclusion_events`, one an event."""
+    columns = stream.columns
+    for entry in stream.entries:
+        yield {
+            **columns,
+            **_event_columns(entry),
+            "data": _payload(entry.event),
+            "previous": entry.event.prevs,
+            "expires": entry.expires,
+        }
+
+
+def event_states(stream: Stream, states: StreamStates) -> Iterator[Row]:
+    """The rows of `event_states`, one an event."""
+    columns = stream.columns
+    entries = {entry.event.cid: entry for entry in stream.entries}
+    for state in states.all():
+        yield {
+            **columns,
+            **_event_columns(entries[state.event_cid]),
+            "event_height": state.height,
+            "data": state.data.to_json(),
+            "validation_errors": state.validation_errors,
+        }
+
+
+def stream_tips(stream: Stream) -> Iterator[Row]:
+    """The row of `stream_tips`."""
+    tip = stream.tip
+    kinds = [entry.event.kind for entry in stream.entries]
+    pending = [e for e in stream.entries if e.event.kind is EventKind.TIME and e.time is None]
+    yield {
+        **stream.columns,
+        "stream_id": str(stream.stream_id),
+        **_tip_columns(stream, tip),
+        "data_tip": tip.data_tip if tip else (),
+        "anchored_at": tip.anchored_at if tip else (),
+        "tips": tip.candidates if tip else (),
+        "pruned": tip.pruned if tip else sorted(entry.event.cid for entry in stream.entries),
+        "diverged": tip is not None and tip.diverged,
+        "reasons": [_reason(decision) for decision in tip.reasons] if tip else (),
+        "events": len(kinds),
+        "pending_time_events": len(pending),
+        "position": stream.entries[-1].position,
+    }
+
+
+def stream_states(stream: Stream, states: StreamStates) -> Iterator[Row]:
+    """The row of `stream_states`."""
+    data = stream.data(states)
+    yield {
+        **stream.columns,
+        "stream_id": str(stream.stream_id),
+        **_tip_columns(stream, stream.tip),
+        "data": None if data is None else data.to_json(),
+        "position": stream.entries[-1].position,
+    }
+
+
+_OF_STREAMS: Final[dict[str, Callable[[Stream], Iterator[Row]]]] = {
+    "conclusion_events": conclusion_events,
+    "stream_tips": stream_tips,
+}
+_OF_STATES: Final[dict[str, Callable[[Stream, StreamStates], Iterator[Row]]]] = {
+    "event_states": event_states,
+    "stream_states": stream_states,
+}
+#: The tables that depend on what models say.
+NEED_MODELS: Final = frozenset(_OF_STATES)
+
+
+def rows_of(stream: Stream, names: Iterable[str], model: Any) -> Iterator[tuple[str, Row]]:
+    """The rows of a stream in some derived tables, each with the name of its table.
+
+    `model` is the content of the stream's model; None where it is not known, or of no use.
+    """
+    states: StreamStates | None = None
+    for name in names:
+        if name in _OF_STREAMS:
+            rows = _OF_STREAMS[name](stream)
+        else:
+            states = states or stream.states(model)
+            rows = _OF_STATES[name](stream, states)
+        for row in rows:
+            yield name, row
+
+
+def compute_tips(raw_events: pa.Table) -> pa.Table:
+    """The rows of `stream_tips` for the streams among the rows of `raw_events`.
+
+    Raises:
+        TablesError: as `read_streams`.
+    """
+    rows = [row for stream in read_streams(raw_events) for row in stream_tips(stream)]
+    return pa.Table.from_pylist(rows, schema=TABLES["stream_tips"].schema)
+
+
+def _event_columns(entry: Entry) -> Row:
+    event = entry.event
+    return {
+        "conclusion_event_order": entry.position,
+        "event_cid": event.cid,
+        "event_type": event.kind.value,
+        "before": entry.time,
+        "chain_id": entry.chain_id,
+    }
+
+
+def _tip_columns(stream: Stream, tip: Tip[CID] | None) -> Row:
+    if tip is None:
+        return {"event_cid": None, "event_type": None, "event_height": None}
+    kind = next(e.event.kind for e in reversed(stream.entries) if e.event.cid == tip.event)
+    return {"event_cid": tip.event, "event_type": kind.value, "event_height": tip.height}
+
+
+def _reason(decision: Decision[CID]) -> Row:
+    return {
+        "rule": decision.rule.value,
+        "winner": decision.winner,
+        "rivals": decision.rivals,
+    }
+
+
+def _payload(event: Event) -> bytes | None:
+    """What an event says, as ceramic-one writes it: of an init event the content, of a data event
+    the JSON Patch; nothing for a time event."""
+    if event.kind is EventKind.TIME:
+        return None
+    header = event.payload.get("header") or {}
+    metadata = {
+        name: str(header[name]) if isinstance(header[name], CID) else header[name]
+        for name in _METADATA
+        if name in header
+    }
+    return StreamData(event.data, metadata).to_json()

@@ -1,0 +1,172 @@
+"""A quick look into the tables in SQL, by DuckDB: no Java, no server, JSON functions built in.
+
+DuckDB reads the Parquet files that a version of a Delta table names; spark-sink writes nothing
+beside them, such as deletion vectors. What Ceramic writes as text is bytes in the tables, so there
+are functions for it:
+
+| function | gives |
+|---|---|
+| cid(BLOB) | a CID as text, `b...`; also under ceramic-one's name `cid_string` |
+| from_cid(VARCHAR) | the bytes of a CID |
+| stream_id(stream_type, BLOB) | the StreamID of a stream, `k...`, of its type and its CID |
+| stream_cid_of(VARCHAR) | the bytes of the CID of a stream, of its StreamID |
+| stream_id_string(BLOB) | a StreamID in its bytes, such as dimensions['model'], as text |
+| from_stream_id(VARCHAR) | the bytes of a StreamID |
+| stream_partition(BLOB) | the value of `stream_cid_partition` for a stream's CID |
+| is_dag(dimensions) | whether a stream is a shard, a replica or a publish of a DAG |
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import duckdb
+from duckdb import DuckDBPyConnection, DuckDBPyRelation
+
+from recon_node.ceramic import StreamId
+from recon_node.ipld import CID
+from spark_sink.errors import TablesError
+from spark_sink.query.types import fetched_as, is_number, reader_of
+from spark_sink.schema import PARTITION_COLUMN, TABLES, partition_of
+from spark_sink.tables import delta_files
+from spark_sink.tables.parquet import files_of, read_position
+from spark_sink.tables.status import is_delta, no_tables
+from spark_sink.tables.versions import At, open_at
+
+#: The model of the streams that carry DAGs, `recon_node.dag.DAG_MODEL`.
+DAG_MODEL: Final = StreamId.parse("k17ydli1hfz9iplck75yr5")
+
+# Name, types of the arguments, type of the result, and what it does with each row.
+_Function = tuple[str, list[Any], str, Callable[..., Any]]
+_FUNCTIONS: Final[tuple[_Function, ...]] = (
+    ("cid", ["BLOB"], "VARCHAR", lambda raw: str(CID(raw))),
+    ("cid_string", ["BLOB"], "VARCHAR", lambda raw: str(CID(raw))),
+    ("from_cid", ["VARCHAR"], "BLOB", lambda text: bytes(CID.parse(text))),
+    ("stream_id", ["INTEGER", "BLOB"], "VARCHAR", lambda kind, raw: str(StreamId(kind, CID(raw)))),
+    ("stream_cid_of", ["VARCHAR"], "BLOB", lambda text: bytes(StreamId.parse(text).cid)),
+    ("stream_id_string", ["BLOB"], "VARCHAR", lambda raw: str(StreamId.from_bytes(raw))),
+    ("from_stream_id", ["VARCHAR"], "BLOB", lambda text: StreamId.parse(text).to_bytes()),
+    ("stream_partition", ["BLOB"], "INTEGER", partition_of),
+)
+# A macro is DuckDB's own code: it costs next to nothing, also for millions of rows.
+_IS_DAG: Final = (
+    "CREATE MACRO is_dag(dimensions) AS coalesce(dimensions['model'] = "
+    f"from_hex('{DAG_MODEL.to_bytes().hex()}'), false)"
+)
+# Delta keeps the partition in the names of directories.
+_PARTITIONED: Final = f", hive_partitioning=true, hive_types={{'{PARTITION_COLUMN}': INTEGER}}"
+_FETCH: Final = 10_000
+
+Row = tuple[Any, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What a query gave: the columns' names, which of them are numbers, and the rows, whose values
+    are as `spark_sink.show.show` gives them."""
+
+    columns: tuple[str, ...]
+    numbers: tuple[bool, ...]
+    rows: Iterator[Row]
+
+
+@contextmanager
+def run_query(directory: Path, sql: str, at: At = None) -> Iterator[Answer]:
+    """Ask the tables in `directory`; the answer can be read in the block.
+
+    Args:
+        directory: of the tables.
+        sql: in DuckDB's dialect.
+        at: the version of the Delta tables that are asked; of a time, each table's of then.
+
+    Raises:
+        TablesError: there are no tables, or no such versions, or the query is wrong; also while the
+            rows are read.
+    """
+    here = [name for name in TABLES if _is_table(directory / name)]
+    if not here:
+        raise no_tables(directory)
+    with duckdb.connect() as connection:
+        for name, types, result, function in _FUNCTIONS:
+            connection.create_function(name, function, types, result)
+        connection.execute(_IS_DAG)
+        with _told(here):
+            asked = _asked(connection, sql, here)
+            for name in asked:
+                _register(connection, directory / name, at)
+            yield _answer(connection.sql(sql), here)
+
+
+def _asked(connection: DuckDBPyConnection, sql: str, here: Sequence[str]) -> list[str]:
+    """The tables that a query names. All of them if it names none, such as SHOW TABLES, or where
+    DuckDB does not say: of several statements, of an ANTI JOIN."""
+    try:
+        names = {name.lower() for name in connection.get_table_names(sql)}
+    except duckdb.Error:  # told by what follows, if the query is wrong
+        return list(here)
+    return [name for name in here if name in names] or ([] if names else list(here))
+
+
+def _answer(relation: DuckDBPyRelation | None, here: Sequence[str]) -> Answer:
+    if relation is None:  # of COPY, say
+        return Answer((), (), iter(()))
+    names, types = tuple(relation.columns), list(relation.types)
+    wanted = [fetched_as(kind) for kind in types]
+    if wanted != [str(kind) for kind in types]:
+        casts = [f"CAST(#{i} AS {kind})" for i, kind in enumerate(wanted, 1)]
+        relation = relation.project(", ".join(casts))
+    readers = [reader_of(kind) for kind in types]
+    return Answer(names, tuple(map(is_number, types)), _rows(relation, readers, here))
+
+
+def _rows(
+    relation: DuckDBPyRelation, readers: list[Callable[[Any], Any]], here: Sequence[str]
+) -> Iterator[Row]:
+    with _told(here):
+        while rows := relation.fetchmany(_FETCH):
+            for row in rows:
+                yield tuple(read(value) for read, value in zip(readers, row, strict=True))
+
+
+@contextmanager
+def _told(here: Sequence[str]) -> Iterator[None]:
+    """What DuckDB finds wrong, in one line."""
+    try:
+        yield
+    except duckdb.Error as error:
+        text = str(error)
+        if ours := re.search(r"executing the UDF: \w+: (.*?)\s*\n\s*At:", text, re.DOTALL):
+            text = ours[1]
+        elif isinstance(error, duckdb.CatalogException) and "Table with name" in text:
+            text = f"{text.partition('!')[0]}: the tables here are {', '.join(here)}"
+        text = re.split(r"\n\s*LINE \d+:", text)[0]
+        raise TablesError(" ".join(text.split())) from error
+
+
+def _is_table(path: Path) -> bool:
+    return is_delta(path) or read_position(path) is not None
+
+
+def _register(connection: DuckDBPyConnection, path: Path, at: At) -> None:
+    """Make a table known by its name.
+
+    Raises:
+        TablesError: it has no such version.
+    """
+    of_delta = is_delta(path)
+    if at is not None and not of_delta:
+        raise TablesError(f"{path.name} is a Parquet table, of which there are no older versions")
+    files = delta_files.files_of(open_at(path, at)) if of_delta else list(map(str, files_of(path)))
+    if not files:
+        connection.register(path.name, TABLES[path.name].schema.empty_table())
+        return
+    names = ", ".join("'" + file.replace("'", "''") + "'" for file in files)
+    connection.execute(
+        f"CREATE VIEW {path.name} AS SELECT * FROM read_parquet([{names}], union_by_name=true"
+        f"{_PARTITIONED if of_delta else ''})"
+    )

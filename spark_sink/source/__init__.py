@@ -1,0 +1,10 @@
+"""The Spark data source "recon": a node's event feed as a streaming or a batch table.
+
+- `data_source`: the source itself, its readers, and `lag`
+- `feed`: the node's feed over HTTP; `failover`: the feeds of several nodes
+- `options`: what users can say; `registration`: by which Spark finds the source
+"""
+
+from spark_sink.source.data_source import ReconDataSource, lag
+
+__all__ = ["ReconDataSource", "lag"]

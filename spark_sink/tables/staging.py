@@ -1,0 +1,193 @@
+"""Rows on their way into a table: written to files where they are made, made its rows by a commit.
+
+Theory of operation. Spark's workers hold the rows, the driver makes the commits. So a worker writes
+its rows as Parquet files, sorted by stream, and tells the driver no more than their names and what
+is in them (`DataFile`). They lie aside until the driver moves them to the table's other files,
+right before the commit that names them; no reader sees them earlier. What a crash or a second
+attempt of a task leaves aside is deleted when the next step or run begins, and what was moved
+already by vacuum. On a cluster the workers must see the tables' directory at the same path as the
+driver does.
+"""
+
+import uuid
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from itertools import chain
+from operator import attrgetter
+from pathlib import Path
+from typing import Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from spark_sink.errors import cannot_read, cannot_write
+from spark_sink.schema import PARTITION_COLUMN, TableSpec, with_partition
+from spark_sink.tables.large import in_portions
+
+# Small, so that the history of a stream, whose rows are beside each other, is a small read.
+ROW_GROUP: Final = 1024
+# Bytes of rows that are kept until they are written. A batch has more files otherwise.
+MOST_BYTES: Final = 64 * 1024 * 1024
+# A dictionary pays where few values come again and again.
+_FEW_VALUES: Final = ("stream_cid", "event_type", "controller", "chain_id")
+
+
+@dataclass(frozen=True, slots=True)
+class DataFile:
+    """A Parquet file with rows of one partition of a table, sorted by stream; it has no partition
+    column. `first` and `last` are the least and the largest value of the column `order`, the feed
+    positions of the rows."""
+
+    path: Path
+    partition: int
+    rows: int
+    size: int
+    order: str
+    first: int
+    last: int
+
+
+@dataclass(frozen=True, slots=True)
+class Staged:
+    """Rows for a table: in files, in memory, or both."""
+
+    files: tuple[DataFile, ...] = ()
+    tables: tuple[pa.Table, ...] = ()
+
+    @property
+    def num_rows(self) -> int:
+        """How many rows they are."""
+        in_memory: int = sum(table.num_rows for table in self.tables)
+        return in_memory + sum(file.rows for file in self.files)
+
+    def __add__(self, other: "Staged") -> "Staged":
+        return Staged(self.files + other.files, self.tables + other.tables)
+
+    def read(self, schema: pa.Schema) -> pa.Table:
+        """All of them."""
+        return pa.concat_tables([schema.empty_table(), *self._tables(schema)])
+
+    def portions(self, schema: pa.Schema, most: int) -> Iterator[pa.Table]:
+        """All of them, so many bytes in memory at a time or a little more; at least one portion."""
+        return in_portions(chain([schema.empty_table()], self._tables(schema)), most)
+
+    def _tables(self, schema: pa.Schema) -> Iterator[pa.Table]:
+        yield from self.tables
+        for file in sorted(self.files, key=attrgetter("partition")):
+            yield read_file(file.path, file.partition, schema)
+
+
+@dataclass(frozen=True, slots=True)
+class Stager:
+    """Writes rows of the table `spec` as files below `directory`. Can be sent to a worker."""
+
+    spec: TableSpec
+    directory: Path
+
+    def stage(self, rows: pa.Table) -> Staged:
+        """Write rows, those of each partition into a file.
+
+        Raises:
+            TablesError: the files cannot be written.
+        """
+        order = (PARTITION_COLUMN, "stream_cid", self.spec.order)
+        ordered = rows.sort_by([(name, "ascending") for name in order])
+        try:
+            return Staged(tuple(self._write(p, part) for p, part in _by_partition(ordered)))
+        except OSError as error:
+            raise cannot_write(self.directory, error) from error
+
+    def _write(self, partition: int, rows: pa.Table) -> DataFile:
+        folder = self.directory / f"{PARTITION_COLUMN}={partition}"
+        folder.mkdir(parents=True, exist_ok=True)
+        path = folder / f"part-{uuid.uuid4()}.parquet"
+        pq.write_table(
+            rows.drop_columns(PARTITION_COLUMN),
+            path,
+            row_group_size=ROW_GROUP,
+            use_dictionary=[name for name in _FEW_VALUES if name in rows.schema.names],
+        )
+        order = self.spec.order
+        span = pc.min_max(rows[order]).as_py()
+        size = path.stat().st_size
+        return DataFile(path, partition, rows.num_rows, size, order, span["min"], span["max"])
+
+
+@dataclass(frozen=True, slots=True)
+class StagedFeed:
+    """Rows of `raw_events`: the positions from `first` to `last`, so many of which are there."""
+
+    first: int
+    last: int
+    positions: int
+    staged: Staged
+
+
+def stage_feed(
+    batches: Iterable[pa.RecordBatch], stager: Stager, after: int
+) -> Iterator[StagedFeed]:
+    """Write those rows of a part of the feed that are beyond the position `after`.
+
+    Raises:
+        TablesError: the files cannot be written.
+    """
+    for rows in _portions(batches, after):
+        part = feed_rows(rows)
+        yield replace(part, staged=stager.stage(part.staged.tables[0]))
+
+
+def feed_rows(rows: pa.Table) -> StagedFeed:
+    """Rows of the feed, at least one, kept in memory."""
+    span = pc.min_max(rows["position"]).as_py()
+    positions = pc.count_distinct(rows["position"]).as_py()
+    return StagedFeed(span["min"], span["max"], positions, Staged(tables=(with_partition(rows),)))
+
+
+def _portions(batches: Iterable[pa.RecordBatch], after: int) -> Iterator[pa.Table]:
+    """The rows beyond a position, as many at a time as may be kept."""
+    kept: list[pa.RecordBatch] = []
+    size = 0
+    for batch in batches:
+        new = batch.filter(pc.field("position") > after)
+        if new.num_rows:
+            kept.append(new)
+            size += new.nbytes
+        if size >= MOST_BYTES:
+            yield pa.Table.from_batches(kept)
+            kept, size = [], 0
+    if kept:
+        yield pa.Table.from_batches(kept)
+
+
+def _by_partition(ordered: pa.Table) -> Iterator[tuple[int, pa.Table]]:
+    start = 0
+    for count in pc.value_counts(ordered[PARTITION_COLUMN]).to_pylist():
+        yield count["values"], ordered.slice(start, count["counts"])
+        start += count["counts"]
+
+
+def read_file(path: Path, partition: int, schema: pa.Schema) -> pa.Table:
+    """The rows of a file of a partition, with the partition column; columns that were added to the
+    table since are null.
+
+    Raises:
+        TablesError: it is not there or damaged.
+    """
+    rows = read_rows(path)
+    columns = {name: rows[name] for name in rows.schema.names}
+    columns[PARTITION_COLUMN] = pa.repeat(pa.scalar(partition, pa.int32()), rows.num_rows)
+    whole = [columns.get(f.name, pa.nulls(rows.num_rows, f.type)).cast(f.type) for f in schema]
+    return pa.Table.from_arrays(whole, schema=schema)
+
+
+def read_rows(path: Path) -> pa.Table:
+    """What is in a Parquet file.
+
+    Raises:
+        TablesError: it is not there or damaged.
+    """
+    try:
+        return pq.ParquetFile(path).read()
+    except (OSError, pa.ArrowInvalid) as error:
+        raise cannot_read(error) from error

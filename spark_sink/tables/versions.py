@@ -1,0 +1,101 @@
+"""Older versions of a Delta table: one is found by its number, or by a time.
+
+A version can be read while its notes in the log and all of its files are there. `vacuum`, and
+`spark-sink run` itself, delete the files that only versions older than the history need: so when a
+version can be read, all later ones can.
+"""
+
+import json
+from bisect import bisect_right
+from datetime import UTC, datetime
+from pathlib import Path
+
+from deltalake import DeltaTable
+from deltalake.exceptions import DeltaError
+
+from spark_sink.errors import TablesError
+from spark_sink.tables import delta_files
+
+#: A version: its number, a time (the version of then), or None for the latest.
+At = int | datetime | None
+
+
+def open_at(path: Path, at: At) -> DeltaTable:
+    """The Delta table at `path`, as it was.
+
+    Raises:
+        TablesError: it cannot be read as of then; the message says which versions can be.
+    """
+    table = _open(path)
+    if at is None:
+        return table
+    found = _load(path, at)
+    if found is None or not _is_whole(found):
+        raise TablesError(_not_there(path, at, table.version()))
+    return found
+
+
+def committed_at(path: Path, version: int) -> datetime:
+    """When a version of the Delta table at `path` was committed."""
+    commit = path / "_delta_log" / f"{version:020}.json"
+    try:
+        for line in commit.read_text().splitlines():
+            if info := json.loads(line).get("commitInfo"):
+                return datetime.fromtimestamp(info["timestamp"] / 1000, UTC)
+    except FileNotFoundError:  # older than the log goes back
+        commit = commit.with_suffix(".checkpoint.parquet")
+    return datetime.fromtimestamp(commit.stat().st_mtime, UTC)
+
+
+def text_of(moment: datetime) -> str:
+    """A time as it is shown, in UTC."""
+    return moment.astimezone(UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
+
+
+def _open(path: Path, version: int | None = None) -> DeltaTable:
+    try:
+        return DeltaTable(str(path), version=version)
+    except (DeltaError, OSError) as error:
+        raise TablesError(
+            f"cannot open the table {path}: {' '.join(str(error).split())}"
+        ) from error
+
+
+def _load(path: Path, at: int | datetime) -> DeltaTable | None:
+    """The table as it was; None when there is no such version."""
+    version = at if isinstance(at, int) else _version_of(path, at)
+    try:
+        return None if version is None else DeltaTable(str(path), version=version)
+    except (DeltaError, OSError):
+        return None
+
+
+def _version_of(path: Path, moment: datetime) -> int | None:
+    """The latest version at a time; None before the first. (delta-rs asks the files' own times,
+    which a copy of the table does not have, and gives the first version for times before it.)"""
+    commits = (path / "_delta_log").glob("*.json")
+    versions = sorted(int(commit.stem) for commit in commits if commit.stem.isdecimal())
+    later = bisect_right(versions, moment, key=lambda version: committed_at(path, version))
+    return versions[later - 1] if later else None
+
+
+def _is_whole(table: DeltaTable) -> bool:
+    return all(Path(file).exists() for file in delta_files.files_of(table))
+
+
+def _not_there(path: Path, at: int | datetime, latest: int) -> str:
+    oldest, low = latest, 0
+    while low < oldest:
+        middle = (low + oldest) // 2
+        table = _load(path, middle)
+        if table is not None and _is_whole(table):
+            oldest = middle
+        else:
+            low = middle + 1
+    what = f"has no version {at}" if isinstance(at, int) else f"has none of {text_of(at)}"
+    first = text_of(committed_at(path, oldest))
+    kept = "; spark-sink run --history says how long they are kept" if oldest else ""
+    return (
+        f"{path.name} {what} that can be read: its versions are {oldest} (of {first}) to "
+        f"{latest} (of {text_of(committed_at(path, latest))}){kept}"
+    )

@@ -1,0 +1,138 @@
+"""What `spark-sink status` tells: how the tables are, how far behind a node, and what is wrong."""
+
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import click
+
+from spark_sink.errors import SinkError
+from spark_sink.source.feed import Feed, Head
+from spark_sink.tables.status import TableStatus, table_status
+from spark_sink.tables.versions import text_of
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """The node that the tables are compared with; where its feed stands, None when it does not
+    answer."""
+
+    url: str
+    feed: Head | None
+
+
+@dataclass(frozen=True, slots=True)
+class Health:
+    """The tables; `lag` has the number of the node's events that each of them lacks, and is empty
+    when that is not known; `troubles` say in one line each why all is not well."""
+
+    tables: list[TableStatus]
+    node: Node | None
+    lag: dict[str, int]
+    troubles: list[str]
+
+
+def look(
+    tables: Path,
+    url: str | None,
+    token: str | None,
+    max_lag: int | None,
+    max_age: float | None,
+) -> Health:
+    """How the tables are.
+
+    Args:
+        tables: their directory.
+        url: of a node to compare with.
+        token: what the node asks for.
+        max_lag: how many events behind the node they may be.
+        max_age: how many hours old their last commit may be.
+
+    Raises:
+        SinkError: there are no tables, or one cannot be read.
+    """
+    if max_lag is not None and url is None:
+        raise SinkError("--max-lag is a distance to a node: say which with --url")
+    found = table_status(tables)
+    troubles: list[str] = []
+    node = None if url is None else _ask(url, token, troubles)
+    lag: dict[str, int] = {}
+    if node is not None and node.feed is not None:
+        if any(table.epoch != node.feed.epoch for table in found):
+            troubles.append(
+                f"the node at {node.url} has another log, {node.feed.epoch}: the tables were made "
+                f"from {', '.join(sorted({table.epoch for table in found}))}"
+            )
+        else:
+            lag = {table.name: node.feed.head - table.position for table in found}
+    for name, behind in lag.items():
+        if max_lag is not None and behind > max_lag:
+            troubles.append(f"{name} is {behind} events behind the node, not at most {max_lag}")
+    now = datetime.now(UTC)
+    for table in found:
+        age = now - table.committed_at
+        if max_age is not None and age > timedelta(hours=max_age):
+            troubles.append(f"the last commit of {table.name} was {_span(age)} ago")
+    return Health(found, node, lag, troubles)
+
+
+def show_health(health: Health, now: datetime) -> None:
+    """Print it, for people."""
+    width = len(str(max(table.position for table in health.tables)))
+    rows = [
+        (
+            table.name,
+            f"position {table.position:<{width}}",
+            f"{table.rows} rows",
+            f"{table.files} files",
+            f"{table.size / 1e6:.1f} MB",
+            "parquet" if table.version is None else f"version {table.version}",
+            f"{_span(now - table.committed_at)} old",
+            *([f"{health.lag[table.name]} behind"] if table.name in health.lag else []),
+        )
+        for table in health.tables
+    ]
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    for row in rows:
+        cells = [row[0].ljust(widths[0])]
+        cells += [cell.rjust(width) for cell, width in zip(row[1:], widths[1:], strict=True)]
+        click.echo("  ".join(cells))
+    click.echo(f"of the log {', '.join(sorted({table.epoch for table in health.tables}))}")
+    if health.node is not None and health.node.feed is not None:
+        click.echo(f"the node at {health.node.url} is at position {health.node.feed.head}")
+
+
+def health_json(health: Health, now: datetime) -> dict[str, Any]:
+    """The same for programs; times in UTC, `age` in seconds, `lag` null where it is not known."""
+    return {
+        "tables": [
+            {
+                **asdict(table),
+                "committed_at": text_of(table.committed_at),
+                "age": round((now - table.committed_at).total_seconds(), 3),
+                "lag": health.lag.get(table.name),
+            }
+            for table in health.tables
+        ],
+        "node": health.node
+        and {"url": health.node.url, **(asdict(health.node.feed) if health.node.feed else {})},
+        "troubles": health.troubles,
+    }
+
+
+def _ask(url: str, token: str | None, troubles: list[str]) -> Node:
+    try:
+        return Node(url, Feed(url, patience=0, token=token).head())
+    except SinkError as error:
+        troubles.append(str(error))
+        return Node(url, None)
+
+
+def _span(age: timedelta) -> str:
+    """A time span in its largest unit: 4 s, 5 min, 3 h, 2 d."""
+    seconds = max(0, round(age.total_seconds()))
+    for unit, size in (("d", 86_400), ("h", 3_600), ("min", 60)):
+        if seconds >= 2 * size:
+            return f"{seconds // size} {unit}"
+    return f"{seconds} s"
