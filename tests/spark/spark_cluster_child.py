@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from spark_sink.cli import main
-from spark_sink.derive import derivation as derive
-from spark_sink.derive import workers
+from spark_sink.derive import derivation, workers
+from spark_sink.derive.portion import Portion
 
 
 def fatal(function: Callable[..., Any], mark: Path) -> Callable[..., Any]:
@@ -27,7 +27,7 @@ def fatal(function: Callable[..., Any], mark: Path) -> Callable[..., Any]:
 
     def call(*args: Any) -> Any:
         answer = function(*args)
-        if not isinstance(answer, derive.Portion):
+        if not isinstance(answer, Portion):
             answer = list(answer)
         try:
             note = mark.open("x")
@@ -44,7 +44,7 @@ def fatal(function: Callable[..., Any], mark: Path) -> Callable[..., Any]:
 
 if __name__ == "__main__":
     marks = Path(sys.argv.pop(1))
-    derive._SHORT = 0
+    derivation._SHORT = 0
     workers.stage_feed = fatal(workers.stage_feed, marks / "fetch")
-    derive.compute_partition = fatal(derive.compute_partition, marks / "compute")
+    derivation.compute_partition = fatal(derivation.compute_partition, marks / "compute")
     main(prog_name="spark-sink")

@@ -14,8 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from spark_sink.cli import main
-from spark_sink.derive import derivation as derive
-from spark_sink.derive import workers
+from spark_sink.derive import derivation, workers
 from spark_sink.derive.portion import compute_partition
 from spark_sink.tables import delta, delta_files
 from spark_sink.tables.staging import stage_feed
@@ -44,12 +43,12 @@ def trapped(function: Callable[..., Any], trap: str, directory: Path) -> Callabl
 
 
 if __name__ == "__main__":
-    small = {delta: {"_TIDY_EVERY": 4}, delta_files: {"_MANY": 2}, derive: {"_SHORT": 5}}
+    small = {delta: {"_TIDY_EVERY": 4}, delta_files: {"_MANY": 2}, derivation: {"_SHORT": 5}}
     for module, sizes in small.items():
         vars(module).update(sizes)
     trap, directory = sys.argv[1], Path(sys.argv[2])
     if trap != "none":
         directory.mkdir(exist_ok=True)
-        vars(derive)["compute_partition"] = trapped(compute_partition, trap, directory)
+        vars(derivation)["compute_partition"] = trapped(compute_partition, trap, directory)
         vars(workers)["stage_feed"] = trapped(stage_feed, trap, directory)
     main(["run", *sys.argv[3:]])

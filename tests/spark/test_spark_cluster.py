@@ -116,7 +116,10 @@ def test_other_local_modes(
     programs: Programs, full_node: Node, tmp_path: Path, master: str
 ) -> None:
     """Steps are computed by the workers of this machine; a Spark Connect elsewhere stays out."""
-    code = "from spark_sink import cli, derive; derive._SHORT = 0; cli.main()"
+    code = (
+        "from spark_sink.cli import main; from spark_sink.derive import derivation; "
+        "derivation._SHORT = 0; main()"
+    )
     options = ("--master", master, "--url", full_node.url, "--tables", tmp_path, "--once")
     remote = {"SPARK_REMOTE": "sc://nowhere.invalid"}
     told = programs.run(sys.executable, "-c", code, "run", *options, **remote)

@@ -124,13 +124,13 @@ def test_as_little_in_memory_as_can_be(
 ) -> None:
     """Each stream is read by itself, each row written by itself; a crash in between is mended."""
     for name, least in (
-        ("derive._SHORT", 0),
-        ("derive._AT_ONCE", 1),
-        ("portion._DATA", 1),
-        ("portion.MOST_BYTES", 1),
-        ("raw_files._AT_ONCE", 1),
-        ("raw_files._FEW_STREAMS", 1),
-        ("parquet._AT_ONCE", 1),
+        ("derive.derivation._SHORT", 0),
+        ("derive.derivation._AT_ONCE", 1),
+        ("derive.portion._DATA", 1),
+        ("derive.portion.MOST_BYTES", 1),
+        ("tables.raw_files._AT_ONCE", 1),
+        ("tables.raw_files._FEW_STREAMS", 1),
+        ("tables.parquet._AT_ONCE", 1),
     ):
         monkeypatch.setattr(f"spark_sink.{name}", least)
     trap = scenario()
