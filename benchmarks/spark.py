@@ -189,7 +189,7 @@ def run_way(way: str, url: str, directory: Path) -> None:
     if way == "source" or way in PEERS:
         _run_spark(way, url, directory)
         return
-    from spark_sink.run import Runner, RunSettings
+    from spark_sink.run.runner import Runner, RunSettings
 
     names = DERIVED if way in ("all", "one event") else () if way == "raw_events" else (way,)
     settings = RunSettings(

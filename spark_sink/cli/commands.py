@@ -35,10 +35,11 @@ class _Group(click.Group):
         except SinkError as error:
             raise click.ClickException(str(error)) from error
         except ModuleNotFoundError as error:
-            if (error.name or "").partition(".")[0] not in _EXTRA:
+            package = (error.name or "").partition(".")[0]
+            if package not in _EXTRA:
                 raise
             raise click.ClickException(
-                f"the package {error.name} is missing: pip install 'recon-node[spark]'"
+                f"the package {package} is missing: pip install 'recon-node[spark]'"
             ) from error
 
 

@@ -3,7 +3,3 @@
 - `question`: asks, with functions for CIDs and StreamIDs
 - `types`, `show`: its values as text and as JSON
 """
-
-from spark_sink.query.question import Answer, run_query
-
-__all__ = ["Answer", "run_query"]

@@ -53,13 +53,13 @@ _ROWS_PER_BATCH: Final = 50_000
 # With more than that at the node still to be read, the derived tables wait for it: a step of theirs
 # reads whole streams back, and one long step reads them once.
 _BACKLOG: Final = 20_000
+# They wait for no more than that many events, or as many as they have.
+_LONGEST_WAIT: Final = 1_000_000
 # A batch of so few leaves time to tidy up what large ones before it have left.
 _FEW_ROWS: Final = 1_000
 # Ranges that are fetched at once, where Spark has that many cores. A node is not quicker for more,
 # and each of them writes files of its own.
 _MOST_RANGES: Final = 8
-# They wait for no more than that many events, or as many as they have.
-_LONGEST_WAIT: Final = 1_000_000
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ from spark_helpers import feed_rows
 from recon_node.ceramic import Event
 from spark_sink.run import pipeline
 from spark_sink.run.pipeline import Sink
-from spark_sink.tables import Tables
+from spark_sink.tables.directory import Tables
 from spark_sink.tables.staging import feed_rows as staged
 
 EPOCH = "5ca1ab1e-0000-4000-8000-000000000000"

@@ -22,7 +22,7 @@ from spark_oracle import assert_each_row_once, assert_tables
 from spark_samples import scenario
 
 from recon_node.ceramic import Event
-from spark_sink.run import Runner, RunSettings
+from spark_sink.run.runner import Runner, RunSettings
 from spark_sink.tables.status import table_status
 
 # `spark-sink run` of small sizes.

@@ -2,6 +2,7 @@
 
 import json
 import os
+import subprocess
 import sys
 from datetime import UTC, datetime
 from pathlib import Path
@@ -15,8 +16,8 @@ from recon_node.ceramic import Event
 from recon_node.testnet import Testnet
 from spark_sink.cli import main
 from spark_sink.errors import TablesError
-from spark_sink.run import Runner, RunSettings
 from spark_sink.run.pipeline import Sink
+from spark_sink.run.runner import Runner, RunSettings
 from spark_sink.tables.directory import Tables, lock
 from spark_sink.tables.status import table_status
 
@@ -210,13 +211,22 @@ def test_a_disk_that_fills_ends_the_run_after_the_batch(tmp_path: Path) -> None:
         runner._check_room()
 
 
-def test_a_missing_extra_is_named(filled: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in list(sys.modules):
-        if name.startswith(("spark_sink.tables", "spark_sink.upkeep")):
-            monkeypatch.delitem(sys.modules, name)
-    monkeypatch.setitem(sys.modules, "deltalake", None)
-    text = refused("status", "--tables", filled)
-    assert text == "Error: the package deltalake is missing: pip install 'recon-node[spark]'"
+@pytest.mark.parametrize(
+    ("package", "command"),
+    [("deltalake", ["status"]), ("duckdb", ["query", "SELECT 1"]), ("pyspark", ["run", "--once"])],
+)
+def test_a_missing_extra_is_named(filled: Path, package: str, command: list[str]) -> None:
+    code = f"import sys; sys.modules[{package!r}] = None; from spark_sink.cli import main; main()"
+    ended = subprocess.run(
+        [sys.executable, "-c", code, *command, "--tables", str(filled)],
+        check=False,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert ended.returncode == 1
+    told = f"Error: the package {package} is missing: pip install 'recon-node[spark]'\n"
+    assert ended.stderr == told
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,8 @@ from spark_sink.errors import TablesError, cannot_write
 from spark_sink.run.pipeline import Sink
 from spark_sink.schema import FEED
 from spark_sink.source.feed import Feed
-from spark_sink.tables import Tables, delta
+from spark_sink.tables import delta
+from spark_sink.tables.directory import Tables
 
 
 def cut(file: Path) -> None:

@@ -24,7 +24,7 @@ from spark_sink.run.pipeline import BatchReport, QuerySettings, Sink, start_quer
 from spark_sink.run.session import translate
 from spark_sink.schema import FEED, TABLES
 from spark_sink.source.data_source import ReconDataSource
-from spark_sink.tables import Tables
+from spark_sink.tables.directory import Tables
 
 pytestmark = pytest.mark.spark
 

@@ -22,10 +22,11 @@ from recon_node.ipld import CID, RAW, car
 from spark_sink.cli import main
 from spark_sink.errors import TablesError
 from spark_sink.query import question as query_module
-from spark_sink.query import run_query
+from spark_sink.query.question import run_query
 from spark_sink.query.show import load_json, show, to_json, to_text
 from spark_sink.run.pipeline import Sink
-from spark_sink.tables import Tables, delta_files
+from spark_sink.tables import delta_files
+from spark_sink.tables.directory import Tables
 from spark_sink.tables.versions import At, committed_at, text_of
 
 EPOCH = "5f0c8a10-aaaa-bbbb-cccc-000000000003"

@@ -18,7 +18,7 @@ from recon_node.ceramic import Event
 from recon_node.ceramic.builder import model_event
 from spark_sink.derive import derivation as derive
 from spark_sink.errors import FeedChangedError, TablesError
-from spark_sink.query import run_query
+from spark_sink.query.question import run_query
 from spark_sink.query.show import show
 from spark_sink.run.pipeline import Sink
 from spark_sink.schema import DERIVED, FEED, TABLES

@@ -20,7 +20,7 @@ from test_spark_crashes import assert_parquet
 from recon_node.ceramic import Event
 from spark_sink.cli import main
 from spark_sink.errors import SinkError, TablesError
-from spark_sink.query import run_query
+from spark_sink.query.question import run_query
 from spark_sink.run.pipeline import Sink
 from spark_sink.schema import DERIVED, RAW_EVENTS, TABLES
 from spark_sink.source.feed import Feed
