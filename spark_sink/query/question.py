@@ -61,6 +61,8 @@ _IS_DAG: Final = (
 # Delta keeps the partition in the names of directories.
 _PARTITIONED: Final = f", hive_partitioning=true, hive_types={{'{PARTITION_COLUMN}': INTEGER}}"
 _FETCH: Final = 10_000
+# What DuckDB makes of Ctrl-C.
+_INTERRUPTED: Final = "Query interrupted"
 
 Row = tuple[Any, ...]
 
@@ -91,15 +93,24 @@ def run_query(directory: Path, sql: str, at: At = None) -> Iterator[Answer]:
     here = [name for name in TABLES if _is_table(directory / name)]
     if not here:
         raise no_tables(directory)
+    with _connection() as connection, _told(here):
+        for name in _asked(connection, sql, here):
+            _register(connection, directory / name, at)
+        yield _answer(connection.sql(sql), here)
+
+
+@contextmanager
+def _connection() -> Iterator[DuckDBPyConnection]:
+    """A DuckDB with the functions for what is binary in the tables."""
     with duckdb.connect() as connection:
         for name, types, result, function in _FUNCTIONS:
             connection.create_function(name, function, types, result)
         connection.execute(_IS_DAG)
-        with _told(here):
-            asked = _asked(connection, sql, here)
-            for name in asked:
-                _register(connection, directory / name, at)
-            yield _answer(connection.sql(sql), here)
+        try:
+            yield connection
+        finally:
+            # Its threads go on with a query that was broken off, and closing waits for them.
+            connection.interrupt()
 
 
 def _asked(connection: DuckDBPyConnection, sql: str, here: Sequence[str]) -> list[str]:
@@ -146,6 +157,10 @@ def _told(here: Sequence[str]) -> Iterator[None]:
             text = f"{text.partition('!')[0]}: the tables here are {', '.join(here)}"
         text = re.split(r"\n\s*LINE \d+:", text)[0]
         raise TablesError(" ".join(text.split())) from error
+    except RuntimeError as error:
+        if str(error) == _INTERRUPTED:
+            raise KeyboardInterrupt from error
+        raise
 
 
 def _is_table(path: Path) -> bool:

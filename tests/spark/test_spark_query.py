@@ -2,7 +2,11 @@
 
 import csv
 import json
+import os
 import shutil
+import signal
+import threading
+import time
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from pathlib import Path
@@ -245,6 +249,16 @@ def test_what_is_wrong_is_told_in_one_line(tables: Path, sql: str, told: str) ->
     assert told in text
     assert "site-packages" not in text
     assert "LINE 1" not in text
+
+
+def test_a_query_without_end_is_interrupted(tables: Path) -> None:
+    """And leaves no thread behind that works on, or that closing waits for."""
+    threading.Timer(1.0, os.kill, (os.getpid(), signal.SIGINT)).start()
+    with pytest.raises(KeyboardInterrupt):
+        asked(tables, "SELECT * FROM range(1000000000000) WHERE range < 0")
+    before = time.process_time()
+    time.sleep(0.5)
+    assert time.process_time() - before < 0.25
 
 
 def test_streams_of_dags_can_be_left_out(tmp_path: Path, sample: list[Event]) -> None:
