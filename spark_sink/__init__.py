@@ -8,7 +8,8 @@
 - `upkeep`, `query`: looking after the tables, and into them
 - `cli`: the command `spark-sink`
 
-Importing this package needs none of the extra `[spark]`; its modules do.
+Importing this package needs none of the extra `[spark]`; its modules do. The packages in it import
+none of their modules, so that Spark's workers and short commands load what they need, no more.
 """
 
 from spark_sink.errors import SinkError

@@ -113,8 +113,8 @@ for command in (status, query, rebuild, optimize, vacuum):
 @click.option(
     "--max-rows-per-batch",
     type=click.IntRange(1),
-    default=10_000,
     metavar="N",
+    show_default="50000, with --format parquet 10000",
     help="How many events are taken at once.",
 )
 @click.option(

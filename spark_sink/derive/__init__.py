@@ -4,6 +4,4 @@
 - `models`: what the models of documents say; `portion`: the rows of some streams in all tables
 - `derivation`: brings the tables to the position of `raw_events`, step by step
 - `workers`: where portions are computed: here, or by Spark's workers
-
-Nothing is imported here: Spark's workers import some of these modules, and need not wait for all.
 """

@@ -25,7 +25,7 @@ from spark_sink.derive.models import Models
 from spark_sink.derive.portion import Portion, Step, compute, compute_anew, compute_partition
 from spark_sink.derive.transforms import NEED_MODELS
 from spark_sink.derive.workers import InProcess, Workers
-from spark_sink.schema import PARTITIONS, TABLES
+from spark_sink.schema import PARTITIONS, TABLES, partition_of
 from spark_sink.tables.directory import Tables
 from spark_sink.tables.raw_files import RawFiles
 from spark_sink.tables.staging import Staged, Stager
@@ -137,7 +137,8 @@ class Derivation:
         """Compute those documents of changed models anew that have no new events themselves."""
         names = tuple(name for name in step.names if name in NEED_MODELS)
         documents = self._tables.derived[names[0]].streams_of_models(changed.values())
-        others = sorted(set(documents).difference(touched))
+        # Those next to each other in the files of raw_events are one small read.
+        others = sorted(set(documents).difference(touched), key=lambda c: (partition_of(c), c))
         anew = Step(step.raw, names, step.after, step.upto)
         models = Models(step.raw, step.after, step.upto)
         for start in range(0, len(others), _STREAMS):

@@ -13,13 +13,10 @@ Whether a row changes when events come:
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Final
 
-import pyarrow as pa
-
 from recon_node.ceramic import Event, EventKind
 from recon_node.ipld import CID
 from recon_node.lattice import Decision, StreamData, StreamStates, Tip
-from spark_sink.derive.streams import Entry, Row, Stream, read_streams
-from spark_sink.schema import TABLES
+from spark_sink.derive.streams import Entry, Row, Stream
 
 _METADATA: Final = ("shouldIndex", "modelVersion")
 
@@ -110,16 +107,6 @@ def rows_of(stream: Stream, names: Iterable[str], model: Any) -> Iterator[tuple[
             rows = _OF_STATES[name](stream, states)
         for row in rows:
             yield name, row
-
-
-def compute_tips(raw_events: pa.Table) -> pa.Table:
-    """The rows of `stream_tips` for the streams among the rows of `raw_events`.
-
-    Raises:
-        TablesError: as `read_streams`.
-    """
-    rows = [row for stream in read_streams(raw_events) for row in stream_tips(stream)]
-    return pa.Table.from_pylist(rows, schema=TABLES["stream_tips"].schema)
 
 
 def _event_columns(entry: Entry) -> Row:

@@ -1,13 +1,17 @@
 """Where the parts of a step are computed: in this process, or in Spark's Python workers."""
 
+from __future__ import annotations
+
 import pickle
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import pyarrow as pa
-from pyspark.sql import DataFrame, SparkSession
 
 from spark_sink.tables.staging import StagedFeed, Stager, stage_feed
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
 
 Item = TypeVar("Item")
 Answer = TypeVar("Answer")

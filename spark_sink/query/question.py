@@ -70,7 +70,7 @@ Row = tuple[Any, ...]
 @dataclass(frozen=True, slots=True)
 class Answer:
     """What a query gave: the columns' names, which of them are numbers, and the rows, whose values
-    are as `spark_sink.show.show` gives them."""
+    are as `spark_sink.query.show.show` gives them."""
 
     columns: tuple[str, ...]
     numbers: tuple[bool, ...]

@@ -43,7 +43,7 @@ class SinkMetrics:
             registry=self.registry,
         )
         self.failures = Counter(
-            "spark_sink_failures", "Batches that could not be written.", registry=self.registry
+            "spark_sink_failures", "Failures that ended the query.", registry=self.registry
         )
         self.node_up = Gauge(
             "spark_sink_node_up", "Whether the node answers: 1 or 0.", registry=self.registry

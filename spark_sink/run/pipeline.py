@@ -44,7 +44,7 @@ from spark_sink.derive.derivation import Derivation
 from spark_sink.derive.workers import Workers, stage_frame
 from spark_sink.errors import SinkError, cannot_write
 from spark_sink.run.session import translate
-from spark_sink.source.data_source import MAX_ROWS_PER_BATCH
+from spark_sink.source.options import MAX_ROWS_PER_BATCH
 from spark_sink.tables.directory import Tables
 from spark_sink.tables.staging import StagedFeed
 
@@ -152,6 +152,16 @@ class Sink:
         """
         with self._telling():
             return self._derivation.catch_up(window)
+
+    def finish(self) -> None:
+        """After the last batch: what it left to the next one, and the tidying up.
+
+        Raises:
+            SinkError: as `catch_up`.
+        """
+        self.catch_up()
+        with self._telling():
+            self.tables.tidy(idle=True)
 
     @contextmanager
     def _telling(self) -> Iterator[None]:

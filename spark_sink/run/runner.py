@@ -235,7 +235,7 @@ class Runner:
                 self._metrics.failures.inc()
                 raise sink.error or translate(failure) from failure
             else:
-                sink.catch_up()  # the last batch may have left it to the next one
+                sink.finish()
         except Exception as error:
             # A signal to the whole process group ends Spark's Java as well, maybe before us.
             if not self._stop.wait(_POLL):

@@ -133,13 +133,14 @@ def start_session(
     local = is_local(master)
     check_master(master)
     _set_environment(scratch if local else None, given.get(_WORKERS_PYTHON))
-    options = f"-Dlog4j2.configurationFile={log4j.as_uri()} -Djava.io.tmpdir={scratch} "
-    options += f"{java_options} {given.pop(_DRIVER_OPTIONS, '')}"
+    properties = {"log4j2.configurationFile": log4j.as_uri(), "java.io.tmpdir": scratch}
+    options = [_quoted(f"-D{name}={value}") for name, value in properties.items()]
+    options += [java_options, given.pop(_DRIVER_OPTIONS, "")]
     own = {
         **_SETTINGS,
         **(_ON_THIS_MACHINE if local else {}),
         "spark.driver.memory": driver_memory,
-        _DRIVER_OPTIONS: options.strip(),
+        _DRIVER_OPTIONS: " ".join(options).strip(),
         "spark.local.dir": str(scratch),
         "spark.sql.warehouse.dir": str(scratch / "warehouse"),
     }
@@ -159,6 +160,12 @@ def start_session(
         ) from error
     spark.dataSource.register(ReconDataSource)
     return spark
+
+
+def _quoted(option: str) -> str:
+    """As Spark takes an option for Java, whatever is in it."""
+    escaped = option.replace("\\", r"\\").replace('"', r"\"")
+    return f'"{escaped}"'
 
 
 def _submitted() -> dict[str, str]:

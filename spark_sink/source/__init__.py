@@ -4,7 +4,3 @@
 - `feed`: the node's feed over HTTP; `failover`: the feeds of several nodes
 - `options`: what users can say; `registration`: by which Spark finds the source
 """
-
-from spark_sink.source.data_source import ReconDataSource, lag
-
-__all__ = ["ReconDataSource", "lag"]

@@ -50,21 +50,7 @@ from spark_sink.errors import FeedUnreachableError, SinkError
 from spark_sink.schema import FEED
 from spark_sink.source.failover import FailOver, Nodes
 from spark_sink.source.feed import Feed, Head
-from spark_sink.source.options import (
-    MAX_ROWS_PER_BATCH,
-    PARTITIONS,
-    RangePartition,
-    SourceOptions,
-)
-
-__all__ = [
-    "MAX_ROWS_PER_BATCH",
-    "PARTITIONS",
-    "RangePartition",
-    "ReconDataSource",
-    "SourceOptions",
-    "lag",
-]
+from spark_sink.source.options import RangePartition, SourceOptions
 
 _SPARK_TYPES: Final = {pa.int64(): LongType(), pa.string(): StringType(), pa.binary(): BinaryType()}
 

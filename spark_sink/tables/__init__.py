@@ -4,6 +4,4 @@
 - `delta` (with `delta_files`) and `parquet`: the formats
 - `staging`: rows on their way into a table; `raw_files`: reading `raw_events` back
 - `status`, `versions`: what a look at them tells; `datafusion`: SQL for our own use
-
-Nothing is imported here: Spark's workers import some of these modules, and need not wait for all.
 """

@@ -3,15 +3,14 @@
 The driver lists the files once a step; whoever computes a part of the step reads from them what it
 needs, without a look at the table's log. Of each file it is known which positions are in it, and
 for Delta also which partition, so that most files are not opened. Within a file rows are sorted by
-stream, so that Parquet's statistics leave out nearly all of it when few streams are asked for.
+stream, so that Parquet's statistics leave out nearly all of it when few streams are asked for, or
+many that are next to each other.
 """
 
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
-from functools import reduce
-from itertools import pairwise
-from operator import or_
+from itertools import chain, pairwise
 from pathlib import Path
 from typing import Any, Final
 
@@ -22,7 +21,7 @@ import pyarrow.dataset as ds
 from spark_sink.errors import cannot_read
 from spark_sink.schema import HISTORY_COLUMNS, RAW_EVENTS, partition_of
 
-# Each stream that is asked for by itself is another look at the statistics of each row group.
+# No fewer streams are read at once, however large they are.
 _FEW_STREAMS: Final = 32
 # Bytes in files, of streams that are read at once.
 _AT_ONCE: Final = 256 * 1024 * 1024
@@ -64,21 +63,25 @@ class RawFiles:
 
     def pieces(self, streams: Sequence[bytes], upto: int) -> list[list[bytes]]:
         """Streams whose events, up to a position, can be in memory at once; few streams can."""
-        by_partition: dict[int, list[bytes]] = defaultdict(list)
-        for cid in streams:
-            by_partition[partition_of(cid)].append(cid)
+        by_partition = _by_partition(streams)
         size = sum(file.size for file in self._files(by_partition, upto))
         number = max(1, min(size // _AT_ONCE, len(streams) // _FEW_STREAMS))
-        ordered = [cid for _, some in sorted(by_partition.items()) for cid in sorted(some)]
+        ordered = [cid for some in by_partition.values() for cid in some]
         ends = [len(ordered) * i // number for i in range(number + 1)]
         return [ordered[start:end] for start, end in pairwise(ends)]
 
     def events_of(self, streams: Iterable[bytes], upto: int) -> pa.Table:
         """The columns `HISTORY_COLUMNS` of these streams' events, up to a position."""
-        wanted = sorted(set(streams))
-        files = self._files({partition_of(cid) for cid in wanted}, upto)
-        where = (pc.field("position") <= upto) & _one_of(wanted)
-        return _select(files, list(HISTORY_COLUMNS), where)
+        by_partition = _by_partition(streams)
+        if any(file.partition is None for file in self.files):
+            wanted = [(self._files(None, upto), sorted(chain(*by_partition.values())))]
+        else:
+            wanted = [(self._files({p}, upto), some) for p, some in by_partition.items()]
+        columns = list(HISTORY_COLUMNS)
+        until = pc.field("position") <= upto
+        empty = RAW_EVENTS.empty_table().select(columns)
+        parts = (_select(files, columns, until & _one_of(some)) for files, some in wanted if some)
+        return pa.concat_tables([empty, *parts])
 
     def _files(self, partitions: Collection[int] | None, upto: int) -> list[RawFile]:
         return [
@@ -89,13 +92,20 @@ class RawFiles:
         ]
 
 
+def _by_partition(streams: Iterable[bytes]) -> dict[int, list[bytes]]:
+    """The streams of each partition, in order."""
+    found: dict[int, list[bytes]] = defaultdict(list)
+    for cid in sorted(set(streams)):
+        found[partition_of(cid)].append(cid)
+    return dict(sorted(found.items()))
+
+
 def _one_of(streams: list[bytes]) -> pc.Expression:
+    """Whether a row is of one of these streams, which are in order. Arrow looks up some fifty in
+    the statistics of a row group; the first and the last one are there for more of them."""
     stream = pc.field("stream_cid")
-    if not streams:
-        return pc.scalar(False)
-    if len(streams) > _FEW_STREAMS:
-        return stream.isin(pa.array(streams, pa.binary()))
-    return reduce(or_, (stream == pa.scalar(cid, pa.binary()) for cid in streams))
+    first, last = (pa.scalar(cid, pa.binary()) for cid in (streams[0], streams[-1]))
+    return (stream >= first) & (stream <= last) & stream.isin(pa.array(streams, pa.binary()))
 
 
 def _select(files: list[RawFile], columns: list[str], where: Any) -> pa.Table:

@@ -174,11 +174,27 @@ def read_file(path: Path, partition: int, schema: pa.Schema) -> pa.Table:
     Raises:
         TablesError: it is not there or damaged.
     """
-    rows = read_rows(path)
-    columns = {name: rows[name] for name in rows.schema.names}
-    columns[PARTITION_COLUMN] = pa.repeat(pa.scalar(partition, pa.int32()), rows.num_rows)
-    whole = [columns.get(f.name, pa.nulls(rows.num_rows, f.type)).cast(f.type) for f in schema]
-    return pa.Table.from_arrays(whole, schema=schema)
+    return _whole(read_rows(path), partition, schema)
+
+
+def read_file_upto(path: Path, partition: int, schema: pa.Schema, most: int) -> pa.Table | None:
+    """The same, or None where the rows take more than so many bytes in memory.
+
+    Raises:
+        TablesError: as `read_file`.
+    """
+    parts = [schema.empty_table()]
+    size = 0
+    try:
+        with pq.ParquetFile(path) as file:
+            for batch in file.iter_batches(ROW_GROUP):
+                size += batch.nbytes
+                if size > most:
+                    return None
+                parts.append(_whole(pa.Table.from_batches([batch]), partition, schema))
+    except (OSError, pa.ArrowInvalid) as error:
+        raise cannot_read(error) from error
+    return pa.concat_tables(parts)
 
 
 def read_rows(path: Path) -> pa.Table:
@@ -191,3 +207,11 @@ def read_rows(path: Path) -> pa.Table:
         return pq.ParquetFile(path).read()
     except (OSError, pa.ArrowInvalid) as error:
         raise cannot_read(error) from error
+
+
+def _whole(rows: pa.Table, partition: int, schema: pa.Schema) -> pa.Table:
+    """Rows of a file as rows of the table."""
+    columns = {name: rows[name] for name in rows.schema.names}
+    columns[PARTITION_COLUMN] = pa.repeat(pa.scalar(partition, pa.int32()), rows.num_rows)
+    whole = [columns.get(f.name, pa.nulls(rows.num_rows, f.type)).cast(f.type) for f in schema]
+    return pa.Table.from_arrays(whole, schema=schema)

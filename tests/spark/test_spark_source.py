@@ -17,7 +17,8 @@ from spark_helpers import Node, feed_rows
 from recon_node.ceramic import Event
 from spark_sink.errors import FeedChangedError, FeedUnreachableError, SinkError
 from spark_sink.schema import FEED
-from spark_sink.source.data_source import ReconDataSource, ReconStreamReader, SourceOptions
+from spark_sink.source.data_source import ReconDataSource, ReconStreamReader
+from spark_sink.source.options import SourceOptions
 
 COLUMNS = [name for name in FEED.names if name != "event_id"]
 

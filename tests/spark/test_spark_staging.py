@@ -17,6 +17,7 @@ from recon_node.ceramic import Event
 from spark_sink.run.pipeline import Sink
 from spark_sink.schema import TABLES
 from spark_sink.tables import delta, delta_files
+from spark_sink.tables.delta import DeltaStore
 from spark_sink.tables.directory import Format, Tables
 from spark_sink.tables.large import ordered_slices
 from spark_sink.tables.staging import Stager
@@ -98,6 +99,26 @@ def test_small_files_are_merged_however_many_commits_a_step_makes(
     files = pa.table(DeltaTable(store.path).get_add_actions(flatten=True))
     assert files.num_rows < 150
     assert_tables(tmp_path, rows.to_pylist(), ["event_states"])
+
+
+def test_files_whose_rows_do_not_fit_into_memory_are_not_merged(
+    sample: list[Event], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However small they are: Parquet writes down only once what rows have in common."""
+    monkeypatch.setattr(delta_files, "_MANY", 2)
+    rows = feed_rows(sample[:400])
+    tables = Tables(tmp_path, EPOCH, ())
+    for end in range(20, 401, 20):
+        tables.append(rows.slice(0, end))
+    counts = []
+    for most in (1, 5_000, 20_000, 10**9):
+        monkeypatch.setattr(delta_files, "_MOST_ROWS", most)
+        store = DeltaStore(TABLES["raw_events"], tmp_path / "raw_events", EPOCH)
+        store._tidied = -1_000
+        store.tidy(idle=False)
+        counts.append(len(DeltaTable(store.path).file_uris()))
+        assert_tables(tmp_path, rows.to_pylist(), ("raw_events",))
+    assert counts[0] > counts[1] > counts[2] > counts[3] == 16
 
 
 @pytest.mark.long

@@ -5,6 +5,7 @@ from collections import defaultdict
 from collections.abc import Mapping
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from nacl.signing import SigningKey
 from spark_helpers import NO_TIMES, feed_rows
@@ -18,7 +19,8 @@ from recon_node.ceramic.builder import (
     time_event,
 )
 from recon_node.ipld import CID
-from spark_sink.derive.transforms import compute_tips
+from spark_sink.derive.streams import read_streams
+from spark_sink.derive.transforms import stream_tips
 from spark_sink.errors import TablesError
 from spark_sink.schema import STREAM_TIPS
 
@@ -46,6 +48,11 @@ def walk_to_the_tip(events: list[Event]) -> dict[str, Any]:
         "events": len(ids),
         "pending_time_events": 0,
     }
+
+
+def compute_tips(raw_events: pa.Table) -> pa.Table:
+    rows = [row for stream in read_streams(raw_events) for row in stream_tips(stream)]
+    return pa.Table.from_pylist(rows, schema=STREAM_TIPS)
 
 
 def tip_of(init: Event, events: list[Event], times: Mapping[CID, int] = NO_TIMES) -> dict[str, Any]:
