@@ -211,6 +211,15 @@ def test_a_disk_that_fills_ends_the_run_after_the_batch(tmp_path: Path) -> None:
         runner._check_room()
 
 
+def test_help_needs_no_extra() -> None:
+    code = (
+        "import sys; "
+        "sys.modules |= dict.fromkeys(['deltalake', 'duckdb', 'pandas', 'pyspark']); "
+        "from spark_sink.cli import main; main()"
+    )
+    subprocess.run([sys.executable, "-c", code, "--help"], check=True, timeout=60)
+
+
 @pytest.mark.parametrize(
     ("package", "command"),
     [("deltalake", ["status"]), ("duckdb", ["query", "SELECT 1"]), ("pyspark", ["run", "--once"])],
