@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import pickle
+import threading
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 
 import pyarrow as pa
 
@@ -16,7 +18,9 @@ if TYPE_CHECKING:
 Item = TypeVar("Item")
 Answer = TypeVar("Answer")
 
-_ANSWER = "answer binary"
+_ANSWER: Final = "answer binary"
+# Seconds for a Spark that stops to let go of a job.
+_PATIENCE: Final = 10.0
 
 
 class Workers(Protocol):
@@ -51,6 +55,23 @@ class SparkWorkers:
 
         tasks = self._spark.range(0, len(items), 1, len(items))
         return _unpickled(tasks.mapInArrow(answer, _ANSWER))
+
+
+@contextmanager
+def warming_up(spark: SparkSession) -> Iterator[None]:
+    """Have Spark's workers start in the background, while the block prepares their first work."""
+    workers = SparkWorkers(spark)
+
+    def warm_up() -> None:
+        with suppress(Exception):  # whatever is wrong, their first work meets it as well
+            list(workers.map(abs, range(spark.sparkContext.defaultParallelism)))
+
+    thread = threading.Thread(target=warm_up, name="warm-up", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        thread.join(_PATIENCE)
 
 
 def stage_frame(frame: DataFrame, stager: Stager, after: int) -> list[StagedFeed]:

@@ -14,7 +14,7 @@ from typing import Any, Final
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-from spark_sink.derive.workers import SparkWorkers
+from spark_sink.derive.workers import SparkWorkers, warming_up
 from spark_sink.errors import FeedUnreachableError, SinkError, TablesError
 from spark_sink.run.cluster import WORKERS_PATIENCE, check_workers, is_local
 from spark_sink.run.java import Java, find_java
@@ -187,15 +187,16 @@ class Runner:
                 "metrics": metrics,
             },
         )
-        try:
-            self._check_cluster(spark, directory)
-            sink = Sink(tables, self._on_batch, self._head, SparkWorkers(spark))
-            sink.catch_up()
-            self._metrics.reached(tables.positions, head.head)
-            self._run_query(spark, sink)
-        finally:
-            with suppress(Exception):  # it may be gone already, and has nothing of ours
-                spark.stop()
+        with warming_up(spark):
+            try:
+                self._check_cluster(spark, directory)
+                sink = Sink(tables, self._on_batch, self._head, SparkWorkers(spark))
+                sink.catch_up()
+                self._metrics.reached(tables.positions, head.head)
+                self._run_query(spark, sink)
+            finally:
+                with suppress(Exception):  # it may be gone already, and has nothing of ours
+                    spark.stop()
         return tables.raw_position
 
     def _check_cluster(self, spark: SparkSession, directory: Path) -> None:
