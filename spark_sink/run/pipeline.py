@@ -25,6 +25,7 @@ No step depends on Spark's batch ids, nor on batches being cut the same way twic
 only a deleted `raw_events` can cause, ends the run with an error.
 """
 
+import json
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -33,8 +34,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-import pyarrow as pa
-from deltalake.exceptions import DeltaError
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
@@ -42,9 +41,10 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from spark_sink.derive.derivation import Derivation
 from spark_sink.derive.workers import Workers, stage_frame
-from spark_sink.errors import SinkError, cannot_write
+from spark_sink.errors import SinkError, TablesError, cannot_write
 from spark_sink.run.session import translate
 from spark_sink.source.options import MAX_ROWS_PER_BATCH
+from spark_sink.tables.delta import FAULTS
 from spark_sink.tables.directory import Tables
 from spark_sink.tables.staging import StagedFeed
 
@@ -174,9 +174,30 @@ class Sink:
         except (PySparkException, Py4JError, ConnectionError) as error:
             self.error = translate(error)
             raise self.error from error
-        except (DeltaError, OSError, pa.ArrowException) as error:
+        except FAULTS as error:
             self.error = cannot_write(self.tables.directory, error)
             raise self.error from error
+
+
+def _check_checkpoint(checkpoint: Path, tables: Tables) -> None:
+    """Would the query go on where the tables end? It shows with the next event only, otherwise."""
+    commits = checkpoint / "commits"
+    done = [int(file.name) for file in commits.glob("*") if file.name.isdigit()]
+    if not done:
+        return
+    try:
+        *_, last = (checkpoint / "offsets" / str(max(done))).read_text().splitlines()
+        offset = json.loads(last)
+        epoch, position = str(offset["epoch"]), int(offset["position"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return  # Spark says what is wrong with it
+    if epoch != tables.epoch or position > tables.raw_position:
+        raise TablesError(
+            f"raw_events in {tables.directory} is at position {tables.raw_position} of log "
+            f"{tables.epoch}, but the checkpoint {checkpoint} has read up to {position} of log "
+            f"{epoch}: was the table deleted while its checkpoint was kept? Delete the checkpoint, "
+            "and reading goes on where the table ends"
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,7 +215,12 @@ class QuerySettings:
 
 
 def start_query(spark: SparkSession, sink: Sink, settings: QuerySettings) -> StreamingQuery:
-    """Start the streaming query that feeds `sink`."""
+    """Start the streaming query that feeds `sink`.
+
+    Raises:
+        TablesError: the checkpoint has read more than the tables hold, or another log.
+    """
+    _check_checkpoint(settings.checkpoint, sink.tables)
     by_workers = sink.tables.raw.stager() is not None
     rows = settings.max_rows_per_batch or (_ROWS_PER_BATCH if by_workers else MAX_ROWS_PER_BATCH)
     ranges = settings.partitions or min(_MOST_RANGES, spark.sparkContext.defaultParallelism)

@@ -18,7 +18,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from spark_sink import errors
-from spark_sink.errors import SinkError
+from spark_sink.errors import SinkError, cannot_write
 from spark_sink.run.cluster import check_master, is_local
 from spark_sink.run.java import Java, java_home
 from spark_sink.source.data_source import ReconDataSource
@@ -116,11 +116,15 @@ def start_session(
 
     Raises:
         SinkError: Spark does not start.
+        TablesError: `scratch` cannot be written.
     """
-    shutil.rmtree(scratch, ignore_errors=True)
-    scratch.mkdir(parents=True)
     log4j = scratch / "log4j2.properties"
-    log4j.write_text(_LOG4J.format(level="warn" if verbose else "off"))
+    try:
+        shutil.rmtree(scratch, ignore_errors=True)
+        scratch.mkdir(parents=True)
+        log4j.write_text(_LOG4J.format(level="warn" if verbose else "off"))
+    except OSError as error:
+        raise cannot_write(scratch.parent, error) from error
     logging.getLogger("py4j").setLevel(logging.WARNING if verbose else logging.CRITICAL + 1)
     given = dict(settings or {})
     submitted = _submitted()

@@ -182,14 +182,14 @@ def test_a_full_disk_and_a_directory_that_cannot_be_written(
         assert last.startswith(f"Error: cannot write the tables in {tmp_path}: ")
         assert "File too large" in last
 
-    log = tmp_path / "raw_events" / "_delta_log"
-    log.chmod(0o555)
-    with running(*options, bound=True) as run:
-        _, told = run.process.communicate(timeout=2 * PATIENCE)
-        assert run.process.returncode == 1
-        assert told.startswith(f"Error: cannot write the tables in {tmp_path}: ")
-        assert "this user may not write there (" in told
-    log.chmod(0o755)
+    for directory in (tmp_path / "raw_events" / "_delta_log", tmp_path):
+        directory.chmod(0o555)
+        with running(*options, bound=True) as run:
+            _, told = run.process.communicate(timeout=2 * PATIENCE)
+            assert run.process.returncode == 1
+            assert told.startswith(f"Error: cannot write the tables in {tmp_path}: ")
+            assert "this user may not write there (" in told
+        directory.chmod(0o755)
     monkeypatch.setattr(
         "spark_sink.run.runner.start_session", lambda *args, **named: Borrowed(spark)
     )
