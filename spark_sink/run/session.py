@@ -121,7 +121,7 @@ def start_session(
     log4j = scratch / "log4j2.properties"
     try:
         shutil.rmtree(scratch, ignore_errors=True)
-        scratch.mkdir(parents=True)
+        scratch.mkdir(parents=True, exist_ok=True)
         log4j.write_text(_LOG4J.format(level="warn" if verbose else "off"))
     except OSError as error:
         raise cannot_write(scratch.parent, error) from error
