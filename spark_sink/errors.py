@@ -41,17 +41,66 @@ class JavaMissingError(SinkError):
     """No Java runtime that Spark can use."""
 
 
+def one_line(error: Exception) -> str:
+    """What an error says, in one line."""
+    return " ".join(str(error).split()) or type(error).__name__
+
+
 def cannot_write(directory: Path, error: Exception) -> TablesError:
-    """What a library says that could not write tables, in one line, with what to do about it."""
-    text = " ".join(str(error).split())
-    advice = next((told for fault, told in _ADVICE.items() if fault in text), None)
-    reason = text if advice is None else f"{advice} ({text})"
-    return TablesError(f"cannot write the tables in {directory}: {reason}")
+    """What a library says that could not write tables, with what to do about it."""
+    return TablesError(f"cannot write the tables in {directory}: {_with_advice(error)}")
 
 
 def cannot_read(error: Exception) -> TablesError:
     """What a library says that could not read a file of a table, with what to do about it."""
-    text = " ".join(str(error).split())
     return TablesError(
-        f"a file of a table is damaged or gone: {text}; make the table anew with spark-sink rebuild"
+        f"a file of a table is damaged or gone: {one_line(error)}; make the table anew with "
+        "spark-sink rebuild"
     )
+
+
+def cannot_open(path: Path, error: Exception | str) -> TablesError:
+    """What is wrong with what a table says of itself, so that nothing can be done with it."""
+    told = error if isinstance(error, str) else _with_advice(error)
+    is_raw = path.name == "raw_events"
+    return TablesError(
+        f"cannot open the table {path}: {told}; where it is damaged, delete it"
+        + (f": {_rebuild(path)} makes it anew" if is_raw else ", it will be made anew")
+    )
+
+
+def damaged(path: Path, what: str) -> TablesError:
+    """What is wrong with the files of a table."""
+    return TablesError(f"the table {path} is damaged: {what}; make it anew with {_rebuild(path)}")
+
+
+def other_columns(path: Path) -> TablesError:
+    """A table is of another version of this pipeline."""
+    return TablesError(
+        f"the table {path} has other columns than this version of spark-sink writes: make it anew "
+        f"with {_rebuild(path)}"
+    )
+
+
+def another_log(path: Path, found: str, expected: str) -> SinkError:
+    """A table is not of the log `expected`, but of `found`; of none, if that is empty."""
+    if not found:
+        return TablesError(
+            f"the table {path} was not made by spark-sink: point --tables at another directory"
+        )
+    return FeedChangedError(
+        f"the table {path} was made from log {found}, but the node has log {expected}: it was set "
+        "up anew, or is another node. Point --url at the right node, or --tables at a new directory"
+    )
+
+
+def _with_advice(error: Exception) -> str:
+    text = one_line(error)
+    advice = next((told for fault, told in _ADVICE.items() if fault in text), None)
+    return text if advice is None else f"{advice} ({text})"
+
+
+def _rebuild(path: Path) -> str:
+    """The command for a table; `raw_events` is read from a node."""
+    url = " --url URL" if path.name == "raw_events" else ""
+    return f"spark-sink rebuild {path.name} --tables {path.parent}{url}"

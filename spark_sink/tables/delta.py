@@ -7,15 +7,16 @@ checkpoint.
 
 The table is partitioned by `stream_cid_partition`: the history of the streams that a batch touches
 is read back from their partitions only. Delta keeps no statistics on binary columns, so it cannot
-skip files by `stream_cid`; Parquet does, and each file is sorted by it, so that a reader decodes
-only the row groups with the stream.
+skip files by `stream_cid`; Parquet does, so that a reader of a file that is sorted by it decodes
+only the row groups with the stream. All files of events are. Those of streams are what a merge
+leaves: in small row groups, but not sorted until `tidy` or `optimize` writes them anew.
 """
 
 import math
 import shutil
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Final
+from typing import Final, Literal
 from urllib.parse import unquote
 
 import pyarrow as pa
@@ -24,17 +25,19 @@ from deltalake import (
     DeltaTable,
     Schema,
     Transaction,
-    write_deltalake,
 )
 from deltalake.exceptions import DeltaError
 from deltalake.transaction import AddAction, RemoveAction
 
-from spark_sink.errors import FeedChangedError, TablesError
+from spark_sink.errors import TablesError, another_log, cannot_open, other_columns
 from spark_sink.schema import PARTITION_COLUMN, RAW, TableSpec
 from spark_sink.tables.datafusion import query
-from spark_sink.tables.delta_files import HISTORY, added, merge_small_files, placed, vacuum
+from spark_sink.tables.delta_files import HISTORY, WRITER, added, merge_small_files, placed, vacuum
 from spark_sink.tables.raw_files import RawFile, RawFiles
-from spark_sink.tables.staging import Staged, Stager
+from spark_sink.tables.staging import DataFile, Staged, Stager
+
+#: What the disk and the libraries raise that read and write tables.
+FAULTS: Final = (DeltaError, OSError, pa.ArrowException)
 
 _EPOCH: Final = "recon.epoch"
 _STEP: Final = "/step"
@@ -43,7 +46,6 @@ _STAGED: Final = "_staged"
 # A batch adds up to one file a partition: this many commits make a thousand, tidied in a second.
 _TIDY_EVERY: Final = 64
 _MANY_FILES: Final = 256
-_ROWS_AT_ONCE: Final = 8192
 # The last position of a file that someone wrote without statistics.
 _UNKNOWN: Final = 2**63 - 1
 # What raw_events of version 0.1 lacks; right for events that are no time events.
@@ -72,8 +74,8 @@ class DeltaStore:
         self.epoch = epoch
         self._table = _open(spec, path, epoch)
         self._tidied = self._table.version()
-        self._files = 0  # after it was tidied
-        if not for_replacement and _columns(self._table) != sorted(spec.schema, key=_name):
+        self._count = 0  # of files, after it was tidied
+        if not for_replacement and _columns(self._table) != _sorted(spec.schema):
             _migrate(spec, self._table, path)
 
     @property
@@ -110,7 +112,10 @@ class DeltaStore:
     def put(self, rows: pa.Table, position: int) -> None:
         """Put rows in the place of those with the same key, or beside the others; the table then
         is at `position`: one commit."""
-        self._merge(rows, self._reaches(position))
+        if self.position or self._table.file_uris():
+            self._merge(rows, self._reaches(position))
+        else:  # no others: these are sorted, and nothing is compared
+            self.append(Staged(tables=(rows,)), position)
 
     def revise(self, rows: pa.Table, towards: int) -> None:
         """Put rows in the place of those with the same key, as they are at the position `towards`,
@@ -119,18 +124,16 @@ class DeltaStore:
         self._merge(rows, CommitProperties(app_transactions=under_way))
 
     def replace(self, other: "DeltaStore") -> None:
-        """Put the rows and the position of `other` in the place of all that is here: one commit."""
-        names = ", ".join(self.spec.schema.names)
+        """Put the rows and the position of `other` in the place of all that is here: one commit.
+
+        They are moved: `other` is of no use after. A crash in between leaves this table as it was.
+        """
         told = self._table.metadata().configuration
         if missing := {n: v for n, v in _PROPERTIES.items() if told.get(n) != v}:
             self._table.alter.set_table_properties(missing)  # a table of an older version
-        write_deltalake(
-            self._table,
-            other.select(names, "TRUE").cast(self.spec.schema).to_reader(_ROWS_AT_ONCE),
-            mode="overwrite",
-            schema_mode="overwrite",
-            commit_properties=self._reaches(other.position),
-        )
+        files = [placed(self.path, file) for file in other._files_now()]
+        adds = [added(self.path, file) for file in files]
+        self._commit(adds, self._reaches(other.position), mode="overwrite")
 
     def keep_history(self, hours: float) -> None:
         """For how long what is replaced can be read in older versions."""
@@ -145,14 +148,14 @@ class DeltaStore:
     def tidy(self, *, idle: bool) -> None:
         """Every so many commits, and when there is time for the many files of large batches: make
         few of them, delete those replaced long ago."""
-        many = idle and len(self._table.file_uris()) - self._files >= _MANY_FILES
+        many = idle and len(self._table.file_uris()) - self._count >= _MANY_FILES
         if not many and self._table.version() // _TIDY_EVERY == self._tidied // _TIDY_EVERY:
             return
         if actions := merge_small_files(self._table, Stager(self.spec, self.path)):
             self._commit(actions, CommitProperties())
         vacuum(self._table, None, dry_run=False)
         self._tidied = self._table.version()
-        self._files = len(self._table.file_uris())
+        self._count = len(self._table.file_uris())
 
     # What only some tables are asked for.
 
@@ -181,12 +184,33 @@ class DeltaStore:
         found = self.select("DISTINCT stream_cid", f"dimensions['model'] IN ({ids})")
         return sorted(found["stream_cid"].to_pylist())
 
+    def _files_now(self) -> list[DataFile]:
+        """The files of a table that this version of the pipeline wrote."""
+        order = self.spec.order
+        columns = (
+            "path",
+            f"partition.{PARTITION_COLUMN}",
+            "num_records",
+            "size_bytes",
+            f"min.{order}",
+            f"max.{order}",
+        )
+        found = pa.table(self._table.get_add_actions(flatten=True))
+        rows = zip(*(found[name].to_pylist() for name in columns), strict=True)
+        return [
+            DataFile(self.path / unquote(path), partition, count, size, order, first, last)
+            for path, partition, count, size, first, last in rows
+        ]
+
     def _commit(
-        self, actions: Sequence[AddAction | RemoveAction], properties: CommitProperties
+        self,
+        actions: Sequence[AddAction | RemoveAction],
+        properties: CommitProperties,
+        mode: Literal["append", "overwrite"] = "append",
     ) -> None:
         self._table.create_write_transaction(
             list(actions),
-            "append",
+            mode,
             self.spec.schema,
             partition_by=[PARTITION_COLUMN],
             commit_properties=properties,
@@ -205,6 +229,7 @@ class DeltaStore:
             predicate=match,
             source_alias="new",
             target_alias="old",
+            writer_properties=WRITER,
             commit_properties=properties,
         )
         merge.when_matched_update_all().when_not_matched_insert_all().execute()
@@ -239,31 +264,19 @@ def _open(spec: TableSpec, path: Path, epoch: str) -> DeltaTable:
                 raise_if_key_not_exists=False,
             )
         table = DeltaTable(str(path))
-    except (DeltaError, OSError) as error:
-        raise TablesError(f"cannot open the table {path}: {_one_line(error)}") from error
+    except FAULTS as error:
+        raise cannot_open(path, error) from error
     made_from = epoch_of(table)
     if made_from != epoch:
-        raise FeedChangedError(
-            f"the table {path} was made from log {made_from}, but the node has log {epoch}: it was "
-            "set up anew, or is another node. Point --url at the right node, or --tables at a new "
-            "directory"
-        )
+        raise another_log(path, made_from, epoch)
     return table
 
 
 def _migrate(spec: TableSpec, table: DeltaTable, path: Path) -> None:
     """Bring a table of an older version to its schema, where its rows stay right."""
-    if spec.name != RAW:
-        raise TablesError(
-            f"the table {path} has other columns than this version of spark-sink writes: make it "
-            f"anew with spark-sink rebuild {spec.name} --tables {path.parent}"
-        )
-    added = [spec.schema.field(name) for name in _ADDED_COLUMNS]
-    if sorted([*_columns(table), *added], key=_name) != sorted(spec.schema, key=_name):
-        raise TablesError(
-            f"the table {path} has other columns than this version of spark-sink writes: point "
-            "--tables at a new directory"
-        )
+    added = [field for field in spec.schema if field.name in _ADDED_COLUMNS]
+    if spec.name != RAW or _sorted([*_columns(table), *added]) != _sorted(spec.schema):
+        raise other_columns(path)
     anchors = query({"t": table}, "SELECT count(*) AS n FROM t WHERE event_type = 'time'")
     if count := anchors["n"].to_pylist()[0]:
         raise TablesError(
@@ -275,11 +288,11 @@ def _migrate(spec: TableSpec, table: DeltaTable, path: Path) -> None:
 
 
 def _columns(table: DeltaTable) -> list[pa.Field]:
-    return sorted(pa.schema(table.schema().to_arrow()), key=_name)
+    return _sorted(pa.schema(table.schema().to_arrow()))
 
 
-def _name(field: pa.Field) -> str:
-    return str(field.name)
+def _sorted(fields: Iterable[pa.Field]) -> list[pa.Field]:
+    return sorted(fields, key=lambda field: str(field.name))
 
 
 def _app_id(epoch: str) -> str:
@@ -288,7 +301,3 @@ def _app_id(epoch: str) -> str:
 
 def _literal(value: bytes) -> str:
     return f"X'{value.hex()}'"
-
-
-def _one_line(error: Exception) -> str:
-    return " ".join(str(error).split())

@@ -8,6 +8,7 @@ from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from datetime import timedelta
+from fractions import Fraction
 from operator import attrgetter
 from pathlib import Path
 from typing import Final
@@ -19,12 +20,25 @@ from deltalake.transaction import AddAction, RemoveAction
 
 from spark_sink.errors import TablesError
 from spark_sink.schema import PARTITION_COLUMN
-from spark_sink.tables.large import in_portions
-from spark_sink.tables.staging import ROW_GROUP, DataFile, Stager, read_file
+from spark_sink.tables.staging import ROW_GROUP, DataFile, Stager, read_file_upto
 
 #: The table property that says for how long what is replaced can be read in older versions.
 HISTORY: Final = "delta.deletedFileRetentionDuration"
+#: What delta-rs writes by itself; it compresses nothing if not told to.
+WRITER: Final = WriterProperties(compression="SNAPPY", max_row_group_size=ROW_GROUP)
 _CHANGES: Final = "_change_data"
+# What it is told in; months and years are as long as the longest.
+_HOURS: Final = {
+    "microsecond": Fraction(1, 3_600_000_000),
+    "millisecond": Fraction(1, 3_600_000),
+    "second": Fraction(1, 3_600),
+    "minute": Fraction(1, 60),
+    "hour": Fraction(1),
+    "day": Fraction(24),
+    "week": Fraction(7 * 24),
+    "month": Fraction(31 * 24),
+    "year": Fraction(366 * 24),
+}
 # Files of this size stay as they are.
 _FILE_SIZE: Final = 32 * 1024 * 1024
 # So many are worth merging; one that has so many times the size of all smaller ones is not; so many
@@ -114,15 +128,36 @@ def _of_a_size(files: list[_Small]) -> Iterator[list[_Small]]:
 
 
 def _merge(stager: Stager, partition: int, old: list[_Small]) -> Iterator[AddAction | RemoveAction]:
-    schema = stager.spec.schema
-    paths = (stager.directory / unquote(file.path) for file in old)
-    for rows in in_portions((read_file(path, partition, schema) for path in paths), _MOST_ROWS):
-        for new in stager.stage(rows).files:
-            yield added(stager.directory, new, is_new=False)
     now = round(time.time() * 1000)
     values: dict[str, str | None] = {PARTITION_COLUMN: str(partition)}
-    for file in old:
-        yield RemoveAction(file.path, False, now, file.size, values)
+    for files, rows in _that_fit(stager, partition, old):
+        if len(files) > 1:
+            for new in stager.stage(pa.concat_tables(rows)).files:
+                yield added(stager.directory, new, is_new=False)
+            for file in files:
+                yield RemoveAction(file.path, False, now, file.size, values)
+
+
+def _that_fit(
+    stager: Stager, partition: int, files: list[_Small]
+) -> Iterator[tuple[list[_Small], list[pa.Table]]]:
+    """So many files and their rows as may be in memory at once. A small file may be too large for
+    that, where its rows repeat each other: it is left out."""
+    some: list[_Small] = []
+    kept: list[pa.Table] = []
+    size = 0
+    for file in files:
+        path = stager.directory / unquote(file.path)
+        rows = read_file_upto(path, partition, stager.spec.schema, _MOST_ROWS)
+        if rows is None:
+            continue
+        if size + rows.nbytes > _MOST_ROWS:
+            yield some, kept
+            some, kept, size = [], [], 0
+        some.append(file)
+        kept.append(rows)
+        size += rows.nbytes
+    yield some, kept
 
 
 def optimize(table: DeltaTable) -> int:
@@ -130,7 +165,7 @@ def optimize(table: DeltaTable) -> int:
     table.optimize.z_order(
         ["stream_cid"],
         target_size=_FILE_SIZE,
-        writer_properties=WriterProperties(max_row_group_size=ROW_GROUP),
+        writer_properties=WRITER,
     )
     return len(table.file_uris())
 
@@ -162,7 +197,23 @@ def files_of(table: DeltaTable) -> list[str]:
 
 
 def history_of(table: DeltaTable) -> timedelta:
-    """For how long what is replaced can be read in older versions."""
+    """For how long what is replaced can be read in older versions.
+
+    Raises:
+        TablesError: another writer has said so in words that are not known.
+    """
     text = table.metadata().configuration.get(HISTORY, "interval 7 days")
-    _, number, unit = text.split()
-    return timedelta(**{unit if unit.endswith("s") else unit + "s": int(number)})
+    words = text.lower().split()
+    pairs = words[1:] if words[:1] == ["interval"] else words
+    try:
+        numbers = [Fraction(number) for number in pairs[::2]]
+        hours = [_HOURS[unit.removesuffix("s")] for unit in pairs[1::2]]
+        told = sum((n * h for n, h in zip(numbers, hours, strict=True)), Fraction())
+        if not pairs or told < 0:
+            raise ValueError(text)
+        return timedelta(hours=float(told))
+    except (ValueError, KeyError, ZeroDivisionError, OverflowError):
+        raise TablesError(
+            f"the table at {table.table_uri} has the property {HISTORY} = {text!r}, which is no "
+            "time such as 'interval 7 days'"
+        ) from None

@@ -10,6 +10,7 @@ position change at once is up to its format: `spark_sink.tables.delta`, `spark_s
 
 import fcntl
 import shutil
+import tempfile
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from operator import attrgetter
@@ -24,6 +25,8 @@ from spark_sink.schema import DERIVED, RAW, TABLES
 from spark_sink.tables.delta import DeltaStore
 from spark_sink.tables.parquet import POSITION_FILE, ParquetStore
 from spark_sink.tables.staging import Staged, StagedFeed, Stager, feed_rows
+from spark_sink.tables.status import is_table, no_tables
+from spark_sink.tables.store import Store
 
 CHECKPOINT_DIR: Final = "_checkpoint"
 SCRATCH_DIR: Final = "_scratch"
@@ -31,13 +34,14 @@ STAGING_DIR: Final = "_staging"
 _LOCK_FILE: Final = ".spark-sink.lock"
 
 Format = Literal["delta", "parquet"]
-Store = DeltaStore | ParquetStore
 OnWrite = Callable[[str, Staged], None]
 
 _STORES: Final[dict[str, type[DeltaStore] | type[ParquetStore]]] = {
     "delta": DeltaStore,
     "parquet": ParquetStore,
 }
+# What each format has in the directory of a table, and the other has not.
+_SIGNS: Final[dict[Format, str]] = {"delta": "_delta_log", "parquet": POSITION_FILE}
 
 
 @contextmanager
@@ -49,12 +53,13 @@ def lock(directory: Path, *, make: bool = True) -> Iterator[None]:
         make: whether it is made when it is missing.
 
     Raises:
-        TablesError: another process holds them, or the directory cannot be written.
+        TablesError: another process holds them, the directory cannot be written, or is a table.
     """
-    if not make and not directory.is_dir():
-        raise TablesError(f"there are no tables in {directory}: spark-sink run makes them")
+    if is_table(directory) or not (make or directory.is_dir()):
+        raise no_tables(directory)
     try:
         directory.mkdir(parents=True, exist_ok=True)
+        tempfile.TemporaryFile(dir=directory).close()  # a lock file that is there proves nothing
         file = (directory / _LOCK_FILE).open("w")
     except OSError as error:
         raise TablesError(f"cannot write to {directory}: {error.strerror}") from None
@@ -70,7 +75,17 @@ def lock(directory: Path, *, make: bool = True) -> Iterator[None]:
 
 def format_of(directory: Path) -> Format:
     """The format of the tables in `directory`; that of new ones is Delta."""
-    return "parquet" if (directory / RAW / POSITION_FILE).exists() else "delta"
+    is_parquet = any((directory / name / POSITION_FILE).exists() for name in TABLES)
+    return "parquet" if is_parquet else "delta"
+
+
+def _check_format(path: Path, table_format: Format) -> None:
+    other: Format = "delta" if table_format == "parquet" else "parquet"
+    if (path / _SIGNS[other]).exists():
+        raise TablesError(
+            f"the table {path} is a {other.capitalize()} table: use --format {other}, or another "
+            "directory"
+        )
 
 
 class Tables:
@@ -104,9 +119,11 @@ class Tables:
         self.directory = directory
         self.epoch = epoch
         self.on_write = on_write
+        wanted = set(names)
+        for path in ((raw or directory) / RAW, *(directory / name for name in wanted)):
+            _check_format(path, table_format)
         store = _STORES[table_format]
         self.raw: Store = store(TABLES[RAW], (raw or directory) / RAW, epoch)
-        wanted = set(names)
         self.derived: dict[str, Store] = {
             name: store(TABLES[name], directory / name, epoch) for name in DERIVED if name in wanted
         }

@@ -6,8 +6,10 @@ into which file is fixed: of an event the file of its feed position (10,000 a fi
 that of its partition. So a row is in one place, whatever is done again after a crash, and a reader
 of all `*.parquet` files finds each row once.
 
-`_position.json` says how far the table is; it is renamed into place after the files. Until it is,
-some rows may be ahead of it, but none is missing or there twice.
+`_position.json` says how far the table is, and which files it had then; it is renamed into place
+after the files. Until it is, some rows may be ahead of it, but none is missing or there twice.
+Files come, and none goes: one that was named and is gone was deleted by someone else, which is an
+error. That a file is an older copy of itself is not noticed.
 
 Files are written anew when a row of theirs changes, and there are no older versions: Delta is the
 better choice where it can be read.
@@ -17,6 +19,7 @@ import json
 import os
 from collections import defaultdict
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
@@ -25,11 +28,11 @@ import pyarrow.compute as pc
 import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 
-from spark_sink.errors import FeedChangedError, TablesError
-from spark_sink.schema import PARTITION_COLUMN, TableSpec
+from spark_sink.errors import another_log, cannot_open, damaged, other_columns
+from spark_sink.schema import PARTITION_COLUMN, RAW, TableSpec
 from spark_sink.tables.large import ordered_slices
 from spark_sink.tables.raw_files import RawFile, RawFiles
-from spark_sink.tables.staging import Staged, read_rows
+from spark_sink.tables.staging import Staged, Stager, read_rows
 
 POSITION_FILE: Final = "_position.json"
 _ROWS_A_FILE: Final = 10_000
@@ -41,21 +44,29 @@ _AT_ONCE: Final = 1024 * 1024 * 1024
 class ParquetStore:
     """The table `spec` in the directory `path`, of the log `epoch`; made when it is not there.
 
+    With `for_replacement` its columns may be other ones, and files of it gone.
+
     Raises:
         FeedChangedError: it was made from another log.
         TablesError: it is damaged, or was written by another version.
     """
 
-    def __init__(self, spec: TableSpec, path: Path, epoch: str) -> None:
+    def __init__(
+        self, spec: TableSpec, path: Path, epoch: str, *, for_replacement: bool = False
+    ) -> None:
         self.spec = spec
         self.path = path
         self.epoch = epoch
         self.position = 0
         self.under_way = 0
+        self._names: set[str] = set()  # of its files
         self._open()
+        if not for_replacement:
+            self._check()
 
-    def stager(self) -> None:
-        """Rows come into their files here, not where they are made."""
+    def stager(self) -> Stager | None:
+        """None: rows come into their files here, not where they are made."""
+        return None
 
     def clear_staging(self) -> None:
         """There are no such files."""
@@ -81,12 +92,16 @@ class ParquetStore:
 
     def replace(self, other: "ParquetStore") -> None:
         """Put the rows and the position of `other` in the place of all that is here, file by file:
-        a crash leaves some of both, each row once; do it again then."""
+        a crash leaves some of both, each row once, and in a derived table all is to do again."""
+        names = {file.name for file in other.files()}
+        self._names &= names
+        self._tell(self.position if self.spec.name == RAW else 0, 0)
         for file in self.files():
-            if not (other.path / file.name).exists():
+            if file.name not in names:
                 file.unlink()
         for file in other.files():
             file.rename(self.path / file.name)
+        self._names = names
         self._tell(other.position, 0)
 
     def keep_history(self, hours: float) -> None:
@@ -143,11 +158,12 @@ class ParquetStore:
 
     def _put_in_file(self, name: str, rows: pa.Table) -> None:
         path = self.path / name
-        if path.exists():
+        if name in self._names or path.exists():
             old = read_rows(path)
             others = pc.invert(pc.is_in(old[self.spec.key], rows[self.spec.key].combine_chunks()))
             rows = pa.concat_tables([old.filter(others).cast(self.spec.schema), rows])
         _write(path, lambda part: self._write_rows(part, rows))
+        self._names.add(name)
 
     def _write_rows(self, path: Path, rows: pa.Table) -> None:
         schema = self.spec.schema
@@ -156,60 +172,73 @@ class ParquetStore:
                 writer.write_table(part.cast(schema), row_group_size=_ROW_GROUP)
 
     def _tell(self, position: int, under_way: int) -> None:
-        facts = {"epoch": self.epoch, "position": position, "under_way": under_way}
+        facts = {
+            "epoch": self.epoch,
+            "position": position,
+            "under_way": under_way,
+            "files": sorted(self._names),
+        }
         _write(self.path / POSITION_FILE, lambda part: part.write_text(json.dumps(facts)))
         self.position = position
         self.under_way = under_way
 
     def _open(self) -> None:
-        if (self.path / "_delta_log").exists():
-            raise TablesError(
-                f"the table {self.path} is a Delta table: use --format delta, or another directory"
-            )
         self.path.mkdir(parents=True, exist_ok=True)
         found = read_position(self.path)
         if found is None:
             self._tell(0, 0)
             return
-        epoch, self.position, self.under_way = found
-        if epoch != self.epoch:
-            raise FeedChangedError(
-                f"the table {self.path} was made from log {epoch}, but the node has log "
-                f"{self.epoch}: it was set up anew, or is another node. Point --url at the right "
-                "node, or --tables at a new directory"
-            )
+        if found.epoch != self.epoch:
+            raise another_log(self.path, found.epoch, self.epoch)
+        self.position, self.under_way = found.position, found.under_way
+        self._names = {*found.files, *(file.name for file in self.files())}
+
+    def _check(self) -> None:
+        check_files(self.path, self._names)
         files = self.files()
         try:
             is_ours = not files or pq.read_schema(files[0]) == self.spec.schema
         except (OSError, pa.ArrowInvalid) as error:
-            raise TablesError(
-                f"the table {self.path} is damaged: {files[0].name} is no Parquet file ({error}); "
-                "delete the table, it will be made anew"
-            ) from error
+            raise damaged(self.path, f"{files[0].name} is no Parquet file ({error})") from error
         if not is_ours:
-            raise TablesError(
-                f"the table {self.path} has other columns than this version of spark-sink writes: "
-                "delete it, it will be made anew"
-            )
+            raise other_columns(self.path)
 
 
-def read_position(path: Path) -> tuple[str, int, int] | None:
-    """The log and the feed position that a Parquet table is at, and the one that rows were last
-    revised towards; None when it is no table.
+@dataclass(frozen=True, slots=True)
+class Position:
+    """The log and the feed position that a table is at; the one that rows were last revised
+    towards; and the names of the files that it had then, none where an older version wrote it."""
+
+    epoch: str
+    position: int
+    under_way: int
+    files: frozenset[str]
+
+
+def read_position(path: Path) -> Position | None:
+    """What a Parquet table says of itself; None when it is no table.
 
     Raises:
         TablesError: the file that says so is damaged.
     """
     try:
         facts = json.loads((path / POSITION_FILE).read_text())
-        return str(facts["epoch"]), int(facts["position"]), int(facts["under_way"])
+        names = frozenset(map(str, facts.get("files", ())))
+        return Position(str(facts["epoch"]), int(facts["position"]), int(facts["under_way"]), names)
     except FileNotFoundError:
         return None
-    except (ValueError, KeyError, TypeError):
-        raise TablesError(
-            f"cannot open the table {path}: {POSITION_FILE} is damaged; delete the table, it will "
-            "be made anew"
-        ) from None
+    except (AttributeError, ValueError, KeyError, TypeError):
+        raise cannot_open(path, f"{POSITION_FILE} is damaged") from None
+
+
+def check_files(path: Path, names: Iterable[str]) -> None:
+    """Are these files of a Parquet table there?
+
+    Raises:
+        TablesError: they are not.
+    """
+    if gone := sorted(set(names).difference(file.name for file in files_of(path))):
+        raise damaged(path, f"{gone[0]}{' and others are' if gone[1:] else ' is'} gone")
 
 
 def files_of(path: Path) -> list[Path]:

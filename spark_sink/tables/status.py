@@ -1,18 +1,19 @@
 """Looking at the tables without Spark: how far they are, what they take, and how old they are."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
+from urllib.parse import unquote
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 from deltalake import DeltaTable
-from deltalake.exceptions import DeltaError
 
-from spark_sink.errors import TablesError
+from spark_sink.errors import TablesError, another_log, cannot_open, damaged, one_line
 from spark_sink.schema import TABLES
-from spark_sink.tables.delta import epoch_of, position_of
-from spark_sink.tables.parquet import POSITION_FILE, files_of, read_position
+from spark_sink.tables.delta import FAULTS, epoch_of, position_of
+from spark_sink.tables.parquet import POSITION_FILE, check_files, files_of, read_position
 from spark_sink.tables.versions import committed_at
 
 
@@ -44,10 +45,15 @@ def table_status(directory: Path) -> list[TableStatus]:
     return [status for status in found if status]
 
 
+def is_table(directory: Path) -> bool:
+    """Whether a directory is that of a table, of either format."""
+    return any((directory / name).exists() for name in ("_delta_log", POSITION_FILE))
+
+
 def no_tables(directory: Path) -> TablesError:
     """What is wrong with a directory that holds no tables."""
     absolute = directory.absolute()
-    if any((absolute / name).exists() for name in ("_delta_log", POSITION_FILE)):
+    if is_table(absolute):
         return TablesError(f"{directory} is a table itself: the tables are in {absolute.parent}")
     if not absolute.is_dir():
         return TablesError(f"there are no tables in {directory}: there is no such directory")
@@ -55,9 +61,13 @@ def no_tables(directory: Path) -> TablesError:
 
 
 def open_delta(directory: Path) -> dict[str, DeltaTable]:
-    """The Delta tables in `directory` by their names."""
+    """The Delta tables in `directory` by their names.
+
+    Raises:
+        TablesError: one cannot be opened.
+    """
     paths = [directory / name for name in TABLES]
-    return {path.name: DeltaTable(str(path)) for path in paths if is_delta(path)}
+    return {path.name: _open(path) for path in paths if is_delta(path)}
 
 
 def is_delta(path: Path) -> bool:
@@ -65,27 +75,50 @@ def is_delta(path: Path) -> bool:
     return DeltaTable.is_deltatable(str(path))
 
 
+def made_from(path: Path) -> tuple[str, int] | None:
+    """The log that the table at `path` was made from, and the feed position that it is at; None
+    when there is no table. No file with rows is looked at: they may be damaged.
+
+    Raises:
+        TablesError: what the table says of itself is damaged, and what to do; or it is not ours.
+    """
+    if is_delta(path):
+        table = _open(path)
+        if not (epoch := epoch_of(table)):
+            raise another_log(path, epoch, "")
+        return epoch, position_of(table, epoch)
+    found = read_position(path)
+    return None if found is None else (found.epoch, found.position)
+
+
+def _open(path: Path) -> DeltaTable:
+    try:
+        return DeltaTable(str(path))
+    except FAULTS as error:
+        raise cannot_open(path, error) from error
+
+
 def _status(name: str, path: Path) -> TableStatus | None:
     try:
         if is_delta(path):
             return _delta_status(name, path)
         return _parquet_status(name, path)
-    except (DeltaError, OSError, pa.ArrowException) as error:
-        raise TablesError(
-            f"cannot read the table {path}: {' '.join(str(error).split())}"
-        ) from error
+    except (FileNotFoundError, pa.ArrowException) as error:
+        raise damaged(path, one_line(error)) from error
+    except FAULTS as error:
+        raise cannot_open(path, error) from error
 
 
 def _parquet_status(name: str, path: Path) -> TableStatus | None:
     if (found := read_position(path)) is None:
         return None
-    epoch, position, _ = found
+    check_files(path, found.files)
     files = files_of(path)
     return TableStatus(
         name=name,
         format="parquet",
-        epoch=epoch,
-        position=position,
+        epoch=found.epoch,
+        position=found.position,
         rows=sum(pq.read_metadata(file).num_rows for file in files),
         version=None,
         files=len(files),
@@ -95,7 +128,7 @@ def _parquet_status(name: str, path: Path) -> TableStatus | None:
 
 
 def _delta_status(name: str, path: Path) -> TableStatus:
-    table = DeltaTable(str(path))
+    table = _open(path)
     files = pa.table(table.get_add_actions(flatten=True))
     epoch = epoch_of(table)
     return TableStatus(
@@ -103,9 +136,16 @@ def _delta_status(name: str, path: Path) -> TableStatus:
         format="delta",
         epoch=epoch,
         position=position_of(table, epoch),
-        rows=sum(files["num_records"].to_pylist()),
+        rows=sum(_rows_of(path, files)),
         version=table.version(),
         files=files.num_rows,
         size=sum(files["size_bytes"].to_pylist()),
         committed_at=committed_at(path, table.version()),
     )
+
+
+def _rows_of(path: Path, files: pa.Table) -> Iterator[int]:
+    """The rows in each file; one that someone wrote without statistics says so itself."""
+    names, counts = files["path"].to_pylist(), files["num_records"].to_pylist()
+    for name, count in zip(names, counts, strict=True):
+        yield pq.read_metadata(path / unquote(name)).num_rows if count is None else count

@@ -11,10 +11,10 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from deltalake import DeltaTable
-from deltalake.exceptions import DeltaError
 
-from spark_sink.errors import TablesError
+from spark_sink.errors import TablesError, cannot_open
 from spark_sink.tables import delta_files
+from spark_sink.tables.delta import FAULTS
 
 #: A version: its number, a time (the version of then), or None for the latest.
 At = int | datetime | None
@@ -55,10 +55,8 @@ def text_of(moment: datetime) -> str:
 def _open(path: Path, version: int | None = None) -> DeltaTable:
     try:
         return DeltaTable(str(path), version=version)
-    except (DeltaError, OSError) as error:
-        raise TablesError(
-            f"cannot open the table {path}: {' '.join(str(error).split())}"
-        ) from error
+    except FAULTS as error:
+        raise cannot_open(path, error) from error
 
 
 def _load(path: Path, at: int | datetime) -> DeltaTable | None:
@@ -66,7 +64,7 @@ def _load(path: Path, at: int | datetime) -> DeltaTable | None:
     version = at if isinstance(at, int) else _version_of(path, at)
     try:
         return None if version is None else DeltaTable(str(path), version=version)
-    except (DeltaError, OSError):
+    except FAULTS:
         return None
 
 

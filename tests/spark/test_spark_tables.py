@@ -2,12 +2,15 @@
 
 import shutil
 import tempfile
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
-from deltalake import DeltaTable, write_deltalake
+from deltalake import DeltaTable, WriterProperties, write_deltalake
+from deltalake.transaction import AddAction
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from spark_helpers import feed_rows, sample_events
@@ -166,6 +169,62 @@ def test_what_large_batches_leave_is_tidied_when_there_is_time(
     assert_tables(tmp_path, rows.to_pylist(), ("raw_events",))
 
 
+def test_what_is_merged_into_a_table_is_in_small_row_groups(
+    sample: list[Event], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And the first rows of streams are sorted, as those of events always are."""
+    small = WriterProperties(compression="SNAPPY", max_row_group_size=4)
+    monkeypatch.setattr(delta, "WRITER", small)
+    rows = feed_rows(sample)
+    sink = Sink(Tables(tmp_path, EPOCH))
+    sink.tables.append(rows.slice(0, 500))
+    sink.catch_up()
+    for uri in DeltaTable(tmp_path / "stream_tips").file_uris():
+        streams = pq.read_table(uri, columns=["stream_cid"], partitioning=None)["stream_cid"]
+        assert streams.to_pylist() == sorted(streams.to_pylist())
+    sink.tables.append(rows)
+    sink.catch_up()
+    files = [pq.read_metadata(f) for f in DeltaTable(tmp_path / "stream_tips").file_uris()]
+    assert max(file.num_rows for file in files) > 4
+    merged = [file for file in files if "parquet-rs" in file.created_by]
+    assert merged
+    for file in merged:
+        groups = [file.row_group(i) for i in range(file.num_row_groups)]
+        assert all(group.num_rows <= 4 for group in groups)
+        assert groups[0].column(0).compression == "SNAPPY"
+    assert_tables(tmp_path, rows.to_pylist())
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("7 days", timedelta(days=7)),
+        ("interval 1 week", timedelta(weeks=1)),
+        ("INTERVAL 1 day 12 Hours", timedelta(hours=36)),
+        ("interval 2 months", timedelta(days=62)),
+        ("interval 18000 seconds", timedelta(hours=5)),
+        ("interval 1.5 hours 100 milliseconds", timedelta(minutes=90, seconds=0.1)),
+    ],
+)
+def test_history_as_other_writers_tell_it(tmp_path: Path, text: str, told: timedelta) -> None:
+    Tables(tmp_path, EPOCH, ())
+    table = DeltaTable(tmp_path / "raw_events")
+    table.alter.set_table_properties({"delta.deletedFileRetentionDuration": text})
+    assert delta_files.history_of(DeltaTable(tmp_path / "raw_events")) == told
+
+
+@pytest.mark.parametrize(
+    "text", ["", "interval", "a week", "interval 1 moon", "interval 1", "-1 day"]
+)
+def test_history_that_nobody_understands_is_told(tmp_path: Path, text: str) -> None:
+    """With the name of the property, so that it can be set right."""
+    Tables(tmp_path, EPOCH, ())
+    table = DeltaTable(tmp_path / "raw_events")
+    table.alter.set_table_properties({"delta.deletedFileRetentionDuration": text})
+    with pytest.raises(TablesError, match=r"property delta.deletedFileRetentionDuration = "):
+        delta_files.history_of(DeltaTable(tmp_path / "raw_events"))
+
+
 @given(st.lists(st.integers(1, 10**9), max_size=100))
 def test_files_of_about_the_same_size_are_merged(sizes: list[int]) -> None:
     files = [delta_files._Small(str(n), size) for n, size in enumerate(sizes)]
@@ -215,7 +274,7 @@ def test_tables_that_are_ahead_of_their_events_are_refused(
 
 def test_tables_of_others_and_damaged_ones_are_refused(tmp_path: Path) -> None:
     write_deltalake(tmp_path / "a" / "raw_events", pa.table({"x": [1]}))
-    with pytest.raises(FeedChangedError, match="was made from log , but"):
+    with pytest.raises(TablesError, match=r"raw_events was not made by spark-sink: point --tables"):
         Tables(tmp_path / "a", EPOCH)
     path = tmp_path / "b" / "raw_events"
     DeltaTable.create(
@@ -229,8 +288,13 @@ def test_tables_of_others_and_damaged_ones_are_refused(tmp_path: Path) -> None:
     Tables(tmp_path / "c", EPOCH)
     (log,) = (tmp_path / "c" / "raw_events" / "_delta_log").glob("*.json")
     log.write_text("{")
-    with pytest.raises(TablesError, match=r"cannot open the table .*raw_events"):
+    with pytest.raises(
+        TablesError,
+        match=r"cannot open the table .*raw_events: .*rebuild raw_events .*--url URL makes",
+    ):
         Tables(tmp_path / "c", EPOCH)
+    with pytest.raises(TablesError, match=r"cannot open the table .*raw_events"):
+        table_status(tmp_path / "c")
 
 
 def test_one_process_at_a_time(tmp_path: Path) -> None:
@@ -378,6 +442,27 @@ def test_status_and_queries_need_no_spark(sample: list[Event], tmp_path: Path) -
     streams = len({e.init for e in sample[:100]})
     assert [t.rows for t in status.values()] == [100, 100, 100, streams, streams]
     assert asked(tmp_path, "SELECT count(*) FROM raw_events") == [(100,)]
+
+
+def test_the_rows_of_files_without_statistics_are_counted(
+    sample: list[Event], tmp_path: Path
+) -> None:
+    """Another writer may leave them out."""
+    rows = feed_rows(sample[:50])
+    tables = Tables(tmp_path, EPOCH, ())
+    tables.append(rows)
+    added = delta_files.added
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(delta, "added", lambda *args: without_statistics(added(*args)))
+        tables.append(feed_rows(sample[:80]))
+    (status,) = table_status(tmp_path)
+    assert (status.rows, status.position) == (80, 80)
+
+
+def without_statistics(add: AddAction) -> AddAction:
+    return AddAction(
+        add.path, add.size, add.partition_values, add.modification_time, add.data_change, "{}"
+    )
 
 
 def test_how_values_are_shown(sample: list[Event]) -> None:
