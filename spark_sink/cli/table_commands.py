@@ -30,8 +30,8 @@ def status(as_json: bool, **options: Any) -> None:
     """Say how far the tables are: rows, position in the feed, size, version, and how old each is.
 
     With a node, also how many of its events each table lacks. Exit code 0 when all is well, and 1
-    when there are no tables, when the node does not answer or has another log, or when --max-lag
-    or --max-age is exceeded: a health check for a container.
+    when there are no tables or one is damaged, when the node does not answer, has another log or a
+    shorter one, or when --max-lag or --max-age is exceeded: a health check for a container.
 
     \b
     Examples:
@@ -107,8 +107,10 @@ def query(
 def rebuild(tables: Path, name: str, url: str, token: str | None) -> None:
     """Make a table anew from raw_events, beside the old one, and put it in its place at the end.
 
-    With raw_events itself, which is read from the node at --url, all other tables are made anew.
-    Readers go on meanwhile; stop spark-sink run first. Broken off, it has changed nothing.
+    With raw_events itself, which is read from the node at --url as far as it was, all other tables
+    are made anew; spark-sink run reads the rest. Readers go on meanwhile; stop spark-sink run
+    first. Broken off, it has changed nothing until tables are put in their places. A Delta table is
+    by one commit; Parquet files are one by one: readers find some of both for a moment.
 
     \b
     Tables: raw_events, conclusion_events, event_states, stream_tips, stream_states
@@ -118,12 +120,12 @@ def rebuild(tables: Path, name: str, url: str, token: str | None) -> None:
       spark-sink rebuild --tables ./tables stream_tips
       spark-sink rebuild --tables ./tables raw_events --url http://127.0.0.1:5101
     """
-    from spark_sink.source.feed import Feed
+    from spark_sink.source.feed import PATIENCE, Feed
     from spark_sink.tables.directory import lock
     from spark_sink.upkeep.maintenance import rebuild as rebuild_table
 
     with lock(tables, make=False):
-        rebuild_table(tables, name, Feed(url, patience=0, token=token), _tell)
+        rebuild_table(tables, name, Feed(url, PATIENCE, token), _tell)
     click.echo(f"{name} is new")
 
 

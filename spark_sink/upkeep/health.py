@@ -24,8 +24,8 @@ class Node:
 
 @dataclass(frozen=True, slots=True)
 class Health:
-    """The tables; `lag` has the number of the node's events that each of them lacks, and is empty
-    when that is not known; `troubles` say in one line each why all is not well."""
+    """The tables; `lag` has the number of the node's events that each of them lacks, where the node
+    goes on from it; `troubles` say in one line each why all is not well."""
 
     tables: list[TableStatus]
     node: Node | None
@@ -59,13 +59,14 @@ def look(
     node = None if url is None else _ask(url, token, troubles)
     lag: dict[str, int] = {}
     if node is not None and node.feed is not None:
-        if any(table.epoch != node.feed.epoch for table in found):
-            troubles.append(
-                f"the node at {node.url} has another log, {node.feed.epoch}: the tables were made "
-                f"from {', '.join(sorted({table.epoch for table in found}))}"
-            )
-        else:
-            lag = {table.name: node.feed.head - table.position for table in found}
+        feed = Feed(node.url)
+        for table in found:
+            try:
+                feed.check(table.position, table.epoch, node.feed)
+            except SinkError as error:
+                troubles += [text for text in (str(error),) if text not in troubles]
+            else:
+                lag[table.name] = node.feed.head - table.position
     for name, behind in lag.items():
         if max_lag is not None and behind > max_lag:
             troubles.append(f"{name} is {behind} events behind the node, not at most {max_lag}")

@@ -3,9 +3,15 @@
 None of it needs Spark, and all of it holds the lock of the tables: stop `spark-sink run` first.
 
 A table is made anew side by side: in `_rebuild`, from all rows of `raw_events` (or, `raw_events`
-itself, from the node's feed), while readers go on with what is there. One commit puts the new rows
-in the place of the old. Whatever breaks off before it has changed nothing; the next attempt starts
-over.
+itself, from the node's feed), while readers go on with what is there. Its files are then moved to
+the place of the old ones: by one commit in a Delta table, file by file in a plain Parquet one.
+Whatever breaks off before that has changed nothing; the next attempt starts over.
+
+With `raw_events` all tables are made anew, and each is put in its place by itself, `raw_events`
+last. So the feed is read up to the old position of `raw_events` only, though the node may have
+more: a derived table that is in its place already is right for the old `raw_events` too, and not
+ahead of it. `spark-sink run` goes on from there, whatever breaks off in between. Where there is no
+`raw_events`, or one that the others are ahead of, it comes first, and has all that the node has.
 """
 
 import shutil
@@ -16,17 +22,16 @@ from typing import Final
 
 import pyarrow as pa
 from deltalake import DeltaTable
-from deltalake.exceptions import DeltaError
 
 from spark_sink.derive.derivation import Derivation
 from spark_sink.errors import SinkError, TablesError, cannot_write
 from spark_sink.schema import DERIVED, RAW, TABLES
 from spark_sink.source.feed import Feed
 from spark_sink.tables import delta_files
-from spark_sink.tables.delta import DeltaStore
+from spark_sink.tables.delta import FAULTS, DeltaStore
 from spark_sink.tables.directory import Tables, format_of
 from spark_sink.tables.parquet import ParquetStore
-from spark_sink.tables.status import TableStatus, open_delta, table_status
+from spark_sink.tables.status import made_from, no_tables, open_delta, table_status
 
 REBUILD_DIR: Final = "_rebuild"
 _ROWS: Final = 50_000
@@ -73,50 +78,55 @@ def rebuild(directory: Path, name: str, feed: Feed | None, tell: OnProgress) -> 
         tell: gets a table's name, its position and the one that it is to reach.
 
     Raises:
-        SinkError: it cannot be; the tables are as before.
+        SinkError: it cannot be; the tables are as before, or each is the old one or the new.
     """
-    found = {status.name: status for status in table_status(directory)}
-    if name != RAW and RAW not in found:
-        raise TablesError(f"there is no table raw_events in {directory} to make {name} from")
     beside = directory / REBUILD_DIR
-    shutil.rmtree(beside, ignore_errors=True)
-    try:
-        with _told(directory):
-            if name == RAW:
-                _rebuild_all(directory, beside, found, feed, tell)
-            else:
-                _rebuild_one(directory, beside, name, found[RAW].epoch, tell)
-    finally:
+    with _told(directory):
         shutil.rmtree(beside, ignore_errors=True)
+        try:
+            if name == RAW:
+                _rebuild_all(directory, beside, feed, tell)
+            else:
+                _rebuild_one(directory, beside, name, tell)
+        finally:
+            shutil.rmtree(beside, ignore_errors=True)
 
 
-def _rebuild_one(directory: Path, beside: Path, name: str, epoch: str, tell: OnProgress) -> None:
-    new = Tables(beside, epoch, [name], table_format=format_of(directory), raw=directory)
+def _rebuild_one(directory: Path, beside: Path, name: str, tell: OnProgress) -> None:
+    raw = made_from(directory / RAW)
+    if raw is None:
+        if not any((directory / table).is_dir() for table in TABLES):
+            raise no_tables(directory)
+        raise TablesError(f"there is no table raw_events in {directory} to make {name} from")
+    made_from(directory / name)  # tells what is wrong with it while there is nothing in vain
+    new = Tables(beside, raw[0], [name], table_format=format_of(directory), raw=directory)
+    new.derived[name].keep_history(0.0)
     _derive(new, tell)
     _swap(directory, new, name)
 
 
-def _rebuild_all(
-    directory: Path,
-    beside: Path,
-    found: dict[str, TableStatus],
-    feed: Feed | None,
-    tell: OnProgress,
-) -> None:
+def _rebuild_all(directory: Path, beside: Path, feed: Feed | None, tell: OnProgress) -> None:
     if feed is None:
         raise SinkError("raw_events is made from a node's feed: say which with --url")
-    head = feed.head()
-    for status in found.values():
-        feed.check(status.position, status.epoch, head)
+    found = {name: known for name in TABLES if (known := made_from(directory / name)) is not None}
+    if not found:
+        raise no_tables(directory)
+    head = feed.head(patience=0)
+    for epoch, position in found.values():
+        feed.check(position, epoch, head)
     derived = [name for name in DERIVED if name in found]
+    _, old = found.get(RAW, (head.epoch, 0))
+    raw_first = RAW not in found or any(found[name][1] > old for name in derived)
+    upto = head.head if raw_first else old
     new = Tables(beside, head.epoch, derived, table_format=format_of(directory))
-    while new.raw_position < head.head:
-        upto = min(new.raw_position + _ROWS, head.head)
-        new.append(pa.Table.from_batches(feed.read(new.raw_position, upto, head.epoch)))
-        tell(RAW, new.raw_position, head.head)
+    new.keep_history(0.0)
+    while new.raw_position < upto:
+        end = min(new.raw_position + _ROWS, upto)
+        new.append(pa.Table.from_batches(feed.read(new.raw_position, end, head.epoch)))
+        new.raw.tidy(idle=True)
+        tell(RAW, new.raw_position, upto)
     _derive(new, tell)
-    # raw_events last: whatever else is new already is right for the old one as well.
-    for name in (*derived, RAW):
+    for name in (RAW, *derived) if raw_first else (*derived, RAW):
         _swap(directory, new, name)
 
 
@@ -125,6 +135,7 @@ def _derive(new: Tables, tell: OnProgress) -> None:
     while new.position < new.raw_position:
         derivation.catch_up(steps=1)
         for name, table in new.derived.items():
+            table.tidy(idle=True)
             tell(name, table.position, new.raw_position)
 
 
@@ -135,7 +146,7 @@ def _swap(directory: Path, new: Tables, name: str) -> None:
         old.replace(made)
     else:
         assert isinstance(made, ParquetStore)
-        ParquetStore(TABLES[name], directory / name, new.epoch).replace(made)
+        ParquetStore(TABLES[name], directory / name, new.epoch, for_replacement=True).replace(made)
 
 
 def _deltas(directory: Path, names: Sequence[str]) -> dict[str, DeltaTable]:
@@ -158,5 +169,5 @@ def _told(directory: Path) -> Iterator[None]:
     """What the disk or the library says, as an error of ours."""
     try:
         yield
-    except (DeltaError, OSError) as error:
+    except FAULTS as error:
         raise cannot_write(directory, error) from error

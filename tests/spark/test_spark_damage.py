@@ -1,17 +1,20 @@
 """A file of a table that is gone or damaged ends a run with an error that says what to do."""
 
+import json
 import os
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from click.testing import CliRunner
+from click.testing import CliRunner, Result
 from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
 from spark_helpers import Node, wait_until
 from spark_oracle import assert_tables
 from spark_samples import scenario
+from test_spark_crashes import assert_parquet
 
 from spark_sink.cli import main
 from spark_sink.errors import TablesError, cannot_write
@@ -19,7 +22,8 @@ from spark_sink.run.pipeline import Sink
 from spark_sink.schema import FEED
 from spark_sink.source.feed import Feed
 from spark_sink.tables import delta
-from spark_sink.tables.directory import Tables
+from spark_sink.tables.directory import Format, Tables
+from spark_sink.tables.status import table_status
 
 
 def cut(file: Path) -> None:
@@ -69,13 +73,7 @@ def test_a_delta_table(
     head = Feed(node.url).head().head
     with pytest.raises(TablesError, match=r"damaged or gone.*spark-sink rebuild"):
         go_on(node, Sink(Tables(directory, node.epoch)), head)
-    told = CliRunner().invoke(
-        main, ["rebuild", "--tables", str(directory), name, "--url", node.url]
-    )
-    assert told.exit_code == 0, told.output
-    again = Sink(Tables(directory, node.epoch))
-    go_on(node, again, head)
-    assert_tables(directory, node.feed())
+    mended(node, directory, name, "delta")
 
 
 def test_a_parquet_table(tmp_path: Path, node: Node, sink: Sink) -> None:
@@ -85,8 +83,94 @@ def test_a_parquet_table(tmp_path: Path, node: Node, sink: Sink) -> None:
     largest = max((directory / "stream_tips").glob("part-*"), key=lambda f: f.stat().st_size)
     first = min((directory / "stream_tips").glob("part-*"))
     cut(largest)
+    head = Feed(node.url).head().head
+    with pytest.raises(TablesError, match=r"damaged or gone.*spark-sink rebuild"):
+        go_on(node, made, head)
+    cut(first)
+    with pytest.raises(
+        TablesError, match=r"stream_tips is damaged: .*spark-sink rebuild stream_tips"
+    ):
+        Tables(directory, node.epoch, table_format="parquet")
+    with pytest.raises(
+        TablesError, match=r"stream_tips is damaged: .*spark-sink rebuild stream_tips"
+    ):
+        table_status(directory)
+    mended(node, directory, "stream_tips", "parquet")
+
+
+@pytest.mark.parametrize("name", ["raw_events", "event_states", "stream_tips"])
+def test_a_parquet_file_that_is_gone_is_missed(
+    tmp_path: Path, node: Node, sink: Sink, name: str
+) -> None:
+    """By a run under way, by the next one, and by who asks how the tables are."""
+    directory = tmp_path / "parquet"
+    made = Sink(Tables(directory, node.epoch, table_format="parquet"))
+    go_on(node, made, sink.tables.raw_position)
+    Tables(directory, node.epoch, table_format="parquet")
+    for file in (directory / name).glob("part-*"):
+        file.unlink()
     with pytest.raises(TablesError, match=r"damaged or gone.*spark-sink rebuild"):
         go_on(node, made, Feed(node.url).head().head)
-    cut(first)
-    with pytest.raises(TablesError, match=r"stream_tips is damaged: .*delete the table"):
+    advice = rf"{name} is damaged: part-.* gone; make it anew with spark-sink rebuild {name}"
+    with pytest.raises(TablesError, match=advice):
         Tables(directory, node.epoch, table_format="parquet")
+    with pytest.raises(TablesError, match=advice):
+        table_status(directory)
+    mended(node, directory, name, "parquet")
+
+
+def test_a_parquet_table_of_an_older_version_names_no_files(
+    tmp_path: Path, node: Node, sink: Sink
+) -> None:
+    directory = tmp_path / "parquet"
+    made = Sink(Tables(directory, node.epoch, table_format="parquet"))
+    go_on(node, made, sink.tables.raw_position)
+    for path in directory.glob("*/_position.json"):
+        facts = json.loads(path.read_text())
+        assert facts.pop("files")
+        path.write_text(json.dumps(facts))
+    again = Sink(Tables(directory, node.epoch, table_format="parquet"))
+    go_on(node, again, Feed(node.url).head().head)
+    assert all(json.loads(p.read_text())["files"] for p in directory.glob("*/_position.json"))
+    assert_parquet(directory, node.feed())
+
+
+@pytest.mark.parametrize("table_format", ["delta", "parquet"])
+@pytest.mark.parametrize("name", ["raw_events", "event_states", "stream_tips"])
+def test_what_a_table_says_of_itself_is_damaged(
+    tmp_path: Path, node: Node, sink: Sink, name: str, table_format: Format
+) -> None:
+    """What the message says to do, helps; the other tables can be made anew all the same."""
+    directory = tmp_path / "damaged"
+    made = Sink(Tables(directory, node.epoch, table_format=table_format))
+    go_on(node, made, sink.tables.raw_position)
+    if table_format == "delta":
+        damaged = max((directory / name / "_delta_log").glob("*.json"))
+    else:
+        damaged = directory / name / "_position.json"
+    cut(damaged)
+    told = invoked("rebuild", "--tables", directory, name, "--url", node.url)
+    assert told.exit_code == 1
+    assert f"cannot open the table {directory / name}: " in told.output
+    assert "where it is damaged, delete it" in told.output
+    if name != "raw_events":
+        told = invoked("rebuild", "--tables", directory, "stream_states")
+        assert told.exit_code == 0, told.output
+    shutil.rmtree(directory / name)
+    if name == "raw_events":
+        assert f"spark-sink rebuild {name} --tables {directory} --url URL" in told.output
+    mended(node, directory, name, table_format)
+
+
+def mended(node: Node, directory: Path, name: str, table_format: Format) -> None:
+    """Make a table anew and go on."""
+    told = invoked("rebuild", "--tables", directory, name, "--url", node.url)
+    assert told.exit_code == 0, told.output
+    again = Sink(Tables(directory, node.epoch, table_format=table_format))
+    go_on(node, again, Feed(node.url).head().head)
+    check = assert_tables if table_format == "delta" else assert_parquet
+    check(directory, node.feed())
+
+
+def invoked(*arguments: str | Path) -> Result:
+    return CliRunner().invoke(main, [str(argument) for argument in arguments])

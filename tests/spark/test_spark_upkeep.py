@@ -2,7 +2,11 @@
 
 import json
 import os
+import shutil
+import threading
 import time
+from collections import Counter
+from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -11,24 +15,29 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from click.testing import CliRunner
-from deltalake import DeltaTable, write_deltalake
+from deltalake import DeltaTable, WriterProperties, write_deltalake
 from spark_helpers import Node, feed_rows, wait_until
 from spark_oracle import assert_tables, table_rows
 from spark_samples import scenario
-from test_spark_crashes import assert_parquet
+from test_spark_crashes import Bomb, KilledError, assert_parquet
 
 from recon_node.ceramic import Event
 from spark_sink.cli import main
+from spark_sink.derive.derivation import Derivation
 from spark_sink.errors import SinkError, TablesError
 from spark_sink.query.question import run_query
 from spark_sink.run.pipeline import Sink
-from spark_sink.schema import DERIVED, RAW_EVENTS, TABLES
-from spark_sink.source.feed import Feed
-from spark_sink.tables import delta, delta_files
+from spark_sink.schema import DERIVED, RAW, RAW_EVENTS, TABLES
+from spark_sink.source.feed import Feed, Head
+from spark_sink.tables import delta, delta_files, parquet
+from spark_sink.tables.delta import DeltaStore
 from spark_sink.tables.directory import Format, Tables
+from spark_sink.tables.parquet import ParquetStore
 from spark_sink.tables.staging import Staged
 from spark_sink.tables.status import table_status
 from spark_sink.tables.versions import At
+from spark_sink.upkeep import maintenance
+from spark_sink.upkeep.health import look
 from spark_sink.upkeep.maintenance import rebuild
 
 EPOCH = "5f0c8a10-aaaa-bbbb-cccc-000000000001"
@@ -57,7 +66,7 @@ def test_optimize_sorts_by_stream(
     sample: list[Event], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A stream's history is one row group of one file, and a reader can see that."""
-    monkeypatch.setattr(delta_files, "ROW_GROUP", 8)
+    monkeypatch.setattr(delta_files, "WRITER", WriterProperties(max_row_group_size=8))
     rows = feed_rows(sample[:400])
     fill(tmp_path, rows)
     text = told("optimize", "--tables", tmp_path)
@@ -188,6 +197,271 @@ def test_everything_is_made_anew_from_the_node(
     assert {t.position for t in table_status(tmp_path)} == {head.head}
 
 
+class Served(Feed):
+    """A node's feed of these rows, as far as it is."""
+
+    def __init__(self, rows: pa.Table, upto: int | None = None) -> None:
+        super().__init__("http://node")
+        self.rows = rows
+        self.upto = len(rows) if upto is None else upto
+
+    def head(self, patience: float | None = None) -> Head:
+        return Head(EPOCH, 0, self.upto)
+
+    def read(
+        self, after: int, upto: int, epoch: str, patience: float | None = None
+    ) -> Iterator[pa.RecordBatch]:
+        assert (epoch, upto <= self.upto) == (EPOCH, True)
+        yield from self.rows.slice(after, upto - after).to_batches()
+
+
+def silent(name: str, position: int, goal: int) -> None:
+    """No news."""
+
+
+def assert_whole(directory: Path, rows: pa.Table, table_format: Format) -> None:
+    check = assert_tables if table_format == "delta" else assert_parquet
+    check(directory, rows.to_pylist())
+
+
+FORMATS = pytest.mark.parametrize("table_format", ["delta", "parquet"])
+
+
+@FORMATS
+@pytest.mark.parametrize("again", ["rebuild", "run"])
+def test_a_rebuild_of_all_that_is_killed_while_it_puts_tables_in_their_places(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, table_format: Format, again: str
+) -> None:
+    """No derived table is ahead of raw_events then, though the node is."""
+    trap = scenario()
+    rows = feed_rows(trap.events, trap.times)
+    for call in range(1, len(TABLES) + 1):
+        directory = tmp_path / str(call)
+        fill(directory, rows.slice(0, 20), table_format=table_format)
+        with monkeypatch.context() as patch:
+            patch.setattr(maintenance, "_swap", Bomb(maintenance._swap, call, after=True))
+            with pytest.raises(KilledError):
+                rebuild(directory, "raw_events", Served(rows), silent)
+        tables = Tables(directory, EPOCH, table_format=table_format)
+        assert set(tables.positions.values()) == {20}
+        assert_whole(directory, rows.slice(0, 20), table_format)
+        if again == "rebuild":
+            rebuild(directory, "raw_events", Served(rows), silent)
+            assert_whole(directory, rows.slice(0, 20), table_format)
+        fill(directory, rows, table_format=table_format)
+        assert_whole(directory, rows, table_format)
+
+
+@pytest.mark.parametrize("name", ["raw_events", "stream_tips"])
+@pytest.mark.parametrize("step", ["rename", "unlink", "write"])
+def test_parquet_tables_after_a_crash_while_their_files_are_replaced(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, step: str
+) -> None:
+    """Some files are new and some old: the next run puts all of a derived table right."""
+    monkeypatch.setattr("spark_sink.tables.parquet._ROWS_A_FILE", 5)
+    trap = scenario()
+    rows = feed_rows(trap.events, trap.times)
+    crashes = 0
+    for call in range(1, 5):
+        directory = tmp_path / str(call)
+        fill(directory, rows.slice(0, 20), table_format="parquet")
+        made = Tables(directory / "new", EPOCH, [name], table_format="parquet")
+        made.append(rows.slice(0, 20))
+        Derivation(made).catch_up()
+        extra = directory / name / "part-99.parquet"  # a row that should not be
+        (directory / name / min(made.store(name).path.glob("part-*")).name).rename(extra)
+        store = ParquetStore(TABLES[name], directory / name, EPOCH, for_replacement=True)
+        with monkeypatch.context() as patch:
+            if step == "write":
+                patch.setattr(parquet, "_write", Bomb(parquet._write, call, after=True))
+            else:
+                bomb = Bomb(getattr(Path, step), call, after=True)
+                patch.setattr(Path, step, lambda *args, bomb=bomb: bomb(*args))
+            try:
+                store.replace(made.store(name))
+            except KilledError:
+                crashes += 1
+        try:
+            fill(directory, rows, table_format="parquet")
+        except TablesError as error:
+            assert "is damaged: part-" in str(error)  # noqa: PT017
+            rebuild(directory, name, Served(rows), silent)
+            fill(directory, rows, table_format="parquet")
+        assert_whole(directory, rows, "parquet")
+    assert crashes
+
+
+@FORMATS
+@pytest.mark.parametrize("lost", ["gone", "new"])
+def test_raw_events_that_were_lost_are_read_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, table_format: Format, lost: str
+) -> None:
+    """The other tables are ahead of none, or of one that was made anew: raw_events comes first."""
+    trap = scenario()
+    rows = feed_rows(trap.events, trap.times)
+    for call in range(1, len(TABLES) + 1):
+        directory = tmp_path / str(call)
+        fill(directory, rows.slice(0, 20), table_format=table_format)
+        shutil.rmtree(directory / "raw_events")
+        if lost == "new":
+            with pytest.raises(TablesError, match="but raw_events only at 0"):
+                Tables(directory, EPOCH, table_format=table_format)
+        with monkeypatch.context() as patch:
+            patch.setattr(maintenance, "_swap", Bomb(maintenance._swap, call, after=True))
+            with pytest.raises(KilledError):
+                rebuild(directory, "raw_events", Served(rows, 25), silent)
+        tables = Tables(directory, EPOCH, table_format=table_format)
+        assert tables.raw_position == 25
+        fill(directory, rows, table_format=table_format)
+        assert_whole(directory, rows, table_format)
+
+
+def test_the_files_of_a_table_made_anew_are_moved(
+    sample: list[Event], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By one commit, which says all that others ask for: changes, older versions, statistics."""
+    monkeypatch.setattr("spark_sink.tables.staging.ROW_GROUP", 8)
+    rows = feed_rows(sample[:300])
+    fill(tmp_path, rows).tables.keep_history(5.0)
+    before = {t.name: t.version or 0 for t in table_status(tmp_path)}
+    rebuild(tmp_path, "raw_events", Served(rows), silent)
+    assert_tables(tmp_path, rows.to_pylist())
+    for name, spec in TABLES.items():
+        table = DeltaTable(tmp_path / name)
+        assert table.version() == before[name] + 1
+        assert asked(tmp_path, f"SELECT count(*) FROM {name}", before[name]) == asked(
+            tmp_path, f"SELECT count(*) FROM {name}"
+        )
+        properties = table.metadata().configuration
+        assert properties["delta.deletedFileRetentionDuration"] == "interval 18000 seconds"
+        assert properties["delta.enableChangeDataFeed"] == "true"
+        files = pa.table(table.get_add_actions(flatten=True))
+        facts = ("path", "num_records", f"min.{spec.order}", f"max.{spec.order}")
+        for path, *told in zip(*(files[fact].to_pylist() for fact in facts), strict=True):
+            file = pq.ParquetFile(tmp_path / name / path)
+            found = file.read(["stream_cid", spec.order]).to_pydict()
+            order = found[spec.order]
+            assert told == [len(order), min(order), max(order)]
+            assert found["stream_cid"] == sorted(found["stream_cid"])
+            groups = range(file.num_row_groups)
+            assert all(file.metadata.row_group(i).num_rows <= 8 for i in groups)
+        changes = table.load_cdf(starting_version=before[name] + 1).read_all()
+        kinds = pa.table(changes)["_change_type"].to_pylist()
+        count = sum(files["num_records"].to_pylist())
+        assert Counter(kinds) == {"delete": count, "insert": count}
+
+
+def test_a_crash_before_the_commit_leaves_files_for_vacuum(
+    sample: list[Event], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = feed_rows(sample[:100])
+    fill(tmp_path, rows)
+    before = set((tmp_path / "stream_tips").rglob("part-*.parquet"))
+    swap = maintenance._swap
+
+    def commit(*args: Any, **kwargs: Any) -> None:
+        raise KilledError
+
+    def killed(*args: Any) -> None:
+        with monkeypatch.context() as patch:
+            patch.setattr(DeltaStore, "_commit", commit)
+            swap(*args)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(maintenance, "_swap", killed)
+        with pytest.raises(KilledError):
+            rebuild(tmp_path, "stream_tips", None, silent)
+    assert_tables(tmp_path, rows.to_pylist())
+    moved = set((tmp_path / "stream_tips").rglob("part-*.parquet")) - before
+    assert moved
+    told("vacuum", "--tables", tmp_path, "--history", "0h", "stream_tips")
+    assert not any(file.exists() for file in moved)
+    assert_tables(tmp_path, rows.to_pylist())
+
+
+def test_many_commits_of_a_rebuild_leave_few_files(
+    sample: list[Event], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They are merged meanwhile, and those merged are not kept."""
+    monkeypatch.setattr(delta, "_TIDY_EVERY", 4)
+    monkeypatch.setattr(delta_files, "_MANY", 2)
+    monkeypatch.setattr(maintenance, "_ROWS", 10)
+    rows = feed_rows(sample[:400])
+    fill(tmp_path, rows)
+    most = 0
+
+    def look(name: str, position: int, goal: int) -> None:
+        nonlocal most
+        most = max(most, len(list((tmp_path / "_rebuild" / RAW).rglob("part-*.parquet"))))
+
+    rebuild(tmp_path, "raw_events", Served(rows), look)
+    assert 16 <= most < 100
+    assert_tables(tmp_path, rows.to_pylist())
+
+
+def test_a_rebuild_waits_for_a_node_that_is_away_for_a_moment(
+    node: Node, sample: list[Event], tmp_path: Path
+) -> None:
+    """An hour of reading is not to be in vain. One that is not there at all is told at once."""
+    node.add(sample[:60])
+    sink = Sink(Tables(tmp_path, node.epoch))
+    sink.tables.append(pa.Table.from_batches(Feed(node.url).read(0, 60, node.epoch)))
+    sink.catch_up()
+    restarts: list[Node] = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(maintenance, "_ROWS", 20)
+        append = Tables.append
+
+        def killing(tables: Tables, rows: pa.Table) -> int:
+            if not restarts:
+                node.kill()
+                restarts.append(node)
+                threading.Timer(0.5, node.start).start()
+            return append(tables, rows)
+
+        patch.setattr(Tables, "append", killing)
+        told("rebuild", "--tables", tmp_path, "raw_events", "--url", node.url)
+    assert restarts
+    assert_tables(tmp_path, node.feed())
+    started = time.monotonic()
+    wrong = told(
+        "rebuild", "--tables", tmp_path, "raw_events", "--url", "http://127.0.0.1:1", code=1
+    )
+    assert "cannot be reached" in wrong
+    assert time.monotonic() - started < 5
+
+
+def test_what_arrow_cannot_do_is_told_in_a_line(
+    sample: list[Event], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fill(tmp_path, feed_rows(sample[:20]))
+
+    def fail(*args: Any) -> None:
+        raise pa.ArrowInvalid("no\nsuch thing")
+
+    monkeypatch.setattr(maintenance, "_swap", fail)
+    with pytest.raises(TablesError, match=r"cannot write the tables in .*: no such thing"):
+        rebuild(tmp_path, "stream_tips", None, silent)
+
+
+def test_a_node_that_was_restored_from_an_older_copy_is_no_good_health(
+    sample: list[Event], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its log is shorter than what was read from it: nothing is behind it, and nothing goes on."""
+    rows = feed_rows(sample[:50])
+    fill(tmp_path, rows)
+    served = Served(rows, upto=25)
+    monkeypatch.setattr(Feed, "head", lambda feed, patience=None: served.head())
+    health = look(tmp_path, "http://node", None, 10, None)
+    assert health.lag == {}
+    (trouble,) = health.troubles
+    assert "ends at position 25, but events up to 50 were read" in trouble
+    served.upto = 60
+    health = look(tmp_path, "http://node", None, 10, None)
+    assert health.lag == dict.fromkeys(TABLES, 10)
+    assert health.troubles == []
+
+
 def old_raw_events(directory: Path, rows: pa.Table) -> None:
     """As version 0.1 wrote them."""
     names = [f.name for f in RAW_EVENTS if f.name not in ("time", "chain_id")]
@@ -223,11 +497,15 @@ def test_a_table_of_the_first_version_gets_its_new_columns(
 
 def test_a_table_of_the_first_version_with_anchors_must_be_read_again(tmp_path: Path) -> None:
     trap = scenario()
+    rows = feed_rows(trap.events, trap.times)
     old_raw_events(tmp_path, feed_rows(trap.events))
     with pytest.raises(
         TablesError, match=r"of its 6 time events.*rebuild raw_events --tables .* --url URL"
     ):
         Tables(tmp_path, EPOCH)
+    rebuild(tmp_path, "raw_events", Served(rows), silent)
+    fill(tmp_path, rows)
+    assert_tables(tmp_path, rows.to_pylist())
 
 
 def test_parquet_tables(
@@ -251,7 +529,7 @@ def test_parquet_tables(
     with pytest.raises(SinkError, match="was made from log"):
         Tables(tmp_path, "another", table_format="parquet")
     (tmp_path / "stream_tips" / "_position.json").write_text("{")
-    with pytest.raises(TablesError, match="is damaged; delete the table"):
+    with pytest.raises(TablesError, match=r"_position.json is damaged; .*delete it"):
         Tables(tmp_path, EPOCH, table_format="parquet")
     Tables(tmp_path / "delta", EPOCH)
     with pytest.raises(TablesError, match="is a Delta table"):
