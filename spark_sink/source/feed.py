@@ -19,7 +19,7 @@ import httpx
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from spark_sink.errors import FeedChangedError, FeedRefusedError, FeedUnreachableError
+from spark_sink.errors import FeedChangedError, FeedRefusedError, FeedUnreachableError, one_line
 from spark_sink.schema import FEED
 
 PATIENCE: Final = 120.0
@@ -27,6 +27,13 @@ _FIRST_DELAY: Final = 0.1
 _LONGEST_DELAY: Final = 1.0
 _TIMEOUT: Final = httpx.Timeout(30.0, connect=5.0)
 _START_AGAIN: Final = "start again with empty tables and a new checkpoint"
+_TOKEN: Final = (
+    "spark-sink takes it from --token-file or RECON_NODE_TOKEN, the source 'recon' from its option "
+    "token"
+)
+# What httpx says of an answer that begins with no HTTP. What else it calls an error of the protocol
+# is an answer that breaks off, as a node's does that ends.
+_NO_HTTP: Final = ("illegal request line", "illegal status line", "illegal header line")
 # How an Arrow stream ends; one that was cut between two batches looks whole otherwise.
 _END_OF_STREAM: Final = b"\xff\xff\xff\xff\x00\x00\x00\x00"
 
@@ -134,7 +141,7 @@ class Feed:
         try:
             response = self._client.get("/ceramic/feed/head")
         except httpx.HTTPError as error:
-            raise _unreachable(self.url, error) from None
+            raise _failed(self.url, error) from None
         self._check_status(response)
         try:
             body = response.json()
@@ -162,7 +169,7 @@ class Feed:
                 if raw.tail != _END_OF_STREAM:
                     raise OSError("its answer was cut short")
         except (httpx.HTTPError, pa.ArrowInvalid, OSError) as error:  # broken off, or cut short
-            raise _unreachable(self.url, error) from None
+            raise _failed(self.url, error) from None
 
     def _checked(self, batch: pa.RecordBatch, after: int, upto: int) -> pa.RecordBatch:
         try:
@@ -200,6 +207,9 @@ class Feed:
             raise FeedUnreachableError(
                 f"the node at {self.url} answered {status}: {_reason(response)}"
             )
+        if status == httpx.codes.UNAUTHORIZED:
+            told = "refuses the token" if self._token else "wants a token"
+            raise FeedRefusedError(f"the node at {self.url} {told} (401): {_TOKEN}")
         if not response.is_success:
             raise FeedRefusedError(
                 f"the node at {self.url} does not serve its feed, it answered {status}: "
@@ -268,8 +278,12 @@ class _Body(io.RawIOBase):
         return size
 
 
-def _unreachable(url: str, error: Exception) -> FeedUnreachableError:
-    reason = " ".join(str(error).split()) or type(error).__name__
+def _failed(url: str, error: Exception) -> FeedUnreachableError | FeedRefusedError:
+    reason = one_line(error)
+    if isinstance(error, httpx.RemoteProtocolError) and reason.startswith(_NO_HTTP):
+        return FeedRefusedError(
+            f"what answers at {url} does not speak HTTP: is it the node's API? ({reason})"
+        )
     return FeedUnreachableError(
         f"the node at {url} cannot be reached ({reason}): is it running, and is the URL right?"
     )

@@ -1,7 +1,8 @@
 """The options of the source "recon", checked. `spark_sink.source.data_source` lists them."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from difflib import get_close_matches
 from itertools import pairwise
 from typing import Final, TypeVar
 
@@ -14,6 +15,24 @@ MAX_ROWS_PER_BATCH: Final = 10_000
 PARTITIONS: Final = 2
 FAILOVER_AFTER: Final = 30.0
 FILTERS: Final = ("sortKey", "sortValue", "controller", "streamId")
+_OPTIONS: Final = (
+    "url",
+    "token",
+    "startingOffset",
+    "maxRowsPerBatch",
+    "partitions",
+    *FILTERS,
+    "patience",
+    "failoverAfter",
+)
+# What Spark adds: the arguments of `load()`, and what it notes down of a table in a catalog.
+# Whatever has a dot is a property of a table or a setting, and none of ours.
+_SPARKS_OWN: Final = frozenset(
+    {"path", "paths", "provider", "location", "is_managed_location", "external"}
+    | {"owner", "comment", "collation"}
+)
+# The fields of a header that can be its sort key: those that are text or bytes.
+SORT_KEYS: Final = ("model", "controllers", "unique", "context", "dag", "sep")
 # Below this a range is not cut further: one more request would cost more than it saves.
 _MIN_RANGE: Final = 500
 
@@ -49,9 +68,11 @@ class SourceOptions:
         """Check the options as Spark hands them over: text, names in any case.
 
         Raises:
-            SinkError: the url is missing, or a value is not of the right kind.
+            SinkError: the url is missing, an option is unknown, or a value is not of the right
+                kind.
         """
         given = {name.lower(): value for name, value in options.items()}
+        _refuse_unknown(given)
         urls = [url.strip() for url in given.get("url", "").split(",")]
         for url in urls:
             if not url.startswith(("http://", "https://")):
@@ -65,7 +86,7 @@ class SourceOptions:
                 f"startingOffset {start} is a position in the log of one node, and there are "
                 f"{len(urls)} in url: name one, or start at earliest or latest"
             )
-        filters = {name: given[name.lower()] for name in FILTERS if name.lower() in given}
+        filters = _checked({name: given[name.lower()] for name in FILTERS if name.lower() in given})
         patience = _number(given, "patience", PATIENCE, float)
         return cls(
             feeds=tuple(Feed(url, patience, given.get("token"), filters) for url in urls),
@@ -78,13 +99,23 @@ class SourceOptions:
         )
 
     def start(self, head: Head) -> int:
-        """The position after which reading starts."""
+        """The position after which reading starts.
+
+        Raises:
+            SinkError: the feed has no such position.
+        """
         if self.starting_offset == "latest":
             return head.head
         if self.starting_offset == "earliest":
             return head.low
         position = int(self.starting_offset)
-        self.feed.check(position, head.epoch, head)
+        if position > head.head:
+            raise SinkError(f"startingOffset {position} is beyond the node's head, {head.head}")
+        if position < head.low:
+            raise SinkError(
+                f"startingOffset {position} is before the node's first events: it has dropped "
+                f"those up to position {head.low}"
+            )
         return position
 
     def ranges(self, after: int, upto: int, epoch: str) -> list[RangePartition]:
@@ -92,6 +123,59 @@ class SourceOptions:
         count = max(1, min(self.partitions, (upto - after) // _MIN_RANGE))
         cuts = [after + (upto - after) * i // count for i in range(count + 1)]
         return [RangePartition(low, high, epoch) for low, high in pairwise(cuts) if low < high]
+
+
+def _refuse_unknown(given: Iterable[str]) -> None:
+    known = {name.lower(): name for name in _OPTIONS}
+    for name in given:
+        if name not in known and name not in _SPARKS_OWN and "." not in name:
+            raise SinkError(
+                f"the source 'recon' has no option {name}{_meant(name, known)}; it has "
+                + ", ".join(_OPTIONS)
+            )
+
+
+def _meant(given: str, known: Mapping[str, str]) -> str:
+    close = get_close_matches(given.lower(), known, n=1)
+    return f": did you mean {known[close[0]]}?" if close else ""
+
+
+def _checked(filters: dict[str, str]) -> dict[str, str]:
+    """The filters as the node compares them. What can fit no event is an error, not an empty table.
+
+    A sort key alone, or a sort value alone, is fine: the node answers both.
+    """
+    if not filters:
+        return filters
+    # Not needed by Spark's workers, which get the checked options and would start more slowly.
+    from recon_node.ceramic import StreamId, StreamIdError
+    from recon_node.ceramic.did import is_did
+
+    def stream_id(name: str, what: str = "") -> str:
+        try:
+            return str(StreamId.parse(filters[name]))
+        except StreamIdError as error:
+            raise SinkError(f"the option {name}{what}: {error}") from None
+
+    def did(name: str) -> str:
+        if not is_did(filters[name]):
+            raise SinkError(f"the option {name} must be a DID, not {filters[name]!r}")
+        return filters[name]
+
+    key = filters.get("sortKey")
+    if key is not None and key not in SORT_KEYS:
+        meant = _meant(key, {name: name for name in SORT_KEYS})
+        raise SinkError(f"the option sortKey is one of {', '.join(SORT_KEYS)}, not {key!r}{meant}")
+    right = dict(filters)
+    if key == "model" and "sortValue" in filters:
+        right["sortValue"] = stream_id("sortValue", " is that of a model")
+    if key == "controllers" and "sortValue" in filters:
+        right["sortValue"] = did("sortValue")
+    if "controller" in filters:
+        right["controller"] = did("controller")
+    if "streamId" in filters:
+        right["streamId"] = stream_id("streamId")
+    return right
 
 
 def _number(

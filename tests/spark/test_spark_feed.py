@@ -146,6 +146,67 @@ def test_what_is_no_node_is_refused_at_once(full_node: Node) -> None:
 
 
 @contextmanager
+def saying(*greetings: bytes) -> Iterator[str]:
+    """A port that says one of these to each client in turn, and hangs up."""
+    listener = socket.create_server(("127.0.0.1", 0))
+    listener.settimeout(10)
+
+    def greet() -> None:
+        for greeting in greetings:
+            with listener.accept()[0] as client:
+                client.recv(65536)
+                client.sendall(greeting)
+
+    thread = threading.Thread(target=greet)
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{listener.getsockname()[1]}"
+    finally:
+        thread.join()
+        listener.close()
+
+
+@pytest.mark.parametrize(
+    "greeting",
+    [
+        b"\x13/multistream/1.0.0\n",  # libp2p
+        b"\x15\x03\x03\x00\x02\x02\x16",  # TLS, an alert
+        b"SSH-2.0-OpenSSH_9.6\r\n\r\n",
+    ],
+)
+def test_what_speaks_no_http_is_told_at_once(greeting: bytes) -> None:
+    with (
+        saying(greeting) as url,
+        pytest.raises(FeedRefusedError, match=f"at {url} does not speak HTTP: is it the node's"),
+    ):
+        Feed(url, patience=20).head()
+    with saying(greeting) as url, pytest.raises(FeedRefusedError, match="does not speak HTTP"):
+        next(Feed(url, patience=20).read(0, 1, "any"))
+
+
+def test_a_node_that_breaks_off_anywhere_is_asked_again() -> None:
+    """It ends, or starts: nothing of an answer, a piece of its head, a piece of its body."""
+    body = b'{"epoch": "A", "low": 0, "head": 7}'
+    head = b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n" % len(body)
+    chunks = b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n1f\r\n{"
+    pieces = [b"", b"HT", head[:16], head[:-2], head, head + body[:9], chunks]
+    with saying(*pieces, head + body) as url:
+        assert Feed(url, patience=20).head() == Head("A", 0, 7)
+
+
+def test_a_token_that_is_missing_or_wrong_is_told_with_how_it_is_given() -> None:
+    answer = b"HTTP/1.1 401 Unauthorized\r\ncontent-length: 0\r\n\r\n"
+    how = "--token-file or RECON_NODE_TOKEN, the source 'recon' from its option token"
+    for token, told in ((None, "wants a token"), ("0123", "refuses the token")):
+        with (
+            saying(answer) as url,
+            pytest.raises(FeedRefusedError, match=rf"{url} {told} \(401\): .*{how}") as caught,
+        ):
+            Feed(url, token=token).head()
+        assert "0123" not in str(caught.value)
+
+
+@contextmanager
 def answering(body: bytes) -> Iterator[str]:
     """A server that gives this answer to everything."""
 

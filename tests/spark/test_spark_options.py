@@ -12,12 +12,13 @@ import pytest
 from pyspark.sql.streaming.datasource import ReadMaxRows
 from spark_helpers import Node, NodeProcesses
 
-from recon_node.ceramic import Event
+from recon_node.ceramic import Event, InitHeader, InvalidEventError
+from recon_node.ceramic.stream_id import METAMODEL
 from spark_sink.errors import FeedChangedError, FeedUnreachableError, SinkError
 from spark_sink.source.data_source import FailOverReader, ReconDataSource, lag
 from spark_sink.source.failover import FailOver, Nodes
 from spark_sink.source.feed import Feed
-from spark_sink.source.options import SourceOptions
+from spark_sink.source.options import SORT_KEYS, SourceOptions
 
 LIMIT = ReadMaxRows(25)
 
@@ -70,11 +71,68 @@ def test_a_filter_is_the_node_s_and_positions_stay(full_node: Node, sample: list
     assert positions == streams[bytes(longest[0].cid)]
 
 
-def test_a_filter_that_is_none_is_the_node_s_to_refuse(full_node: Node) -> None:
-    reader = reader_of(url=full_node.url, streamId="nonsense")
-    start = reader.initialOffset()
+def test_a_filter_that_the_node_refuses_is_told(full_node: Node) -> None:
+    feed = Feed(full_node.url, filters={"streamId": "nonsense"})
     with pytest.raises(SinkError, match="400: streamId: "):
-        rows_of(reader, start, reader.latestOffset(start, LIMIT))
+        next(feed.read(0, 9, feed.head().epoch))
+
+
+def test_filters_are_as_the_node_compares_them() -> None:
+    """A StreamID may be written in any base, the sort value of an event is in base36."""
+    cases: list[dict[str, str]] = [
+        {"sortKey": "model", "sortValue": "f" + METAMODEL.to_bytes().hex()},
+        {"streamId": "f" + METAMODEL.to_bytes().hex()},
+    ]
+    for given in cases:
+        name = [*given][-1]
+        filters = SourceOptions.parse({"url": "http://n", **given}).feed.filters
+        assert filters == {**given, name: "kh4q0ozorrgaq2mezktnrmdwleo1d"}
+
+
+@pytest.mark.parametrize(
+    "filters",
+    [
+        {"sortKey": "model"},
+        {"sortKey": "dag", "sortValue": "anything"},
+        {"sortValue": "anything"},
+        {"sortKey": "controllers", "sortValue": "did:key:z6Mk", "controller": "did:web:a.b"},
+    ],
+)
+def test_filters_that_the_node_can_answer_are_not_refused(filters: dict[str, str]) -> None:
+    assert SourceOptions.parse({"url": "http://n", **filters}).feed.filters == filters
+
+
+def test_the_sort_keys_are_those_that_a_header_can_have() -> None:
+    values: dict[str, Any] = {
+        "controllers": ["did:key:z6Mk"],
+        "model": METAMODEL.to_bytes(),
+        "unique": b"1",
+        "context": b"1",
+        "shouldIndex": True,
+        "modelVersion": METAMODEL.cid,
+    }
+
+    def can_be(key: str) -> bool:
+        own = {"dag": b"1"} if key == "dag" else {}
+        try:
+            InitHeader.from_fields({**values, **own, "sep": key})
+        except InvalidEventError:
+            return False
+        return True
+
+    assert {*SORT_KEYS} == {key for key in (*values, "dag", "sep", "other") if can_be(key)}
+
+
+def test_what_spark_adds_is_not_refused() -> None:
+    added = {
+        "path": "/a",
+        "paths": '["/a"]',
+        "provider": "recon",
+        "location": "file:/a",
+        "option.url": "http://n",
+        "spark.sql.sources.schema": "{}",
+    }
+    assert SourceOptions.parse({"url": "http://n", **added}).feed.filters == {}
 
 
 @pytest.mark.parametrize(
@@ -83,6 +141,20 @@ def test_a_filter_that_is_none_is_the_node_s_to_refuse(full_node: Node) -> None:
         ({"url": "http://a,b"}, "several with commas between; it is 'b'"),
         ({"url": "http://a,http://b", "startingOffset": "7"}, "position in the log of one node"),
         ({"url": "http://a,http://b", "failoverAfter": "nan"}, "failoverAfter must be at least 0"),
+        ({"url": "http://a", "sortkye": "m"}, "no option sortkye: did you mean sortKey"),
+        ({"url": "http://a", "starting_offset": "1"}, "did you mean startingOffset[?]; it has"),
+        ({"url": "http://a", "checkpointlocation": "/a"}, "no option checkpointlocation; it has"),
+        ({"url": "http://a", "sortKey": "modle"}, "not 'modle': did you mean model"),
+        (
+            {"url": "http://a", "sortKey": "model", "sortValue": "kjzl6"},
+            "sortValue is that of a model: 'kjzl6' is not a StreamID",
+        ),
+        ({"url": "http://a", "streamId": "nonsense"}, "streamId: 'nonsense' is not a StreamID"),
+        ({"url": "http://a", "controller": "z6Mk"}, "controller must be a DID, not 'z6Mk'"),
+        (
+            {"url": "http://a", "sortKey": "controllers", "sortValue": "z6Mk"},
+            "sortValue must be a DID",
+        ),
     ],
 )
 def test_wrong_options_are_told(options: dict[str, str], message: str) -> None:

@@ -18,6 +18,7 @@ from recon_node.ceramic import Event
 from spark_sink.errors import FeedChangedError, FeedUnreachableError, SinkError
 from spark_sink.schema import FEED
 from spark_sink.source.data_source import ReconDataSource, ReconStreamReader
+from spark_sink.source.feed import Head
 from spark_sink.source.options import SourceOptions
 
 COLUMNS = [name for name in FEED.names if name != "event_id"]
@@ -105,8 +106,18 @@ def test_a_changed_epoch_is_loud(full_node: Node) -> None:
     ahead = {**reader.initialOffset(), "position": 931}
     with pytest.raises(FeedChangedError, match="ends at position 930, but events up to 931"):
         reader.latestOffset(ahead, ReadMaxRows(5))
-    with pytest.raises(FeedChangedError, match="ends at position 930"):
-        stream_reader(full_node.url, startingOffset="5000").initialOffset()
+
+
+def test_a_starting_offset_that_the_feed_does_not_have_is_told(full_node: Node) -> None:
+    """The user said it: nothing is known of a log that was longer once."""
+    reader = stream_reader(full_node.url, startingOffset="99999")
+    with pytest.raises(SinkError, match=r"^startingOffset 99999 is beyond the node's head, 930$"):
+        reader.initialOffset()
+    source = ReconDataSource(reader_options := {"url": full_node.url, "startingOffset": "931"})
+    with pytest.raises(SinkError, match="startingOffset 931 is beyond"):
+        source.reader(source.schema()).partitions()
+    with pytest.raises(SinkError, match=r"931 is before .* dropped those up to position 1000"):
+        SourceOptions.parse(reader_options).start(Head("A", 1000, 2000))
 
 
 def test_the_batch_reader_reads_up_to_the_head(full_node: Node, sample: list[Event]) -> None:
