@@ -2,18 +2,14 @@
 
 import json
 import sys
-from collections.abc import Iterable
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
 from spark_sink.cli.options import Hours, Moment, json_option, node_options, tables_option
 from spark_sink.schema import TABLES
-
-if TYPE_CHECKING:
-    from spark_sink.query.question import Answer
 
 _names = click.argument("names", nargs=-1, type=click.Choice(tuple(TABLES)), metavar="[TABLE]...")
 
@@ -41,6 +37,8 @@ def status(as_json: bool, **options: Any) -> None:
     """
     from spark_sink.upkeep.health import health_json, look, show_health
 
+    if options["max_lag"] is not None and options["url"] is None:
+        raise click.UsageError("--max-lag is a distance to a node: say which with --url")
     health, now = look(**options), datetime.now(UTC)
     if as_json:
         click.echo(json.dumps(health_json(health, now)))
@@ -86,18 +84,18 @@ def query(
       spark-sink query --tables DIR "SELECT decode(data)->'$.content' AS content
           FROM stream_states WHERE stream_id = 'kjzl6...'"
       spark-sink query --tables DIR --as-of 10m "SELECT count(*) FROM raw_events"
-      spark-sink query --tables DIR "COPY (FROM stream_tips) TO 'tips.csv'"
+      spark-sink query --tables DIR "COPY (SELECT stream_id, cid(event_cid) AS tip, diverged
+          FROM stream_tips) TO 'tips.csv'"
     """
-    from spark_sink.query.question import run_query
+    from spark_sink.cli.answers import ask
 
     if version is not None and as_of is not None:
         raise click.UsageError("--version or --as-of, not both")
     text = sys.stdin.read() if sql == "-" else sql
-    with run_query(tables, text, as_of if version is None else version) as answer:
-        if as_json or not sys.stdout.isatty():
-            _print_json(answer)
-        elif answer.columns:
-            _print_table(answer)
+    if not text.strip(" \t\r\n;"):
+        raise click.UsageError("there is no SQL: say what to ask")
+    at = as_of if version is None else version
+    ask(tables, text, at, as_json=as_json or not sys.stdout.isatty())
 
 
 @click.command(short_help="Make a table anew.")
@@ -180,38 +178,3 @@ def vacuum(tables: Path, names: tuple[str, ...], history: float | None, dry_run:
 
 def _tell(name: str, position: int, goal: int) -> None:
     click.echo(f"{name:18} position {position} of {goal}")
-
-
-def _print_json(answer: "Answer") -> None:
-    from spark_sink.query.show import to_json
-
-    for row in answer.rows:
-        click.echo(to_json(dict(zip(_distinct(answer.columns), row, strict=True))))
-
-
-def _distinct(names: Iterable[str]) -> list[str]:
-    """The names, with a number where one is there again, as in a, a_1, a_2: an object has each
-    name once."""
-    seen: list[str] = []
-    for name in names:
-        number, new = 0, name
-        while new in seen:
-            number += 1
-            new = f"{name}_{number}"
-        seen.append(new)
-    return seen
-
-
-def _print_table(answer: "Answer") -> None:
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
-
-    from spark_sink.query.show import to_text
-
-    table = Table(box=None, pad_edge=False)
-    for name, is_number in zip(answer.columns, answer.numbers, strict=True):
-        table.add_column(Text(name), overflow="fold", justify="right" if is_number else "left")
-    for row in answer.rows:
-        table.add_row(*(Text(to_text(value), "dim" if value is None else "") for value in row))
-    Console(highlight=False).print(table)

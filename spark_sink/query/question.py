@@ -19,21 +19,30 @@ are functions for it:
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
 import duckdb
-from duckdb import DuckDBPyConnection, DuckDBPyRelation
+from duckdb import (
+    DuckDBPyConnection,
+    DuckDBPyRelation,
+    ExpectedResultType,
+    Statement,
+    StatementType,
+)
 
 from recon_node.ceramic import StreamId
 from recon_node.ipld import CID
-from spark_sink.errors import TablesError
+from spark_sink.errors import TablesError, cannot_open
+from spark_sink.query.duck import Duck, opened
 from spark_sink.query.types import fetched_as, is_number, reader_of
 from spark_sink.schema import PARTITION_COLUMN, TABLES, partition_of
 from spark_sink.tables import delta_files
+from spark_sink.tables.delta import FAULTS
 from spark_sink.tables.parquet import files_of, read_position
 from spark_sink.tables.status import is_delta, no_tables
 from spark_sink.tables.versions import At, open_at
@@ -61,8 +70,13 @@ _IS_DAG: Final = (
 # Delta keeps the partition in the names of directories.
 _PARTITIONED: Final = f", hive_partitioning=true, hive_types={{'{PARTITION_COLUMN}': INTEGER}}"
 _FETCH: Final = 10_000
-# What DuckDB makes of Ctrl-C.
-_INTERRUPTED: Final = "Query interrupted"
+# The tables are views to DuckDB; it has many words for it that they cannot be written.
+_WRITING: Final = re.compile(
+    "[Cc]an only (delete from|update|merge into|create an index|vacuum or analyze|modify view)|"
+    "is not an? table|is of type View"
+)
+_DENIED: Final = "Permission denied"
+_FILE: Final = re.compile(r'(?:No files found that match the pattern|Cannot open file) "(.+)"')
 
 Row = tuple[Any, ...]
 
@@ -70,11 +84,12 @@ Row = tuple[Any, ...]
 @dataclass(frozen=True, slots=True)
 class Answer:
     """What a query gave: the columns' names, which of them are numbers, and the rows, whose values
-    are as `spark_sink.query.show.show` gives them."""
+    are as `spark_sink.query.show.show` gives them. `written`: how many rows COPY has written."""
 
     columns: tuple[str, ...]
     numbers: tuple[bool, ...]
     rows: Iterator[Row]
+    written: int | None = None
 
 
 @contextmanager
@@ -83,7 +98,7 @@ def run_query(directory: Path, sql: str, at: At = None) -> Iterator[Answer]:
 
     Args:
         directory: of the tables.
-        sql: in DuckDB's dialect.
+        sql: in DuckDB's dialect; of several statements the last one alone may have an answer.
         at: the version of the Delta tables that are asked; of a time, each table's of then.
 
     Raises:
@@ -93,24 +108,52 @@ def run_query(directory: Path, sql: str, at: At = None) -> Iterator[Answer]:
     here = [name for name in TABLES if _is_table(directory / name)]
     if not here:
         raise no_tables(directory)
-    with _connection() as connection, _told(here):
-        for name in _asked(connection, sql, here):
-            _register(connection, directory / name, at)
-        yield _answer(connection.sql(sql), here)
+    with opened() as duck, _told(here):
+        _add_functions(duck.connection)
+        *before, last = _statements(duck.connection, sql)
+        for name in _asked(duck.connection, sql, here):
+            _register(duck.connection, directory / name, at)
+        written = _written([duck.do(partial(_run, duck.connection, each)) for each in before])
+        yield _answer(duck, last, here, written)
 
 
-@contextmanager
-def _connection() -> Iterator[DuckDBPyConnection]:
-    """A DuckDB with the functions for what is binary in the tables."""
-    with duckdb.connect() as connection:
-        for name, types, result, function in _FUNCTIONS:
-            connection.create_function(name, function, types, result)
-        connection.execute(_IS_DAG)
-        try:
-            yield connection
-        finally:
-            # Its threads go on with a query that was broken off, and closing waits for them.
-            connection.interrupt()
+def _add_functions(connection: DuckDBPyConnection) -> None:
+    """Those for what is binary in the tables."""
+    for name, types, result, function in _FUNCTIONS:
+        connection.create_function(name, function, types, result)
+    connection.execute(_IS_DAG)
+
+
+def _statements(connection: DuckDBPyConnection, sql: str) -> list[Statement]:
+    """The statements in `sql`, one at least.
+
+    Raises:
+        TablesError: there is none, or one before the last has an answer, which nobody would see.
+    """
+    statements = connection.extract_statements(sql)
+    if not statements:
+        raise TablesError("there is no statement in this SQL")
+    if any(
+        each.expected_result_type == [ExpectedResultType.QUERY_RESULT] for each in statements[:-1]
+    ):
+        raise TablesError(
+            "this SQL has several answers: of several statements, only the last one may have one"
+        )
+    return statements
+
+
+def _run(connection: DuckDBPyConnection, statement: Statement) -> int | None:
+    """Run a statement without an answer; how many rows it has written to files."""
+    connection.execute(statement)
+    if statement.type != StatementType.COPY:
+        return None
+    count = connection.fetchone()
+    return None if count is None else int(count[0])
+
+
+def _written(counts: Iterable[int | None]) -> int | None:
+    known = [count for count in counts if count is not None]
+    return sum(known) if known else None
 
 
 def _asked(connection: DuckDBPyConnection, sql: str, here: Sequence[str]) -> list[str]:
@@ -123,23 +166,31 @@ def _asked(connection: DuckDBPyConnection, sql: str, here: Sequence[str]) -> lis
     return [name for name in here if name in names] or ([] if names else list(here))
 
 
-def _answer(relation: DuckDBPyRelation | None, here: Sequence[str]) -> Answer:
-    if relation is None:  # of COPY, say
-        return Answer((), (), iter(()))
+def _answer(duck: Duck, statement: Statement, here: Sequence[str], written: int | None) -> Answer:
+    if statement.type == StatementType.COPY:
+        count = duck.do(partial(_run, duck.connection, statement))
+        return Answer((), (), iter(()), _written([written, count]))
+    relation = duck.do(partial(duck.connection.sql, statement))
+    if relation is None:  # of SET, say
+        return Answer((), (), iter(()), written)
     names, types = tuple(relation.columns), list(relation.types)
     wanted = [fetched_as(kind) for kind in types]
     if wanted != [str(kind) for kind in types]:
         casts = [f"CAST(#{i} AS {kind})" for i, kind in enumerate(wanted, 1)]
         relation = relation.project(", ".join(casts))
     readers = [reader_of(kind) for kind in types]
-    return Answer(names, tuple(map(is_number, types)), _rows(relation, readers, here))
+    rows = _rows(duck, relation, readers, here)
+    return Answer(names, tuple(map(is_number, types)), rows, written)
 
 
 def _rows(
-    relation: DuckDBPyRelation, readers: list[Callable[[Any], Any]], here: Sequence[str]
+    duck: Duck,
+    relation: DuckDBPyRelation,
+    readers: list[Callable[[Any], Any]],
+    here: Sequence[str],
 ) -> Iterator[Row]:
     with _told(here):
-        while rows := relation.fetchmany(_FETCH):
+        while rows := duck.do(partial(relation.fetchmany, _FETCH)):
             for row in rows:
                 yield tuple(read(value) for read, value in zip(readers, row, strict=True))
 
@@ -155,28 +206,61 @@ def _told(here: Sequence[str]) -> Iterator[None]:
             text = ours[1]
         elif isinstance(error, duckdb.CatalogException) and "Table with name" in text:
             text = f"{text.partition('!')[0]}: the tables here are {', '.join(here)}"
+        elif _WRITING.search(text):
+            text = f"the tables are read-only here: {text}"
+        elif (file := _FILE.search(text)) and not _may_read(Path(file[1])):
+            text = f"this user may not read {file[1]}"
         text = re.split(r"\n\s*LINE \d+:", text)[0]
         raise TablesError(" ".join(text.split())) from error
-    except RuntimeError as error:
-        if str(error) == _INTERRUPTED:
-            raise KeyboardInterrupt from error
-        raise
+
+
+def _may_read(file: Path) -> bool:
+    """False also where a directory on the way to it cannot be looked into."""
+    try:
+        file.open("rb").close()
+    except PermissionError:
+        return False
+    except OSError:
+        pass
+    return True
 
 
 def _is_table(path: Path) -> bool:
-    return is_delta(path) or read_position(path) is not None
+    """Whether there is a table, or what cannot be read: who asks for it is told."""
+    try:
+        return is_delta(path) or read_position(path) is not None
+    except (*FAULTS, TablesError):
+        return True
+
+
+@contextmanager
+def _opening(path: Path) -> Iterator[None]:
+    """Say in one line why a table cannot be opened."""
+    try:
+        yield
+    except (*FAULTS, TablesError) as error:
+        if _DENIED in str(error):
+            raise TablesError(f"this user may not read the table {path}") from error
+        if isinstance(error, TablesError):
+            raise
+        raise cannot_open(path, error) from error
 
 
 def _register(connection: DuckDBPyConnection, path: Path, at: At) -> None:
     """Make a table known by its name.
 
     Raises:
-        TablesError: it has no such version.
+        TablesError: it has no such version, or cannot be read.
     """
-    of_delta = is_delta(path)
+    with _opening(path):
+        of_delta = is_delta(path)
+        if not of_delta:
+            read_position(path)  # tells what is wrong with it
     if at is not None and not of_delta:
         raise TablesError(f"{path.name} is a Parquet table, of which there are no older versions")
-    files = delta_files.files_of(open_at(path, at)) if of_delta else list(map(str, files_of(path)))
+    with _opening(path):
+        delta = open_at(path, at) if of_delta else None
+        files = delta_files.files_of(delta) if delta else list(map(str, files_of(path)))
     if not files:
         connection.register(path.name, TABLES[path.name].schema.empty_table())
         return

@@ -1,10 +1,13 @@
 """`spark-sink query`: every type of DuckDB's in JSON and as text, versions, and the functions."""
 
 import csv
+import io
 import json
 import os
 import shutil
 import signal
+import subprocess
+import sys
 import threading
 import time
 from datetime import UTC, datetime, timedelta
@@ -17,6 +20,7 @@ from click.testing import CliRunner
 from deltalake import DeltaTable
 from hypothesis import given
 from hypothesis import strategies as st
+from rich.console import Console
 from spark_helpers import feed_rows
 from spark_samples import KEY
 
@@ -24,13 +28,14 @@ from recon_node.ceramic import Event
 from recon_node.dag import DAG_MODEL, shard_event
 from recon_node.ipld import CID, RAW, car
 from spark_sink.cli import main
+from spark_sink.cli.answers import print_table
 from spark_sink.errors import TablesError
 from spark_sink.query import question as query_module
 from spark_sink.query.question import run_query
 from spark_sink.query.show import load_json, show, to_json, to_text
 from spark_sink.run.pipeline import Sink
 from spark_sink.tables import delta_files
-from spark_sink.tables.directory import Tables
+from spark_sink.tables.directory import Format, Tables
 from spark_sink.tables.versions import At, committed_at, text_of
 
 EPOCH = "5f0c8a10-aaaa-bbbb-cccc-000000000003"
@@ -196,9 +201,87 @@ def test_more_than_select(tables: Path, tmp_path: Path) -> None:
     assert printed("--tables", tables, "-", stdin="FROM range(2)") == [{"range": 0}, {"range": 1}]
     file = tmp_path / "events.csv"
     sql = f"COPY (SELECT position, cid(event_cid) FROM raw_events ORDER BY 1) TO '{file}'"
-    assert printed("--tables", tables, sql) == []
+    result = CliRunner().invoke(main, ["query", "--tables", str(tables), f"{sql}; {sql}"])
+    assert (result.stdout, result.stderr) == ("", f"{2 * CUTS[-1]} rows written\n")
     with file.open() as lines:
         assert [int(row[0]) for row in list(csv.reader(lines))[1:]] == list(range(1, CUTS[-1] + 1))
+
+
+def hinted(directory: Path, sql: str) -> str:
+    result = CliRunner().invoke(main, ["query", "--tables", str(directory), sql])
+    assert result.exit_code == 0, result.output
+    return result.stderr
+
+
+def test_text_where_the_tables_have_bytes_is_hinted_at(tables: Path, sample: list[Event]) -> None:
+    """Where a query finds nothing that compares them; where it finds something, it knows better."""
+    init = next(event for event in sample if event.header is not None)
+    assert init.header is not None
+    cid, stream, model = str(init.cid), str(init.stream_id(init.header)), init.header.sep_value
+    for where, told in (
+        (
+            f"event_cid = '{cid}'",
+            f"event_cid is bytes, not text: compare it with from_cid('{cid}')",
+        ),
+        (f"t.event_cid IN ('{cid}', 'b')", f"from_cid('{cid}')"),
+        (f"'{cid}' = \"stream_cid\"", '"stream_cid" is bytes, not text: compare it with from'),
+        (f"stream_cid='{stream}'", f"compare it with stream_cid_of('{stream}')"),
+        (f"dimensions['model'] = '{model}'", "dimensions['model'] is bytes, not text"),
+        (f"dimensions['model'] = '{model}'", f"from_stream_id('{model}')"),
+    ):
+        for what in ("event_cid", "count(*)", "max(position), sum(events)"):
+            text = hinted(tables, f"SELECT {what} FROM stream_tips t WHERE {where}")
+            assert text.startswith("Hint: ")
+            assert text.count("\n") == 1
+            assert told in text
+    for where in (
+        f"event_cid = from_cid('{cid}') AND false",
+        f"stream_cid = stream_cid_of('{stream}') AND false",
+        f"stream_id = '{stream}' AND false",
+        f"cid(event_cid) = '{cid}' AND false",
+        f"event_cid <> '{cid}'",
+        "event_cid = 'bagc'",
+        "event_type = 'bytes'",
+    ):
+        assert hinted(tables, f"FROM stream_tips WHERE {where}") == ""
+
+
+def test_json_in_bytes_is_hinted_at(tables: Path) -> None:
+    told = "Hint: data is bytes: decode(data)->'$.content' looks into them\n"
+    states = "FROM stream_states LIMIT 3"
+    assert hinted(tables, f"SELECT stream_id, data->'$.content' AS c {states}") == told
+    assert hinted(tables, f"SELECT s.data ->> '$.content' {states[:18]} s LIMIT 3") == told
+    assert hinted(tables, f"SELECT decode(data)->'$.nothing' {states}") == ""
+    assert hinted(tables, f"SELECT stream_id, data {states}") == ""
+
+
+def on_a_terminal(directory: Path, sql: str, width: int) -> str:
+    console = Console(width=width, file=io.StringIO(), color_system=None)
+    with run_query(directory, sql) as answer:
+        print_table(answer, console)
+    assert isinstance(console.file, io.StringIO)
+    return console.file.getvalue()
+
+
+def test_a_terminal_shows_columns_where_they_fit_else_a_line_for_each_value(tables: Path) -> None:
+    sql = "SELECT range AS number, 'x' || range AS \"a name\" FROM range(2)"
+    lines = on_a_terminal(tables, sql, 40).splitlines()
+    assert [line.split() for line in lines] == [["number", "a", "name"], ["0", "x0"], ["1", "x1"]]
+    lines = on_a_terminal(tables, sql, 12).splitlines()
+    assert [line.rstrip() for line in lines] == [
+        "number  0",
+        "a name  x0",
+        "─" * 12,
+        "number  1",
+        "a name  x1",
+    ]
+    for width in (80, 40):
+        text = on_a_terminal(tables, "FROM stream_tips LIMIT 2", width)
+        assert all(len(line) <= width for line in text.splitlines())
+        assert [line.split()[0] for line in text.splitlines()].count("stream_id") == 2
+    one = on_a_terminal(tables, "SELECT repeat('x', 100) AS name", 40)
+    assert [line.rstrip() for line in one.splitlines()] == ["name", "x" * 40, "x" * 40, "x" * 20]
+    assert on_a_terminal(tables, "FROM range(0)", 40) == "no rows\n"
 
 
 def test_rows_come_in_their_order_and_all_of_them(tables: Path) -> None:
@@ -240,7 +323,13 @@ def test_binary_to_text_and_back(tables: Path, sample: list[Event]) -> None:
         ("SELEC", 'syntax error at or near "SELEC"'),
         ("SELECT nothing FROM stream_tips", 'Referenced column "nothing" not found'),
         ("FROM nowhere", "the tables here are raw_events, conclusion_events, event_states"),
-        ("SELECT 1; SELECT 2 FROM nowhere", "the tables here are raw_events"),
+        ("SET threads = 1; FROM nowhere", "the tables here are raw_events"),
+        ("SELECT 1; SELECT 2", "only the last one may have one"),
+        ("/* nothing */", "there is no statement in this SQL"),
+        ("DELETE FROM stream_tips", "the tables are read-only here"),
+        ("UPDATE stream_tips SET events = 1", "the tables are read-only here"),
+        ("INSERT INTO stream_tips FROM stream_tips", "the tables are read-only here"),
+        ("DROP TABLE stream_tips", "the tables are read-only here"),
         ("SELECT 'x'::INTEGER FROM raw_events", "Could not convert string 'x' to INT32"),
     ],
 )
@@ -251,14 +340,84 @@ def test_what_is_wrong_is_told_in_one_line(tables: Path, sql: str, told: str) ->
     assert "LINE 1" not in text
 
 
-def test_a_query_without_end_is_interrupted(tables: Path) -> None:
+# What takes for ever: without a row, in one task of DuckDB's, in COPY, and row by row.
+ENDLESS = (
+    "SELECT * FROM range(1000000000000) WHERE range < 0",
+    "SELECT count(*) FROM raw_events a, raw_events b, raw_events c, raw_events d, raw_events e "
+    "WHERE a.position + b.position + c.position + d.position = e.position * 77",
+    "COPY (FROM range(1000000000000)) TO '{}'",
+    "FROM range(1000000000000)",
+)
+
+
+@pytest.mark.parametrize("sql", ENDLESS)
+def test_a_query_without_end_is_interrupted(tables: Path, tmp_path: Path, sql: str) -> None:
     """And leaves no thread behind that works on, or that closing waits for."""
-    threading.Timer(1.0, os.kill, (os.getpid(), signal.SIGINT)).start()
-    with pytest.raises(KeyboardInterrupt):
-        asked(tables, "SELECT * FROM range(1000000000000) WHERE range < 0")
+    file = tmp_path / "rows.csv"
+    told: list[float] = []
+
+    def interrupt() -> None:
+        told.append(time.monotonic())
+        os.kill(os.getpid(), signal.SIGINT)
+
+    threading.Timer(1.0, interrupt).start()
+    with pytest.raises(KeyboardInterrupt), run_query(tables, sql.format(file)) as answer:
+        for _ in answer.rows:
+            pass
+    assert time.monotonic() - told[0] < 1
+    assert not file.exists()
     before = time.process_time()
     time.sleep(0.5)
     assert time.process_time() - before < 0.25
+
+
+def test_ctrl_c_ends_the_command_also_while_duckdb_is_at_one_value(tables: Path) -> None:
+    """Which it does to the end."""
+    sql = "SELECT length(list_sort(list_transform(range(20000000), x -> hash(x))))"
+    command = [sys.executable, "-m", "spark_sink", "query", "--tables", str(tables), sql]
+    with subprocess.Popen(command, stdout=-1, stderr=-1, text=True) as process:
+        time.sleep(3)
+        started = time.monotonic()
+        process.send_signal(signal.SIGINT)
+        assert process.communicate(timeout=60) == ("", "Aborted!\n")
+        assert process.returncode == 130
+        assert time.monotonic() - started < 5  # it takes 1.1 s; DuckDB would take 20
+
+
+@pytest.mark.parametrize("table_format", ["delta", "parquet"])
+def test_what_may_not_be_read_is_told(
+    sample: list[Event], tmp_path: Path, table_format: Format
+) -> None:
+    """In one line, to who asks for it; the other tables can be read."""
+    sink = Sink(Tables(tmp_path, EPOCH, ["stream_tips"], table_format=table_format))
+    sink.tables.append(feed_rows(sample[:40]))
+    sink.catch_up()
+    tips = tmp_path / "stream_tips"
+    file = next(tips.rglob("part-*.parquet"))
+
+    def bound(sql: str) -> str:
+        """Asked as one who is bound by permissions: root without CAP_DAC_OVERRIDE and
+        CAP_DAC_READ_SEARCH."""
+        drop = "import ctypes, os, sys; c = ctypes.CDLL(None); c.prctl(24, 1, 0, 0, 0); "
+        drop += "c.prctl(24, 2, 0, 0, 0); os.execv(sys.argv[1], sys.argv[1:])"
+        query = [sys.executable, "-m", "spark_sink", "query", "--tables", str(tmp_path), sql]
+        command = [sys.executable, "-c", drop, *query]
+        ended = subprocess.run(command, check=False, capture_output=True, text=True, timeout=60)
+        return ended.stderr or ended.stdout
+
+    tips_of = "SELECT max(position) FROM stream_tips"
+    for place, told in (
+        (tips, f"this user may not read the table {tips}"),
+        (file, f"this user may not read {file}"),
+        *([(file.parent, f"this user may not read {file}")] if file.parent != tips else []),
+    ):
+        mode = place.stat().st_mode
+        place.chmod(0)
+        try:
+            assert bound(tips_of) == f"Error: {told}\n"
+            assert bound("SELECT count(*) AS n FROM raw_events") == '{"n": 40}\n'
+        finally:
+            place.chmod(mode)
 
 
 def test_streams_of_dags_can_be_left_out(tmp_path: Path, sample: list[Event]) -> None:

@@ -1,0 +1,102 @@
+"""What a query gave: JSON lines for programs, a table on a terminal."""
+
+import os
+import sys
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Final
+
+import click
+from rich.console import Console
+from rich.measure import Measurement
+from rich.rule import Rule
+from rich.table import Table
+from rich.text import Text
+
+from spark_sink.query.hints import Findings, hints
+from spark_sink.query.question import Answer, run_query
+from spark_sink.query.show import to_json, to_text
+from spark_sink.tables.versions import At
+
+_ANY_WIDTH: Final = 1_000_000
+
+
+def ask(tables: Path, sql: str, at: At, *, as_json: bool) -> None:
+    """Ask, print the answer, and say on standard error what is no part of it.
+
+    Ctrl-C ends the process: DuckDB may be at work on something that it does to the end.
+    """
+    try:
+        with run_query(tables, sql, at) as answer:
+            found = Findings(len(answer.columns))
+            noted = replace(answer, rows=found.noted(answer.rows))
+            if as_json:
+                print_json(noted)
+            elif answer.columns:
+                print_table(noted, Console(highlight=False))
+    except KeyboardInterrupt:
+        with suppress(OSError, RuntimeError):  # interrupted in the midst of a write
+            sys.stdout.flush()
+        click.echo("Aborted!", err=True)
+        os._exit(130)
+    if answer.written is not None:
+        click.echo(f"{answer.written} rows written", err=True)
+    if answer.columns:
+        for hint in hints(sql, found):
+            click.echo(f"Hint: {hint}", err=True)
+
+
+def print_json(answer: Answer) -> None:
+    """Each row as an object, one a line."""
+    for row in answer.rows:
+        click.echo(to_json(dict(zip(_distinct(answer.columns), row, strict=True))))
+
+
+def _distinct(names: Iterable[str]) -> list[str]:
+    """The names, with a number where one is there again, as in a, a_1, a_2: an object has each
+    name once."""
+    seen: list[str] = []
+    for name in names:
+        number, new = 0, name
+        while new in seen:
+            number += 1
+            new = f"{name}_{number}"
+        seen.append(new)
+    return seen
+
+
+def print_table(answer: Answer, console: Console) -> None:
+    """Rows below each other; where they are wider than the terminal, one `name  value` a line."""
+    rows = list(answer.rows)
+    if not rows:
+        console.print("no rows", style="dim")
+        return
+    table = Table(box=None, pad_edge=False)
+    for name, is_number in zip(answer.columns, answer.numbers, strict=True):
+        table.add_column(Text(name), overflow="fold", justify="right" if is_number else "left")
+    for row in rows:
+        table.add_row(*map(_cell, row))
+    wide = console.options.update(width=_ANY_WIDTH)
+    fits = Measurement.get(console, wide, table).maximum <= console.width
+    if fits or len(answer.columns) == 1:
+        console.print(table)
+    else:
+        _print_rows(answer.columns, rows, console)
+
+
+def _print_rows(columns: Sequence[str], rows: Sequence[Sequence[Any]], console: Console) -> None:
+    for number, row in enumerate(rows):
+        if number:
+            console.print(Rule(style="dim"))
+        table = Table(box=None, pad_edge=False, show_header=False)
+        table.add_column(overflow="fold")
+        table.add_column(overflow="fold")
+        for name, value in zip(columns, row, strict=True):
+            table.add_row(Text(name, "bold"), _cell(value))
+        console.print(table)
+
+
+def _cell(value: Any) -> Text:
+    return Text(to_text(value), "dim" if value is None else "")
