@@ -6,12 +6,22 @@ import sys
 from collections.abc import Callable
 from contextlib import suppress
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 import click
 
-from spark_sink.cli.options import Hours, Milliseconds, Setting, Size, node_options
+from spark_sink.cli.options import (
+    Address,
+    Heap,
+    Hours,
+    Master,
+    Milliseconds,
+    Setting,
+    Size,
+    node_options,
+)
 from spark_sink.cli.table_commands import optimize, query, rebuild, status, vacuum
 from spark_sink.errors import SinkError
 from spark_sink.query.show import show, to_json
@@ -26,12 +36,15 @@ _EXTRA = {"deltalake", "duckdb", "pandas", "pyspark"}
 
 
 class _Group(click.Group):
-    """Shows what went wrong as click shows errors: in one line, with exit code 1."""
+    """Shows what went wrong as click shows errors: in one line, with exit code 1; of Ctrl-C 130."""
 
     def invoke(self, ctx: click.Context) -> Any:
         """Run the command."""
         try:
             return super().invoke(ctx)
+        except KeyboardInterrupt:  # what shells expect; click alone says it with 1
+            click.echo("Aborted!", err=True)
+            ctx.exit(130)
         except SinkError as error:
             raise click.ClickException(str(error)) from error
         except ModuleNotFoundError as error:
@@ -130,9 +143,12 @@ for command in (status, query, rebuild, optimize, vacuum):
     default="64MB",
     help="Stop, cleanly, with less than that free on the disk of the tables; 0: never.",
 )
-@click.option("--metrics", metavar="HOST:PORT", help="Serve numbers for Prometheus there.")
+@click.option(
+    "--metrics", type=Address(), metavar="HOST:PORT", help="Serve numbers for Prometheus there."
+)
 @click.option(
     "--master",
+    type=Master(),
     metavar="URL",
     show_default="local[2], or what spark-submit was told",
     help="The Spark that does the work: local[4], spark://HOST:7077.",
@@ -144,7 +160,13 @@ for command in (status, query, rebuild, optimize, vacuum):
     metavar="KEY=VALUE",
     help="A setting of Spark; can be repeated.",
 )
-@click.option("--driver-memory", default="1g", metavar="SIZE", help="Heap of Spark's Java.")
+@click.option(
+    "--driver-memory",
+    type=Heap(),
+    default="1g",
+    metavar="SIZE",
+    help="Heap of Spark's Java: 512m, 2g.",
+)
 @click.option("--verbose", is_flag=True, help="Show Spark's own warnings.")
 @click.option("--json", "as_json", is_flag=True, help="JSON lines, as when not on a terminal.")
 def run(trigger: int, as_json: bool, table_format: str | None, **options: Any) -> None:
@@ -180,9 +202,42 @@ def run(trigger: int, as_json: bool, table_format: str | None, **options: Any) -
         table_format=cast("Format | None", None if console else table_format),
         **options,
     )
-    runner = Runner(settings, _print_json if as_json or not sys.stdout.isatty() else _print_line)
+    teller = _Teller(_print_json if as_json or not sys.stdout.isatty() else _print_line)
+    runner = Runner(settings, teller)
+    teller.on_gone = partial(_stop_quietly, runner, at_once=console)
     _stop_on_signals(runner)
     runner.run()
+    if teller.is_gone:
+        raise SystemExit(1)
+
+
+class _Teller:
+    """Prints what happens, as long as there is who reads it; `| head` has seen enough early."""
+
+    def __init__(self, show: Callable[[str, dict[str, Any]], None]) -> None:
+        self._show = show
+        self.is_gone = False
+        self.on_gone: Callable[[], None] = lambda: None
+
+    def __call__(self, event: str, facts: dict[str, Any]) -> None:
+        """Tell of an event; no error of the output's ends what the pipeline is about to finish."""
+        if self.is_gone:
+            return
+        try:
+            self._show(event, facts)
+        except BrokenPipeError:
+            self.is_gone = True
+            self.on_gone()
+
+
+def _stop_quietly(runner: "Runner", *, at_once: bool) -> None:
+    """Say no more, and end: after the batch under way if there is one, or `at_once`."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, sys.stdout.fileno())
+    os.close(nowhere)
+    if not runner.stop() or at_once:
+        runner.clean()
+        os._exit(1)
 
 
 def _stop_on_signals(runner: "Runner") -> None:

@@ -15,27 +15,48 @@ from spark_sink.errors import SinkError
 DEFAULT_URL: Final = "http://127.0.0.1:5101"
 
 _SECOND = 1_000
-_UNITS = {"ms": 1, "s": _SECOND, "m": 60 * _SECOND, "h": 3_600 * _SECOND, "d": 86_400 * _SECOND}
+_MINUTE = 60 * _SECOND
+_HOUR = 60 * _MINUTE
+_DAY = 24 * _HOUR
+_UNITS = {
+    r"ms|milliseconds?": 1,
+    r"s|sec|seconds?": _SECOND,
+    r"m|min|minutes?": _MINUTE,
+    r"h|hours?": _HOUR,
+    r"d|days?": _DAY,
+}
 _BYTES = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}
 
 Command = Callable[..., Any]
 
 
+def _milliseconds(text: str) -> float | None:
+    """What a span such as 90m or "5 seconds" is; None of what is none. A number alone is none but
+    0: 5 may be seconds to one and milliseconds to another."""
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([a-z]*)", text.strip())
+    if match is None:
+        return None
+    number, unit = float(match[1]), match[2]
+    if not unit:
+        return None if number else 0.0
+    return next((number * ms for names, ms in _UNITS.items() if re.fullmatch(names, unit)), None)
+
+
 class Milliseconds(click.ParamType[int]):
-    """A time such as 500ms, 2s or 1m; plain numbers are milliseconds."""
+    """A time such as 500ms, 2s or 1m."""
 
     name = "time"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
         """The time in milliseconds."""
-        match = re.fullmatch(r"(\d+)\s*(ms|s|m)?", str(value).strip())
-        if match is None:
+        found = _milliseconds(str(value))
+        if found is None:
             self.fail(f"{value!r} is not a time such as 500ms, 2s or 1m", param, ctx)
-        return int(match[1]) * _UNITS[match[2] or "ms"]
+        return round(found)
 
 
 class Hours(click.ParamType[float]):
-    """A time such as 90m, 12h or 7d; plain numbers are hours."""
+    """A time such as 90m, 12h or 7d."""
 
     name = "time"
 
@@ -43,10 +64,10 @@ class Hours(click.ParamType[float]):
         self, value: Any, param: click.Parameter | None, ctx: click.Context | None
     ) -> float:
         """The time in hours."""
-        match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*(s|m|h|d)?", str(value).strip())
-        if match is None:
+        found = _milliseconds(str(value))
+        if found is None:
             self.fail(f"{value!r} is not a time such as 90m, 12h or 7d", param, ctx)
-        return float(match[1]) * _UNITS[match[2] or "h"] / _UNITS["h"]
+        return found / _HOUR
 
 
 class Size(click.ParamType[int]):
@@ -60,6 +81,62 @@ class Size(click.ParamType[int]):
         if match is None:
             self.fail(f"{value!r} is not a size such as 64MB or 2GB", param, ctx)
         return int(match[1]) * _BYTES[match[2].upper()]
+
+
+class Heap(click.ParamType[str]):
+    """The size of a heap as Java takes it: 512m, 2g."""
+
+    name = "size"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        """The size, as it was."""
+        text = str(value).strip()
+        if re.fullmatch(r"0*[1-9]\d*[kmgt]", text, re.IGNORECASE) is None:
+            self.fail(f"{value!r} is not a size as Java takes it, such as 512m or 2g", param, ctx)
+        return text
+
+
+class Address(click.ParamType[str]):
+    """Where to listen, HOST:PORT."""
+
+    name = "address"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        """The address, as it was."""
+        text = str(value).strip()
+        host, _, port = text.rpartition(":")
+        if not host or re.fullmatch(r"\d{1,5}", port) is None or int(port) > 65_535:
+            self.fail(f"{value!r} is not HOST:PORT, such as 127.0.0.1:9464", param, ctx)
+        return text
+
+
+class Master(click.ParamType[str]):
+    """A master of Spark's."""
+
+    name = "master"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        """The master, as it was."""
+        text = str(value).strip()
+        if text.startswith("sc:"):
+            self.fail(
+                f"{value} is Spark Connect, whose server would write the tables, not this "
+                "process: name the cluster's own master, as in spark://HOST:7077",
+                param,
+                ctx,
+            )
+        if re.fullmatch(_MASTERS, text) is None:
+            self.fail(
+                f"{value!r} is no master of Spark's: local[4], spark://HOST:7077, yarn, "
+                "k8s://https://HOST:6443",
+                param,
+                ctx,
+            )
+        return text
+
+
+# The numbers of local: threads, and how often a task may fail.
+_MASTERS = r"local(\[(\d+|\*)(\s*,\s*\d+)?\]|-cluster\[[\d\s,]+\])?|yarn|(spark|k8s)://.+"
 
 
 class Setting(click.ParamType[tuple[str, str]]):
@@ -89,11 +166,11 @@ class Moment(click.ParamType[datetime]):
         if isinstance(value, datetime):
             return value
         text = str(value).strip()
-        if ago := re.fullmatch(r"(\d+)\s*(s|m|h|d)(?: ago)?", text):
-            return datetime.now(UTC) - timedelta(milliseconds=int(ago[1]) * _UNITS[ago[2]])
         try:
+            if (ago := _milliseconds(text.removesuffix(" ago"))) is not None:
+                return datetime.now(UTC) - timedelta(milliseconds=ago)
             moment = datetime.fromisoformat(text)
-        except ValueError:
+        except (ValueError, OverflowError):
             self.fail(f"{value!r} is not a time such as 2026-01-31T12:00:00Z or 90m", param, ctx)
         return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
 
@@ -113,6 +190,8 @@ class NodeUrl(click.ParamType[str]):
                 param,
                 ctx,
             )
+        if "://" in text and re.match("https?://.", text) is None:
+            self.fail(f"{value!r} is not a URL such as http://127.0.0.1:5101", param, ctx)
         return text if "://" in text else f"http://{text}"
 
 

@@ -162,7 +162,7 @@ def test_status_is_a_health_check(filled: Path, full_node: Node, node: Node) -> 
         as_json = invoked(*arguments, "--json")
         assert (as_json.exit_code, as_json.stderr) == (1, "")
         assert told in " ".join(json.loads(as_json.stdout)["troubles"])
-    assert "say which with --url" in refused(*status, "--max-lag", "1")
+    assert "say which with --url" in refused(*status, "--max-lag", "1", code=2)
 
 
 def test_a_wrong_directory_is_told(filled: Path) -> None:
@@ -242,10 +242,21 @@ def test_a_missing_extra_is_named(filled: Path, package: str, command: list[str]
 
 
 @pytest.mark.parametrize(
-    ("text", "trigger"), [("500ms", 500), ("2s", 2_000), ("1 m", 60_000), ("250", 250)]
+    ("text", "milliseconds"),
+    [
+        *(("500ms", 500), ("2s", 2_000), ("1 m", 60_000), ("1.5s", 1_500), ("0", 0)),
+        *(("5 seconds", 5_000), ("1 minute", 60_000), ("2h", 7_200_000), ("7days", 604_800_000)),
+    ],
 )
-def test_times(text: str, trigger: int) -> None:
-    assert parsed("run", "--tables", "t", "--trigger", text)["trigger"] == trigger
+def test_times(text: str, milliseconds: int) -> None:
+    found = parsed("run", "--tables", "t", "--trigger", text, "--history", text)
+    assert (found["trigger"], found["history"]) == (milliseconds, milliseconds / 3_600_000)
+
+
+def test_masters() -> None:
+    masters = ("local", "local[4]", "local[*]", "local[*, 2]", "local[2,4]", "yarn")
+    for master in (*masters, "spark://a:7077,b:7077", "k8s://https://a", "local-cluster[2,1,512]"):
+        assert parsed("run", "--tables", "t", "--master", master)["master"] == master
 
 
 @pytest.mark.parametrize(
@@ -294,6 +305,20 @@ def test_the_group_s_help_names_each_command_in_a_whole_sentence() -> None:
         (["run", "--tables", "t", "--format", "console"], "leave --tables out"),
         (["run", "--tables", "t", "--trigger", "soon"], "'soon' is not a time such as 500ms"),
         (["run", "--tables", "t", "--history", "long"], "'long' is not a time such as 90m"),
+        (["run", "--tables", "t", "--trigger", "5"], "'5' is not a time such as 500ms"),
+        (["run", "--tables", "t", "--history", "5"], "'5' is not a time such as 90m"),
+        (["run", "--tables", "t", "--history", "5 years"], "'5 years' is not a time such as 90m"),
+        (["run", "--tables", "t", "--driver-memory", "1x"], "'1x' is not a size as Java takes it"),
+        (["run", "--tables", "t", "--driver-memory", "0g"], "'0g' is not a size as Java takes it"),
+        (["run", "--tables", "t", "--master", "yarnn"], "'yarnn' is no master of Spark's: local["),
+        (["run", "--tables", "t", "--master", "local[2"], "'local[2' is no master of Spark's"),
+        (["run", "--tables", "t", "--master", "sc://a:15002"], "sc://a:15002 is Spark Connect"),
+        (["run", "--tables", "t", "--metrics", "9999"], "'9999' is not HOST:PORT"),
+        (["run", "--tables", "t", "--metrics", "a:99999"], "'a:99999' is not HOST:PORT"),
+        (["run", "--tables", "t", "--url", "foo://a"], "'foo://a' is not a URL such as http://"),
+        (["query", "--tables", ".", ""], "there is no SQL"),
+        (["query", "--tables", ".", " ; "], "there is no SQL"),
+        (["query", "--tables", "t", "--as-of", "99999999999d", "x"], "is not a time such as"),
         (["run", "--tables", "t", "--keep-free", "some"], "'some' is not a size such as 64MB"),
         (["run", "--tables", "t", "--spark-conf", "x"], "'x' is not a setting such as spark."),
         (["query", "--tables", "t", "--as-of", "noon", "x"], "'noon' is not a time such as"),
@@ -315,6 +340,44 @@ def test_only_raw_events_can_be_wanted(monkeypatch: pytest.MonkeyPatch) -> None:
     for wanted in (["raw_events"], ["raw_events", "stream_tips"]):
         refused("run", "--tables", "t", *(part for name in wanted for part in ("--table", name)))
     assert [settings.names for settings in seen] == [(), ("stream_tips",)]
+
+
+INTERRUPTED = """
+import sys
+
+class Interrupted:
+    def find_spec(self, name, path=None, target=None):
+        if name == {!r}:
+            raise KeyboardInterrupt
+
+sys.meta_path.insert(0, Interrupted())
+from spark_sink.cli import main
+main()
+"""
+
+
+@pytest.mark.parametrize("package", ["click", "spark_sink.schema", "pyarrow", "duckdb", "rich"])
+def test_ctrl_c_is_one_word_also_while_a_command_imports_what_it_needs(
+    filled: Path, package: str
+) -> None:
+    ended = subprocess.run(
+        [sys.executable, "-c", INTERRUPTED.format(package), "query", "--tables", filled, "x"],
+        check=False,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert (ended.stdout, ended.stderr, ended.returncode) == ("", "Aborted!\n", 130)
+
+
+def test_who_reads_no_more_ends_the_run_quietly(filled: Path) -> None:
+    command = [sys.executable, "-m", "spark_sink", "run", "--url", GONE, "--tables", str(filled)]
+    with subprocess.Popen(command, stdout=-1, stderr=-1, text=True) as process:
+        assert process.stdout is not None
+        process.stdout.close()
+        assert process.stderr is not None
+        assert process.stderr.read() == ""
+    assert process.returncode == 1
 
 
 def test_the_tables_are_as_before(filled: Path) -> None:
