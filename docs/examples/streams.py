@@ -13,6 +13,9 @@ import sys
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as f
 
+if len(sys.argv) != 3:  # cell by cell, name the two here instead
+    print("usage: streams.py URL DIRECTORY", file=sys.stderr)
+    sys.exit(2)
 url, directory = sys.argv[1:]
 spark = SparkSession.builder.appName("streams").getOrCreate()
 

@@ -24,6 +24,8 @@ Options:
 | sortKey, sortValue, controller, streamId | | only rows of such streams; left out by the node |
 | patience | 120 | seconds to wait for a node that does not answer, before the query fails |
 | failoverAfter | 30 | the same, with several nodes, before another one is read |
+
+Any other option is refused, and so is a filter that fits no event whatever the node has.
 """
 
 import json

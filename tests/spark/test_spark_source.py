@@ -1,6 +1,8 @@
 """The reader classes of the source "recon", against a real node and without a Java machine."""
 
 import pickle
+import runpy
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -179,3 +181,14 @@ def test_the_token_goes_to_the_workers_and_into_no_text() -> None:
     assert copy._client.headers["authorization"] == "Bearer 0123456789abcdef"
     assert "0123456789abcdef" not in repr(options)
     assert "authorization" not in SourceOptions.parse({"url": "http://x"}).feed._client.headers
+
+
+def test_the_example_says_how_it_is_used(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    example = Path(__file__).parents[2] / "docs" / "examples" / "streams.py"
+    monkeypatch.setattr("sys.argv", [str(example)])
+    with pytest.raises(SystemExit) as caught:
+        runpy.run_path(str(example))
+    assert caught.value.code == 2
+    assert capsys.readouterr().err == "usage: streams.py URL DIRECTORY\n"
