@@ -66,7 +66,8 @@ def query(
     """Ask the tables something in SQL, DuckDB's. Prints JSON lines where it is not on a terminal.
 
     CIDs, StreamIDs, DIDs and JSON are shown as what they are, other bytes as hex; decimals with all
-    of their digits. SQL of - is read from standard input.
+    of their digits. Rows wider than the terminal are a line for each value. SQL of - is read from
+    standard input; of several statements only the last may have an answer.
 
     \b
     Functions, for what is binary in the tables:
