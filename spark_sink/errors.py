@@ -8,9 +8,10 @@ classes must stay importable from here and take the message as their only argume
 from pathlib import Path
 from typing import Final
 
+_NOT_ALLOWED: Final = "Permission denied"
 _ADVICE: Final = {
     "No space left on device": "the disk is full; make room and start again, nothing is lost",
-    "Permission denied": "this user may not write there",
+    _NOT_ALLOWED: "this user may not write there",
     "Read-only file system": "the file system is mounted read-only",
     "Failed to fetch metadata for file": "a file of a table is damaged or gone; make the table "
     "anew with spark-sink rebuild",
@@ -61,7 +62,9 @@ def cannot_read(error: Exception) -> TablesError:
 
 def cannot_open(path: Path, error: Exception | str) -> TablesError:
     """What is wrong with what a table says of itself, so that nothing can be done with it."""
-    told = error if isinstance(error, str) else _with_advice(error)
+    told = error if isinstance(error, str) else one_line(error)
+    if _NOT_ALLOWED in told:
+        return TablesError(f"cannot open the table {path}: this user may not read it ({told})")
     is_raw = path.name == "raw_events"
     return TablesError(
         f"cannot open the table {path}: {told}; where it is damaged, delete it"

@@ -74,7 +74,10 @@ def look(
     for table in found:
         age = now - table.committed_at
         if max_age is not None and age > timedelta(hours=max_age):
-            troubles.append(f"the last commit of {table.name} was {_span(age)} ago")
+            troubles.append(
+                f"the last commit of {table.name} was {_span(age)} ago, not at most "
+                f"{_span(timedelta(hours=max_age))}"
+            )
     return Health(found, node, lag, troubles)
 
 
