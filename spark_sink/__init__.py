@@ -12,20 +12,6 @@ Importing this package needs none of the extra `[spark]`; its modules do. The pa
 none of their modules, so that Spark's workers and short commands load what they need, no more.
 """
 
-from typing import TYPE_CHECKING, Any
-
 from spark_sink.errors import SinkError
 
-if TYPE_CHECKING:
-    from spark_sink.schema import FEED, TABLES
-
-__all__ = ["FEED", "TABLES", "SinkError"]
-
-
-def __getattr__(name: str) -> Any:
-    """The schemas, with Arrow, when they are asked for: Ctrl-C before that is `cli`'s to tell."""
-    if name not in __all__:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from spark_sink import schema
-
-    return getattr(schema, name)
+__all__ = ["SinkError"]

@@ -7,13 +7,13 @@ from collections.abc import Callable
 from contextlib import suppress
 from datetime import UTC, datetime
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 import click
 
 from spark_sink.cli.options import (
     Address,
+    Directory,
     Heap,
     Hours,
     Master,
@@ -84,7 +84,7 @@ for command in (status, query, rebuild, optimize, vacuum):
 @node_options()
 @click.option(
     "--tables",
-    type=click.Path(file_okay=False, path_type=Path),
+    type=Directory(),
     metavar="DIR",
     help="Directory of the tables; needed but for --format console.",
 )
@@ -114,7 +114,7 @@ for command in (status, query, rebuild, optimize, vacuum):
 )
 @click.option(
     "--checkpoint",
-    type=click.Path(file_okay=False, path_type=Path),
+    type=Directory(),
     metavar="DIR",
     show_default="_checkpoint in the tables' directory",
     help="Directory of Spark's checkpoint.",

@@ -139,6 +139,24 @@ class Master(click.ParamType[str]):
 _MASTERS = r"local(\[(\d+|\*)(\s*,\s*\d+)?\]|-cluster\[[\d\s,]+\])?|yarn|(spark|k8s)://.+"
 
 
+class Directory(click.Path):
+    """A directory on a disk, as a Path."""
+
+    def __init__(self) -> None:
+        super().__init__(file_okay=False, path_type=Path)
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """The path."""
+        if "://" in str(value):
+            self.fail(
+                f"{value!r} is no directory: name one on a disk of this machine, or on one that "
+                "all machines share",
+                param,
+                ctx,
+            )
+        return super().convert(value, param, ctx)
+
+
 class Setting(click.ParamType[tuple[str, str]]):
     """A setting of Spark, NAME=VALUE."""
 
@@ -259,7 +277,7 @@ def _token_in(path: Path | None) -> str | None:
 
 tables_option = click.option(
     "--tables",
-    type=click.Path(file_okay=False, path_type=Path),
+    type=Directory(),
     required=True,
     metavar="DIR",
     help="Directory of the tables.",

@@ -310,6 +310,10 @@ def test_the_group_s_help_names_each_command_in_a_whole_sentence() -> None:
         (["run", "--tables", "t", "--history", "5 years"], "'5 years' is not a time such as 90m"),
         (["run", "--tables", "t", "--driver-memory", "1x"], "'1x' is not a size as Java takes it"),
         (["run", "--tables", "t", "--driver-memory", "0g"], "'0g' is not a size as Java takes it"),
+        (
+            ["run", "--tables", "s3://bucket/t"],
+            "'s3://bucket/t' is no directory",
+        ),
         (["run", "--tables", "t", "--master", "yarnn"], "'yarnn' is no master of Spark's: local["),
         (["run", "--tables", "t", "--master", "local[2"], "'local[2' is no master of Spark's"),
         (["run", "--tables", "t", "--master", "sc://a:15002"], "sc://a:15002 is Spark Connect"),
