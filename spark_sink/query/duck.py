@@ -26,7 +26,11 @@ class Duck:
     """A DuckDB in memory, and the thread that it works in."""
 
     def __init__(self) -> None:
-        self.connection: DuckDBPyConnection = duckdb.connect()
+        # Without it a name that is no table is looked for among this program's variables.
+        config: dict[str, str | bool | int | float | list[str]] = {
+            "python_enable_replacements": False
+        }
+        self.connection: DuckDBPyConnection = duckdb.connect(config=config)
         self._pool = ThreadPoolExecutor(1, "duckdb")
 
     def do(self, work: Callable[[], T]) -> T:

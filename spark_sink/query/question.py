@@ -75,6 +75,8 @@ _WRITING: Final = re.compile(
     "[Cc]an only (delete from|update|merge into|create an index|vacuum or analyze|modify view)|"
     "is not an? table|is of type View"
 )
+# They have an answer to DuckDB, and nothing to say: PRAGMA, CHECKPOINT.
+_QUIET: Final = (StatementType.PRAGMA, StatementType.CALL)
 _DENIED: Final = "Permission denied"
 _FILE: Final = re.compile(r'(?:No files found that match the pattern|Cannot open file) "(.+)"')
 
@@ -134,7 +136,8 @@ def _statements(connection: DuckDBPyConnection, sql: str) -> list[Statement]:
     if not statements:
         raise TablesError("there is no statement in this SQL")
     if any(
-        each.expected_result_type == [ExpectedResultType.QUERY_RESULT] for each in statements[:-1]
+        each.expected_result_type == [ExpectedResultType.QUERY_RESULT] and each.type not in _QUIET
+        for each in statements[:-1]
     ):
         raise TablesError(
             "this SQL has several answers: of several statements, only the last one may have one"

@@ -115,9 +115,14 @@ def start_session(
         settings: Spark settings, on top of those of this module and of spark-submit.
 
     Raises:
-        SinkError: Spark does not start.
+        SinkError: Spark does not start, or not with such a `scratch`.
         TablesError: `scratch` cannot be written.
     """
+    if "," in str(scratch):
+        raise SinkError(
+            f"the directory {scratch.parent} has a comma in its name, where Spark takes it to end: "
+            "take another one"
+        )
     log4j = scratch / "log4j2.properties"
     try:
         shutil.rmtree(scratch, ignore_errors=True)

@@ -74,7 +74,7 @@ class DeltaStore:
         self.epoch = epoch
         self._table = _open(spec, path, epoch)
         self._tidied = self._table.version()
-        self._count = 0  # of files, after it was tidied
+        self._count = len(self._table.file_uris())  # of files, now or after it was tidied
         if not for_replacement and _columns(self._table) != _sorted(spec.schema):
             _migrate(spec, self._table, path)
 

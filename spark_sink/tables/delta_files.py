@@ -61,7 +61,7 @@ def placed(table: Path, file: DataFile) -> DataFile:
         shutil.move(file.path, path)
     except FileNotFoundError:
         raise TablesError(
-            f"a worker wrote {file.path.relative_to(table)} to the table {table}, but it is not to "
+            f"{file.path} was written for the table {table}, but it is not to "
             "be seen from here: all workers and the driver must have the directory of the tables "
             "at the same path"
         ) from None

@@ -55,9 +55,9 @@ def lock(directory: Path, *, make: bool = True) -> Iterator[None]:
     Raises:
         TablesError: another process holds them, the directory cannot be written, or is a table.
     """
-    if is_table(directory) or not (make or directory.is_dir()):
-        raise no_tables(directory)
     try:
+        if is_table(directory) or not (make or directory.is_dir()):
+            raise no_tables(directory)
         directory.mkdir(parents=True, exist_ok=True)
         tempfile.TemporaryFile(dir=directory).close()  # a lock file that is there proves nothing
         file = (directory / _LOCK_FILE).open("w")

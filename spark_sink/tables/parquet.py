@@ -92,12 +92,15 @@ class ParquetStore:
 
     def replace(self, other: "ParquetStore") -> None:
         """Put the rows and the position of `other` in the place of all that is here, file by file:
-        a crash leaves some of both, each row once, and in a derived table all is to do again."""
+        a crash leaves some of both in raw_events, each row once, and a derived table to do again.
+        """
+        is_raw = self.spec.name == RAW
         names = {file.name for file in other.files()}
-        self._names &= names
-        self._tell(self.position if self.spec.name == RAW else 0, 0)
+        kept = names if is_raw else set()
+        self._names &= kept
+        self._tell(self.position if is_raw else 0, 0)
         for file in self.files():
-            if file.name not in names:
+            if file.name not in kept:
                 file.unlink()
         for file in other.files():
             file.rename(self.path / file.name)
@@ -191,17 +194,23 @@ class ParquetStore:
         if found.epoch != self.epoch:
             raise another_log(self.path, found.epoch, self.epoch)
         self.position, self.under_way = found.position, found.under_way
+        if self.position == self.under_way == 0:  # what is there was left by something broken off
+            for file in self.files():
+                file.unlink()
+            return
         self._names = {*found.files, *(file.name for file in self.files())}
+        if self.spec.name == RAW:  # an older version named no files
+            self._names |= {self._file(p) for p in range(1, self.position + 1, _ROWS_A_FILE)}
 
     def _check(self) -> None:
         check_files(self.path, self._names)
-        files = self.files()
-        try:
-            is_ours = not files or pq.read_schema(files[0]) == self.spec.schema
-        except (OSError, pa.ArrowInvalid) as error:
-            raise damaged(self.path, f"{files[0].name} is no Parquet file ({error})") from error
-        if not is_ours:
-            raise other_columns(self.path)
+        for file in self.files():
+            try:
+                is_ours = pq.read_schema(file) == self.spec.schema
+            except (OSError, pa.ArrowInvalid) as error:
+                raise damaged(self.path, f"{file.name} is no Parquet file ({error})") from error
+            if not is_ours:
+                raise other_columns(self.path)
 
 
 @dataclass(frozen=True, slots=True)

@@ -46,8 +46,11 @@ def table_status(directory: Path) -> list[TableStatus]:
 
 
 def is_table(directory: Path) -> bool:
-    """Whether a directory is that of a table, of either format."""
-    return any((directory / name).exists() for name in ("_delta_log", POSITION_FILE))
+    """Whether a directory is that of a table, of either format; not of one that may not be read."""
+    try:
+        return any((directory / name).exists() for name in ("_delta_log", POSITION_FILE))
+    except OSError:
+        return False
 
 
 def no_tables(directory: Path) -> TablesError:
@@ -55,8 +58,11 @@ def no_tables(directory: Path) -> TablesError:
     absolute = directory.absolute()
     if is_table(absolute):
         return TablesError(f"{directory} is a table itself: the tables are in {absolute.parent}")
-    if not absolute.is_dir():
-        return TablesError(f"there are no tables in {directory}: there is no such directory")
+    try:
+        if not absolute.is_dir():
+            return TablesError(f"there are no tables in {directory}: there is no such directory")
+    except OSError as error:
+        return TablesError(f"there are no tables to be seen in {directory}: {error.strerror}")
     return TablesError(f"there are no tables in {directory}: spark-sink run makes them")
 
 

@@ -129,6 +129,11 @@ def test_a_parquet_table_of_an_older_version_names_no_files(
         facts = json.loads(path.read_text())
         assert facts.pop("files")
         path.write_text(json.dumps(facts))
+    first = directory / "raw_events" / "part-000000000001.parquet"
+    first.rename(tmp_path / "away")
+    with pytest.raises(TablesError, match=f"{first.name} is gone"):
+        Tables(directory, node.epoch, table_format="parquet")
+    (tmp_path / "away").rename(first)
     again = Sink(Tables(directory, node.epoch, table_format="parquet"))
     go_on(node, again, Feed(node.url).head().head)
     assert all(json.loads(p.read_text())["files"] for p in directory.glob("*/_position.json"))

@@ -326,6 +326,7 @@ def test_binary_to_text_and_back(tables: Path, sample: list[Event]) -> None:
         ("SET threads = 1; FROM nowhere", "the tables here are raw_events"),
         ("SELECT 1; SELECT 2", "only the last one may have one"),
         ("/* nothing */", "there is no statement in this SQL"),
+        ("SELECT * FROM self", "the tables here are raw_events, "),
         ("DELETE FROM stream_tips", "the tables are read-only here"),
         ("UPDATE stream_tips SET events = 1", "the tables are read-only here"),
         ("INSERT INTO stream_tips FROM stream_tips", "the tables are read-only here"),
