@@ -119,8 +119,8 @@ class LogFiller:
         connection.execute("BEGIN")
         connection.executemany(
             "INSERT INTO events (id, position, event_id, cid, init_cid, kind, signer, state) "
-            f"VALUES (?1, ?1, ?2, ?3, ?4, ?5, ?6, {State.DELIVERED.value})",
-            (row[:6] for row in rows),
+            f"VALUES (?, ?, ?, ?, ?, ?, ?, {State.DELIVERED.value})",
+            ((row[0], *row[:6]) for row in rows),
         )
         connection.executemany("INSERT INTO cars VALUES (?, ?)", ((row[0], row[6]) for row in rows))
         connection.executemany(
