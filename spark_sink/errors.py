@@ -42,6 +42,14 @@ class JavaMissingError(SinkError):
     """No Java runtime that Spark can use."""
 
 
+def over_connect(master: str) -> SinkError:
+    """A master that is a server of Spark Connect."""
+    return SinkError(
+        f"{master} is Spark Connect, whose server would write the tables, not this process: "
+        "name the cluster's own master, as in spark://HOST:7077"
+    )
+
+
 def one_line(error: Exception) -> str:
     """What an error says, in one line."""
     return " ".join(str(error).split()) or type(error).__name__

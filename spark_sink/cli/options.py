@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import click
 
-from spark_sink.errors import SinkError
+from spark_sink.errors import SinkError, over_connect
 
 DEFAULT_URL: Final = "http://127.0.0.1:5101"
 
@@ -119,12 +119,7 @@ class Master(click.ParamType[str]):
         """The master, as it was."""
         text = str(value).strip()
         if text.startswith("sc:"):
-            self.fail(
-                f"{value} is Spark Connect, whose server would write the tables, not this "
-                "process: name the cluster's own master, as in spark://HOST:7077",
-                param,
-                ctx,
-            )
+            self.fail(str(over_connect(text)), param, ctx)
         if re.fullmatch(_MASTERS, text) is None:
             self.fail(
                 f"{value!r} is no master of Spark's: local[4], spark://HOST:7077, yarn, "

@@ -18,7 +18,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from spark_sink import errors
-from spark_sink.errors import SinkError, cannot_write
+from spark_sink.errors import SinkError, cannot_write, over_connect
 from spark_sink.run.cluster import check_master, is_local
 from spark_sink.run.java import Java, java_home
 from spark_sink.source.data_source import ReconDataSource
@@ -135,10 +135,7 @@ def start_session(
     submitted = _submitted()
     master = master or submitted.get("spark.master", LOCAL)
     if master.startswith("sc:"):
-        raise SinkError(
-            f"{master} is Spark Connect, whose server would write the tables, not this process: "
-            "name the cluster's own master, as in spark://HOST:7077"
-        )
+        raise over_connect(master)
     local = is_local(master)
     check_master(master)
     _set_environment(scratch if local else None, given.get(_WORKERS_PYTHON))
