@@ -4,6 +4,10 @@ Source: https://ipld.io/specs/codecs/dag-jose/spec/ and RFC 7515. The payload is
 block that is signed; the one signature comes with its protected header, JSON as the signer wrote
 it. An unprotected `header` is refused: nobody signs it, so anyone could make a new event, with a
 new CID, out of another's.
+
+In memory, DAG-JOSE has a field `link`: the payload's CID, which is left out when a block is
+encoded. kubo's `ipfs dag get --output-codec dag-jose` still writes it, as `link: null`, so that
+files made from its output hold bytes that do not match the CID. `without_link` restores them.
 """
 
 import base64
@@ -15,10 +19,12 @@ from typing import Any, Final
 from recon_node.ceramic import shape, strict_json
 from recon_node.ceramic.did import is_did
 from recon_node.ceramic.errors import InvalidEventError
-from recon_node.ipld import CID, CidError
+from recon_node.ipld import CID, CidError, DagCborError, dag_cbor
 
 _ENVELOPE: Final = frozenset({"payload", "signatures"})
 _SIGNATURE: Final = frozenset({"protected", "signature"})
+# In DAG-CBOR the shortest key comes first, right after the byte that opens the map.
+_NULL_LINK: Final = dag_cbor.encode("link") + dag_cbor.encode(None)
 _NO_FIELDS: Final[frozenset[str]] = frozenset()
 _FRAGMENT: Final = re.compile(r"[\w.:%/-]{1,1000}", re.ASCII)
 _IPFS: Final = "ipfs://"
@@ -57,6 +63,20 @@ class Envelope:
 def is_envelope(block: Any) -> bool:
     """Does this decoded block look like an envelope rather than like a payload?"""
     return isinstance(block, dict) and "signatures" in block
+
+
+def without_link(block: bytes) -> bytes | None:
+    """The canonical bytes of an envelope block that has `link: null`; None for any other block."""
+    if not block.startswith(_NULL_LINK, 1):
+        return None
+    try:
+        envelope = dag_cbor.decode(block)
+    except DagCborError:
+        return None
+    if not isinstance(envelope, dict) or envelope.keys() != _ENVELOPE | {"link"}:
+        return None
+    del envelope["link"]
+    return dag_cbor.encode(envelope)
 
 
 def parse_envelope(block: Any) -> Envelope:

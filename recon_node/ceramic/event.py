@@ -8,6 +8,11 @@
 An event's CID is its CAR's root. `parse_event` checks everything that the bytes alone can tell:
 each block against its CID, the shape of each, and the path of a time proof. It does not check
 signatures (`verify_signature` does), nor whether the prevs exist, nor the chain.
+
+Files made from kubo's output may name an envelope by a DAG-CBOR CID, or hold it with `link: null`.
+Such an event is read as the one that it is on the network: `Event.cid` is the DAG-JOSE CID, and
+`Event.car` has the block that matches it. So a signature makes one event, however its file was
+made.
 """
 
 from dataclasses import dataclass, field
@@ -15,7 +20,7 @@ from enum import Enum
 from typing import Any, Final
 
 from recon_node.ceramic import shape
-from recon_node.ceramic.envelope import Envelope, is_envelope, parse_envelope
+from recon_node.ceramic.envelope import Envelope, is_envelope, parse_envelope, without_link
 from recon_node.ceramic.errors import InvalidEventError
 from recon_node.ceramic.event_id import EventId
 from recon_node.ceramic.header import InitHeader
@@ -104,7 +109,7 @@ def parse_event(data: bytes) -> Event:
     if len(data) > MAX_CAR_SIZE:
         raise InvalidEventError(f"the event has {len(data)} bytes; the limit is {MAX_CAR_SIZE}")
     try:
-        decoded = car.decode(data)
+        decoded = car.decode(data, without_link)
     except CarError as error:
         raise InvalidEventError(str(error)) from None
     if len(decoded.roots) != 1:
@@ -125,9 +130,8 @@ class _Reader:
         root = self._read(cid, "the root")
         envelope = None
         if is_envelope(root):
-            if cid.codec != DAG_JOSE:
-                raise InvalidEventError("the CID of a signed event must say DAG-JOSE (0x85)")
             envelope = parse_envelope(root)
+            cid = self._as_dag_jose(cid)
             payload = self._read(envelope.payload, "the payload")
             if envelope.capability is not None:
                 self._read(envelope.capability, "the capability")
@@ -136,6 +140,16 @@ class _Reader:
         else:
             payload = root
         return self._build(cid, envelope, payload)
+
+    def _as_dag_jose(self, cid: CID) -> CID:
+        """The CID of the root, an envelope; a DAG-CBOR CID is replaced by that of DAG-JOSE."""
+        if cid.codec == DAG_JOSE:
+            return cid
+        dag_jose = CID.of(DAG_JOSE, self._needed.pop(cid))
+        blocks = {dag_jose if key == cid else key: block for key, block in self._car.blocks.items()}
+        self._needed[dag_jose] = blocks[dag_jose]
+        self._car = Car((dag_jose,), blocks, is_exact=False)
+        return dag_jose
 
     def _build(self, cid: CID, envelope: Envelope | None, payload: Any) -> Event:
         header: InitHeader | None = None
@@ -202,9 +216,9 @@ class _Reader:
         """The event's blocks, each once, in the order in which they came: no one may ride along
         for free, and no one may swell an event of another's by its own blocks.
 
-        Where every block is needed and none is repeated, that is the very CAR that was read.
+        Where every block is needed, as it is and once, that is the very CAR that was read.
         """
-        if len(self._needed) == len(self._car.blocks) and not self._car.has_repeats:
+        if len(self._needed) == len(self._car.blocks) and self._car.is_exact:
             return self._data
         own = {key: block for key, block in self._car.blocks.items() if key in self._needed}
         return car.encode([cid], own)

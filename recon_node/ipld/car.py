@@ -8,7 +8,7 @@ need not be the first block. Reading checks the hash of every block. An identity
 block inside: such a block may be left out of the file.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -21,13 +21,13 @@ from recon_node.ipld.errors import CarError, CidError, DagCborError, VarintError
 class Car:
     """A CAR in memory: the CIDs of its roots, and its blocks in the order of the file.
 
-    `has_repeats` says that the file holds a block more than once. Where it does not, `encode`
-    gives back the file byte for byte: a CAR has no other freedom.
+    Where `is_exact`, `encode` gives back the file byte for byte. It does not where the file holds a
+    block more than once, or a block that was restored: a CAR has no other freedom.
     """
 
     roots: tuple[CID, ...]
     blocks: dict[CID, bytes]
-    has_repeats: bool = False
+    is_exact: bool = True
 
     def block(self, cid: CID) -> bytes | None:
         """The block of that CID, or None where the CAR does not have it."""
@@ -37,8 +37,15 @@ class Car:
         return block
 
 
-def decode(data: bytes) -> Car:
+Restore = Callable[[bytes], bytes | None]
+"""Gives the canonical form of a block that does not match its CID, or None."""
+
+
+def decode(data: bytes, restore: Restore | None = None) -> Car:
     """Read a CARv1, checking every block against its CID.
+
+    A block that does not match is given to `restore`: what this returns takes its place if it
+    matches.
 
     Raises:
         CarError: not a CARv1, a block that does not match its CID, a root without its block,
@@ -46,13 +53,13 @@ def decode(data: bytes) -> Car:
     """
     try:
         roots, offset = _read_header(data)
-        blocks, sections = _read_blocks(data, offset)
+        blocks, is_exact = _read_blocks(data, offset, restore)
     except (VarintError, CidError) as error:
         raise CarError(f"broken CAR: {error}") from None
     for root in roots:
         if root not in blocks and root.hash_code != IDENTITY:
             raise CarError(f"the root {root} of the CAR is not among its blocks")
-    return Car(roots, blocks, has_repeats=len(blocks) < sections)
+    return Car(roots, blocks, is_exact)
 
 
 def encode(roots: Iterable[CID], blocks: Mapping[CID, bytes]) -> bytes:
@@ -119,10 +126,13 @@ def _check_header(header: Any) -> tuple[CID, ...]:
     return tuple(roots)
 
 
-def _read_blocks(data: bytes, offset: int) -> tuple[dict[CID, bytes], int]:
-    """The blocks from `offset` on, and in how many sections they came."""
+def _read_blocks(
+    data: bytes, offset: int, restore: Restore | None
+) -> tuple[dict[CID, bytes], bool]:
+    """The blocks from `offset` on, and whether each came once and as its CID says."""
     blocks: dict[CID, bytes] = {}
     sections = 0
+    restored = False
     while offset < len(data):
         start, end = _read_section(data, offset, "block")
         cid, start = read_cid(data, start)
@@ -130,11 +140,16 @@ def _read_blocks(data: bytes, offset: int) -> tuple[dict[CID, bytes], int]:
             raise CarError(f"broken CAR: the block at byte {offset} is shorter than its CID")
         block = data[start:end]
         if not cid.matches(block):
-            raise CarError(f"the block at byte {offset} of the CAR does not match its CID {cid}")
+            canonical = None if restore is None else restore(block)
+            if canonical is None or not cid.matches(canonical):
+                raise CarError(
+                    f"the block at byte {offset} of the CAR does not match its CID {cid}"
+                )
+            block, restored = canonical, True
         blocks[cid] = block
         offset = end
         sections += 1
-    return blocks, sections
+    return blocks, len(blocks) == sections and not restored
 
 
 def _common_header(codec: int) -> tuple[bytes, int, int]:

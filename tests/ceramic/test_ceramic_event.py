@@ -27,6 +27,7 @@ from recon_node.ceramic import (
     envelope,
     header,
     parse_event,
+    verify_signature,
 )
 from recon_node.ceramic.builder import data_event, time_event
 from recon_node.ceramic.event import MAX_PREVS
@@ -212,6 +213,8 @@ def test_a_data_event_must_be_signed() -> None:
 
 PROTECTED = b'{"alg":"EdDSA","kid":"did:key:z6Mk"}'
 PAYLOAD = block(with_header())
+SIGNED = parse_event(signed_car(with_header()))
+ENVELOPE = dag_cbor.decode(car.decode(SIGNED.car).blocks[SIGNED.cid])
 SIGNATURE = {"protected": PROTECTED, "signature": bytes(64)}
 
 
@@ -484,10 +487,49 @@ def test_a_missing_payload() -> None:
 
 def test_the_codec_must_say_what_the_root_is() -> None:
     """Else one event had several CIDs: the hash covers the bytes but not the codec."""
-    envelope = dag_cbor.decode(car.decode(INIT.car).blocks[INIT.cid])
-    refused(envelope_car(envelope, PAYLOAD, codec=DAG_CBOR), "must say DAG-JOSE")
     refused(unsigned_car({"data": None, "header": HEADER}, DAG_JOSE), "it is no signed envelope")
     refused(unsigned_car({"data": None, "header": HEADER}, RAW), "cannot be an event")
+
+
+def test_an_envelope_named_by_a_dag_cbor_cid_is_the_event_that_dag_jose_names() -> None:
+    named = parse_event(envelope_car(ENVELOPE, PAYLOAD, codec=DAG_CBOR))
+    assert named == parse_event(envelope_car(ENVELOPE, PAYLOAD))
+    assert (named.cid, named.car) == (SIGNED.cid, envelope_car(ENVELOPE, PAYLOAD))
+
+
+def with_null_link(envelope: dict[str, Any], codec: int = DAG_JOSE, **more: Any) -> bytes:
+    """A CAR that has the envelope with `link` under the CID that it has without."""
+    cid, _ = block(envelope, codec)
+    return car.encode([cid], dict([PAYLOAD]) | {cid: dag_cbor.encode(envelope | more)})
+
+
+@pytest.mark.parametrize("codec", [DAG_JOSE, DAG_CBOR])
+def test_an_envelope_with_a_null_link_is_the_event_without(codec: int) -> None:
+    event = parse_event(with_null_link(ENVELOPE, codec, link=None))
+    assert event == parse_event(envelope_car(ENVELOPE, PAYLOAD))
+    assert parse_event(event.car) == event
+    verify_signature(event, CONTROLLER)
+
+
+@pytest.mark.parametrize(
+    ("envelope", "more"),
+    [
+        (ENVELOPE, {"link": PAYLOAD[0]}),
+        (ENVELOPE, {"link": b""}),
+        (ENVELOPE, {"link": None, "more": None}),
+        (ENVELOPE, {"more": None}),
+        (ENVELOPE, {"payload": b"", "link": None}),
+        ({"payload": b""}, {"link": None}),
+    ],
+)
+def test_nothing_else_passes_for_an_envelope_with_a_null_link(
+    envelope: dict[str, Any], more: dict[str, Any]
+) -> None:
+    refused(with_null_link(envelope, **more), "does not match its CID")
+
+
+def test_a_null_link_that_is_hashed_with_the_rest_is_an_unknown_field() -> None:
+    refused(envelope_car(ENVELOPE | {"link": None}, PAYLOAD), "unknown fields.*'link'")
 
 
 def test_the_root_cannot_hide_in_its_cid() -> None:

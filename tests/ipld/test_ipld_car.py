@@ -133,6 +133,15 @@ def test_a_block_may_stand_there_twice() -> None:
     assert car.decode(with_header(HEADER) + section(ROOT + BLOCK)).blocks == {ROOT: BLOCK}
 
 
+def test_a_block_is_restored_only_to_what_its_cid_says() -> None:
+    data = car.encode([ROOT], {ROOT: BLOCK[:-1] + b"!"})
+    restored = car.decode(data, lambda block: BLOCK)
+    assert (restored.blocks, restored.is_exact) == ({ROOT: BLOCK}, False)
+    for wrong in (None, BLOCK + b"!"):
+        with pytest.raises(CarError, match="does not match its CID"):
+            car.decode(data, lambda block, wrong=wrong: wrong)  # type: ignore[misc]
+
+
 def test_an_identity_cid_brings_its_block_along() -> None:
     bare = car.decode(car.encode([IDENTITY_CID], {}))
     assert bare.block(IDENTITY_CID) == b"abc"
@@ -152,8 +161,8 @@ def test_without_repeats_it_is_written_as_it_was_read(bodies: list[bytes], codec
     header = dag_cbor.encode({"roots": [CID.of(codec, bodies[0])], "version": 1})
     data = section(header) + b"".join(section(each) for each in sections)
     decoded = car.decode(data)
-    assert decoded.has_repeats == (len(set(bodies)) < len(bodies))
-    assert (car.encode(decoded.roots, decoded.blocks) == data) != decoded.has_repeats
+    assert decoded.is_exact == (len(set(bodies)) == len(bodies))
+    assert (car.encode(decoded.roots, decoded.blocks) == data) == decoded.is_exact
 
 
 @pytest.mark.parametrize("codec", [DAG_CBOR, DAG_JOSE, RAW])
