@@ -95,7 +95,8 @@ class Session(ABC, Generic[M]):
         if initiates and not self._interests:
             raise LocalProtocolError("a session needs a range that can hold a key")
         self._settings = settings
-        self._initiates = initiates
+        self.initiates = initiates
+        """Whether this side speaks first."""
         self._state = _State.START if initiates else _State.LISTENING
         self._turn: list[M] = []
         self._idle_rounds = 0
@@ -147,10 +148,11 @@ class Session(ABC, Generic[M]):
     def receive(self, message: M) -> list[bytes]:
         """Take the peer's message; return the keys in it that we do not hold, in order.
 
-        Raises RemoteProtocolError when the message breaks the protocol, or the peer makes no
-        progress.
+        Raises RemoteProtocolError when the message breaks the protocol, comes when it is not the
+        peer's turn, or the peer makes no progress. Whatever the peer sends, nothing else is raised.
         """
-        self._expect(_State.LISTENING, "receive")
+        if self._state is not _State.LISTENING:
+            raise RemoteProtocolError(_OUT_OF_TURN[self._state])
         if not self._turn:
             self.rounds += 1
             self._idle_rounds += 1
@@ -248,7 +250,7 @@ class Session(ABC, Generic[M]):
             return
         assert self.key_range is not None
         ours = self.key_range
-        may_trim = self._initiates and self.rounds == 1
+        may_trim = self.initiates and self.rounds == 1
         lower_fits = theirs.lower == ours.lower or (
             may_trim if theirs.lower > ours.lower else self._may_extend(ours.lower)
         )
@@ -266,6 +268,13 @@ class Session(ABC, Generic[M]):
     def _may_extend(self, bound: bytes) -> bool:
         """Tell whether the peer may answer for more than we asked for at this end."""
         return False
+
+
+_OUT_OF_TURN: Final = {
+    _State.START: "peer spoke first in a session that it did not start",
+    _State.RESPONDING: "peer spoke again before its turn was answered",
+    _State.DONE: "peer sent a message after the end of the session",
+}
 
 
 def _show(key_range: KeyRange) -> str:

@@ -77,7 +77,7 @@ class Session10(Session[Message]):
         return Message(tuple(self.key_range), (self._view.hash(self.key_range),))
 
     def _is_refusal(self, message: Message) -> bool:
-        if not self._initiates or self.rounds > 1:
+        if not self.initiates or self.rounds > 1:
             return False
         assert self.asked is not None
         return message.key_range == KeyRange(self.asked.lower, self.asked.lower)
@@ -161,7 +161,7 @@ class Session10(Session[Message]):
     def _first_bound(self, message: Message) -> bytes:
         """Return the message's lower bound, or our first key where that lies before a key."""
         bound = message.bounds[0]
-        if self._initiates or self.is_fencepost(bound):
+        if self.initiates or self.is_fencepost(bound):
             return bound
         beyond = [each.lower for each in self._interests if each.lower < bound <= each.upper]
         return (beyond and self._view.store.first(KeyRange(beyond[0], bound))) or bound
@@ -169,7 +169,7 @@ class Session10(Session[Message]):
     def _last_bound(self, message: Message) -> bytes:
         """Return the message's upper bound, or our last key where that lies behind a key."""
         bound = message.bounds[-1]
-        if self._initiates or self.is_fencepost(bound):
+        if self.initiates or self.is_fencepost(bound):
             return bound
         beyond = [each.upper for each in self._interests if each.lower <= bound < each.upper]
         return (beyond and self._view.store.last(KeyRange(bound, beyond[0]))) or bound

@@ -54,10 +54,10 @@ class Session11(Session[Message]):
         return Message(self.key_range, closing=self._view.fingerprint(self.key_range))
 
     def _take(self, message: Message) -> Iterable[bytes]:
-        if message.verdict is Flag.AGREED and (self._initiates or self.rounds > 1):
+        if message.verdict is Flag.AGREED and (self.initiates or self.rounds > 1):
             self._finish()
             return ()
-        if message.verdict is Flag.REFUSED and self._initiates and self.rounds == 1:
+        if message.verdict is Flag.REFUSED and self.initiates and self.rounds == 1:
             self._finish()
             return ()
         if message.verdict is not None:

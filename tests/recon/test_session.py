@@ -10,7 +10,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from peers import CASES, VERSIONS, Peer, numbered, reconcile
 
-from recon_node.recon import KeyRange, LocalProtocolError, SessionSettings, intersect_ranges
+from recon_node.recon import (
+    KeyRange,
+    LocalProtocolError,
+    RemoteProtocolError,
+    SessionSettings,
+    intersect_ranges,
+)
 from recon_node.recon.session import Session
 
 Version = type[Session[Any]]
@@ -175,8 +181,8 @@ def test_rounds_grow_with_the_logarithm(version: Version) -> None:
 def test_turns_out_of_order_are_our_own_fault(version: Version) -> None:
     peer = Peer(numbered(0, 9), session=version)
     session = peer.asks()
-    with pytest.raises(LocalProtocolError, match="receive"):
-        session.receive(peer.asks().start())
+    with pytest.raises(LocalProtocolError, match="respond"):
+        session.respond()
     session.start()
     with pytest.raises(LocalProtocolError, match="start"):
         session.start()
@@ -184,3 +190,26 @@ def test_turns_out_of_order_are_our_own_fault(version: Version) -> None:
         session.respond()
     with pytest.raises(LocalProtocolError, match="range"):
         version.initiator(peer.store, KeyRange(b"b", b"b"))
+
+
+@every_version
+def test_a_message_out_of_turn_is_the_peers_fault(version: Version) -> None:
+    peer = Peer(numbered(0, 9), session=version)
+    opening = peer.asks().start()
+    with pytest.raises(RemoteProtocolError, match="spoke first"):
+        peer.asks().receive(opening)
+    answering = peer.answers()
+    answering.receive(opening)
+    with pytest.raises(RemoteProtocolError, match="before its turn was answered"):
+        answering.receive(opening)
+
+
+@every_version
+def test_a_message_after_the_end_is_the_peers_fault(version: Version) -> None:
+    you, they = Peer(numbered(0, 9), session=version), Peer(numbered(0, 9), session=version)
+    *sessions, sent = reconcile(you, they)
+    for session in sessions:
+        assert session.done
+        for message in sent:
+            with pytest.raises(RemoteProtocolError, match="after the end of the session"):
+                session.receive(message)

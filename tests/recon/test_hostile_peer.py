@@ -1,0 +1,76 @@
+"""Whatever bytes a peer sends, and whenever, a session raises RemoteProtocolError at most."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from peers import damaged
+
+from recon_node.recon import (
+    PROTOCOLS,
+    KeyRange,
+    KeyStore,
+    Protocol,
+    RemoteProtocolError,
+    SessionSettings,
+)
+from recon_node.recon.session import Session
+
+DATA = Path(__file__).parents[1] / "data" / "recon_exchanges.json"
+CASES = json.loads(DATA.read_text())["cases"]
+every_protocol = pytest.mark.parametrize("protocol", PROTOCOLS, ids=lambda each: each.id[-5:])
+
+
+def from_hex(texts: list[str]) -> list[bytes]:
+    return [bytes.fromhex(text) for text in texts]
+
+
+def said_in(protocol: Protocol) -> list[bytes]:
+    """All messages of the recorded sessions."""
+    return [
+        bytes.fromhex(each["message"]) for case in CASES for each in case["exchanges"][protocol.id]
+    ]
+
+
+def side_of(case: dict[str, Any], protocol: Protocol, *, initiates: bool) -> Session[Any]:
+    store = KeyStore(from_hex(case["initiator" if initiates else "responder"]["keys"]))
+    settings = SessionSettings(**case["settings"])
+    if initiates:
+        return protocol.session.initiator(
+            store, KeyRange(*from_hex(case["initiator"]["asks"])), settings
+        )
+    interests = [KeyRange(*from_hex(each)) for each in case["responder"]["interests"]]
+    return protocol.session.responder(store, interests, settings)
+
+
+@st.composite
+def hostile(draw: st.DrawFn, protocol: Protocol) -> list[bytes]:
+    """Messages of real sessions in any order, some of them damaged, some of them only noise."""
+    message = st.sampled_from(said_in(protocol))
+    return draw(st.lists(message | message.flatmap(damaged) | st.binary(max_size=40), max_size=12))
+
+
+@every_protocol
+@given(data=st.data())
+def test_a_peer_can_only_break_its_own_side(protocol: Protocol, data: st.DataObject) -> None:
+    case = data.draw(st.sampled_from(CASES))
+    initiates, reads_ahead = data.draw(st.booleans()), data.draw(st.booleans())
+    session = side_of(case, protocol, initiates=initiates)
+    if initiates:
+        protocol.encode(session.start())
+    try:
+        for raw in data.draw(hostile(protocol)):
+            new = session.receive(protocol.decode(raw))
+            session.give_up(new[::2])
+            for key in new[1::2]:
+                session._view.store.add(key)
+            if session.turn_complete and not session.done and not reads_ahead:
+                for answer in session.respond():
+                    protocol.encode(answer)
+    except RemoteProtocolError:
+        return
