@@ -20,7 +20,7 @@ from recon_node.ceramic import CeramicError, EventId, Network, scan
 from recon_node.ipld import CID, IpldError, dag_cbor, varint
 from recon_node.p2p.errors import PeerGoneError, PeerProtocolError
 from recon_node.p2p.framing import FrameStream
-from recon_node.p2p.settings import MAX_REQUEST
+from recon_node.p2p.settings import MAX_REQUEST, P2PSettings
 
 CAR: Final = 0
 END: Final = 1
@@ -35,13 +35,18 @@ Deliver = Callable[[FetchedEvents], Awaitable[None]]
 
 
 async def serve_events(
-    frames: FrameStream, read_cars: ReadCars, network: Network, patience: float
+    frames: FrameStream, read_cars: ReadCars, network: Network, settings: P2PSettings
 ) -> None:
     """Answer requests until the peer ends the stream.
 
-    Raises PeerProtocolError on a request that is none, or that asks for another network's events.
+    The first request must come within ``idle_timeout``; from then on the peer may take
+    ``turn_timeout`` to read an answer or to begin another request: it stores events meanwhile.
+    Raises PeerProtocolError on a request that does not parse, or that asks for another network's
+    events.
     """
-    while (request := await frames.receive(patience)) is not None:
+    patience, until_begun = settings.turn_timeout, 0.0
+    while (request := await frames.receive(settings.idle_timeout, until_begun)) is not None:
+        until_begun = settings.turn_timeout
         wanted = iter(parse_request(request, network))
         missing: list[EventId] = []
         while part := list(islice(wanted, _READ_AT_ONCE)):

@@ -110,29 +110,42 @@ class FrameStream:
         self.bytes_received = 0
         self.bytes_sent = 0
 
-    async def receive(self, patience: float) -> bytes | None:
+    async def receive(self, patience: float, until_begun: float = 0.0) -> bytes | None:
         """Return the next frame, or None at the end of the stream.
 
-        ``patience`` is the longest wait, in seconds, for a whole frame. Raises FramingError,
-        PeerProtocolError when the peer takes longer, PeerGoneError when the stream ends within a
-        frame, and trio.BrokenResourceError when it is reset.
+        ``patience`` is the longest wait for a whole frame, in seconds. A peer that has work to do
+        first may take ``until_begun`` seconds, where that is longer, before the frame's first byte;
+        its ``patience`` seconds begin with that byte. Raises FramingError, PeerProtocolError when
+        the peer takes longer, PeerGoneError when the stream ends within a frame, and
+        trio.BrokenResourceError when it is reset.
         """
         if (frame := self._decoder.next_frame()) is not None:
             return frame
-        with trio.move_on_after(patience) as scope:
+        if self._decoder.is_between_frames and until_begun > patience:
+            with trio.move_on_after(until_begun) as scope:
+                if not await self._read_more():
+                    return None
+            if scope.cancelled_caught:
+                raise PeerProtocolError(f"the peer sent nothing for {until_begun:g} s")
+        with trio.move_on_after(patience):
             return await self._read_frame()
-        assert scope.cancelled_caught
         raise PeerProtocolError(f"the peer sent no whole frame within {patience:g} s")
 
     async def _read_frame(self) -> bytes | None:
         while (frame := self._decoder.next_frame()) is None:
-            data = await self._stream.receive_some(READ_SIZE)
-            if not data:
-                self._decoder.end()
+            if not await self._read_more():
                 return None
-            self.bytes_received += len(data)
-            self._decoder.feed(data)
         return frame
+
+    async def _read_more(self) -> bool:
+        """Read what has come of the stream; False at its end."""
+        data = await self._stream.receive_some(READ_SIZE)
+        if not data:
+            self._decoder.end()
+            return False
+        self.bytes_received += len(data)
+        self._decoder.feed(data)
+        return True
 
     async def send(self, frames: Iterable[bytes], patience: float) -> None:
         """Send frames, many in one write; ``patience`` bounds each write, in seconds.

@@ -6,7 +6,7 @@ answer. ``obtain`` does the fetching: it gets keys, and returns those whose even
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -68,12 +68,20 @@ class ReconStream:
             await trio.lowlevel.checkpoint()
 
     async def _receive(self) -> Any:
-        data = await self.frames.receive(self.settings.turn_timeout)
+        # Only an answer takes work, and only before its first byte: what opens a session does not,
+        # nor does the rest of a turn.
+        session = self.session
+        answers = session.turn_complete or (session.initiates and not session.rounds)
+        until_begun = self.settings.turn_timeout if answers else 0.0
+        data = await self.frames.receive(self.settings.idle_timeout, until_begun)
         if data is None:
             raise PeerGoneError("the peer ended the stream before the session was over")
         if len(data) <= _LONG_MESSAGE:
             return self.protocol.decode(data)
         return await trio.to_thread.run_sync(self.protocol.decode, data)
 
-    async def _send(self, messages: Iterable[Any]) -> None:
-        await self.frames.send(map(self.protocol.encode, messages), self.settings.idle_timeout)
+    async def _send(self, messages: list[Any]) -> None:
+        # In a turn of several messages the peer fetches the events of one before it reads the next.
+        several, settings = len(messages) > 1, self.settings
+        patience = settings.turn_timeout if several else settings.idle_timeout
+        await self.frames.send(map(self.protocol.encode, messages), patience)

@@ -140,7 +140,7 @@ class Sessions:
             frames = FrameStream(stream, self._settings.max_frame, self._tally(stream.peer_id))
             try:
                 await serve_events(
-                    frames, self._store.get_cars, self._store.network, self._settings.turn_timeout
+                    frames, self._store.get_cars, self._store.network, self._settings
                 )
             except (*PEER_FAILURES, StoreError) as error:
                 log.info("Event stream ended early", peer=stream.peer_id, reason=describe(error))

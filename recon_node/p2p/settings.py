@@ -70,9 +70,11 @@ class P2PSettings:
     """Inbound event streams at once; each side of a session may open one."""
     max_event_streams_per_peer: int = 16
     turn_timeout: float = 120.0
-    """How long a peer may take for its turn in a session: it fetches events meanwhile."""
+    """How long a peer may take before it begins its turn, or takes more of ours: it fetches and
+    stores events meanwhile."""
     idle_timeout: float = 30.0
-    """How long a peer may take for anything else: to send a frame, to take what we send."""
+    """How long a peer may take for anything else: to say its first word on a stream, to send the
+    rest of a frame or of a turn, to take a single message."""
     session_timeout: float = 3600.0
     max_frame: int = MIB
     """A frame on a stream at most; a longer one is refused unread. An event must fit into it.

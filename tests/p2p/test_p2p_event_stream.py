@@ -4,7 +4,7 @@ import pytest
 import trio
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from p2p_support import NETWORK
+from p2p_support import LOOPBACK, NETWORK
 from trio.testing import memory_stream_pair
 
 from recon_node.ceramic import EventId, network_range
@@ -58,7 +58,7 @@ async def test_what_the_peer_holds_comes_and_the_rest_is_named_missing(
         received.update(events)
 
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(serve_events, theirs, read_cars, NETWORK, 5)
+        nursery.start_soon(serve_events, theirs, read_cars, NETWORK, LOOPBACK)
         missing = await fetch_events(ours, wanted, deliver, 5, per_request)
         await ours._stream.send_eof()
     assert received == {key: held[key] for key in wanted if key in held}
@@ -160,4 +160,20 @@ async def test_a_wrong_request_ends_the_stream_and_nothing_is_read(sdk_events):
 
     await ours.send([b"garbage"], 1)
     with pytest.raises(PeerProtocolError, match="does not parse"):
-        await serve_events(theirs, read_cars, NETWORK, 5)
+        await serve_events(theirs, read_cars, NETWORK, LOOPBACK)
+
+
+async def test_a_peer_that_asks_for_nothing_is_given_up_on(sdk_events, autojump_clock):
+    async def read_cars(keys):
+        return [None] * len(keys)
+
+    ours, theirs = frame_pair()
+    started = trio.current_time()
+    with pytest.raises(PeerProtocolError, match="sent no whole frame within 30 s"):
+        await serve_events(theirs, read_cars, NETWORK, LOOPBACK)
+    assert trio.current_time() - started == pytest.approx(30)
+    await ours.send([sdk_events[0][0]], 1)
+    started = trio.current_time()
+    with pytest.raises(PeerProtocolError, match="sent nothing for 120 s"):  # it may be storing
+        await serve_events(theirs, read_cars, NETWORK, LOOPBACK)
+    assert trio.current_time() - started == pytest.approx(120)

@@ -37,7 +37,7 @@ class Source:
         left, right = memory_stream_pair()
         async with trio.open_nursery() as nursery:
             theirs = FrameStream(right, LOOPBACK.max_frame)
-            nursery.start_soon(serve_events, theirs, self.read_cars, NETWORK, 60)
+            nursery.start_soon(serve_events, theirs, self.read_cars, NETWORK, LOOPBACK)
             yield FrameStream(left, LOOPBACK.max_frame)
             await left.send_eof()
 

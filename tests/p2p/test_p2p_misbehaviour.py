@@ -109,7 +109,7 @@ async def test_a_range_of_another_network_is_answered_with_no_interest(tmp_path,
 
 
 async def test_a_peer_that_stalls_in_its_turn_is_cut_off(tmp_path, sdk_cars):
-    settings = {**QUIET, "turn_timeout": 0.2}
+    settings = {**QUIET, "idle_timeout": 0.2}
     async with (
         node(tmp_path / "victim", sdk_cars[:20], **settings) as victim,
         loopback_host() as peer,

@@ -13,8 +13,12 @@ from recon_node.p2p.errors import PeerGoneError, PeerProtocolError
 from recon_node.p2p.framing import FrameStream, FramingError
 from recon_node.p2p.recon_stream import ReconStream
 from recon_node.recon import ZERO, KeyRange, KeyStore, RemoteProtocolError
+from recon_node.recon.gaps_1_1 import Gap, Gaps, Say
+from recon_node.recon.key_range import common_prefix
 from recon_node.recon.messages_1_0 import Message, encode_message
-from recon_node.recon.protocols import PROTOCOLS, RECON_1_0, Protocol
+from recon_node.recon.messages_1_1 import Message as Message11
+from recon_node.recon.messages_1_1 import encode_message as encode_11
+from recon_node.recon.protocols import PROTOCOLS, RECON_1_0, RECON_1_1, Protocol
 
 WHOLE = KeyRange(*network_range(NETWORK))
 MAX_FRAME = LOOPBACK.max_frame
@@ -90,16 +94,16 @@ async def test_keys_that_cannot_be_had_are_left_out_and_the_rest_agrees(sdk_even
 # --- peers that misbehave --------------------------------------------------------------------
 
 
-async def answer(wire: bytes, *, ends: bool = True) -> None:
+async def answer(wire: bytes, *, ends: bool = True, version: Protocol = RECON_1_0) -> None:
     """Let a responder read these bytes."""
     left, right = memory_stream_pair()
     store = KeyStore()
-    session = RECON_1_0.session.responder(store, [WHOLE], LOOPBACK.session_settings)
+    session = version.session.responder(store, [WHOLE], LOOPBACK.session_settings)
     await left.send_all(wire)
     if ends:
         await left.send_eof()
     frames = FrameStream(right, MAX_FRAME)
-    await ReconStream(RECON_1_0, session, frames, obtain_into(store), LOOPBACK).respond()
+    await ReconStream(version, session, frames, obtain_into(store), LOOPBACK).respond()
 
 
 def framed(message: bytes) -> bytes:
@@ -128,8 +132,44 @@ async def test_what_is_no_recon_message_ends_the_session(wire, error, text):
         await answer(wire)
 
 
-async def test_a_peer_that_stalls_in_its_turn_is_given_up_on(autojump_clock):
+OTHER_KEYS = encode_message(Message(WHOLE, (b"\x01" * 32,)))
+HALF_WAY = WHOLE.lower[: common_prefix(*WHOLE)] + b"\x80"
+GOES_ON = encode_11(
+    Message11(WHOLE, Gaps([Gap(HALF_WAY, Say.FINGERPRINT, bytes(16))]), goes_on=True)
+)
+
+
+@pytest.mark.parametrize(
+    ("version", "wire", "limit"),
+    [
+        (RECON_1_0, b"", LOOPBACK.idle_timeout),
+        (RECON_1_0, framed(GOOD)[:-3], LOOPBACK.idle_timeout),
+        (RECON_1_0, framed(OTHER_KEYS), LOOPBACK.turn_timeout),
+        (RECON_1_1, framed(GOES_ON), LOOPBACK.idle_timeout),
+        (RECON_1_0, framed(OTHER_KEYS) + b"\x7f", LOOPBACK.idle_timeout),
+    ],
+    ids=[
+        "silent",
+        "half a frame",
+        "before its answer",
+        "in the middle of a turn",
+        "half an answer",
+    ],
+)
+async def test_a_peer_that_stalls_is_given_up_on(autojump_clock, version, wire, limit):
+    assert LOOPBACK.idle_timeout < LOOPBACK.turn_timeout
     started = trio.current_time()
-    with pytest.raises(PeerProtocolError, match="sent no whole frame within 120 s"):
-        await answer(framed(GOOD)[:-3], ends=False)
+    with pytest.raises(PeerProtocolError, match=rf"sent no.* {limit:g} s"):
+        await answer(wire, ends=False, version=version)
+    assert trio.current_time() - started == pytest.approx(limit)
+
+
+async def test_the_first_answer_of_a_peer_may_take_a_turns_time(autojump_clock):
+    left, _right = memory_stream_pair()
+    asking = RECON_1_0.session.initiator(KeyStore(), WHOLE, LOOPBACK.session_settings)
+    started = trio.current_time()
+    with pytest.raises(PeerProtocolError, match="sent nothing for 120 s"):
+        await ReconStream(
+            RECON_1_0, asking, FrameStream(left, MAX_FRAME), obtain_into(KeyStore()), LOOPBACK
+        ).initiate()
     assert trio.current_time() - started == pytest.approx(120)
