@@ -68,9 +68,7 @@ class ReaderPool:
         """The CARs of some EventIds, in their order."""
         return await self._run(partial(_cars, event_ids))
 
-    async def feed(
-        self, after: int, limit: int, upto: int | None, max_bytes: int | None
-    ) -> list[FeedRow]:
+    async def feed(self, after: int, limit: int, upto: int, max_bytes: int | None) -> list[FeedRow]:
         """At most `limit` delivered events of the positions (after, upto], in order."""
         async with self._pages:
             return await self._run(partial(_feed, after, limit, upto, max_bytes))
@@ -89,9 +87,13 @@ class ReaderPool:
         async with self._pages:
             return await self._run(partial(_columns, after, limit, upto, max_bytes, where))
 
-    async def stream(self, init: CID, limit: int | None, max_bytes: int | None) -> list[FeedRow]:
-        """At most `limit` delivered events of the stream that `init` starts, in feed order."""
-        return await self._run(partial(_stream, init, limit, max_bytes))
+    async def stream(
+        self, init: CID, upto: int, limit: int | None, max_bytes: int | None
+    ) -> list[FeedRow]:
+        """At most `limit` events of the stream that `init` starts, of the positions up to `upto`,
+        in feed order.
+        """
+        return await self._run(partial(_stream, init, upto, limit, max_bytes))
 
     async def sort_key(
         self, sort_key: str, after: int, upto: int, limit: int, max_bytes: int
@@ -174,13 +176,13 @@ _ANCHORS = (
 def _feed(
     after: int,
     limit: int,
-    upto: int | None,
+    upto: int,
     max_bytes: int | None,
     connection: _Connection,
 ) -> list[FeedRow]:
     rows = connection.execute(
         _ROWS + "WHERE position > ? AND position <= ? ORDER BY position LIMIT ?",
-        (min(after, _LAST), _LAST if upto is None else min(upto, _LAST), min(limit, _LAST)),
+        (min(after, _LAST), upto, min(limit, _LAST)),
     )
     return _collect(rows, max_bytes, connection.blocks)
 
@@ -235,11 +237,11 @@ def _sort_key(
 
 
 def _stream(
-    init: CID, limit: int | None, max_bytes: int | None, connection: _Connection
+    init: CID, upto: int, limit: int | None, max_bytes: int | None, connection: _Connection
 ) -> list[FeedRow]:
     rows = connection.execute(
-        _ROWS + "WHERE init_cid = ? AND position IS NOT NULL ORDER BY position LIMIT ?",
-        (init, -1 if limit is None else min(limit, _LAST)),
+        _ROWS + "WHERE init_cid = ? AND position <= ? ORDER BY position LIMIT ?",
+        (init, upto, -1 if limit is None else min(limit, _LAST)),
     )
     return _collect(rows, max_bytes, connection.blocks)
 

@@ -179,14 +179,15 @@ class Store:
     async def read_feed(
         self, after: int, limit: int, upto: int | None = None, max_bytes: int | None = None
     ) -> list[FeedRow]:
-        """At most `limit` delivered events of the positions (after, upto], in order.
+        """At most `limit` delivered events of the positions (after, upto], in order; none beyond
+        `head`.
 
         With `max_bytes`, the last one is the event that takes the CARs to so many bytes.
 
         Raises:
             StoreError: the disk failed.
         """
-        return await self._readers.feed(after, limit, upto, max_bytes)
+        return await self._readers.feed(after, limit, self._within_head(upto), max_bytes)
 
     async def read_feed_columns(
         self,
@@ -205,7 +206,8 @@ class Store:
         Raises:
             StoreError: the disk failed.
         """
-        return await self._readers.columns(after, limit, upto, max_bytes, wanted, self.network)
+        end = self._within_head(upto)
+        return await self._readers.columns(after, limit, end, max_bytes, wanted, self.network)
 
     async def read_sort_key(
         self, sort_key: str, after: int, upto: int, limit: int, max_bytes: int
@@ -218,7 +220,8 @@ class Store:
         Raises:
             StoreError: the disk failed.
         """
-        return await self._readers.sort_key(sort_key, after, upto, limit, max_bytes)
+        end = self._within_head(upto)
+        return await self._readers.sort_key(sort_key, after, end, limit, max_bytes)
 
     async def read_stream(
         self, init: CID, limit: int | None = None, max_bytes: int | None = None
@@ -231,7 +234,7 @@ class Store:
         Raises:
             StoreError: the disk failed.
         """
-        return await self._readers.stream(init, limit, max_bytes)
+        return await self._readers.stream(init, self.head, limit, max_bytes)
 
     async def wait_for_feed(self, after: int) -> None:
         """Return when the feed has a position beyond `after`."""
@@ -303,6 +306,15 @@ class Store:
     def key_ranges(self) -> list[KeyRange]:
         """The ranges of keys of the interests, ascending and apart; else the network's."""
         return list(self._ranges)
+
+    def _within_head(self, upto: int | None) -> int:
+        """The last position that a read may show.
+
+        Readers see a commit as soon as the disk has it; `head` moves a moment later, on trio's
+        thread. A position beyond `head` must not get out: the next request with it would be
+        answered as one of another log.
+        """
+        return self.head if upto is None else min(upto, self.head)
 
     def _is_settled(self, event_id: EventId) -> bool:
         return event_id in self._refused or event_id in self.keys

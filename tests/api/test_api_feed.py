@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import threading
 from itertools import islice
 from typing import Any
 
@@ -12,7 +13,8 @@ import trio
 import trio.testing
 
 from recon_node.api import Limits, Services, create_app
-from recon_node.ipld import multibase
+from recon_node.ceramic import parse_event
+from recon_node.ipld import CID, multibase
 from recon_node.store import Store
 
 Events = list[dict[str, str]]
@@ -84,6 +86,48 @@ async def test_tokens(api: httpx.AsyncClient, filled: Events, store: Store) -> N
     assert before.json() == {"events": [{"id": filled[0]["cid"]}], "resumeToken": "1"}
     head = (await api.get("/ceramic/feed/head")).json()
     assert head == {"epoch": store.epoch, "low": 0, "head": len(filled)}
+
+
+async def test_a_token_just_given_is_never_beyond_the_end(
+    api: httpx.AsyncClient,
+    store: Store,
+    sample: Events,
+    filled: Events,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Between the commit of a batch and the news of it on trio's thread, anyone may read."""
+    commit = store._writer._log.admit
+    committed, go_on = threading.Event(), threading.Event()
+
+    def commit_and_dawdle(*args: Any) -> Any:
+        result = commit(*args)
+        committed.set()
+        assert go_on.wait(30)
+        return result
+
+    monkeypatch.setattr(store._writer._log, "admit", commit_and_dawdle)
+    async with trio.open_nursery() as nursery:
+        cars = [multibase.decode(event["car"]) for event in sample[60:64]]
+        nursery.start_soon(store.admit_local, cars)
+        try:
+            await trio.to_thread.run_sync(committed.wait)
+            for start in (0, len(filled)):
+                page = (await api.get(FEED, params={"resumeAt": start})).json()
+                again = await api.get(FEED, params={"resumeAt": page["resumeToken"]})
+                assert again.status_code == 200, again.text
+                assert page["resumeToken"] == str(len(filled))
+            columns = await store.read_feed_columns(0, 1000, 1000, 1 << 30)
+            assert columns.positions[-1] == len(filled)
+            new = [row for event in sample[:64] for row in await store.read_stream(_init(event))]
+            assert max(row.position for row in new) == len(filled)
+        finally:
+            go_on.set()
+    page = (await api.get(FEED, params={"resumeAt": len(filled)})).json()
+    assert page["resumeToken"] == str(len(filled) + 4)
+
+
+def _init(event: dict[str, str]) -> CID:
+    return parse_event(multibase.decode(event["car"])).init
 
 
 @pytest.mark.parametrize("token", ["", "abc", "1.5", " 1", "1_0", "٣", "9223372036854775808"])

@@ -1,7 +1,7 @@
 """A daemon killed over and over, at any moment, while it is written to, synced with and read.
 
 What must hold: every acknowledged event is there, a feed position never changes its event and none
-is left out, and the log is sound at the end.
+is left out, a resume token that was given out is taken back, and the log is sound at the end.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from nacl.signing import SigningKey
 from recon_node.ceramic import METAMODEL
 from recon_node.ceramic.builder import data_event, init_event
 from recon_node.cli import main
-from recon_node.ipld import multibase
+from recon_node.ipld import CID, multibase
 from recon_node.testnet import Testnet, TestnetNode
 
 SETTLE_LIMIT = 120.0
@@ -96,6 +96,34 @@ class Reader:
         self.passes += 1
 
 
+class Follower:
+    """Follows the resume tokens of the JSON feed: each that was given out is taken back."""
+
+    def __init__(self, node: TestnetNode) -> None:
+        self.url = node.api_url
+        self.token = "0"
+        self.event_at: dict[int, str] = {}
+
+    def run(self, stop: threading.Event) -> None:
+        with httpx.Client(base_url=self.url) as client:
+            while not stop.is_set():
+                try:
+                    self.read(client)
+                except httpx.HTTPError:
+                    stop.wait(0.05)
+
+    def read(self, client: httpx.Client) -> None:
+        """One page."""
+        answer = client.get("/ceramic/feed/events", params={"resumeAt": self.token, "wait": 0.2})
+        assert answer.status_code in (200, 503), answer.text  # 503: it is stopping or starting
+        if answer.status_code == 200:
+            page = answer.json()
+            for position, event in enumerate(page["events"], int(self.token) + 1):
+                self.event_at[position] = event["id"]
+            assert int(page["resumeToken"]) == int(self.token) + len(page["events"])
+            self.token = page["resumeToken"]
+
+
 def _kill_at_any_moment(victim: TestnetNode, times: int, rng: random.Random) -> None:
     for _ in range(times):
         if rng.random() < 0.25:  # while it starts
@@ -126,10 +154,12 @@ def test_kills_under_load_lose_nothing(testnet: Testnet, kills: int, rng: random
     victim, other = testnet.nodes
     writers = [Writer(victim, rng), Writer(victim, rng), Writer(other, rng)]
     reader = Reader(victim)
+    followers = [Follower(victim) for _ in range(3)]
+    tasks = (*writers, reader, *followers)
     stop = threading.Event()
-    with ThreadPoolExecutor(4) as pool:
+    with ThreadPoolExecutor(len(tasks)) as pool:
         try:
-            running = [pool.submit(each.run, stop) for each in (*writers, reader)]
+            running = [pool.submit(each.run, stop) for each in tasks]
             _kill_at_any_moment(victim, kills, rng)
         finally:
             stop.set()
@@ -143,6 +173,9 @@ def test_kills_under_load_lose_nothing(testnet: Testnet, kills: int, rng: random
         reader.read(client)
     assert written <= set(reader.event_at.values())
     assert len(set(reader.event_at.values())) == len(reader.event_at), "an event stands twice"
+    for follower in followers:
+        for position, cid in follower.event_at.items():
+            assert str(CID(reader.event_at[position])) == cid, "a position changed"
 
     assert victim.stop() == 0
     checked = CliRunner().invoke(main, ["store", "check", "--data-dir", str(victim.data_dir)])
