@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 import time
 from collections.abc import Iterator
@@ -13,6 +12,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, TypeVar
 
 import click
 
+from recon_node.cli.complete_file import complete_file
 from recon_node.cli.errors import CommandError
 from recon_node.cli.run import config_option, data_dir_option, read_settings
 
@@ -132,11 +132,17 @@ def compact(config: Path | None, data_dir: Path | None) -> None:
 @click.option("--sort-key", metavar="KEY", default="model", show_default=True, help="Its kind.")
 @click.option("--controller", metavar="DID", help="Of those, only this controller's.")
 @click.option("--stream", metavar="STREAM_ID", help="Of those, only this stream's.")
-def export(file: Path, config: Path | None, data_dir: Path | None, **interest: str | None) -> None:
+@click.option("--force", is_flag=True, help="Replace FILE if it exists.")
+def export(
+    file: Path, config: Path | None, data_dir: Path | None, force: bool, **interest: str | None
+) -> None:
     """Write all events into FILE (- for standard output), as one CAR, in the order of the feed.
 
     Any CAR tool reads it: its root is a manifest that links to everything, each block is there
     once. `recon-node store import` takes it in.
+
+    FILE appears when the export is complete. A file that exists is replaced only with --force, and
+    never if there is nothing to export: that is an error.
 
     \b
     Examples:
@@ -146,7 +152,11 @@ def export(file: Path, config: Path | None, data_dir: Path | None, **interest: s
     from recon_node.store.upkeep import export_events
 
     wanted = _interests(**interest)
-    with _the_log_of(config, data_dir) as directory, _whole_file(file) as out, _progress() as tell:
+    with (
+        _the_log_of(config, data_dir) as directory,
+        complete_file(file, force=force) as out,
+        _progress() as tell,
+    ):
         events = export_events(directory, out, wanted, tell)
     click.echo(f"{events:,} events exported", err=True)
 
@@ -199,24 +209,6 @@ def _the_log_of(config: Path | None, data_dir: Path | None) -> Iterator[Path]:
             yield directory
     except (StoreError, OSError) as error:
         raise CommandError(str(error)) from None
-
-
-@contextmanager
-def _whole_file(path: Path) -> Iterator[BinaryIO]:
-    """A file to write, which gets its name when it is whole; `-` is standard output."""
-    if str(path) == "-":
-        yield sys.stdout.buffer
-        sys.stdout.buffer.flush()
-        return
-    unfinished = path.with_name(path.name + ".part")
-    try:
-        with unfinished.open("wb") as file:
-            yield file
-            file.flush()
-            os.fsync(file.fileno())
-        unfinished.replace(path)
-    finally:
-        unfinished.unlink(missing_ok=True)
 
 
 def _interests(

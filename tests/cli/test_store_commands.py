@@ -82,10 +82,36 @@ def test_damage_is_told_and_repaired(log: Path) -> None:
 def test_only_a_part_is_exported(log: Path, tmp_path: Path, sample: Events) -> None:
     file = str(tmp_path / "part.car")
     result = run(log, "export", file, "--sort-value", "nothing")
-    assert (result.exit_code, result.stderr) == (0, "0 events exported\n")
+    assert result.exit_code == 1
+    assert "none of the 60 events" in result.stderr
+    assert not (tmp_path / "part.car").exists()
     result = run(log, "export", file, "--controller", "did:key:z6Mk")
     assert result.exit_code == 2
     assert "give it, too" in result.stderr
+
+
+def test_a_good_export_is_not_written_over(log: Path, tmp_path: Path) -> None:
+    file = tmp_path / "backup.car"
+    assert run(log, "export", str(file)).exit_code == 0
+    good = file.read_bytes()
+    result = run(log, "export", str(file))
+    assert result.exit_code == 1
+    assert "exists: choose another name, or replace it with --force" in result.stderr
+    assert run(log, "export", str(file), "--force").exit_code == 0
+    assert file.read_bytes() == good
+    result = run(log, "export", str(file), "--force", "--sort-value", "nothing")
+    assert (result.exit_code, file.read_bytes()) == (1, good)
+    with closing(sqlite3.connect(log / "events.sqlite3")) as connection:
+        connection.executescript("DELETE FROM events; DELETE FROM cars; DELETE FROM streams")
+    result = run(log, "export", str(file), "--force")
+    assert (result.exit_code, file.read_bytes()) == (1, good)
+    assert "holds no events" in result.stderr
+    assert run(log, "export", "-").stdout_bytes == b""
+    assert run(log, "export", str(tmp_path)).exit_code == 2, "a directory"
+    result = run(log, "export", str(tmp_path / "not there" / "x.car"))
+    assert result.exit_code == 1
+    assert "cannot be written: No such file or directory" in result.stderr
+    assert {path.name for path in tmp_path.iterdir()} == {"log", "backup.car"}
 
 
 @pytest.mark.parametrize("command", ["info", "check", "compact", "export"])

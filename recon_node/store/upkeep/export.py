@@ -16,6 +16,7 @@ from recon_node.ceramic import EventId
 from recon_node.ipld import CID
 from recon_node.recon import KeyRange
 from recon_node.store.blocks import BlockReader
+from recon_node.store.errors import StoreError
 from recon_node.store.interests import covers, key_ranges
 from recon_node.store.model import Interest
 from recon_node.store.packing import full_size, references, section, sections
@@ -56,7 +57,7 @@ def export_events(
     Returns the number of events.
 
     Raises:
-        StoreError: there is no log, or it is damaged.
+        StoreError: there is no log, it is damaged, or it holds no events (of these interests).
         OSError: the file does not take it.
     """
     network = network_of(find_log(data_dir))
@@ -69,6 +70,8 @@ def export_events(
             pages.append(cid_of(page.encode()))
             events += len(page.events)
             progress("listing events", done, total)
+        if not events:
+            raise StoreError(_nothing_to_export(data_dir, total))
         manifest = Manifest(network, events, tuple(pages)).encode()
         root = cid_of(manifest)
         file.write(header(root) + section(root, manifest))
@@ -78,6 +81,12 @@ def export_events(
             file.writelines(section(cid, block) for cid, block in page.blocks.items())
             progress("writing events", done, total)
     return events
+
+
+def _nothing_to_export(data_dir: Path, total: int) -> str:
+    if not total:
+        return f"nothing to export: the event log in {data_dir} holds no events"
+    return f"nothing to export: none of the {total} events in {data_dir} is of that interest"
 
 
 def _pages(
