@@ -2,43 +2,73 @@
 #
 #   docker build --target node  -t recon-node .
 #   docker build --target spark -t spark-sink .
-FROM python:3.12-slim-bookworm AS build
+#
+# The dependencies have layers of their own, made anew only when pyproject.toml or requirements.lock
+# names others. Both images share those of the node; a change of the source makes one small layer.
+ARG PYTHON=python:3.12-slim-bookworm
+
+FROM ${PYTHON} AS requirements
+WORKDIR /requirements
+COPY pyproject.toml .
+RUN python -c "import tomllib; \
+p = tomllib.load(open('pyproject.toml', 'rb')); \
+lists = {'build': p['build-system']['requires'], 'node': p['project']['dependencies'], \
+'spark': p['project']['optional-dependencies']['spark']}; \
+[open(f'{name}.txt', 'w').write('\n'.join(names)) for name, names in lists.items()]"
+
+FROM ${PYTHON} AS dependencies
 RUN apt-get update \
     && apt-get install -y --no-install-recommends gcc libc6-dev libgmp-dev \
     && rm -rf /var/lib/apt/lists/*
-WORKDIR /src
 RUN python -m venv /opt/recon
-COPY pyproject.toml requirements.lock README.md LICENSE LICENSE-MIT LICENSE-APACHE ./
+ENV PATH=/opt/recon/bin:$PATH
+WORKDIR /src
+COPY requirements.lock .
+COPY --from=requirements /requirements/node.txt .
+RUN pip install --no-cache-dir --constraint requirements.lock --requirement node.txt
+
+FROM dependencies AS project
+COPY --from=requirements /requirements/build.txt .
+RUN pip install --no-cache-dir --constraint requirements.lock --requirement build.txt
+COPY pyproject.toml README.md LICENSE LICENSE-MIT LICENSE-APACHE ./
 COPY recon_node recon_node
 COPY spark_sink spark_sink
-RUN /opt/recon/bin/pip install --no-cache-dir --constraint requirements.lock .
+# A prefix of its own holds what this adds to /opt/recon, and nothing else.
+RUN pip install --no-cache-dir --no-deps --no-build-isolation --prefix /project .
 
-FROM build AS build-spark
-RUN /opt/recon/bin/pip install --no-cache-dir --constraint requirements.lock '.[spark]'
-
-FROM python:3.12-slim-bookworm AS base
+FROM ${PYTHON} AS base
+# Python's image comes without the compiled standard library, and the user below could not keep it.
 RUN apt-get update \
     && apt-get install -y --no-install-recommends libgmp10 \
     && rm -rf /var/lib/apt/lists/* \
     && useradd --create-home --uid 10001 recon \
-    && install -d -o recon /data /tables /bootstrap
+    && install -d -o recon /data /tables /bootstrap \
+    && python -m compileall -q -x site-packages "$(python -c 'import os; print(os.path.dirname(os.__file__))')"
 ENV PATH=/opt/recon/bin:$PATH PYTHONUNBUFFERED=1
-USER recon
+COPY --from=dependencies /opt/recon /opt/recon
 
 FROM base AS spark
-COPY --from=build-spark /opt/recon /opt/recon
+COPY requirements.lock /requirements/
+COPY --from=requirements /requirements/spark.txt /requirements/
+RUN pip install --no-cache-dir --constraint /requirements/requirements.lock \
+    --requirement /requirements/spark.txt
+COPY --from=project /project /opt/recon
+USER recon
 VOLUME /tables
 ENTRYPOINT ["spark-sink"]
 CMD ["run", "--url", "http://node:5101", "--tables", "/tables"]
 
 FROM base AS node
-COPY --from=build /opt/recon /opt/recon
+COPY --from=project /project /opt/recon
+USER recon
 VOLUME /data
 # libp2p, HTTP API
 EXPOSE 4101 5101
 # Inside a container the API has to listen on all of its interfaces; publish the port with care.
 ENV RECON_NODE_DATA_DIR=/data RECON_NODE_API=0.0.0.0:5101
-HEALTHCHECK --interval=10s --timeout=3s --start-period=20s \
-    CMD ["python", "-c", "import urllib.request as r; r.urlopen('http://127.0.0.1:5101/ceramic/liveness', timeout=2)"]
+# The shell itself asks: to start Python for it would be most of what an idle node costs. A node that
+# is busy may take seconds to answer.
+HEALTHCHECK --interval=10s --timeout=10s --start-period=30s --retries=6 CMD ["bash", "-c", \
+    "exec 3<>/dev/tcp/127.0.0.1/${RECON_NODE_API##*:} && printf 'GET /ceramic/liveness HTTP/1.1\\r\\nHost: localhost\\r\\nConnection: close\\r\\n\\r\\n' >&3 && read -r -t 9 _ status _ <&3 && [ \"$status\" = 200 ]"]
 ENTRYPOINT ["recon-node"]
 CMD ["run"]

@@ -18,6 +18,7 @@ import os
 import signal
 import sys
 from collections.abc import AsyncIterator, Callable, Iterator
+from pathlib import Path
 
 import structlog
 import trio
@@ -129,6 +130,9 @@ async def _run(settings: Settings, ending: _Ending) -> None:
             )
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(serve, create_app(services), listener, services.closing)
+                if settings.peer_id_file is not None:
+                    path = settings.peer_id_file.expanduser()
+                    await trio.to_thread.run_sync(_write_peer_id, path, p2p.peer_id)
                 ending.ready = True
                 log.info(
                     "Ready",
@@ -140,6 +144,21 @@ async def _run(settings: Settings, ending: _Ending) -> None:
                 )
                 await ending.wait()
                 services.closing.set()
+
+
+def _write_peer_id(path: Path, peer_id: str) -> None:
+    """Write the peer id beside its place and move it there: others may be reading the file."""
+    draft = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        try:
+            draft.write_text(f"{peer_id}\n", encoding="ascii")
+            draft.replace(path)
+        finally:
+            draft.unlink(missing_ok=True)
+    except OSError as error:
+        raise NodeError(
+            f"cannot write the peer id to {path}: {error.strerror or error}; check peer_id_file"
+        ) from None
 
 
 def warn_if_open(listener: Listener, access: Access) -> None:

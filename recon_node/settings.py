@@ -90,6 +90,8 @@ class Settings(BaseSettings):
     """Time between syncs with known peers while nothing new comes in."""
     max_connections: int = Field(P2PSettings().max_connections, gt=0)
     """Connections to peers at most."""
+    peer_id_file: Annotated[Path | None, BeforeValidator(_empty_is_none)] = None
+    """A file that gets this node's peer id once it listens, for others to bootstrap by."""
     max_frame: int = Field(P2PSettings().max_frame, ge=MIN_FRAME, le=MAX_FRAME)
     """A frame from a peer at most; peers may set other limits."""
     message_bytes: int = Field(SessionSettings().message_bytes, ge=MIN_MESSAGE)

@@ -62,6 +62,12 @@ data_dir_option = click.option(
     help="A peer to join the network by, with /p2p/PEER_ID; may be repeated.",
 )
 @click.option(
+    "--peer-id-file",
+    type=click.Path(path_type=Path, dir_okay=False),
+    metavar="FILE",
+    help="Write the peer id to FILE once the node listens, for others' --bootstrap.",
+)
+@click.option(
     "--discovery/--no-discovery", default=None, help="Find peers, and be found, by the DHT."
 )
 @click.option(
@@ -151,20 +157,28 @@ def run(config: Path | None, watch_stdin: bool, **flags: Any) -> None:
 @config_option
 @data_dir_option
 def identity(config: Path | None, data_dir: Path | None) -> None:
-    """Print this node's peer id; makes its identity if there is none yet.
+    """Print this node's peer id.
+
+    A data directory without an identity gets a new one, which standard error says: if that is not
+    what you wanted, name the node's own directory with --data-dir.
 
     \b
     Example: the address that other nodes can use as --bootstrap
       echo /ip4/192.0.2.7/tcp/4101/p2p/$(recon-node id)
     """
     from recon_node.p2p import P2PError
-    from recon_node.p2p.identity import open_identity, peer_id_of
+    from recon_node.p2p.identity import IDENTITY_FILE, open_identity, peer_id_of
 
     settings = read_settings(config, {"data_dir": data_dir})
+    path = settings.data_dir / IDENTITY_FILE
+    is_new = not path.exists()
     try:
-        click.echo(peer_id_of(open_identity(settings.data_dir)))
+        peer_id = peer_id_of(open_identity(settings.data_dir))
     except P2PError as error:
         raise CommandError(str(error)) from None
+    if is_new:
+        click.echo(f"made a new identity: {path}", err=True)
+    click.echo(peer_id)
 
 
 def read_settings(config: Path | None, flags: Mapping[str, Any]) -> Settings:

@@ -1,7 +1,8 @@
 """One daemon a data directory: a lock that the kernel releases when its holder dies.
 
-`flock` rather than a file with a pid in it: after kill -9 nothing has to be cleaned up. The pid
-inside is only there to name the holder to whoever is refused. The file is never deleted; that
+`flock` rather than a file with a pid in it: after kill -9 nothing has to be cleaned up. The pid and
+the host name inside only name the holder to whoever is refused: several containers may share a
+directory, and in each the node is process 1 of a host of its own. The file is never deleted; that
 would let two processes lock two files of the same name.
 """
 
@@ -39,14 +40,23 @@ def _lock(descriptor: int, data_dir: Path) -> None:
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
-        holder = os.pread(descriptor, 20, 0).decode("ascii", "replace").strip()
         raise StoreError(
-            f"the data directory {data_dir} is in use by process {holder or '(unknown)'}: stop "
-            "that daemon first, or give this one a data directory of its own"
+            f"the data directory {data_dir} is in use by {_holder(descriptor)} first, or give this "
+            "one a data directory of its own"
         ) from None
     except OSError as error:
         raise StoreError(f"the data directory {data_dir} cannot be locked: {error}") from error
-    pid = b"%d\n" % os.getpid()
+    mark = f"{os.getpid()} {os.uname().nodename}\n".encode()
     with suppress(OSError):  # the lock is held; a full disk only costs the others our pid
-        os.pwrite(descriptor, pid, 0)
-        os.ftruncate(descriptor, len(pid))
+        os.pwrite(descriptor, mark, 0)
+        os.ftruncate(descriptor, len(mark))
+
+
+def _holder(descriptor: int) -> str:
+    """Which process holds the lock, and what to stop."""
+    pid, _, host = os.pread(descriptor, 100, 0).decode("utf-8", "replace").strip().partition(" ")
+    pid = pid or "(unknown)"
+    if pid == "1" or host not in ("", os.uname().nodename):  # only in a container a node is 1
+        host = f"host {host}" if host else "another host"
+        return f"process {pid} of another container or machine ({host}): stop that node"
+    return f"process {pid}: stop that daemon"

@@ -111,6 +111,7 @@ def test_what_keeps_a_node_from_starting_is_told_in_one_line(
     assert_refused(new, "--api", api, words=[f"cannot listen on {api}: Address already in use"])
     assert_refused(new, "--listen", listen, words=[listen.rpartition("/")[2]])
     assert_refused(str(file / "x"), words=[str(file)])
+    assert_refused(new, "--peer-id-file", str(file / "x"), words=[str(file / "x"), "peer_id_file"])
     assert_refused(str(other), words=[str(other), "local-1"])
     assert httpx.get(f"{node.api_url}/ceramic/liveness").status_code == 200
 
@@ -150,15 +151,16 @@ def test_bad_settings_are_exit_code_2(args: list[str], words: str) -> None:
 
 
 def test_the_identity_is_made_once_and_kept(tmp_path: Path) -> None:
-    def identity() -> str:
+    def identity() -> tuple[str, str]:
         result = CliRunner().invoke(main, ["id", "--data-dir", str(tmp_path / "new")])
         assert result.exit_code == 0, result.output
-        return result.stdout.strip()
+        return result.stdout.strip(), result.stderr
 
-    first = identity()
+    first, told = identity()
     assert first.startswith("12D3KooW")
-    assert identity() == first
     [key] = (tmp_path / "new").iterdir()
+    assert told == f"made a new identity: {key}\n"
+    assert identity() == (first, "")
     assert key.stat().st_mode & 0o777 == 0o600
     key.write_bytes(b"garbage")
     result = CliRunner().invoke(main, ["id", "--data-dir", str(tmp_path / "new")])

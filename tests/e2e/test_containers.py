@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
+import os
 import re
 import shlex
+import subprocess
 from pathlib import Path
 
 import yaml
@@ -11,10 +14,12 @@ from click import Command, Group
 
 from recon_node.cli import main as recon_node
 from recon_node.settings import Settings
+from recon_node.testnet import Testnet
 from spark_sink.cli import main as spark_sink
 
 ROOT = Path(__file__).parents[2]
 DOCKERFILE = (ROOT / "Dockerfile").read_text()
+UNFOLDED = re.sub(r"\\\n\s*", "", DOCKERFILE)
 COMPOSE = yaml.safe_load((ROOT / "config" / "docker-compose.yml").read_text())
 PROGRAMS = {"recon-node": recon_node, "spark-sink": spark_sink}
 
@@ -43,14 +48,56 @@ def test_the_images_start_commands_that_exist() -> None:
 
 def test_the_testnet_starts_commands_that_exist() -> None:
     stages = set(re.findall(r"^FROM \S+ AS (\S+)$", DOCKERFILE, re.MULTILINE))
+    built = set()
     for service in COMPOSE["services"].values():
-        assert service["build"]["target"] in stages
+        if "build" in service:
+            assert service["build"]["target"] in stages
+            built.add(service["image"])
         if "entrypoint" in service:
-            for command in service["command"][0].split(" && "):
-                words = shlex.split(re.sub(r">.*", "", command.removeprefix("exec ")))
-                check_command(words)
+            [command] = re.findall(r"^exec (.*)$", service["command"][0], re.MULTILINE)
+            check_command(shlex.split(command))
         elif "command" in service:
             check_command(["spark-sink", *service["command"]])
+    assert {service["image"] for service in COMPOSE["services"].values()} == built
+    assert len(built) == len([each for each in COMPOSE["services"].values() if "build" in each])
+
+
+def test_any_number_of_nodes_can_join() -> None:
+    """Nothing that the containers of a scaled service cannot share has a fixed name."""
+    node = COMPOSE["services"]["node"]
+    assert all(volume.endswith(":ro") for volume in node["volumes"])
+    [port] = node["ports"]
+    first, last = map(int, re.findall(r"(\d+)-(\d+):", port)[0])
+    assert last - first >= 40
+    assert "name" not in COMPOSE  # Compose 1.29 refuses it
+
+
+def test_a_change_of_the_source_installs_no_dependency_anew() -> None:
+    """In each stage, all that pip takes from an index is installed before the source comes."""
+    for stage in re.split(r"^FROM ", DOCKERFILE, flags=re.MULTILINE)[1:]:
+        _, copied, rest = stage.partition("COPY recon_node")
+        if copied:
+            assert re.findall(r"pip install (.*)", rest) == [
+                "--no-cache-dir --no-deps --no-build-isolation --prefix /project ."
+            ]
+
+
+def check_health(port: int | str) -> int:
+    """The exit code of the image's health check of a node with its API at this port."""
+    [command] = re.findall(r"^HEALTHCHECK .*? CMD (\[.*?\])$", UNFOLDED, re.MULTILINE)
+    api = {**os.environ, "RECON_NODE_API": f"0.0.0.0:{port}"}
+    return subprocess.run(json.loads(command), env=api, capture_output=True, check=False).returncode
+
+
+def test_the_health_check_asks_the_node_without_python(tmp_path: Path) -> None:
+    peer_id_file = tmp_path / "peer-id"
+    with Testnet(nodes=1, flags=["--peer-id-file", str(peer_id_file)]) as net:
+        [node] = net.nodes
+        port = node.api_url.rpartition(":")[2]
+        assert check_health(port) == 0
+        assert peer_id_file.read_text() == f"{node.peer_id}\n"
+        assert [path for path in tmp_path.iterdir() if path != peer_id_file] == []
+    assert check_health(port) != 0
 
 
 def test_the_variables_are_settings() -> None:

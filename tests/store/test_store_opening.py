@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import sqlite3
 import subprocess
 import sys
@@ -86,7 +87,23 @@ async def test_another_process_is_refused_and_the_lock_dies_with_its_holder(
 def test_the_lock_names_the_present_holder(tmp_path: Path) -> None:
     (tmp_path / "lock").write_text("4194304999\n")
     with directory_lock(tmp_path):
-        assert (tmp_path / "lock").read_text() == f"{os.getpid()}\n"
+        assert (tmp_path / "lock").read_text() == f"{os.getpid()} {os.uname().nodename}\n"
+
+
+@pytest.mark.parametrize(
+    ("mark", "told"),
+    [
+        ("4194304 0f3e5d", "by process 4194304 of another container or machine (host 0f3e5d): "),
+        (f"1 {os.uname().nodename}", "by process 1 of another container or machine (host "),
+        ("1", "by process 1 of another container or machine (another host): "),
+        ("4194304", "by process 4194304: stop that daemon first"),  # a version without host names
+    ],
+)
+def test_the_holder_may_be_in_another_container(tmp_path: Path, mark: str, told: str) -> None:
+    with directory_lock(tmp_path):
+        (tmp_path / "lock").write_text(f"{mark}\n")
+        with pytest.raises(StoreError, match=re.escape(told)), directory_lock(tmp_path):
+            pass
 
 
 async def test_another_network_is_refused(tmp_path: Path) -> None:
