@@ -75,7 +75,8 @@ async def get_recon(request: Request) -> Response:
     """What this node holds (the Sha256a of all its keys, say) and how its latest syncs went.
 
     Two nodes of a network without interests hold the same events if `sha256a` and `events` are
-    the same. Times are seconds; `syncs` has the oldest first.
+    the same. Times are seconds; `syncs` has the oldest first, and so have `transfers`, the latest
+    ones that moved events: most syncs find nothing to do, and soon push those out of `syncs`.
     """
     services: Services = request.app.state.services
     store, peers = services.store, services.peers
@@ -90,6 +91,7 @@ async def get_recon(request: Request) -> Response:
         "epoch": store.epoch,
         "sha256a": summary.hash.hex(),
         "syncs": [],
+        "transfers": [],
     }
     if peers is not None:
         answer |= {
@@ -97,6 +99,7 @@ async def get_recon(request: Request) -> Response:
             "addresses": list(peers.addresses),
             "peers": [asdict(peer) for peer in peers.peers()],
             "syncs": [asdict(report) for report in peers.sync_reports],
+            "transfers": [asdict(report) for report in peers.transfers],
         }
     return JSONResponse(answer)
 

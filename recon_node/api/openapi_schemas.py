@@ -260,6 +260,7 @@ SCHEMAS: Final[Json] = {
             "event_bytes_received": _whole("Of CARs."),
             "keys_received": _whole("Keys that were not here."),
             "events_received": _whole("Events that are here now."),
+            "events_sent": _whole("Events that the peer fetched."),
             "seconds": _seconds("How long it took."),
             "outcome": _text("agreed, or what came in between."),
             "finished_at": _seconds("Unix time."),
@@ -280,6 +281,9 @@ SCHEMAS: Final[Json] = {
             "addresses": _list(_text("A multiaddr."), "Where peers can reach it."),
             "peers": _list(_each("KnownPeer"), "Every peer that it knows."),
             "syncs": _list(_each("SyncReport"), "The latest syncs, the oldest first."),
+            "transfers": _list(
+                _each("SyncReport"), "The latest syncs that moved events, the oldest first."
+            ),
         },
         optional=("peer_id", "addresses", "peers"),
     ),

@@ -33,6 +33,10 @@ class Peers(Protocol):
         """The latest syncs, oldest first."""
 
     @property
+    def transfers(self) -> Sequence[SyncReport]:
+        """The latest syncs that moved events, oldest first."""
+
+    @property
     def counters(self) -> Counters:
         """Totals since the start."""
 

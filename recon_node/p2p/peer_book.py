@@ -45,6 +45,8 @@ class Peer:
     """Seconds since 1970."""
     event_bytes_served: int = 0
     """Bytes of events handed out to it since the node was started."""
+    events_served: int = 0
+    """How many events those were."""
     asked_for_all_at: float = -math.inf
     """On trio's clock: when we last asked it for all that interests us."""
     interests: list[tuple[float, KeyRange]] = field(default_factory=list)

@@ -32,11 +32,18 @@ class SyncReport:
     """Keys that the peer told and we did not hold."""
     events_received: int
     """Events fetched for them that were valid and new."""
+    events_sent: int
+    """Events that the peer fetched while the session ran."""
     seconds: float
     outcome: str
     """``AGREED``, or what went wrong, in words for people."""
     finished_at: float
     """Seconds since 1970."""
+
+    @property
+    def moved_events(self) -> bool:
+        """Whether either side got an event from the other."""
+        return bool(self.events_received or self.events_sent)
 
 
 @dataclass(slots=True)

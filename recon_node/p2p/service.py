@@ -120,6 +120,11 @@ class P2P:
         return self._sessions.reports
 
     @property
+    def transfers(self) -> deque[SyncReport]:
+        """The latest sessions that moved events, the newest last."""
+        return self._sessions.transfers
+
+    @property
     def counters(self) -> Counters:
         """Totals since the start, for metrics."""
         return self._sessions.counters

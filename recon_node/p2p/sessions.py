@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter, deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -17,7 +17,7 @@ from typing import Any, Final
 import structlog
 import trio
 
-from recon_node.ceramic import network_id_of
+from recon_node.ceramic import EventId, network_id_of
 from recon_node.p2p.errors import P2PError, PeerProtocolError
 from recon_node.p2p.event_stream import serve_events
 from recon_node.p2p.fetch import Fetcher, FetchTable
@@ -37,6 +37,7 @@ log = structlog.get_logger(__name__)
 
 CANCELLED: Final = "cancelled: this node is stopping"
 MAX_REPORTS: Final = 100
+MAX_TRANSFERS: Final = 50
 MAX_PARTS: Final = 256
 """Sessions that one range may take with one peer: it answers for one interest of its at a time."""
 MAX_STRANGERS: Final = 1000
@@ -65,6 +66,8 @@ class Sessions:
         self.counters = Counters()
         self.reports: deque[SyncReport] = deque(maxlen=MAX_REPORTS)
         """The latest sessions, the newest last."""
+        self.transfers: deque[SyncReport] = deque(maxlen=MAX_TRANSFERS)
+        """The latest of those that moved events; most sessions find nothing to do."""
         self.on_stranger: Callable[[str], None] = lambda peer_id: None
         """Called once with each peer that asks for events of another network."""
         self._strangers: dict[str, None] = {}
@@ -140,7 +143,10 @@ class Sessions:
             frames = FrameStream(stream, self._settings.max_frame, self._tally(stream.peer_id))
             try:
                 await serve_events(
-                    frames, self._store.get_cars, self._store.network, self._settings
+                    frames,
+                    partial(self._get_cars, stream.peer_id),
+                    self._store.network,
+                    self._settings,
                 )
             except (*PEER_FAILURES, StoreError) as error:
                 log.info("Event stream ended early", peer=stream.peer_id, reason=describe(error))
@@ -167,6 +173,8 @@ class Sessions:
         finally:
             report = run.report(outcome)
             self.reports.append(report)
+            if report.moved_events:
+                self.transfers.append(report)
             self.counters.count(report)
             _log_report(report)
 
@@ -224,9 +232,22 @@ class Sessions:
 
         return count
 
-    def _served_to(self, peer_id: str) -> int:
+    async def _get_cars(self, peer_id: str, wanted: Sequence[EventId]) -> list[bytes | None]:
+        cars = await self._store.get_cars(wanted)
+        self._book.heard_of(peer_id, ()).events_served += sum(car is not None for car in cars)
+        return cars
+
+    def _served_to(self, peer_id: str) -> _Served:
         peer = self._book.get(peer_id)
-        return 0 if peer is None else peer.event_bytes_served
+        return _Served() if peer is None else _Served(peer.events_served, peer.event_bytes_served)
+
+
+@dataclass(frozen=True, slots=True)
+class _Served:
+    """What a peer has fetched so far."""
+
+    events: int = 0
+    size: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -237,11 +258,12 @@ class _Run:
     peer_id: str
     recon: ReconStream
     fetcher: Fetcher
-    served: Callable[[], int]
-    served_before: int
+    served: Callable[[], _Served]
+    served_before: _Served
     started: float
 
     def report(self, outcome: str) -> SyncReport:
+        served, before = self.served(), self.served_before
         return SyncReport(
             peer=self.peer_id,
             role=self.role,
@@ -249,10 +271,11 @@ class _Run:
             rounds=self.recon.session.rounds,
             bytes_sent=self.recon.frames.bytes_sent,
             bytes_received=self.recon.frames.bytes_received,
-            event_bytes_sent=max(0, self.served() - self.served_before),
+            event_bytes_sent=max(0, served.size - before.size),
             event_bytes_received=self.fetcher.bytes_received,
             keys_received=self.fetcher.keys_received,
             events_received=self.fetcher.events_received,
+            events_sent=max(0, served.events - before.events),
             seconds=trio.current_time() - self.started,
             outcome=outcome,
             finished_at=time.time(),
@@ -314,6 +337,7 @@ def _log_report(report: SyncReport) -> None:
         event_bytes_received=report.event_bytes_received,
         keys=report.keys_received,
         events=report.events_received,
+        events_sent=report.events_sent,
         seconds=round(report.seconds, 3),
         outcome=report.outcome,
     )

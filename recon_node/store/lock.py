@@ -55,8 +55,9 @@ def _lock(descriptor: int, data_dir: Path) -> None:
 def _holder(descriptor: int) -> str:
     """Which process holds the lock, and what to stop."""
     pid, _, host = os.pread(descriptor, 100, 0).decode("utf-8", "replace").strip().partition(" ")
-    pid = pid or "(unknown)"
-    if pid == "1" or host not in ("", os.uname().nodename):  # only in a container a node is 1
-        host = f"host {host}" if host else "another host"
-        return f"process {pid} of another container or machine ({host}): stop that node"
+    pid, own = pid or "(unknown)", os.uname().nodename
+    if pid == "1" and host in ("", own):  # with the host's network, containers share its name
+        return f"process {pid}, the node of a container: stop that container"
+    if host not in ("", own):
+        return f"process {pid} on host {host}, another container or machine: stop that node"
     return f"process {pid}: stop that daemon"

@@ -68,6 +68,8 @@ async def test_two_nodes_get_connected_and_say_so(tmp_path: Path, sample: Events
         assert [peer["id"] for peer in recon["peers"] if peer["connected"]] == [other.peer_id]
         for name, found in (("SyncReport", recon["syncs"][0]), ("KnownPeer", recon["peers"][0])):
             assert set(found) == set(DOCUMENT["components"]["schemas"][name]["properties"])
+        assert recon["transfers"] == recon["syncs"][:1]
+        assert recon["transfers"][0]["events_sent"] == 5
         assert 'recon_peers{state="connected"} 1.0' in (await api.get("/metrics")).text
 
 

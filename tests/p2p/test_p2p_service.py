@@ -9,6 +9,7 @@ from recon_node.ceramic import METAMODEL, StreamId
 from recon_node.ceramic.builder import init_event
 from recon_node.p2p import AGREED, P2PError, PeerError, open_p2p
 from recon_node.p2p.identity import IDENTITY_FILE
+from recon_node.p2p.sessions import MAX_REPORTS
 from recon_node.recon.protocols import PROTOCOLS
 from recon_node.store import Interest, open_store
 
@@ -30,12 +31,20 @@ async def test_two_nodes_become_equal_and_stay_so(tmp_path, sdk_cars):
         assert (first.outcome, first.keys_received, first.events_received) == (AGREED, 930, 930)
         assert first.event_bytes_received > 500_000
         assert first.protocol == PROTOCOLS[0].id
+        await eventually(lambda: a.p2p.transfers)
+        [told] = a.p2p.transfers
+        assert (told.role, told.events_sent, told.events_received) == ("responder", 930, 0)
+
+        a.p2p.sync_reports.extend([a.p2p.sync_reports[-1]] * MAX_REPORTS)  # nothing is new
+        assert list(a.p2p.transfers) == [told]
+        assert list(b.p2p.transfers) == [first]
 
         admitted = await a.store.admit_local(new_cars(50)) + await b.store.admit_local(new_cars(50))
         assert {verdict.status for verdict in admitted} == {"new"}
         await eventually(lambda: a.holds_as_many_as(1030) and b.holds_as_many_as(1030), 15)
         assert a.ahash() == b.ahash()
         assert a.p2p.counters.events_received == 50
+        await eventually(lambda: len(a.p2p.transfers) > 1)
         assert a.p2p.counters.events_refused == b.p2p.counters.events_refused == 0
 
 

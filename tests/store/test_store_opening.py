@@ -93,9 +93,9 @@ def test_the_lock_names_the_present_holder(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("mark", "told"),
     [
-        ("4194304 0f3e5d", "by process 4194304 of another container or machine (host 0f3e5d): "),
-        (f"1 {os.uname().nodename}", "by process 1 of another container or machine (host "),
-        ("1", "by process 1 of another container or machine (another host): "),
+        ("1 0f3e5d", "by process 1 on host 0f3e5d, another container or machine: stop that node"),
+        (f"1 {os.uname().nodename}", "by process 1, the node of a container: stop that container"),
+        ("1", "by process 1, the node of a container: stop that container first"),
         ("4194304", "by process 4194304: stop that daemon first"),  # a version without host names
     ],
 )
