@@ -38,7 +38,14 @@ from recon_node.chain import ChainError, open_anchors
 from recon_node.dag import DagError, open_dags
 from recon_node.p2p import P2PError, open_p2p
 from recon_node.settings import Settings, split_host_port
-from recon_node.store import StoreError, open_store
+from recon_node.store import (
+    InvalidInterestError,
+    Store,
+    StoreError,
+    format_interest,
+    is_of_a_document,
+    open_store,
+)
 
 log = structlog.get_logger(__name__)
 
@@ -113,6 +120,7 @@ async def _run(settings: Settings, ending: _Ending) -> None:
         raise NodeError(str(error)) from None
     log.info("Starting", version=__version__, network=network.name, data_dir=str(settings.data_dir))
     async with open_store(settings.data_dir, network, settings=settings.store_settings()) as store:
+        await _take_up_interests(store, settings)
         listener = await open_listener(*split_host_port(settings.api))
         warn_if_open(listener, access)
         async with (
@@ -139,6 +147,7 @@ async def _run(settings: Settings, ending: _Ending) -> None:
                     api=listener.url,
                     peer_id=p2p.peer_id,
                     addresses=list(p2p.addresses),
+                    interests=[format_interest(each) for each in store.interests] or "everything",
                     events=len(store.keys),
                     head=store.head,
                 )
@@ -159,6 +168,20 @@ def _write_peer_id(path: Path, peer_id: str) -> None:
         raise NodeError(
             f"cannot write the peer id to {path}: {error.strerror or error}; check peer_id_file"
         ) from None
+
+
+async def _take_up_interests(store: Store, settings: Settings) -> None:
+    """Set the interests of the settings, before the first sync."""
+    try:
+        await store.wanted.configure(settings.wanted())
+    except InvalidInterestError as error:
+        raise NodeError(f"cannot use the setting `interests`: {error}") from None
+    for interest in filter(is_of_a_document, store.interests):
+        log.warning(
+            "No event can ever match an interest, for its model is a document; remove it with "
+            "`recon-node interests remove` and add the document's StreamID alone",
+            interest=format_interest(interest),
+        )
 
 
 def warn_if_open(listener: Listener, access: Access) -> None:

@@ -28,18 +28,22 @@ from pydantic_settings import (
 )
 
 from recon_node.api import Access, Limits
-from recon_node.ceramic import MAX_CAR_SIZE, Network
+from recon_node.ceramic import MAX_CAR_SIZE, Network, StreamId
 from recon_node.chain import ChainSettings, parse_confirmations, parse_providers
 from recon_node.data_dir import default_data_dir
 from recon_node.p2p import P2PSettings
 from recon_node.p2p.settings import MAX_FRAME, MIN_FRAME, MIN_MESSAGE
 from recon_node.recon import SessionSettings
-from recon_node.store import StoreSettings, usable_cores
+from recon_node.store import Interest, StoreSettings, parse_interest, usable_cores
+from recon_node.store.interests import check_interest
 
 ENV_PREFIX = "RECON_NODE_"
 MIN_TOKEN = 16
 """Characters of the API's token at least."""
 _OTHER_VARIABLES = frozenset({"RECON_NODE_CONFIG", "RECON_NODE_URL"})
+
+_FLAGS = {"interests": "interest"}
+"""Settings whose flag has another name."""
 
 
 class SettingsError(ValueError):
@@ -77,6 +81,9 @@ class Settings(BaseSettings):
     """Where the identity and the event log live. One running node each."""
     network: str = "testnet-clay"
     """mainnet, testnet-clay, dev-unstable, inmemory, or local-<number>."""
+
+    interests: TextList = ()
+    """What the node wants of its network, as `recon_node.store.interests` has it; empty: all."""
 
     listen: TextList = Field(P2PSettings().listen, min_length=1)
     """Multiaddrs for peers to connect to; TCP, port 0 takes any free port."""
@@ -146,6 +153,15 @@ class Settings(BaseSettings):
     def _known_network(cls, value: str) -> str:
         return Network.parse(value).name
 
+    @field_validator("interests")
+    @classmethod
+    def _known_interests(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        for text in value:
+            wanted = parse_interest(text)
+            if isinstance(wanted, Interest):
+                check_interest(wanted)
+        return value
+
     @field_validator("listen", "announce", "bootstrap")
     @classmethod
     def _multiaddrs(cls, value: tuple[str, ...]) -> tuple[str, ...]:
@@ -183,6 +199,10 @@ class Settings(BaseSettings):
     def _host_and_port(cls, value: str) -> str:
         split_host_port(value)
         return value
+
+    def wanted(self) -> list[Interest | StreamId]:
+        """The interests; a StreamId is a stream whose model and controller are not named."""
+        return [parse_interest(text) for text in self.interests]
 
     def p2p_settings(self) -> P2PSettings:
         """The settings of the network side."""
@@ -335,7 +355,7 @@ def _explain(
     for problem in error.errors():
         name = str(problem["loc"][0])
         if name in flags:
-            source = "--" + name.replace("_", "-")
+            source = "--" + _FLAGS.get(name, name).replace("_", "-")
         elif ENV_PREFIX + name.upper() in os.environ:
             source = ENV_PREFIX + name.upper()
         else:

@@ -40,7 +40,9 @@ ENDPOINTS: tuple[tuple[str, str, Endpoint], ...] = (
     ("GET", "/ceramic/feed/head", feed.get_head),
     ("GET", "/ceramic/feed/arrow", arrow.get_arrow),
     ("POST", "/ceramic/interests", interests.post_interest),
+    ("DELETE", "/ceramic/interests", interests.delete_interest),
     ("POST", "/ceramic/interests/{sort_key}/{sort_value}", interests.post_sort_value_interest),
+    ("DELETE", "/ceramic/interests/{sort_key}/{sort_value}", interests.delete_sort_value_interest),
     ("GET", "/ceramic/version", node_info.version),
     ("POST", "/ceramic/version", node_info.version),
     ("GET", "/ceramic/liveness", node_info.get_liveness),
@@ -111,7 +113,7 @@ def _cors(origins: Sequence[str]) -> list[Middleware]:
         Middleware(
             CORSMiddleware,
             allow_origins=list(origins),
-            allow_methods=["GET", "POST", "OPTIONS"],
+            allow_methods=["GET", "POST", "DELETE", "OPTIONS"],
             allow_headers=["content-type", "authorization"],
         )
     ]

@@ -15,7 +15,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 from recon_node.api.errors import bad_request
-from recon_node.api.interests import make_interest
+from recon_node.api.interests import describe_interest, make_interest
 from recon_node.api.query import int_param
 from recon_node.api.services import Services
 from recon_node.api.threads import in_thread
@@ -79,8 +79,16 @@ async def get_interests(request: Request) -> Response:
     interests: Sequence[Interest] = services.store.interests
     if wanted is not None and _peer_id(wanted) != own:
         interests = ()
-    network = services.store.network
-    return JSONResponse({"interests": [_describe(network, own, each) for each in interests]})
+    network, configured = services.store.network, services.store.wanted.configured
+    return JSONResponse(
+        {
+            "interests": [
+                {"data": multibase.encode(encode_interest(network, own, each), "base58btc")}
+                | describe_interest(each, configured)
+                for each in interests
+            ]
+        }
+    )
 
 
 def encode_interest(network: Network, peer_id: bytes, interest: Interest) -> bytes:
@@ -95,19 +103,6 @@ def encode_range(sort_key: bytes, peer_id: bytes, key_range: KeyRange, not_after
     lower, upper = bytes(key_range.lower), bytes(key_range.upper)
     items = (sort_key, peer_id, 1, lower, upper, not_after)
     return b"".join(map(dag_cbor.encode, items))
-
-
-def _describe(network: Network, own: bytes, interest: Interest) -> dict[str, str]:
-    told = {
-        "data": multibase.encode(encode_interest(network, own, interest), "base58btc"),
-        "sep": interest.sort_key,
-        "sepValue": interest.sort_value,
-    }
-    if interest.controller is not None:
-        told["controller"] = interest.controller
-    if interest.stream_id is not None:
-        told["streamId"] = str(interest.stream_id)
-    return told
 
 
 def _peer_id(text: str) -> bytes:

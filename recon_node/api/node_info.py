@@ -12,6 +12,7 @@ from starlette.responses import JSONResponse, Response
 
 from recon_node import __version__
 from recon_node.api.errors import ApiError, bad_request
+from recon_node.api.interests import describe_interest
 from recon_node.api.services import Services
 from recon_node.ipld import multibase
 from recon_node.p2p import PeerError
@@ -72,7 +73,8 @@ async def post_peers(request: Request) -> Response:
 
 
 async def get_recon(request: Request) -> Response:
-    """What this node holds (the Sha256a of all its keys, say) and how its latest syncs went.
+    """What this node holds (the Sha256a of all its keys, say), what it wants (no interests:
+    everything of its network), and how its latest syncs went.
 
     Two nodes of a network without interests hold the same events if `sha256a` and `events` are
     the same. Times are seconds; `syncs` has the oldest first, and so have `transfers`, the latest
@@ -90,6 +92,9 @@ async def get_recon(request: Request) -> Response:
         "head": store.head,
         "epoch": store.epoch,
         "sha256a": summary.hash.hex(),
+        "interests": [
+            describe_interest(each, store.wanted.configured) for each in store.wanted.all
+        ],
         "syncs": [],
         "transfers": [],
     }

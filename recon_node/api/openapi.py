@@ -97,6 +97,11 @@ def _post(
     return operation
 
 
+def _delete(summary: str, params: Any) -> Json:
+    done = _done("The interest is gone. Events that are here stay.")
+    return _operation(summary, done, (400, 403, 404, 507), params, True)
+
+
 def _operation(summary: str, success: Json, errors: Any, params: Any, own: bool) -> Json:
     operation: Json = {"summary": summary, "responses": _answers(success, *errors)}
     if params:
@@ -261,7 +266,15 @@ _PATHS: Final[dict[str, dict[str, Json]]] = {
     "/ceramic/interests": {
         "post": _post(
             "Register an interest", _done("The interest is kept."), *_BODY, body="Interest"
-        )
+        ),
+        "delete": _delete(
+            "Remove an interest, or (`streamId` alone) all in one stream",
+            params=[
+                _query("sep", "A field of the events' headers, such as `model`."),
+                _query("sepValue", "Its value, as multibase text."),
+                *_INTEREST,
+            ],
+        ),
     },
     "/ceramic/interests/{sort_key}/{sort_value}": {
         "post": _post(
@@ -273,7 +286,15 @@ _PATHS: Final[dict[str, dict[str, Json]]] = {
                 _path("sort_value", "Its value, as multibase text."),
                 *_INTEREST,
             ],
-        )
+        ),
+        "delete": _delete(
+            "Remove an interest",
+            params=[
+                _path("sort_key", "A field of the events' headers, such as `model`."),
+                _path("sort_value", "Its value, as multibase text."),
+                *_INTEREST,
+            ],
+        ),
     },
     "/ceramic/experimental/interests": {
         "get": _get(

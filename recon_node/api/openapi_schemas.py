@@ -32,6 +32,18 @@ def _object(title: str, properties: Json, optional: tuple[str, ...] = ()) -> Jso
     return {"title": title, "type": "object", "required": required, "properties": properties}
 
 
+_INTEREST: Final[Json] = {
+    "sep": _text("The sort key."),
+    "sepValue": _text("The sort value; a StreamID as its base36 form."),
+    "controller": _text("A DID."),
+    "streamId": _text("A StreamID."),
+    "configured": {
+        "type": "boolean",
+        "description": "(+) Whether it comes from the node's settings, and cannot be removed.",
+    },
+}
+_PARTS: Final = ("controller", "streamId")
+
 SCHEMAS: Final[Json] = {
     "ErrorResponse": _object(
         "What was wrong", {"message": _text("What was wrong and what to do, for people.")}
@@ -135,29 +147,25 @@ SCHEMAS: Final[Json] = {
         "An interest",
         {
             "sep": _text("The sort key: a field of the events' headers, such as `model`."),
-            "sepValue": _text("Its value, as multibase text; a StreamID, typically."),
+            "sepValue": _text("Its value, as multibase text; a model's StreamID, typically."),
             "controller": {"type": ["string", "null"], "description": "A DID."},
             "streamId": {
                 "type": ["string", "null"],
-                "description": "A StreamID, as multibase text. Needs `controller`.",
+                "description": "A StreamID, as multibase text. Needs the other fields, or (+), of "
+                "a stream that is here, none of them.",
             },
         },
-        optional=("controller", "streamId"),
+        optional=("sep", "sepValue", "controller", "streamId"),
     ),
+    "NodeInterest": _object("An interest of this node", _INTEREST, optional=_PARTS),
     "InterestsGet": _object(
         "Interests",
         {
             "interests": _list(
                 _object(
                     "An interest",
-                    {
-                        "data": _text("ceramic-one's bytes of it, as multibase text."),
-                        "sep": _text("The sort key."),
-                        "sepValue": _text("The sort value."),
-                        "controller": _text("A DID."),
-                        "streamId": _text("A StreamID."),
-                    },
-                    optional=("controller", "streamId"),
+                    {"data": _text("ceramic-one's bytes of it, as multibase text.")} | _INTEREST,
+                    optional=_PARTS,
                 ),
                 "None: the node wants everything of its network.",
             )
@@ -277,6 +285,9 @@ SCHEMAS: Final[Json] = {
             "head": _whole("The feed's last position."),
             "epoch": _text("The log's UUID."),
             "sha256a": _text("The sum of the hashes of all keys: the same for the same events."),
+            "interests": _list(
+                _each("NodeInterest"), "None: the node wants everything of its network."
+            ),
             "peer_id": _text("The node's peer id."),
             "addresses": _list(_text("A multiaddr."), "Where peers can reach it."),
             "peers": _list(_each("KnownPeer"), "Every peer that it knows."),

@@ -31,7 +31,14 @@ from recon_node.ceramic.event_id import (
     stream_range,
 )
 from recon_node.ceramic.header import InitHeader
-from recon_node.ceramic.network import DEV_UNSTABLE, IN_MEMORY, MAINNET, TESTNET_CLAY, Network
+from recon_node.ceramic.network import (
+    DEV_UNSTABLE,
+    IN_MEMORY,
+    MAINNET,
+    TESTNET_CLAY,
+    Network,
+    network_name,
+)
 from recon_node.ceramic.signature import (
     authority,
     check_authority,
@@ -78,6 +85,7 @@ __all__ = [
     "ed25519_did",
     "expected_input",
     "network_id_of",
+    "network_name",
     "network_range",
     "parse_event",
     "rendezvous",

@@ -74,3 +74,11 @@ DEV_UNSTABLE: Final = Network(2, "dev-unstable")
 IN_MEMORY: Final = Network(0xFF, "inmemory")
 
 _NAMED: Final = (MAINNET, TESTNET_CLAY, DEV_UNSTABLE, IN_MEMORY)
+
+
+def network_name(network_id: int) -> str:
+    """The name of the network of that id, for people; the id where the table has none."""
+    try:
+        return Network.from_id(network_id).name
+    except NetworkError:
+        return f"network id {network_id}"

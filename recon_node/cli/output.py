@@ -13,9 +13,14 @@ WIDTH_OF_FILES = 200
 
 
 def make_console() -> Console:
-    """A console on standard output."""
-    console = Console(highlight=False)
-    return console if console.is_terminal else Console(highlight=False, width=WIDTH_OF_FILES)
+    """A console on standard output, which prints text as it is.
+
+    By default rich would take the middle of `did:key:z6Mk...` for an emoji, and `[...]` for markup.
+    """
+    console = Console(highlight=False, emoji=False, markup=False)
+    if not console.is_terminal:
+        console.width = WIDTH_OF_FILES
+    return console
 
 
 def make_table(*columns: str, numbers: tuple[str, ...] = (), title: str | None = None) -> Table:

@@ -113,10 +113,23 @@ def status(node: NodeApi, as_json: bool) -> None:
     facts = Table(box=None, show_header=False, pad_edge=False)
     for name in ("network", "peer_id", "events", "waiting", "pending", "head", "sha256a"):
         facts.add_row(name, str(recon.get(name, "")), style="bold" if name == "events" else None)
+    facts.add_row("interests", "\n".join(_wanted(recon)))
     console.print(facts)
     if recon["syncs"]:
         console.print()
         console.print(_sync_table(recon["syncs"][-10:]))
+
+
+def _wanted(recon: dict[str, Any]) -> list[str]:
+    """What the node syncs, an interest a line, as `recon-node interests add` takes it."""
+    names = {"controller": "controller", "streamId": "stream"}
+    return [
+        " ".join(
+            [f"{each['sep']}={each['sepValue']}"]
+            + [f"{name}={each[key]}" for key, name in names.items() if key in each]
+        )
+        for each in recon.get("interests", ())
+    ] or ["none: everything of the network is synced"]
 
 
 def _sync_table(syncs: list[dict[str, Any]]) -> Table:

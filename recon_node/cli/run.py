@@ -44,6 +44,14 @@ data_dir_option = click.option(
     help="mainnet, testnet-clay, dev-unstable, inmemory or local-NUMBER.  [default: testnet-clay]",
 )
 @click.option(
+    "--interest",
+    "interests",
+    multiple=True,
+    metavar="INTEREST",
+    help="What to sync: a model's or a document's StreamID, or 'model=STREAM_ID controller=DID'; "
+    "may be repeated.  [default: everything of the network]",
+)
+@click.option(
     "--listen",
     multiple=True,
     metavar="MULTIADDR",
@@ -125,6 +133,7 @@ def run(config: Path | None, watch_stdin: bool, **flags: Any) -> None:
       recon-node run
       recon-node run --network local-7 --data-dir /tmp/a --api 127.0.0.1:0 \\
         --listen /ip4/127.0.0.1/tcp/4201
+      recon-node run --interest kjzl6hvfrbw6c... --interest 'model=k... controller=did:key:z...'
       recon-node run --config /etc/recon-node.toml
     """
     import structlog

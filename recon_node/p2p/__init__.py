@@ -7,13 +7,14 @@ in docs/wire.md.
 """
 
 from recon_node.p2p.errors import P2PError, PeerError
-from recon_node.p2p.reports import AGREED, ANOTHER_NETWORK, Counters, SyncReport
+from recon_node.p2p.reports import AGREED, ANOTHER_NETWORK, NO_COMMON_INTEREST, Counters, SyncReport
 from recon_node.p2p.service import P2P, PeerInfo, open_p2p
 from recon_node.p2p.settings import ConnectionLimits, P2PSettings
 
 __all__ = [
     "AGREED",
     "ANOTHER_NETWORK",
+    "NO_COMMON_INTEREST",
     "P2P",
     "ConnectionLimits",
     "Counters",

@@ -93,7 +93,7 @@ def parse_request(request: bytes, network: Network) -> list[EventId]:
     for event_id in wanted:
         if event_id.network_id != network.id or event_id.is_fencepost:
             raise PeerProtocolError(
-                f"a request for {event_id}, which is no event of the network {network}"
+                f"a request for {event_id}, which is not an event of the network {network}"
             )
     return wanted
 

@@ -8,6 +8,8 @@ from typing import Final, Literal
 Role = Literal["initiator", "responder"]
 
 AGREED: Final = "agreed"
+NO_COMMON_INTEREST: Final = "no common interest"
+"""The outcome when nothing of what the initiator asked for interests the other side."""
 ANOTHER_NETWORK: Final = "another network"
 """How the outcome begins when the peer asks for events of another Ceramic network."""
 
@@ -36,7 +38,7 @@ class SyncReport:
     """Events that the peer fetched while the session ran."""
     seconds: float
     outcome: str
-    """``AGREED``, or what went wrong, in words for people."""
+    """``AGREED``, ``NO_COMMON_INTEREST``, or what went wrong, in words for people."""
     finished_at: float
     """Seconds since 1970."""
 
@@ -72,7 +74,7 @@ class Counters:
         """Add a session that has ended. Keys and events are counted as they come in."""
         self.sessions_initiated += report.role == "initiator"
         self.sessions_answered += report.role == "responder"
-        self.sessions_failed += report.outcome != AGREED
+        self.sessions_failed += report.outcome not in (AGREED, NO_COMMON_INTEREST)
         self.rounds += report.rounds
         self.recon_bytes_sent += report.bytes_sent
         self.recon_bytes_received += report.bytes_received

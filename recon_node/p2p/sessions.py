@@ -17,7 +17,7 @@ from typing import Any, Final
 import structlog
 import trio
 
-from recon_node.ceramic import EventId, network_id_of
+from recon_node.ceramic import EventId, network_id_of, network_name
 from recon_node.p2p.errors import P2PError, PeerProtocolError
 from recon_node.p2p.event_stream import serve_events
 from recon_node.p2p.fetch import Fetcher, FetchTable
@@ -25,10 +25,17 @@ from recon_node.p2p.framing import FrameStream
 from recon_node.p2p.host import Host
 from recon_node.p2p.peer_book import PeerBook
 from recon_node.p2p.recon_stream import ReconStream
-from recon_node.p2p.reports import AGREED, ANOTHER_NETWORK, Counters, Role, SyncReport
+from recon_node.p2p.reports import (
+    AGREED,
+    ANOTHER_NETWORK,
+    NO_COMMON_INTEREST,
+    Counters,
+    Role,
+    SyncReport,
+)
 from recon_node.p2p.settings import P2PSettings
 from recon_node.p2p.streams import EVENTS_PROTOCOL, PeerStream
-from recon_node.recon import KeyRange, RemoteProtocolError
+from recon_node.recon import KeyRange, RemoteProtocolError, intersect_ranges
 from recon_node.recon.protocols import PROTOCOLS, Protocol
 from recon_node.recon.session import Session
 from recon_node.store import Store, StoreError
@@ -87,7 +94,7 @@ class Sessions:
             session = version.session.initiator(
                 self._store.keys, rest, self._settings.session_settings
             )
-            run = self._new_run("initiator", version, session, stream)
+            run = self._new_run("initiator", version, session, stream, is_rest=rest != key_range)
             try:
                 await self._reported(run, run.recon.initiate)
             except BaseException:
@@ -182,9 +189,10 @@ class Sessions:
         """The outcome of a session that ended well. A peer of another network, as one that was
         named by hand may be, asks for nothing that could be here: that looks like agreement."""
         asked = run.recon.session.asked
-        there = None if asked is None else network_id_of(asked.lower)
-        if there is None or there == self._store.network.id:
-            return AGREED
+        network_id = None if asked is None else network_id_of(asked.lower)
+        if network_id is None or network_id == self._store.network.id:
+            return AGREED if self._has_common_interest(run) else NO_COMMON_INTEREST
+        there = network_name(network_id)
         if run.peer_id not in self._strangers:
             self._strangers[run.peer_id] = None
             if len(self._strangers) > MAX_STRANGERS:
@@ -192,14 +200,30 @@ class Sessions:
             log.warning(
                 "A peer is on another Ceramic network: there is nothing to sync with it",
                 peer=run.peer_id,
-                its_network_id=there,
+                its_network=there,
                 network=self._store.network.name,
             )
             self.on_stranger(run.peer_id)
-        return f"{ANOTHER_NETWORK} (id {there}): nothing in common"
+        return f"{ANOTHER_NETWORK} ({there}): nothing in common"
+
+    def _has_common_interest(self, run: _Run) -> bool:
+        """Whether both sides want a part of the range, or of others that the peer asked for.
+
+        A range is reconciled in parts, and above the last one nothing is left in common.
+        """
+        if run.is_rest or run.recon.session.key_range is not None:
+            return True
+        theirs = self._book.interests(run.peer_id)
+        return bool(intersect_ranges(self._store.key_ranges(), theirs))
 
     def _new_run(
-        self, role: Role, version: Protocol, session: Session[Any], stream: PeerStream
+        self,
+        role: Role,
+        version: Protocol,
+        session: Session[Any],
+        stream: PeerStream,
+        *,
+        is_rest: bool = False,
     ) -> _Run:
         peer_id = stream.peer_id
         frames = FrameStream(stream, self._settings.max_frame)
@@ -213,7 +237,7 @@ class Sessions:
         )
         recon = ReconStream(version, session, frames, fetcher.obtain, self._settings)
         served = partial(self._served_to, peer_id)
-        return _Run(role, peer_id, recon, fetcher, served, served(), trio.current_time())
+        return _Run(role, peer_id, recon, fetcher, served, served(), trio.current_time(), is_rest)
 
     @asynccontextmanager
     async def _open_event_stream(self, peer_id: str) -> AsyncIterator[FrameStream]:
@@ -261,6 +285,8 @@ class _Run:
     served: Callable[[], _Served]
     served_before: _Served
     started: float
+    is_rest: bool
+    """Whether it is about what lies above a part that was reconciled."""
 
     def report(self, outcome: str) -> SyncReport:
         served, before = self.served(), self.served_before
@@ -323,7 +349,7 @@ def describe(error: BaseException) -> str:
 
 def _log_report(report: SyncReport) -> None:
     """Log a session in one line; one that found nothing to do, as most do, only for debugging."""
-    agreed = report.outcome == AGREED
+    agreed = report.outcome in (AGREED, NO_COMMON_INTEREST)
     idle = agreed and not report.keys_received and not report.event_bytes_sent
     (log.debug if idle or report.outcome == CANCELLED else log.info)(
         "Sync finished" if agreed else "Sync failed",

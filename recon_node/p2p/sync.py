@@ -6,6 +6,7 @@ synced with once more, since the session under way may already have passed the r
 
 from __future__ import annotations
 
+import math
 import random
 import time
 from collections.abc import AsyncIterator
@@ -132,9 +133,11 @@ class Syncer:
                 self.request(peer.id)
 
     async def _ask_for_new_interests(self) -> None:
-        """Who wants more now need not wait for the next round."""
+        """Who wants more now need not wait for the next round, nor be held to the old interests."""
         while True:
-            await self._store.wait_for_interests(len(self._store.interests))
+            await self._store.wait_for_interests(self._store.interests)
+            for peer in self._book.peers():
+                peer.asked_for_all_at = -math.inf
             for peer in self._book.choose(self._settings.sync_peers, self._near()):
                 self.request(peer.id)
 

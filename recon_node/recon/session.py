@@ -102,7 +102,8 @@ class Session(ABC, Generic[M]):
         self._idle_rounds = 0
         self._listed = 0
         self.key_range: KeyRange | None = self._interests[0] if initiates else None
-        """The range being reconciled: the one asked for, then what the responder made of it."""
+        """The range being reconciled: the one asked for, then what the responder made of it; None
+        where the two sides have no interest in common."""
         self.asked: KeyRange | None = self.key_range
         """The range that the initiator asked for: an interest of the initiator."""
         self.remaining: KeyRange | None = None
@@ -228,6 +229,11 @@ class Session(ABC, Generic[M]):
 
     def _finish(self) -> None:
         self._state = _State.DONE
+
+    def _end_refused(self) -> None:
+        """End the session of an initiator whose range does not interest the peer."""
+        self.key_range = None
+        self._finish()
 
     def _expect(self, state: _State, call: str) -> None:
         if self._state is not state:

@@ -14,6 +14,7 @@ from recon_node.store.errors import (
     StoreError,
 )
 from recon_node.store.feed_filter import FeedFilter
+from recon_node.store.interests import format_interest, is_of_a_document, parse_interest
 from recon_node.store.model import (
     FeedColumns,
     FeedRow,
@@ -40,6 +41,9 @@ __all__ = [
     "StoreSettings",
     "StoreStats",
     "Verdict",
+    "format_interest",
+    "is_of_a_document",
     "open_store",
+    "parse_interest",
     "usable_cores",
 ]

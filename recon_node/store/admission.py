@@ -27,6 +27,7 @@ from recon_node.ceramic import (
     InvalidEventError,
     Network,
     Validity,
+    network_name,
 )
 from recon_node.ipld import CID
 from recon_node.recon import KeyRange
@@ -174,8 +175,8 @@ class Admission:
             return _Outcome(held)
         if event_id.network_id != self._bounds.network.id:
             return _refused(
-                f"the EventId is of the network with the id {event_id.network_id}; this node is "
-                f"on {self._bounds.network.name}, {self._bounds.network.id}",
+                f"the EventId is of the network {network_name(event_id.network_id)}; this node is "
+                f"on {self._bounds.network.name}",
                 "bounds",
             )
         if not covers(self._bounds.ranges, event_id):

@@ -1,24 +1,143 @@
-"""From interests to ranges of keys (CIP-124, "Stream Set Ranges")."""
+"""Interests: how they are written, which ranges of keys they are (CIP-124, "Stream Set Ranges").
+
+The notation of settings and commands is a StreamID, or fields with blanks between them::
+
+    kjzl6hvfrbw6c...                                  a model's StreamID: its documents
+    kjzl6kcym7w8y...                                  a document's StreamID: this stream alone
+    model=kjzl6hvfrbw6c... controller=did:key:z6Mk... the documents of a model and a controller
+    stream=k...                                       one stream, of a model or a document
+    dag=k...                                          another sort key, with multibase text
+
+A stream is a range of keys only together with its sort value and controller. They may be left out
+where the stream's init event is here, which names them: see `Interests.complete`.
+"""
 
 from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
+
+import trio
 
 from recon_node.ceramic import (
+    METAMODEL,
     EventId,
     Network,
+    StreamId,
+    StreamIdError,
+    StreamType,
     controller_range,
     network_range,
     sort_value_range,
     stream_range,
 )
+from recon_node.ceramic.header import DEFAULT_SORT_KEY
+from recon_node.ipld import IpldError, multibase
 from recon_node.recon import KeyRange, merge_ranges
+from recon_node.store.errors import InvalidInterestError
 from recon_node.store.model import Interest
+
+if TYPE_CHECKING:
+    from recon_node.store.reader import ReaderPool
+    from recon_node.store.writer import Writer
+
+
+class Interests:
+    """What a node wants: the interests of its settings, and those that were added to its log."""
+
+    def __init__(
+        self, network: Network, added: Iterable[Interest], writer: Writer, readers: ReaderPool
+    ) -> None:
+        self._network = network
+        self._added = tuple(added)
+        self._writer = writer
+        self._readers = readers
+        self.configured: tuple[Interest, ...] = ()
+        """Those of the settings. They are not in the log."""
+        self._changed = trio.Event()
+        self._update()
+
+    async def configure(self, wanted: Iterable[Interest | StreamId]) -> None:
+        """Set the interests of the settings.
+
+        Raises:
+            InvalidInterestError: see `complete`.
+            StoreError: the disk failed.
+        """
+        self.configured = tuple([await self.complete(each) for each in wanted])
+        self._update()
+
+    async def complete(self, wanted: Interest | StreamId) -> Interest:
+        """The interest that is meant. A StreamId is that stream alone, whose sort value and
+        controller stand in its init event.
+
+        Raises:
+            InvalidInterestError: no event can fit it, or a stream alone is not here.
+            StoreError: the disk failed.
+        """
+        if isinstance(wanted, Interest):
+            check_interest(wanted)
+            return wanted
+        stream = await self._readers.stream_header(wanted.cid)
+        if stream is None:
+            raise InvalidInterestError(
+                f"the stream {wanted} is not here yet, so its model and controller, which its keys "
+                "start with, are unknown. Give them too: "
+                f"model=STREAM_ID controller=DID stream={wanted} "
+                "(in the API: sep, sepValue, controller and streamId)"
+            )
+        return Interest(stream.sep_key, stream.sep_value, stream.controller, wanted)
+
+    async def add(self, interest: Interest) -> bool:
+        """Keep an interest; False when it is kept already.
+
+        The first one narrows what is accepted from peers: without any that is the whole network.
+
+        Raises:
+            StoreError: the disk did not take it, or the store is closed.
+        """
+        added = await self._writer.add_interest(interest)
+        if added:
+            self._added = (*self._added, interest)
+            self._update()
+        return added
+
+    async def remove(self, interest: Interest) -> bool:
+        """Forget an interest; False when there was none. Events that are here stay.
+
+        Without the last one, the whole network is wanted.
+
+        Raises:
+            InvalidInterestError: it comes from the settings.
+            StoreError: the disk did not take it, or the store is closed.
+        """
+        if interest in self.configured:
+            raise InvalidInterestError(
+                f"the interest {format_interest(interest)!r} comes from the node's settings: "
+                "remove it from `interests` there (the file, RECON_NODE_INTERESTS or --interest) "
+                "and restart the node"
+            )
+        removed = await self._writer.remove_interest(interest)
+        if removed:
+            self._added = tuple(each for each in self._added if each != interest)
+            self._update()
+        return removed
+
+    async def wait_for_change(self, known: Sequence[Interest]) -> None:
+        """Return when the interests are not the `known` ones (any more)."""
+        while self.all == tuple(known):
+            await self._changed.wait()
+
+    def _update(self) -> None:
+        self.all = tuple(dict.fromkeys((*self.configured, *self._added)))
+        self.ranges = key_ranges(self._network, self.all)
+        self._changed.set()
+        self._changed = trio.Event()
 
 
 def key_ranges(network: Network, interests: Iterable[Interest]) -> list[KeyRange]:
-    """The ranges of all interests, ascending and apart; the network's when there is none."""
+    """The ranges of all interests, ascending and apart; the network's when there are none."""
     ranges = [KeyRange(*_fenceposts(network, interest)) for interest in interests]
     return merge_ranges(ranges or [KeyRange(*network_range(network))])
 
@@ -27,6 +146,106 @@ def covers(ranges: Sequence[KeyRange], key: bytes) -> bool:
     """Tell whether a key lies in one of the ranges, which are ascending and apart."""
     at = bisect_left(ranges, key, key=lambda each: each.lower) - 1
     return at >= 0 and ranges[at].covers(key)
+
+
+def parse_interest(text: str) -> Interest | StreamId:
+    """Read an interest; see the module's text for the notation.
+
+    Returns:
+        The interest; a StreamId where it is a stream whose model and controller are not named.
+
+    Raises:
+        InvalidInterestError: it cannot be read, or names no range of keys.
+    """
+    fields = text.split()
+    if len(fields) == 1 and "=" not in text:
+        return _parse_stream_id(text)
+    named: dict[str, str] = {}
+    for field in fields:
+        name, separator, value = field.partition("=")
+        if not separator or not name or not value:
+            raise InvalidInterestError(f"{field[:100]!r} in an interest is not NAME=VALUE")
+        if name in named:
+            raise InvalidInterestError(f"an interest cannot have two fields {name!r}")
+        named[name] = value
+    return _from_fields(named)
+
+
+def format_interest(interest: Interest) -> str:
+    """The interest as `parse_interest` reads it."""
+    text = f"{interest.sort_key}={interest.sort_value}"
+    if interest.controller is not None:
+        text += f" controller={interest.controller}"
+    if interest.stream_id is not None:
+        text += f" stream={interest.stream_id}"
+    return text
+
+
+def is_of_a_document(interest: Interest) -> bool:
+    """Tell whether a document stands in the place of a model, so that no event can ever fit."""
+    if interest.sort_key != DEFAULT_SORT_KEY:
+        return False
+    try:
+        return StreamId.parse(interest.sort_value).type == StreamType.MODEL_INSTANCE
+    except StreamIdError:
+        return False
+
+
+def check_interest(interest: Interest) -> None:
+    """Refuse an interest that no event can fit.
+
+    Raises:
+        InvalidInterestError: its model is a document.
+    """
+    if is_of_a_document(interest):
+        raise InvalidInterestError(
+            f"{interest.sort_value} is the StreamID of a document, not of a model: give the "
+            "document's model instead, or the StreamID as the stream that is wanted "
+            f"(`recon-node interests add {interest.sort_value}`, or `streamId` alone in the API)"
+        )
+
+
+def _parse_stream_id(text: str) -> Interest | StreamId:
+    """What a StreamID alone stands for: documents of a model, or one document."""
+    try:
+        stream_id = StreamId.parse(text)
+    except StreamIdError as error:
+        raise InvalidInterestError(
+            f"{error}. An interest is a StreamID, or NAME=VALUE fields such as "
+            "`model=STREAM_ID controller=DID`"
+        ) from None
+    if stream_id.type == StreamType.MODEL or stream_id == METAMODEL:
+        return Interest(DEFAULT_SORT_KEY, str(stream_id))
+    if stream_id.type == StreamType.MODEL_INSTANCE:
+        return stream_id
+    raise InvalidInterestError(
+        f"{text} is the StreamID of neither a model (stream type {StreamType.MODEL:d}) nor a "
+        f"document (stream type {StreamType.MODEL_INSTANCE:d}), but of stream type {stream_id.type}"
+    )
+
+
+def _from_fields(named: dict[str, str]) -> Interest | StreamId:
+    controller, stream = named.pop("controller", None), named.pop("stream", None)
+    try:
+        stream_id = None if stream is None else StreamId.parse(stream)
+        if stream_id is not None and not named and controller is None:
+            return stream_id
+        if len(named) != 1:
+            raise InvalidInterestError(
+                "an interest needs exactly one sort key with its value, model=STREAM_ID as a "
+                "rule: keys are ordered by it first, so that a controller alone is no range of keys"
+            )
+        [(sort_key, value)] = named.items()
+        return Interest(sort_key, _sort_value(sort_key, value), controller, stream_id)
+    except (StreamIdError, IpldError) as error:
+        raise InvalidInterestError(str(error)) from None
+
+
+def _sort_value(sort_key: str, text: str) -> str:
+    """The sort value as EventIDs hash it: base36, however it was written."""
+    if sort_key == DEFAULT_SORT_KEY:
+        return str(StreamId.parse(text))
+    return multibase.encode(multibase.decode(text), "base36")
 
 
 def _fenceposts(network: Network, interest: Interest) -> tuple[EventId, EventId]:

@@ -34,6 +34,8 @@ logger = structlog.get_logger(__name__)
 # was remembered as refused under other rules is forgotten when the log is opened.
 RULES = 3
 
+_THIS_INTEREST = "(sort_key, sort_value) = (?1, ?2) AND controller IS ?3 AND stream_id IS ?4"
+
 
 @dataclass(frozen=True, slots=True)
 class BatchResult:
@@ -130,16 +132,26 @@ class EventLog:
         Raises:
             StoreError: the disk did not take it.
         """
-        stream = None if interest.stream_id is None else str(interest.stream_id)
-        row = (interest.sort_key, interest.sort_value, interest.controller, stream)
         with self._transaction():
             added = self._connection.execute(
                 "INSERT INTO interests (sort_key, sort_value, controller, stream_id) "
-                "SELECT ?1, ?2, ?3, ?4 WHERE NOT EXISTS (SELECT 1 FROM interests WHERE "
-                "(sort_key, sort_value) = (?1, ?2) AND controller IS ?3 AND stream_id IS ?4)",
-                row,
+                "SELECT ?1, ?2, ?3, ?4 WHERE NOT EXISTS "
+                f"(SELECT 1 FROM interests WHERE {_THIS_INTEREST})",
+                _interest_row(interest),
             )
         return added.rowcount == 1
+
+    def remove_interest(self, interest: Interest) -> bool:
+        """Forget an interest; False when there was none.
+
+        Raises:
+            StoreError: the disk did not take it.
+        """
+        with self._transaction():
+            removed = self._connection.execute(
+                f"DELETE FROM interests WHERE {_THIS_INTEREST}", _interest_row(interest)
+            )
+        return removed.rowcount > 0
 
     def admit(self, batch: Sequence[Submission], ranges: Sequence[KeyRange]) -> BatchResult:
         """Admit a batch in one transaction; peers' events must lie in `ranges`.
@@ -279,3 +291,8 @@ class EventLog:
             self._connection.execute(
                 "INSERT OR REPLACE INTO meta (name, value) VALUES ('rules', ?)", (str(RULES),)
             )
+
+
+def _interest_row(interest: Interest) -> tuple[str, str, str | None, str | None]:
+    stream = None if interest.stream_id is None else str(interest.stream_id)
+    return interest.sort_key, interest.sort_value, interest.controller, stream

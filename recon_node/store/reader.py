@@ -23,6 +23,7 @@ from recon_node.store.errors import StoreError
 from recon_node.store.feed_filter import FeedFilter
 from recon_node.store.model import FeedColumns, FeedRow, PendingProof
 from recon_node.store.packing import full_size
+from recon_node.store.records import Stream
 from recon_node.store.sql import select_in
 
 T = TypeVar("T")
@@ -94,6 +95,10 @@ class ReaderPool:
         in feed order.
         """
         return await self._run(partial(_stream, init, upto, limit, max_bytes))
+
+    async def stream_header(self, init: CID) -> Stream | None:
+        """What the init event of a stream says in its header; None when it is not here."""
+        return await self._run(partial(_stream_header, init))
 
     async def sort_key(
         self, sort_key: str, after: int, upto: int, limit: int, max_bytes: int
@@ -244,6 +249,13 @@ def _stream(
         (init, upto, -1 if limit is None else min(limit, _LAST)),
     )
     return _collect(rows, max_bytes, connection.blocks)
+
+
+def _stream_header(init: CID, connection: _Connection) -> Stream | None:
+    row = connection.execute(
+        "SELECT controller, sep_key, sep_value FROM streams WHERE init_cid = ?", (init,)
+    ).fetchone()
+    return None if row is None else Stream(init, *row)
 
 
 def _up_to(rows: sqlite3.Cursor, max_bytes: int | None) -> Iterator[tuple[Any, ...]]:

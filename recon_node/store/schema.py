@@ -32,7 +32,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Literal
 
-from recon_node.ceramic import Network
+from recon_node.ceramic import Network, network_name
 from recon_node.ipld import CarError
 from recon_node.store.errors import StoreError, damaged, explain, explain_os
 from recon_node.store.files import sync_directory
@@ -198,10 +198,10 @@ def _check_file(connection: sqlite3.Connection, path: Path) -> None:
 def _check_network(connection: sqlite3.Connection, path: Path, network: Network) -> None:
     stored = read_meta(connection, "network_id")
     if stored != str(network.id):
+        name = network_name(int(stored)) if stored and stored.isdecimal() else repr(stored)
         raise StoreError(
-            f"the event log {path} holds events of the network with id {stored}, and this node is "
-            f"to run on {network.name} (id {network.id}): choose that network, or another data "
-            "directory"
+            f"the event log {path} holds events of the network {name}, but this node is set to "
+            f"{network.name}: choose {name} (--network), or another data directory (--data-dir)"
         )
 
 

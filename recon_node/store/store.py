@@ -15,7 +15,7 @@ from recon_node.recon import KeyRange, KeyStore
 from recon_node.store.admission import Submission
 from recon_node.store.errors import StoreError
 from recon_node.store.feed_filter import FeedFilter
-from recon_node.store.interests import key_ranges
+from recon_node.store.interests import Interests
 from recon_node.store.lock import directory_lock
 from recon_node.store.log import BatchResult, EventLog
 from recon_node.store.model import (
@@ -80,7 +80,7 @@ class Store:
         epoch: a UUID made with the log; feed positions mean something only together with it.
         keys: the EventIds held. For reading: the store alone changes it.
         head: the last feed position, 0 when the feed is empty.
-        interests: what this node wants; empty means everything of its network.
+        wanted: the node's interests, to be listed, added to and removed from.
         proof_arrivals: how many proofs came to await a lookup since the store was opened.
     """
 
@@ -91,21 +91,19 @@ class Store:
         self.epoch = opened.log.epoch
         self.keys = opened.keys
         self.head = opened.log.marks.head
-        self.interests = tuple(opened.interests)
         self._waiting = opened.log.marks.waiting
         self._pending_proofs = opened.log.pending_proofs
         self.proof_arrivals = 0
         self._proofs_moved = trio.Event()
-        self._ranges = key_ranges(network, self.interests)
         self._refused = dict.fromkeys(opened.refused)
         self._max_refused = settings.max_refused
         self._feed_moved = trio.Event()
-        self._interests_moved = trio.Event()
         self._totals = dict.fromkeys(("new", "known", "refused", "late refused", "batches"), 0)
         self._writer = Writer(
             opened.log, settings, self.key_ranges, self._is_settled, self._committed
         )
         self._readers = ReaderPool(data_dir, settings.readers)
+        self.wanted = Interests(network, opened.interests, self._writer, self._readers)
 
     @property
     def waiting(self) -> int:
@@ -282,30 +280,22 @@ class Store:
         """
         await self._writer.postpone_proofs(proofs)
 
+    @property
+    def interests(self) -> tuple[Interest, ...]:
+        """What this node wants; empty means everything of its network."""
+        return self.wanted.all
+
     async def add_interest(self, interest: Interest) -> bool:
-        """Keep an interest; False when it is there already.
+        """See `Interests.add`."""
+        return await self.wanted.add(interest)
 
-        The first one narrows what is accepted from peers: without any that is the whole network.
-
-        Raises:
-            StoreError: the disk did not take it, or the store is closed.
-        """
-        added = await self._writer.add_interest(interest)
-        if added:
-            self.interests = (*self.interests, interest)
-            self._ranges = key_ranges(self.network, self.interests)
-            self._interests_moved.set()
-            self._interests_moved = trio.Event()
-        return added
-
-    async def wait_for_interests(self, known: int) -> None:
-        """Return when there are more than `known` interests."""
-        while len(self.interests) <= known:
-            await self._interests_moved.wait()
+    async def wait_for_interests(self, known: Sequence[Interest]) -> None:
+        """Return when `interests` are not the `known` ones (any more)."""
+        await self.wanted.wait_for_change(known)
 
     def key_ranges(self) -> list[KeyRange]:
         """The ranges of keys of the interests, ascending and apart; else the network's."""
-        return list(self._ranges)
+        return list(self.wanted.ranges)
 
     def _within_head(self, upto: int | None) -> int:
         """The last position that a read may show.

@@ -125,6 +125,16 @@ class Writer:
             raise StoreError("the store is closed")
         return await self._in_thread(partial(self._log.add_interest, interest))
 
+    async def remove_interest(self, interest: Interest) -> bool:
+        """Forget an interest; False when there was none.
+
+        Raises:
+            StoreError: the disk did not take it, or the store is closed.
+        """
+        if self._closing:
+            raise StoreError("the store is closed")
+        return await self._in_thread(partial(self._log.remove_interest, interest))
+
     async def settle_proofs(self, verdicts: Sequence[tuple[CID, ProofVerdict]]) -> None:
         """Keep what came of lookups; told as a batch is.
 

@@ -11,9 +11,17 @@ from typing import Any
 import httpx
 import pytest
 
-from recon_node.ceramic import StreamId, controller_range, sort_value_range, stream_range
+from recon_node.ceramic import (
+    METAMODEL,
+    StreamId,
+    StreamType,
+    controller_range,
+    parse_event,
+    sort_value_range,
+    stream_range,
+)
 from recon_node.ipld import multibase
-from recon_node.store import Store
+from recon_node.store import Interest, Store, parse_interest
 
 BASE36 = "k2t6wz4ylx0qr6v7dvbczbxqy7pqjb0879qx930c1e27gacg3r8sllonqt4xx9"
 BASE58 = "z3KWHw5Efh2qLou2FEdz3wB8ZvLgURJP94HeijLVurxtF1Ntv6fkg2G"
@@ -60,3 +68,90 @@ async def test_controller_alone_and_nulls(api: httpx.AsyncClient, store: Store) 
         assert (await api.post("/ceramic/interests", json=body)).status_code == 204
     assert ranges(store) == [controller_range(store.network, BASE36, DID)]
     assert len(store.interests) == 1
+
+
+async def listed(api: httpx.AsyncClient) -> list[dict[str, Any]]:
+    """The interests, as both of their lists have them."""
+    found = (await api.get("/ceramic/experimental/interests")).json()["interests"]
+    for each in found:
+        del each["data"]
+    assert (await api.get("/ceramic/recon")).json()["interests"] == found
+    return list(found)
+
+
+async def test_the_stream_id_of_a_document_is_that_stream_alone(
+    api: httpx.AsyncClient, store: Store, filled: list[dict[str, str]]
+) -> None:
+    inits = [parse_event(multibase.decode(event["car"])) for event in filled]
+    init = next(event for event in inits if event.header and event.header.model != METAMODEL)
+    assert init.header is not None
+    stream = StreamId(StreamType.MODEL_INSTANCE, init.cid)
+    interest = Interest("model", init.header.sep_value, init.header.controller, stream)
+
+    as_model = await api.post(f"/ceramic/interests/model/{stream}")
+    assert as_model.status_code == 400
+    assert "the StreamID of a document, not of a model" in as_model.json()["message"]
+    assert store.interests == ()
+
+    answer = await api.post("/ceramic/interests", json={"streamId": str(stream)})
+    assert answer.status_code == 204
+    assert store.interests == (interest,)
+    assert await listed(api) == [
+        {
+            "sep": "model",
+            "sepValue": interest.sort_value,
+            "controller": interest.controller,
+            "streamId": str(stream),
+            "configured": False,
+        }
+    ]
+    gone = await api.delete("/ceramic/interests", params={"streamId": str(stream)})
+    assert (gone.status_code, store.interests) == (204, ())
+
+
+async def test_a_stream_that_is_not_here_is_no_dead_end(
+    api: httpx.AsyncClient, store: Store
+) -> None:
+    stream = str(StreamId(StreamType.MODEL_INSTANCE, METAMODEL.cid))
+    answer = await api.post("/ceramic/interests", json={"streamId": stream})
+    assert answer.status_code == 400
+    assert "is not here yet" in answer.json()["message"]
+    assert f"model=STREAM_ID controller=DID stream={stream}" in answer.json()["message"]
+    named = {"sep": "model", "sepValue": BASE36, "controller": DID, "streamId": stream}
+    assert (await api.post("/ceramic/interests", json=named)).status_code == 204
+    assert len(store.interests) == 1
+
+
+@pytest.mark.parametrize("by_path", [True, False])
+async def test_interests_are_removed(api: httpx.AsyncClient, store: Store, by_path: bool) -> None:
+    everything = ranges(store)
+    await api.post(f"/ceramic/interests/model/{BASE36}")
+    await api.post(f"/ceramic/interests/model/{BASE36}", params={"controller": DID})
+    for more in ({}, {"controller": DID}):
+        for status in (204, 404):
+            if by_path:
+                answer = await api.delete(f"/ceramic/interests/model/{BASE58}", params=more)
+            else:
+                params = {"sep": "model", "sepValue": BASE58, **more}
+                answer = await api.delete("/ceramic/interests", params=params)
+            assert answer.status_code == status
+            assert ranges(store) == (
+                everything if more else [controller_range(store.network, BASE36, DID)]
+            )
+    assert await listed(api) == []
+
+
+async def test_configured_interests_stay(api: httpx.AsyncClient, store: Store) -> None:
+    await store.wanted.configure([parse_interest(f"model={BASE36}")])
+    await api.post(f"/ceramic/interests/model/{BASE36}")  # and in the log, too
+    assert [each["configured"] for each in await listed(api)] == [True]
+    refused = await api.delete(f"/ceramic/interests/model/{BASE36}")
+    assert refused.status_code == 400
+    assert "remove it from `interests` there" in refused.json()["message"]
+    assert ranges(store) == [sort_value_range(store.network, BASE36)]
+
+
+async def test_what_a_removal_lacks_is_said(api: httpx.AsyncClient) -> None:
+    answer = await api.delete("/ceramic/interests", params={"sep": "model"})
+    assert (answer.status_code, answer.json()["message"]) == (400, "'sepValue' is missing")
+    assert (await api.delete("/ceramic/interests")).status_code == 400

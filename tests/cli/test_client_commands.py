@@ -17,7 +17,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from recon_node import __version__
-from recon_node.ceramic import StreamId, StreamType
+from recon_node.ceramic import METAMODEL, StreamId, StreamType
 from recon_node.cli import main
 from recon_node.cli.client import NodeUnreachableError
 from recon_node.cli.events import what_to_tell
@@ -27,6 +27,8 @@ from spark_sink.errors import FeedRefusedError
 from spark_sink.source.feed import Feed
 
 Events = list[dict[str, str]]
+DOCUMENT = str(StreamId(StreamType.MODEL_INSTANCE, METAMODEL.cid))
+"""Of a document that is nowhere."""
 
 
 def run(node: TestnetNode, *args: str, data: str | bytes | None = None) -> Result:
@@ -155,6 +157,7 @@ def test_a_url_that_is_none(url: str) -> None:
         ["peers"],
         ["interests", "list"],
         ["interests", "add"],
+        ["interests", "remove"],
         ["status"],
         ["testnet"],
     ],
@@ -194,20 +197,44 @@ def test_version() -> None:
 
 def test_interests(node: TestnetNode) -> None:
     assert json.loads(run(node, "interests", "list", "--json").stdout) == []
-    assert "wants everything" in run(node, "interests", "list").stdout
+    assert "syncs everything" in run(node, "interests", "list").stdout
     models = "kh4q0ozorrgaq2mezktnrmdwleo1d"
     added = run(node, "interests", "add", models)
-    assert (added.exit_code, added.stdout) == (0, f"the node wants model {models} from now on\n")
-    run(node, "interests", "add", models, "--controller", "did:key:z6Mk")
+    assert (added.exit_code, added.stdout) == (0, f"the node syncs {models} from now on\n")
+    run(node, "interests", "add", f"model={models}", "controller=did:key:z6Mk")
     listed = json.loads(run(node, "interests", "list", "--json").stdout)
     assert [interest.get("controller") for interest in listed] == [None, "did:key:z6Mk"]
     table = run(node, "interests", "list").stdout.splitlines()
-    assert table[1].split() == ["model", models, "any", "any"]
-    refused = run(node, "interests", "add", models, "--stream", models)
-    assert (refused.exit_code, refused.stderr) == (
-        1,
-        "Error: controller is required if stream_id is specified\n",
-    )
+    assert table[1].split() == ["model", models, "any", "any", "API"]
+    assert "did:key:z6Mk" in run(node, "interests", "list").stdout
+    status = " ".join(run(node, "status").stdout.split())
+    assert f"interests model={models} model={models} controller=did:key:z6Mk" in status
+    removed = run(node, "interests", "remove", models)
+    assert (removed.exit_code, removed.stdout) == (0, f"the interest {models} is removed\n")
+    removed = run(node, "interests", "remove", f"model={models}", "controller=did:key:z6Mk")
+    assert "the node syncs everything of its network" in removed.stdout
+    assert "everything of the network is synced" in run(node, "status").stdout
+
+
+@pytest.mark.parametrize(
+    ("interest", "message"),
+    [
+        (DOCUMENT, "is not here yet, so its model and controller"),
+        (f"model={DOCUMENT}", "the StreamID of a document, not of a model"),
+        ("controller=did:key:z6Mk", "a controller alone is no range of keys"),
+        ("nonsense", "is not a StreamID"),
+    ],
+)
+def test_an_interest_that_can_never_match_is_refused(
+    node: TestnetNode, interest: str, message: str
+) -> None:
+    refused = run(node, "interests", "add", interest)
+    assert refused.exit_code == 1
+    assert refused.stderr.startswith("Error: ")
+    assert message in refused.stderr
+    assert json.loads(run(node, "interests", "list", "--json").stdout) == []
+    missing = run(node, "interests", "remove", f"model={DOCUMENT}")
+    assert (missing.exit_code, "this node has no interest" in missing.stderr) == (1, True)
 
 
 @pytest.fixture
@@ -252,7 +279,7 @@ def test_a_peer_of_another_network_is_told_of(node: TestnetNode) -> None:
         result = run(node, "peers", "add", address)
     assert result.exit_code == 1
     assert result.stdout.startswith("connected to ")
-    assert result.stderr.startswith("Error: the peer is on another network (id ")
+    assert result.stderr.startswith("Error: the peer is on another network (local-")
 
 
 def test_the_first_sync_with_a_peer_is_told(node: TestnetNode) -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from recon_node.ceramic import METAMODEL, StreamId, StreamType
 from recon_node.settings import (
     Settings,
     SettingsError,
@@ -14,6 +15,7 @@ from recon_node.settings import (
     split_host_port,
     unknown_variables,
 )
+from recon_node.store import parse_interest
 
 ROOT = Path(__file__).parents[2]
 PEER = "/ip4/192.0.2.1/tcp/4101/p2p/12D3KooWEyoppNCUx8Yx66oV9fJnriXwCcXwDDUA2kj6vnc6iDEp"
@@ -202,3 +204,18 @@ def test_the_example_file_shows_every_setting_with_its_default() -> None:
 def test_the_other_example_files_can_be_used() -> None:
     for path in (ROOT / "config").glob("*.toml"):
         assert load_settings(path).data_dir.is_absolute()
+
+
+def test_interests_from_each_layer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    one, other = str(METAMODEL), f"model={METAMODEL} controller=did:key:z6Mk"
+    config = write(tmp_path / "node.toml", f'interests = ["{one}", "{other}"]\n')
+    assert load_settings(config).wanted() == [parse_interest(one), parse_interest(other)]
+    monkeypatch.setenv("RECON_NODE_INTERESTS", f"{other}, {one}")
+    assert load_settings(config).interests == (other, one)
+    assert load_settings(config, {"interests": (one,)}).interests == (one,)
+    assert load_settings().interests == (other, one)
+    with pytest.raises(SettingsError, match=r"^--interest: 'x' is not a StreamID"):
+        load_settings(flags={"interests": ("x",)})
+    document = StreamId(StreamType.MODEL_INSTANCE, METAMODEL.cid)
+    with pytest.raises(SettingsError, match=r"^--interest: .* of a document, not of a model"):
+        load_settings(flags={"interests": (f"model={document}",)})

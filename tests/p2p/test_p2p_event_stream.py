@@ -143,8 +143,8 @@ def test_requests_that_are_none_are_refused(sdk_events):
         keys[0][:-1]: "does not parse",
         keys[0] + b"\xce": "does not parse",
         b"".join((keys * 2)[:1001]): "for 1001 events",
-        mainnet_key: "no event of the network local-7",
-        fencepost: "no event of the network",
+        mainnet_key: "not an event of the network local-7",
+        fencepost: "not an event of the network",
     }
     for request, text in wrong.items():
         with pytest.raises(PeerProtocolError, match=text):

@@ -25,11 +25,11 @@ async def test_a_peer_of_another_network_is_no_success(tmp_path):
             there = Node(store, p2p)
             await here.p2p.connect(there.address)
             for each, network in ((here, OTHER), (there, NETWORK)):
-                expected = f"{ANOTHER_NETWORK} (id {network.id}): nothing in common"
+                expected = f"{ANOTHER_NETWORK} ({network.name}): nothing in common"
                 await eventually(lambda each=each, text=expected: text in each.outcomes(), 15)
     warnings = [line for line in logs if line["log_level"] == "warning"]
-    told = {(line["peer"], line["its_network_id"]) for line in warnings if "network" in line}
-    assert told == {(there.p2p.peer_id, OTHER.id), (here.p2p.peer_id, NETWORK.id)}
+    told = {(line["peer"], line["its_network"]) for line in warnings if "network" in line}
+    assert told == {(there.p2p.peer_id, OTHER.name), (here.p2p.peer_id, NETWORK.name)}
     assert len(warnings) == 2
 
 

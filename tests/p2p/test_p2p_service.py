@@ -7,7 +7,7 @@ from p2p_support import LOOPBACK, NETWORK, eventually, node
 
 from recon_node.ceramic import METAMODEL, StreamId
 from recon_node.ceramic.builder import init_event
-from recon_node.p2p import AGREED, P2PError, PeerError, open_p2p
+from recon_node.p2p import AGREED, NO_COMMON_INTEREST, P2PError, PeerError, open_p2p
 from recon_node.p2p.identity import IDENTITY_FILE
 from recon_node.p2p.sessions import MAX_REPORTS
 from recon_node.recon.protocols import PROTOCOLS
@@ -75,6 +75,44 @@ async def test_only_what_both_are_interested_in_is_exchanged(tmp_path):
             lambda: AGREED in a.outcomes()
         )  # a's own round asks for all, and is trimmed
         assert len(b.store.keys) == 7
+
+
+async def test_a_removed_interest_no_longer_narrows(tmp_path):
+    """At once, without waiting for the next round."""
+    wanted, unwanted = StreamId(2, METAMODEL.cid), StreamId(3, METAMODEL.cid)
+    cars = new_cars(7, wanted) + new_cars(9, unwanted)
+    slow = {"sync_interval": 1000}
+    async with node(tmp_path / "a", cars, **slow) as a, node(tmp_path / "b", **slow) as b:
+        interest = Interest("model", str(wanted))
+        await b.store.add_interest(interest)
+        await b.p2p.connect(a.address)
+        await eventually(lambda: b.holds_as_many_as(7) and AGREED in b.outcomes())
+        await b.store.wanted.remove(interest)
+        await eventually(lambda: b.holds_as_many_as(16))
+
+
+@pytest.mark.parametrize("version", PROTOCOLS, ids=lambda each: each.id)
+async def test_nodes_without_a_common_interest_say_so(tmp_path, version, monkeypatch):
+    monkeypatch.setattr("recon_node.p2p.sessions.VERSIONS", {version.id: version})
+    one, other = (Interest("model", str(StreamId(kind, METAMODEL.cid))) for kind in (2, 3))
+    async with node(tmp_path / "a") as a, node(tmp_path / "b") as b:
+        await a.store.add_interest(one)
+        await b.store.add_interest(other)
+        await b.p2p.connect(a.address)
+        await eventually(lambda: a.outcomes() and b.outcomes())
+        assert {*a.outcomes(), *b.outcomes()} == {NO_COMMON_INTEREST}
+        assert a.p2p.counters.sessions_failed == 0
+
+
+@pytest.mark.parametrize("version", PROTOCOLS, ids=lambda each: each.id)
+async def test_what_lies_above_a_common_interest_is_no_failure(tmp_path, version, monkeypatch):
+    """Asked for everything, the peer answers for its part, and then for none of the rest."""
+    monkeypatch.setattr("recon_node.p2p.sessions.VERSIONS", {version.id: version})
+    async with node(tmp_path / "a") as a, node(tmp_path / "b") as b:
+        await a.store.add_interest(Interest("model", str(METAMODEL)))
+        await b.p2p.connect(a.address)
+        await eventually(lambda: len(b.outcomes()) > 1)
+        assert set(b.outcomes()) == {AGREED}
 
 
 async def test_a_node_that_restarts_keeps_its_identity_and_its_peers(tmp_path):

@@ -158,9 +158,11 @@ async def test_a_new_interest_is_asked_for_at_once(nursery, autojump_clock):
     for name in ("near", "far"):
         book.heard_of(name, ["/ip4/127.0.0.1/tcp/1"])
     host.near.append("near")
+    book.asked_for("near", OURS[1])  # before, it was known not to want the rest
+    book.get("near").asked_for_all_at = trio.current_time()
     store.wants_more.set()
     await trio.testing.wait_all_tasks_blocked()
-    assert {peer for peer, _ in sessions.asked} == {"near"}
+    assert sessions.asked == [("near", each) for each in OURS]
 
 
 async def test_the_number_of_syncs_is_bounded(running, autojump_clock):

@@ -3,16 +3,33 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
+import trio
+import trio.testing
 from hypothesis import given
 from hypothesis import strategies as st
 from store_helpers import KEYS, MODEL, NETWORK, OTHER_MODEL, World, controller
 
-from recon_node.ceramic import network_range, sort_value_range
+from recon_node.ceramic import (
+    METAMODEL,
+    StreamId,
+    StreamType,
+    network_range,
+    sort_value_range,
+)
+from recon_node.ipld import multibase
 from recon_node.recon import KeyRange, merge_ranges
-from recon_node.store import Interest, InvalidInterestError, open_store
+from recon_node.store import (
+    Interest,
+    InvalidInterestError,
+    Store,
+    format_interest,
+    open_store,
+    parse_interest,
+)
 from recon_node.store.interests import covers, key_ranges
 
 
@@ -123,3 +140,96 @@ def test_an_interest_that_is_no_range_is_refused(
 def test_a_stream_with_its_controller_is_an_interest() -> None:
     interest = Interest("model", "value", controller(0), MODEL)
     assert len(key_ranges(NETWORK, [interest])) == 1
+
+
+DOCUMENT = StreamId(StreamType.MODEL_INSTANCE, MODEL.cid)
+
+
+@pytest.mark.parametrize(
+    ("text", "wanted"),
+    [
+        (str(MODEL), Interest("model", str(MODEL))),
+        (str(METAMODEL), Interest("model", str(METAMODEL))),
+        (str(DOCUMENT), DOCUMENT),
+        (f"stream={MODEL}", MODEL),
+        (f"model={MODEL}", Interest("model", str(MODEL))),
+        (f" controller=did:key:z  model={MODEL} ", Interest("model", str(MODEL), "did:key:z")),
+        (
+            f"model={MODEL} controller=did:key:z stream={DOCUMENT}",
+            Interest("model", str(MODEL), "did:key:z", DOCUMENT),
+        ),
+        ("dag=zBH5Y", Interest("dag", multibase.encode(multibase.decode("zBH5Y"), "base36"))),
+    ],
+)
+def test_the_notation(text: str, wanted: Interest | StreamId) -> None:
+    assert parse_interest(text) == wanted
+    if isinstance(wanted, Interest):
+        assert parse_interest(format_interest(wanted)) == wanted
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "exactly one sort key"),
+        ("hello", "'hello' is not a StreamID"),
+        ("model=hello", "'hello' is not a StreamID"),
+        (str(StreamId(StreamType.TILE, MODEL.cid)), "of stream type 0"),
+        (f"{MODEL} controller=did:key:z", "is not NAME=VALUE"),
+        (f"model={MODEL} model={MODEL}", "two fields 'model'"),
+        ("controller=did:key:z", "a controller alone is no range"),
+        (f"model={MODEL} stream={DOCUMENT}", "must name its controller"),
+        (f"model={MODEL} dag=zBH5Y", "exactly one sort key"),
+        ("model=", "is not NAME=VALUE"),
+    ],
+)
+def test_what_is_not_an_interest(text: str, message: str) -> None:
+    with pytest.raises(InvalidInterestError, match=message):
+        parse_interest(text)
+
+
+async def test_a_removal_outlives_a_restart(tmp_path: Path, world: World) -> None:
+    kept, removed = interests_of(world)[0], interests_of(world)[1]
+    async with open_store(tmp_path, NETWORK) as store:
+        for interest in (kept, removed):
+            await store.add_interest(interest)
+        assert await store.wanted.remove(removed)
+        assert not await store.wanted.remove(removed)
+        assert store.interests == (kept,)
+    async with open_store(tmp_path, NETWORK) as store:
+        assert store.interests == (kept,)
+
+
+async def test_those_who_wait_hear_of_each_change(
+    tmp_path: Path, world: World, nursery: trio.Nursery
+) -> None:
+    interest = interests_of(world)[0]
+    heard: list[tuple[Interest, ...]] = []
+
+    async def listen(store: Store) -> None:
+        while True:
+            await store.wait_for_interests(store.interests)
+            heard.append(store.interests)
+
+    async with open_store(tmp_path, NETWORK) as store:
+        nursery.start_soon(listen, store)
+        for change in (
+            partial(store.add_interest, interest),
+            partial(store.wanted.remove, interest),
+            partial(store.wanted.configure, [interest]),
+        ):
+            await trio.testing.wait_all_tasks_blocked()
+            await change()
+        await trio.testing.wait_all_tasks_blocked()
+        assert heard == [(interest,), (), (interest,)]
+        nursery.cancel_scope.cancel()
+
+
+async def test_the_log_keeps_none_of_the_settings(tmp_path: Path, world: World) -> None:
+    configured, added = interests_of(world)[0], interests_of(world)[-3]
+    async with open_store(tmp_path, NETWORK) as store:
+        await store.add_interest(added)
+        await store.wanted.configure([configured])
+        assert store.interests == (configured, added)
+        assert store.key_ranges() == key_ranges(NETWORK, [configured, added])
+    async with open_store(tmp_path, NETWORK) as store:
+        assert store.interests == (added,)

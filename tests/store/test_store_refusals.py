@@ -150,7 +150,7 @@ REMOTE: dict[str, tuple[Callable[[Case], Offer], str]] = {
     ),
     "another network": (
         lambda case: (case.key(case.next, network=Network.local(8)), case.next.car),
-        f"the network with the id {Network.local(8).id}",
+        "the network local-8",
     ),
     "fencepost": (lambda case: (network_range(NETWORK)[0], case.next.car), "outside"),
     "wrong height": (lambda case: (case.key(case.next, 3), case.next.car), "height 3, not 2"),
