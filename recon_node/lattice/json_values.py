@@ -1,0 +1,126 @@
+"""JSON values: how heavy they are, how deep, and which are equal.
+
+Values are those of DAG-CBOR. They may share parts, and then be far larger than the memory that they
+take. The work is done level by level, where possible in loops that run in C.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import chain
+from typing import Any, Final, NamedTuple
+
+from recon_node.ipld.dag_cbor import MAX_DEPTH
+
+MAX_WEIGHT: Final = 16_000_000
+"""Of a document: js-ceramic's bound of a document's bytes (its MAX_DOCUMENT_SIZE)."""
+
+CONTAINERS: Final = (dict, list)
+TEXTS: Final = (str, bytes)
+VALUE_WEIGHT: Final = 2
+"""Of each value, with the comma behind it."""
+MEMBER_WEIGHT: Final = 3
+"""Of a member of an object: with its name, the quotes and the colon."""
+
+_NUMBERS: Final = frozenset({int, float})
+
+
+class JsonPatchError(ValueError):
+    """Not a patch, or one that does not fit its document. The message is for people."""
+
+
+def weigh(value: Any) -> tuple[int, int]:
+    """The weight of a value, about the bytes of its JSON, and how deep it is nested.
+
+    Raises:
+        JsonPatchError: it is heavier than `MAX_WEIGHT`, or nested deeper than `MAX_DEPTH`.
+    """
+    size = measure(value, 2 * MAX_WEIGHT)
+    check_weight(size.weight)
+    return size.weight, size.depth
+
+
+class Size(NamedTuple):
+    """What a value adds to a document, without the name that it is under."""
+
+    weight: int
+    depth: int
+    steps: int
+    """What it took to find out: 1 for each value, and 2 more for each container."""
+
+
+def measure(value: Any, max_steps: int) -> Size:
+    """The size of a value.
+
+    Raises:
+        JsonPatchError: it takes more than `max_steps`, or is nested deeper than `MAX_DEPTH`.
+    """
+    weight = depth = steps = 0
+    level: list[Any] = [value]
+    while True:
+        kinds = set(map(type, level))
+        if any(issubclass(kind, TEXTS) for kind in kinds):
+            weight += sum(len(each) for each in level if isinstance(each, TEXTS))
+        dicts = [each for each in level if type(each) is dict] if dict in kinds else []
+        lists = [each for each in level if type(each) is list] if list in kinds else []
+        members = sum(map(len, dicts))
+        steps += len(level) + 2 * (len(dicts) + len(lists))
+        if steps + members + sum(map(len, lists)) > max_steps:
+            raise JsonPatchError("a value is too large, or the patch takes too much work")
+        weight += VALUE_WEIGHT * len(level) + MEMBER_WEIGHT * members
+        weight += sum(map(len, chain.from_iterable(dicts)))
+        level = [*chain.from_iterable(map(dict.values, dicts)), *chain.from_iterable(lists)]
+        if not level:
+            return Size(weight, depth, steps)
+        depth += 1
+        check_depth(depth)
+
+
+def check_depth(depth: int) -> None:
+    """Raise `JsonPatchError` for a document nested deeper than `MAX_DEPTH`."""
+    if depth > MAX_DEPTH:
+        raise JsonPatchError(f"the document would be nested deeper than {MAX_DEPTH} levels")
+
+
+def check_weight(weight: int) -> None:
+    """Raise `JsonPatchError` for a document heavier than `MAX_WEIGHT`."""
+    if weight > MAX_WEIGHT:
+        raise JsonPatchError(f"the document would be larger than {MAX_WEIGHT} bytes")
+
+
+def is_equal(one: Any, other: Any, count: Callable[[int], None]) -> bool:
+    """Equal as JSON: numbers by value, and true is not 1; a link is not bytes.
+
+    `count` is called with the number of values that are compared, and 1 more for each level.
+    """
+    if one != other:
+        return False
+    ones, others = [one], [other]
+    while ones:
+        count(len(ones) + 1)
+        kinds = list(map(type, ones))
+        if not _same_kinds(kinds, list(map(type, others))):
+            return False
+        if dict not in kinds and list not in kinds:
+            return True
+        others = _level_below(ones, others)
+        ones = _level_below(ones, ones)
+    return True
+
+
+def _level_below(values: list[Any], others: list[Any]) -> list[Any]:
+    """The members of `others`, which equal `values`, in the order of the latter's."""
+    return [
+        member
+        for value, other in zip(values, others, strict=True)
+        if type(value) is dict or type(value) is list
+        for member in (other if type(value) is list else map(other.__getitem__, value))
+    ]
+
+
+def _same_kinds(kinds: list[type], others: list[type]) -> bool:
+    """Are the types of equal values the same, but for numbers?"""
+    return kinds == others or all(
+        kind is other or {kind, other} == _NUMBERS
+        for kind, other in zip(kinds, others, strict=True)
+    )
