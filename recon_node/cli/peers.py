@@ -19,6 +19,7 @@ PEERS_ANSWER = 0.7
 """Seconds in which a peer of another network will have asked for what it wants itself."""
 CLOCK_SLACK = 1.0
 """How much a node's clock may differ from ours, in seconds."""
+SYNCS_SHOWN = 10
 ANOTHER_NETWORK = "another network"
 """How the outcome of such a sync begins; see `recon_node.p2p.reports`."""
 
@@ -97,7 +98,7 @@ def _first_outcome(node: NodeApi, peer: str, since: float) -> str | None:
 @node_options
 @json_option
 def status(node: NodeApi, as_json: bool) -> None:
-    """Show what a node holds and how its latest syncs went.
+    """Show what a node holds, its latest syncs, and the latest ones that moved events.
 
     Two nodes of a network without interests hold the same events if their sha256a is the same.
 
@@ -115,9 +116,13 @@ def status(node: NodeApi, as_json: bool) -> None:
         facts.add_row(name, str(recon.get(name, "")), style="bold" if name == "events" else None)
     facts.add_row("interests", "\n".join(_wanted(recon)))
     console.print(facts)
-    if recon["syncs"]:
-        console.print()
-        console.print(_sync_table(recon["syncs"][-10:]))
+    for title, syncs in (
+        ("latest syncs that moved events", recon.get("transfers", [])),
+        ("latest syncs", recon["syncs"]),
+    ):
+        if syncs:
+            console.print()
+            console.print(_sync_table(title, syncs[-SYNCS_SHOWN:]))
 
 
 def _wanted(recon: dict[str, Any]) -> list[str]:
@@ -132,18 +137,20 @@ def _wanted(recon: dict[str, Any]) -> list[str]:
     ] or ["none: everything of the network is synced"]
 
 
-def _sync_table(syncs: list[dict[str, Any]]) -> Table:
-    numbers = ("rounds", "sent", "received", "keys", "events", "seconds")
-    table = make_table("peer", "role", *numbers, "outcome", numbers=numbers, title="latest syncs")
+def _sync_table(title: str, syncs: list[dict[str, Any]]) -> Table:
+    numbers = ("events sent", "events received", "bytes sent", "bytes received", "rounds")
+    columns = ("ended", "peer", "role", *numbers, "seconds", "outcome")
+    table = make_table(*columns, numbers=(*numbers, "seconds"), title=title)
     for sync in syncs:
         table.add_row(
+            _ago(sync["finished_at"]),
             "…" + sync["peer"][-8:],
             sync["role"],
+            f"{sync.get('events_sent', 0):,}",
+            f"{sync['events_received']:,}",
+            f"{sync['bytes_sent'] + sync['event_bytes_sent']:,}",
+            f"{sync['bytes_received'] + sync['event_bytes_received']:,}",
             str(sync["rounds"]),
-            f"{sync['bytes_sent']:,}",
-            f"{sync['bytes_received']:,}",
-            str(sync["keys_received"]),
-            str(sync["events_received"]),
             f"{sync['seconds']:.2f}",
             sync["outcome"],
         )

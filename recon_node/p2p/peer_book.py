@@ -43,10 +43,10 @@ class Peer:
     """Seconds that a ping takes there and back."""
     last_sync: float | None = None
     """Seconds since 1970."""
-    event_bytes_served: int = 0
-    """Bytes of events handed out to it since the node was started."""
     events_served: int = 0
-    """How many events those were."""
+    """Events that it fetched and no report of a session has told of yet."""
+    event_bytes_served: int = 0
+    """The bytes of those."""
     asked_for_all_at: float = -math.inf
     """On trio's clock: when we last asked it for all that interests us."""
     interests: list[tuple[float, KeyRange]] = field(default_factory=list)

@@ -28,14 +28,14 @@ class SyncReport:
     """Of recon messages."""
     bytes_received: int
     event_bytes_sent: int
-    """Of events that the peer fetched while the session ran."""
+    """Of events that the peer fetched since the session with it before this one ended."""
     event_bytes_received: int
     keys_received: int
     """Keys that the peer told and we did not hold."""
     events_received: int
     """Events fetched for them that were valid and new."""
     events_sent: int
-    """Events that the peer fetched while the session ran."""
+    """Those events. Where two sessions with a peer overlap, each event counts in one of them."""
     seconds: float
     outcome: str
     """``AGREED``, ``NO_COMMON_INTEREST``, or what went wrong, in words for people."""

@@ -178,7 +178,7 @@ class Sessions:
                 log.exception("A bug of this node ended a sync", peer=run.peer_id)
             raise
         finally:
-            report = run.report(outcome)
+            report = run.report(outcome, *self._take_served(run.peer_id))
             self.reports.append(report)
             if report.moved_events:
                 self.transfers.append(report)
@@ -236,8 +236,7 @@ class Sessions:
             self.counters,
         )
         recon = ReconStream(version, session, frames, fetcher.obtain, self._settings)
-        served = partial(self._served_to, peer_id)
-        return _Run(role, peer_id, recon, fetcher, served, served(), trio.current_time(), is_rest)
+        return _Run(role, peer_id, recon, fetcher, trio.current_time(), is_rest)
 
     @asynccontextmanager
     async def _open_event_stream(self, peer_id: str) -> AsyncIterator[FrameStream]:
@@ -261,17 +260,14 @@ class Sessions:
         self._book.heard_of(peer_id, ()).events_served += sum(car is not None for car in cars)
         return cars
 
-    def _served_to(self, peer_id: str) -> _Served:
+    def _take_served(self, peer_id: str) -> tuple[int, int]:
+        """The events that a peer fetched since this was last asked, and their bytes."""
         peer = self._book.get(peer_id)
-        return _Served() if peer is None else _Served(peer.events_served, peer.event_bytes_served)
-
-
-@dataclass(frozen=True, slots=True)
-class _Served:
-    """What a peer has fetched so far."""
-
-    events: int = 0
-    size: int = 0
+        if peer is None:
+            return 0, 0
+        served = peer.events_served, peer.event_bytes_served
+        peer.events_served = peer.event_bytes_served = 0
+        return served
 
 
 @dataclass(frozen=True, slots=True)
@@ -282,14 +278,11 @@ class _Run:
     peer_id: str
     recon: ReconStream
     fetcher: Fetcher
-    served: Callable[[], _Served]
-    served_before: _Served
     started: float
     is_rest: bool
     """Whether it is about what lies above a part that was reconciled."""
 
-    def report(self, outcome: str) -> SyncReport:
-        served, before = self.served(), self.served_before
+    def report(self, outcome: str, events_sent: int, event_bytes_sent: int) -> SyncReport:
         return SyncReport(
             peer=self.peer_id,
             role=self.role,
@@ -297,11 +290,11 @@ class _Run:
             rounds=self.recon.session.rounds,
             bytes_sent=self.recon.frames.bytes_sent,
             bytes_received=self.recon.frames.bytes_received,
-            event_bytes_sent=max(0, served.size - before.size),
+            event_bytes_sent=event_bytes_sent,
             event_bytes_received=self.fetcher.bytes_received,
             keys_received=self.fetcher.keys_received,
             events_received=self.fetcher.events_received,
-            events_sent=max(0, served.events - before.events),
+            events_sent=events_sent,
             seconds=trio.current_time() - self.started,
             outcome=outcome,
             finished_at=time.time(),

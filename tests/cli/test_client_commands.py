@@ -110,6 +110,23 @@ def test_status(node: TestnetNode) -> None:
     assert node.peer_id in text
 
 
+def test_status_shows_the_syncs_that_moved_events(monkeypatch: pytest.MonkeyPatch) -> None:
+    idle = {
+        **dict.fromkeys(("bytes_sent", "bytes_received", "event_bytes_received"), 87),
+        **dict.fromkeys(("event_bytes_sent", "events_sent", "events_received", "finished_at"), 0),
+        **{"peer": "12D3KooW", "role": "responder", "outcome": "agreed", "rounds": 1, "seconds": 1},
+    }
+    moved = {**idle, "events_sent": 930, "event_bytes_sent": 613_000}
+    recon = {"events": 930, "pending": 7, "syncs": [idle] * 100, "transfers": [moved]}
+    answer = httpx.Response(200, json=recon)
+    monkeypatch.setattr("recon_node.cli.peers.ask", lambda *_: answer)
+    shown = CliRunner().invoke(main, ["status"]).stdout
+    first, second = shown.partition("latest syncs that moved events")[2].split("latest syncs")
+    assert re.search(r"responder +930 +0 +613,087 +174 ", first)
+    assert "930" not in second
+    assert re.search(r"^pending +7\b", shown, re.MULTILINE)
+
+
 def test_peers(node: TestnetNode) -> None:
     assert json.loads(run(node, "peers", "--json").stdout) == []
     assert "no peers yet" in run(node, "peers").stdout

@@ -1,0 +1,105 @@
+"""A headless Chromium, driven by its DevTools protocol."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import shutil
+import subprocess
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+from trio_websocket import WebSocketConnection, open_websocket_url
+
+PROGRAMS = ("chromium", "chromium-browser", "google-chrome")
+
+
+class Browser:
+    """One page of a browser."""
+
+    def __init__(self, connection: WebSocketConnection) -> None:
+        self._connection = connection
+        self._numbers = itertools.count(1)
+        self.problems: list[str] = []
+        """What the page's console said of errors."""
+
+    async def call(self, method: str, **params: Any) -> dict[str, Any]:
+        number = next(self._numbers)
+        await self._connection.send_message(
+            json.dumps({"id": number, "method": method, "params": params})
+        )
+        while True:
+            answer = json.loads(await self._connection.get_message())
+            if answer.get("method") in ("Runtime.exceptionThrown", "Log.entryAdded"):
+                self.problems.append(json.dumps(answer["params"]))
+            if answer.get("id") == number:
+                assert "error" not in answer, answer
+                return dict(answer["result"])
+
+    async def open(self, url: str, width: int) -> None:
+        """Load a page in a window of so many CSS pixels."""
+        size = {"width": width, "height": 800, "deviceScaleFactor": 1, "mobile": width < 500}
+        await self.call("Emulation.setDeviceMetricsOverride", **size)
+        await self.call("Page.navigate", url=url)
+        await self.until("document.readyState === 'complete'")
+
+    async def run(self, script: str) -> Any:
+        """The value of a script in the page."""
+        answer = await self.call(
+            "Runtime.evaluate", expression=script, awaitPromise=True, returnByValue=True
+        )
+        assert "exceptionDetails" not in answer, answer
+        return answer["result"].get("value")
+
+    async def until(self, script: str) -> None:
+        """Wait until a script in the page gives true."""
+        with trio.fail_after(20):
+            while True:
+                if await self.run(script):
+                    return
+                await trio.sleep(0.02)
+
+
+@asynccontextmanager
+async def browser(directory: Path) -> AsyncIterator[Browser]:
+    """A browser with its files in `directory`; the test is skipped on a machine without one."""
+    program = next(filter(None, map(shutil.which, PROGRAMS)), None)
+    if program is None:
+        pytest.skip(f"none of {', '.join(PROGRAMS)} is installed: the pages are not looked at")
+    flags = ["--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"]
+    flags += ["--remote-debugging-port=0", "--no-first-run", f"--user-data-dir={directory}"]
+    command = [program, *flags, "about:blank"]
+    async with trio.open_nursery() as nursery:
+        process = await trio.lowlevel.open_process(command, stderr=subprocess.PIPE)
+        assert process.stderr is not None
+        try:
+            with trio.fail_after(60):
+                said = b""
+                while b"/devtools/browser/" not in said or not said.endswith(b"\n"):
+                    more = await process.stderr.receive_some()
+                    assert more, said
+                    said += more
+            nursery.start_soon(_drain, process.stderr)
+            url = said.decode().partition("listening on ")[2].split()[0]
+            async with open_websocket_url(url, max_message_size=1 << 26) as whole:
+                target = await Browser(whole).call("Target.createTarget", url="about:blank")
+                page = f"{url.partition('/devtools')[0]}/devtools/page/{target['targetId']}"
+                async with open_websocket_url(page, max_message_size=1 << 26) as connection:
+                    found = Browser(connection)
+                    for domain in ("Page", "Runtime", "Log"):
+                        await found.call(f"{domain}.enable")
+                    yield found
+        finally:
+            process.kill()
+            with trio.CancelScope(shield=True):
+                await process.wait()
+            nursery.cancel_scope.cancel()
+
+
+async def _drain(stream: trio.abc.ReceiveStream) -> None:
+    while await stream.receive_some():
+        pass
