@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -119,7 +120,7 @@ def test_status_shows_the_syncs_that_moved_events(monkeypatch: pytest.MonkeyPatc
     moved = {**idle, "events_sent": 930, "event_bytes_sent": 613_000}
     recon = {"events": 930, "pending": 7, "syncs": [idle] * 100, "transfers": [moved]}
     answer = httpx.Response(200, json=recon)
-    monkeypatch.setattr("recon_node.cli.peers.ask", lambda *_: answer)
+    monkeypatch.setattr(sys.modules["recon_node.cli.peers"], "ask", lambda *_: answer)
     shown = CliRunner().invoke(main, ["status"]).stdout
     first, second = shown.partition("latest syncs that moved events")[2].split("latest syncs")
     assert re.search(r"responder +930 +0 +613,087 +174 ", first)
