@@ -40,6 +40,7 @@ from hypercorn.utils import wrap_app
 from starlette.types import ASGIApp
 
 from recon_node.api.middleware import PIECE
+from recon_node.bind_errors import bind_advice
 
 log = structlog.get_logger(__name__)
 
@@ -101,8 +102,8 @@ async def open_listener(host: str, port: int) -> Listener:
             sock.close()
         reason = error.strerror or str(error)
         raise ListenError(
-            f"the API cannot listen on {host}:{port}: {reason} (another node may be running; "
-            "choose another address with --api HOST:PORT)"
+            f"the API cannot listen on {host}:{port}: {reason}. "
+            f"{bind_advice(error, port, '--api HOST:PORT')}"
         ) from error
     addresses = [sock.getsockname() for sock in sockets]
     is_loopback = all(ip_address(address[0].partition("%")[0]).is_loopback for address in addresses)

@@ -64,7 +64,8 @@ def peers(context: click.Context, node: NodeApi, as_json: bool) -> None:
 def add_peer(node: NodeApi, multiaddr: str) -> None:
     """Connect the node to the peer at MULTIADDR, which ends with /p2p/PEER_ID.
 
-    Waits a moment for the first sync, and tells of a peer that is on another network.
+    The peer must answer there, over TCP, and be on the same network. /dns4, /dns6 and /dnsaddr names
+    are looked up. Waits a moment for the first sync and shows how it went.
     """
     started = time.time()
     ask(node, "POST", "/ceramic/peers", params={"addresses": multiaddr})
@@ -114,6 +115,7 @@ def status(node: NodeApi, as_json: bool) -> None:
     facts = Table(box=None, show_header=False, pad_edge=False)
     for name in ("network", "peer_id", "events", "waiting", "pending", "head", "sha256a"):
         facts.add_row(name, str(recon.get(name, "")), style="bold" if name == "events" else None)
+    facts.add_row("peers", _peers_of(recon))
     facts.add_row("interests", "\n".join(_wanted(recon)))
     console.print(facts)
     for title, syncs in (
@@ -123,6 +125,18 @@ def status(node: NodeApi, as_json: bool) -> None:
         if syncs:
             console.print()
             console.print(_sync_table(title, syncs[-SYNCS_SHOWN:]))
+
+
+def _peers_of(recon: dict[str, Any]) -> str:
+    known = recon.get("peers", ())
+    connected = sum(bool(peer["connected"]) for peer in known)
+    told = f"{connected} connected, {len(known)} known"
+    if connected:
+        return told
+    return (
+        f"{told}: this node is alone; name a peer with `recon-node peers add MULTIADDR` or "
+        "`recon-node run --bootstrap`"
+    )
 
 
 def _wanted(recon: dict[str, Any]) -> list[str]:

@@ -1,21 +1,37 @@
-"""Multiaddrs: read, checked, and spelled out."""
+"""Multiaddrs: read, checked, resolved, and spelled out.
+
+This node speaks TCP alone: an address can be dialled when it is a host, a TCP port and, at its end,
+a peer id. Whatever others say of themselves and of third parties is held to that, too.
+"""
 
 from __future__ import annotations
 
 import socket
 from collections.abc import Iterable
+from ipaddress import ip_address
+from typing import Final
 
 import trio
 from multiaddr import Multiaddr  # type: ignore[import-untyped]
-from multiaddr.utils import get_thin_waist_addresses  # type: ignore[import-untyped]
+from multiaddr.utils import (  # type: ignore[import-untyped]
+    get_multiaddr_options,
+    get_network_addrs,
+    get_thin_waist_addresses,
+    is_wildcard,
+)
 
+from recon_node.bind_errors import bind_advice
 from recon_node.p2p.errors import P2PError, PeerError
 
-_DNS_FAMILIES = {
+MAX_RESOLVED: Final = 8
+"""Addresses that a name is taken to stand for."""
+DNSADDR: Final = "dnsaddr"
+_DNS_FAMILIES: Final = {
     "dns": socket.AF_UNSPEC,
     "dns4": socket.AF_INET,
     "dns6": socket.AF_INET6,
 }
+_LOOPBACK: Final = {4: "127.0.0.1", 6: "::1"}
 
 
 def peer_id_in(address: str) -> str:
@@ -34,23 +50,80 @@ def peer_id_in(address: str) -> str:
 
 
 def parse_address(address: str) -> Multiaddr:
-    """Return a multiaddr. Raises PeerError when the text is none."""
+    """Return a multiaddr. Raises PeerError when the text is not one."""
     try:
         return Multiaddr(address)
     except Exception as error:  # multiaddr raises several kinds, and its codecs more
         raise PeerError(
-            f"{address!r} is no multiaddr such as /ip4/127.0.0.1/tcp/4101: {error}"
+            f"{address!r} is not a multiaddr such as /ip4/127.0.0.1/tcp/4101: {error}"
         ) from None
 
 
-async def resolve(address: Multiaddr) -> Multiaddr:
-    """Replace a DNS name in front of a multiaddr by its first IP address; leave others alone.
+def check_dialable(address: Multiaddr) -> None:
+    """Raise PeerError when no connection can be made to an address: it is of another transport, an
+    unspecified host (0.0.0.0), port 0, or no address of a single host."""
+    names = [each.name for each in address.protocols()]
+    if names in ([DNSADDR], [DNSADDR, "p2p"]):
+        return
+    if names[1:] not in (["tcp"], ["tcp", "p2p"]) or names[0] not in ("ip4", "ip6", *_DNS_FAMILIES):
+        raise PeerError(
+            f"{address} cannot be dialled: this node speaks TCP only, at addresses such as "
+            "/ip4/192.0.2.7/tcp/4101/p2p/<peer id>"
+        )
+    if int(address.value_for_protocol("tcp") or 0) == 0:
+        raise PeerError(f"{address} cannot be dialled: its port is 0")
+    if names[0] in _DNS_FAMILIES:
+        return
+    ip = ip_address(address.value_for_protocol(names[0]))
+    if ip.is_unspecified or ip.is_multicast or str(ip) == "255.255.255.255":
+        raise PeerError(f"{address} cannot be dialled: {ip} is not the address of a host")
+    if ip.version == 6 and ip.is_link_local:
+        raise PeerError(f"{address} cannot be dialled: {ip} means nothing without an interface")
 
-    Raises PeerError when the name does not resolve.
+
+def is_dialable(address: Multiaddr | str) -> bool:
+    """Tell whether a connection can be made to an address, as far as it shows."""
+    try:
+        check_dialable(parse_address(address) if isinstance(address, str) else address)
+    except PeerError:
+        return False
+    return True
+
+
+def is_loopback(address: str) -> bool:
+    """Tell whether an address can only be dialled on the machine of the peer itself."""
+    host = host_of(address)
+    return host == "localhost" or (host is not None and is_loopback_ip(host))
+
+
+def is_loopback_ip(text: str) -> bool:
+    """Tell whether a text is an IP address of the loopback interface."""
+    try:
+        ip = ip_address(text)
+    except ValueError:
+        return False
+    return (getattr(ip, "ipv4_mapped", None) or ip).is_loopback
+
+
+def host_of(address: str) -> str | None:
+    """Return the IP address or the name in front of a multiaddr; None when there is none."""
+    parts = address.split("/")
+    return parts[2] if len(parts) > 2 else None
+
+
+async def resolve(address: Multiaddr) -> list[Multiaddr]:
+    """Return the addresses that one with a DNS name in front stands for; others as they are.
+
+    A `/dnsaddr` is looked up as libp2p has it: its TXT records are addresses. Takes as long as the
+    DNS does: bound it. Raises PeerError when the name does not resolve.
     """
     first = next(iter(address.protocols()), None)
-    if first is None or first.name not in _DNS_FAMILIES:
-        return address
+    if first is None:
+        return [address]
+    if first.name == DNSADDR:
+        return await _resolve_dnsaddr(address)
+    if first.name not in _DNS_FAMILIES:
+        return [address]
     name = address.value_for_protocol(first.name)
     try:
         found = await trio.socket.getaddrinfo(
@@ -58,9 +131,27 @@ async def resolve(address: Multiaddr) -> Multiaddr:
         )
     except OSError as error:
         raise PeerError(f"cannot find the host {name} of {address}: {error.strerror}") from None
-    family, ip = found[0][0], found[0][4][0]
-    version = "ip6" if family == socket.AF_INET6 else "ip4"
-    return Multiaddr(str(address).replace(f"/{first.name}/{name}", f"/{version}/{ip}", 1))
+    rest = str(address).removeprefix(f"/{first.name}/{name}")
+    versions = {socket.AF_INET: "ip4", socket.AF_INET6: "ip6"}
+    ips = [f"/{versions[family]}/{at[0]}" for family, *_, at in found if family in versions]
+    return [Multiaddr(ip + rest) for ip in dict.fromkeys(ips)][:MAX_RESOLVED]
+
+
+async def _resolve_dnsaddr(address: Multiaddr) -> list[Multiaddr]:
+    from multiaddr.resolvers import DNSResolver  # type: ignore[import-untyped]
+
+    name = address.value_for_protocol(DNSADDR)
+    try:
+        found = await DNSResolver().resolve(address)
+    except Exception as error:  # the library's own, and those of dnspython
+        raise PeerError(f"cannot look up the TXT records of _dnsaddr.{name}: {error}") from None
+    usable = [each for each in found or () if is_dialable(each)]
+    if not usable:
+        raise PeerError(
+            f"the TXT records of _dnsaddr.{name} give no TCP address for {address}: check the name "
+            "and the peer id"
+        )
+    return usable[:MAX_RESOLVED]
 
 
 def check_port(address: Multiaddr) -> None:
@@ -81,15 +172,30 @@ def check_port(address: Multiaddr) -> None:
             probe.bind((ip, port))
     except OSError as error:
         raise P2PError(
-            f"cannot listen on {address}: {error.strerror}. Is another node running there? "
-            "Choose another port in the p2p setting `listen`"
+            f"cannot listen on {address} for peers: {error.strerror}. "
+            f"{bind_advice(error, port, '--listen')}"
         ) from error
 
 
 def reachable(candidates: Iterable[Multiaddr]) -> list[Multiaddr]:
-    """Spell out "all addresses of this machine": nobody can dial 0.0.0.0."""
-    return [
-        each
-        for candidate in candidates
-        for each in get_thin_waist_addresses(candidate) or [candidate]
-    ]
+    """Spell out "all addresses of this machine": nobody can dial 0.0.0.0.
+
+    There may be none at the moment. A machine without a network has its loopback address alone.
+    """
+    found: dict[Multiaddr, None] = {}
+    for candidate in candidates:
+        for each in _spelled_out(candidate):
+            if is_dialable(each):
+                found[each] = None
+    return list(found)
+
+
+def _spelled_out(candidate: Multiaddr) -> list[Multiaddr]:
+    options = get_multiaddr_options(candidate)
+    if options is None or not is_wildcard(options["host"]):
+        return [candidate]
+    spelled_out = list(get_thin_waist_addresses(candidate))
+    if not spelled_out and not get_network_addrs(options["family"]):
+        host = _LOOPBACK[options["family"]]
+        spelled_out.append(Multiaddr(f"/ip{options['family']}/{host}/tcp/{options['port']}"))
+    return spelled_out

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import hashlib
 import random
+import re
 import time
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Any, Final
@@ -30,6 +31,7 @@ from libp2p.records.validator import NamespacedValidator
 from libp2p.tools.anyio_service import background_trio_service
 
 from recon_node.ceramic import Network, rendezvous
+from recon_node.p2p.addresses import is_dialable
 from recon_node.p2p.host import Host
 
 log = structlog.get_logger(__name__)
@@ -63,6 +65,7 @@ PAUSE: Final = 0.1
 SETTLED_WAIT: Final = 60.0
 QUERY_LIMIT: Final = 10.0
 LOOKUP_LIMIT: Final = 30.0
+_PROTOCOL: Final = re.compile(r"/ceramic/([^/]+)/kad/1\.0\.0")
 _SHA2_256_MULTIHASH: Final = b"\x12\x20"
 
 Found = Callable[[str, list[str]], None]
@@ -187,7 +190,7 @@ class ProviderRecords(ProviderStore):
         records.pop(str(provider.peer_id), None)
         while len(records) >= MAX_PROVIDERS:
             del records[next(iter(records))]
-        few = PeerInfo(provider.peer_id, provider.addrs[:MAX_ADDRESSES])
+        few = PeerInfo(provider.peer_id, list(filter(is_dialable, provider.addrs))[:MAX_ADDRESSES])
         records[str(provider.peer_id)] = ProviderRecord(few, time.time())
 
     def get_providers(self, key: bytes) -> list[PeerInfo]:
@@ -256,6 +259,11 @@ class NetworkDHT(KadDHT):
 def protocol_of(network: Network) -> TProtocol:
     """Return the DHT's protocol id for a Ceramic network."""
     return TProtocol(f"/ceramic/{network.name}/kad/1.0.0")
+
+
+def networks_in(protocols: Iterable[str]) -> set[str]:
+    """Return the names of the Ceramic networks whose DHT is among some protocol ids."""
+    return {match[1] for each in protocols if (match := _PROTOCOL.fullmatch(each))}
 
 
 def use_protocol_of(network: Network) -> None:

@@ -50,6 +50,7 @@ from libp2p.rcmgr import Direction
 from libp2p.utils.varint import decode_uvarint_from_stream
 from multiaddr import Multiaddr  # type: ignore[import-untyped]
 
+from recon_node.p2p.addresses import is_dialable
 from recon_node.p2p.guarded_yamux import GuardedYamux
 from recon_node.p2p.streams import shielded
 
@@ -110,10 +111,10 @@ class GuardedPeerStore(PeerStore):
         self.peer_data_map = _PeerData(self)
 
     def add_addrs(self, peer_id: ID, addrs: Sequence[Multiaddr], ttl: int = 0) -> None:
-        """Note addresses of a peer, as far as there is room."""
+        """Note addresses of a peer that can be dialled, as far as there is room."""
         known = self.peer_data_map.get(peer_id)
         room = MAX_PEER_ADDRESSES - (len(known.get_addrs()) if known else 0)
-        super().add_addrs(peer_id, list(addrs)[: max(0, room)], ttl)
+        super().add_addrs(peer_id, list(filter(is_dialable, addrs))[: max(0, room)], ttl)
 
     def add_protocols(self, peer_id: ID, protocols: Sequence[str]) -> None:
         """Note what a peer speaks, as far as it is plausible."""

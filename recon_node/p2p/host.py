@@ -7,8 +7,6 @@ id in base58.
 
 from __future__ import annotations
 
-import logging
-import os
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from typing import Final, cast
@@ -17,25 +15,26 @@ import structlog
 import trio
 from libp2p.abc import INetConn, INetStream
 from libp2p.crypto.keys import KeyPair
-from libp2p.crypto.x25519 import create_new_key_pair
 from libp2p.custom_types import TProtocol
-from libp2p.network.config import ConnectionConfig, RetryConfig
 from libp2p.peer.id import ID
-from libp2p.security.noise.transport import PROTOCOL_ID as NOISE
-from libp2p.security.noise.transport import Transport as NoiseTransport
 from libp2p.tools.anyio_service import TrioManager
-from libp2p.transport.tcp.tcp import TCP
-from libp2p.transport.upgrader import TransportUpgrader
 from multiaddr import Multiaddr  # type: ignore[import-untyped]
 
-from recon_node.p2p.addresses import check_port, parse_address, peer_id_in, reachable, resolve
+from recon_node.p2p.addresses import (
+    check_dialable,
+    check_port,
+    host_of,
+    is_loopback_ip,
+    parse_address,
+    peer_id_in,
+    resolve,
+)
+from recon_node.p2p.build import IdentifyingHost, build_host
 from recon_node.p2p.errors import P2PError, PeerError
-from recon_node.p2p.guarded_yamux import GuardedMuxing, GuardedYamux
+from recon_node.p2p.guarded_yamux import GuardedYamux
 from recon_node.p2p.hardening import (
     GuardedHost,
-    GuardedPeerStore,
     GuardedSwarm,
-    bound_negotiation,
 )
 from recon_node.p2p.nursery import open_service_nursery
 from recon_node.p2p.settings import P2PSettings
@@ -45,7 +44,6 @@ log = structlog.get_logger(__name__)
 
 CLOSE_LIMIT: Final = 3.0
 _CLOSE_ONE_LIMIT: Final = 1.0
-_NEGOTIATION_TIMEOUT: Final = 10.0
 _ADDRESS_TTL: Final = 24 * 3600
 
 StreamHandler = Callable[[PeerStream], Awaitable[None]]
@@ -80,60 +78,11 @@ async def open_host(settings: P2PSettings, identity: KeyPair) -> AsyncIterator[H
             service.cancel()
 
 
-def build_host(settings: P2PSettings, identity: KeyPair) -> _IdentifyingHost:
-    """Put the hardened parts together: no plaintext, no other muxer, no resource manager."""
-    bound_negotiation()
-    _quieten_library()
-    noise = NoiseTransport(identity, noise_privkey=create_new_key_pair().private_key)
-    upgrader = TransportUpgrader({NOISE: noise}, {})
-    upgrader.muxer_multistream = GuardedMuxing(settings.connection)
-    peer_id = ID.from_pubkey(identity.public_key)
-    peerstore = GuardedPeerStore()
-    peerstore.add_key_pair(peer_id, identity)
-    swarm = GuardedSwarm(
-        peer_id,
-        peerstore,
-        upgrader,
-        [TCP()],
-        RetryConfig(max_retries=0),
-        ConnectionConfig(
-            max_connections=settings.max_connections,
-            high_watermark=settings.max_connections,
-            low_watermark=0,  # no dials of the library's own choice
-            min_connections=0,
-            inbound_stream_protocol_negotiation_timeout=_NEGOTIATION_TIMEOUT,
-            outbound_stream_protocol_negotiation_timeout=_NEGOTIATION_TIMEOUT,
-        ),
-    )
-    peerstore.keeps = lambda each: each == peer_id or each in swarm.connections
-    announced = [parse_address(each) for each in settings.announce]
-    return _IdentifyingHost(
-        swarm,
-        addrs_factory=lambda candidates: announced or reachable(candidates),
-        disable_identify_address_discovery=True,
-    )
-
-
-class _IdentifyingHost(GuardedHost):
-    """A host that says when it has learned a new peer's protocols and addresses."""
-
-    on_identified: Callable[[ID], None] | None = None
-
-    async def _identify_peer(self, peer_id: ID, *, reason: str) -> None:
-        await super()._identify_peer(peer_id, reason=reason)
-        if self.on_identified is None or peer_id not in self._identified_peers:
-            return
-        try:
-            self.on_identified(peer_id)
-        except Exception:  # the library runs this in a task whose exceptions end the process
-            log.exception("A bug of this node hid a new peer", peer=str(peer_id))
-
-
 class Host:
     """A running host. Get one from ``open_host``."""
 
     def __init__(
-        self, libp2p_host: _IdentifyingHost, swarm: GuardedSwarm, settings: P2PSettings
+        self, libp2p_host: IdentifyingHost, swarm: GuardedSwarm, settings: P2PSettings
     ) -> None:
         self.libp2p = libp2p_host
         """The library's host, for the DHT."""
@@ -153,16 +102,25 @@ class Host:
 
     def is_connected(self, peer_id: str) -> bool:
         """Tell whether there is a live connection with a peer."""
-        return bool(self._live(ID.from_string(peer_id)))
+        return bool(self._live(_id(peer_id)))
+
+    def is_on_this_machine(self, peer_id: str) -> bool:
+        """Tell whether a connected peer runs on this machine, by where its connection leads."""
+        ours = {host_of(each) for each in self.addresses}
+        remotes = [
+            cast(GuardedYamux, each.muxed_conn).get_remote_address()
+            for each in self._live(_id(peer_id))
+        ]
+        return any(remote[0] in ours or is_loopback_ip(remote[0]) for remote in remotes if remote)
 
     def has_dialled(self, peer_id: str) -> bool:
         """Tell whether it was this node that made a connection with a peer."""
-        connections = self._live(ID.from_string(peer_id))
+        connections = self._live(_id(peer_id))
         return any(cast(GuardedYamux, each.muxed_conn).is_initiator for each in connections)
 
     def latency(self, peer_id: str) -> float | None:
         """Return how long a ping to a connected peer takes, in seconds; None before the first."""
-        connections = self._live(ID.from_string(peer_id))
+        connections = self._live(_id(peer_id))
         times = [cast(GuardedYamux, each.muxed_conn).rtt() for each in connections]
         return min(filter(None, times), default=None)
 
@@ -177,9 +135,7 @@ class Host:
     def known_addresses(self, peer_id: str) -> list[str]:
         """Return the addresses that libp2p holds for a peer at the moment."""
         try:
-            return [
-                str(each) for each in self.libp2p.get_peerstore().addrs(ID.from_string(peer_id))
-            ]
+            return [str(each) for each in self.libp2p.get_peerstore().addrs(_id(peer_id))]
         except Exception:  # the library raises its own error for a peer that it does not know
             return []
 
@@ -201,23 +157,51 @@ class Host:
         self.libp2p.set_stream_handler(TProtocol(protocol), serve)
 
     async def connect(self, address: str) -> str:
-        """Connect to the peer of a multiaddr with /p2p/; return its peer id.
+        """Connect to the peer of a multiaddr with /p2p/, unless it is; return its peer id.
 
         Raises PeerError when the address cannot be used or the peer does not answer in time.
         """
+        return await self._connect(address, anew=False)
+
+    async def dial(self, address: str) -> str:
+        """Do the same at this very address, whether there is a connection or not.
+
+        Of two connections, one is closed again.
+        """
+        return await self._connect(address, anew=True)
+
+    async def _connect(self, address: str, *, anew: bool) -> str:
         target = parse_address(address)
         peer_id = peer_id_in(address)
+        check_dialable(target)
         if peer_id == self.peer_id:
             raise PeerError(f"{address} is this node's own address")
         while (dial := self._dials.get(peer_id)) is not None:
             await dial.wait()
-        if not self.is_connected(peer_id):
-            self._dials[peer_id] = trio.Event()
-            try:
-                await self._dial(target, ID.from_string(peer_id))
-            finally:
-                self._dials.pop(peer_id).set()
+        if self.is_connected(peer_id) and not anew:
+            return peer_id
+        self._dials[peer_id] = trio.Event()
+        try:
+            await self._dial(target, _id(peer_id))
+        finally:
+            self._dials.pop(peer_id).set()
         return peer_id
+
+    def known_protocols(self, peer_id: str) -> frozenset[str]:
+        """Return the protocols that a peer has said that it speaks; none before it has."""
+        return self.libp2p.known_protocols(_id(peer_id))
+
+    async def protocols_of(self, peer_id: str) -> frozenset[str]:
+        """Return the protocols that a connected peer says that it speaks.
+
+        Raises PeerError when it does not say.
+        """
+        protocols: frozenset[str] = frozenset()
+        with trio.move_on_after(self._settings.dial_timeout):
+            protocols = await self.libp2p.protocols_of(_id(peer_id))
+        if not protocols:
+            raise PeerError(f"peer {peer_id} does not say which protocols it speaks (identify)")
+        return protocols
 
     async def open_stream(self, peer_id: str, *protocols: str) -> PeerStream:
         """Open a stream to a connected peer, for the first of some protocols that it speaks.
@@ -230,7 +214,7 @@ class Host:
         try:
             with trio.fail_after(self._settings.dial_timeout):
                 stream = await self.libp2p.new_stream(
-                    ID.from_string(peer_id), [TProtocol(each) for each in protocols]
+                    _id(peer_id), [TProtocol(each) for each in protocols]
                 )
         except trio.TooSlowError:
             raise PeerError(
@@ -245,14 +229,13 @@ class Host:
 
     async def disconnect(self, peer_id: str) -> None:
         """Close all connections with a peer."""
-        for each in self._live(ID.from_string(peer_id)):
+        for each in self._live(_id(peer_id)):
             await _close_connection(each)
 
     async def _dial(self, address: Multiaddr, peer_id: ID) -> None:
         try:
             with trio.fail_after(self._settings.dial_timeout):
-                address = await resolve(address)
-                await self._swarm.dial_addr(address, peer_id)
+                reached = await self._dial_first(await resolve(address), peer_id)
         except trio.TooSlowError:
             raise PeerError(
                 f"{address} did not answer within {self._settings.dial_timeout:g} s"
@@ -262,16 +245,27 @@ class Host:
         except Exception as error:
             raise PeerError(f"cannot connect to {address}: {_innermost(error)}") from error
         self._swarm.unblock_peer(peer_id)  # the DHT's dials may have failed a moment ago
-        self._swarm.peerstore.add_addrs(peer_id, [address], _ADDRESS_TTL)
+        self._swarm.peerstore.add_addrs(peer_id, [reached], _ADDRESS_TTL)
+
+    async def _dial_first(self, addresses: Sequence[Multiaddr], peer_id: ID) -> Multiaddr:
+        """Dial addresses in turn; return the one that worked, or raise what the last one did."""
+        *others, last = addresses
+        for address in others:
+            try:
+                await self._swarm.dial_addr(address, peer_id)
+            except Exception as error:  # of every layer, as in _dial
+                log.debug("Cannot dial an address", address=str(address), error=repr(error))
+            else:
+                return address
+        await self._swarm.dial_addr(last, peer_id)
+        return last
 
     def _live(self, peer_id: ID) -> list[INetConn]:
         return [each for each in self._swarm.get_connections(peer_id) if not each.is_closed]
 
 
-def _quieten_library() -> None:
-    """Silence libp2p's log, unless it is asked for: to it, any peer that leaves is an error."""
-    if "LIBP2P_DEBUG" not in os.environ:
-        logging.getLogger("libp2p").setLevel(logging.CRITICAL)
+def _id(peer_id: str) -> ID:
+    return ID.from_string(peer_id)
 
 
 async def _listen(swarm: GuardedSwarm, addresses: Sequence[str]) -> None:

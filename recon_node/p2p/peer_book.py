@@ -16,6 +16,7 @@ from typing import Any, Final
 
 import trio
 
+from recon_node.p2p.addresses import is_dialable
 from recon_node.recon import KeyRange, merge_ranges
 
 FIRST_BACKOFF: Final = 1.0
@@ -85,16 +86,17 @@ class PeerBook:
 
     def heard_of(self, peer_id: str, addresses: Iterable[str], *, first_hand: bool = False) -> Peer:
         """Note a peer and addresses for it, with or without /p2p/; those known stay in front.
+        Addresses that cannot be dialled, such as 0.0.0.0, or are another peer's, are left out.
 
         What the peer itself says (``first_hand``) always finds room, and comes before hearsay.
         """
-        addresses = (_with_peer_id(each, peer_id) for each in addresses)
         peer = self._peers.get(peer_id)
         if peer is None:
             self._make_room()
             peer = self._peers[peer_id] = Peer(peer_id)
             self.version += 1
-        fresh = [each for each in dict.fromkeys(addresses) if each not in peer.addresses]
+        named = dict.fromkeys(_with_peer_id(each, peer_id) for each in addresses)
+        fresh = [each for each in named if each not in peer.addresses and _is_usable(each, peer_id)]
         if fresh:
             kept = 1 if first_hand else MAX_ADDRESSES
             known = peer.addresses
@@ -184,8 +186,16 @@ class PeerBook:
         """
         for row in rows:
             peer = self.heard_of(str(row["id"]), [str(each) for each in row["addresses"]])
+            if not peer.addresses:  # earlier versions kept some that cannot be dialled
+                self.forget(peer.id)
+                continue
             peer.latency = None if row["latency"] is None else float(row["latency"])
             peer.last_sync = None if row["last_sync"] is None else float(row["last_sync"])
+
+    def forget(self, peer_id: str) -> None:
+        """Forget a peer that this node has nothing to do with."""
+        if self._peers.pop(peer_id, None) is not None:
+            self.version += 1
 
     def _make_room(self) -> None:
         """Forget the least useful peers where the book is full."""
@@ -195,6 +205,11 @@ class PeerBook:
 
 def _with_peer_id(address: str, peer_id: str) -> str:
     return address if "/p2p/" in address else f"{address}/p2p/{peer_id}"
+
+
+def _is_usable(address: str, peer_id: str) -> bool:
+    place, end, rest = address.partition(f"/p2p/{peer_id}")
+    return bool(end) and not rest and is_dialable(place)
 
 
 def _uselessness(peer: Peer) -> tuple[bool, int, float]:

@@ -12,15 +12,21 @@ from typing import Final
 import structlog
 import trio
 
-from recon_node.p2p.addresses import peer_id_in
-from recon_node.p2p.discovery import Discovery
+from recon_node.p2p.addresses import (
+    check_dialable,
+    is_dialable,
+    is_loopback,
+    parse_address,
+    peer_id_in,
+)
+from recon_node.p2p.discovery import Discovery, networks_in
 from recon_node.p2p.errors import PeerError
 from recon_node.p2p.host import Host, open_host
 from recon_node.p2p.identity import open_identity
 from recon_node.p2p.nursery import open_service_nursery
 from recon_node.p2p.peer_book import PeerBook
 from recon_node.p2p.peer_file import load_peers, save_peers
-from recon_node.p2p.reports import Counters, SyncReport
+from recon_node.p2p.reports import ANOTHER_NETWORK, Counters, SyncReport
 from recon_node.p2p.sessions import Sessions
 from recon_node.p2p.settings import P2PSettings
 from recon_node.p2p.streams import EVENTS_PROTOCOL, shielded
@@ -32,6 +38,9 @@ log = structlog.get_logger(__name__)
 
 ENOUGH_PEERS: Final = 16
 """With so many connections, peers found through the DHT are noted, but not connected to at once."""
+ALONE_AFTER: Final = 60.0
+"""Seconds in which the peers that are known should have answered."""
+ALONE_INTERVAL: Final = 1800.0
 _SAVE_INTERVAL: Final = 60.0
 _SAVE_LIMIT: Final = 1.0
 
@@ -60,6 +69,7 @@ async def open_p2p(settings: P2PSettings, store: Store, data_dir: Path) -> Async
     """
     for address in settings.bootstrap:
         peer_id_in(address)
+        check_dialable(parse_address(address))
     identity = await trio.to_thread.run_sync(open_identity, data_dir)
     book = PeerBook(settings.max_known_peers)
     await load_peers(book, data_dir)
@@ -87,6 +97,7 @@ class P2P:
         nursery: trio.Nursery,
     ) -> None:
         self._host = host
+        self._network = store.network
         self._book = book
         self._nursery = nursery
         self._sessions = Sessions(host, store, book, settings)
@@ -98,6 +109,7 @@ class P2P:
         host.handle(EVENTS_PROTOCOL, self._sessions.serve_events)
         host.on_identified(self._identified)
         nursery.start_soon(self._syncer.run)
+        nursery.start_soon(tell_when_alone, host, book, settings)
         if settings.discovery:
             self._discovery = Discovery(
                 host, store.network, settings.announce_interval, self._found
@@ -146,12 +158,21 @@ class P2P:
         return sorted(known, key=lambda each: (not each.connected, each.id))
 
     async def connect(self, multiaddr: str) -> None:
-        """Connect to a peer by its multiaddr with /p2p/<peer id>, and sync with it soon.
+        """Reach a peer at its multiaddr with /p2p/<peer id>, and sync with it soon.
 
-        Raises PeerError when that cannot be done; the text says why.
+        Raises PeerError when nobody answers there, when it is another peer, or when it is one that
+        this node can never sync with; the text says why. Such a peer is not kept.
         """
         try:
-            peer_id = await self._host.connect(multiaddr)
+            peer_id = peer_id_in(multiaddr)
+            was_connected = self._host.is_connected(peer_id)
+            await self._host.dial(multiaddr)
+            reason = self._why_incompatible(await self._host.protocols_of(peer_id))
+            if reason is not None:
+                self._book.forget(peer_id)
+                if not was_connected:
+                    await self._host.disconnect(peer_id)
+                raise PeerError(f"peer {peer_id} {reason}")
         except PeerError:
             self.counters.dials_failed += 1
             raise
@@ -162,6 +183,14 @@ class P2P:
         """A connected peer has told what it speaks, and where it listens."""
         if self._nursery.cancel_scope.cancel_called:
             return  # we are leaving, and the nursery may be closed
+        reason = self._why_incompatible(self._host.known_protocols(peer_id))
+        if reason is not None:
+            self._book.forget(peer_id)
+            tell = log.warning if self._host.has_dialled(peer_id) else log.info
+            tell("Cannot sync with a peer", peer=peer_id, reason=f"it {reason}")
+            return
+        if not self._host.is_on_this_machine(peer_id):
+            addresses = [each for each in addresses if not is_loopback(each)]
         peer = self._book.heard_of(peer_id, addresses, first_hand=True)
         log.info("Connected with a peer", peer=peer_id, addresses=peer.addresses)
         if self._discovery is not None:
@@ -169,13 +198,44 @@ class P2P:
         if self._host.has_dialled(peer_id):  # one side's sync does for both
             self._syncer.request(peer_id)
 
+    def _why_incompatible(self, protocols: frozenset[str]) -> str | None:
+        """Why this node can never sync with a peer that speaks these protocols; None if it can.
+
+        A peer that takes no part in a DHT does not say its network. Its first sync tells.
+        """
+        if not any(each.id in protocols for each in PROTOCOLS):
+            return "does not speak Recon: it is not a node of the Ceramic network, or an old one"
+        networks = networks_in(protocols)
+        if networks and self._network.name not in networks:
+            there = ", ".join(sorted(networks))[:100]
+            return f"is on {ANOTHER_NETWORK} ({there}), this node is on {self._network}"
+        return None
+
     def _found(self, peer_id: str, addresses: list[str]) -> None:
         """The DHT knows of a peer of our network."""
         is_new = self._book.get(peer_id) is None
+        if not all(map(is_loopback, self.addresses)):
+            addresses = [each for each in addresses if not is_loopback(each)]
+        if is_new and not any(map(is_dialable, addresses)):
+            return
         self._book.heard_of(peer_id, addresses)
         if is_new and len(self._host.connected_peers()) < ENOUGH_PEERS:
             log.info("Found a peer", peer=peer_id, addresses=addresses)
             self._syncer.request(peer_id)
+
+
+async def tell_when_alone(host: Host, book: PeerBook, settings: P2PSettings) -> None:
+    """Tell the operator of a node that has nobody to sync with, at the start and seldom again."""
+    if settings.bootstrap or len(book):
+        await trio.sleep(ALONE_AFTER)
+    while True:
+        if not host.connected_peers():
+            log.warning(
+                "This node is alone: no peer is connected. Name one that it can reach by "
+                "--bootstrap (setting bootstrap), or by `recon-node peers add MULTIADDR`",
+                known_peers=len(book),
+            )
+        await trio.sleep(ALONE_INTERVAL)
 
 
 async def _save_from_time_to_time(book: PeerBook, data_dir: Path) -> None:

@@ -237,6 +237,7 @@ class Syncer:
         wait, longest = BOOTSTRAP_BACKOFF
         while True:
             try:
+                known = self._host.is_connected(peer_id_in(address))
                 peer_id = await self._host.connect(address)
             except PeerError as error:
                 self._counters.dials_failed += 1
@@ -247,6 +248,7 @@ class Syncer:
                 wait = min(longest, wait * 2)
                 continue
             wait = BOOTSTRAP_BACKOFF[0]
-            self._book.reached_at(peer_id, address)
+            if not known:
+                self._book.reached_at(peer_id, address)
             while self._host.is_connected(peer_id):  # noqa: ASYNC110 (there is no event for it)
                 await trio.sleep(wait)

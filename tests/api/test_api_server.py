@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import errno
 import socket
 import struct
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -385,11 +386,19 @@ async def test_a_request_under_way_is_finished_at_the_end(
     assert store.head == 1
 
 
-async def test_a_taken_port_is_told() -> None:
+async def no_permission(*args: object) -> None:
+    raise PermissionError(errno.EACCES, "Permission denied")
+
+
+async def test_a_port_that_cannot_be_had_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        with pytest.raises(ListenError, match=rf"cannot listen on 127\.0\.0\.1:{port}: .* --api"):
+        with pytest.raises(ListenError, match=rf"cannot listen on 127\.0\.0\.1:{port}: .*--api"):
             await open_listener("127.0.0.1", port)
+    with monkeypatch.context() as patch:
+        patch.setattr("trio._socket._SocketType.bind", no_permission)
+        with pytest.raises(ListenError, match=r"127\.0\.0\.1:80: Permission .* port above 1023"):
+            await open_listener("127.0.0.1", 80)
     with pytest.raises(ListenError, match=r"cannot listen on 192\.0\.2\.1:0: "):
         await open_listener("192.0.2.1", 0)  # an address of no machine (RFC 5737)
 
@@ -415,7 +424,7 @@ async def test_a_name_of_several_addresses_is_listened_on_at_all_of_them(
     assert listener.is_loopback
     [first, second] = [sock.getsockname() for sock in listener.sockets]
     assert (first[0], second) == ("127.0.0.1", ("127.0.0.2", first[1]))
-    with pytest.raises(ListenError, match="another node may be running"):
+    with pytest.raises(ListenError, match="Another node or program uses the port"):
         await open_listener("localhost", first[1])
     async with trio.open_nursery() as nursery:
         nursery.start_soon(serve, create_app(services), listener, services.closing)

@@ -295,9 +295,11 @@ def test_a_peer_of_another_network_is_told_of(node: TestnetNode) -> None:
     with Testnet(1) as other:
         [address] = other.nodes[0].addresses
         result = run(node, "peers", "add", address)
-    assert result.exit_code == 1
-    assert result.stdout.startswith("connected to ")
-    assert result.stderr.startswith("Error: the peer is on another network (local-")
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert result.stderr.startswith(f"Error: cannot connect: {address}: peer ")
+    assert "is on another network (local-" in result.stderr
+    known = json.loads(run(node, "peers", "--json").stdout)
+    assert not any(peer["id"] in address for peer in known)
 
 
 def test_the_first_sync_with_a_peer_is_told(node: TestnetNode) -> None:

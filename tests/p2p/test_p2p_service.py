@@ -1,14 +1,21 @@
 """Nodes over real stores on loopback: they reconcile, spread what is new, and find each other."""
 
+from types import SimpleNamespace
+
 import pytest
 import trio
+from libp2p.peer.id import ID
 from nacl.signing import SigningKey
-from p2p_support import LOOPBACK, NETWORK, eventually, node
+from p2p_support import LOOPBACK, NETWORK, eventually, loopback_host, node, read_to_end
+from structlog.testing import capture_logs
 
+from recon_node import __version__
 from recon_node.ceramic import METAMODEL, StreamId
 from recon_node.ceramic.builder import init_event
 from recon_node.p2p import AGREED, NO_COMMON_INTEREST, P2PError, PeerError, open_p2p
 from recon_node.p2p.identity import IDENTITY_FILE
+from recon_node.p2p.peer_book import PeerBook
+from recon_node.p2p.service import ALONE_AFTER, ALONE_INTERVAL, tell_when_alone
 from recon_node.p2p.sessions import MAX_REPORTS
 from recon_node.recon.protocols import PROTOCOLS
 from recon_node.store import Interest, open_store
@@ -142,7 +149,7 @@ async def test_what_a_person_asks_for_wrongly_is_explained(tmp_path):
     async with node(tmp_path / "a", dial_timeout=1) as a:
         with pytest.raises(PeerError, match="names no peer"):
             await a.p2p.connect("/ip4/127.0.0.1/tcp/4101")
-        with pytest.raises(PeerError, match="no multiaddr"):
+        with pytest.raises(PeerError, match="not a multiaddr"):
             await a.p2p.connect("localhost")
         with pytest.raises(PeerError, match="own address"):
             await a.p2p.connect(a.address)
@@ -153,6 +160,88 @@ async def test_what_a_person_asks_for_wrongly_is_explained(tmp_path):
             async with node(tmp_path / "c", bootstrap=("/ip4/127.0.0.1/tcp/4101",)):
                 pass
         assert a.p2p.counters.dials_failed == 3
+
+
+async def test_only_an_address_that_was_dialled_counts(tmp_path):
+    """A connection that there is says nothing of another address."""
+    async with node(tmp_path / "a") as a, node(tmp_path / "b") as b:
+        await a.p2p.connect(b.address)
+        (known,) = a.p2p.peers()
+        end = f"/p2p/{b.p2p.peer_id}"
+        for wrong in ("/ip4/127.0.0.1/tcp/1", "/ip4/127.0.0.1/udp/1/quic-v1", "/ip4/0.0.0.0/tcp/1"):
+            with pytest.raises(PeerError, match=r"cannot connect to|cannot be dialled"):
+                await a.p2p.connect(wrong + end)
+        await a.p2p.connect(b.address)  # once more, at the right one
+        assert [each.addresses for each in a.p2p.peers()] == [known.addresses]
+        assert known.addresses == (b.address,)
+        assert a.p2p.counters.dials_failed == 3
+        await eventually(lambda: len(a.p2p._host._live(ID.from_string(b.p2p.peer_id))) == 1)
+
+
+async def test_a_peer_that_speaks_no_recon_is_not_kept(tmp_path):
+    async with node(tmp_path / "a") as a, loopback_host() as stranger:
+        with pytest.raises(PeerError, match="does not speak Recon"):
+            await a.p2p.connect(stranger.addresses[0])
+        assert a.p2p.peers() == []
+        await eventually(lambda: not stranger.connected_peers())
+        await stranger.connect(a.address)  # nor when it comes by itself
+        await eventually(lambda: a.p2p._host.known_protocols(stranger.peer_id))
+        assert a.p2p.peers() == []
+
+
+async def test_a_peer_whose_dht_is_of_another_network_is_refused(tmp_path):
+    async with node(tmp_path / "a") as a, loopback_host() as other:
+        for protocol in (PROTOCOLS[0].id, "/ceramic/local-62/kad/1.0.0"):
+            other.handle(protocol, read_to_end)
+        with pytest.raises(PeerError, match=r"on another network \(local-62\), .* on local-7"):
+            await a.p2p.connect(other.addresses[0])
+        assert a.p2p.peers() == []
+        await eventually(lambda: not other.connected_peers())
+
+
+async def test_identify_names_this_program(tmp_path):
+    async with node(tmp_path / "a") as a, loopback_host() as peer:
+        await peer.connect(a.address)
+        stream = await peer.open_stream(a.p2p.peer_id, "/ipfs/id/1.0.0")
+        with trio.fail_after(5):
+            answer = b"".join([chunk async for chunk in until_end(stream)])
+        assert f"recon-node/{__version__}".encode() in answer
+        assert b"ipfs/0.1.0" in answer
+        assert b"py-libp2p" not in answer
+
+
+async def until_end(stream):
+    while chunk := await stream.receive_some(4096):
+        yield chunk
+
+
+async def test_a_node_that_is_alone_says_so_and_again(nursery, autojump_clock):
+    near, book = [], PeerBook(10)
+    host = SimpleNamespace(connected_peers=lambda: near)
+    with capture_logs() as logs:
+        nursery.start_soon(tell_when_alone, host, book, LOOPBACK)
+        await trio.testing.wait_all_tasks_blocked()
+        assert len(logs) == 1
+        assert "This node is alone" in logs[0]["event"]
+        assert "--bootstrap" in logs[0]["event"]
+        await trio.sleep(ALONE_INTERVAL - 1)
+        assert len(logs) == 1
+        await trio.sleep(2)
+        assert len(logs) == 2
+        near.append("peer")
+        await trio.sleep(5 * ALONE_INTERVAL)
+        assert len(logs) == 2
+
+
+async def test_peers_that_are_known_have_time_to_answer(nursery, autojump_clock):
+    host, book = SimpleNamespace(connected_peers=list), PeerBook(10)
+    book.heard_of("peer", [])
+    with capture_logs() as logs:
+        nursery.start_soon(tell_when_alone, host, book, LOOPBACK)
+        await trio.sleep(ALONE_AFTER - 1)
+        assert not logs
+        await trio.sleep(2)
+        assert [line["known_peers"] for line in logs] == [1]
 
 
 async def test_a_broken_identity_stops_the_start(tmp_path):

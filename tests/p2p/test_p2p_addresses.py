@@ -1,0 +1,214 @@
+"""Addresses: which can be dialled, what is announced, and what is kept of what others say."""
+
+from types import SimpleNamespace
+
+import dns.asyncresolver
+import dns.resolver
+import psutil
+import pytest
+import trio
+from libp2p.peer.id import ID
+from libp2p.peer.peerinfo import PeerInfo
+from multiaddr import Multiaddr
+from p2p_support import eventually, loopback_host, node
+
+from recon_node.p2p import PeerError
+from recon_node.p2p.addresses import check_dialable, is_dialable, is_loopback, reachable, resolve
+from recon_node.p2p.discovery import ProviderRecords
+from recon_node.p2p.hardening import GuardedPeerStore
+from recon_node.p2p.peer_book import PeerBook
+
+PEER = "12D3KooWEyoppNCUx8Yx66oV9fJnriXwCcXwDDUA2kj6vnc6iDEp"
+OTHER = "12D3KooWFyT2abvq5aR22xgfTQHhUagYbS7isLs6JJYexarLLQ6z"
+UNDIALABLE = [
+    "/ip4/0.0.0.0/tcp/4101",
+    "/ip6/::/tcp/4101",
+    "/ip4/192.0.2.7/tcp/0",
+    "/ip4/255.255.255.255/tcp/1",
+    "/ip4/224.0.0.1/tcp/1",
+    "/ip6/fe80::1/tcp/1",
+    "/ip4/192.0.2.7/udp/4101/quic-v1",
+    "/ip4/192.0.2.7/tcp/4101/ws",
+    "/ip4/192.0.2.7/udp/4101",
+    "/ip4/192.0.2.7",
+]
+DIALABLE = [
+    "/ip4/192.0.2.7/tcp/4101",
+    "/ip6/2001:db8::1/tcp/4101",
+    "/dns/node.example/tcp/4101",
+    "/dns4/node.example/tcp/4101",
+    "/dnsaddr/node.example",
+    "/ip4/127.0.0.1/tcp/1",
+]
+
+
+class Interfaces:
+    """Stands for the network interfaces of the machine."""
+
+    def __init__(self, monkeypatch):
+        self.up = {}
+        monkeypatch.setattr(psutil, "net_if_addrs", lambda: self.up)
+
+    def add(self, name, family, address):
+        self.up[name] = [SimpleNamespace(family=family, address=address)]
+
+
+@pytest.fixture
+def interfaces(monkeypatch):
+    found = Interfaces(monkeypatch)
+    found.add("lo", trio.socket.AF_INET, "127.0.0.1")
+    return found
+
+
+@pytest.mark.parametrize("end", ["", f"/p2p/{PEER}"])
+@pytest.mark.parametrize("address", DIALABLE)
+def test_what_can_be_dialled(address, end):
+    check_dialable(Multiaddr(address + end))
+
+
+@pytest.mark.parametrize("end", ["", f"/p2p/{PEER}"])
+@pytest.mark.parametrize("address", UNDIALABLE)
+def test_what_cannot_be_dialled(address, end):
+    with pytest.raises(PeerError, match="cannot be dialled: "):
+        check_dialable(Multiaddr(address + end))
+
+
+def test_what_only_the_own_machine_can_dial():
+    for address in ("/ip4/127.0.0.2/tcp/1", "/ip6/::1/tcp/1", "/dns4/localhost/tcp/1"):
+        assert is_loopback(address)
+    for address in ("/ip4/10.0.0.1/tcp/1", "/dns4/node.example/tcp/1", "/ip6/fd00::1/tcp/1"):
+        assert not is_loopback(address)
+
+
+def test_all_addresses_of_the_machine_are_never_called_0_0_0_0(interfaces):
+    listening = [Multiaddr("/ip4/0.0.0.0/tcp/4101"), Multiaddr("/ip6/::/tcp/4101")]
+    loopback = [Multiaddr("/ip4/127.0.0.1/tcp/4101"), Multiaddr("/ip6/::1/tcp/4101")]
+    assert reachable(listening) == loopback  # no network: --network none, or a cable unplugged
+    interfaces.add("eth0", trio.socket.AF_INET, "192.0.2.7")
+    assert reachable(listening[:1]) == [Multiaddr("/ip4/192.0.2.7/tcp/4101")]
+    assert reachable([Multiaddr("/ip4/192.0.2.9/tcp/4101")])[0] == Multiaddr(
+        "/ip4/192.0.2.9/tcp/4101"
+    )
+    interfaces.up.clear()
+    interfaces.add("eth0", trio.socket.AF_INET, "169.254.1.1")  # no address given to it yet
+    assert is_dialable(str(reachable(listening[:1])[0]))
+
+
+async def test_what_identify_says_follows_the_interfaces(interfaces):
+    async with loopback_host(listen=("/ip4/0.0.0.0/tcp/0",)) as host:
+        port = host.addresses[0].split("/")[4]
+        for ip in ("127.0.0.1", "192.0.2.7"):
+            if ip != "127.0.0.1":
+                interfaces.add("eth0", trio.socket.AF_INET, ip)
+            expected = [f"/ip4/{ip}/tcp/{port}"]
+            assert host.addresses == [f"{expected[0]}/p2p/{host.peer_id}"]
+            async with loopback_host() as peer:
+                told = []
+                peer.on_identified(lambda _, addresses, told=told: told.append(addresses))
+                await host.connect(peer.addresses[0])
+                await eventually(lambda told=told: told)
+                assert [each.split("/p2p/")[0] for each in told[0]] == expected
+
+
+def test_no_store_takes_what_cannot_be_dialled():
+    addresses = [Multiaddr(each) for each in UNDIALABLE + DIALABLE[:1]]
+    peer_id = ID.from_string(PEER)
+    store = GuardedPeerStore()
+    store.add_addrs(peer_id, addresses, 60)
+    assert store.addrs(peer_id) == addresses[-1:]
+
+    records = ProviderRecords(SimpleNamespace(get_id=lambda: None), None)
+    records.add_provider(b"key", PeerInfo(peer_id, addresses))
+    assert [each.addrs for each in records.get_providers(b"key")] == [addresses[-1:]]
+
+    book = PeerBook(10)
+    book.heard_of(PEER, [*map(str, addresses), f"{DIALABLE[1]}/p2p/{OTHER}"])
+    assert book.get(PEER).addresses == [f"{DIALABLE[0]}/p2p/{PEER}"]
+
+
+def test_a_peer_file_of_before_is_cleaned_on_load():
+    row = {"latency": None, "last_sync": None}
+    book = PeerBook(10)
+    wildcard = f"/ip4/0.0.0.0/tcp/4101/p2p/{PEER}"
+    book.load(
+        [
+            {"id": PEER, "addresses": [wildcard], **row},
+            {"id": OTHER, "addresses": [f"{DIALABLE[0]}/p2p/{OTHER}"], **row},
+        ]
+    )
+    assert [each.id for each in book.peers()] == [OTHER]
+
+
+async def test_loopback_addresses_of_peers_elsewhere_are_not_kept(tmp_path, monkeypatch):
+    elsewhere = "/ip4/192.0.2.7/tcp/4101"
+    async with node(tmp_path) as here:
+        p2p = here.p2p
+        monkeypatch.setattr(p2p._host, "known_protocols", lambda each: {"/ceramic/recon/1.0.0"})
+        for near, kept in ((False, 1), (True, 2)):
+            monkeypatch.setattr(p2p._host, "is_on_this_machine", lambda each, near=near: near)
+            p2p._identified(PEER, [elsewhere, "/ip4/127.0.0.1/tcp/4101"])
+            assert len(p2p._book.get(PEER).addresses) == kept
+        p2p._found(OTHER, ["/ip4/127.0.0.1/tcp/4101"])  # all is loopback here
+        assert p2p._book.get(OTHER) is not None
+        p2p._book.forget(OTHER)
+        monkeypatch.setattr(type(p2p), "addresses", [f"{elsewhere}/p2p/{p2p.peer_id}"])
+        p2p._found(OTHER, ["/ip4/127.0.0.1/tcp/4101"])
+        assert p2p._book.get(OTHER) is None
+
+
+@pytest.mark.parametrize("setting", ["announce", "bootstrap"])
+@pytest.mark.parametrize("address", ["/ip4/0.0.0.0/tcp/4101", "/ip4/192.0.2.7/udp/1/quic-v1"])
+async def test_settings_that_cannot_be_dialled_stop_the_start(tmp_path, setting, address):
+    with pytest.raises(PeerError, match="cannot be dialled"):
+        async with node(tmp_path, **{setting: (f"{address}/p2p/{PEER}",)}):
+            pass
+
+
+class Records:
+    """Stands for the DNS: TXT records by name."""
+
+    def __init__(self, monkeypatch, records):
+        self.records = records
+        monkeypatch.setattr(dns.asyncresolver.Resolver, "__init__", lambda resolver: None)
+        monkeypatch.setattr(dns.asyncresolver.Resolver, "resolve", self.resolve)
+
+    async def resolve(self, name, kind):
+        await trio.lowlevel.checkpoint()
+        if name not in self.records:
+            raise dns.resolver.NoAnswer
+        if self.records[name] is None:
+            await trio.sleep_forever()
+        return [SimpleNamespace(strings=[each.encode()]) for each in self.records[name]]
+
+
+async def test_a_dnsaddr_is_looked_up(monkeypatch):
+    Records(
+        monkeypatch,
+        {
+            "_dnsaddr.node.example": [
+                f"dnsaddr=/ip4/192.0.2.7/udp/1/quic-v1/p2p/{PEER}",
+                f"dnsaddr=/ip4/192.0.2.7/tcp/1/p2p/{PEER}",
+                f"dnsaddr=/ip4/192.0.2.8/tcp/1/p2p/{OTHER}",
+                "v=spf1",
+            ]
+        },
+    )
+    found = await resolve(Multiaddr(f"/dnsaddr/node.example/p2p/{PEER}"))
+    assert found == [Multiaddr(f"/ip4/192.0.2.7/tcp/1/p2p/{PEER}")]
+    with pytest.raises(PeerError, match=r"_dnsaddr\.nowhere\.example give no TCP address"):
+        await resolve(Multiaddr(f"/dnsaddr/nowhere.example/p2p/{PEER}"))
+
+
+async def test_a_peer_is_reached_by_its_dnsaddr_and_a_dead_address_is_passed_over(monkeypatch):
+    async with loopback_host() as host, loopback_host() as peer:
+        dead = f"/ip4/127.0.0.1/tcp/1/p2p/{peer.peer_id}"
+        records = {"_dnsaddr.node.example": [f"dnsaddr={dead}", f"dnsaddr={peer.addresses[0]}"]}
+        Records(monkeypatch, records)
+        assert await host.connect(f"/dnsaddr/node.example/p2p/{peer.peer_id}") == peer.peer_id
+
+
+async def test_a_dns_that_does_not_answer_is_given_up(monkeypatch):
+    Records(monkeypatch, {"_dnsaddr.node.example": None})
+    async with loopback_host(dial_timeout=0.1) as host:
+        with pytest.raises(PeerError, match=r"did not answer within 0\.1 s"):
+            await host.connect(f"/dnsaddr/node.example/p2p/{PEER}")
