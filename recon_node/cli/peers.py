@@ -64,7 +64,7 @@ def peers(context: click.Context, node: NodeApi, as_json: bool) -> None:
 def add_peer(node: NodeApi, multiaddr: str) -> None:
     """Connect the node to the peer at MULTIADDR, which ends with /p2p/PEER_ID.
 
-    The peer must answer there, over TCP, and be on the same network. /dns4, /dns6 and /dnsaddr names
+    The peer must answer there, over TCP, and be on the same network. Names (/dns4, /dns6, /dnsaddr)
     are looked up. Waits a moment for the first sync and shows how it went.
     """
     started = time.time()
