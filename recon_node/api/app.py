@@ -56,6 +56,7 @@ ENDPOINTS: tuple[tuple[str, str, Endpoint], ...] = (
     ("GET", "/ceramic/dag/{cid}", dag.get_dag),
     ("GET", "/ceramic/dag/publish/{did}", dag.get_publication),
     ("GET", "/ceramic/dag/{cid}/replicas", dag_replicas.get_replicas),
+    ("GET", "/ceramic/dag/{cid}/contained/{replica}", dag.get_contains),
     ("GET", "/ceramic/experimental/events/{sep}/{sep_value}", experimental.get_interest_events),
     ("GET", "/ceramic/experimental/interests", experimental.get_interests),
     ("GET", "/metrics", metrics.get_metrics),

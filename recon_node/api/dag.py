@@ -57,6 +57,16 @@ async def get_car(request: Request) -> Response:
     return StreamingResponse(pieces, media_type=CAR_TYPE, headers=headers)
 
 
+async def get_contains(request: Request) -> Response:
+    """Whether the DAG that a replica describes contains a block; null while it cannot be told."""
+    origin, link = root_of(request, "replica"), root_of(request)
+    try:
+        found = await dags_of(request).contains(origin, link)
+    except DagError as error:
+        raise unavailable(error) from None
+    return JSONResponse({"contains": found.holds, "waiting_for": _texts(found.waiting_for)})
+
+
 async def get_publication(request: Request) -> Response:
     """What an identifier leads to; `link` is null where nothing was published."""
     try:
@@ -70,10 +80,10 @@ async def get_publication(request: Request) -> Response:
     return await in_thread(partial(_render_publication, found))
 
 
-def root_of(request: Request) -> CID:
+def root_of(request: Request, name: str = "cid") -> CID:
     """The DAG that a path names; raises `ApiError` 400."""
     try:
-        return CID.parse(request.path_params["cid"])
+        return CID.parse(request.path_params[name])
     except IpldError as error:
         raise bad_request(f"Invalid Cid: {error}") from None
 
@@ -113,12 +123,15 @@ def _render_state(state: DagState) -> Response:
 
 
 def _render_publication(found: Publication) -> Response:
-    current = found.current
+    current, pending = found.current, found.pending
     return JSONResponse(
         {
             "id": str(found.identifier),
             "link": None if current is None else str(current.link),
             "origin": None if current is None else str(current.origin),
+            "pending": None
+            if pending is None
+            else {"link": str(pending.link), "origin": str(pending.origin)},
             "order": _texts(found.order),
             "waiting_for": _texts(found.waiting_for),
             "refused": [

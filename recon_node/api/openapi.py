@@ -254,6 +254,15 @@ _PATHS: Final[dict[str, dict[str, Json]]] = {
             own=True,
         )
     },
+    "/ceramic/dag/{cid}/contained/{replica}": {
+        "get": _get(
+            "Ask whether the DAG that a replica describes contains a block",
+            _ok("Whether it does.", _ref("DagContains")),
+            *(400,),
+            params=[_path("cid", "The block."), _path("replica", "The replica.")],
+            own=True,
+        )
+    },
     "/ceramic/dag/{cid}/replicas": {
         "get": _get(
             "Read the log of a DAG: its appends and joins",

@@ -121,18 +121,49 @@ SCHEMAS: Final[Json] = {
         "What an identifier leads to",
         {
             "id": _text("The identifier."),
-            "link": {"type": ["string", "null"], "description": "The CID of the DAG's root."},
+            "link": {
+                "type": ["string", "null"],
+                "description": "The CID of the DAG's root. null: nothing was published, or it is "
+                "not yet known to be contained by its origin.",
+            },
             "origin": {"type": ["string", "null"], "description": "The replica that describes it."},
-            "order": _list(_text("A CID."), "The publishes in their order, the last one counts."),
-            "waiting_for": _list(_text("A CID."), "Publishes that others continue, not here."),
+            "pending": {
+                "oneOf": [{"type": "null"}, _each("DagPending")],
+                "description": "A later publish than that of `link`, which counts as soon as it is "
+                "known that its origin contains its link.",
+            },
+            "order": _list(
+                _text("A CID."),
+                "The permitted publishes in their order. The last one whose origin contains its "
+                "link counts.",
+            ),
+            "waiting_for": _list(
+                _text("A CID."),
+                "What is not here: publishes that others continue, and replicas and shards of the "
+                "pending one's origin.",
+            ),
             "refused": _list(
                 _object(
-                    "A publish that is not permitted",
+                    "A publish that is not permitted, or whose origin does not contain its link",
                     {"cid": _text("Its CID."), "reason": _text("Why, for people.")},
                 ),
                 "At most 100 of them.",
             ),
             "ignored": _whole("Events about the identifier that bring no publish of it."),
+        },
+    ),
+    "DagPending": _object(
+        "A publish of which it is not known whether its origin contains its link",
+        {"link": _text("The CID of the DAG's root."), "origin": _text("The replica.")},
+    ),
+    "DagContains": _object(
+        "Whether a replica contains a block",
+        {
+            "contains": {
+                "type": ["boolean", "null"],
+                "description": "null: it cannot be told, for something is not here.",
+            },
+            "waiting_for": _list(_text("A CID."), "Replicas and shards that are not here."),
         },
     ),
     "EventsGet": _object(

@@ -55,7 +55,11 @@ def expires_option(default: str) -> Callable[[Command], Command]:
     metavar="UCAN",
     help="What permits the key to publish under another's identifier; @FILE reads it from a file.",
 )
-@click.option("--origin", metavar="CID", help="The replica; by default all that the node knows.")
+@click.option(
+    "--origin",
+    metavar="CID",
+    help="The replica, which must contain the DAG's root; by default all that the node knows.",
+)
 @expires_option("for ever, or as long as its proofs hold")
 @key_option
 @node_options
@@ -101,7 +105,8 @@ def publish(
 def resolve(did: str, verbose: bool, node: NodeApi, as_json: bool) -> None:
     """Print the root's CID of the DAG that the identifier DID leads to, as the node knows it.
 
-    Exit code 1 if nothing was published.
+    Exit code 1 if it leads nowhere (yet): a publish counts once the node knows that its origin
+    contains its link.
 
     \b
     Example:
@@ -160,10 +165,17 @@ def show_key(key_file: Path | None) -> None:
 def _described(found: dict[str, Any], verbose: bool) -> Iterator[str]:
     if found["link"] is not None:
         yield found["link"]
+    elif found["pending"] is not None:
+        yield (
+            f"{found['id']} does not lead to {found['pending']['link']} yet: the node does not "
+            "have enough of the DAG to check the publish"
+        )
     elif not verbose:
         yield f"nothing was published under {found['id']}, as far as this node knows"
     if verbose:
         yield f"origin {found['origin']}"
+        if found["pending"] is not None:
+            yield "pending: {link}, origin {origin}".format(**found["pending"])
         yield from (f"{place}. {cid}" for place, cid in enumerate(found["order"], 1))
         yield from (f"not here: {cid}" for cid in found["waiting_for"])
         yield from (f"refused: {each['cid']}: {each['reason']}" for each in found["refused"])

@@ -21,6 +21,11 @@ def publication_of(node: NodeApi, identifier: Identifier) -> dict[str, Any]:
     return dict(ask(node, "GET", f"/ceramic/dag/publish/{identifier}").json())
 
 
+def contained(node: NodeApi, link: CID, origin: CID) -> dict[str, Any]:
+    """What the node says of whether the DAG that a replica describes contains a block."""
+    return dict(ask(node, "GET", f"/ceramic/dag/{link}/contained/{origin}").json())
+
+
 def want(node: NodeApi, subject: Subject) -> None:
     """Make the node want a DAG, or the publishes of an identifier.
 

@@ -9,7 +9,7 @@ from typing import NamedTuple
 from nacl.signing import SigningKey
 
 from recon_node.cli.client import NodeApi
-from recon_node.cli.dag_node import post_replica, publication_of, want
+from recon_node.cli.dag_node import contained, post_replica, publication_of, want
 from recon_node.cli.dag_push import join_heads
 from recon_node.cli.errors import CommandError
 from recon_node.dag import Identifier
@@ -49,7 +49,8 @@ def publish_dag(
         expires: Unix seconds; None: as long as the proofs hold.
 
     Raises:
-        CommandError: the node knows no replica of the DAG, refuses the publish, or does not answer.
+        CommandError: the node knows no replica of the DAG, or not all of it; the replica does not
+            contain the root; the node refuses the publish, or does not answer.
         UcanError: the key may not publish under the identifier.
     """
     identifier = identifier or Identifier(bytes(key.verify_key))
@@ -58,6 +59,7 @@ def publish_dag(
         raise CommandError(
             f"the node knows no replica of {root}: `recon-node dag push` it, or pull it first"
         )
+    _check_contained(node, root, origin)
     if expires is None:
         bounds = [bound for proof in proofs if (bound := parse_ucan(proof).expires) is not None]
         expires = min(bounds, default=None)
@@ -71,9 +73,25 @@ def publish_dag(
     return Published(identifier, root, replica.cid)
 
 
+def _check_contained(node: NodeApi, root: CID, origin: CID) -> None:
+    found = contained(node, root, origin)
+    if found["contains"]:
+        return
+    if found["contains"] is None:
+        missing = ", ".join(found["waiting_for"][:3])
+        raise CommandError(
+            f"the node cannot tell whether the replica {origin} contains {root}: it does not have "
+            f"{missing}"
+        )
+    raise CommandError(
+        f"the replica {origin} does not contain {root}: no node would accept the publish. Push the "
+        "DAG first, or name the replica that has its shards (`recon-node dag show` lists them)"
+    )
+
+
 def _check(node: NodeApi, identifier: Identifier, replica: CID) -> None:
     found = publication_of(node, identifier)
-    if str(replica) not in found["order"]:
-        reasons = {each["cid"]: each["reason"] for each in found["refused"]}
+    reasons = {each["cid"]: each["reason"] for each in found["refused"]}
+    if str(replica) not in found["order"] or str(replica) in reasons:
         reason = reasons.get(str(replica), "it is not among those that it knows")
         raise CommandError(f"the node does not accept the publish {replica}: {reason}")

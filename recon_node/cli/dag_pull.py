@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 import httpx
 
 from recon_node.cli.client import TIMEOUT, NodeApi, NodeUnreachableError, error_message
-from recon_node.cli.dag_node import publication_of, state_of
+from recon_node.cli.dag_node import publication_of, state_of, want
 from recon_node.cli.errors import CommandError
 from recon_node.dag import Identifier
 from recon_node.dag.errors import DagError
@@ -36,21 +36,39 @@ _MOST_PAUSE = 5.0
 def wait_for_link(node: NodeApi, identifier: Identifier, timeout: float) -> CID:
     """Where an identifier leads to, as soon as the node knows it.
 
+    A published DAG of which the node does not have enough to check the publish is wanted. If it
+    does not come in time, what was published before it counts.
+
     Raises:
         CommandError: not in time.
     """
+    found: dict[str, Any] = {}
+    wanted: set[str] = set()
 
     def look() -> CID | None:
-        link = publication_of(node, identifier)["link"]
-        return None if link is None else CID.parse(link)
+        found.update(publication_of(node, identifier))
+        pending = found["pending"]
+        if pending is None:
+            return None if found["link"] is None else CID.parse(found["link"])
+        if pending["link"] not in wanted:
+            want(node, CID.parse(pending["link"]))
+            wanted.add(pending["link"])
+        return None
 
-    found = _wait(look, timeout)
-    if found is None:
+    link = _wait(look, timeout)
+    if link is not None:
+        return link
+    if found["link"] is not None:
+        return CID.parse(found["link"])
+    if found["pending"] is not None:
         raise CommandError(
-            f"after {timeout:g} s the node knows no publish of {identifier}: is it connected to a "
-            "node that has one (`recon-node peers`)?"
+            f"after {timeout:g} s the node cannot check the publish of {found['pending']['link']}: "
+            f"it does not have {', '.join(found['waiting_for'][:3])}"
         )
-    return found
+    raise CommandError(
+        f"after {timeout:g} s the node knows no publish of {identifier}: is it connected to a "
+        "node that has one (`recon-node peers`)?"
+    )
 
 
 def wait_for_dag(

@@ -5,6 +5,7 @@ publishes travel, `service` keeps an index of those in the log (`schema`, `index
 it (`state`). `sources` cuts CAR files and directories into shards, `unpack` writes directories.
 """
 
+from recon_node.dag.containment import Containment
 from recon_node.dag.errors import DagError, IncompleteDagError
 from recon_node.dag.events import (
     DAG_MODEL,
@@ -26,6 +27,7 @@ __all__ = [
     "DAG_MODEL",
     "MAX_SHARD_SIZE",
     "SORT_KEY",
+    "Containment",
     "DagError",
     "DagEventError",
     "DagState",

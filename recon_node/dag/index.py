@@ -97,6 +97,7 @@ def _take_shard(connection: sqlite3.Connection, subject: bytes, shard: bytes, ev
         return
     for cid, targets in found.items():
         node = _node(connection, subject, cid)
+        connection.execute("INSERT INTO contents VALUES (?, ?)", (node, row[0]))
         changed = connection.execute(
             "UPDATE nodes SET shard = ?, size = ? WHERE id = ? AND shard IS NULL",
             (row[0], len(blocks[cid]), node),
@@ -140,6 +141,10 @@ def _take_replica(connection: sqlite3.Connection, subject: bytes, replica: Repli
         connection.executemany(
             "INSERT OR IGNORE INTO claims VALUES (?, ?)",
             [(subject, shard) for shard in replica.change.shards],
+        )
+        connection.executemany(
+            "INSERT OR IGNORE INTO appends VALUES (?, ?)",
+            [(replica.cid, shard) for shard in replica.change.shards],
         )
 
 

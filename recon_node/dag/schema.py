@@ -7,8 +7,10 @@ when the log is another one (its epoch says so), everything is dropped but `publ
     marks      the log's epoch, and the feed position up to which it was read
     shards     the shards that are here, and the event that brought each
     nodes      the blocks of a DAG: those here (`shard` says where), and those that are only linked
+    contents   which blocks each shard has; a block may be in several
     links      from a block to those that it names, in their order
-    replicas   the operations on a DAG; `bases` and `claims` are what they continue and append
+    replicas   the operations on a DAG; `bases` are those that each continues
+    claims     the shards that are appended to a DAG; `appends` says by which replica
     publishes  the operations of an identifier, each with when it was judged, and why it is refused
     ignored    how many events about a DAG or an identifier brought nothing that holds
 
@@ -26,7 +28,7 @@ from typing import Final
 from recon_node.dag.errors import DagError
 
 FILE_NAME: Final = "dags.sqlite3"
-VERSION: Final = 1
+VERSION: Final = 2
 APPLICATION_ID: Final = 0x52454344  # "RECD"
 
 _TABLES: Final = """
@@ -37,11 +39,15 @@ _TABLES: Final = """
         id INTEGER PRIMARY KEY, subject BLOB NOT NULL, cid BLOB NOT NULL, event BLOB NOT NULL,
         UNIQUE (subject, cid)
     ) STRICT;
+    CREATE INDEX shards_by_cid ON shards (cid);
     CREATE TABLE nodes (
         id INTEGER PRIMARY KEY, subject BLOB NOT NULL, cid BLOB NOT NULL,
         shard INTEGER, size INTEGER,
         UNIQUE (subject, cid)
     ) STRICT;
+    CREATE TABLE contents (
+        node INTEGER NOT NULL, shard INTEGER NOT NULL, PRIMARY KEY (node, shard)
+    ) STRICT, WITHOUT ROWID;
     CREATE TABLE links (
         source INTEGER NOT NULL, place INTEGER NOT NULL, target INTEGER NOT NULL,
         PRIMARY KEY (source, place)
@@ -49,14 +55,19 @@ _TABLES: Final = """
     CREATE TABLE replicas (
         subject BLOB NOT NULL, cid BLOB NOT NULL, block BLOB NOT NULL, PRIMARY KEY (subject, cid)
     ) STRICT, WITHOUT ROWID;
+    CREATE INDEX replicas_by_cid ON replicas (cid);
     CREATE TABLE bases (
         subject BLOB NOT NULL, base BLOB NOT NULL, replica BLOB NOT NULL,
         PRIMARY KEY (subject, base, replica)
     ) STRICT, WITHOUT ROWID;
+    CREATE INDEX bases_by_replica ON bases (replica);
     CREATE TABLE claims (
         subject BLOB NOT NULL, shard BLOB NOT NULL, PRIMARY KEY (subject, shard)
     ) STRICT, WITHOUT ROWID;
-    CREATE TABLE publishes (
+    CREATE TABLE appends (
+        replica BLOB NOT NULL, shard BLOB NOT NULL, PRIMARY KEY (replica, shard)
+    ) STRICT, WITHOUT ROWID;
+    CREATE TABLE IF NOT EXISTS publishes (
         subject BLOB NOT NULL, cid BLOB NOT NULL, judged INTEGER NOT NULL,
         block BLOB, fault TEXT,
         PRIMARY KEY (subject, cid)
@@ -67,10 +78,12 @@ _TABLES: Final = """
 _OF_THE_LOG: Final = (
     "shards",
     "nodes",
+    "contents",
     "links",
     "replicas",
     "bases",
     "claims",
+    "appends",
     "ignored",
 )
 
@@ -147,6 +160,11 @@ def _prepare(connection: sqlite3.Connection, path: Path, epoch: str, head: int) 
     application_id = connection.execute("PRAGMA application_id").fetchone()[0]
     version = connection.execute("PRAGMA user_version").fetchone()[0]
     tables = connection.execute("SELECT count(*) FROM sqlite_schema").fetchone()[0]
+    if (application_id, version) == (APPLICATION_ID, 1):
+        # It lacks tables. The log has all of it but when publishes were judged.
+        for table in ("marks", *_OF_THE_LOG):
+            connection.execute(f"DROP TABLE IF EXISTS {table}")
+        tables = 0
     if not tables:
         for statement in filter(str.strip, _TABLES.split(";")):
             connection.execute(statement)

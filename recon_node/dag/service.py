@@ -22,7 +22,8 @@ from typing import Final, TypeVar
 import structlog
 import trio
 
-from recon_node.dag import index, schema, state
+from recon_node.dag import containment, index, schema, state
+from recon_node.dag.containment import Containment
 from recon_node.dag.errors import DagError, IncompleteDagError
 from recon_node.dag.events import SORT_KEY, Identifier, read_dag_event
 from recon_node.dag.state import DagState, Place, Publication
@@ -46,6 +47,8 @@ asked after each of its batches."""
 _PATIENCE: Final = 20.0
 """Seconds that a question waits for the index."""
 _PLACES: Final = 256
+_TOLD: Final = 10_000
+"""Publishes of which it is remembered whether their link is contained by their origin."""
 _SHARDS: Final = 4
 """Shards in memory while a DAG is written out: its blocks lie near to each other, as a rule."""
 
@@ -92,6 +95,7 @@ class Dags:
         self._noted = self._position
         self._moved = trio.Event()
         self._limiter = trio.CapacityLimiter(2)
+        self._told: dict[CID, bool] = {}
 
     async def state(self, root: CID) -> DagState:
         """What of the DAG below `root` is here.
@@ -115,7 +119,18 @@ class Dags:
         Raises:
             DagError: the index cannot be read, or does not keep up with the feed.
         """
-        return await self._ask(partial(state.read_publication, identifier=identifier))
+        if len(self._told) > _TOLD:
+            self._told.clear()
+        question = partial(state.read_publication, identifier=identifier, told=self._told)
+        return await self._ask(question)
+
+    async def contains(self, origin: CID, link: CID) -> Containment:
+        """Whether the DAG that the replica `origin` describes contains the block `link`.
+
+        Raises:
+            DagError: the index cannot be read, or does not keep up with the feed.
+        """
+        return await self._ask(partial(containment.find, link=link, origin=origin))
 
     async def car(self, root: CID) -> AsyncIterator[bytes]:
         """The DAG below `root` as a CARv1, in pieces: its blocks depth first, whatever its shards.

@@ -11,14 +11,13 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
+from recon_node.dag.containment import MAX_LISTED, Containment
+from recon_node.dag.containment import find as find_block
 from recon_node.dag.events import Identifier, Subject, sort_bytes
 from recon_node.ipld import CID, IDENTITY
 from recon_node.lattice.operations import Publish
 from recon_node.lattice.publishing import PublishLog
 from recon_node.lattice.replica import Replica, decode_replica, join
-
-MAX_LISTED: Final = 100
-"""CIDs that a list of what is missing names at most."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,12 +60,15 @@ class DagState:
 class Publication:
     """What an identifier leads to.
 
-    `order` has its publishes in the order that all nodes agree on, `waiting_for` the priors that
-    are not here; `faults` says of the refused ones why, the first `MAX_LISTED` of them.
+    `current` is the last publish whose link is contained by its origin, `pending` a later one of
+    which that cannot be told yet. `order` has all permitted publishes in the order that all nodes
+    agree on. `waiting_for` are priors that are not here, and what it takes to tell of `pending`.
+    `faults` says why a publish is refused, of at most `MAX_LISTED` of them.
     """
 
     identifier: Identifier
     current: Publish | None
+    pending: Publish | None
     order: tuple[CID, ...]
     waiting_for: tuple[CID, ...]
     faults: Mapping[CID, str]
@@ -208,26 +210,65 @@ def read_order(connection: sqlite3.Connection, root: CID) -> Iterator[Place]:
         left.extend(target for (target,) in targets if is_new(target))
 
 
-def read_publication(connection: sqlite3.Connection, identifier: Identifier) -> Publication:
-    """What was published under an identifier."""
+def read_publication(
+    connection: sqlite3.Connection, identifier: Identifier, told: dict[CID, bool]
+) -> Publication:
+    """What was published under an identifier.
+
+    `told` remembers which publishes have a link that is contained by their origin: once it can be
+    told, it stays so.
+    """
     subject = sort_bytes(identifier)
     log = PublishLog(identifier.key)
     for (block,) in connection.execute(
         "SELECT block FROM publishes WHERE subject = ? AND block IS NOT NULL", (subject,)
     ):
         log.add(decode_replica(block))
-    faults = connection.execute(
-        "SELECT cid, fault FROM publishes WHERE subject = ? AND fault IS NOT NULL LIMIT ?",
-        (subject, MAX_LISTED),
-    )
+    faults = {
+        CID(cid): fault
+        for cid, fault in connection.execute(
+            "SELECT cid, fault FROM publishes WHERE subject = ? AND fault IS NOT NULL LIMIT ?",
+            (subject, MAX_LISTED),
+        )
+    }
+    waiting_for = set(log.waiting_for)
+    current = pending = None
+    for cid, publish in log.latest():
+        found = _contained(connection, cid, publish, told)
+        if found.holds:
+            current = publish
+            break
+        if found.holds is False:
+            if len(faults) < MAX_LISTED:
+                faults[cid] = _not_contained(publish)
+        elif pending is None:
+            pending = publish
+            waiting_for.update(found.waiting_for)
     return Publication(
         identifier=identifier,
-        current=log.resolve(),
+        current=current,
+        pending=pending,
         order=tuple(log.order),
-        waiting_for=tuple(sorted(log.waiting_for)),
-        faults={CID(cid): fault for cid, fault in faults},
+        waiting_for=tuple(sorted(waiting_for)),
+        faults=faults,
         ignored=_ignored(connection, identifier),
     )
+
+
+def _contained(
+    connection: sqlite3.Connection, cid: CID, publish: Publish, told: dict[CID, bool]
+) -> Containment:
+    if cid in told:
+        return Containment(told[cid])
+    found = find_block(connection, publish.link, publish.origin, publish.shard)
+    if found.holds is not None:
+        told[cid] = found.holds
+    return found
+
+
+def _not_contained(publish: Publish) -> str:
+    where = "" if publish.shard is None else f" in the shard {publish.shard}"
+    return f"its link {publish.link} is not contained by its origin {publish.origin}{where}"
 
 
 def _ignored(connection: sqlite3.Connection, subject: Subject) -> int:

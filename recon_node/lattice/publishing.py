@@ -23,7 +23,7 @@ accepted is the same for ever.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 from nacl.signing import SigningKey
@@ -73,9 +73,11 @@ class PublishLog:
         """The priors that are not here."""
         return frozenset(prior for prior in self._waiting if prior not in self._replicas)
 
-    def resolve(self) -> Publish | None:
-        """What the identifier leads to now; None while nothing was published."""
-        return None if self.last is None else _publish_of(self._replicas[self.last])
+    def latest(self) -> Iterator[tuple[CID, Publish]]:
+        """The publishes that have their place, the last one first. The identifier leads to the
+        first of these whose link is contained by its origin, which the log cannot tell."""
+        for cid in reversed(self._order):
+            yield cid, _publish_of(self._replicas[cid])
 
     def add(self, replica: Replica) -> bool:
         """Take a replica, checked already; False when it is here.

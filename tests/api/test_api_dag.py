@@ -84,14 +84,40 @@ async def test_an_identifier_leads_to_what_was_published(dag_api: httpx.AsyncCli
     identifier = Identifier(bytes(KEY.verify_key))
     path = f"/ceramic/dag/publish/{identifier}"
     assert (await dag_api.get(path)).json()["link"] is None
-    change = make_publish(KEY, identifier.key, ROOT, LEAF, expires=None)
+    [shard] = split(ROOT, BLOCKS.__getitem__, 10_000)
+    [append] = appends([shard.cid])
+    change = make_publish(KEY, identifier.key, ROOT, append.cid, expires=None)
     expired = Replica(None, make_publish(KEY, identifier.key, LEAF, LEAF, expires=1))
     for replica in (Replica(None, change), expired):
         await post(dag_api, replica_event(KEY, identifier, replica.block).car)
     found = (await dag_api.get(path)).json()
-    assert (found["id"], found["link"], found["origin"]) == (str(identifier), str(ROOT), str(LEAF))
+    assert (found["id"], found["link"], found["origin"]) == (str(identifier), None, None)
+    assert found["pending"] == {"link": str(ROOT), "origin": str(append.cid)}
+    assert found["waiting_for"] == [str(append.cid)]
+    await post(dag_api, replica_event(KEY, ROOT, append.block).car)
+    await post(dag_api, shard_event(KEY, ROOT, shard.car).car)
+    found = (await dag_api.get(path)).json()
+    assert (found["link"], found["origin"]) == (str(ROOT), str(append.cid))
+    assert (found["pending"], found["waiting_for"]) == (None, [])
     assert found["order"] == [str(Replica(None, change).cid)]
     assert [each["cid"] for each in found["refused"]] == [str(expired.cid)]
+
+
+async def test_whether_a_replica_contains_a_block(dag_api: httpx.AsyncClient) -> None:
+    [shard] = split(ROOT, BLOCKS.__getitem__, 10_000)
+    [append] = appends([shard.cid])
+
+    async def contained(block: CID) -> tuple[bool | None, list[str]]:
+        answer = await dag_api.get(f"/ceramic/dag/{block}/contained/{append.cid}")
+        found = answer.json()
+        return found["contains"], found["waiting_for"]
+
+    assert await contained(LEAF) == (None, [str(append.cid)])
+    await post(dag_api, replica_event(KEY, ROOT, append.block).car)
+    assert await contained(LEAF) == (None, [str(shard.cid)])
+    await post(dag_api, shard_event(KEY, ROOT, shard.car).car)
+    assert await contained(LEAF) == (True, [])
+    assert await contained(CID.of(RAW, b"another")) == (False, [])
 
 
 @pytest.mark.parametrize(
@@ -99,6 +125,8 @@ async def test_an_identifier_leads_to_what_was_published(dag_api: httpx.AsyncCli
     [
         ("/ceramic/dag/nonsense", "Invalid Cid: "),
         ("/ceramic/dag/nonsense.car", "Invalid Cid: "),
+        (f"/ceramic/dag/{ROOT}/contained/nonsense", "Invalid Cid: "),
+        (f"/ceramic/dag/nonsense/contained/{ROOT}", "Invalid Cid: "),
         ("/ceramic/dag/publish/nonsense", "Invalid identifier: "),
         ("/ceramic/dag/publish/did:key:zDn", "Invalid identifier: "),
     ],

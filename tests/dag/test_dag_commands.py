@@ -18,9 +18,14 @@ from nacl.signing import SigningKey
 
 from recon_node.ceramic.did import ed25519_did
 from recon_node.cli import main
+from recon_node.cli.client import NodeApi
+from recon_node.cli.dag_node import post_replica, publication_of
 from recon_node.dag import Identifier, Subject, sort_value
 from recon_node.dag.sources import CarFile, FileTree
 from recon_node.ipld import CID, RAW, car
+from recon_node.lattice.operations import Append
+from recon_node.lattice.publishing import make_publish
+from recon_node.lattice.replica import Replica
 from recon_node.lattice.shards import walk
 from recon_node.testnet import TestnetNode
 
@@ -123,6 +128,48 @@ def test_publish_resolve_and_pull_by_identifier(
     assert told[0] == roots[1]
     assert [line[:3] for line in told[2:4]] == ["1. ", "2. "]
     assert json.loads(done(row.c, "resolve", did, "--json"))["link"] == roots[1]
+
+
+def test_what_the_origin_does_not_contain_cannot_be_published(
+    row: Row, home: Path, tmp_path: Path, rng: random.Random
+) -> None:
+    root = done(row.a, "push", str(make_files(tmp_path / "files", rng, 10)))
+    other = done(row.a, "push", str(make_files(tmp_path / "others", rng, 20)))
+    absent = str(CID.of(RAW, b"absent"))
+    origin = dict(states(row.a, other)["head"])["cid"]  # type: ignore[call-overload]
+    refused = call(row.a, "publish", root, "--origin", origin)
+    assert (refused.exit_code, f"does not contain {root}" in refused.stderr) == (1, True)
+    unknown = call(row.a, "publish", root, "--origin", absent)
+    assert (unknown.exit_code, "cannot tell whether" in unknown.stderr) == (1, True)
+    did = CliRunner().invoke(main, ["dag", "key"]).stdout.strip()
+    assert call(row.a, "resolve", did).exit_code == 1
+
+
+def test_no_node_follows_a_publish_whose_origin_does_not_contain_its_link(
+    row: Row, tmp_path: Path, rng: random.Random
+) -> None:
+    """Made by another implementation, say; it is in the order, and what follows it counts."""
+    root = done(row.a, "push", str(make_files(tmp_path / "files", rng, 10)))
+    origin = CID.parse(dict(states(row.a, root)["head"])["cid"])  # type: ignore[call-overload]
+    key = SigningKey(bytes([7]) * 32)
+    identifier = Identifier(bytes(key.verify_key))
+    node = NodeApi(row.a.api_url)
+    absent = CID.of(RAW, b"absent")
+    good = Replica(None, make_publish(key, identifier.key, CID.parse(root), origin, expires=None))
+    empty = Replica(None, Append(()))
+    post_replica(node, key, absent, empty.block)
+    bad = Replica(good.cid, make_publish(key, identifier.key, absent, empty.cid, expires=None))
+    for replica in good, bad:
+        post_replica(node, key, identifier, replica.block)
+    deadline = time.monotonic() + LIMIT
+    for each in row.a, row.c:
+        while True:
+            found = publication_of(NodeApi(each.api_url), identifier)
+            if len(found["order"]) == 2 and not found["waiting_for"]:
+                break
+            assert time.monotonic() < deadline
+        assert found["link"] == root
+        assert [refused["cid"] for refused in found["refused"]] == [str(bad.cid)]
 
 
 def test_another_publishes_under_a_grant(

@@ -231,12 +231,13 @@ def publishes(
 ) -> list[Replica]:
     made: list[Replica] = []
     for link in links:
-        change = make_publish(key, bytes(key.verify_key), link, link, expires=expires)
+        change = make_publish(key, bytes(key.verify_key), link, EMPTY.cid, expires=expires)
         made.append(Replica(made[-1].cid if made else prior, change))
     return made
 
 
-LINKS = [CID.of(DAG_CBOR, bytes([n])) for n in range(6)]
+EMPTY = Replica(None, Append(()))
+LINKS = [CID(bytes([1, DAG_CBOR, IDENTITY, 1, n])) for n in range(6)]  # contained anywhere
 MINE = Identifier(bytes(KEY.verify_key))
 
 
@@ -308,6 +309,156 @@ async def test_a_publish_needs_a_proof_made_for_it(tmp_path: Path) -> None:
         assert found.current is None
         assert "was not made for this publish" in found.faults[stolen.cid]
         assert "shows no proof" in found.faults[unproven.cid]
+
+
+class Pushed:
+    """A DAG with its shards, and the replicas that append one each."""
+
+    def __init__(self, rng: random.Random, key: SigningKey = KEY) -> None:
+        self.root, self.blocks = make_dag(4, 100, rng)
+        shards = shards_of(self.root, self.blocks, 300)
+        assert len(shards) > 2
+        self.shards = shard_events(self.root, shards)
+        self.names = [shard.cid for shard in shards]
+        self.replicas: list[Replica] = []
+        for shard in shards:
+            prior = self.replicas[-1].cid if self.replicas else None
+            self.replicas.append(Replica(prior, Append.of([shard.cid])))
+        self.appends = [replica_event(key, self.root, each.block) for each in self.replicas]
+
+    def publish(
+        self, link: CID, origin: CID, prior: CID | None = None, shard: CID | None = None
+    ) -> Replica:
+        change = make_publish(KEY, MINE.key, link, origin, expires=None, shard=shard)
+        return Replica(prior, change)
+
+
+async def test_a_publish_waits_until_its_link_is_known_to_be_in_its_origin(
+    tmp_path: Path, rng: random.Random
+) -> None:
+    """Until then the identifier leads to what was published before."""
+    dag = Pushed(rng)
+    [before] = publishes(KEY, LINKS[:1])
+    publish = dag.publish(dag.root, dag.replicas[-1].cid, before.cid)
+    async with opened(tmp_path) as (store, dags):
+        await admit(store, publish_event(before), publish_event(publish))
+        for events, missing in (
+            ([], {dag.replicas[-1].cid}),
+            (dag.appends[1:], {dag.replicas[0].cid, *dag.names[1:]}),
+            (dag.appends[:1], set(dag.names)),
+            (dag.shards[1:], {dag.names[0]}),
+        ):
+            await admit(store, *events)
+            found = await dags.resolve(MINE)
+            assert (found.current, found.pending) == (before.change, publish.change)
+            assert set(found.waiting_for) == missing
+            assert found.order == (before.cid, publish.cid)
+            assert found.faults == {}
+        await admit(store, dag.shards[0])
+        found = await dags.resolve(MINE)
+        assert (found.current, found.pending) == (publish.change, None)
+        assert found.waiting_for == ()
+
+
+async def test_the_shard_that_has_the_link_is_enough(tmp_path: Path, rng: random.Random) -> None:
+    """And the replica that appends it, with those between it and the origin."""
+    dag = Pushed(rng)
+    publish = dag.publish(dag.root, dag.replicas[1].cid)
+    async with opened(tmp_path) as (store, dags):
+        await admit(store, publish_event(publish), *dag.appends[:2], dag.shards[0])
+        assert (await dags.resolve(MINE)).current == publish.change
+
+
+@pytest.mark.parametrize("order", ["publishes first", "publishes last"])
+async def test_a_publish_never_leads_to_what_its_origin_does_not_contain(
+    tmp_path: Path, rng: random.Random, order: str
+) -> None:
+    dag = Pushed(rng)
+    leaf = next(cid for cid in reversed(dag.blocks) if cid != dag.root)
+    absent = CID.of(DAG_CBOR, b"not here")
+    last, first = dag.replicas[-1].cid, dag.replicas[0].cid
+    good = dag.publish(dag.root, last)
+    bad = [
+        dag.publish(absent, EMPTY.cid, good.cid),
+        dag.publish(dag.root, EMPTY.cid, good.cid),
+        dag.publish(absent, last, good.cid),
+        dag.publish(leaf, first, good.cid),
+        dag.publish(dag.root, last, good.cid, shard=dag.names[1]),
+        dag.publish(dag.root, last, good.cid, shard=absent),
+    ]
+    also = dag.publish(leaf, last, bad[0].cid)
+    rest = [*dag.appends, *dag.shards, replica_event(KEY, dag.root, EMPTY.block)]
+    told = [publish_event(each) for each in (good, *bad)]
+    async with opened(tmp_path) as (store, dags):
+        events = [*told, *rest] if order == "publishes first" else [*rest, *told]
+        await admit(store, *events[:7])
+        await dags.resolve(MINE)
+        await admit(store, *events[7:])
+        found = await dags.resolve(MINE)
+        assert (found.current, found.pending, found.waiting_for) == (good.change, None, ())
+        assert found.faults.keys() == {each.cid for each in bad}
+        assert "is not contained by its origin" in found.faults[bad[0].cid]
+        assert f"in the shard {dag.names[1]}" in found.faults[bad[4].cid]
+        assert len(found.order) == 7  # what continues them keeps its place
+        await admit(store, publish_event(also))
+        found = await dags.resolve(MINE)
+        assert also.cid in found.order
+        assert found.current == also.change
+        assert (await dags.contains(last, leaf)).holds
+        assert (await dags.contains(first, leaf)).holds is False
+
+
+async def test_a_join_contains_what_its_forks_contain(tmp_path: Path, rng: random.Random) -> None:
+    dag = Pushed(rng)
+    forks = [Replica(None, Append.of([name])) for name in dag.names]
+    joined = join([each.cid for each in forks], {each.cid: each for each in forks})
+    events = [replica_event(KEY, dag.root, each.block) for each in (*forks, joined)]
+    async with opened(tmp_path) as (store, dags):
+        await admit(store, *events, *dag.shards)
+        for block in dag.blocks:
+            assert (await dags.contains(joined.cid, block)).holds
+        assert (await dags.contains(forks[-1].cid, dag.root)).holds is False
+
+
+async def test_a_block_in_two_shards_is_contained_by_either(
+    tmp_path: Path, rng: random.Random
+) -> None:
+    """Also where the shards and the replica came under another root than the block."""
+    dag = Pushed(rng)
+    [whole] = shards_of(dag.root, dag.blocks, 10_000)
+    alone = Replica(None, Append.of([whole.cid]))
+    other = CID.of(DAG_CBOR, b"another root")
+    async with opened(tmp_path) as (store, dags):
+        await admit(store, *dag.appends, *dag.shards, replica_event(KEY, other, alone.block))
+        assert (await dags.contains(alone.cid, dag.root)).waiting_for == (whole.cid,)
+        await admit(store, shard_event(KEY, other, whole.car))
+        for replica in alone.cid, dag.replicas[-1].cid:
+            for block in dag.blocks:
+                assert (await dags.contains(replica, block)).holds
+
+
+async def test_an_index_of_the_first_version_is_made_anew(
+    tmp_path: Path, rng: random.Random
+) -> None:
+    dag = Pushed(rng)
+    publish = dag.publish(dag.root, dag.replicas[-1].cid)
+    async with opened(tmp_path) as (store, dags):
+        await admit(store, publish_event(publish), *dag.appends, *dag.shards)
+        found = await dags.resolve(MINE)
+    with sqlite3.connect(tmp_path / schema.FILE_NAME) as connection:
+        for name in ("contents", "appends"):
+            connection.execute(f"DROP TABLE {name}")
+        for name in ("shards_by_cid", "replicas_by_cid", "bases_by_replica"):
+            connection.execute(f"DROP INDEX {name}")
+        connection.execute("UPDATE publishes SET judged = 7")
+        connection.execute("PRAGMA user_version = 1")
+    connection.close()
+    async with opened(tmp_path) as (_, dags):
+        assert await dags.resolve(MINE) == found
+        assert found.current == publish.change
+    with sqlite3.connect(tmp_path / schema.FILE_NAME) as connection:
+        assert connection.execute("SELECT judged FROM publishes").fetchall() == [(7,)]
+    connection.close()
 
 
 async def test_a_rolled_back_step_is_done_again(tmp_path: Path, rng: random.Random) -> None:

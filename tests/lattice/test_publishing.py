@@ -75,7 +75,7 @@ def test_building_on_the_last_reorders_nothing(replicas: list[Replica]) -> None:
     following = _replica(log.last, 99)
     log.add(following)
     assert log.order == (*before, following.cid)
-    assert log.resolve() == following.change
+    assert next(log.latest()) == (following.cid, following.change)
 
 
 @given(_replicas(), st.data())
@@ -110,7 +110,7 @@ def test_the_illustrations_of_the_protocol(picture: dict, monkeypatch: pytest.Mo
 
 def test_what_does_not_belong_into_the_log_is_refused() -> None:
     log = PublishLog(ID)
-    assert (log.resolve(), log.last) == (None, None)
+    assert (list(log.latest()), log.last) == ([], None)
     with pytest.raises(ReplicaError, match="is no publish"):
         log.add(Replica(None, Append(())))
     with pytest.raises(ReplicaError, match=f"is a publish of {ed25519_did(OTHER_ID)}, not of"):

@@ -1,0 +1,87 @@
+"""Does the DAG that a replica describes contain a block?
+
+Source: "DAG Replication & Publishing Protocol", section "Publishing Protocol": the `link` of a
+publish, and its `shard` if it names one, "must be contained by origin".
+
+A replica describes the set of shards that its history appends: its own change, those of its priors
+and of the forks that it joins. The replica contains the blocks of these shards. All of it is named
+by hashes. So the answer is the same at all nodes and for ever, under whichever root the replica
+and the shards came; but a node can tell only once it has them.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from dataclasses import dataclass
+from typing import Final
+
+from recon_node.ipld import CID, IDENTITY
+
+MAX_LISTED: Final = 100
+"""CIDs that a list of what is missing names at most."""
+
+
+@dataclass(frozen=True, slots=True)
+class Containment:
+    """Whether a replica contains a block.
+
+    `holds` is None while it cannot be told; then `waiting_for` names replicas and shards that are
+    not here, at most `MAX_LISTED` of each.
+    """
+
+    holds: bool | None
+    waiting_for: tuple[CID, ...] = ()
+
+
+_HISTORY: Final = """
+    WITH RECURSIVE history(cid) AS (
+        SELECT :origin
+        UNION
+        SELECT base FROM history JOIN bases ON bases.replica = history.cid
+    ), appended(shard) AS (
+        SELECT DISTINCT shard FROM history JOIN appends ON appends.replica = history.cid
+    )
+"""
+_FOUND: Final = """
+    SELECT 1 FROM appended
+        JOIN shards ON shards.cid = appended.shard
+        JOIN nodes ON (nodes.subject, nodes.cid) = (shards.subject, :link)
+        JOIN contents ON (contents.node, contents.shard) = (nodes.id, shards.id)
+    WHERE :shard IS NULL OR appended.shard = :shard
+    LIMIT 1
+"""
+_MISSING_REPLICAS: Final = """
+    SELECT cid FROM history
+    WHERE NOT EXISTS (SELECT 1 FROM replicas WHERE replicas.cid = history.cid)
+    ORDER BY cid LIMIT :limit
+"""
+_MISSING_SHARDS: Final = """
+    SELECT shard FROM appended
+    WHERE NOT EXISTS (SELECT 1 FROM shards WHERE shards.cid = appended.shard)
+        AND (:shard IS NULL OR shard = :shard)
+    ORDER BY shard LIMIT :limit
+"""
+
+
+def find(
+    connection: sqlite3.Connection, link: CID, origin: CID, shard: CID | None = None
+) -> Containment:
+    """Whether the DAG that the replica `origin` describes contains the block `link`.
+
+    Args:
+        connection: of the index.
+        link: a block that is inside its CID is contained anywhere.
+        origin: a replica.
+        shard: the shard in which the block must be, if any will not do.
+    """
+    if link.hash_code == IDENTITY and shard is None:
+        return Containment(True)
+    named = {"link": link, "origin": origin, "shard": shard, "limit": MAX_LISTED}
+    if connection.execute(_HISTORY + _FOUND, named).fetchone():
+        return Containment(True)
+    missing = tuple(
+        CID(raw)
+        for question in (_MISSING_REPLICAS, _MISSING_SHARDS)
+        for (raw,) in connection.execute(_HISTORY + question, named)
+    )
+    return Containment(None, missing) if missing else Containment(False)
