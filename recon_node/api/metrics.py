@@ -206,6 +206,13 @@ def _sync_counters(counters: Counters) -> Iterator[Metric]:
             "missing": counters.events_missing,
         },
     )
+    yield _counters(
+        "recon_keys_left_out",
+        "Keys that one side of a session listed and the other left out, counted in each session: "
+        "by this node, or by its peers.",
+        "by",
+        {"node": counters.keys_left_out, "peers": counters.keys_left_out_by_peers},
+    )
     yield CounterMetricFamily(
         "recon_dials_failed", "Peers that could not be dialled.", counters.dials_failed
     )

@@ -41,7 +41,7 @@ class ReconStream:
         await self.respond()
 
     async def respond(self, on_asked: Callable[[], None] = lambda: None) -> None:
-        """Take turns with the peer until the session ends in agreement.
+        """Take turns with the peer until the session ends in agreement, but for keys left out.
 
         ``on_asked`` is called when the peer's first message has been understood. Raises
         PeerProtocolError or RemoteProtocolError when the peer breaks a protocol or takes too long,
@@ -49,7 +49,10 @@ class ReconStream:
         """
         session = self.session
         while not session.done:
-            new_keys = session.receive(await self._receive())
+            message = await self._receive()
+            if message is None:
+                return
+            new_keys = session.receive(message)
             if session.rounds == 1:
                 on_asked()
             if new_keys:
@@ -75,12 +78,21 @@ class ReconStream:
         until_begun = self.settings.turn_timeout if answers else 0.0
         data = await self.frames.receive(self.settings.idle_timeout, until_begun)
         if data is None:
+            if session.end_of_stream():
+                return None
             raise PeerGoneError("the peer ended the stream before the session was over")
         if len(data) <= _LONG_MESSAGE:
             return self.protocol.decode(data)
         return await trio.to_thread.run_sync(self.protocol.decode, data)
 
     async def _send(self, messages: list[Any]) -> None:
+        try:
+            await self._send_all(messages)
+        except trio.BrokenResourceError:
+            if not self.session.done:  # else the peer has had its last word, and needs not ours
+                raise
+
+    async def _send_all(self, messages: list[Any]) -> None:
         # In a turn of several messages the peer fetches the events of one before it reads the next.
         several, settings = len(messages) > 1, self.settings
         patience = settings.turn_timeout if several else settings.idle_timeout

@@ -37,15 +37,38 @@ class SyncReport:
     events_sent: int
     """Those events. Where two sessions with a peer overlap, each event counts in one of them."""
     seconds: float
+    keys_left_out: int
+    """Keys that the peer listed and that could not be had, or were refused."""
+    keys_left_out_by_peer: int
+    """Keys of ours that the peer left out likewise, as far as it is known."""
     outcome: str
-    """``AGREED``, ``NO_COMMON_INTEREST``, or what went wrong, in words for people."""
+    """What ``agreed_but_for`` says, ``NO_COMMON_INTEREST``, or what went wrong, for people."""
     finished_at: float
     """Seconds since 1970."""
+
+    @property
+    def went_well(self) -> bool:
+        """Whether the session came to its end."""
+        return self.outcome == NO_COMMON_INTEREST or self.outcome.startswith(AGREED)
 
     @property
     def moved_events(self) -> bool:
         """Whether either side got an event from the other."""
         return bool(self.events_received or self.events_sent)
+
+
+def agreed_but_for(left_out: int, left_out_by_peer: int) -> str:
+    """Return the outcome of a session after which only keys differ that one side left out."""
+    parts = []
+    if left_out:
+        parts.append(f"{_keys(left_out)} left out here")
+    if left_out_by_peer:
+        parts.append(f"{_keys(left_out_by_peer)} left out by the peer")
+    return f"{AGREED} but for {' and '.join(parts)}" if parts else AGREED
+
+
+def _keys(number: int) -> str:
+    return "1 key" if number == 1 else f"{number:,} keys"
 
 
 @dataclass(slots=True)
@@ -68,13 +91,18 @@ class Counters:
     """Events of peers that were not valid."""
     events_missing: int = 0
     """Events that a peer listed, and then did not have."""
+    keys_left_out: int = 0
+    """Keys that peers listed and that were left out, counted in each session."""
+    keys_left_out_by_peers: int = 0
     dials_failed: int = 0
 
     def count(self, report: SyncReport) -> None:
         """Add a session that has ended. Keys and events are counted as they come in."""
         self.sessions_initiated += report.role == "initiator"
         self.sessions_answered += report.role == "responder"
-        self.sessions_failed += report.outcome not in (AGREED, NO_COMMON_INTEREST)
+        self.sessions_failed += not report.went_well
+        self.keys_left_out += report.keys_left_out
+        self.keys_left_out_by_peers += report.keys_left_out_by_peer
         self.rounds += report.rounds
         self.recon_bytes_sent += report.bytes_sent
         self.recon_bytes_received += report.bytes_received

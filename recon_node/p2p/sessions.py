@@ -26,12 +26,12 @@ from recon_node.p2p.host import Host
 from recon_node.p2p.peer_book import PeerBook
 from recon_node.p2p.recon_stream import ReconStream
 from recon_node.p2p.reports import (
-    AGREED,
     ANOTHER_NETWORK,
     NO_COMMON_INTEREST,
     Counters,
     Role,
     SyncReport,
+    agreed_but_for,
 )
 from recon_node.p2p.settings import P2PSettings
 from recon_node.p2p.streams import EVENTS_PROTOCOL, PeerStream
@@ -191,7 +191,10 @@ class Sessions:
         asked = run.recon.session.asked
         network_id = None if asked is None else network_id_of(asked.lower)
         if network_id is None or network_id == self._store.network.id:
-            return AGREED if self._has_common_interest(run) else NO_COMMON_INTEREST
+            if not self._has_common_interest(run):
+                return NO_COMMON_INTEREST
+            session = run.recon.session
+            return agreed_but_for(session.left_out, session.left_out_by_peer)
         there = network_name(network_id)
         if run.peer_id not in self._strangers:
             self._strangers[run.peer_id] = None
@@ -295,6 +298,8 @@ class _Run:
             keys_received=self.fetcher.keys_received,
             events_received=self.fetcher.events_received,
             events_sent=events_sent,
+            keys_left_out=self.recon.session.left_out,
+            keys_left_out_by_peer=self.recon.session.left_out_by_peer,
             seconds=trio.current_time() - self.started,
             outcome=outcome,
             finished_at=time.time(),
@@ -342,8 +347,9 @@ def describe(error: BaseException) -> str:
 
 def _log_report(report: SyncReport) -> None:
     """Log a session in one line; one that found nothing to do, as most do, only for debugging."""
-    agreed = report.outcome in (AGREED, NO_COMMON_INTEREST)
-    idle = agreed and not report.keys_received and not report.event_bytes_sent
+    agreed = report.went_well
+    learned = report.keys_received > report.keys_left_out
+    idle = agreed and not learned and not report.event_bytes_sent
     (log.debug if idle or report.outcome == CANCELLED else log.info)(
         "Sync finished" if agreed else "Sync failed",
         peer=report.peer,

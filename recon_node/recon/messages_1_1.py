@@ -10,6 +10,8 @@ What is told is what 1.0.0 tells; it is written shorter:
   other side names key by key where it matters, so it decides only what is worth naming.
 - Whoever has nothing left to ask adds a *closing*: the whole range's fingerprint with all of this
   message taken in. It is answered with "agreed" in one byte.
+- Keys that the sender was told but cannot have are *left out*: the closing does not count them, and
+  beside it stand their number and the fingerprint of the sender's keys and them together.
 """
 
 from __future__ import annotations
@@ -17,7 +19,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from enum import IntFlag
 from hashlib import sha256
-from typing import Final
+from typing import Final, NamedTuple
 
 from recon_node.ceramic import EventId, EventIdError
 from recon_node.ipld import VarintError, varint
@@ -47,6 +49,16 @@ class Flag(IntFlag):
     """The sender has no interest in the range asked for; nothing follows."""
     GOES_ON = 16
     """The turn goes on in another message, with gaps above those of this one."""
+    LEFT_OUT = 32
+    """With a closing or AGREED: keys that the sender was told and does not hold."""
+
+
+class LeftOut(NamedTuple):
+    """Keys of the receiver's that the sender could not get, or refused."""
+
+    number: int
+    fingerprint: bytes
+    """Of the sender's keys in the whole range together with these."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,9 +69,11 @@ class Message:
     gaps: Gaps = field(default_factory=Gaps)
     closing: bytes | None = None
     verdict: Flag | None = None
-    """AGREED or REFUSED, and nothing else in the message; or None."""
+    """AGREED or REFUSED, without gaps; or None."""
     goes_on: bool = False
     """Whether the turn goes on in another message. The first gap of that one starts here."""
+    left_out: LeftOut | None = None
+    """Keys that the closing, or AGREED, is in spite of."""
 
 
 def fingerprint(summary: Summary) -> bytes:
@@ -88,6 +102,9 @@ def encode_message(message: Message) -> bytes:
     if message.closing is not None:
         flags |= Flag.CLOSING
         parts.append(message.closing)
+    if message.left_out is not None:
+        flags |= Flag.LEFT_OUT
+        parts += [varint.encode(message.left_out.number), message.left_out.fingerprint]
     if message.verdict is not None:
         flags |= message.verdict
     if message.goes_on:
@@ -142,7 +159,7 @@ class _Reader:
         flags = raw[0]
         if flags > sum(Flag):
             raise _error(at, f"unknown flags {flags}")
-        key_range = closing = None
+        key_range = closing = left_out = None
         before = b""
         if flags & Flag.RANGE:
             before, at = self._event_id(at, b"")
@@ -152,8 +169,12 @@ class _Reader:
                 raise _error(at, "the range is empty")
         if flags & Flag.CLOSING:
             closing, at = self._take(at, FINGERPRINT_SIZE)
+        if flags & Flag.LEFT_OUT:
+            if not flags & (Flag.CLOSING | Flag.AGREED):
+                raise _error(at, "keys are left out of nothing")
+            left_out, at = self._left_out(at)
         verdict = flags & (Flag.AGREED | Flag.REFUSED)
-        if verdict and (flags != verdict or verdict not in (Flag.AGREED, Flag.REFUSED)):
+        if verdict and flags not in (Flag.AGREED, Flag.AGREED | Flag.LEFT_OUT, Flag.REFUSED):
             raise _error(at, "a verdict stands alone")
         gaps = self._gaps(at, before)
         if verdict and gaps:
@@ -161,7 +182,15 @@ class _Reader:
         goes_on = bool(flags & Flag.GOES_ON)
         if goes_on and (closing is not None or not gaps or gaps[-1].upper == END):
             raise _error(len(self._data), "a turn goes on after its end")
-        return Message(key_range, gaps, closing, Flag(verdict) if verdict else None, goes_on)
+        final = Flag(verdict) if verdict else None
+        return Message(key_range, gaps, closing, final, goes_on, left_out)
+
+    def _left_out(self, at: int) -> tuple[LeftOut, int]:
+        count, at = self._varint(at)
+        if not count:
+            raise _error(at, "no keys are left out")
+        union, at = self._take(at, FINGERPRINT_SIZE)
+        return LeftOut(count, union), at
 
     def _gaps(self, at: int, before: bytes) -> Gaps:
         """Read the gaps, which reach to the end of the message."""

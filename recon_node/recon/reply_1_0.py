@@ -23,13 +23,17 @@ class Reply:
     """A message being written from its lower bound up. Matches are held back, to be merged."""
 
     def __init__(self, view: View, lower: bytes, settings: SessionSettings) -> None:
-        self._view = view
         self._finger = Finger(view.store)
         self._places: dict[bytes, tuple[int, int]] = {}
         """Bounds that were looked up, each with the places left and right of it."""
         self._bounds = [lower]
         self._hashes: list[bytes] = []
+        self.told: list[bytes] = []
+        """Keys of ours among the bounds that the peer's message does not have."""
+        self.still_open: list[bytes] = []
+        """Keys told before that the peer's message does not show to be held."""
         self._matched_to: bytes | None = None
+        self._makes_progress = False
         # In reserve: one more split, and the hash of the rest.
         in_reserve = (settings.fan_out + 3) * (len(lower) + _BOUND_SLACK + AHASH_SIZE)
         self._budget = settings.message_bytes - in_reserve
@@ -50,7 +54,7 @@ class Reply:
 
         Never before something was told, so that every message makes progress.
         """
-        return self._budget <= 0 and bool(self._hashes)
+        return self._budget <= 0 and self._makes_progress
 
     def room(self) -> int:
         """Return how many more keys can be listed, at least one."""
@@ -60,15 +64,10 @@ class Reply:
         """Look up all bounds anew: the store may have changed."""
         self._places.clear()
 
-    def lanes_to(self, upper: bytes) -> int:
-        """Return the lanes of the store's keys strictly between ``reach`` and a bound."""
-        return self._lanes_between(self._matched_to or self._bounds[-1], upper)
-
-    def hash_of(self, lanes: int, upper: bytes) -> bytes:
-        """Return the hash of lanes and of the given-up keys from ``reach`` to a bound."""
-        if self._view.given_up:
-            lanes += self._view.given_up_between(self.reach, upper)
-        return fold(lanes)
+    def holds(self, bound: bytes) -> bool:
+        """Tell whether the store holds a bound."""
+        left, right = self._around(bound)
+        return left != right
 
     def keys_to(self, upper: bytes, limit: int) -> list[bytes]:
         """Return the first of the store's keys strictly between ``reach`` and a bound."""
@@ -81,7 +80,7 @@ class Reply:
         start, end = self._around(self.reach)[1], self._around(upper)[0]
         for pivot, places in self._finger.pivots(start, end, parts):
             self._places[pivot] = places
-            self.tell(pivot)
+            self.tell_key(pivot)
         self.tell(upper)
 
     def match(self, upper: bytes) -> None:
@@ -96,11 +95,21 @@ class Reply:
 
     def tell(self, upper: bytes, ahash: bytes | None = None) -> None:
         """Write a hash (by default that of our keys) up to a bound that the peer shall see."""
-        if self._matched_to is not None:
-            self.close_match()
+        self._makes_progress = True
+        self.close_match()
         if ahash is None:
             ahash = self._hash_between(self._bounds[-1], upper)
         self._append(ahash, upper)
+
+    def settle(self, upper: bytes, ahash: bytes) -> None:
+        """Write the hash of our keys in a gap in which nothing is left to say."""
+        self.close_match()
+        self._append(ahash, upper)
+
+    def tell_key(self, key: bytes, ahash: bytes | None = None) -> None:
+        """Write a key of ours, and the hash up to it."""
+        self.told.append(key)
+        self.tell(key, ahash)
 
     def message(self) -> Message:
         """Finish the message."""
@@ -118,12 +127,10 @@ class Reply:
             places = self._places[bound] = self._finger.around(bound)
         return places
 
-    def _lanes_between(self, lower: bytes, upper: bytes) -> int:
+    def lanes_between(self, lower: bytes, upper: bytes) -> int:
+        """Return the lanes of the store's keys strictly between two bounds."""
         start = (self._places.get(lower) or self._around(lower))[1]
         return (self._places.get(upper) or self._around(upper))[0] - start
 
     def _hash_between(self, lower: bytes, upper: bytes) -> bytes:
-        lanes = self._lanes_between(lower, upper)
-        if self._view.given_up:
-            lanes += self._view.given_up_between(lower, upper)
-        return fold(lanes)
+        return fold(self.lanes_between(lower, upper))

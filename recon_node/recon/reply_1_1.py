@@ -15,7 +15,7 @@ from recon_node.recon.gaps_1_1 import AGREED, FINGERPRINT, Gaps, Say
 from recon_node.recon.key_range import KeyRange
 from recon_node.recon.messages_1_1 import FINGERPRINT_SIZE, MAX_TURN, Message, fingerprint_of
 from recon_node.recon.settings import SessionSettings
-from recon_node.recon.sha256a import COUNT_SHIFT
+from recon_node.recon.sha256a import COUNT_SHIFT, lanes_of
 from recon_node.recon.view import View
 
 _KEY_ESTIMATE = 96
@@ -60,10 +60,15 @@ class Reply:
     def fingerprint_to(self, upper: bytes) -> bytes:
         """Return the fingerprint of our keys from here up to a bound."""
         start = self._start()
-        lanes = self._place_of(upper) - start
-        if self._view.given_up:
-            lanes += self._missing_to(upper)
-        return fingerprint_of(lanes)
+        return fingerprint_of(self._place_of(upper) - start)
+
+    def is_settled(self, upper: bytes, theirs: bytes) -> bool:
+        """Tell whether the peer holds up to a bound just our keys and those that we left out."""
+        if not self._view.given_up:
+            return False
+        left_out = self._view.left_out_from(self._at, upper or self._range.upper)
+        lanes = self._place_of(upper) - self._start() + sum(map(lanes_of, left_out))
+        return bool(left_out) and fingerprint_of(lanes) == theirs
 
     def count_to(self, upper: bytes) -> int:
         """Return the number of the store's keys from here up to a bound."""
@@ -102,12 +107,9 @@ class Reply:
         self._ask(upper, start, end)
 
     def list_keys(self, upper: bytes) -> None:
-        """Write all keys up to a bound, those given up among them: tell me those that I lack."""
+        """Write all our keys up to a bound: tell me those that I lack."""
         start, end = self._ranks(upper)
-        keys = self._finger.keys_at(start, end)
-        if self._view.given_up:
-            keys = sorted([*keys, *self._view.missing_from(self._at, upper or self._range.upper)])
-        self._list(upper, Say.KEYS, keys)
+        self._list(upper, Say.KEYS, self._finger.keys_at(start, end))
         self._asks = True
 
     def tell(self, upper: bytes, keys: list[bytes]) -> None:
@@ -116,8 +118,11 @@ class Reply:
 
     def messages(self) -> list[Message]:
         """Finish the turn; close the session's range where nothing was asked."""
-        closing = None if self._asks else self._view.fingerprint(self._range)
-        return [*self._finished, Message(gaps=self._gaps, closing=closing)]
+        if self._asks:
+            return [*self._finished, Message(gaps=self._gaps)]
+        closing = self._view.fingerprint(self._range)
+        left_out = self._view.left_out_of(self._range)
+        return [*self._finished, Message(gaps=self._gaps, closing=closing, left_out=left_out)]
 
     def _start(self) -> int:
         """Return the place where the gap at hand starts."""
@@ -142,17 +147,10 @@ class Reply:
             start = self._finger.rank_of(self._at)
         return start, self._finger.rank_of(upper or self._range.upper)
 
-    def _missing_to(self, upper: bytes) -> int:
-        """Return the lanes of the keys from here up to a bound that were given up."""
-        return self._view.missing_lanes(self._at, upper or self._range.upper)
-
     def _ask(self, upper: bytes, start: int, end: int) -> None:
-        lanes = end - start
-        if self._view.given_up:
-            lanes += self._missing_to(upper)
         if self._has_agreed or self._budget <= 0:
             self._make_room()
-        self._gaps.append(upper, FINGERPRINT, fingerprint_of(lanes))
+        self._gaps.append(upper, FINGERPRINT, fingerprint_of(end - start))
         self._budget -= 3 + len(upper) + FINGERPRINT_SIZE
         self._at, self._place = upper or self._range.upper, end
         self._asks = True

@@ -18,9 +18,9 @@ A key that a peer lists is not ours until its event is here and valid. So a turn
 A turn may be too long for one message: then the peer says that it goes on, ``respond`` is not due
 before the last one (``turn_complete``), and the answer may be several messages as well.
 
-Keys given up are left out of the store, but counted with our own in every hash of this session:
-else the two sides would differ on them for ever and could not reconcile what is beside them. The
-peer is told nothing but what it has told us itself.
+Whatever a side states is of the keys that it holds: keys given up are *left out*. A session knows
+of them only that a gap in which the peer holds ours and them has nothing left to learn. How a
+session over such keys ends, and what it says of them, is up to the protocol version.
 
 Why it ends: a gap that differs is answered by a split into smaller gaps, by a list, or by asking
 for one, which is answered by a list. So after O(log n) messages without a listed key every
@@ -30,8 +30,9 @@ under the session: a key added meanwhile makes its gap differ, and is either tol
 left for the next one.
 
 Why both then hold the same: a session ends well only when both sides have given one hash of the
-whole range, given-up keys included. So they agree, up to a collision of sha256 sums, on every key
-that either held when the other's last listing was answered. What came in after that, on either
+whole range, or each knows that the two differ in just the keys that one of them left out. So they
+agree, up to a collision of sha256 sums, on every other key that either held when the other's last
+listing was answered. What came in after that, on either
 side, is the next session's. Fan-out, threshold and page decide how soon it ends, not with what, so
 the two sides' settings need not be the same. (1.1.0 allows one more end, see there: on a node that
 takes in keys faster than its sessions close.)
@@ -101,6 +102,8 @@ class Session(ABC, Generic[M]):
         self._turn: list[M] = []
         self._idle_rounds = 0
         self._listed = 0
+        self._learned = False
+        """Whether the peer's turn told keys that were new to us."""
         self.key_range: KeyRange | None = self._interests[0] if initiates else None
         """The range being reconciled: the one asked for, then what the responder made of it; None
         where the two sides have no interest in common."""
@@ -110,6 +113,8 @@ class Session(ABC, Generic[M]):
         """Initiator: what lies above the responder's first overlap, for a session of its own."""
         self.rounds = 0
         """Turns that the peer has taken."""
+        self.left_out_by_peer = 0
+        """How many keys of ours the peer left out, as far as it is known."""
         self.turn_complete = False
         """Whether the peer has said all of its turn, so that an answer is due."""
 
@@ -140,6 +145,18 @@ class Session(ABC, Generic[M]):
         """Number of keys that the peer listed but that could not be had."""
         return len(self._view.given_up)
 
+    @property
+    def left_out(self) -> int:
+        """Number of the keys given up that have not come in since."""
+        return sum(key not in self._view.store for key in self._view.given_up)
+
+    def end_of_stream(self) -> bool:
+        """Take the end of the peer's side of the stream where its message is due.
+
+        Returns whether the session has thereby ended well (1.0.0, keys left out).
+        """
+        return self.done
+
     def start(self) -> M:
         """Return the initiator's first message: one hash for the whole range."""
         self._expect(_State.START, "start")
@@ -157,6 +174,7 @@ class Session(ABC, Generic[M]):
         if not self._turn:
             self.rounds += 1
             self._idle_rounds += 1
+            self._learned = False
         self.turn_complete = not self._goes_on(message)
         if self.turn_complete:
             self._state = _State.RESPONDING
@@ -165,6 +183,7 @@ class Session(ABC, Generic[M]):
         new = self._view.new_among(self._take(message))
         self._turn.append(message)
         if new:
+            self._learned = True
             self._idle_rounds = 0
         if self._idle_rounds > self._settings.max_idle_rounds:
             raise RemoteProtocolError(f"peer made no progress in {self._idle_rounds} rounds")
@@ -242,7 +261,7 @@ class Session(ABC, Generic[M]):
     def _count_listed(self, keys: int) -> None:
         """Count listed keys as progress, unless the peer asks for the same ones again."""
         self._listed += keys
-        if self._listed <= 2 * len(self._view.store):
+        if keys and self._listed <= 2 * len(self._view.store):
             self._idle_rounds = 0
 
     def _settle_range(self, theirs: KeyRange) -> None:

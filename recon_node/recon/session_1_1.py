@@ -1,20 +1,26 @@
 """A session on `/ceramic/recon/1.1.0`: the turns of 1.0.0 in fewer bytes and rounds.
 
-==========================  =================================================================
+===========================  ================================================================
 what the peer says of a gap  the answer for that gap
-==========================  =================================================================
-AGREED                      agreed
-FINGERPRINT, equal to ours  agreed
-FINGERPRINT, another        KEYS where we hold at most ``list_threshold``, else FINGERPRINTs of
-                            equal parts, cut by the shortest strings that separate them
-KEYS                        MORE: those of ours that the peer lacks, or agreed where it lacks none
-MORE                        agreed
-==========================  =================================================================
+===========================  ================================================================
+AGREED                       agreed
+FINGERPRINT, equal to ours   agreed; so is one of our keys and those that we left out
+FINGERPRINT, another         KEYS where we hold at most ``list_threshold``, else FINGERPRINTs of
+                             equal parts, cut by the shortest strings that separate them
+KEYS                         MORE: those of ours that the peer lacks, or agreed where it lacks none
+MORE                         agreed
+===========================  ================================================================
 
 Neighbouring gaps that are agreed on become one, and cost nothing at the end of a message. Whoever
 has no question left closes with the fingerprint of the whole range, all that it has just told
 included. The session opens with the same: a range and its fingerprint. It is answered with AGREED
 where it is right, else like any fingerprint. So two sides in sync say 85 bytes and 1 byte.
+
+Every fingerprint is of the sender's own keys. Keys that the peer listed and that could not be had
+are *left out*: gaps are agreed on without them, and beside the closing stand their number, and the
+fingerprint of our keys and them together. A closing is right if that union and ours are equal: then
+each side knows what the other holds, and they differ in just the keys that one of them left out.
+AGREED says again how many its sender left out. So refused keys cost no turn more.
 
 A closing can be wrong because a key came in meanwhile, on either side. The sides then reconcile the
 whole range again, ``_MAX_CLOSINGS`` times at most: what is new after that is left for the next
@@ -54,11 +60,13 @@ class Session11(Session[Message]):
         return Message(self.key_range, closing=self._view.fingerprint(self.key_range))
 
     def _take(self, message: Message) -> Iterable[bytes]:
+        if message.left_out is not None:
+            self.left_out_by_peer = message.left_out.number
         if message.verdict is Flag.AGREED and (self.initiates or self.rounds > 1):
             self._finish()
             return ()
         if message.verdict is Flag.REFUSED and self.initiates and self.rounds == 1:
-            self._end_refused()
+            self._finish()
             return ()
         if message.verdict is not None:
             raise RemoteProtocolError(f"peer said {message.verdict.name} to nothing")
@@ -113,9 +121,10 @@ class Session11(Session[Message]):
             return [self._open()]  # trimmed
         columns = chain.from_iterable(message.gaps.columns() for message in turn)
         if closing is not None:
-            if self._closings > _MAX_CLOSINGS or closing == self._view.fingerprint(self.key_range):
+            if self._closings > _MAX_CLOSINGS or self._is_right(turn[-1]):
                 self._finish()
-                return [Message(verdict=Flag.AGREED)]
+                left_out = self._view.left_out_of(self.key_range)
+                return [Message(verdict=Flag.AGREED, left_out=left_out)]
             self._closings += 1
             columns = chain([(END, FINGERPRINT, closing)])
         reply = Reply(self._view, self.key_range, self._settings)
@@ -128,11 +137,24 @@ class Session11(Session[Message]):
                 reply.forget_place()  # the store may have changed
             if say is KEYS and isinstance(body, tuple):
                 self._tell_more(reply, upper, body)
-            elif say is FINGERPRINT and body != reply.fingerprint_to(upper):
+            elif (
+                say is FINGERPRINT
+                and isinstance(body, bytes)
+                and body != reply.fingerprint_to(upper)
+                and not reply.is_settled(upper, body)
+            ):
                 self._narrow_down(reply, upper)
             else:
                 reply.agree(upper)
         return reply.messages()
+
+    def _is_right(self, closing: Message) -> bool:
+        """Tell whether a closing leaves nothing but keys that one of the sides left out."""
+        assert self.key_range is not None
+        ours = self._view.left_out_of(self.key_range)
+        union = ours.fingerprint if ours else self._view.fingerprint(self.key_range)
+        theirs = closing.left_out
+        return union == (theirs.fingerprint if theirs else closing.closing)
 
     def _narrow_down(self, reply: Reply, upper: bytes) -> None:
         count = reply.count_to(upper)

@@ -1,4 +1,4 @@
-"""The store as a session sees it: with the keys that were given up counted as held."""
+"""What a session knows beside its store: keys that one side holds and the other may never have."""
 
 from __future__ import annotations
 
@@ -8,12 +8,16 @@ from collections.abc import Iterable
 from recon_node.recon.finger import Finger
 from recon_node.recon.key_range import KeyRange
 from recon_node.recon.key_store import KeyStore, Summary
-from recon_node.recon.messages_1_1 import fingerprint
+from recon_node.recon.messages_1_1 import LeftOut, fingerprint
 from recon_node.recon.sha256a import Sha256a, lanes_of
 
 
 class View:
-    """The store as this session sees it: with the keys that were given up counted as held."""
+    """A store, and the keys that the peer listed but that could not be had.
+
+    These are never counted in what we state of our own keys. They only tell whether a gap in which
+    the sides differ has anything left to learn.
+    """
 
     def __init__(self, store: KeyStore) -> None:
         self.store = store
@@ -29,44 +33,74 @@ class View:
         return [key for key in new if not self._was_given_up(key)] if self.given_up else new
 
     def give_up(self, key: bytes) -> None:
-        """Count a key as held although it is not in the store."""
+        """Note a key that the peer holds and that we cannot get."""
         if key not in self.store and not self._was_given_up(key):
             insort(self.given_up, key)
 
-    def given_up_between(self, lower: bytes, upper: bytes) -> int:
-        """Return the lanes of the given-up keys strictly between two bounds."""
-        return sum(map(lanes_of, self._missing(KeyRange(lower, upper))))
-
-    def missing_from(self, lower: bytes, upper: bytes) -> list[bytes]:
-        """Return the given-up keys from a bound, itself included, to before another one."""
-        start = bisect_left(self.given_up, lower)
-        end = bisect_left(self.given_up, upper, start)
-        return [key for key in self.given_up[start:end] if key not in self.store]
-
-    def missing_lanes(self, lower: bytes, upper: bytes) -> int:
-        """Return the lanes of these keys."""
-        return sum(map(lanes_of, self.missing_from(lower, upper)))
-
-    def hash(self, gap: KeyRange) -> Sha256a:
-        """Return the hash of a gap as this session sees it (1.0.0)."""
-        return self.store.summarize(gap).hash + Sha256a.of(*self._missing(gap))
-
-    def fingerprint(self, gap: KeyRange) -> bytes:
-        """Return the fingerprint of a gap as this session sees it (1.1.0)."""
-        summary = self.store.summarize(gap)
-        missing = self._missing(gap)
-        if missing:
-            summary = Summary(summary.hash + Sha256a.of(*missing), summary.count + len(missing))
-        return fingerprint(summary)
-
-    def _missing(self, gap: KeyRange) -> list[bytes]:
-        """Return the given-up keys in a gap, less those that have come in since."""
+    def left_out(self, gap: KeyRange) -> list[bytes]:
+        """Return the keys in a gap that were given up, less those that have come in since."""
         if not self.given_up:
             return []
         start = bisect_right(self.given_up, gap.lower)
         end = bisect_left(self.given_up, gap.upper, start)
         return [key for key in self.given_up[start:end] if key not in self.store]
 
+    def left_out_from(self, lower: bytes, upper: bytes) -> list[bytes]:
+        """Return the same for a gap that includes its lower bound."""
+        start = bisect_left(self.given_up, lower)
+        end = bisect_left(self.given_up, upper, start)
+        return [key for key in self.given_up[start:end] if key not in self.store]
+
+    def hash(self, gap: KeyRange) -> Sha256a:
+        """Return the Sha256a of our keys in a gap (1.0.0)."""
+        return self.store.summarize(gap).hash
+
+    def fingerprint(self, gap: KeyRange) -> bytes:
+        """Return the fingerprint of our keys in a gap (1.1.0)."""
+        return fingerprint(self.store.summarize(gap))
+
+    def left_out_of(self, gap: KeyRange) -> LeftOut | None:
+        """Return what to tell of the keys left out of a gap; None where there are none (1.1.0)."""
+        keys = self.left_out(gap)
+        if not keys:
+            return None
+        ours = self.store.summarize(gap)
+        lanes = sum(map(lanes_of, keys))
+        union = Summary(ours.hash + Sha256a.from_lanes(lanes), ours.count + len(keys))
+        return LeftOut(len(keys), fingerprint(union))
+
     def _was_given_up(self, key: bytes) -> bool:
         at = bisect_left(self.given_up, key)
         return at < len(self.given_up) and self.given_up[at] == key
+
+
+class OpenKeys:
+    """Keys that we told the peer and that it has not shown to hold (1.0.0)."""
+
+    def __init__(self) -> None:
+        self._keys: list[bytes] = []
+        self._times: dict[bytes, int] = {}
+
+    def __bool__(self) -> bool:
+        return bool(self._keys)
+
+    def __len__(self) -> int:
+        return len(self._keys)
+
+    def between(self, lower: bytes, upper: bytes) -> list[bytes]:
+        """Return those strictly between two bounds, in order."""
+        if not self._keys:  # the usual case
+            return []
+        start = bisect_right(self._keys, lower)
+        return self._keys[start : bisect_left(self._keys, upper, start)]
+
+    def any_twice(self, keys: Iterable[bytes]) -> bool:
+        """Tell whether one of some keys was told more than once."""
+        return any(self._times.get(key, 0) > 1 for key in keys)
+
+    def replace(self, still_open: Iterable[bytes], told: Iterable[bytes]) -> None:
+        """Keep those that are still open, and add those that have just been told."""
+        times = {key: self._times.get(key, 1) for key in still_open}
+        for key in told:
+            times[key] = times.get(key, 0) + 1
+        self._keys, self._times = sorted(times), times

@@ -208,7 +208,9 @@ async def test_a_peer_without_an_event_stream(tmp_path, lister):
 async def test_a_peer_that_has_none_of_what_it_lists(tmp_path, lister):
     lister.serve(lambda asked: [END_FRAME + b"".join(asked)])
     async with node(tmp_path / "victim", **QUIET) as victim:
-        assert await sync_with(victim, lister) == AGREED
+        assert await sync_with(victim, lister) == "agreed but for 10 keys left out here"
+        assert victim.p2p.counters.keys_left_out == 10
+        assert victim.p2p.counters.sessions_failed == 0
         assert victim.p2p.counters.events_missing >= 10
         assert len(victim.store.keys) == 0
         await eventually(lambda: victim.failures(lister.host.peer_id) in (1, 2))

@@ -52,10 +52,16 @@ async def reconcile(version, ours: KeyStore, theirs: KeyStore, unavailable=froze
     frames = FrameStream(left, MAX_FRAME), FrameStream(right, MAX_FRAME)
     here = ReconStream(version, initiator, frames[0], obtain_into(ours, unavailable), LOOPBACK)
     there = ReconStream(version, responder, frames[1], obtain_into(theirs, unavailable), LOOPBACK)
+
+    async def respond():
+        await there.respond()
+        await right.send_eof()
+
     with trio.fail_after(20):
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(there.respond)
+            nursery.start_soon(respond)
             await here.initiate()
+            await left.aclose()
     assert initiator.done
     assert responder.done
     return initiator
@@ -86,7 +92,9 @@ async def test_keys_that_cannot_be_had_are_left_out_and_the_rest_agrees(sdk_even
     unavailable = frozenset(keys[10:20])
     ours, theirs = store_of(keys[:100]), store_of(keys[50:])
     theirs.discard(keys[60])
-    await reconcile(version, ours, theirs, unavailable)
+    session = await reconcile(version, ours, theirs, unavailable)
+    assert session.left_out_by_peer == len(unavailable)
+    assert session.rounds <= 4
     assert set(ours.keys(WHOLE)) == set(keys)
     assert set(theirs.keys(WHOLE)) == set(keys) - unavailable
 

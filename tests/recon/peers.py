@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Any
 
 from hypothesis import settings
@@ -16,7 +17,10 @@ from recon_node.recon import (
     SessionSettings,
     Sha256a,
 )
+from recon_node.recon.gaps_1_1 import END, Say
+from recon_node.recon.key_store import Summary
 from recon_node.recon.messages_1_0 import Message
+from recon_node.recon.messages_1_1 import fingerprint
 from recon_node.recon.session import Session
 from recon_node.recon.session_1_0 import Session10
 from recon_node.recon.session_1_1 import Session11
@@ -56,6 +60,8 @@ class Peer:
     unobtainable: frozenset[bytes] = frozenset()
     interests: tuple[KeyRange, ...] = (EVERYTHING,)
     session: type[Session[Any]] = WordSession
+    checked: bool = False
+    """Whether all that it says of its keys is checked against a plain set."""
     store: KeyStore = field(init=False)
 
     def __post_init__(self) -> None:
@@ -79,7 +85,10 @@ class Peer:
             if key not in self.unobtainable:
                 self.store.add(key)
         session.give_up(lost)
-        return session.respond() if session.turn_complete else []
+        answer = session.respond() if session.turn_complete else []
+        if self.checked:
+            assert_honest(answer, session.key_range, self.set)
+        return answer
 
 
 def reconcile(
@@ -100,10 +109,41 @@ def reconcile(
         between(len(sent))
         peer, session = sides[0]
         sides.reverse()
+        if session.done:  # it has ended the stream with its last word
+            break
         answers = [peer.take(session, message) for message in turn]
         assert not any(answers[:-1]), "an answer before the end of the turn"
         turn = answers[-1]
+    for session in (asking, answering):
+        session.end_of_stream()
     return asking, answering, sent
+
+
+def assert_honest(messages: list[Any], key_range: KeyRange | None, held: set[bytes]) -> None:
+    """Check that all hashes are of the keys that the sender holds, and all its keys such."""
+    reached = LOWEST if key_range is None else key_range.lower
+    for message in messages:
+        if isinstance(message, Message):
+            assert set(message.bounds[1:-1]) <= held
+            for gap, ahash in zip(pairwise(message.bounds), message.hashes, strict=True):
+                assert ahash == Sha256a.of(*(key for key in held if KeyRange(*gap).covers(key)))
+            continue
+        assert key_range is not None
+        ours = {key for key in held if key_range.covers(key)}
+        for upper, say, body in message.gaps.columns():
+            keys = {key for key in ours if reached <= key and (upper == END or key < upper)}
+            if say is Say.FINGERPRINT:
+                assert body == fingerprint_of_keys(keys)
+            elif say is Say.KEYS:
+                assert set(body) == keys
+            else:
+                assert set(body) <= keys
+            reached = upper
+        assert message.closing in (None, fingerprint_of_keys(ours))
+
+
+def fingerprint_of_keys(keys: set[bytes]) -> bytes:
+    return fingerprint(Summary(Sha256a.of(*keys), len(keys)))
 
 
 @st.composite

@@ -114,7 +114,12 @@ def test_a_fingerprint_is_half_a_hash_of_sum_and_count() -> None:
     ("raw", "complaint"),
     [
         ("", "ends too early"),
-        ("20", "unknown flags"),
+        ("40", "unknown flags"),
+        ("20", "left out of nothing"),
+        ("28" + "01" + "00" * 16, "left out of nothing"),
+        ("24" + "00" + "00" * 16, "no keys are left out"),
+        ("24" + "01" + "00" * 15, "ends too early"),
+        ("2c" + "01" + "00" * 16, "verdict stands alone"),
         ("0c", "verdict stands alone"),
         ("05", "end within the varint"),
         ("040000", "nothing follows a verdict"),

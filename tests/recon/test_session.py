@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -18,6 +19,7 @@ from recon_node.recon import (
     intersect_ranges,
 )
 from recon_node.recon.session import Session
+from recon_node.recon.session_1_1 import Session11
 
 Version = type[Session[Any]]
 KEY = st.binary(min_size=2, max_size=2)
@@ -31,6 +33,7 @@ SETTINGS = st.builds(
     turn_messages=st.integers(1, 20),
     max_idle_rounds=st.just(500),
 )
+ROOMY = SETTINGS.map(lambda each: replace(each, message_bytes=max(3_000, each.message_bytes)))
 every_version = pytest.mark.parametrize("version", VERSIONS)
 
 
@@ -104,7 +107,8 @@ def test_what_comes_in_meanwhile_does_no_harm(
 
 
 @every_version
-@given(KEYS, KEYS, SETTINGS, SETTINGS, st.data())
+@settings(max_examples=CASES)
+@given(KEYS, KEYS, ROOMY, ROOMY, st.data())
 def test_keys_without_events_do_not_stop_the_others(
     version: Version,
     a: set[bytes],
@@ -117,15 +121,33 @@ def test_keys_without_events_do_not_stop_the_others(
     lost_to_you = data.draw(some) - a
     lost_to_them = data.draw(some) - b
     you, they = (
-        Peer(a, a_settings, lost_to_you, session=version),
-        Peer(b, b_settings, lost_to_them, session=version),
+        Peer(a, a_settings, lost_to_you, session=version, checked=True),
+        Peer(b, b_settings, lost_to_them, session=version, checked=True),
     )
-    asking, answering, _ = reconcile(you, they)
+    asking, answering, _ = reconcile(you, they, max_messages=1_000)
     assert you.set == (a | b) - lost_to_you
     assert they.set == (a | b) - lost_to_them
     assert asking.done
     assert answering.done
-    assert asking.given_up == len(lost_to_you & b)
+    assert asking.left_out == len(lost_to_you & b)
+    assert answering.left_out == len(lost_to_them & a)
+    if version is Session11:
+        assert asking.left_out_by_peer == answering.left_out
+        assert answering.left_out_by_peer == asking.left_out
+
+
+@every_version
+def test_refused_keys_take_no_idle_rounds(version: Version) -> None:
+    """Each side refuses keys of the other's: in a large set, and all over it."""
+    shared = numbered(0, 5_000)
+    yours, theirs = {b"%06d+" % n for n in range(0, 5_000, 500)}, {b"%06d-" % n for n in range(9)}
+    you = Peer(shared | yours, unobtainable=frozenset(theirs), session=version)
+    they = Peer(shared | theirs, unobtainable=frozenset(yours), session=version)
+    asking, answering, sent = reconcile(you, they)
+    assert (you.set, they.set) == (shared | yours, shared | theirs)
+    assert (asking.left_out, asking.left_out_by_peer) == (9, 10)
+    assert (answering.left_out, answering.left_out_by_peer) == (10, 9)
+    assert len(sent) <= 14
 
 
 RANGES = st.lists(
