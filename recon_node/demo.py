@@ -34,6 +34,7 @@ from rich.table import Table
 
 from recon_node.ceramic import Event, StreamId, parse_event
 from recon_node.cli.client import NodeApi, NodeUnreachableError
+from recon_node.cli.output import color_system
 from recon_node.cli.sending import Outcome, send_items
 from recon_node.cli.sources import Item, read_items
 from recon_node.ipld import CID, multibase
@@ -48,7 +49,7 @@ TIPS = """
     FROM stream_tips AS tip JOIN stream_states AS state USING (stream_cid)
 """
 
-console = Console(highlight=False)
+console = Console(highlight=False, color_system=color_system())
 
 
 class DemoError(Exception):

@@ -57,7 +57,7 @@ def configure_logging(log_format: LogFormat, level: str, stream: TextIO | None =
             foreign_pre_chain=shared,
             processors=[
                 structlog.stdlib.ProcessorFormatter.remove_processors_meta,
-                *_renderers(pretty, colors=stream.isatty() and "NO_COLOR" not in os.environ),
+                *_renderers(pretty, colors=stream.isatty() and not os.environ.get("NO_COLOR")),
             ],
         )
     )

@@ -8,6 +8,11 @@ classes must stay importable from here and take the message as their only argume
 from pathlib import Path
 from typing import Final
 
+#: What installs the pipeline's packages: the project is not on PyPI.
+INSTALL: Final = (
+    "in the directory of the project's source: pip install -c requirements.lock '.[spark]'"
+)
+
 _NOT_ALLOWED: Final = "Permission denied"
 _ADVICE: Final = {
     "No space left on device": "the disk is full; make room and start again, nothing is lost",

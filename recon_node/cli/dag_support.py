@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from recon_node.cli.errors import CommandError
+from recon_node.cli.output import make_console
 
 if TYPE_CHECKING:
     from rich.progress import Progress
@@ -55,7 +56,6 @@ def told_to_people() -> Iterator[None]:
 @contextmanager
 def progress_bar(what: str) -> Iterator[Progress]:
     """A bar of bytes on standard error, where that is a terminal."""
-    from rich.console import Console
     from rich.progress import (
         BarColumn,
         DownloadColumn,
@@ -65,7 +65,7 @@ def progress_bar(what: str) -> Iterator[Progress]:
         TransferSpeedColumn,
     )
 
-    console = Console(stderr=True)
+    console = make_console(stderr=True)
     with Progress(
         TextColumn(what),
         BarColumn(),

@@ -38,9 +38,9 @@ def drawing_options(command: Callable[..., None]) -> Callable[..., None]:
 
     @click.option(
         "--svg",
-        type=click.Path(path_type=Path, dir_okay=False),
+        type=click.Path(path_type=Path, dir_okay=False, allow_dash=True),
         metavar="FILE",
-        help="Write the picture to FILE, as SVG.",
+        help="Write the picture to FILE, as SVG (- for standard output).",
     )
     @click.option("--all", "everything", is_flag=True, help="Show long runs without a fork, too.")
     @click.option(
@@ -68,7 +68,7 @@ def drawing_options(command: Callable[..., None]) -> Callable[..., None]:
 
 
 def show_picture(picture: Picture, drawing: Drawing) -> None:
-    """Draw a picture on standard output, or write it to the file that the options name.
+    """Draw a picture on standard output, or write it where the options say.
 
     Raises:
         CommandError: the file cannot be written.
@@ -98,8 +98,12 @@ def is_ascii(console: Console) -> bool:
 def _write_svg(picture: Picture, layout: Layout, path: Path) -> None:
     from recon_node.lattice.drawing_svg import draw_svg
 
+    svg = draw_svg(picture, layout)
+    if path == Path("-"):
+        click.echo(svg.encode(), nl=False)
+        return
     try:
-        path.write_text(draw_svg(picture, layout), encoding="utf-8")
+        path.write_text(svg, encoding="utf-8")
     except OSError as error:
         raise CommandError(f"{path}: {error.strerror or error}") from None
     click.echo(f"wrote {path}: {len(layout.placed)} rows")

@@ -17,6 +17,7 @@ import click
 
 from recon_node.cli.client import NodeApi, ask, node_options
 from recon_node.cli.errors import CommandError
+from recon_node.cli.output import make_console
 
 if TYPE_CHECKING:
     from recon_node.cli.sending import Outcome
@@ -46,7 +47,8 @@ def add(file: BinaryIO, node: NodeApi, workers: int) -> None:
 
     FILE holds one event a line: a JSON object with the CAR as multibase text in `car` (or `data`),
     or the multibase text itself. Or it is one binary CAR. An event is sent after the events that
-    it builds on, also where the file has them later. Sending a file again does no harm.
+    it builds on, also where the file has them later. Sending a file again does no harm. A file
+    whose first lines hold no event is refused as a whole.
 
     Exit code 1 if any event was refused; the first 100 are named, with their lines.
 
@@ -179,9 +181,11 @@ def _send(
     from recon_node.cli.sources import read_items
 
     reader = _reopened(file)
+    path = getattr(file, "name", "<stdin>")
+    name = "standard input" if path == "<stdin>" else str(path)
 
     async def send() -> None:
-        await send_items(node, read_items(reader), outcome, workers=workers, on_done=on_done)
+        await send_items(node, read_items(reader, name), outcome, workers=workers, on_done=on_done)
 
     try:
         trio.run(send)
@@ -216,10 +220,9 @@ def what_to_tell(group: BaseExceptionGroup[BaseException]) -> BaseException:
 @contextmanager
 def _progress(file: BinaryIO) -> Iterator[Callable[[Item, str | None], None]]:
     """A progress bar on standard error, where that is a terminal."""
-    from rich.console import Console
     from rich.progress import BarColumn, Progress, TextColumn
 
-    console = Console(stderr=True)
+    console = make_console(stderr=True)
     with Progress(
         TextColumn("sending"),
         BarColumn(),

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+from typing import Literal
+
 import click
 from rich.console import Console
 from rich.table import Table
@@ -12,12 +15,19 @@ WIDTH_OF_FILES = 200
 """Columns, where the output is no terminal that has a width: ids and addresses fit unbroken."""
 
 
-def make_console() -> Console:
-    """A console on standard output, which prints text as it is.
+def color_system() -> Literal["auto"] | None:
+    """What rich may style text with: nothing, not even bold, where NO_COLOR is set."""
+    return None if os.environ.get("NO_COLOR") else "auto"
+
+
+def make_console(*, stderr: bool = False) -> Console:
+    """A console on standard output, or standard error, which prints text as it is.
 
     By default rich would take the middle of `did:key:z6Mk...` for an emoji, and `[...]` for markup.
     """
-    console = Console(highlight=False, emoji=False, markup=False)
+    console = Console(
+        highlight=False, emoji=False, markup=False, stderr=stderr, color_system=color_system()
+    )
     if not console.is_terminal:
         console.width = WIDTH_OF_FILES
     return console

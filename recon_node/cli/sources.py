@@ -8,9 +8,12 @@ from dataclasses import dataclass
 from typing import BinaryIO
 
 from recon_node.ceramic import InvalidEventError, parse_event
+from recon_node.cli.errors import CommandError
 from recon_node.ipld import CID, IpldError, multibase
 
 MAX_LINE = 4 * 1024 * 1024
+_HOPELESS_LINES = 10
+"""If so many lines at the start of a file hold no event, it is a file of another kind."""
 _CAR_MARK = b"\x65roots"
 """The key of a CAR's header, in the first bytes of every binary CAR and of no text."""
 
@@ -32,14 +35,41 @@ class Item:
     """Why it cannot be sent at all."""
 
 
-def read_items(file: BinaryIO) -> Iterator[Item]:
-    """The events of a file, in its order."""
+class NoEventsError(CommandError):
+    """A file is of another kind."""
+
+    def __init__(self, name: str, item: Item) -> None:
+        super().__init__(
+            f"{name} holds no events: it is not a CAR, and its lines are not JSON or multibase "
+            f"(line {item.line}: {item.problem})"
+        )
+
+
+def read_items(file: BinaryIO, name: str = "the input") -> Iterator[Item]:
+    """The events of a file, in its order; errors call it by its name.
+
+    Raises:
+        NoEventsError: none of its first lines holds an event; nothing came before.
+    """
     first = file.readline(MAX_LINE)
     if _CAR_MARK in first[:32]:
         car = first + file.read()
         yield _item(1, len(car), multibase.encode(car), car)
         return
-    number, line = 1, first
+    items = _read_lines(file, first)
+    start: list[Item] = []
+    for item in items:
+        start.append(item)
+        if item.problem is None or len(start) >= _HOPELESS_LINES:
+            break
+    if start and start[-1].problem is not None:
+        raise NoEventsError(name, start[0])
+    yield from start
+    yield from items
+
+
+def _read_lines(file: BinaryIO, line: bytes) -> Iterator[Item]:
+    number = 1
     while line:
         if line.strip():
             yield _read_line(number, line)
@@ -52,10 +82,17 @@ def _read_line(number: int, line: bytes) -> Item:
         data = _car_text(line)
         return _item(number, len(line), data, multibase.decode(data))
     except (ValueError, RecursionError) as error:
-        kind = "multibase" if isinstance(error, IpldError) else "JSON"
-        return Item(number, len(line), "", problem=f"not {kind}: {error}")
+        return Item(number, len(line), "", problem=_why(error))
     except KeyError as error:
         return Item(number, len(line), "", problem=f"the JSON object lacks {error}")
+
+
+def _why(error: Exception) -> str:
+    if isinstance(error, IpldError | UnicodeDecodeError):
+        return "not multibase text of a CAR, nor a JSON object"
+    if isinstance(error, json.JSONDecodeError | RecursionError):
+        return f"not JSON: {error}"
+    return str(error)
 
 
 def _car_text(line: bytes) -> str:

@@ -14,6 +14,7 @@ import click
 
 from recon_node.cli.complete_file import complete_file
 from recon_node.cli.errors import CommandError
+from recon_node.cli.output import make_console
 from recon_node.cli.run import config_option, data_dir_option, read_settings
 
 if TYPE_CHECKING:
@@ -289,10 +290,9 @@ def _tell_intake(intake: Intake, seconds: float) -> None:
 @contextmanager
 def _progress() -> Iterator[Progress]:
     """A progress bar on standard error, where that is a terminal."""
-    from rich.console import Console
     from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
-    console = Console(stderr=True)
+    console = make_console(stderr=True)
     with Progress(
         TextColumn("{task.description}"),
         BarColumn(),

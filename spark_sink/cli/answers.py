@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 import click
 from rich.console import Console
@@ -21,6 +21,8 @@ from spark_sink.query.show import to_json, to_text
 from spark_sink.tables.versions import At
 
 _ANY_WIDTH: Final = 1_000_000
+# Characters of a value on a terminal: a screen or two of them.
+_MAX_CELL: Final = 5_000
 
 
 def ask(tables: Path, sql: str, at: At, *, as_json: bool) -> None:
@@ -35,7 +37,8 @@ def ask(tables: Path, sql: str, at: At, *, as_json: bool) -> None:
             if as_json:
                 print_json(noted)
             elif answer.columns:
-                print_table(noted, Console(highlight=False))
+                colors: Literal["auto"] | None = None if os.environ.get("NO_COLOR") else "auto"
+                print_table(noted, Console(highlight=False, color_system=colors))
     except KeyboardInterrupt:
         with suppress(OSError, RuntimeError):  # interrupted in the midst of a write
             sys.stdout.flush()
@@ -99,4 +102,7 @@ def _print_rows(columns: Sequence[str], rows: Sequence[Sequence[Any]], console: 
 
 
 def _cell(value: Any) -> Text:
-    return Text(to_text(value), "dim" if value is None else "")
+    text = to_text(value)
+    if len(text) > _MAX_CELL:
+        text = f"{text[:_MAX_CELL]}… ({len(text):,} characters; --json prints all of them)"
+    return Text(text, "dim" if value is None else "")

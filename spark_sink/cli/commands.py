@@ -23,7 +23,7 @@ from spark_sink.cli.options import (
     node_options,
 )
 from spark_sink.cli.table_commands import optimize, query, rebuild, status, vacuum
-from spark_sink.errors import SinkError
+from spark_sink.errors import INSTALL, SinkError
 from spark_sink.query.show import show, to_json
 from spark_sink.schema import DERIVED, RAW, TABLES
 
@@ -52,7 +52,7 @@ class _Group(click.Group):
             if package not in _EXTRA:
                 raise
             raise click.ClickException(
-                f"the package {package} is missing: pip install 'recon-node[spark]'"
+                f"the package {package} is missing; install it {INSTALL}"
             ) from error
 
 

@@ -22,7 +22,7 @@ from typing import Final
 from pyspark.sql import SparkSession
 
 from spark_sink.derive.workers import SparkWorkers
-from spark_sink.errors import SinkError, TablesError
+from spark_sink.errors import INSTALL, SinkError, TablesError
 
 # Seconds: how long a master has to answer, and a cluster to give its first worker.
 _MASTER_PATIENCE: Final = 10.0
@@ -35,8 +35,8 @@ _STANDALONE_PORT: Final = 7077
 _FAULTS: Final = (
     (
         r"No module named '([\w.]+)",
-        "the Python of Spark's workers has no module {0}: pip install "
-        "'recon-node[spark]' there, of the same version as here, or name one that has it",
+        "the Python of Spark's workers has no module {0}: install the same version as here there, "
+        f"{INSTALL}; or name a Python that has it",
     ),
     (
         r'Cannot run program "([^"]+)"',

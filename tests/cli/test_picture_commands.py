@@ -216,7 +216,7 @@ def test_a_tangle() -> None:
     assert graph.endswith("The next message names as previous:\nX\nY")
 
 
-def test_a_hostile_tangle_moves_no_cursor(tmp_path: Path) -> None:
+def test_a_hostile_tangle_moves_no_cursor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     evil = "\x1b[2J\u202e<script>[bold]"
     file = tmp_path / "messages.jsonl"
     file.write_text("\n".join([line(evil, None, None), line("<b>\x00", evil, [evil])]))
@@ -228,6 +228,9 @@ def test_a_hostile_tangle_moves_no_cursor(tmp_path: Path) -> None:
     text = (tmp_path / "t.svg").read_text()
     assert "<script" not in text
     assert ElementTree.fromstring(text) is not None
+    monkeypatch.chdir(tmp_path)
+    assert run(*args, "--svg", "-").stdout == text
+    assert not (tmp_path / "-").exists()
 
 
 KEY_OF_FEED = SigningKey(bytes(range(32)))
@@ -294,3 +297,17 @@ def test_their_help_teaches_by_example(command: list[str]) -> None:
     result = run(*command, "--help")
     assert result.exit_code == 0
     assert f"recon-node {' '.join(command)}" in result.stdout.partition("Example")[2]
+
+
+def test_no_color_leaves_no_escape_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = tmp_path / "messages.jsonl"
+    file.write_text("\n".join(TANGLE))
+    args = ("tangle", "show", str(file), "--root", "A", "--name", "post")
+    monkeypatch.setenv("FORCE_COLOR", "1")  # as on a terminal
+    monkeypatch.setenv("TERM", "xterm-256color")
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    assert "\x1b[1m" in run(*args).stdout
+    monkeypatch.setenv("NO_COLOR", "1")
+    shown = run(*args).stdout
+    assert "Tangle 'post' of A" in shown
+    assert "\x1b" not in shown

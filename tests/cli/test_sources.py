@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from recon_node.cli.sources import Item, read_items
+from recon_node.cli.sources import Item, NoEventsError, read_items
 from recon_node.ipld import multibase
 
 SAMPLE = Path(__file__).parent.parent / "data" / "sdk_sample.jsonl"
@@ -52,19 +52,33 @@ def test_the_other_forms(sample: list[dict[str, str]]) -> None:
 @pytest.mark.parametrize(
     ("line", "problem"),
     [
-        ("{", "not JSON"),
-        ("[" * 50_000, "not multibase"),
+        ("{", "not JSON: Expecting property name"),
+        ("[" * 50_000, "not multibase text of a CAR, nor a JSON object"),
         ('{"a": ' * 50_000, "not JSON"),
         ('{"cid": "x"}', "lacks 'car'"),
         ('{"car": 5}', "should be text"),
         ("??", "not multibase"),
-        (b"\xff\xfe", "not JSON"),
+        ("# recon-node", "not multibase"),
+        (b"\xff\xfe", "not multibase"),
     ],
 )
 def test_lines_that_hold_no_event(line: str | bytes, problem: str) -> None:
-    [item] = items_of(line)
+    _, item = items_of(b"mAAAA\n" + (line.encode() if isinstance(line, str) else line))
     assert item.problem is not None
     assert problem in item.problem
+    assert len(item.problem) < 150
+
+
+@pytest.mark.parametrize("bad_lines", [1, 9])
+def test_a_file_may_begin_with_lines_that_hold_no_event(bad_lines: int) -> None:
+    items = items_of("??\n" * bad_lines + "mAAAA\n??\n")
+    assert [item.problem is None for item in items] == [False] * bad_lines + [True, False]
+
+
+@pytest.mark.parametrize("text", ["# recon-node\n\nA node", "??", "??\n" * 10 + "mAAAA\n", b"\xff"])
+def test_a_file_of_another_kind_is_told_as_such_once(text: str | bytes) -> None:
+    with pytest.raises(NoEventsError, match=r"^x.md holds no events: it is not a CAR, .*line 1"):
+        list(read_items(io.BytesIO(text if isinstance(text, bytes) else text.encode()), "x.md"))
 
 
 def test_a_car_that_is_no_event_is_left_to_the_node() -> None:

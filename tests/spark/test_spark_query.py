@@ -263,6 +263,12 @@ def on_a_terminal(directory: Path, sql: str, width: int) -> str:
     return console.file.getvalue()
 
 
+def test_a_long_value_is_cut_on_a_terminal(tables: Path) -> None:
+    shown = on_a_terminal(tables, "SELECT repeat('x', 1_000_000) AS long", 100)
+    assert len(shown) < 10_000
+    assert "x… (1,000,000 characters; --json prints all of them)" in shown.replace("\n", "")
+
+
 def test_a_terminal_shows_columns_where_they_fit_else_a_line_for_each_value(tables: Path) -> None:
     sql = "SELECT range AS number, 'x' || range AS \"a name\" FROM range(2)"
     lines = on_a_terminal(tables, sql, 40).splitlines()

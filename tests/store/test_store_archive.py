@@ -157,8 +157,10 @@ async def test_a_page_that_was_cut_off_comes_in_up_to_its_last_whole_event(tmp_p
 async def test_other_files_are_refused_and_change_nothing(tmp_path: Path) -> None:
     [one, *_] = World(4).events.values()
     for data, message in [
-        (b"", "cannot be taken in"),
-        (b"garbage" * 100, "cannot be taken in"),
+        (b"", "is not a CAR, .*; nothing was imported"),
+        (b"# A text\n" * 100, "is not a CAR"),
+        (b"\xff" * 100, "is not a CAR"),
+        (one.car[: len(one.car) // 2], "cannot be taken in beyond byte"),
         (one.car, "not written by `recon-node store export`"),
     ]:
         with pytest.raises(ArchiveError, match=message):

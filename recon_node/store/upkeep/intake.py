@@ -99,10 +99,15 @@ class _Reader:
     def read_manifest(self) -> Manifest:
         """Read the header and the root."""
         try:
-            head = self._read_piece()
-            fields = dag_cbor.decode(head or b"")
-            roots = fields["roots"]
-            if fields["version"] != 1 or len(roots) != 1:
+            fields = dag_cbor.decode(self._read_piece() or b"")
+            version, roots = fields["version"], list(fields["roots"])
+        except (IpldError, KeyError, TypeError, ValueError):
+            raise ArchiveError(
+                "the file is not a CAR, so `recon-node store export` did not write it; nothing was "
+                "imported. `recon-node events add` sends JSON lines of events to a running node"
+            ) from None
+        try:
+            if version != 1 or len(roots) != 1:
                 raise ArchiveFormatError("its header names no single root")
             cid, block = self._section()
             if cid != roots[0] or not cid.matches(block):
