@@ -122,8 +122,11 @@ class Session10(Session[Message]):
 
     def _take(self, message: Message) -> Iterable[bytes]:
         message.check()
-        if message == self._agreement or self._is_refusal(message):
+        if message == self._agreement:
             self._finish()
+            return ()
+        if self._is_refusal(message):
+            self._end_refused()
             return ()
         self._settle_range(message.key_range)
         return self._keys_of(message)

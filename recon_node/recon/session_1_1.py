@@ -66,7 +66,7 @@ class Session11(Session[Message]):
             self._finish()
             return ()
         if message.verdict is Flag.REFUSED and self.initiates and self.rounds == 1:
-            self._finish()
+            self._end_refused()
             return ()
         if message.verdict is not None:
             raise RemoteProtocolError(f"peer said {message.verdict.name} to nothing")
