@@ -5,7 +5,7 @@ reconciliation; ``PROTOCOLS`` names the versions, with their sessions and codecs
 """
 
 from recon_node.recon.errors import LocalProtocolError, ProtocolError, RemoteProtocolError
-from recon_node.recon.key_range import KeyRange, intersect_ranges, merge_ranges
+from recon_node.recon.key_range import KeyRange, intersect_ranges, merge_ranges, subtract_ranges
 from recon_node.recon.key_store import KeyStore, Summary
 from recon_node.recon.protocols import PROTOCOLS, RECON_1_0, RECON_1_1, Protocol
 from recon_node.recon.session import Session
@@ -30,4 +30,5 @@ __all__ = [
     "Summary",
     "intersect_ranges",
     "merge_ranges",
+    "subtract_ranges",
 ]

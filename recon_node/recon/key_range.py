@@ -8,6 +8,7 @@ bounds partitions what lies between, less the bounds.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from itertools import islice
 from typing import NamedTuple
 
 
@@ -61,6 +62,26 @@ def intersect_ranges(ours: Iterable[KeyRange], theirs: Iterable[KeyRange]) -> li
         else:
             j += 1
     return common
+
+
+def subtract_ranges(ours: Iterable[KeyRange], theirs: Iterable[KeyRange]) -> list[KeyRange]:
+    """Return what is left of some ranges, ascending, without the keys of others."""
+    taken = merge_ranges(theirs)
+    left: list[KeyRange] = []
+    at = 0
+    for each in merge_ranges(ours):
+        while at < len(taken) and taken[at].upper <= each.lower:
+            at += 1
+        start = each.lower
+        for other in islice(taken, at, None):
+            if other.lower >= each.upper:
+                break
+            if start < other.lower:
+                left.append(KeyRange(start, other.lower))
+            start = other.upper
+        if start < each.upper:
+            left.append(KeyRange(start, each.upper))
+    return left
 
 
 def separator(left: bytes, right: bytes) -> bytes:

@@ -13,6 +13,7 @@ from recon_node.ceramic import EventId, Network
 from recon_node.ipld import CID
 from recon_node.recon import KeyRange, KeyStore
 from recon_node.store.admission import Submission
+from recon_node.store.arrivals import Arrivals
 from recon_node.store.errors import StoreError
 from recon_node.store.feed_filter import FeedFilter
 from recon_node.store.interests import Interests
@@ -79,6 +80,7 @@ class Store:
         network: of all its events.
         epoch: a UUID made with the log; feed positions mean something only together with it.
         keys: the EventIds held. For reading: the store alone changes it.
+        arrivals: which of them came in lately, whether they are delivered or not.
         head: the last feed position, 0 when the feed is empty.
         wanted: the node's interests, to be listed, added to and removed from.
         proof_arrivals: how many proofs came to await a lookup since the store was opened.
@@ -90,6 +92,7 @@ class Store:
         self.network = network
         self.epoch = opened.log.epoch
         self.keys = opened.keys
+        self.arrivals = Arrivals()
         self.head = opened.log.marks.head
         self._waiting = opened.log.marks.waiting
         self._pending_proofs = opened.log.pending_proofs
@@ -315,6 +318,7 @@ class Store:
             self.keys.discard(event_id)
         for event_id in result.added:
             self.keys.add(event_id)
+        self.arrivals.add(result.added)
         self._refused.update(dict.fromkeys(result.refused))
         while len(self._refused) > self._max_refused:
             del self._refused[next(iter(self._refused))]

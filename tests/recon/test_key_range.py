@@ -7,7 +7,7 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from recon_node.recon import KeyRange, intersect_ranges, merge_ranges
+from recon_node.recon import KeyRange, intersect_ranges, merge_ranges, subtract_ranges
 
 BOUND = st.integers(0, 40).map(lambda n: bytes((n,)))
 RANGES = st.lists(st.builds(KeyRange, BOUND, BOUND), max_size=8)
@@ -31,3 +31,11 @@ def test_intersecting_keeps_the_common_keys(ours: list[KeyRange], theirs: list[K
     common = intersect_ranges(ours, theirs)
     assert members(common) == members(ours) & members(theirs)
     assert common == merge_ranges(common)
+
+
+@given(RANGES, RANGES)
+def test_subtracting_keeps_all_but_their_keys(ours: list[KeyRange], theirs: list[KeyRange]) -> None:
+    left = subtract_ranges(ours, theirs)
+    bounds = {bound for each in theirs for bound in each}  # the bounds of a range are in neither
+    assert members(left) - bounds == members(ours) - members(theirs) - bounds
+    assert left == merge_ranges(left)
