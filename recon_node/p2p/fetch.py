@@ -1,19 +1,22 @@
 """From keys that a peer tells to events in the store: what a session does between its turns.
 
-A key is fetched by one session at a time: a session that meets a key which another one is fetching
-waits for that, as long as it gets on, and fetches what is then still missing.
+A key is fetched by one session at a time. Whoever is about to fetch keys claims them in
+`claims.FetchTable`, a few requests' worth at a time, so that sessions with several peers share the
+work. Keys that another session has claimed are left for last, and fetched if they have not come in
+by then.
 """
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Final
 
 import structlog
 import trio
 
 from recon_node.ceramic import EventId
+from recon_node.p2p.claims import Claim, FetchTable
 from recon_node.p2p.event_stream import Deliver, FetchedEvents, fetch_events
 from recon_node.p2p.framing import FrameStream
 from recon_node.p2p.reports import Counters
@@ -22,63 +25,12 @@ from recon_node.store import Store
 
 log = structlog.get_logger(__name__)
 
-STALLED_AFTER: Final = 5.0
-"""A fetch that admits nothing for so many seconds is no longer waited for."""
-
 IN_FLIGHT: Final = 4
 """Batches of one fetch that the store has in hand at once: in its queue, checked and written."""
+REQUESTS_A_CLAIM: Final = 2
+"""Requests that a session claims the keys of at a time: one is asked for ahead of the other."""
 
 OpenEventStream = Callable[[], AbstractAsyncContextManager[FrameStream]]
-
-
-class _Fetch:
-    """A fetch under way."""
-
-    def __init__(self) -> None:
-        self._done = trio.Event()
-        self._moved_at = trio.current_time()
-
-    def moved(self) -> None:
-        self._moved_at = trio.current_time()
-
-    def end(self) -> None:
-        self._done.set()
-
-    async def wait(self) -> None:
-        """Wait for its end, as long as it gets on."""
-        while not self._done.is_set() and trio.current_time() < self._moved_at + STALLED_AFTER:
-            with trio.move_on_at(self._moved_at + STALLED_AFTER):
-                await self._done.wait()
-
-
-class FetchTable:
-    """Which keys are being fetched, by any session."""
-
-    def __init__(self) -> None:
-        self._fetches: dict[EventId, _Fetch] = {}
-
-    def split(self, keys: list[EventId]) -> tuple[list[EventId], list[EventId]]:
-        """Part keys into those that nobody fetches, and those that are on their way."""
-        free = [key for key in keys if key not in self._fetches]
-        return free, [key for key in keys if key in self._fetches]
-
-    @contextmanager
-    def fetching(self, keys: list[EventId]) -> Iterator[Callable[[], None]]:
-        """Let others wait for keys that are fetched; call what this gives whenever it gets on."""
-        fetch = _Fetch()
-        self._fetches.update(dict.fromkeys(keys, fetch))
-        try:
-            yield fetch.moved
-        finally:
-            for key in keys:
-                if self._fetches.get(key) is fetch:
-                    del self._fetches[key]
-            fetch.end()
-
-    async def wait(self, keys: list[EventId]) -> None:
-        """Wait until the others have come to an end with these keys, or stall."""
-        for fetch in {self._fetches[key] for key in keys if key in self._fetches}:
-            await fetch.wait()
 
 
 @asynccontextmanager
@@ -146,11 +98,14 @@ class Fetcher:
         """
         self.keys_received += len(keys)
         self._counters.keys_received += len(keys)
-        free, on_their_way = self._table.split(self._missing(keys))
-        await self._fetch(free)
-        if on_their_way:
-            await self._table.wait(on_their_way)
-            await self._fetch(self._missing(on_their_way))
+        self._table.note_told(keys, self._peer)
+        lost: list[EventId] = []
+        untried = keys
+        while untried := self._missing(untried):
+            untried = await self._fetch_unclaimed(untried, lost)
+            await self._table.wait(untried, self._peer)
+        while lost := self._table.claimed(self._missing(lost), self._peer):
+            await self._table.wait(lost, self._peer)
         return [key for key in keys if key not in self._store.keys]
 
     def _missing(self, keys: list[EventId]) -> list[EventId]:
@@ -158,24 +113,60 @@ class Fetcher:
         store = self._store
         return [key for key in keys if key not in store.keys and not store.is_refused(key)]
 
-    async def _fetch(self, keys: list[EventId]) -> None:
-        if not keys:
-            return
-        patience, per_request = self._settings.idle_timeout, self._settings.events_per_request
-        with self._table.fetching(keys) as moved:
+    async def _fetch_unclaimed(self, keys: list[EventId], lost: list[EventId]) -> list[EventId]:
+        """Fetch the keys that no other session has claimed; return those that one has.
+
+        When the peer stalls, and another session takes over what it was asked for, those keys are
+        added to ``lost``: this session does not ask for them again.
+        """
+        left = self._table.claimed(keys, self._peer)
+        if len(left) == len(keys):
+            return left
+        left = []
+        asked: list[EventId] = []
+        at, size = 0, REQUESTS_A_CLAIM * self._settings.events_per_request
+        with self._table.claim(self._peer) as claim:
 
             async def admit(events: FetchedEvents) -> None:
                 await self._admit(events)
-                moved()
+                claim.release([key for key, _ in events])
 
-            async with self._open_stream() as frames, _hand_on(admit) as deliver:
-                try:
-                    missing = await fetch_events(frames, keys, deliver, patience, per_request)
-                finally:
-                    self.bytes_received += frames.bytes_received
-                    self._counters.event_bytes_received += frames.bytes_received
-            self.undelivered += len(missing)
-            self._counters.events_missing += len(missing)
+            with claim.until_taken_over():
+                async with self._open_stream() as frames, _hand_on(admit) as deliver:
+                    claim.watch(lambda: frames.bytes_received)
+                    while at < len(keys):
+                        mine, others = claim.take(self._missing(keys[at : at + size]))
+                        asked += mine
+                        left += others
+                        at += size
+                        await self._fetch(mine, frames, claim, deliver)
+            if claim.taken_over:
+                taken_over = self._missing(asked)
+                self.undelivered += len(taken_over)
+                lost += taken_over
+        return left + keys[at:]
+
+    async def _fetch(
+        self, keys: Sequence[EventId], frames: FrameStream, claim: Claim, deliver: Deliver
+    ) -> None:
+        if not keys:
+            return
+        patience, per_request = self._settings.idle_timeout, self._settings.events_per_request
+
+        async def hand_on(events: FetchedEvents) -> None:
+            with claim.stores_turn():
+                await deliver(events)
+
+        before = frames.bytes_received
+        try:
+            with claim.peers_turn():
+                missing = await fetch_events(frames, keys, hand_on, patience, per_request)
+        finally:
+            self.bytes_received += frames.bytes_received - before
+            self._counters.event_bytes_received += frames.bytes_received - before
+        claim.release(missing)
+        self.undelivered += len(missing)
+        self._counters.events_missing += len(missing)
 
     async def _admit(self, events: FetchedEvents) -> None:
         verdicts = await self._store.admit_remote(events)

@@ -8,6 +8,7 @@ Times to wait are measured on trio's clock, which does not jump; times shown are
 
 from __future__ import annotations
 
+import heapq
 import math
 import random
 from collections.abc import Iterable, Sequence
@@ -26,6 +27,12 @@ INTEREST_LIFETIME: Final = 300.0
 """For how long a range that a peer asked for counts as its interest."""
 HOPELESS_FAILURES: Final = 20
 """A peer that failed so often in a row makes room for others first."""
+MAX_INTERESTS: Final = 1000
+"""Ranges kept of a peer's interests at most, the latest ones."""
+MIN_OVERLAP: Final = 0.01
+"""A peer with which less is in common, or nothing, is chosen as if this were: interests change."""
+MIN_LATENCY: Final = 0.001
+"""Below that, in seconds, a ping says more of the load of both sides than of the way."""
 _UNKNOWN_LATENCY: Final = 0.1
 
 
@@ -51,16 +58,21 @@ class Peer:
     asked_for_all_at: float = -math.inf
     """On trio's clock: when we last asked it for all that interests us."""
     interests: list[tuple[float, KeyRange]] = field(default_factory=list)
-    """Ranges that it asked for, and until when, on trio's clock, that counts."""
+    """Ranges that it asked for or answered for, and until when, on trio's clock, that counts."""
+    declined: list[tuple[float, KeyRange]] = field(default_factory=list)
+    """Ranges that we asked for and it did not want, and until when that counts."""
+    overlap: float = 1.0
+    """The share of our keys that it wants, too, from 0 to 1, when it was last weighed."""
 
     @property
     def weight(self) -> float:
-        """How likely it is chosen: near peers more often, failing ones less.
+        """How likely it is chosen: proportional to the overlap, inversely to the latency.
 
-        CIP-124, "Random Peer Sync Order".
+        CIP-124, "Random Peer Sync Order". Beyond it, a peer that fails is chosen less often.
         """
         latency = self.latency if self.latency is not None else _UNKNOWN_LATENCY
-        return 1.0 / (0.02 + latency) / (1 + self.failures)
+        overlap = max(MIN_OVERLAP, self.overlap)
+        return overlap / max(MIN_LATENCY, latency) / (1 + self.failures)
 
 
 class PeerBook:
@@ -147,24 +159,46 @@ class PeerBook:
         """Note a range that a peer started a session with: it is an interest of its own."""
         peer = self.heard_of(peer_id, ())
         now = trio.current_time()
-        others = [
-            (until, each) for until, each in peer.interests if until > now and each != key_range
+        peer.interests = _with_range(peer.interests, key_range, now)
+        peer.declined = [
+            (until, each) for until, each in peer.declined if each.intersect(key_range) is None
         ]
-        peer.interests = [*others, (now + INTEREST_LIFETIME, key_range)][-1000:]
+
+    def answered(self, peer_id: str, asked: KeyRange, answered: KeyRange | None) -> None:
+        """Note what a peer made of a range that we asked for: the part that it answered for, or
+        None when it wants nothing of it. What lies above the part is not known by that.
+        """
+        peer = self.heard_of(peer_id, ())
+        now = trio.current_time()
+        if answered is not None:
+            peer.interests = _with_range(peer.interests, answered, now)
+        declined = asked if answered is None else KeyRange(asked.lower, answered.lower)
+        if not declined.is_empty:
+            peer.declined = _with_range(peer.declined, declined, now)
 
     def interests(self, peer_id: str) -> list[KeyRange]:
-        """Return the ranges that a peer asked for lately; none means that they are not known."""
+        """Return the ranges that a peer asked or answered for lately; none: they are not known."""
         peer = self._peers.get(peer_id)
-        now = trio.current_time()
-        return merge_ranges(each for until, each in (peer.interests if peer else []) if until > now)
+        return _live(peer.interests) if peer else []
+
+    def declined(self, peer_id: str) -> list[KeyRange]:
+        """Return the ranges that we asked a peer for lately, and that it did not want."""
+        peer = self._peers.get(peer_id)
+        return _live(peer.declined) if peer else []
 
     def choose(self, count: int, among: Sequence[Peer] | None = None) -> list[Peer]:
-        """Choose up to ``count`` peers that may be synced with now, at random by their weight."""
+        """Choose up to ``count`` peers that may be synced with now, at random by their weight.
+
+        Without ``among``, those are the peers with an address. They come in the order in which
+        they were drawn.
+        """
         now = trio.current_time()
-        asked = self.peers() if among is None else among
-        able = [each for each in asked if each.addresses and each.not_before <= now]
-        # Weighted sampling without replacement: the largest of u^(1/weight) (Efraimidis, Spirakis).
-        return sorted(able, key=lambda each: self._random.random() ** (1 / each.weight))[-count:]
+        if among is None:
+            among = [each for each in self._peers.values() if each.addresses]
+        able = [each for each in among if each.not_before <= now]
+        # Weighted sampling without replacement (Efraimidis, Spirakis), by the logarithms of their
+        # keys: u^(1/weight) itself is 0 for small weights and 1 for large ones.
+        return heapq.nsmallest(count, able, key=lambda each: self._random.expovariate(each.weight))
 
     def to_json(self) -> list[dict[str, Any]]:
         """Return what is worth keeping over a restart."""
@@ -210,6 +244,19 @@ def _with_peer_id(address: str, peer_id: str) -> str:
 def _is_usable(address: str, peer_id: str) -> bool:
     place, end, rest = address.partition(f"/p2p/{peer_id}")
     return bool(end) and not rest and is_dialable(place)
+
+
+def _with_range(
+    ranges: Iterable[tuple[float, KeyRange]], key_range: KeyRange, now: float
+) -> list[tuple[float, KeyRange]]:
+    """Add a range, or renew it; those that do not count any more are left out."""
+    others = [(until, each) for until, each in ranges if until > now and each != key_range]
+    return [*others, (now + INTEREST_LIFETIME, key_range)][-MAX_INTERESTS:]
+
+
+def _live(ranges: Iterable[tuple[float, KeyRange]]) -> list[KeyRange]:
+    now = trio.current_time()
+    return merge_ranges(each for until, each in ranges if until > now)
 
 
 def _uselessness(peer: Peer) -> tuple[bool, int, float]:

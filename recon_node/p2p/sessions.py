@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter, deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -18,9 +18,10 @@ import structlog
 import trio
 
 from recon_node.ceramic import EventId, network_id_of, network_name
+from recon_node.p2p.claims import FetchTable
 from recon_node.p2p.errors import P2PError, PeerProtocolError
 from recon_node.p2p.event_stream import serve_events
-from recon_node.p2p.fetch import Fetcher, FetchTable
+from recon_node.p2p.fetch import Fetcher
 from recon_node.p2p.framing import FrameStream
 from recon_node.p2p.host import Host
 from recon_node.p2p.peer_book import PeerBook
@@ -102,10 +103,15 @@ class Sessions:
                 raise
             await stream.aclose()
             undelivered += run.fetcher.undelivered
+            self._book.answered(peer_id, rest, session.key_range)
             if session.remaining is None:
                 return undelivered
             rest = session.remaining
         raise PeerProtocolError(f"the peer cut one range into more than {MAX_PARTS} parts")
+
+    def told_by(self, key: EventId) -> Collection[str]:
+        """Return the peers that told us of a key lately."""
+        return self._table.told_by(key)
 
     async def serve(self, stream: PeerStream) -> None:
         """Answer a session that a peer starts."""

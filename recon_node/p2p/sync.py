@@ -2,6 +2,7 @@
 
 A peer is synced with by one task at a time. A request that comes meanwhile is not lost: the peer is
 synced with once more, since the session under way may already have passed the range of a new key.
+Which peers are told of new keys is up to ``push``.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 import math
 import random
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from typing import Final
 
@@ -19,7 +20,9 @@ import trio
 from recon_node.p2p.addresses import peer_id_in
 from recon_node.p2p.errors import PeerError
 from recon_node.p2p.host import Host
+from recon_node.p2p.overlap import Overlap
 from recon_node.p2p.peer_book import Peer, PeerBook
+from recon_node.p2p.push import Pusher
 from recon_node.p2p.reports import Counters
 from recon_node.p2p.sessions import (
     BROKEN_PROTOCOL,
@@ -29,7 +32,7 @@ from recon_node.p2p.sessions import (
     describe,
 )
 from recon_node.p2p.settings import P2PSettings
-from recon_node.recon import KeyRange, intersect_ranges
+from recon_node.recon import KeyRange, intersect_ranges, merge_ranges
 from recon_node.store import Store, StoreError
 
 log = structlog.get_logger(__name__)
@@ -61,10 +64,16 @@ class Syncer:
         self._book = book
         self._sessions = sessions
         self._settings = settings
+        self._overlap = Overlap(store, book)
+        self._pusher = Pusher(
+            store, book, self._overlap, self._near, sessions.told_by, self.request, settings
+        )
         self._limiter = trio.CapacityLimiter(settings.sync_peers)
+        self._push_limiter = trio.CapacityLimiter(settings.sync_peers)
         self._dials = trio.CapacityLimiter(MAX_DIALS)
         self._running: set[str] = set()
-        self._again: set[str] = set()
+        self._due: dict[str, list[KeyRange] | None] = {}
+        """The peers that are to be synced with, and about which ranges; None: all of them."""
         self._nursery: trio.Nursery | None = None
 
     @property
@@ -76,20 +85,27 @@ class Syncer:
         async with trio.open_nursery() as nursery:
             self._nursery = nursery
             nursery.start_soon(self._sync_from_time_to_time)
-            nursery.start_soon(self._push_new_events)
+            nursery.start_soon(self._pusher.run)
             nursery.start_soon(self._ask_for_new_interests)
             for address in self._settings.bootstrap:
                 nursery.start_soon(self._keep_connected, address)
 
-    def request(self, peer_id: str) -> None:
-        """Ask for a sync with a peer, soon."""
-        if peer_id in self._running:
-            self._again.add(peer_id)
-        elif self._nursery is not None and (
-            len(self._running) < MAX_SYNCS or self._host.is_connected(peer_id)
-        ):
+    def request(self, peer_id: str, ranges: Sequence[KeyRange] | None = None) -> None:
+        """Ask for a sync with a peer, soon: about all that is common to both sides, or as much of
+        that as lies in some ranges.
+        """
+        if peer_id not in self._running:
+            if self._nursery is None or (
+                len(self._running) >= MAX_SYNCS and not self._host.is_connected(peer_id)
+            ):
+                return
             self._running.add(peer_id)
             self._nursery.start_soon(self._sync_task, peer_id)
+        due = self._due.get(peer_id, [])
+        if ranges is None or due is None:
+            self._due[peer_id] = None
+        else:
+            self._due[peer_id] = merge_ranges([*due, *ranges])
 
     async def connect(self, peer_id: str) -> None:
         """Connect to a peer by the addresses in the book, the best first.
@@ -117,20 +133,14 @@ class Syncer:
         while True:
             near = self._near()
             connected = {peer.id for peer in near}
-            far = [peer for peer in self._book.peers() if peer.id not in connected]
+            known = self._book.peers()
+            far = [peer for peer in known if peer.addresses and peer.id not in connected]
+            await self._overlap.weigh((*near, *far))
             count = self._settings.sync_peers
             reach_out = count if len(near) < count else 1
             for peer in (*self._book.choose(count, near), *self._book.choose(reach_out, far)):
                 self.request(peer.id)
             await trio.sleep(self._settings.sync_interval * random.uniform(0.75, 1.25))
-
-    async def _push_new_events(self) -> None:
-        """Tell random peers of new events, whoever they come from: so they spread exponentially."""
-        while True:
-            await self._store.wait_for_feed(self._store.head)
-            await trio.sleep(self._settings.push_delay)
-            for peer in self._book.choose(self._settings.sync_peers, self._near() or None):
-                self.request(peer.id)
 
     async def _ask_for_new_interests(self) -> None:
         """Who wants more now need not wait for the next round, nor be held to the old interests."""
@@ -138,7 +148,8 @@ class Syncer:
             await self._store.wait_for_interests(self._store.interests)
             for peer in self._book.peers():
                 peer.asked_for_all_at = -math.inf
-            for peer in self._book.choose(self._settings.sync_peers, self._near()):
+            near = self._near()
+            for peer in self._book.choose(len(near), near):
                 self.request(peer.id)
 
     def _near(self) -> list[Peer]:
@@ -148,31 +159,30 @@ class Syncer:
 
     async def _sync_task(self, peer_id: str) -> None:
         try:
-            while True:
-                self._again.discard(peer_id)
+            went_well = True
+            while went_well and peer_id in self._due:
                 # What the peer has started does the same work: two at once would do it twice.
                 await self._sessions.wait_for_peers_sessions(peer_id, PEERS_TURN)
                 went_well = await self._try_to_connect(peer_id)
                 if went_well:
-                    async with self._slot():
-                        went_well = await self._try_to_sync(peer_id)
-                if not went_well or peer_id not in self._again:
-                    return
+                    is_push = self._due[peer_id] is not None
+                    async with self._slot(self._push_limiter if is_push else self._limiter):
+                        went_well = await self._try_to_sync(peer_id, self._due.pop(peer_id))
         finally:
             self._running.discard(peer_id)
-            self._again.discard(peer_id)
+            self._due.pop(peer_id, None)
 
     @asynccontextmanager
-    async def _slot(self) -> AsyncIterator[None]:
+    async def _slot(self, limiter: trio.CapacityLimiter) -> AsyncIterator[None]:
         """Be one of the few syncs that run at once; a slow one only counts for ``SLOT_TIME``."""
         holder = object()
-        await self._limiter.acquire_on_behalf_of(holder)
+        await limiter.acquire_on_behalf_of(holder)
 
         async def give_back() -> None:
             try:
                 await trio.sleep(SLOT_TIME)
             finally:
-                self._limiter.release_on_behalf_of(holder)
+                limiter.release_on_behalf_of(holder)
 
         async with trio.open_nursery() as nursery:
             nursery.start_soon(give_back)
@@ -188,11 +198,14 @@ class Syncer:
             return False
         return True
 
-    async def _try_to_sync(self, peer_id: str) -> bool:
+    async def _try_to_sync(self, peer_id: str, due: Sequence[KeyRange] | None) -> bool:
         """Sync with a peer and keep the book; log what goes wrong. Tell whether it went well."""
+        ranges = self._ranges_to_ask_for(peer_id, due)
+        if not ranges:
+            return True
         try:
             undelivered = 0
-            for key_range in self._common_ranges(peer_id):
+            for key_range in ranges:
                 undelivered += await self._sessions.reconcile(peer_id, key_range)
         except PEER_FAILURES as error:
             self._note_failure(peer_id, error)
@@ -214,21 +227,25 @@ class Syncer:
             next_try_in=round(wait, 1),
         )
 
-    def _common_ranges(self, peer_id: str) -> list[KeyRange]:
-        """Return what both sides are interested in, as far as that is known.
+    def _ranges_to_ask_for(
+        self, peer_id: str, due: Sequence[KeyRange] | None
+    ) -> Sequence[KeyRange]:
+        """Return what both sides are interested in, as far as that is known, of what is due.
 
         From time to time it is all that interests us, whatever the peer has asked for: it shall
         know our interests, and two sides that each ask only for what they heard the other ask for
-        would narrow each other down.
+        would narrow each other down. What is due comes first then.
         """
-        ours = self._store.key_ranges()
-        theirs = self._book.interests(peer_id)
         peer = self._book.heard_of(peer_id, ())
         now = trio.current_time()
-        if theirs and now < peer.asked_for_all_at + ASK_FOR_ALL_EVERY:
-            return intersect_ranges(ours, theirs)
+        if now < peer.asked_for_all_at + ASK_FOR_ALL_EVERY:
+            common = self._overlap.ranges(peer_id)
+            return common if due is None else intersect_ranges(common, due)
         peer.asked_for_all_at = now
-        return ours
+        ours = self._store.key_ranges()
+        if due is None:
+            return ours
+        return sorted(ours, key=lambda each: not intersect_ranges([each], due))
 
     async def _keep_connected(self, address: str) -> None:
         """Connect to a bootstrap peer, and again whenever the connection is gone."""

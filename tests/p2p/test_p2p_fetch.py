@@ -1,6 +1,7 @@
 """Fetching between two turns: each key once, whoever else is at it."""
 
 from contextlib import asynccontextmanager
+from dataclasses import replace
 
 import pytest
 import trio
@@ -8,8 +9,16 @@ from p2p_support import LOOPBACK, NETWORK
 from trio.testing import memory_stream_pair
 
 from recon_node.p2p import fetch
+from recon_node.p2p.claims import (
+    CLAIM_TIME,
+    LOOK_EVERY,
+    MAX_TOLD,
+    MIN_BYTES,
+    STALLED_AFTER,
+    FetchTable,
+)
 from recon_node.p2p.event_stream import serve_events
-from recon_node.p2p.fetch import Fetcher, FetchTable
+from recon_node.p2p.fetch import Fetcher
 from recon_node.p2p.framing import FrameStream
 from recon_node.p2p.reports import Counters
 from recon_node.store import open_store
@@ -42,8 +51,8 @@ class Source:
             await left.send_eof()
 
 
-def fetcher(store, source, table=None) -> Fetcher:
-    return Fetcher("peer", store, table or FetchTable(), source.open, LOOPBACK, Counters())
+def fetcher(store, source, table=None, peer="peer", settings=LOOPBACK) -> Fetcher:
+    return Fetcher(peer, store, table or FetchTable(), source.open, settings, Counters())
 
 
 async def test_what_comes_is_admitted_and_what_does_not_is_told(store, sdk_events):
@@ -84,18 +93,123 @@ async def test_two_sessions_fetch_each_key_once(store, sdk_events):
     assert len(source.asked) == len(set(source.asked)) == 930
 
 
-async def test_a_session_does_not_wait_for_one_that_stalls(store, sdk_events, monkeypatch):
-    monkeypatch.setattr(fetch, "STALLED_AFTER", 0.1)
-    keys = [key for key, _ in sdk_events[:10]]
-    table = FetchTable()
+class Stalled(Source):
+    """Reads what it is asked for, and does not answer."""
 
-    class Stalled(Source):
+    async def read_cars(self, keys):
+        self.asked += keys
+        await trio.sleep_forever()
+
+
+async def until(condition) -> None:
+    """Wait for what threads have a part in, on a clock that stands still."""
+    while not condition():
+        await trio.lowlevel.checkpoint()
+
+
+async def test_a_session_waits_for_a_stalled_one_for_some_seconds_only(
+    store, sdk_events, nursery, mock_clock
+):
+    keys = [key for key, _ in sdk_events[:10]]
+    table, liar, honest = FetchTable(), Stalled([]), Source(sdk_events)
+    ended = []
+
+    async def obtain(peer, source) -> None:
+        fetched = fetcher(store, source, table, peer)
+        ended.append((peer, await fetched.obtain(keys), fetched.undelivered))
+
+    nursery.start_soon(obtain, "liar", liar)
+    await trio.testing.wait_all_tasks_blocked()
+    nursery.start_soon(obtain, "honest", honest)
+    await trio.testing.wait_all_tasks_blocked()
+    mock_clock.jump(STALLED_AFTER - 0.1)
+    await trio.testing.wait_all_tasks_blocked()
+    assert honest.asked == []
+    mock_clock.jump(0.1 + LOOK_EVERY)
+    await until(lambda: len(ended) == 2)
+    assert sorted(ended) == [("honest", [], 0), ("liar", [], 10)]
+    # For a while, nobody waits for the liar at all.
+    more = [key for key, _ in sdk_events[10:20]]
+    nursery.start_soon(fetcher(store, liar, table, "liar").obtain, more)
+    await trio.testing.wait_all_tasks_blocked()
+    assert await fetcher(store, honest, table, "honest").obtain(more) == []
+
+
+async def test_keys_that_a_session_failed_to_get_are_fetched_by_one_other(store, sdk_events):
+    keys = [key for key, _ in sdk_events[:300]]
+    table, good = FetchTable(), Source(sdk_events)
+
+    class Breaks(Source):
+        @asynccontextmanager
+        async def open(self):
+            await trio.testing.wait_all_tasks_blocked()  # the others wait by now
+            async with super().open() as frames:
+                yield frames
+
         async def read_cars(self, keys):
-            await trio.sleep_forever()
+            raise trio.BrokenResourceError
+
+    async def lose() -> None:
+        with pytest.raises(BaseExceptionGroup):
+            await fetcher(store, Breaks([]), table, "lost").obtain(keys)
 
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(fetcher(store, Stalled([]), table).obtain, keys)
+        nursery.start_soon(lose)
         await trio.testing.wait_all_tasks_blocked()
-        with trio.fail_after(5):
-            assert await fetcher(store, Source(sdk_events), table).obtain(keys) == []
-        nursery.cancel_scope.cancel()
+        for number in range(5):
+            nursery.start_soon(fetcher(store, good, table, f"peer {number}").obtain, keys)
+    assert len(store.keys) == 300
+    assert len(good.asked) == len(set(good.asked)) == 300
+
+
+async def test_many_sessions_fetch_each_key_once_and_share_the_work(store, sdk_events, monkeypatch):
+    monkeypatch.setattr(fetch, "REQUESTS_A_CLAIM", 1)
+    keys = [key for key, _ in sdk_events]
+    table, sources = FetchTable(), [Source(sdk_events) for _ in range(7)]
+    settings = replace(LOOPBACK, events_per_request=50)
+    async with trio.open_nursery() as nursery:
+        for number, source in enumerate(sources):
+            one = fetcher(store, source, table, f"peer {number}", settings)
+            nursery.start_soon(one.obtain, keys)
+    asked = [key for source in sources for key in source.asked]
+    assert sorted(asked) == sorted(keys)
+    assert sum(bool(source.asked) for source in sources) > 1
+
+
+async def test_a_slow_store_makes_no_peer_a_slow_one(mock_clock):
+    table = FetchTable()
+    with table.claim("a") as claim:
+        claim.watch(lambda: 0)
+        assert claim.take([b"key"]) == ([b"key"], [])
+        with claim.peers_turn():
+            mock_clock.jump(STALLED_AFTER / 2)
+            with claim.stores_turn():
+                mock_clock.jump(100 * STALLED_AFTER)
+                assert table.claimed([b"key"], "b") == [b"key"]
+            assert table.claimed([b"key"], "b") == [b"key"]
+            mock_clock.jump(STALLED_AFTER)
+            assert table.claimed([b"key"], "b") == []
+            assert table.claimed([b"key"], "a") == [b"key"]  # no use in asking it twice
+
+
+async def test_who_trickles_loses_its_claim_in_the_end(mock_clock):
+    received = 0
+    with (table := FetchTable()).claim("a") as claim:
+        claim.watch(lambda: received)
+        claim.take([b"key"])
+        with claim.peers_turn():
+            waited = 0.0
+            while table.claimed([b"key"], "b"):
+                mock_clock.jump(STALLED_AFTER)
+                waited += STALLED_AFTER
+                received += MIN_BYTES
+    assert waited == CLAIM_TIME
+
+
+def test_it_is_remembered_who_told_of_a_key():
+    table = FetchTable()
+    table.note_told([b"a", b"b"], "x")
+    table.note_told([b"b"], "y")
+    assert [table.told_by(key) for key in (b"a", b"b", b"c")] == [("x",), ("x", "y"), ()]
+    table.note_told([number.to_bytes(4, "big") for number in range(MAX_TOLD)], "z")
+    assert table.told_by(b"a") == ()

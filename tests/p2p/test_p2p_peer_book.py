@@ -1,8 +1,10 @@
 """The peer book: who is chosen, who is left alone for how long, and what outlives a restart."""
 
 import json
+import math
 from collections import Counter
 from pathlib import Path
+from random import Random
 
 import pytest
 import trio
@@ -14,6 +16,7 @@ from recon_node.p2p.peer_book import (
     INTEREST_LIFETIME,
     MAX_ADDRESSES,
     MAX_BACKOFF,
+    Peer,
     PeerBook,
 )
 from recon_node.p2p.peer_file import PEERS_FILE, load_peers, save_peers
@@ -44,18 +47,51 @@ async def test_a_failing_peer_is_left_alone_longer_each_time(autojump_clock):
     assert {peer.id for peer in book.choose(5)} == {"a", "b"}
 
 
-async def test_near_and_reliable_peers_are_chosen_more_often(rng):
-    book = book_of("near", "far", "failing", rng=rng)
-    book.synced("near", 0.01, 1e9)
-    book.synced("far", 0.5, 1e9)
-    book.synced("failing", 0.01, 1e9)
-    failing = book.get("failing")
-    failing.failures = 9
-    chosen = Counter(book.choose(1)[0].id for _ in range(2000))
-    # weights 33.3 : 1.92 : 3.33
-    assert 1600 < chosen["near"] < 1850
-    assert 50 < chosen["far"] < 180
-    assert 100 < chosen["failing"] < 300
+async def test_peers_are_drawn_by_overlap_and_inverse_latency():
+    """CIP-124: proportional to the overlap, inversely proportional to the latency."""
+    book = book_of("all, near", "all, far", "half, near", "little, near", "failing", rng=Random(1))
+    for name in ("all, near", "half, near", "little, near", "failing"):
+        book.synced(name, 0.01, 1e9)
+    book.synced("all, far", 0.1, 1e9)
+    book.get("half, near").overlap = 0.5
+    book.get("little, near").overlap = 0.02
+    book.get("failing").failures = 3
+    weights = {"all, near": 100, "all, far": 10, "half, near": 50, "little, near": 2, "failing": 25}
+    draws = 20_000
+    chosen = Counter(book.choose(1)[0].id for _ in range(draws))
+    for name, weight in weights.items():
+        share = weight / sum(weights.values())
+        deviation = math.sqrt(draws * share * (1 - share))
+        assert abs(chosen[name] - draws * share) < 4 * deviation, name
+
+
+async def test_a_peer_with_almost_everything_is_drawn_far_more_often_than_one_with_almost_nothing():
+    book = book_of("everything", "almost nothing", rng=Random(2))
+    book.get("almost nothing").overlap = 1e-6
+    chosen = Counter(book.choose(1)[0].id for _ in range(10_000))
+    assert 50 < chosen["almost nothing"] < 160  # the floor: one in a hundred, not never
+
+
+@pytest.mark.parametrize("scale", [1e-300, 1.0, 1e300])
+async def test_very_large_and_very_small_weights_are_told_apart(scale, monkeypatch):
+    book = book_of("a", "b", rng=Random(3))
+    factor = {"a": 3.0, "b": 1.0}
+    monkeypatch.setattr(Peer, "weight", property(lambda peer: factor[peer.id] * scale))
+    chosen = Counter(book.choose(1)[0].id for _ in range(4000))
+    assert 2850 < chosen["a"] < 3150
+
+
+async def test_what_a_peer_answers_for_is_what_interests_it(autojump_clock):
+    book = book_of("a", "b")
+    book.answered("a", KeyRange(b"a", b"z"), KeyRange(b"c", b"e"))
+    assert book.interests("a") == [KeyRange(b"c", b"e")]
+    assert book.declined("a") == [KeyRange(b"a", b"c")]
+    book.answered("b", KeyRange(b"a", b"z"), None)
+    assert (book.interests("b"), book.declined("b")) == ([], [KeyRange(b"a", b"z")])
+    book.asked_for("b", KeyRange(b"x", b"y"))  # it has changed its mind
+    assert (book.interests("b"), book.declined("b")) == ([KeyRange(b"x", b"y")], [])
+    await trio.sleep(INTEREST_LIFETIME + 1)
+    assert book.interests("a") == book.declined("a") == []
 
 
 async def test_peers_are_chosen_without_repetition_and_only_with_an_address():

@@ -14,7 +14,8 @@ from recon_node.p2p.peer_book import PeerBook
 from recon_node.p2p.reports import Counters
 from recon_node.p2p.sessions import MISBEHAVED
 from recon_node.p2p.sync import ASK_FOR_ALL_EVERY, MAX_SYNCS, SLOT_TIME, Syncer
-from recon_node.recon import KeyRange
+from recon_node.recon import KeyRange, KeyStore
+from recon_node.store.arrivals import Arrivals
 
 OURS = [KeyRange(*sort_value_range(NETWORK, str(StreamId(kind, METAMODEL.cid)))) for kind in (2, 3)]
 OURS.sort()
@@ -26,14 +27,12 @@ class Wanting:
     def key_ranges(self):
         return list(OURS)
 
-    head = 0
     interests = ()
 
     def __init__(self) -> None:
         self.wants_more = trio.Event()
-
-    async def wait_for_feed(self, after):
-        await trio.sleep_forever()
+        self.arrivals = Arrivals()
+        self.keys = KeyStore()
 
     async def wait_for_interests(self, known):
         await self.wants_more.wait()
@@ -70,6 +69,10 @@ class Recorded:
         self.asked = []
         self.seconds = {}
         self.error = {}
+        self.told = {}
+
+    def told_by(self, key):
+        return self.told.get(key, ())
 
     async def wait_for_peers_sessions(self, peer_id, limit):
         return

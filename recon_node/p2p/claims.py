@@ -1,0 +1,190 @@
+"""Which keys are being fetched, and by which session: so that no event is fetched twice.
+
+A claim lasts until its events are in the store, or have failed to come. It is void before that
+when its peer stalls: when less than ``MIN_BYTES`` came from it in ``STALLED_AFTER`` seconds, or
+what was claimed at once takes longer than ``CLAIM_TIME``, not counting the time in which the store
+had to catch up. Then a session with another peer that was told of one of the keys takes it over,
+and the fetch that stalls ends. For ``SLOW_FOR`` seconds all claims for the slow peer are void.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Final
+
+import trio
+
+from recon_node.ceramic import EventId
+
+STALLED_AFTER: Final = 10.0
+MIN_BYTES: Final = 16 * 1024
+CLAIM_TIME: Final = 60.0
+SLOW_FOR: Final = 60.0
+LOOK_EVERY: Final = 1.0
+"""How often a session that waits for another one looks whether that one stalls, in seconds."""
+MAX_TOLD: Final = 16384
+"""Keys of which it is remembered who told us of them."""
+MAX_SLOW: Final = 1000
+"""Peers that are remembered as slow."""
+
+
+class Claim:
+    """The keys that one session fetches. Get one from ``FetchTable.claim``."""
+
+    def __init__(self, table: FetchTable, peer: str, *, is_void: bool) -> None:
+        self.peer = peer
+        self.taken_over = False
+        """Whether another session has taken over keys, which ends the fetch."""
+        self._table = table
+        self._scope = trio.CancelScope()
+        self._received: Callable[[], int] = lambda: 0
+        self._moved = trio.Event()
+        self._is_void = is_void
+        self._time_left = CLAIM_TIME
+        self._window: tuple[float, int] | None = None
+        """While the peer is waited for: since when, and how many bytes had come by then."""
+
+    @contextmanager
+    def until_taken_over(self) -> Iterator[None]:
+        """Leave the block when another session takes keys over."""
+        with self._scope:
+            yield
+
+    def watch(self, received: Callable[[], int]) -> None:
+        """Say how to find out how many bytes came from the peer."""
+        self._received = received
+
+    def take(self, keys: Iterable[EventId]) -> tuple[list[EventId], list[EventId]]:
+        """Claim those keys that no other session has claimed; return them, and the others."""
+        self._time_left = CLAIM_TIME
+        return self._table._take(self, keys)
+
+    def release(self, keys: Iterable[EventId]) -> None:
+        """Give up keys: they are in the store, or have failed to come."""
+        self._table._release(self, keys)
+        self._moved.set()
+        self._moved = trio.Event()
+
+    @contextmanager
+    def peers_turn(self) -> Iterator[None]:
+        """Count the time inside: the peer has been asked for events."""
+        self._start_window()
+        try:
+            yield
+        finally:
+            self._end_window()
+
+    @contextmanager
+    def stores_turn(self) -> Iterator[None]:
+        """Do not count the time inside: the store has to catch up."""
+        self._end_window()
+        try:
+            yield
+        finally:
+            self._start_window()
+
+    def is_void(self) -> bool:
+        """Tell whether the peer has stalled, now or before."""
+        if not self._is_void and self._window is not None:
+            since, received = self._window
+            waited = trio.current_time() - since
+            stalled = waited >= STALLED_AFTER and self._received() - received < MIN_BYTES
+            if stalled or waited >= self._time_left:
+                self._is_void = True
+                self._table._note_slow(self.peer)
+            elif waited >= STALLED_AFTER:
+                self._end_window()
+                self._start_window()
+        return self._is_void
+
+    def take_over(self) -> None:
+        """End the fetch: another session has claimed some of its keys."""
+        self.taken_over = True
+        self._scope.cancel()
+
+    async def wait_for_move(self) -> None:
+        """Wait until some of its keys are released, or for ``LOOK_EVERY`` seconds."""
+        with trio.move_on_after(LOOK_EVERY):
+            await self._moved.wait()
+
+    def _start_window(self) -> None:
+        self._window = (trio.current_time(), self._received())
+
+    def _end_window(self) -> None:
+        if self._window is not None:
+            self._time_left -= trio.current_time() - self._window[0]
+        self._window = None
+
+
+class FetchTable:
+    """The claims of all sessions, and which peers told us of which keys."""
+
+    def __init__(self) -> None:
+        self._claims: dict[EventId, Claim] = {}
+        self._told: dict[EventId, tuple[str, ...]] = {}
+        self._slow: dict[str, float] = {}
+
+    @contextmanager
+    def claim(self, peer: str) -> Iterator[Claim]:
+        """Make a claim without keys for a session with a peer; what is left of it ends with the
+        block.
+        """
+        claim = Claim(self, peer, is_void=self._slow.get(peer, 0.0) > trio.current_time())
+        try:
+            yield claim
+        finally:
+            claim.release([key for key, each in self._claims.items() if each is claim])
+
+    def claimed(self, keys: Iterable[EventId], peer: str) -> list[EventId]:
+        """Return those of some keys that a session with this peer has to leave to others."""
+        return [key for key in keys if self._holder(key, peer) is not None]
+
+    async def wait(self, keys: Sequence[EventId], peer: str) -> None:
+        """Wait until a session with this peer may claim the first of these keys."""
+        if keys:
+            while (claim := self._holder(keys[0], peer)) is not None:
+                await claim.wait_for_move()
+
+    def note_told(self, keys: Iterable[EventId], peer: str) -> None:
+        """Remember that a peer told us of keys. The oldest make room."""
+        for key in keys:
+            tellers = self._told.pop(key, ())
+            self._told[key] = tellers if peer in tellers else (*tellers, peer)
+        while len(self._told) > MAX_TOLD:
+            del self._told[next(iter(self._told))]
+
+    def told_by(self, key: EventId) -> tuple[str, ...]:
+        """Return the peers that told us of a key lately."""
+        return self._told.get(key, ())
+
+    def _holder(self, key: EventId, peer: str) -> Claim | None:
+        """Return the claim that keeps others from a key. There is no use in asking the same peer
+        for it twice, however slow the peer is.
+        """
+        claim = self._claims.get(key)
+        return claim if claim and (claim.peer == peer or not claim.is_void()) else None
+
+    def _take(self, claim: Claim, keys: Iterable[EventId]) -> tuple[list[EventId], list[EventId]]:
+        mine: list[EventId] = []
+        others: list[EventId] = []
+        for key in keys:
+            if self._holder(key, claim.peer) is not None:
+                others.append(key)
+                continue
+            if (void := self._claims.get(key)) is not None:
+                void.take_over()
+            self._claims[key] = claim
+            mine.append(key)
+        return mine, others
+
+    def _release(self, claim: Claim, keys: Iterable[EventId]) -> None:
+        for key in keys:
+            if self._claims.get(key) is claim:
+                del self._claims[key]
+
+    def _note_slow(self, peer: str) -> None:
+        self._slow.pop(peer, None)
+        self._slow[peer] = trio.current_time() + SLOW_FOR
+        while len(self._slow) > MAX_SLOW:
+            del self._slow[next(iter(self._slow))]

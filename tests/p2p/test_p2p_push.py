@@ -1,0 +1,182 @@
+"""Pushing: every new key, to peers that want it, and to those who want it however few they are."""
+
+from types import SimpleNamespace
+
+import pytest
+import trio
+from nacl.signing import SigningKey
+from p2p_support import LOOPBACK, eventually, node
+from test_p2p_sync import OURS, Connected, Recorded, Wanting
+
+from recon_node.ceramic import METAMODEL, StreamId, StreamType
+from recon_node.ceramic.builder import data_event, init_event, time_event
+from recon_node.p2p.peer_book import PeerBook
+from recon_node.p2p.push import ALL_OF_FEW, Wanted, choose_receivers
+from recon_node.p2p.sync import Syncer
+from recon_node.recon import KeyRange
+from recon_node.store import Interest
+from recon_node.store.arrivals import REMEMBERED
+
+PEERS = [f"peer {number}" for number in range(8)]
+COPIES = LOOPBACK.sync_peers
+NEVER = 1e6
+
+
+def key_in(key_range: KeyRange, number: int = 0) -> bytes:
+    return key_range.lower + number.to_bytes(4, "big")
+
+
+@pytest.fixture
+async def pushing(nursery):
+    """Eight connected peers of the same latency, and a syncer that does nothing but push."""
+    settings = SimpleNamespace(sync_peers=COPIES, push_delay=LOOPBACK.push_delay,
+                               sync_interval=NEVER, bootstrap=())  # fmt: skip
+    host, store, book, sessions = Connected(), Wanting(), PeerBook(200), Recorded()
+    syncer = Syncer(host, store, book, sessions, settings)
+    sessions.syncer = syncer
+    nursery.start_soon(syncer.run)
+    await trio.testing.wait_all_tasks_blocked()
+    host.near = list(PEERS)
+    for peer in PEERS:
+        book.heard_of(peer, ())
+        book.synced(peer, 0.01, 0.0)
+    return store, book, sessions
+
+
+def says(book: PeerBook, peer: str, *ranges: KeyRange) -> None:
+    """A peer is asked for all of ours, and has asked for some ranges itself."""
+    book.get(peer).asked_for_all_at = trio.current_time()
+    for each in ranges:
+        book.asked_for(peer, each)
+
+
+async def reached(store, sessions, *keys: bytes) -> dict[str, list[KeyRange]]:
+    """Whom a push of these keys reaches, and what they are asked for."""
+    sessions.asked.clear()
+    store.arrivals.add(keys)
+    await trio.sleep(LOOPBACK.push_delay + 0.1)
+    found: dict[str, list[KeyRange]] = {}
+    for peer, key_range in sessions.asked:
+        found.setdefault(peer, []).append(key_range)
+    return found
+
+
+async def test_the_one_peer_of_eight_that_wants_an_event_is_always_reached(pushing, autojump_clock):
+    store, book, sessions = pushing
+    for number in range(40):
+        wanting = PEERS[number % len(PEERS)]
+        for peer in PEERS:
+            book.get(peer).interests.clear()
+            says(book, peer, OURS[0] if peer == wanting else OURS[1])
+        assert await reached(store, sessions, key_in(OURS[0], number)) == {wanting: [OURS[0]]}
+
+
+async def test_a_peer_with_an_interest_comes_before_those_whose_interests_are_not_known(
+    pushing, autojump_clock
+):
+    store, book, sessions = pushing
+    for peer in PEERS:
+        says(book, peer)
+    says(book, PEERS[5], OURS[0])
+    for number in range(20):
+        pushed = await reached(store, sessions, key_in(OURS[0], number))
+        assert PEERS[5] in pushed
+        assert len(pushed) == COPIES
+
+
+async def test_an_event_goes_to_nobody_where_nobody_wants_it(pushing, autojump_clock):
+    store, book, sessions = pushing
+    for peer in PEERS:
+        says(book, peer, OURS[1])
+    assert await reached(store, sessions, key_in(OURS[0])) == {}
+
+
+async def test_each_of_many_keys_reaches_those_who_want_it_in_one_sync_each(
+    pushing, autojump_clock
+):
+    store, book, sessions = pushing
+    for peer in PEERS:
+        says(book, peer, OURS[0])
+    says(book, PEERS[3], OURS[1])
+    pushed = await reached(store, sessions, key_in(OURS[0]), key_in(OURS[1]), key_in(OURS[0], 7))
+    assert sorted(pushed[PEERS[3]]) == OURS
+    assert COPIES <= len(pushed) <= COPIES + 1
+    assert all(len(ranges) == 1 for peer, ranges in pushed.items() if peer != PEERS[3])
+
+
+async def test_more_keys_than_are_remembered_reach_all_who_may_want_some(pushing, autojump_clock):
+    store, book, sessions = pushing
+    for peer in PEERS[1:]:
+        says(book, peer, OURS[1])
+    says(book, PEERS[0], OURS[0])
+    keys = [key_in(OURS[0], 0), *(key_in(OURS[1], number) for number in range(REMEMBERED))]
+    pushed = await reached(store, sessions, *keys)
+    assert pushed[PEERS[0]] == [OURS[0]]
+    assert len(pushed) == 1 + COPIES
+
+
+async def test_a_key_is_not_pushed_to_who_told_us_of_it(pushing, autojump_clock):
+    store, book, sessions = pushing
+    key = key_in(OURS[0])
+    for peer in PEERS[:4]:
+        says(book, peer, OURS[0])
+    for peer in PEERS[4:]:
+        says(book, peer, OURS[1])
+    sessions.told[key] = (PEERS[0], PEERS[2])
+    assert set(await reached(store, sessions, key)) == {PEERS[1], PEERS[3]}
+
+
+async def test_a_push_does_not_wait_for_slow_syncs(pushing, autojump_clock):
+    store, book, sessions = pushing
+    for peer in PEERS:
+        says(book, peer, OURS[1])
+    says(book, PEERS[7], OURS[0])
+    for peer in PEERS[:COPIES]:
+        sessions.seconds[peer] = NEVER
+        sessions.syncer.request(peer)
+    await trio.testing.wait_all_tasks_blocked()
+    assert PEERS[7] in await reached(store, sessions, key_in(OURS[0]))
+
+
+def test_few_who_want_a_key_are_all_told_and_of_many_some():
+    for many in range(20):
+        wants = {f"peer {n}": Wanted([b"key"], []) for n in range(many)}
+        expected = many if many <= ALL_OF_FEW * COPIES else COPIES
+        assert len(choose_receivers(wants, COPIES)) == expected
+    wants = {"a": Wanted([b"1"], []), "b": Wanted([b"2"], []), "c": Wanted([], [])}
+    assert choose_receivers(wants, 1) == ["a", "b"]
+
+
+async def test_pending_time_events_and_data_on_top_of_them_are_pushed(tmp_path):
+    key = SigningKey(bytes(32))
+    model = StreamId(StreamType.MODEL, METAMODEL.cid)
+    init = init_event(key, model, {"n": 0}, unique=b"1")
+    anchor = time_event(init, init.cid)
+    data = data_event(key, init, [anchor.cid], [])
+    async with (
+        node(tmp_path / "a", sync_interval=NEVER) as a,
+        node(tmp_path / "b", sync_interval=NEVER) as b,
+        node(tmp_path / "c", sync_interval=NEVER) as c,
+    ):
+        await b.p2p.connect(a.address)
+        await c.p2p.connect(b.address)
+        await eventually(lambda: a.p2p.sync_reports and c.p2p.sync_reports)
+        await a.store.admit_local([init.car])
+        await eventually(lambda: len(c.store.keys) == 1)
+        await a.store.admit_local([anchor.car])
+        await eventually(lambda: len(c.store.keys) == 2)
+        await a.store.admit_local([data.car])
+        await eventually(lambda: len(c.store.keys) == 3)
+        assert [each.store.head for each in (a, b, c)] == [1, 1, 1]
+
+
+async def test_an_initiator_learns_what_the_other_side_wants(tmp_path):
+    wanted = Interest("model", str(METAMODEL))
+    async with (
+        node(tmp_path / "a", sync_interval=NEVER) as a,
+        node(tmp_path / "b", sync_interval=NEVER) as b,
+    ):
+        await b.store.add_interest(wanted)
+        await a.p2p.connect(b.address)
+        await eventually(lambda: a.p2p.sync_reports)
+        await eventually(lambda: a.p2p._book.interests(b.p2p.peer_id) == b.store.key_ranges())
