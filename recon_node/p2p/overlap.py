@@ -70,7 +70,7 @@ class Overlap:
             await trio.lowlevel.checkpoint()
 
     def _common_with(self, peer_id: str) -> _Common:
-        ours, peer = self._store.key_ranges(), self._book.heard_of(peer_id, ())
+        ours, peer = self._store.key_ranges(), self._book.get(peer_id) or Peer(peer_id)
         known = self._common.get(peer_id)
         if (
             known is not None
@@ -86,7 +86,7 @@ class Overlap:
         else:
             ranges = subtract_ranges(ours, self._book.declined(peer_id))
         if len(self._common) > 2 * len(self._book):
-            self._common.clear()  # of peers that the book has forgotten
+            self._common.clear()  # the book has forgotten peers
         common = _Common(ours, peer.interests, peer.declined, until, ranges)
         self._common[peer_id] = common
         return common
