@@ -14,6 +14,10 @@ T = TypeVar("T")
 
 _BLOCK_HEAD: Final = cid_head(DAG_CBOR)
 _EVENT_HEADS: Final = (_BLOCK_HEAD, cid_head(DAG_JOSE))
+# Clients look for this sentence, which is ceramic-one's.
+_NO_ROUND_TRIP: Final = (
+    "Event bytes do not round-trip. This most likely means the event contains unexpected fields."
+)
 _TYPE_NAMES = {
     CID: "a link",
     bytes: "bytes",
@@ -38,7 +42,9 @@ def fields(value: Any, what: str, required: Set[str], optional: Set[str]) -> dic
     if missing := required - names:
         raise InvalidEventError(f"{what} lacks {_listed(missing)}")
     if unknown := names - required - optional:
-        raise InvalidEventError(f"{what} has unknown fields, which are refused: {_listed(unknown)}")
+        raise InvalidEventError(
+            f"{what} has unknown fields, which are refused: {_listed(unknown)}. {_NO_ROUND_TRIP}"
+        )
     return value
 
 

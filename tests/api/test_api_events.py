@@ -6,8 +6,11 @@ import json
 
 import httpx
 import pytest
+from nacl.signing import SigningKey
 
-from recon_node.ipld import CID, multibase
+from recon_node.ceramic import METAMODEL
+from recon_node.ceramic.builder import controller_of
+from recon_node.ipld import CID, DAG_CBOR, car, dag_cbor, multibase
 from recon_node.store import Store
 
 Events = list[dict[str, str]]
@@ -136,3 +139,18 @@ async def test_bounds_of_many_events(api: httpx.AsyncClient) -> None:
         400,
         {"message": "the body has more than 10000 lines"},
     )
+
+
+async def test_unknown_fields_are_refused_with_the_sentence_that_clients_look_for(
+    api: httpx.AsyncClient,
+) -> None:
+    key = SigningKey(bytes(32))
+    header = {"controllers": [controller_of(key)], "model": METAMODEL.to_bytes(), "unexpected": 1}
+    block = dag_cbor.encode({"header": header, "data": None})
+    cid = CID.of(DAG_CBOR, block)
+    text = multibase.encode(car.encode([cid], {cid: block}))
+    answer = await api.post("/ceramic/events", json={"data": text})
+    assert answer.status_code == 400
+    message = answer.json()["message"]
+    assert "'unexpected'" in message
+    assert "Event bytes do not round-trip. This most likely means the event contains" in message
