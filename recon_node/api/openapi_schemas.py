@@ -206,7 +206,9 @@ SCHEMAS: Final[Json] = {
         "The state of a stream",
         {
             "id": _text("The StreamID."),
-            "event_cid": _text("The CID of the tip, the event that led to this state."),
+            "event_cid": _text(
+                "The CID of the tip of the accepted events: what the next event names as its prev."
+            ),
             "controller": _text("The DID that the stream belongs to."),
             "dimensions": {
                 "type": "object",
@@ -216,13 +218,13 @@ SCHEMAS: Final[Json] = {
             "data": _text("Multibase text of the JSON {metadata, content}."),
             "validation_errors": _list(
                 _object(
-                    "An event that changed nothing",
+                    "An event that was rejected",
                     {
                         "event_cid": _text("The event's CID."),
                         "errors": _list(_text("A reason."), "Why, for people."),
                     },
                 ),
-                "Events on the way to the tip that break the stream's rules; the latest 100.",
+                "Events of the stream that were rejected and changed nothing; the latest 100.",
             ),
         },
     ),

@@ -8,10 +8,12 @@ bounds: of the events read, and of time, which is looked at after each event. Se
 from __future__ import annotations
 
 import time
+from collections import deque
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from functools import partial
 from http import HTTPStatus
-from typing import Any, TypeVar
+from typing import Protocol, TypeVar
 
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
@@ -19,12 +21,31 @@ from starlette.responses import JSONResponse, Response
 from recon_node.api.errors import ApiError, bad_request
 from recon_node.api.services import Limits, Services
 from recon_node.api.threads import in_long_thread, in_thread
-from recon_node.ceramic import InitHeader, StreamId, StreamIdError, StreamType, parse_event
+from recon_node.ceramic import Event, InitHeader, StreamId, StreamIdError, StreamType, parse_event
 from recon_node.ipld import CID, multibase
-from recon_node.lattice import StreamState, branch_states, select_tip, shape_of, stream_state
+from recon_node.lattice import (
+    Definitions,
+    StreamShapeError,
+    StreamState,
+    StreamStates,
+    accepted_tip,
+    definitions_of,
+    named_versions,
+    select_tip,
+    shape_of,
+    stream_state,
+)
 from recon_node.store import FeedRow, Store
 
 T = TypeVar("T")
+
+
+class Within(Protocol):
+    """Hands on what is computed, until it takes too long."""
+
+    def __call__(self, items: Iterable[T], /) -> Iterable[T]:
+        """The same items."""
+
 
 MAX_ERRORS = 100
 """Events with validation errors that an answer lists, the latest ones."""
@@ -39,13 +60,26 @@ async def get_stream(request: Request) -> Response:
     except StreamIdError as error:
         raise bad_request(f"Invalid stream ID: {error}") from None
     state = await load_state(services.store, services.limits, stream_id.cid)
+    if isinstance(state, Rejected):
+        raise ApiError(
+            HTTPStatus.NOT_FOUND,
+            f"Stream not found : {text} (its init event was rejected: {'; '.join(state.errors)})",
+        )
     if state is None or state.id != stream_id:
         other = "" if state is None else f" (the stream that starts so is {state.id})"
         raise ApiError(HTTPStatus.NOT_FOUND, f"Stream not found : {text}{other}")
     return await in_thread(partial(_render, state))
 
 
-async def load_state(store: Store, limits: Limits, init: CID) -> StreamState | None:
+@dataclass(frozen=True, slots=True)
+class Rejected:
+    """A stream that has no state, because no event of it was accepted."""
+
+    errors: tuple[str, ...]
+    """Why its init event was rejected."""
+
+
+async def load_state(store: Store, limits: Limits, init: CID) -> StreamState | Rejected | None:
     """The state of the stream that `init` starts; None when the stream is not here.
 
     Raises:
@@ -54,14 +88,16 @@ async def load_state(store: Store, limits: Limits, init: CID) -> StreamState | N
     rows = await read_whole(store, limits, init)
     if not rows:
         return None
-    header = await in_thread(partial(_header, rows[0]))
-    model = None
+    within = partial(_in_time, time.monotonic() + limits.stream_seconds)
+    events = await in_long_thread(partial(_parse, rows, within))
+    header = _header(events[0])
+    definitions = None
     if header.stream_type is not StreamType.MODEL:
-        model_rows = await read_whole(store, limits, header.model.cid)
-        if model_rows:
-            definition = await in_long_thread(partial(_compute, model_rows, None, limits))
-            model = definition.data.content
-    return await in_long_thread(partial(_compute, rows, model, limits))
+        model = header.model.cid
+        if model_rows := await read_whole(store, limits, model):
+            named = named_versions(events)
+            definitions = await in_long_thread(partial(_define, model_rows, named, within))
+    return await in_long_thread(partial(_compute, rows, events, definitions, within))
 
 
 async def read_whole(store: Store, limits: Limits, init: CID) -> list[FeedRow]:
@@ -76,22 +112,45 @@ async def read_whole(store: Store, limits: Limits, init: CID) -> list[FeedRow]:
     return rows
 
 
-def _header(row: FeedRow) -> InitHeader:
-    header = parse_event(row.car).header
-    if header is None:
-        raise RuntimeError(f"the stream {row.stream_cid} starts with an event that is no init")
-    return header
+def _parse(rows: Sequence[FeedRow], within: Within) -> list[Event]:
+    return list(within(parse_event(row.car) for row in rows))
 
 
-def _compute(rows: Sequence[FeedRow], model: Any, limits: Limits) -> StreamState:
-    within = partial(_in_time, time.monotonic() + limits.stream_seconds)
-    events = list(within(parse_event(row.car) for row in rows))
+def _header(init: Event) -> InitHeader:
+    if init.header is None:
+        raise RuntimeError(f"the stream {init.init} starts with an event that is not its init")
+    return init.header
+
+
+def _define(rows: Sequence[FeedRow], versions: set[CID], within: Within) -> Definitions | None:
+    events = _parse(rows, within)
+    if _header(events[0]).stream_type is not StreamType.MODEL:
+        return None
+    states = StreamStates(events)
+    return definitions_of(within(states.all()), rows[0].stream_cid, versions)
+
+
+def _compute(
+    rows: Sequence[FeedRow],
+    events: Sequence[Event],
+    definitions: Definitions | None,
+    within: Within,
+) -> StreamState | Rejected:
     shapes = [shape_of(event, time=row.block_time) for event, row in zip(events, rows, strict=True)]
-    tip = select_tip(shapes)
-    header = events[0].header
-    if header is None:
-        raise RuntimeError(f"the stream {rows[0].stream_cid} starts with an event that is no init")
-    return stream_state(header, events[0].cid, within(branch_states(events, tip.event, model)))
+    try:
+        likely = select_tip(shapes).event
+    except StreamShapeError:
+        return Rejected(("its capability had expired when it was anchored",))
+    states = StreamStates(events, definitions, keep=(likely,))
+    deque(within(states.all()), maxlen=0)
+    init = events[0].cid
+    rejected = states.rejected
+    try:
+        tip = accepted_tip(shapes, rejected).event if rejected else likely
+    except StreamShapeError:
+        return Rejected(rejected[init])
+    at_tip = states.at(tip) if tip == likely else deque(within(states.branch(tip)), maxlen=1).pop()
+    return stream_state(_header(events[0]), init, at_tip, rejected)
 
 
 def _in_time(deadline: float, items: Iterable[T]) -> Iterable[T]:

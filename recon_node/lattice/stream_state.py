@@ -6,12 +6,20 @@ event that it builds on by a JSON Patch, and its header the metadata; a time eve
 An event that merges branches builds on the first of its prevs: which one is up to the aggregation
 layer (CIP-145, "Abstract"), and its writer knows which content it patched.
 
-Whoever controls a stream can write valid events that make no sense: a patch that is none, that does
-not fit, that breaks a rule of the stream's model. Such an event has `validation_errors` and changes
-nothing; what follows builds on the data that was there before it. There are no exceptions for it.
+Whoever controls a stream can write events that are signed correctly and still make no sense: a
+patch that does not fit, content that breaks a rule of the stream's model. Such an event is
+*rejected*: it has `validation_errors` and changes nothing, and what follows builds on the data that
+was there before it. Only the content of a rejected init event stays, for later events to mend,
+because there is nothing before it. A time event is rejected along with the event that it anchors.
+No exception is raised for any of this.
+
+The tip of a stream's state is that of CIP-145 over the events that were accepted
+(`accepted_tip`): a rejected event never moves it, so that clients always build on accepted data.
 
 An event's data depends on the event, its history and its model alone, so that it is the same
-everywhere: not on the order of arrival, on the tip, or on other branches.
+everywhere: not on the order of arrival, on the tip, or on other branches. Of the model it depends
+on one version, as in ceramic-one: the event of the model's stream that the document's header names
+as `modelVersion`, else its init event. A later change of a model leaves its documents as they are.
 
 What is computed is let go as soon as no event is left that builds on it: every patch makes new the
 containers that it changes, so that to hold the data after each event of a long stream of a large
@@ -23,20 +31,21 @@ The names are those of ceramic-one: `event_states` of its pipeline, `StreamState
 
 from __future__ import annotations
 
-import base64
 import json
 from collections import Counter, deque
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
-from recon_node.ceramic import Event, EventKind, InitHeader, StreamId, validity_of
+from recon_node.ceramic import Event, EventKind, InitHeader, StreamId, StreamType, validity_of
 from recon_node.ipld import CID
 from recon_node.lattice.dag import StreamEvent, StreamShapeError, heights_by_prevs
+from recon_node.lattice.document_schema import dag_json
 from recon_node.lattice.json_patch import JsonPatchError, apply_patch, weigh
 from recon_node.lattice.model_rules import ContentRules
+from recon_node.lattice.model_versions import Definitions, event_metadata, version_of
+from recon_node.lattice.tip import Tip, select_tip
 
-_METADATA: Final = ("shouldIndex", "modelVersion")
 _ERRORS: Final = 8
 """Validation errors of an event that are kept."""
 _MAX_ERROR: Final = 300
@@ -73,7 +82,7 @@ class EventState:
     height: int
     data: StreamData
     validation_errors: tuple[str, ...]
-    """Why the event changed nothing, for people; empty when all is well."""
+    """Why the event was rejected, for people; empty when it was accepted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,12 +91,12 @@ class StreamState:
 
     id: StreamId
     event_cid: CID
-    """The tip: what the next event should name as its prev."""
+    """The tip of the accepted events: what the next event should name as its prev."""
     controller: str
     dimensions: Mapping[str, bytes]
     data: StreamData
     validation_errors: Mapping[CID, tuple[str, ...]]
-    """Of the events that led to the data, those that changed nothing."""
+    """Of the events that were rejected, in causal order."""
 
 
 class StreamStates:
@@ -95,8 +104,8 @@ class StreamStates:
 
     Args:
         events: all events of one stream, in any order.
-        model: the content of the stream of the stream's model, by which its documents are judged;
-            None when it is not known.
+        definitions: what the stream's model says, by which documents are judged; None when the
+            model is not known. Of no use for the streams of models.
         keep: events whose states `all` remembers for `at`, when it comes by; the tip, say.
 
     Raises:
@@ -104,35 +113,55 @@ class StreamStates:
     """
 
     def __init__(
-        self, events: Iterable[Event], model: Any = None, *, keep: Collection[CID] = ()
+        self,
+        events: Iterable[Event],
+        definitions: Definitions | None = None,
+        *,
+        keep: Collection[CID] = (),
     ) -> None:
         self._events = {event.cid: event for event in events}
         self._heights = heights_by_prevs({e.cid: e.prevs for e in self._events.values()})
         header = self._events[next(iter(self._heights))].header
         assert header is not None, "the first event in a causal order is the init event"
-        self._rules = ContentRules(header, model)
+        self._header = header
+        self._definitions = None if header.stream_type is StreamType.MODEL else definitions
+        self._rules: dict[CID | None, ContentRules] = {}
         self._keep = frozenset(keep)
         self._kept: dict[CID, EventState] = {}
+        self._rejected: dict[CID, tuple[str, ...]] | None = None
+
+    @property
+    def rejected(self) -> Mapping[CID, tuple[str, ...]]:
+        """The events that were rejected, in causal order, and why: known once `all` came by, else
+        it comes by now."""
+        if self._rejected is None:
+            deque(self.all(), maxlen=0)
+        assert self._rejected is not None
+        return self._rejected
 
     def all(self) -> Iterator[EventState]:
         """The states after all events, in causal order: the order given, where that is one."""
         uses = Counter(event.prevs[0] for event in self._events.values() if event.prevs)
-        data: dict[CID, StreamData] = {}
+        states: dict[CID, EventState] = {}
+        rejected: dict[CID, tuple[str, ...]] = {}
         for cid, height in self._heights.items():
             event = self._events[cid]
             before = None
             if event.prevs:
                 prev = event.prevs[0]
-                before = data[prev]
+                before = states[prev]
                 uses[prev] -= 1
                 if not uses[prev]:  # no one builds on it any more
-                    del data[prev]
+                    del states[prev]
             state = self._apply(event, height, before)
             if cid in uses:
-                data[cid] = state.data
+                states[cid] = state
             if cid in self._keep:
                 self._kept[cid] = state
+            if state.validation_errors:
+                rejected[cid] = state.validation_errors
             yield state
+        self._rejected = rejected
 
     def branch(self, cid: CID) -> Iterator[EventState]:
         """The states after the events that lead to the data of the event `cid`, the init first.
@@ -145,11 +174,10 @@ class StreamStates:
         branch = [self._events[cid]]
         while branch[-1].prevs:
             branch.append(self._events[branch[-1].prevs[0]])
-        data = None
+        state = None
         for event in reversed(branch):
-            state = self._apply(event, self._heights[event.cid], data)
+            state = self._apply(event, self._heights[event.cid], state)
             yield state
-            data = state.data
 
     def at(self, cid: CID) -> EventState:
         """The state after the event `cid`: remembered if `all` came by and it is one to keep, else
@@ -162,23 +190,24 @@ class StreamStates:
             return self._kept[cid]
         return deque(self.branch(cid), maxlen=1).pop()
 
-    def _apply(self, event: Event, height: int, before: StreamData | None) -> EventState:
+    def _apply(self, event: Event, height: int, before: EventState | None) -> EventState:
         """The state after `event`, which builds on `before` (None: it is the init event)."""
         errors: list[str] = []
         if before is None:
             data = self._start(event, errors)
         elif event.kind is EventKind.TIME:
-            data = before
+            data = before.data
+            if before.validation_errors:
+                errors.append("the event that it anchors was rejected")
         else:
-            data = self._change(event, before, errors)
+            data = self._change(event, before.data, errors)
         return EventState(event.cid, height, data, _in_brief(errors) if errors else ())
 
     def _start(self, event: Event, errors: list[str]) -> StreamData:
-        content = event.data
-        errors += self._rules.check(None, content, is_init=True)
-        if not isinstance(content, dict):
-            content = None
-        return StreamData(content, _metadata(event.payload.get("header")), weigh(content)[0])
+        content, metadata = event.data, event_metadata(event)
+        weight, _ = weigh(content)
+        errors += self._check(metadata, None, content, weight)
+        return StreamData(content if isinstance(content, dict) else None, metadata, weight)
 
     def _change(self, event: Event, before: StreamData, errors: list[str]) -> StreamData:
         start = {} if before.content is None else before.content
@@ -187,58 +216,57 @@ class StreamStates:
         except JsonPatchError as error:
             errors.append(str(error))
             return before
-        errors += self._rules.check(before.content, content, is_init=False)
-        if errors:
-            return before
-        header = event.payload.get("header")
-        metadata = {**before.metadata, **_metadata(header)} if header else before.metadata
-        return StreamData(content, metadata, weight)
+        changed = event_metadata(event)
+        metadata = {**before.metadata, **changed} if changed else before.metadata
+        errors += self._check(metadata, before, content, weight)
+        return before if errors else StreamData(content, metadata, weight)
+
+    def _check(
+        self, metadata: Mapping[str, Any], before: StreamData | None, content: Any, weight: int
+    ) -> list[str]:
+        version = None
+        if self._definitions is not None:
+            version = version_of(metadata, self._header.model.cid)
+            if version not in self._definitions:
+                return [f"its model has no version {metadata.get('modelVersion')} here"]
+        if version not in self._rules:
+            definition = self._definitions[version] if self._definitions and version else None
+            self._rules[version] = ContentRules(self._header, definition)
+        was = None if before is None else before.content
+        return self._rules[version].check(was, content, weight, is_init=before is None)
 
 
-def event_states(events: Iterable[Event], model: Any = None) -> Iterator[EventState]:
-    """The data of a stream after each of its events, as `StreamStates.all` has it.
+def accepted_tip(shapes: Iterable[StreamEvent[CID]], rejected: Collection[CID]) -> Tip[CID]:
+    """The tip of a stream's state: that of CIP-145 where rejected events are not valid.
+
+    Args:
+        shapes: all events of one stream, as `shape_of` gives them.
+        rejected: as `StreamStates.rejected` has them.
 
     Raises:
-        StreamShapeError: the events are not one whole stream.
+        StreamShapeError: no event was accepted, or the events are not one whole stream.
     """
-    yield from StreamStates(events, model).all()
+    return select_tip(replace(s, valid=False) if s.id in rejected else s for s in shapes)
 
 
-def branch_states(events: Iterable[Event], tip: CID, model: Any = None) -> Iterator[EventState]:
-    """The data of a stream after each of the events that lead to that of `tip`, the init first, as
-    `StreamStates.branch` has it; `tip` is one of the events, as `select_tip` says.
-
-    Raises:
-        StreamShapeError: the events are not one whole stream, or `tip` is none of them.
-    """
-    yield from StreamStates(events, model).branch(tip)
-
-
-def stream_state(header: InitHeader, init: CID, branch: Iterable[EventState]) -> StreamState:
-    """The state of a stream, from the states of the branch that leads to its tip.
+def stream_state(
+    header: InitHeader, init: CID, state: EventState, rejected: Mapping[CID, tuple[str, ...]]
+) -> StreamState:
+    """The state of a stream.
 
     Args:
         header: of the stream's init event.
         init: the CID of the init event.
-        branch: as `branch_states` gives them.
-
-    Raises:
-        ValueError: the branch is empty.
+        state: at the tip of its accepted events.
+        rejected: as `StreamStates.rejected` has them.
     """
-    errors: dict[CID, tuple[str, ...]] = {}
-    last: EventState | None = None
-    for last in branch:
-        if last.validation_errors:
-            errors[last.event_cid] = last.validation_errors
-    if last is None:
-        raise ValueError("a branch has at least the init event")
     return StreamState(
         id=StreamId(header.stream_type, init),
-        event_cid=last.event_cid,
+        event_cid=state.event_cid,
         controller=header.controller,
         dimensions=dimensions(header),
-        data=last.data,
-        validation_errors=errors,
+        data=state.data,
+        validation_errors=rejected,
     )
 
 
@@ -266,22 +294,6 @@ def _in_brief(errors: list[str]) -> tuple[str, ...]:
     return tuple(e if len(e) <= _MAX_ERROR else e[: _MAX_ERROR - 1] + "…" for e in errors[:_ERRORS])
 
 
-def _metadata(header: Any) -> dict[str, Any]:
-    """What of an event's header is metadata; links as text."""
-    if not isinstance(header, dict):
-        return {}
-    found = {name: header[name] for name in _METADATA if name in header}
-    return {name: str(value) if isinstance(value, CID) else value for name, value in found.items()}
-
-
-def _dag_json(value: Any) -> Any:
-    if isinstance(value, CID):
-        return {"/": str(value)}
-    if isinstance(value, bytes):
-        return {"/": {"bytes": base64.b64encode(value).decode().rstrip("=")}}
-    raise TypeError(f"{type(value).__name__} is no DAG-CBOR value")
-
-
 _ENCODER: Final = json.JSONEncoder(
-    ensure_ascii=False, check_circular=False, separators=(",", ":"), default=_dag_json
+    ensure_ascii=False, check_circular=False, separators=(",", ":"), default=dag_json
 )

@@ -7,8 +7,8 @@ share the reading. A long step is cut into the partitions of the tables, which S
 compute side by side; a short one, of an event or some hundred, is computed here at once.
 
 What a document says depends on its model, which is another stream. Models come before their
-documents, as a rule, and hardly ever change. Where the content of one does, all its documents are
-read back as well.
+documents, as a rule, and hardly ever change. Where one gets events, all its documents are read back
+as well.
 
 Each table takes a step in one commit, which moves its position. The rows of documents that change
 because their model does can be many: they are put in place before that, some thousand streams at a

@@ -1,15 +1,16 @@
 """What models say, as those who compute the states of their documents need it.
 
-A model is a stream like any other: it can come after its documents, and say something else later.
-A step goes from one feed position to another; what a model says is taken at the step's end, and
-compared with what it said at its beginning: where it is another content, all documents change.
+A model is a stream like any other: it, or the version of it that a document names, can come after
+the document. A step goes from one feed position to another; what a model says is taken at the
+step's end. Where the step has brought new events to it, all its documents are computed anew.
 """
 
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
-from recon_node.lattice import StreamData
+from recon_node.ipld import CID
+from recon_node.lattice import Definitions, definitions_of
 from spark_sink.derive.streams import Stream, read_streams
 from spark_sink.tables.raw_files import RawFiles
 
@@ -19,11 +20,11 @@ _REMEMBERED: Final = 10_000
 
 @dataclass(frozen=True, slots=True)
 class _Model:
-    content: Any
+    """What a model says in its first version and in those that were asked for."""
+
+    definitions: Definitions | None
+    asked: frozenset[CID]
     changed: bool
-
-
-_UNKNOWN: Final = _Model(None, False)
 
 
 class Models:
@@ -41,37 +42,40 @@ class Models:
             self._models.clear()
         self._raw, self._after, self._upto = raw, after, upto
         self._models = {
-            cid: _Model(model.content, changed=False)
+            cid: _Model(model.definitions, model.asked, changed=False)
             for cid, model in self._models.items()
             if cid not in touched
         }
 
     def load(self, streams: Iterable[Stream]) -> None:
         """Read the models of these documents, and these models, all at once."""
-        wanted = {s.cid if s.is_model else s.model for s in streams} - self._models.keys()
+        asked: dict[bytes, set[CID]] = {}
+        for stream in streams:
+            asked.setdefault(stream.cid if stream.is_model else stream.model, set()).update(
+                stream.versions
+            )
+        wanted: dict[bytes, frozenset[CID]] = {}
+        for cid, versions in asked.items():
+            known = self._models.get(cid)
+            if known is None or not known.asked.issuperset(versions):
+                wanted[cid] = frozenset(versions).union(known.asked if known else ())
         if not wanted:
             return
-        self._models |= dict.fromkeys(wanted, _UNKNOWN)
-        for model in read_streams(self._raw.events_of(wanted, self._upto), models_only=True):
-            before = model.upto(self._after)
-            was, now = _data(before) if before else None, _data(model)
-            content = None if now is None else now.content
-            self._models[model.cid] = _Model(content, changed=_text(was) != _text(now))
+        self._models |= {cid: _Model(None, named, changed=False) for cid, named in wanted.items()}
+        found = self._raw.events_of(wanted.keys(), self._upto)
+        for model in read_streams(found, models_only=True):
+            named = wanted[model.cid]
+            self._models[model.cid] = _Model(
+                definitions_of(model.states().all(), CID(model.cid), named),
+                named,
+                changed=model.entries[-1].position > self._after,
+            )
 
-    def of(self, stream: Stream) -> Any:
-        """The content of a document's model, which was loaded; None when it is not known, and for
-        models themselves."""
-        return None if stream.is_model else self._models[stream.model].content
+    def of(self, stream: Stream) -> Definitions | None:
+        """What a document's model says, which was loaded; None when it is not known, and for models
+        themselves."""
+        return None if stream.is_model else self._models[stream.model].definitions
 
     def has_changed(self, model: bytes) -> bool:
-        """Whether the content of a model, which was loaded, is another one than before the step."""
+        """Whether the step has brought events to a model, which was loaded."""
         return self._models[model].changed
-
-
-def _data(model: Stream) -> StreamData | None:
-    return model.data(model.states())
-
-
-def _text(data: StreamData | None) -> bytes:
-    """Content to compare; for Python, true equals 1."""
-    return b"" if data is None else data.to_json()

@@ -56,7 +56,7 @@ class Portion:
 
     `rows` are new rows of tables with a row an event, and all rows of tables with a row a stream;
     `revised` earlier rows of the former, which may have changed because a model did; `changed` the
-    models among the streams whose content is another one, as CID and StreamID.
+    models among the streams, as CID and StreamID.
     """
 
     streams: int = 0
@@ -99,13 +99,13 @@ def compute(step: Step, streams: Sequence[bytes], models: Models) -> Portion:
         if step.needs_models:
             models.load(some)
         for stream in some:
-            model, model_changed = None, False
+            definitions, model_changed = None, False
             if step.needs_models:
-                model = models.of(stream)
+                definitions = models.of(stream)
                 model_changed = models.has_changed(stream.cid if stream.is_model else stream.model)
             if stream.is_model and model_changed:
                 portion.changed[stream.cid] = stream.stream_id.to_bytes()
-            for name, row in rows_of(stream, step.names, model):
+            for name, row in rows_of(stream, step.names, definitions):
                 if not TABLES[name].is_history or row[TABLES[name].key] > step.after:
                     rows[name].add(row)
                 elif name in revised and model_changed and not stream.is_model:

@@ -1,6 +1,6 @@
 """Rows of `raw_events` as streams: each stream's events, read once, for all tables."""
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import groupby
@@ -21,11 +21,13 @@ from recon_node.ceramic import (
 from recon_node.ceramic.stream_id import METAMODEL
 from recon_node.ipld import CID
 from recon_node.lattice import (
-    StreamData,
+    Definitions,
     StreamEvent,
     StreamShapeError,
     StreamStates,
     Tip,
+    accepted_tip,
+    named_versions,
     select_tip,
     shape_of,
 )
@@ -103,15 +105,25 @@ class Stream:
         entries = tuple(entry for entry in self.entries if entry.position <= position)
         return Stream(self.cid, self.header, entries) if entries else None
 
-    def states(self, model: Any = None) -> StreamStates:
-        """What it says after each of its events, by the content of its model. That at the tip is
+    @cached_property
+    def versions(self) -> Collection[CID]:
+        """The versions of its model that it names, if it is a document."""
+        return () if self.is_model else named_versions(entry.event for entry in self.entries)
+
+    def states(self, definitions: Definitions | None = None) -> StreamStates:
+        """What it says after each of its events, by what its model says. That at its tip is
         remembered, once it was passed."""
         tip = () if self.tip is None else (self.tip.event,)
-        return StreamStates((entry.event for entry in self.entries), model, keep=tip)
+        return StreamStates((entry.event for entry in self.entries), definitions, keep=tip)
 
-    def data(self, states: StreamStates) -> StreamData | None:
-        """What it says at its tip; None without a tip. `states` are its own."""
-        return None if self.tip is None else states.at(self.tip.event).data
+    def state_tip(self, states: StreamStates) -> Tip[CID] | None:
+        """The tip of its accepted events; None when there are none. `states` are its own."""
+        if not states.rejected or self.tip is None:
+            return self.tip
+        try:
+            return accepted_tip((entry.shape() for entry in self.entries), states.rejected)
+        except StreamShapeError:
+            return None
 
     @cached_property
     def columns(self) -> Row:

@@ -1,24 +1,29 @@
 """The rows of each table of a stream: pure functions of the stream, and of what it says.
 
-What a stream says (`StreamStates`) depends on the content of its model, too.
+What a stream says (`StreamStates`) depends on what its model says, too.
 
 Whether a row changes when events come:
 
 - of `conclusion_events`: never;
-- of `event_states`: when the content of the stream's model changes, else never;
-- of `stream_tips` and `stream_states`: when the stream gets an event, the latter also when the
-  content of its model changes.
+- of `event_states`: when an event comes to the stream of the model, else never;
+- of `stream_tips` and `stream_states`: when the stream gets an event, the latter also when that of
+  its model does.
 """
 
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any, Final
+from typing import Final
 
 from recon_node.ceramic import Event, EventKind
 from recon_node.ipld import CID
-from recon_node.lattice import Decision, StreamData, StreamStates, Tip
+from recon_node.lattice import (
+    Decision,
+    Definitions,
+    StreamData,
+    StreamStates,
+    Tip,
+    event_metadata,
+)
 from spark_sink.derive.streams import Entry, Row, Stream
-
-_METADATA: Final = ("shouldIndex", "modelVersion")
 
 
 def conclusion_events(stream: Stream) -> Iterator[Row]:
@@ -71,12 +76,12 @@ def stream_tips(stream: Stream) -> Iterator[Row]:
 
 def stream_states(stream: Stream, states: StreamStates) -> Iterator[Row]:
     """The row of `stream_states`."""
-    data = stream.data(states)
+    tip = stream.state_tip(states)
     yield {
         **stream.columns,
         "stream_id": str(stream.stream_id),
-        **_tip_columns(stream, stream.tip),
-        "data": None if data is None else data.to_json(),
+        **_tip_columns(stream, tip),
+        "data": None if tip is None else states.at(tip.event).data.to_json(),
         "position": stream.entries[-1].position,
     }
 
@@ -93,17 +98,19 @@ _OF_STATES: Final[dict[str, Callable[[Stream, StreamStates], Iterator[Row]]]] = 
 NEED_MODELS: Final = frozenset(_OF_STATES)
 
 
-def rows_of(stream: Stream, names: Iterable[str], model: Any) -> Iterator[tuple[str, Row]]:
+def rows_of(
+    stream: Stream, names: Iterable[str], definitions: Definitions | None
+) -> Iterator[tuple[str, Row]]:
     """The rows of a stream in some derived tables, each with the name of its table.
 
-    `model` is the content of the stream's model; None where it is not known, or of no use.
+    `definitions` are what the stream's model says; None where it is not known, or of no use.
     """
     states: StreamStates | None = None
     for name in names:
         if name in _OF_STREAMS:
             rows = _OF_STREAMS[name](stream)
         else:
-            states = states or stream.states(model)
+            states = states or stream.states(definitions)
             rows = _OF_STATES[name](stream, states)
         for row in rows:
             yield name, row
@@ -140,10 +147,4 @@ def _payload(event: Event) -> bytes | None:
     the JSON Patch; nothing for a time event."""
     if event.kind is EventKind.TIME:
         return None
-    header = event.payload.get("header") or {}
-    metadata = {
-        name: str(header[name]) if isinstance(header[name], CID) else header[name]
-        for name in _METADATA
-        if name in header
-    }
-    return StreamData(event.data, metadata).to_json()
+    return StreamData(event.data, event_metadata(event)).to_json()

@@ -28,7 +28,11 @@ DEFINITION = {
     "name": "Post",
     "interface": False,
     "implements": [],
-    "schema": {"type": "object", "properties": {}, "additionalProperties": False},
+    "schema": {
+        "type": "object",
+        "properties": {"author": {"type": "string"}, "text": {"type": "string", "maxLength": 10}},
+        "additionalProperties": False,
+    },
     "accountRelation": {"type": "list"},
     "immutableFields": ["author"],
 }
@@ -71,7 +75,7 @@ async def test_a_document_at_its_tip(api: httpx.AsyncClient, store: Store) -> No
     }
     assert state["data"].startswith("u")
     assert (state["id"], state["controller"]) == (str(id_of(init)), controller_of(KEY))
-    assert state["event_cid"] == str(forbidden.cid)
+    assert state["event_cid"] == str(event.cid)
     assert {name: multibase.decode(value) for name, value in state["dimensions"].items()} == {
         "model": id_of(model).to_bytes(),
         "controller": controller_of(KEY).encode(),
@@ -82,6 +86,63 @@ async def test_a_document_at_its_tip(api: httpx.AsyncClient, store: Store) -> No
         {"event_cid": str(forbidden.cid), "errors": ["the field 'author' is immutable"]}
     ]
     assert read(await api.get(f"/ceramic/streams/{id_of(model)}"))["content"] == DEFINITION
+
+
+async def test_a_rejected_event_moves_neither_content_nor_tip(
+    api: httpx.AsyncClient, store: Store
+) -> None:
+    model = model_event(KEY, DEFINITION)
+    init = init_event(KEY, id_of(model), {"text": "a"}, unique=b"u")
+    long = change(init, init, "/text", "x" * 50)
+    await admit(store, model, init, long)
+    answer = await api.get(f"/ceramic/streams/{id_of(init)}")
+    assert read(answer) == {"metadata": {"shouldIndex": True}, "content": {"text": "a"}}
+    assert answer.json()["event_cid"] == str(init.cid)
+    [error] = answer.json()["validation_errors"]
+    assert error["event_cid"] == str(long.cid)
+    assert "longer than 10 characters at /text" in error["errors"][0]
+    fine = change(init, init, "/text", "b")  # as a client builds on what it was answered
+    await admit(store, fine)
+    answer = await api.get(f"/ceramic/streams/{id_of(init)}")
+    assert (answer.json()["event_cid"], read(answer)["content"]) == (str(fine.cid), {"text": "b"})
+
+
+@pytest.mark.parametrize("kind", ["document", "model"])
+async def test_a_stream_that_starts_with_a_rejected_event(
+    api: httpx.AsyncClient, store: Store, kind: str
+) -> None:
+    model = model_event(KEY, DEFINITION)
+    init = init_event(KEY, id_of(model), {"text": "x" * 50}, unique=b"u")
+    if kind == "model":
+        init = model_event(KEY, {**DEFINITION, "schema": None})
+    await admit(store, model, init)
+    answer = await api.get(f"/ceramic/streams/{id_of(init)}")
+    assert answer.status_code == 404
+    message = answer.json()["message"]
+    assert message.startswith(f"Stream not found : {id_of(init)} (its init event was rejected: ")
+    assert ("the model has no schema" if kind == "model" else "at /text") in message
+
+
+async def test_a_document_of_a_version_of_its_model(api: httpx.AsyncClient, store: Store) -> None:
+    model = model_event(KEY, DEFINITION)
+    longer = change(model, model, "/schema/properties/text/maxLength", 100)
+    header = {"modelVersion": longer.cid, "unique": b"u", "controllers": [controller_of(KEY)]}
+    header["model"] = id_of(model).to_bytes()
+    init = signed_event(KEY, {"header": header, "data": {"text": "x" * 50}})
+    await admit(store, model, init)
+    answer = await api.get(f"/ceramic/streams/{id_of(init)}")
+    assert answer.status_code == 404
+    assert f"no version {longer.cid} here" in answer.json()["message"]
+    await admit(store, longer)
+    answer = await api.get(f"/ceramic/streams/{id_of(init)}")
+    assert read(answer)["metadata"] == {"shouldIndex": True, "modelVersion": str(longer.cid)}
+
+
+async def test_a_model_that_is_a_document_is_no_model(api: httpx.AsyncClient, store: Store) -> None:
+    other = init_event(KEY, StreamId(2, CID.of(DAG_CBOR, b"m")), DEFINITION, unique=b"u")
+    init = init_event(KEY, StreamId(StreamType.MODEL, other.cid), {"text": 1}, unique=b"u")
+    await admit(store, other, init)
+    assert read(await api.get(f"/ceramic/streams/{id_of(init)}"))["content"] == {"text": 1}
 
 
 async def test_a_document_whose_model_is_not_here(api: httpx.AsyncClient, store: Store) -> None:

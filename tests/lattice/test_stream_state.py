@@ -28,23 +28,30 @@ from recon_node.lattice import (
     EventState,
     StreamShapeError,
     StreamState,
-    branch_states,
-    event_states,
-    select_tip,
+    StreamStates,
+    accepted_tip,
+    definitions_of,
+    named_versions,
     shape_of,
     stream_state,
 )
+from recon_node.lattice.model_versions import MAX_VERSIONS
 
 KEY = SigningKey(bytes(32))
 MODEL = StreamId(StreamType.MODEL, CID.of(DAG_CBOR, b"model"))
 SAMPLE = Path(__file__).parents[1] / "data" / "sdk_sample.jsonl"
 
+SCHEMA = {
+    "type": "object",
+    "properties": {"t": {"type": "string", "maxLength": 10}, "n": {"type": "integer"}},
+    "additionalProperties": False,
+}
 LIST = {
     "version": "2.0",
     "name": "Post",
     "interface": False,
     "implements": [],
-    "schema": {"type": "object", "properties": {}, "additionalProperties": False},
+    "schema": {"properties": {}},
     "accountRelation": {"type": "list"},
 }
 
@@ -66,16 +73,21 @@ def add(path: str, value: Any) -> dict[str, Any]:
     return {"op": "add", "path": path, "value": value}
 
 
+def definitions(model: Any) -> dict[CID, Any] | None:
+    return None if model is None else {MODEL.cid: model}
+
+
 def states(*events: Event, model: Any = None) -> list[EventState]:
-    found = {state.event_cid: state for state in event_states(events, model)}
+    found = {state.event_cid: state for state in StreamStates(events, definitions(model)).all()}
     return [found[event.cid] for event in events]
 
 
 def at_tip(events: Sequence[Event], model: Any = None) -> StreamState:
-    tip = select_tip([shape_of(event) for event in events]).event
+    every = StreamStates(events, definitions(model))
+    tip = accepted_tip([shape_of(event) for event in events], every.rejected).event
     header = events[0].header
     assert header is not None
-    return stream_state(header, events[0].cid, branch_states(events, tip, model))
+    return stream_state(header, events[0].cid, every.at(tip), every.rejected)
 
 
 def outcome(state: EventState) -> tuple[Any, tuple[str, ...]]:
@@ -100,7 +112,7 @@ def test_the_events_of_the_sdk_say_what_the_patches_say() -> None:
                     changes += 1
                     content = jsonpatch.apply_patch(content or {}, event.data)
             contents[event.cid] = content
-        found = {state.event_cid: outcome(state) for state in event_states(events)}
+        found = {state.event_cid: outcome(state) for state in StreamStates(events).all()}
         assert found == {cid: (content, ()) for cid, content in contents.items()}
     assert changes > 100
 
@@ -140,7 +152,7 @@ def test_a_deterministic_document_starts_without_content() -> None:
     init = deterministic_init_event(controller_of(KEY), MODEL)
     event = change(init, init, add("/n", 1))
     assert [state.data.content for state in states(init, event)] == [None, {"n": 1}]
-    assert at_tip([init]).data.to_json() == b'{"metadata":{},"content":null}'
+    assert at_tip([init]).data.to_json() == (b'{"metadata":{"shouldIndex":true},"content":null}')
 
 
 def test_branches_do_not_know_of_each_other_and_a_merge_builds_on_its_first_prev() -> None:
@@ -157,7 +169,7 @@ def test_branches_do_not_know_of_each_other_and_a_merge_builds_on_its_first_prev
     assert [state.height for state in both] == [0, 1, 1, 2]
     assert at_tip([init, left, right, merge]).data == both[-1].data
     with pytest.raises(StreamShapeError, match="is not there"):
-        list(branch_states([init, left], right.cid))
+        list(StreamStates([init, left]).branch(right.cid))
 
 
 POISON = [
@@ -186,10 +198,12 @@ def test_a_valid_event_without_sense_changes_nothing_and_says_why(data: Any, mod
     after = change(init, poison, add("/m", 2))
     _, poisoned, last = states(init, poison, after, model=model)
     assert poisoned.data.content == {"n": 1}
-    assert poisoned.data.metadata == {}
+    assert poisoned.data.metadata == {"shouldIndex": True}
     assert poisoned.validation_errors
     assert outcome(last) == ({"n": 1, "m": 2}, ())
+    assert at_tip([init, poison], model).event_cid == init.cid
     state = at_tip([init, poison, after], model)
+    assert state.event_cid == after.cid
     assert state.validation_errors == {poison.cid: poisoned.validation_errors}
     assert state.data == last.data
 
@@ -219,7 +233,8 @@ def test_nothing_that_a_controller_or_a_model_s_author_writes_raises(
         for patch in patches:
             payload = {"id": start.cid, "prev": events[-1].cid, "data": patch}
             events.append(signed_event(KEY, payload))
-        for state in (*event_states(events, model), *event_states(events, {**LIST, "a": model})):
+        both = (states(*events, model=each) for each in (model, {**LIST, "schema": model}))
+        for state in (state for found in both for state in found):
             assert state.data.content is None or isinstance(state.data.content, dict)
             json.loads(state.data.to_json())
 
@@ -300,7 +315,11 @@ def test_a_relation_holds_the_id_of_a_document() -> None:
         (LIST, add("/version", "3.0"), "neither '1.0' nor '2.0'"),
         (LIST, {"op": "remove", "path": "/schema"}, "no schema"),
         (definition(version="1.0"), add("/description", "new"), "1.0 cannot be changed"),
-        (definition(interface=True), add("/description", "new"), "interface cannot be changed"),
+        (
+            definition(interface=True, views={"v": {}}),
+            add("/description", "new"),
+            "interface cannot be",
+        ),
     ],
 )
 def test_models_change_only_where_their_documents_stay_valid(
@@ -318,12 +337,31 @@ def test_models_change_only_where_their_documents_stay_valid(
 
 
 @pytest.mark.parametrize(
-    "content",
-    [None, {}, {**LIST, "accountRelation": {"type": "set", "fields": []}}, {"version": "2.0"}],
+    ("content", "error"),
+    [
+        (None, "needs a definition"),
+        ({}, "the model's version"),
+        (definition(name=None), "no name"),
+        (definition(schema=None), "no schema"),
+        (definition(schema={"type": "object"}), "'additionalProperties' to false"),
+        (definition(schema={**SCHEMA, "additionalProperties": {}}), "'additionalProperties'"),
+        (definition(accountRelation={"type": "set", "fields": []}), "at least one field"),
+        (definition(accountRelation={"type": "any"}), "account relation is not list or"),
+        (definition(version="1.0", accountRelation={"type": "none"}), "account relation is not"),
+        (definition(interface=None), "whether it is an interface"),
+        (definition(interface=True), "needs a property or a view"),
+        (definition(implements=None), "'implements' is not a list"),
+        (definition(implements=["k2t"]), "'implements' is not a list"),
+        (definition(schema=SCHEMA, views={"t": {}}), "view 't' has the name of a property"),
+        (definition(schema=SCHEMA), None),
+        (definition(schema={}, interface=True, views={"v": {}}), None),
+        (definition(implements=[str(MODEL)]), None),
+        ({"version": "1.0", "name": "", "schema": {}, "accountRelation": {"type": "list"}}, None),
+    ],
 )
-def test_what_is_no_model_is_said_to_be_none(content: Any) -> None:
+def test_what_is_a_model_and_what_is_not(content: Any, error: str | None) -> None:
     [state] = states(model_event(KEY, content))
-    assert state.validation_errors
+    assert (error in state.validation_errors[0]) if error else not state.validation_errors
 
 
 def test_errors_are_short_whatever_they_name() -> None:
@@ -333,3 +371,124 @@ def test_errors_are_short_whatever_they_name() -> None:
     _, state = states(init, event, model=definition(immutableFields=names))
     assert len(state.validation_errors) == 8
     assert all(len(error) <= 300 for error in state.validation_errors)
+
+
+def test_a_document_is_held_to_the_schema_of_its_model() -> None:
+    model = definition(schema=SCHEMA)
+    init = document({"t": "short"})
+    long = change(init, init, add("/t", "x" * 50))
+    after = change(init, long, add("/n", 1))
+    found = states(init, long, after, model=model)
+    assert found[1].data == found[0].data
+    assert "longer than 10 characters at /t" in found[1].validation_errors[0]
+    assert outcome(found[2]) == ({"t": "short", "n": 1}, ())
+
+
+def test_a_rejected_event_does_not_move_the_tip() -> None:
+    """Nor does its anchor: else clients of two nodes would build on different events."""
+    model = definition(schema=SCHEMA)
+    init = document({"t": "a"})
+    fine = change(init, init, add("/t", "b"))
+    wrong = change(init, fine, add("/t", "x" * 50))
+    anchor = time_event(init, wrong.cid)
+    state = at_tip([init, fine, wrong, anchor], model)
+    assert (state.event_cid, state.data.content) == (fine.cid, {"t": "b"})
+    assert list(state.validation_errors) == [wrong.cid, anchor.cid]
+    assert "anchors was rejected" in state.validation_errors[anchor.cid][0]
+    assert at_tip([init, fine, wrong, anchor]).event_cid == anchor.cid  # without the model
+
+
+def test_of_two_branches_the_accepted_one_wins() -> None:
+    """Whatever their CIDs are, and though the other one is anchored."""
+    model = definition(schema=SCHEMA)
+    init = document({"t": "a"})
+    for text in map(str, range(8)):
+        wrong = change(init, init, add("/t", "x" * 50))
+        anchor = time_event(init, wrong.cid)
+        fine = change(init, init, add("/t", text))
+        assert at_tip([init, wrong, anchor, fine], model).event_cid == fine.cid
+
+
+def test_an_event_on_a_rejected_one_is_accepted_on_its_own_merits() -> None:
+    model = definition(schema=SCHEMA)
+    init = document({"t": "a"})
+    wrong = change(init, init, add("/t", "x" * 50))
+    later = change(init, time_event(init, wrong.cid), add("/n", 1))
+    events = [init, wrong, time_event(init, wrong.cid), later]
+    state = at_tip(events, model)
+    assert (state.event_cid, state.data.content) == (later.cid, {"t": "a", "n": 1})
+
+
+def test_a_rejected_init_event_has_no_state_until_it_is_mended() -> None:
+    model = definition(schema=SCHEMA)
+    init = document({"t": "x" * 50})
+    with pytest.raises(StreamShapeError):
+        at_tip([init, time_event(init, init.cid)], model)
+    worse = change(init, init, add("/n", "x"))
+    mended = change(init, worse, add("/t", "short"))
+    state = at_tip([init, worse, mended], model)
+    assert (state.event_cid, state.data.content) == (mended.cid, {"t": "short"})
+
+
+def test_documents_are_of_the_version_that_they_name() -> None:
+    start = model_event(KEY, definition(schema=SCHEMA))
+    retyped = change(start, start, add("/schema/properties/n", {"type": "string"}))
+    wrong = change(start, retyped, add("/accountRelation", {"type": "single"}))
+    anchor = time_event(start, retyped.cid)
+    model = StreamStates([start, retyped, wrong, anchor])
+    named = {retyped.cid, wrong.cid, anchor.cid}
+    known = definitions_of(model.all(), start.cid, named)
+    assert set(known) == {start.cid, retyped.cid, anchor.cid}
+
+    def of(version: CID | None, content: Any, prev: Event | None = None) -> Event:
+        header: dict[str, Any] = {} if version is None else {"modelVersion": version}
+        if prev is not None:
+            payload = {"id": prev.init, "prev": prev.cid, "data": [add("", content)]}
+            return signed_event(KEY, {**payload, **({"header": header} if header else {})})
+        header |= {"controllers": [controller_of(KEY)], "model": start.stream_id().to_bytes()}
+        return signed_event(KEY, {"header": {**header, "unique": b"u"}, "data": content})
+
+    def errors(*events: Event) -> list[bool]:
+        assert named_versions(events) <= named
+        return [bool(state.validation_errors) for state in StreamStates(events, known).all()]
+
+    first = of(None, {"n": 1})
+    assert errors(first, of(None, {"n": 2}, first), of(None, {"n": "2"}, first)) == [0, 0, 1]
+    second = of(retyped.cid, {"n": "2"}, first)
+    assert errors(first, second, of(None, {"n": 3}, second)) == [0, 0, 1]  # it is kept
+    assert errors(of(anchor.cid, {"n": "1"})) == [0]
+    assert errors(of(anchor.cid, {"n": 1})) == [1]
+    assert errors(of(wrong.cid, {"n": 1})) == [1]
+
+
+def test_named_versions_are_bounded() -> None:
+    init = document({})
+    events = [init]
+    for n in range(MAX_VERSIONS + 5):
+        version = CID.of(DAG_CBOR, b"%d" % n)
+        payload = {
+            "id": init.cid,
+            "prev": init.cid,
+            "data": [],
+            "header": {"modelVersion": version},
+        }
+        events.append(signed_event(KEY, payload))
+    assert len(named_versions(events)) == MAX_VERSIONS
+
+
+def test_definitions_that_are_too_heavy_are_no_definitions() -> None:
+    start = model_event(KEY, definition(description="x" * 200_001))
+    assert definitions_of(StreamStates([start]).all(), start.cid, ()) == {start.cid: {}}
+
+
+@pytest.mark.parametrize(
+    "schema", [None, "text", {"$ref": "#"}, {"type": "nonsense"}, {"pattern": "(?=a)"}]
+)
+def test_no_document_conforms_to_a_schema_that_cannot_be_used(schema: Any) -> None:
+    [state] = states(document({}), model=definition(schema=schema))
+    assert "schema of the document's model cannot be used" in state.validation_errors[0]
+    [empty] = states(
+        deterministic_init_event(controller_of(KEY), MODEL),
+        model=definition(schema=schema, accountRelation={"type": "single"}),
+    )
+    assert not empty.validation_errors

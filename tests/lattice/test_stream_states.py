@@ -22,17 +22,17 @@ from recon_node.lattice import (
     StreamData,
     StreamShapeError,
     StreamStates,
-    branch_states,
-    event_states,
 )
 
 KEY = SigningKey(bytes(32))
 MODEL = StreamId(StreamType.MODEL, CID.of(DAG_CBOR, b"model"))
-DEFINITION = {
-    "version": "2.0",
-    "schema": {},
-    "accountRelation": {"type": "list"},
-    "immutableFields": ["fixed"],
+DEFINITIONS = {
+    MODEL.cid: {
+        "version": "2.0",
+        "schema": {},
+        "accountRelation": {"type": "list"},
+        "immutableFields": ["fixed"],
+    }
 }
 
 LEAVES = st.one_of(
@@ -85,10 +85,10 @@ def oracle(events: list[Event]) -> Callable[[CID], tuple[int, Any, Any, bool]]:
     def after(cid: CID) -> tuple[Any, Any, bool]:
         event = by_id[cid]
         if event.kind is EventKind.INIT:
-            return event.data, {}, False
-        content, metadata, _ = after(event.prevs[0])
+            return event.data, {"shouldIndex": True}, False
+        content, metadata, is_rejected = after(event.prevs[0])
         if event.kind is EventKind.TIME:
-            return content, metadata, False
+            return content, metadata, is_rejected
         try:
             changed = jsonpatch.apply_patch(content, event.data)
         except jsonpatch.JsonPatchConflict:
@@ -113,10 +113,9 @@ def test_each_way_to_ask_says_what_the_plain_way_does(
     expected = oracle(events)
     shuffled = rng.sample(events, k=len(events))
     kept = {event.cid for event in events if rng.random() < 0.5}
-    states = StreamStates(shuffled, DEFINITION, keep=kept)
+    states = StreamStates(shuffled, DEFINITIONS, keep=kept)
     all_states = {state.event_cid: state for state in states.all()}
     assert len(all_states) == len(events)
-    assert [*event_states(shuffled, DEFINITION)] == [*all_states.values()]
     for event in events:
         state = all_states[event.cid]
         assert outcome(state) == expected(event.cid)
@@ -124,14 +123,15 @@ def test_each_way_to_ask_says_what_the_plain_way_does(
         assert (states.at(event.cid) is state) == (event.cid in kept)
         branch = [*states.branch(event.cid)]
         assert branch == [all_states[each.event_cid] for each in branch]
-        assert branch == [*branch_states(shuffled, event.cid, DEFINITION)]
         assert branch[-1] == state
         assert branch[0].height == 0
 
 
 @given(streams())
 def test_events_in_causal_order_keep_it(events: list[Event]) -> None:
-    assert [state.event_cid for state in event_states(events)] == [event.cid for event in events]
+    assert [state.event_cid for state in StreamStates(events).all()] == [
+        event.cid for event in events
+    ]
 
 
 def test_what_is_not_kept_is_computed_and_what_is_not_there_refused() -> None:
@@ -150,7 +150,7 @@ def test_events_that_change_nothing_share_the_data_and_its_json() -> None:
     init = init_event(KEY, MODEL, {"n": 0}, unique=b"u")
     anchor = time_event(init, init.cid)
     poison = signed_event(KEY, {"id": init.cid, "prev": anchor.cid, "data": [None]})
-    first, second, third = event_states([init, anchor, poison])
+    first, second, third = StreamStates([init, anchor, poison]).all()
     assert first.data is second.data is third.data
     assert first.data.to_json() is third.data.to_json()
 

@@ -18,8 +18,8 @@ from recon_node.ipld import CID, dag_cbor
 from recon_node.lattice import (
     StreamEvent,
     StreamShapeError,
-    branch_states,
-    event_states,
+    StreamStates,
+    accepted_tip,
     select_tip,
 )
 
@@ -106,16 +106,26 @@ def _model_of(
     its_header = model[0][1].header
     if its_header is None or its_header.model != METAMODEL:
         return None
-    return _data_at_tip(model, None)[0]
+    states = StreamStates(event for _, event in model)
+    return {
+        cid: states.at(cid).data.content or {}
+        for cid in (event.cid for _, event in model)
+        if cid == model[0][1].cid or cid not in states.rejected
+    }
 
 
-def _data_at_tip(stream: list[tuple[Row, Event]], model: Any) -> tuple[Any, bytes | None]:
+def _at_tip(stream: list[tuple[Row, Event]], states: StreamStates) -> Row:
     try:
-        tip = select_tip([_shape(*each) for each in stream]).event
+        tip = accepted_tip([_shape(*each) for each in stream], states.rejected)
     except StreamShapeError:
-        return None, None
-    state = list(branch_states([event for _, event in stream], tip, model))[-1]
-    return state.data.content, state.data.to_json()
+        return dict.fromkeys(("event_cid", "event_type", "event_height", "data"))
+    [kind] = [event.kind.value for _, event in stream if event.cid == tip.event]
+    return {
+        "event_cid": bytes(tip.event),
+        "event_type": kind,
+        "event_height": tip.height,
+        "data": states.at(tip.event).data.to_json(),
+    }
 
 
 def _shape(row: Row, event: Event) -> StreamEvent[CID]:
@@ -149,7 +159,8 @@ def _rows_of_stream(stream: list[tuple[Row, Event]], model: Any) -> Iterator[tup
         },
         "stream_cid_partition": init.cid[-1] % 16,
     }
-    states = {s.event_cid: s for s in event_states([event for _, event in stream], model)}
+    all_states = StreamStates([event for _, event in stream], model)
+    states = {state.event_cid: state for state in all_states.all()}
     for row, event in stream:
         of_event = {
             **common,
@@ -184,9 +195,7 @@ def _rows_of_stream(stream: list[tuple[Row, Event]], model: Any) -> Iterator[tup
         "position": max(row["position"] for row, _ in stream),
     }
     yield "stream_tips", {**of_stream, **_tip(stream)}
-    tip = _tip(stream)
-    of_tip = {name: tip[name] for name in ("event_cid", "event_type", "event_height")}
-    yield "stream_states", {**of_stream, **of_tip, "data": _data_at_tip(stream, model)[1]}
+    yield "stream_states", {**of_stream, **_at_tip(stream, all_states)}
 
 
 def _tip(stream: list[tuple[Row, Event]]) -> Row:
@@ -225,7 +234,9 @@ def _payload(event: Event) -> bytes | None:
     if event.kind.value == "time":
         return None
     header = event.payload.get("header", {})
-    metadata = {name: header[name] for name in ("shouldIndex",) if name in header}
+    metadata = {"shouldIndex": True} if event.kind.value == "init" else {}
+    metadata |= {name: header[name] for name in ("shouldIndex",) if name in header}
+    metadata |= {name: str(header[name]) for name in ("modelVersion",) if name in header}
     value = {"metadata": metadata, "content": event.data}
     text = json.dumps(value, ensure_ascii=False, separators=(",", ":"), default=_dag_json)
     return text.encode()

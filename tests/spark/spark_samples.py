@@ -28,7 +28,7 @@ DEFINITION = {
     "name": "Note",
     "interface": False,
     "implements": [],
-    "schema": {"type": "object", "properties": {}, "additionalProperties": False},
+    "schema": {"properties": {"n": {"type": "integer"}, "t": {"maxLength": 20}}},
     "accountRelation": {"type": "list"},
     "immutableFields": ["n"],
 }
@@ -107,6 +107,7 @@ def scenario() -> Scenario:
     relaxed = change(model, replace("/name", "Notes"))
     all_.add(document(model.stream_id(), {"n": 3}, b"late"), relaxed)
     all_.anchor(relaxed, 1_700_000_300)
+    versions(all_, model)
     lapsed = delegated(model.stream_id(), {"n": 4})
     kept = delegated(model.stream_id(), {"n": 5})
     all_.add(lapsed, kept)
@@ -125,6 +126,25 @@ def diverged(all_: Scenario, model: Event) -> None:
     top = change(left, replace("/t", "more"))
     merge = data_event(KEY, init, sorted([top.cid, right.cid]), [])
     all_.add(top, merge)
+
+
+def versions(all_: Scenario, model: Event) -> None:
+    """Documents of versions of a model that come after them, that are wrong, and that never come;
+    content that breaks one version and not another."""
+    retyped = change(model, replace("/schema", {"properties": {"t": {"type": "integer"}}}))
+    invalid = change(model, replace("/accountRelation", {"type": "single"}))
+    of = model.stream_id()
+    for number, version in enumerate((retyped, invalid, all_.events[0])):
+        name = bytes([number])
+        header = {"controllers": [controller_of(KEY)], "model": of.to_bytes(), "unique": name}
+        header["modelVersion"] = version.cid
+        init = signed_event(KEY, {"header": header, "data": {"n": 1, "t": 1}})
+        all_.add(init, change(init, replace("/t", "text")), change(init, replace("/t", 2)))
+        init = document(of, {"n": 1, "t": "text"}, b"w" + name)
+        payload = {"id": init.cid, "prev": init.cid, "data": [replace("/t", 7)]}
+        payload["header"] = {"modelVersion": version.cid}
+        all_.add(init, signed_event(KEY, payload), change(init, replace("/t", "x" * 21)))
+    all_.add(retyped, invalid)
 
 
 def poison(all_: Scenario, model: Event) -> None:

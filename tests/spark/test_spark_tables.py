@@ -373,7 +373,7 @@ def test_every_trap_event_by_event_and_all_at_once(
     for directory in ("slow", "fast", "in portions"):
         assert_tables(tmp_path / directory, rows.to_pylist())
     errors = "SELECT count(*) AS n FROM event_states WHERE len(validation_errors) > 0"
-    assert asked(tmp_path / "slow", errors) == [(10,)]
+    assert asked(tmp_path / "slow", errors) == [(24,)]
 
 
 def test_a_late_anchor_changes_the_tip_as_an_update(tmp_path: Path) -> None:
