@@ -65,11 +65,11 @@ async def post_peers(request: Request) -> Response:
             try:
                 await services.peers.connect(address)
             except PeerError as error:
-                reasons.append(f"{address}: {error}")
+                reasons.append(str(error))
             else:
                 return Response(status_code=HTTPStatus.NO_CONTENT)
-    tried = "; ".join(reasons) or f"no answer within {services.limits.connect:g} seconds"
-    raise bad_request(f"cannot connect: {tried}")
+    reasons = reasons or [f"cannot connect: no answer within {services.limits.connect:g} seconds"]
+    raise bad_request("; ".join(reasons))
 
 
 async def get_recon(request: Request) -> Response:

@@ -54,8 +54,9 @@ def parse_address(address: str) -> Multiaddr:
     try:
         return Multiaddr(address)
     except Exception as error:  # multiaddr raises several kinds, and its codecs more
+        reason = str(error).removeprefix(f"Invalid MultiAddr {address!r}: ")
         raise PeerError(
-            f"{address!r} is not a multiaddr such as /ip4/127.0.0.1/tcp/4101: {error}"
+            f"{address!r} is not a multiaddr such as /ip4/127.0.0.1/tcp/4101: {reason}"
         ) from None
 
 
@@ -145,7 +146,9 @@ async def _resolve_dnsaddr(address: Multiaddr) -> list[Multiaddr]:
         found = await DNSResolver().resolve(address)
     except Exception as error:  # the library's own, and those of dnspython
         raise PeerError(f"cannot look up the TXT records of _dnsaddr.{name}: {error}") from None
-    usable = [each for each in found or () if is_dialable(each)]
+    if found is None:
+        raise PeerError(f"the DNS did not answer for _dnsaddr.{name}: try again later")
+    usable = [each for each in found if is_dialable(each)]
     if not usable:
         raise PeerError(
             f"the TXT records of _dnsaddr.{name} give no TCP address for {address}: check the name "

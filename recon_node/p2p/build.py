@@ -101,6 +101,14 @@ class IdentifyingHost(GuardedHost):
         except Exception:  # the library raises its own error for a peer that it does not know
             return frozenset()
 
+    def _has_cached_protocols(self, peer_id: ID) -> bool:
+        """Tell whether a peer has told about itself on this connection.
+
+        Stock takes what it said on an earlier one, and never asks again: it may have another
+        address, or run another version, since.
+        """
+        return peer_id in self._identified_peers
+
     async def _identify_peer(self, peer_id: ID, *, reason: str) -> None:
         try:
             await super()._identify_peer(peer_id, reason=reason)

@@ -109,8 +109,12 @@ class Discovery:
         """
         with trio.move_on_after(QUERY_LIMIT):
             if await self._dht.add_peer(ID.from_string(peer_id)):
-                self._joined.set()
-                self._joined = trio.Event()
+                self.look_now()
+
+    def look_now(self) -> None:
+        """Announce this node and look around soon, whatever the time of the next round."""
+        self._joined.set()
+        self._joined = trio.Event()
 
     async def _from_time_to_time(self, work: Callable[[], Awaitable[None]]) -> None:
         """Work at once, and after ever longer waits; anew when a peer has joined."""

@@ -7,6 +7,7 @@ id in base58.
 
 from __future__ import annotations
 
+import os
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from typing import Final, cast
@@ -303,5 +304,7 @@ def _innermost(error: BaseException) -> str:
             error = error.exceptions[0]
         elif error.__cause__ is not None:
             error = error.__cause__
+        elif isinstance(error, OSError) and error.errno is not None:
+            return os.strerror(error.errno)
         else:
             return str(error) or type(error).__name__

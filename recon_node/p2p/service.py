@@ -41,6 +41,8 @@ ENOUGH_PEERS: Final = 16
 ALONE_AFTER: Final = 60.0
 """Seconds in which the peers that are known should have answered."""
 ALONE_INTERVAL: Final = 1800.0
+ADDRESS_INTERVAL: Final = 30.0
+"""Seconds between looks at this machine's own addresses."""
 _SAVE_INTERVAL: Final = 60.0
 _SAVE_LIMIT: Final = 1.0
 
@@ -109,6 +111,7 @@ class P2P:
         host.handle(EVENTS_PROTOCOL, self._sessions.serve_events)
         host.on_identified(self._identified)
         nursery.start_soon(self._syncer.run)
+        nursery.start_soon(self._watch_addresses)
         nursery.start_soon(tell_when_alone, host, book, settings)
         if settings.discovery:
             self._discovery = Discovery(
@@ -198,6 +201,17 @@ class P2P:
         if self._host.has_dialled(peer_id):  # one side's sync does for both
             self._syncer.request(peer_id)
 
+    async def _watch_addresses(self) -> None:
+        """Announce the node anew when a network comes up or another address is given to it."""
+        known = self.addresses
+        while True:
+            await trio.sleep(ADDRESS_INTERVAL)
+            if self.addresses != known:
+                known = self.addresses
+                log.info("This node is at other addresses now", addresses=known)
+                if self._discovery is not None:
+                    self._discovery.look_now()
+
     def _why_incompatible(self, protocols: frozenset[str]) -> str | None:
         """Why this node can never sync with a peer that speaks these protocols; None if it can.
 
@@ -229,7 +243,7 @@ async def tell_when_alone(host: Host, book: PeerBook, settings: P2PSettings) -> 
     if settings.bootstrap or len(book):
         await trio.sleep(ALONE_AFTER)
     while True:
-        if not host.connected_peers():
+        if not any(map(book.get, host.connected_peers())):  # others take no part in the network
             log.warning(
                 "This node is alone: no peer is connected. Name one that it can reach by "
                 "--bootstrap (setting bootstrap), or by `recon-node peers add MULTIADDR`",

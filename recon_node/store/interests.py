@@ -211,7 +211,7 @@ def _parse_stream_id(text: str) -> Interest | StreamId:
         stream_id = StreamId.parse(text)
     except StreamIdError as error:
         raise InvalidInterestError(
-            f"{error}. An interest is a StreamID, or NAME=VALUE fields such as "
+            f"{str(error).rstrip('.')}. An interest is a StreamID, or NAME=VALUE fields such as "
             "`model=STREAM_ID controller=DID`"
         ) from None
     if stream_id.type == StreamType.MODEL or stream_id == METAMODEL:

@@ -84,4 +84,4 @@ async def test_a_peer_that_cannot_be_reached(tmp_path: Path) -> None:
         ):
             answer = await api.post("/ceramic/peers", params={"addresses": address})
             assert answer.status_code == 400, address
-            assert answer.json()["message"].startswith(f"cannot connect: {address}: ")
+            assert address in answer.json()["message"]

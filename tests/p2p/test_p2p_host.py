@@ -175,6 +175,18 @@ async def test_a_peer_tells_who_it_is():
         assert b.addresses[0].split("/p2p/")[0] in identified[0][1][0]
 
 
+async def test_a_peer_that_comes_back_is_asked_again():
+    """It may have got another address, or another version, since."""
+    identified = []
+    async with loopback_host() as a, loopback_host() as b:
+        a.on_identified(lambda peer, addresses: identified.append(peer))
+        for times in (1, 2):
+            await a.connect(b.addresses[0])
+            await eventually(lambda times=times: len(identified) == times)
+            await a.disconnect(b.peer_id)
+            await eventually(lambda: not b.connected_peers())
+
+
 async def test_announced_addresses_replace_those_listened_on():
     announce = ("/ip4/198.51.100.1/tcp/4101",)
     async with loopback_host(announce=announce) as host:

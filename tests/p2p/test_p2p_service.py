@@ -12,10 +12,10 @@ from structlog.testing import capture_logs
 from recon_node import __version__
 from recon_node.ceramic import METAMODEL, StreamId
 from recon_node.ceramic.builder import init_event
-from recon_node.p2p import AGREED, NO_COMMON_INTEREST, P2PError, PeerError, open_p2p
+from recon_node.p2p import AGREED, NO_COMMON_INTEREST, P2P, P2PError, PeerError, open_p2p
 from recon_node.p2p.identity import IDENTITY_FILE
 from recon_node.p2p.peer_book import PeerBook
-from recon_node.p2p.service import ALONE_AFTER, ALONE_INTERVAL, tell_when_alone
+from recon_node.p2p.service import ADDRESS_INTERVAL, ALONE_AFTER, ALONE_INTERVAL, tell_when_alone
 from recon_node.p2p.sessions import MAX_REPORTS
 from recon_node.recon.protocols import PROTOCOLS
 from recon_node.store import Interest, open_store
@@ -228,9 +228,25 @@ async def test_a_node_that_is_alone_says_so_and_again(nursery, autojump_clock):
         assert len(logs) == 1
         await trio.sleep(2)
         assert len(logs) == 2
+        near.append("a peer of another network")
+        await trio.sleep(ALONE_INTERVAL)
+        assert len(logs) == 3
         near.append("peer")
+        book.heard_of("peer", [])
         await trio.sleep(5 * ALONE_INTERVAL)
-        assert len(logs) == 2
+        assert len(logs) == 3
+
+
+async def test_another_address_is_announced(nursery, autojump_clock):
+    addresses, looks = ["one"], []
+    p2p = SimpleNamespace(addresses=addresses, _discovery=SimpleNamespace())
+    p2p._discovery.look_now = lambda: looks.append(p2p.addresses)
+    nursery.start_soon(P2P._watch_addresses, p2p)
+    await trio.sleep(2 * ADDRESS_INTERVAL)
+    assert looks == []
+    p2p.addresses = ["one", "other"]
+    await trio.sleep(5 * ADDRESS_INTERVAL)
+    assert looks == [["one", "other"]]
 
 
 async def test_peers_that_are_known_have_time_to_answer(nursery, autojump_clock):
