@@ -33,6 +33,7 @@ from libp2p.tools.anyio_service import background_trio_service
 from recon_node.ceramic import Network, rendezvous
 from recon_node.p2p.addresses import is_dialable
 from recon_node.p2p.host import Host
+from recon_node.p2p.liveness import LivenessCheck, admit_connected_only
 
 log = structlog.get_logger(__name__)
 
@@ -87,7 +88,7 @@ class Discovery:
         self._key = rendezvous_key(network)
         self._announce_interval = announce_interval
         self._on_found = on_found
-        self._dht = NetworkDHT(host.libp2p)
+        self._dht = self._new_dht()
         self._joined = trio.Event()
 
     async def run(self) -> None:
@@ -97,10 +98,20 @@ class Discovery:
                 async with background_trio_service(self._dht), trio.open_nursery() as nursery:
                     nursery.start_soon(self._from_time_to_time, self._look_around)
                     nursery.start_soon(self._from_time_to_time, self._look_further)
+                    nursery.start_soon(
+                        LivenessCheck(
+                            self._host, self._dht.routing_table, self._dht.provider_store
+                        ).run
+                    )
             except Exception as error:
                 log.error("Peer discovery failed; starting it again", error=repr(error))
             await trio.sleep(SETTLED_WAIT)
-            self._dht = NetworkDHT(self._host.libp2p)
+            self._dht = self._new_dht()
+
+    def _new_dht(self) -> NetworkDHT:
+        dht = NetworkDHT(self._host.libp2p)
+        admit_connected_only(dht.routing_table, self._host.is_connected)
+        return dht
 
     async def join(self, peer_id: str) -> None:
         """Take a connected peer that has told about itself into the routing table, and look around.
