@@ -150,7 +150,7 @@ for command in (status, query, rebuild, optimize, vacuum):
     "--master",
     type=Master(),
     metavar="URL",
-    show_default="local[2], or what spark-submit was told",
+    show_default="local[2], local[1] with less than 2 GiB, or what spark-submit was told",
     help="The Spark that does the work: local[4], spark://HOST:7077.",
 )
 @click.option(
@@ -163,8 +163,8 @@ for command in (status, query, rebuild, optimize, vacuum):
 @click.option(
     "--driver-memory",
     type=Heap(),
-    default="1g",
     metavar="SIZE",
+    show_default="1g, or a quarter of a container's memory",
     help="Heap of Spark's Java: 512m, 2g.",
 )
 @click.option("--verbose", is_flag=True, help="Show Spark's own warnings.")

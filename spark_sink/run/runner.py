@@ -18,9 +18,10 @@ from spark_sink.derive.workers import SparkWorkers, warming_up
 from spark_sink.errors import FeedUnreachableError, SinkError, TablesError
 from spark_sink.run.cluster import WORKERS_PATIENCE, check_workers, is_local
 from spark_sink.run.java import Java, find_java
+from spark_sink.run.memory import allowance, heap_within, tasks_within, why_killed
 from spark_sink.run.metrics import SinkMetrics, served
 from spark_sink.run.pipeline import BatchReport, QuerySettings, Sink, start_query
-from spark_sink.run.session import start_session, translate
+from spark_sink.run.session import java_exit, start_session, translate
 from spark_sink.schema import DERIVED, TABLES
 from spark_sink.source.feed import Feed, Head
 from spark_sink.tables.directory import CHECKPOINT_DIR, SCRATCH_DIR, Format, Tables, format_of, lock
@@ -46,7 +47,8 @@ class RunSettings:
     are the tables wanted beside `raw_events`, `table_format` None is that of the tables that are
     there. `show_rows`: tell of each row. `history` is how many hours old versions can be read. With
     less than `keep_free` bytes free on the tables' disk the run ends, before writing fails. For the
-    rest see `QuerySettings` and `start_session`.
+    rest see `QuerySettings` and `start_session`; `master` and `driver_memory` None: what the memory
+    allows.
     """
 
     url: str
@@ -63,7 +65,7 @@ class RunSettings:
     max_rows_per_batch: int | None = None
     partitions: int | None = None
     master: str | None = None
-    driver_memory: str = "1g"
+    driver_memory: str | None = None
     verbose: bool = False
     token: str | None = field(default=None, repr=False)
     spark_settings: dict[str, str] = field(default_factory=dict)
@@ -89,6 +91,7 @@ class Runner:
         self._rows = 0
         self._temporary: Path | None = None
         self._directory = Path()
+        self._allowance = allowance()
 
     def stop(self) -> bool:
         """Ask for a clean end, from any thread or a signal handler.
@@ -122,6 +125,10 @@ class Runner:
             with lock(directory), served(self._metrics, self._settings.metrics) as metrics:
                 self._check_room()
                 position = self._keep_up(java, directory, head, metrics)
+        except SinkError as error:
+            if (why := why_killed(self._allowance, allowance(), java_exit())) is None:
+                raise
+            raise SinkError(why) from error
         finally:
             self.clean()
         seconds = round(time.monotonic() - started, 3)
@@ -172,7 +179,8 @@ class Runner:
             java,
             directory / SCRATCH_DIR,
             master=settings.master,
-            driver_memory=settings.driver_memory,
+            tasks=tasks_within(self._allowance.limit),
+            driver_memory=settings.driver_memory or heap_within(self._allowance.limit),
             verbose=settings.verbose,
             settings=settings.spark_settings,
         )

@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
+from py4j.protocol import Py4JError
 from pyspark import SparkConf, SparkContext
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
@@ -22,9 +23,6 @@ from spark_sink.errors import SinkError, cannot_write, over_connect
 from spark_sink.run.cluster import check_master, is_local
 from spark_sink.run.java import Java, java_home
 from spark_sink.source.data_source import ReconDataSource
-
-#: Where the work is done if nothing else is said.
-LOCAL: Final = "local[2]"
 
 # Java only directs here, the rows are Python's: the quick compiler saves 40 % of its time.
 JAVA_OPTIONS: Final = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"
@@ -62,6 +60,8 @@ appender.stderr.layout.pattern = %d{{HH:mm:ss}} %p %c{{1}}: %m%n%ex
 
 # What Spark says of it goes on for pages, and does not begin with that.
 _JAVA_GONE: Final = "its Java process is gone: was the machine's memory full?"
+# Of a call that Java answered with an error.
+_JAVA_TRACE: Final = ":\n"
 _SIGNS: Final = {
     "Python worker exited unexpectedly": "one of its Python processes was killed: was the "
     "machine's memory full?",
@@ -97,6 +97,7 @@ def start_session(
     scratch: Path,
     *,
     master: str | None = None,
+    tasks: int = 2,
     driver_memory: str = "1g",
     verbose: bool = False,
     java_options: str = JAVA_OPTIONS,
@@ -108,7 +109,8 @@ def start_session(
         java: what to run it on.
         scratch: a directory for Spark's temporary files; emptied first.
         master: where the work is done; None: what spark-submit was told if it started this
-            process, else `LOCAL`.
+            process, else on this machine.
+        tasks: how many are worked on at once there, if `master` does not say.
         driver_memory: the Java heap, as Java writes it. Nothing to spark-submit, whose Java runs.
         verbose: let Spark's own warnings through to stderr.
         java_options: for the driver's Java.
@@ -133,7 +135,7 @@ def start_session(
     logging.getLogger("py4j").setLevel(logging.WARNING if verbose else logging.CRITICAL + 1)
     given = dict(settings or {})
     submitted = _submitted()
-    master = master or submitted.get("spark.master", LOCAL)
+    master = master or submitted.get("spark.master", f"local[{tasks}]")
     if master.startswith("sc:"):
         raise over_connect(master)
     local = is_local(master)
@@ -168,6 +170,13 @@ def start_session(
     return spark
 
 
+def java_exit() -> int | None:
+    """How the Java that `start_session` started has ended, as `subprocess` has it; None: it runs,
+    or somebody else started it."""
+    process = getattr(SparkContext._gateway, "proc", None)
+    return None if process is None else process.poll()
+
+
 def _quoted(option: str) -> str:
     """As Spark takes an option for Java, whatever is in it."""
     escaped = option.replace("\\", r"\\").replace('"', r"\"")
@@ -200,6 +209,8 @@ def _reason(error: BaseException) -> str:
     for sign, reason in _SIGNS.items():
         if sign in text:
             return f"{reason} (Nothing is lost: start again.)"
+    if type(error) is Py4JError and _JAVA_TRACE not in text:
+        return f"{_JAVA_GONE} (Nothing is lost: start again.)"
     raised = re.findall(r"Traceback \(most recent call last\):\n(?:[ \t].*\n)+(\S.*)", text)
     return f"{raised[-1].rstrip('.') if raised else _first_line(error)}."
 
