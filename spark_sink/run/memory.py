@@ -17,7 +17,7 @@ _OWN_GROUP: Final = Path("/proc/self/cgroup")
 _NO_BOUND: Final = 2**60
 # Of a small bound: Python, which has most of the work, gets the rest.
 _HEAP_SHARE: Final = 4
-_LEAST_HEAP: Final = 256
+_LEAST_HEAP: Final = 512  # Spark refuses less than 450
 _MOST_HEAP: Final = 1024
 
 

@@ -16,6 +16,7 @@ from recon_node.cli import main as recon_node
 from recon_node.settings import Settings
 from recon_node.testnet import Testnet
 from spark_sink.cli import main as spark_sink
+from spark_sink.run.memory import NEEDED
 
 ROOT = Path(__file__).parents[2]
 DOCKERFILE = (ROOT / "Dockerfile").read_text()
@@ -80,6 +81,10 @@ def test_a_change_of_the_source_installs_no_dependency_anew() -> None:
             assert re.findall(r"pip install (.*)", rest) == [
                 "--no-cache-dir --no-deps --no-build-isolation --prefix /project ."
             ]
+
+
+def test_the_pipeline_may_take_the_memory_that_it_needs() -> None:
+    assert COMPOSE["services"]["pipeline"]["mem_limit"] == f"{NEEDED // 1024**3}g"
 
 
 def check_health(port: int | str) -> int:

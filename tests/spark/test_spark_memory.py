@@ -46,8 +46,8 @@ def test_the_limit_of_version_1_in_a_container(tmp_path: Path) -> None:
         (None, "1024m", 2),
         (16 * GIB, "1024m", 2),
         (2 * GIB, "512m", 2),
-        (1200 * 1024**2, "300m", 1),
-        (GIB // 4, "256m", 1),
+        (1200 * 1024**2, "512m", 1),
+        (3 * GIB, "768m", 2),
     ],
 )
 def test_a_small_container_gets_a_small_spark(limit: int | None, heap: str, tasks: int) -> None:
