@@ -14,7 +14,8 @@ takes a long search for a dead connection.
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator, Iterable
+from contextlib import aclosing
 from functools import partial
 from http import HTTPStatus
 
@@ -59,8 +60,12 @@ async def get_arrow(request: Request) -> Response:
     wanted = _filter(request)
     if request.method == "HEAD":
         return Response(media_type=MEDIA_TYPE)
+    if not wanted:
+        await services.store.damage.check_range(after, upto)
     body = stream(services.store, services.limits, after, upto, wanted, _schema(request))
-    return StreamingResponse(body, media_type=MEDIA_TYPE)
+    # What fails at once is answered as an error. Later on the connection is all that can be cut.
+    first = [await anext(body), await anext(body)]
+    return StreamingResponse(_join(first, body), media_type=MEDIA_TYPE)
 
 
 async def stream(
@@ -70,7 +75,7 @@ async def stream(
     upto: int,
     wanted: FeedFilter = FeedFilter(),  # noqa: B008 - a value, and immutable
     schema: pa.Schema = SCHEMA,
-) -> AsyncIterator[bytes | memoryview]:
+) -> AsyncGenerator[bytes | memoryview]:
     """The IPC stream of those rows (after, upto] that are wanted, a message at a time."""
     yield schema.serialize().to_pybytes()
     while after < upto:
@@ -86,6 +91,16 @@ async def stream(
         del rows  # a slow reader shall not hold the page twice
         yield message
     yield END_OF_STREAM
+
+
+async def _join(
+    first: Iterable[bytes | memoryview], rest: AsyncGenerator[bytes | memoryview]
+) -> AsyncIterator[bytes | memoryview]:
+    async with aclosing(rest):
+        for message in first:
+            yield message
+        async for message in rest:
+            yield message
 
 
 def record_batch(rows: FeedColumns) -> memoryview:

@@ -15,7 +15,11 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
+from recon_node.store.damage import DamagedEventError
 from recon_node.store.errors import DiskFullError, StoreError
+
+DAMAGE_RETRY = 10
+"""Seconds after which a client should ask again for an event that was damaged."""
 
 log = structlog.get_logger(__name__)
 
@@ -70,6 +74,13 @@ async def answer_disk_full(request: Request, error: Exception) -> Response:
     return error_response(HTTPStatus.INSUFFICIENT_STORAGE, f"nothing was written: {error}")
 
 
+async def answer_damaged_event(request: Request, error: Exception) -> Response:
+    """Answer that what was asked for is damaged in the log: 503, since the node fetches it again.
+    The store has told the operator, once for each event."""
+    headers = {"Retry-After": str(DAMAGE_RETRY)}
+    return error_response(HTTPStatus.SERVICE_UNAVAILABLE, str(error), headers)
+
+
 async def answer_store_error(request: Request, error: Exception) -> Response:
     """Answer another failure of the event log: 500, and a log line for the operator."""
     log.error("The store failed", path=request.url.path, reason=str(error))
@@ -80,5 +91,6 @@ EXCEPTION_HANDLERS = {
     ApiError: answer_api_error,
     HTTPException: answer_http_exception,
     DiskFullError: answer_disk_full,
+    DamagedEventError: answer_damaged_event,
     StoreError: answer_store_error,
 }

@@ -109,6 +109,16 @@ class NodeCollector(Collector):
             "Distinct proofs of time events whose anchor is to be looked up.",
             stats.pending_proofs,
         )
+        yield GaugeMetricFamily(
+            "recon_damaged_events",
+            "Events found damaged in the log and not mended yet.",
+            store.damage.count,
+        )
+        yield CounterMetricFamily(
+            "recon_mended_events",
+            "Damaged events that were replaced by a sound copy since the start.",
+            store.damage.mended_total,
+        )
         yield GaugeMetricFamily("recon_feed_head", "The feed's last position.", store.head)
         yield _counters(
             "recon_verdicts",

@@ -89,6 +89,7 @@ async def get_recon(request: Request) -> Response:
         "waiting": store.waiting,
         "pending": store.stats.pending,
         "pending_proofs": store.stats.pending_proofs,
+        "damaged": store.damage.count,
         "head": store.head,
         "epoch": store.epoch,
         "sha256a": summary.hash.hex(),

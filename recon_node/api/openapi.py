@@ -31,7 +31,7 @@ _ERRORS: Final[Mapping[int, str]] = {
     413: "The body is too long.",
     429: "Too many requests of this client; Retry-After says how many seconds to wait.",
     500: "A bug of the node, or a failure of its event log; the node's log has the details.",
-    503: "Too many requests at once, or no progress: try again.",
+    503: "Too many requests at once, no progress, or an event is damaged in the log: try again.",
     507: "The disk is full: nothing is written, what is there can be read.",
 }
 _ALWAYS: Final = (401, 429, 500, 503)

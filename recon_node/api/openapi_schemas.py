@@ -317,6 +317,7 @@ SCHEMAS: Final[Json] = {
             "waiting": _whole("Those of them whose history is not complete here."),
             "pending": _whole("Those of them that wait for the lookup of an anchor."),
             "pending_proofs": _whole("The lookups that they wait for."),
+            "damaged": _whole("Events found damaged in the log and not mended yet."),
             "head": _whole("The feed's last position."),
             "epoch": _text("The log's UUID."),
             "sha256a": _text("The sum of the hashes of all keys: the same for the same events."),

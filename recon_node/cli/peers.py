@@ -117,6 +117,8 @@ def status(node: NodeApi, as_json: bool) -> None:
         facts.add_row(name, str(recon.get(name, "")), style="bold" if name == "events" else None)
     facts.add_row("peers", _peers_of(recon))
     facts.add_row("interests", "\n".join(_wanted(recon)))
+    if recon.get("damaged"):
+        facts.add_row("damaged", f"{recon['damaged']} (see the node's log)", style="bold red")
     console.print(facts)
     for title, syncs in (
         ("latest syncs that moved events", recon.get("transfers", [])),

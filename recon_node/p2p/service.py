@@ -23,6 +23,7 @@ from recon_node.p2p.discovery import Discovery, networks_in
 from recon_node.p2p.errors import PeerError
 from recon_node.p2p.host import Host, open_host
 from recon_node.p2p.identity import open_identity
+from recon_node.p2p.mending import sync_when_damaged
 from recon_node.p2p.nursery import open_service_nursery
 from recon_node.p2p.peer_book import PeerBook
 from recon_node.p2p.peer_file import load_peers, save_peers
@@ -113,6 +114,13 @@ class P2P:
         nursery.start_soon(self._syncer.run)
         nursery.start_soon(self._watch_addresses)
         nursery.start_soon(tell_when_alone, host, book, settings)
+        nursery.start_soon(
+            sync_when_damaged,
+            store,
+            host.connected_peers,
+            self._syncer.request,
+            settings.sync_peers,
+        )
         if settings.discovery:
             self._discovery = Discovery(
                 host, store.network, settings.announce_interval, self._found

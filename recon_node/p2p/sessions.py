@@ -265,7 +265,7 @@ class Sessions:
         return count
 
     async def _get_cars(self, peer_id: str, wanted: Sequence[EventId]) -> list[bytes | None]:
-        cars = await self._store.get_cars(wanted)
+        cars = await self._store.get_cars_for_peers(wanted)
         self._book.heard_of(peer_id, ()).events_served += sum(car is not None for car in cars)
         return cars
 

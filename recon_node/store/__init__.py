@@ -7,6 +7,7 @@ causal order. Start reading with `admission` (what is accepted), `ladder` (when 
 (where signatures are checked).
 """
 
+from recon_node.store.damage import Damage, DamagedEventError
 from recon_node.store.errors import (
     DamagedLogError,
     DiskFullError,
@@ -25,9 +26,12 @@ from recon_node.store.model import (
     Verdict,
     usable_cores,
 )
-from recon_node.store.store import Store, open_store
+from recon_node.store.opening import open_store
+from recon_node.store.store import Store
 
 __all__ = [
+    "Damage",
+    "DamagedEventError",
     "DamagedLogError",
     "DiskFullError",
     "FeedColumns",

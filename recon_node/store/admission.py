@@ -31,6 +31,7 @@ from recon_node.ceramic import (
 )
 from recon_node.ipld import CID
 from recon_node.recon import KeyRange
+from recon_node.store.damage import Damage
 from recon_node.store.history import History
 from recon_node.store.interests import covers
 from recon_node.store.ladder import Ladder, Marks, WaitingRoom
@@ -100,6 +101,21 @@ class Admission:
     def refused(self) -> Sequence[Record]:
         """What was proven wrong: events of the batch, and ones that had waited for them."""
         return self._ladder.refused
+
+    @property
+    def damaged(self) -> Sequence[Damage]:
+        """What could not be read in the log."""
+        return self._ladder.damaged
+
+    def resume(self, mended: Sequence[CID]) -> None:
+        """Let events climb that needed one of these, or are one, and could not read it."""
+        if not mended:
+            return
+        self._history.load(mended)
+        self._history.load_waiters(mended)
+        held = [record for cid in mended for record in self._history.claims(cid)]
+        self._history.load(cid for record in held for cid in record.builds_on)
+        self._ladder.resume([*held, *self._history.waiters(mended)])
 
     def admit(self, submissions: Sequence[Submission]) -> list[Verdict]:
         """Admit the batch, in order."""

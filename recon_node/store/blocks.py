@@ -1,19 +1,20 @@
 """The blocks that events share, in the table `blocks`: cut out on the way in, put back on the way
 out (see `packing` for the form and for what it saves).
 
-Rows are never changed, and taken out by `recon-node store compact` alone, when no event refers to
-them any more: a reader may keep those that it has read. Blocks are cut out at the first sight of
-them, whether others will share them or not: to wait for the second would mean to write the first
-event again.
+Rows are never changed, but for damaged ones, which are made what they were; `recon-node store
+compact` alone takes them out, when no event refers to them any more. So a reader may keep those
+that it has read and that match their CIDs. Blocks are cut out at the first sight of them, whether
+others will share them or not: to wait for the second would mean to write the first event again.
 """
 
 from __future__ import annotations
 
 import sqlite3
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 
 from recon_node.ceramic import Event
-from recon_node.ipld import CID, CarError, read_cid, varint
+from recon_node.ipld import CID, CarError, CidError, read_cid, varint
 from recon_node.store.packing import pack, references, section, shareable, unpack
 from recon_node.store.sql import select_in
 from recon_node.verification import Facts
@@ -47,10 +48,14 @@ class BlockWriter:
 
     def _rows(self, blocks: dict[CID, bytes]) -> dict[CID, int]:
         """The rows of these blocks; those that are new are written."""
-        found = select_in(
-            self._connection, "SELECT cid, id FROM blocks WHERE cid IN (?)", list(blocks)
+        sql = "SELECT cid, id, block FROM blocks WHERE cid IN (?)"
+        found = list(select_in(self._connection, sql, list(blocks)))
+        rows = {CID(cid): row for cid, row, _ in found}
+        # A damaged copy is replaced by the one at hand, which was checked: for all events with it.
+        self._connection.executemany(
+            "UPDATE blocks SET block = ? WHERE id = ?",
+            ((blocks[CID(cid)], row) for cid, row, block in found if block != blocks[CID(cid)]),
         )
-        rows = {CID(cid): row for cid, row in found}
         missing = [cid for cid in blocks if cid not in rows]
         if missing:
             sql = "SELECT coalesce(max(id), 0) FROM blocks"
@@ -82,13 +87,30 @@ class BlockReader:
         """The CARs of which these are the stored forms.
 
         Raises:
-            CarError: one is damaged, or a block that it refers to is not there.
+            CarError: one is damaged, or a block that it refers to is damaged or not there.
         """
         packed = [each for each in stored if each[:1] == b"\0"]
         if not packed:
             return list(stored)
         sections = self._load({row for each in packed for row in references(each)})
         return [unpack(each, sections) for each in stored]
+
+    def restore_each(self, stored: Sequence[bytes | None]) -> list[bytes | CarError]:
+        """As `restore`; of what cannot be restored, the error stands in its place."""
+        whole = [each for each in stored if each is not None]
+        if len(whole) == len(stored):
+            with suppress(CarError):
+                return list(self.restore(whole))
+        return [self._restore_one(each) for each in stored]
+
+    def _restore_one(self, stored: bytes | None) -> bytes | CarError:
+        if stored is None:
+            return CarError("its CAR is missing")
+        try:
+            [car] = self.restore([stored])
+        except CarError as error:
+            return error
+        return car
 
     def cids(self, stored: bytes) -> list[CID]:
         """The CIDs of the blocks that a stored CAR refers to, in its order.
@@ -101,7 +123,7 @@ class BlockReader:
         try:
             found = [sections[row] for row in rows]
         except KeyError as error:
-            raise CarError(f"the shared block {error} is not there") from None
+            raise CarError(f"the shared block in row {error} is damaged or missing") from None
         return [read_cid(each, varint.decode(each)[1])[0] for each in found]
 
     def _load(self, rows: Iterable[int]) -> dict[int, bytes]:
@@ -111,6 +133,14 @@ class BlockReader:
         missing = [row for row in rows if row not in sections]
         sql = "SELECT id, cid, block FROM blocks WHERE id IN (?)"
         for row, cid, block in select_in(self._connection, sql, missing):
-            sections[row] = section(CID(cid), block)
-            self._bytes += len(sections[row])
+            if _matches(cid, block):  # a damaged one counts as missing, and is not remembered
+                sections[row] = section(CID(cid), block)
+                self._bytes += len(sections[row])
         return sections
+
+
+def _matches(cid: bytes, block: bytes) -> bool:
+    try:
+        return CID(cid).matches(block)
+    except CidError:
+        return False

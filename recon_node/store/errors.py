@@ -24,11 +24,21 @@ class InvalidInterestError(ValueError):
     """An interest that names no range of keys."""
 
 
+class DamagedRowError(Exception):
+    """A row of the log says what the program never writes."""
+
+
 REPAIR: Final = (
     "stop the node and run `recon-node store check --repair`, which saves what can be saved and "
     "keeps the damaged file; or put a backup in its place"
 )
 
+_SIGNS_OF_DAMAGE: Final = (
+    "unsupported file format",  # of the header
+    "no such ",  # table or column: the list of tables
+    "malformed",
+    "Could not decode to UTF-8",
+)
 _FULL: Final = "the disk is full (or a quota is used up): free some space"
 _ADVICE: Final = {
     "SQLITE_READONLY": "it cannot be written: check its permissions and the mount",
@@ -47,7 +57,7 @@ def explain(error: sqlite3.Error, path: Path) -> StoreError:
     detail = f"{error} [{name}]" if name else str(error)
     if kind == "SQLITE_FULL":
         return DiskFullError(f"the event log {path}: {_FULL} ({detail})")
-    if kind == "SQLITE_CORRUPT" or "unsupported file format" in str(error):  # of its header
+    if kind == "SQLITE_CORRUPT" or any(sign in str(error) for sign in _SIGNS_OF_DAMAGE):
         return damaged(path, detail)
     if kind == "SQLITE_NOTADB":
         return DamagedLogError(

@@ -40,7 +40,7 @@ class Source(Protocol):
         """What came of a proof's lookup, None when nothing has."""
 
     def car(self, row: int) -> bytes:
-        """The CAR of a record."""
+        """The CAR of a record. Raises `DamagedEventError` if it is not what was written."""
 
     def size(self, row: int) -> int:
         """The bytes of the CAR of a record."""
@@ -142,7 +142,7 @@ class History:
         return [record for record in found if record.state is not State.DELIVERED]
 
     def car(self, record: Record) -> bytes:
-        """The CAR of a record."""
+        """The CAR of a record. Raises `DamagedEventError` if it is not what was written."""
         return self._source.car(record.row) if record.event is None else record.event.car
 
     def size(self, record: Record) -> int:

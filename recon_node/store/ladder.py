@@ -32,6 +32,7 @@ from dataclasses import dataclass
 from recon_node.ceramic import EventIdError, EventKind, Network, StreamId, parse_event
 from recon_node.ipld import CID
 from recon_node.store.check import unauthorised
+from recon_node.store.damage import Damage, DamagedEventError
 from recon_node.store.history import History
 from recon_node.store.records import Record, Refusal, State, Stream
 
@@ -84,6 +85,8 @@ class Ladder:
         self._room = room
         self.refused: list[Record] = []
         """What was proven wrong, new or held before, in order."""
+        self.damaged: list[Damage] = []
+        """What could not be read: records that need it stay where they are until it is mended."""
 
     def enter(self, record: Record, fault: Refusal | None = None) -> None:
         """Let a new record climb, then all that waits for it; or refuse it for `fault`."""
@@ -142,6 +145,8 @@ class Ladder:
         except _FaultError as fault:
             self._refuse(record, fault.refusal)
             return fault.refusal.inherent
+        except DamagedEventError as error:
+            self.damaged += error.found
         return record.state > start and record.state >= State.PENDING
 
     def _refuse(self, record: Record, refusal: Refusal) -> None:

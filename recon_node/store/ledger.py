@@ -11,9 +11,11 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from recon_node.ceramic import EventId, EventKind
-from recon_node.ipld import CID
+from recon_node.ipld import CID, CarError
 from recon_node.store.anchors import ProofTable, ProofVerdict
 from recon_node.store.blocks import BlockReader, BlockWriter
+from recon_node.store.damage import DamagedEventError, car_fault, name_damage
+from recon_node.store.errors import DamagedRowError
 from recon_node.store.packing import full_size, is_packed
 from recon_node.store.records import Record, State, Stream
 from recon_node.store.sql import select_in
@@ -74,17 +76,26 @@ class Ledger:
         return {CID(raw): reason for raw, reason in self._rows(sql, cids)}
 
     def car(self, row: int) -> bytes:
-        """The CAR of a record."""
-        sql = "SELECT car FROM cars WHERE id = ?"
-        [car] = BlockReader(self._connection).restore(
-            self._connection.execute(sql, (row,)).fetchone()
+        """The CAR of a record.
+
+        Raises:
+            DamagedEventError: it is not what was written.
+        """
+        sql = (
+            "SELECT event_id, cid, position, car FROM events LEFT JOIN cars USING (id) WHERE id = ?"
         )
+        event_id, cid, position, stored = self._connection.execute(sql, (row,)).fetchone()
+        [car] = BlockReader(self._connection).restore_each([stored])
+        fault = str(car) if isinstance(car, CarError) else car_fault(car, cid)
+        if isinstance(car, CarError) or fault is not None:
+            raise DamagedEventError(name_damage(fault or str(car), event_id, cid, position))
         return car
 
     def size(self, row: int) -> int:
         """The bytes of the CAR of a record."""
         sql = "SELECT substr(car, 1, 9), length(car) FROM cars WHERE id = ?"
-        return _size(*self._connection.execute(sql, (row,)).fetchone())
+        found = self._connection.execute(sql, (row,)).fetchone()
+        return 0 if found is None else _size(*found)  # none: the row is damaged
 
     def waiting(self) -> tuple[int, int]:
         """How many records are below PENDING, and the bytes of their CARs."""
@@ -193,16 +204,19 @@ def _size(head: bytes, length: int) -> int:
 
 def _record(row: tuple[Any, ...], builds_on: tuple[CID, ...]) -> Record:
     row_id, event_id, cid, init, kind, signer, state, position, proof = row
-    return Record(
-        row=row_id,
-        event_id=EventId(event_id),
-        cid=CID(cid),
-        init=CID(init),
-        kind=EventKind(kind),
-        signer=signer,
-        state=State(state),
-        builds_on=builds_on,
-        position=position,
-        proof=None if proof is None else CID(proof),
-        logged_state=State(state),
-    )
+    try:
+        return Record(
+            row=row_id,
+            event_id=EventId(event_id),
+            cid=CID(cid),
+            init=CID(init),
+            kind=EventKind(kind),
+            signer=signer,
+            state=State(state),
+            builds_on=builds_on,
+            position=position,
+            proof=None if proof is None else CID(proof),
+            logged_state=State(state),
+        )
+    except (ValueError, TypeError) as error:
+        raise DamagedRowError(f"row {row_id} of the table events: {error}") from error

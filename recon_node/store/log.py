@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sqlite3
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -21,9 +21,11 @@ from recon_node.recon import KeyRange, KeyStore
 from recon_node.store import schema
 from recon_node.store.admission import Admission, Bounds, Submission
 from recon_node.store.anchors import ProofTable, ProofVerdict
+from recon_node.store.damage import Damage
 from recon_node.store.history import History
 from recon_node.store.ladder import Ladder, Marks, WaitingRoom
 from recon_node.store.ledger import Ledger
+from recon_node.store.mending import mend
 from recon_node.store.model import Interest, StoreSettings, Verdict
 from recon_node.store.records import Record
 from recon_node.store.saved_keys import SavedKeys
@@ -53,6 +55,10 @@ class BatchResult:
     """Proofs that await a lookup from now on."""
     proofs_done: int = 0
     """Proofs that awaited one and do not any more."""
+    mended: Sequence[EventId] = ()
+    """Events that were damaged and are whole again."""
+    damaged: Sequence[Damage] = ()
+    """Events that the batch would have needed, and that are damaged."""
 
 
 class EventLog:
@@ -153,8 +159,14 @@ class EventLog:
             )
         return removed.rowcount > 0
 
-    def admit(self, batch: Sequence[Submission], ranges: Sequence[KeyRange]) -> BatchResult:
-        """Admit a batch in one transaction; peers' events must lie in `ranges`.
+    def admit(
+        self,
+        batch: Sequence[Submission],
+        ranges: Sequence[KeyRange],
+        damaged: Collection[CID] = (),
+    ) -> BatchResult:
+        """Admit a batch in one transaction; peers' events must lie in `ranges`. Those of the batch
+        that are `damaged` in the log are mended.
 
         Raises:
             StoreError: the disk did not take it; nothing of the batch is in the log.
@@ -169,10 +181,12 @@ class EventLog:
             history.load_event_ids(event_ids)
             remembered = self._ledger.refused_event_ids(event_ids)
             admission = Admission(history, marks, bounds, remembered)
+            mended = mend(self._connection, batch, damaged) if damaged else []
+            admission.resume([event_id.event_cid for event_id in mended])
             verdicts = admission.admit(batch)
             result = self._write(verdicts, history, admission.refused, marks)
         self.marks = marks
-        return result
+        return replace(result, mended=mended, damaged=admission.damaged)
 
     def settle_proofs(self, verdicts: Sequence[tuple[CID, ProofVerdict]]) -> BatchResult:
         """Keep what came of lookups, and deliver or refuse what has waited for it; all or nothing.
@@ -190,7 +204,8 @@ class EventLog:
             ladder.resume(anchored)
             result = self._write([], history, ladder.refused, marks)
         self.marks = marks
-        return replace(result, proofs_done=result.proofs_done + len(settled))
+        done = result.proofs_done + len(settled)
+        return replace(result, proofs_done=done, damaged=ladder.damaged)
 
     def postpone_proofs(self, proofs: Sequence[tuple[CID, float]]) -> None:
         """Put proofs that were looked up in vain further back in line, each with its new time.

@@ -111,7 +111,9 @@ def is_packed(stored: bytes) -> bool:
 
 def full_size(stored: bytes) -> int:
     """The bytes of the CAR that was stored so; its beginning is enough."""
-    size: int = _HEAD.unpack_from(stored)[1] if is_packed(stored) else len(stored)
+    if not is_packed(stored) or len(stored) < _HEAD.size:  # shorter: damaged
+        return len(stored)
+    size: int = _HEAD.unpack_from(stored)[1]
     return size
 
 
@@ -148,8 +150,10 @@ def unpack(stored: bytes, sections_of: Mapping[int, bytes]) -> bytes:
             offset = reference >> _ID_BITS
             parts += (rest[done:offset], sections_of[reference & _ID_MASK])
             done = offset
-    except (struct.error, KeyError) as error:
-        raise CarError(f"broken packed CAR: {error!r}") from None
+    except struct.error as error:
+        raise CarError(f"broken packed CAR: {error}") from None
+    except KeyError as error:
+        raise CarError(f"the shared block in row {error} is damaged or missing") from None
     parts.append(rest[done:])
     car = b"".join(parts)
     if len(car) != size:

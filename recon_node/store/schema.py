@@ -34,7 +34,7 @@ from typing import Literal
 
 from recon_node.ceramic import Network, network_name
 from recon_node.ipld import CarError
-from recon_node.store.errors import StoreError, damaged, explain, explain_os
+from recon_node.store.errors import DamagedRowError, StoreError, damaged, explain, explain_os
 from recon_node.store.files import sync_directory
 from recon_node.store.migrations import MIGRATIONS, migrate
 from recon_node.store.replacement import finish_replacement
@@ -121,7 +121,7 @@ def told_to_people(path: Path) -> Iterator[None]:
         raise
     except sqlite3.Error as error:
         raise explain(error, path) from error
-    except CarError as error:
+    except (CarError, DamagedRowError, UnicodeDecodeError) as error:  # Unicode: in the schema
         raise damaged(path, str(error)) from error
     except OSError as error:
         raise explain_os(error, path) from error

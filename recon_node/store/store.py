@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
-from contextlib import ExitStack, asynccontextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,10 +13,10 @@ from recon_node.ipld import CID
 from recon_node.recon import KeyRange, KeyStore
 from recon_node.store.admission import Submission
 from recon_node.store.arrivals import Arrivals
-from recon_node.store.errors import StoreError
+from recon_node.store.damage import DamagedEventError
+from recon_node.store.damage_watch import DamageWatch
 from recon_node.store.feed_filter import FeedFilter
 from recon_node.store.interests import Interests
-from recon_node.store.lock import directory_lock
 from recon_node.store.log import BatchResult, EventLog
 from recon_node.store.model import (
     FeedColumns,
@@ -34,43 +33,13 @@ from recon_node.store.writer import Writer
 
 
 @dataclass(frozen=True, slots=True)
-class _Opened:
+class Opened:
     """What is read from the log before anyone uses it."""
 
     log: EventLog
     keys: KeyStore
     refused: list[EventId]
     interests: list[Interest]
-
-
-@asynccontextmanager
-async def open_store(
-    data_dir: Path, network: Network, *, settings: StoreSettings | None = None
-) -> AsyncIterator[Store]:
-    """Open the store of a data directory; both are made when they are not there.
-
-    On leaving, what was handed in is written (see `StoreSettings.drain_seconds`), the log is
-    closed and the directory's lock released.
-
-    Raises:
-        StoreError: the directory is in use by another process, or its log is another network's,
-            damaged, foreign, of a later version, or cannot be read. Nothing is changed then.
-    """
-    settings = settings or StoreSettings()
-    with ExitStack() as stack:
-        opened = await trio.to_thread.run_sync(_open, stack, data_dir, network, settings)
-        store = Store(opened, data_dir, network, settings)
-        failure: BaseException | None = None
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(store._writer.run)
-            try:
-                yield store
-            except BaseException as error:  # raised below: the nursery would wrap it in a group
-                failure = error
-            finally:
-                await store._close()
-        if failure is not None:
-            raise failure
 
 
 class Store:
@@ -83,11 +52,12 @@ class Store:
         arrivals: which of them came in lately, whether they are delivered or not.
         head: the last feed position, 0 when the feed is empty.
         wanted: the node's interests, to be listed, added to and removed from.
+        damage: what in the log is damaged, as far as it was read.
         proof_arrivals: how many proofs came to await a lookup since the store was opened.
     """
 
     def __init__(
-        self, opened: _Opened, data_dir: Path, network: Network, settings: StoreSettings
+        self, opened: Opened, data_dir: Path, network: Network, settings: StoreSettings
     ) -> None:
         self.network = network
         self.epoch = opened.log.epoch
@@ -102,10 +72,16 @@ class Store:
         self._max_refused = settings.max_refused
         self._feed_moved = trio.Event()
         self._totals = dict.fromkeys(("new", "known", "refused", "late refused", "batches"), 0)
-        self._writer = Writer(
-            opened.log, settings, self.key_ranges, self._is_settled, self._committed
-        )
         self._readers = ReaderPool(data_dir, settings.readers)
+        self.damage = DamageWatch(self.keys, self._readers)
+        self._writer = Writer(
+            opened.log,
+            settings,
+            self.key_ranges,
+            self.damage.cids,
+            self._is_settled,
+            self._committed,
+        )
         self.wanted = Interests(network, opened.interests, self._writer, self._readers)
 
     @property
@@ -120,7 +96,7 @@ class Store:
             events=len(self.keys),
             delivered=self.head,
             waiting=self._waiting,
-            pending=len(self.keys) - self.head - self._waiting,
+            pending=len(self.keys) + self.damage.missing_keys - self.head - self._waiting,
             pending_proofs=self._pending_proofs,
             admitted_total=self._totals["new"],
             known_total=self._totals["known"],
@@ -165,30 +141,47 @@ class Store:
         """The CAR of an event, delivered or not; None when it is not here.
 
         Raises:
+            DamagedEventError: an event that is asked for is damaged.
             StoreError: the disk failed.
         """
-        return await self._readers.car(cid)
+        return await self.damage.noting(self._readers.car(cid))
 
     async def get_cars(self, event_ids: Sequence[EventId]) -> list[bytes | None]:
         """The CARs of some EventIds, in their order; None for those that are not here.
 
         Raises:
+            DamagedEventError: one of them is damaged.
             StoreError: the disk failed.
         """
-        return await self._readers.cars(event_ids)
+        cars, damaged = await self._readers.cars(event_ids)
+        if damaged:
+            self.damage.note(damaged)
+            raise DamagedEventError(*damaged)
+        return cars
+
+    async def get_cars_for_peers(self, event_ids: Sequence[EventId]) -> list[bytes | None]:
+        """As `get_cars`; an event that is damaged is not here, as far as peers are concerned.
+
+        Raises:
+            StoreError: the disk failed.
+        """
+        cars, damaged = await self._readers.cars(event_ids)
+        self.damage.note(damaged)
+        return cars
 
     async def read_feed(
         self, after: int, limit: int, upto: int | None = None, max_bytes: int | None = None
     ) -> list[FeedRow]:
         """At most `limit` delivered events of the positions (after, upto], in order; none beyond
-        `head`.
+        `head`. They end before an event that is damaged.
 
         With `max_bytes`, the last one is the event that takes the CARs to so many bytes.
 
         Raises:
             StoreError: the disk failed.
         """
-        return await self._readers.feed(after, limit, self._within_head(upto), max_bytes)
+        end = self._within_head(upto)
+        return await self.damage.noting(self._readers.feed(after, limit, end, max_bytes))
 
     async def read_feed_columns(
         self,
@@ -208,7 +201,8 @@ class Store:
             StoreError: the disk failed.
         """
         end = self._within_head(upto)
-        return await self._readers.columns(after, limit, end, max_bytes, wanted, self.network)
+        read = self._readers.columns(after, limit, end, max_bytes, wanted, self.network)
+        return await self.damage.noting(read)
 
     async def read_sort_key(
         self, sort_key: str, after: int, upto: int, limit: int, max_bytes: int
@@ -222,7 +216,8 @@ class Store:
             StoreError: the disk failed.
         """
         end = self._within_head(upto)
-        return await self._readers.sort_key(sort_key, after, end, limit, max_bytes)
+        read = self._readers.sort_key(sort_key, after, end, limit, max_bytes)
+        return await self.damage.noting(read)
 
     async def read_stream(
         self, init: CID, limit: int | None = None, max_bytes: int | None = None
@@ -235,7 +230,8 @@ class Store:
         Raises:
             StoreError: the disk failed.
         """
-        return await self._readers.stream(init, self.head, limit, max_bytes)
+        read = self._readers.stream(init, self.head, limit, max_bytes)
+        return await self.damage.noting(read)
 
     async def wait_for_feed(self, after: int) -> None:
         """Return when the feed has a position beyond `after`."""
@@ -322,6 +318,7 @@ class Store:
         self._refused.update(dict.fromkeys(result.refused))
         while len(self._refused) > self._max_refused:
             del self._refused[next(iter(self._refused))]
+        self.damage.committed(result)
         for verdict in result.verdicts:
             self._totals[verdict.status] += 1
         self._totals["late refused"] += len(result.removed)
@@ -337,21 +334,12 @@ class Store:
             self._feed_moved.set()
             self._feed_moved = trio.Event()
 
-    async def _close(self) -> None:
+    async def run_writer(self) -> None:
+        """Write what is handed in, until `close`. Cannot be cancelled."""
+        await self._writer.run()
+
+    async def close(self) -> None:
+        """End the reads under way, write what was handed in and close the log."""
         with trio.CancelScope(shield=True):
             await self._readers.close()
             await self._writer.close()  # last: closing the last connection removes the WAL
-
-
-def _open(stack: ExitStack, data_dir: Path, network: Network, settings: StoreSettings) -> _Opened:
-    try:
-        data_dir.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise StoreError(f"the data directory {data_dir} cannot be made: {error}") from error
-    stack.enter_context(directory_lock(data_dir))
-    log = EventLog(data_dir, network, settings)
-    try:
-        return _Opened(log, log.load_keys(), log.load_refused(), log.load_interests())
-    except BaseException:
-        log.close()
-        raise

@@ -14,7 +14,7 @@ again an event at a time, so that no event suffers from its neighbours.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TypeVar
@@ -64,6 +64,7 @@ class Writer:
         log: open; closed by the writer when it ends.
         settings: bounds of the queue and of a batch.
         ranges: what the node is interested in, asked before each batch.
+        damaged: the events that are damaged in the log, asked before each batch.
         settled: tells whether the log knows the verdict on an EventId without a look at the CAR.
         committed: told of each committed batch, on trio's thread, before its callers are.
     """
@@ -73,12 +74,14 @@ class Writer:
         log: EventLog,
         settings: StoreSettings,
         ranges: Callable[[], Sequence[KeyRange]],
+        damaged: Callable[[], Collection[CID]],
         settled: Callable[[EventId], bool],
         committed: Callable[[BatchResult], None],
     ) -> None:
         self._log = log
         self._settings = settings
         self._ranges = ranges
+        self._damaged = damaged
         self._settled = settled
         self._verifiers = Verifiers(settings.verifiers)
         self._committed = committed
@@ -273,7 +276,9 @@ class Writer:
         return verdict
 
     async def _commit(self, events: Sequence[Submission]) -> list[Verdict]:
-        result = await self._apply(partial(self._log.admit, events, self._ranges()))
+        result = await self._apply(
+            partial(self._log.admit, events, self._ranges(), self._damaged())
+        )
         return result.verdicts
 
     async def _apply(self, work: Callable[[], BatchResult]) -> BatchResult:

@@ -17,7 +17,7 @@ from recon_node.api import Limits, Services, arrow, create_app
 from recon_node.ceramic import InitHeader, Network, StreamId, StreamType
 from recon_node.ceramic.builder import data_event, init_event, model_event
 from recon_node.ipld import CID, DAG_CBOR
-from recon_node.store import FeedFilter, Store, reader, schema
+from recon_node.store import FeedFilter, Store, questions, schema
 
 ARROW = "/ceramic/feed/arrow"
 KEYS = [SigningKey(bytes([n]) * 32) for n in (1, 2)]
@@ -123,7 +123,7 @@ async def test_a_stream_is_found_by_its_index_and_the_rest_without_cars(
 
     def plan(wanted: FeedFilter) -> list[str]:
         terms, values = wanted.where(network)
-        sql = f"{reader._COLUMNS}WHERE position > 0 AND position <= 9 {terms}ORDER BY position"
+        sql = f"{questions._COLUMNS}WHERE position > 0 AND position <= 9 {terms}ORDER BY position"
         return [row[3] for row in connection.execute(f"EXPLAIN QUERY PLAN {sql}", values)]
 
     stream = StreamId(StreamType.MODEL_INSTANCE, MODELS[0].cid)

@@ -5,12 +5,14 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import errno
+import itertools
 import socket
 import struct
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import httpx
 import pyarrow as pa
@@ -33,7 +35,7 @@ from recon_node.api.middleware import LARGE_PIECE, PIECE, Bound
 from recon_node.api.server import GRACE
 from recon_node.ceramic import Network
 from recon_node.ipld import multibase
-from recon_node.store import Store, open_store
+from recon_node.store import FeedColumns, Store, StoreError, open_store
 from recon_node.store.errors import DiskFullError
 
 Events = list[dict[str, str]]
@@ -208,15 +210,28 @@ async def test_a_store_that_fails_is_500_with_the_reason(tmp_path: Path, sample:
         assert answer.json()["message"].startswith("the event log failed: ")
 
 
-async def test_a_feed_that_breaks_off_does_not_look_whole(tmp_path: Path, sample: Events) -> None:
+async def test_a_feed_that_breaks_off_does_not_look_whole(
+    tmp_path: Path, sample: Events, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The store fails after the first of many batches: the client must see a broken answer."""
     limits = Limits(arrow_rows=1)
     async with open_store(tmp_path, Network.local(7)) as store:
         await store.admit_local([multibase.decode(event["car"]) for event in sample[:400]])
         services = Services(store=store, limits=limits)
-    async with serving(services) as url, httpx.AsyncClient(base_url=url) as api:
-        with pytest.raises(httpx.RemoteProtocolError):
-            await api.get("/ceramic/feed/arrow")
+        read, reads = store.read_feed_columns, itertools.count(1)
+
+        async def read_twice(*args: Any) -> FeedColumns:
+            if next(reads) > 2:
+                raise StoreError("the disk is gone")
+            return await read(*args)
+
+        monkeypatch.setattr(store, "read_feed_columns", read_twice)
+        async with serving(services) as url, httpx.AsyncClient(base_url=url) as api:
+            with pytest.raises(httpx.RemoteProtocolError):
+                await api.get("/ceramic/feed/arrow")
+            failed = await api.get("/ceramic/feed/arrow")
+            assert failed.status_code == 500, "nothing was sent yet: it can be told"
+            assert "the disk is gone" in failed.json()["message"]
 
 
 async def silence(url: str) -> trio.SocketStream:

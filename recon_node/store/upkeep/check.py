@@ -80,6 +80,8 @@ def check_log(data_dir: Path, progress: Progress = no_progress) -> Report:
             _check_saved_keys(connection, data_dir, report)
     except DamagedLogError as error:
         report.add("file", str(error))
+    except (ValueError, TypeError, LookupError) as error:  # what no sound file leads to
+        report.add("file", f"it holds what no log holds ({error!r}): the check ends here")
     return report
 
 

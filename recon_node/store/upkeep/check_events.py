@@ -10,15 +10,14 @@ from typing import NamedTuple
 from recon_node.ceramic import (
     Event,
     EventId,
-    EventIdError,
     EventKind,
-    InvalidEventError,
     Network,
     parse_event,
 )
-from recon_node.ipld import CID, CarError
+from recon_node.ipld import CID
 from recon_node.store import schema
 from recon_node.store.blocks import BlockReader
+from recon_node.store.errors import DamagedRowError
 from recon_node.store.ledger import Ledger
 from recon_node.store.records import Record, State, Stream
 from recon_node.store.sql import select_in
@@ -57,6 +56,10 @@ class _WrongError(Exception):
     """What is wrong with an event."""
 
 
+_DAMAGE = (_WrongError, ValueError, TypeError, LookupError)
+"""What reading a row leads to that a flipped byte is in; CarError and the like are ValueErrors."""
+
+
 class EventChecker:
     """Checks events against their CARs and against what they build on.
 
@@ -78,7 +81,7 @@ class EventChecker:
         for row in piece:
             try:
                 events.append((row, self._read(row)))
-            except (_WrongError, CarError, InvalidEventError) as error:
+            except _DAMAGE as error:
                 self._tell("events", f"row {row.id}, {_name(row)}: {error}")
         waits = self._waits([row for row, _ in events])
         bases = self._bases([event for _, event in events])
@@ -88,7 +91,7 @@ class EventChecker:
             try:
                 self._check_waits(row, event, waits[row.id])
                 self._check_state(row, event, bases, streams.get(event.init))
-            except (_WrongError, EventIdError) as error:
+            except _DAMAGE as error:
                 self._tell("events", f"row {row.id}, {_name(row)}: {error}")
         return sum(len(event.car) for _, event in events)
 
@@ -146,8 +149,18 @@ class EventChecker:
     def _bases(self, events: Sequence[Event]) -> dict[CID, Record]:
         """What the events build on, as far as it is here and wholly checked."""
         cids = {cid for event in events for cid in _builds_on(event)}
-        records = self._ledger.records_by_cid(list(cids))
+        records = self._records(list(cids))
         return {record.cid: record for record in records if record.state >= State.PENDING}
+
+    def _records(self, cids: list[CID]) -> list[Record]:
+        """The records of these events that can be read; the others are told of at their rows."""
+        try:
+            return self._ledger.records_by_cid(cids)
+        except DamagedRowError:
+            if len(cids) == 1:
+                return []
+            half = len(cids) // 2
+            return self._records(cids[:half]) + self._records(cids[half:])
 
 
 def _builds_on(event: Event) -> tuple[CID, ...]:

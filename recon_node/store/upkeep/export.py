@@ -16,6 +16,7 @@ from recon_node.ceramic import EventId
 from recon_node.ipld import CID
 from recon_node.recon import KeyRange
 from recon_node.store.blocks import BlockReader
+from recon_node.store.damage import Damage, DamagedEventError, car_fault
 from recon_node.store.errors import StoreError
 from recon_node.store.interests import covers, key_ranges
 from recon_node.store.model import Interest
@@ -115,6 +116,9 @@ def _fill(
     page: _Filled, event_id: EventId, stored: bytes, reader: BlockReader, seen: set[int]
 ) -> None:
     [car] = reader.restore([stored])
+    fault = car_fault(car, event_id.event_cid)
+    if fault is not None:
+        raise DamagedEventError(Damage(fault, None, event_id.event_cid))
     rows = dict(zip(reader.cids(stored), references(stored), strict=True))
     cids = []
     for cid, _, block, end in sections(car):

@@ -20,7 +20,7 @@ from recon_node.ceramic import EventId
 from recon_node.ipld import CID, IpldError, dag_cbor, read_cid, varint
 from recon_node.store.errors import StoreError
 from recon_node.store.model import StoreSettings
-from recon_node.store.store import open_store
+from recon_node.store.opening import open_store
 from recon_node.store.upkeep.archive import (
     OTHER_CAR,
     ArchiveFormatError,

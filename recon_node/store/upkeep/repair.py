@@ -31,8 +31,9 @@ from recon_node.ceramic import EventId, Network
 from recon_node.store import saved_keys, schema
 from recon_node.store.errors import StoreError
 from recon_node.store.model import StoreSettings
+from recon_node.store.opening import open_store
 from recon_node.store.replacement import replace_log
-from recon_node.store.store import Store, open_store
+from recon_node.store.store import Store
 from recon_node.store.upkeep.common import Progress, find_log, no_progress
 from recon_node.store.upkeep.salvage import Salvage, Salvaged
 

@@ -22,6 +22,8 @@ from recon_node.store import schema
 from recon_node.store.blocks import BlockReader
 from recon_node.store.errors import StoreError
 
+_UNREADABLE = (sqlite3.DatabaseError, UnicodeDecodeError)
+
 _BEYOND = 2**48
 """No row has a greater id."""
 
@@ -58,7 +60,7 @@ class Salvage:
             tables = self._connection.execute("SELECT name FROM sqlite_schema").fetchall()
             if not {("events",), ("cars",)} <= set(tables):
                 raise sqlite3.DatabaseError("it has no table of events")
-        except sqlite3.DatabaseError as error:
+        except _UNREADABLE as error:
             self._connection.close()
             raise StoreError(
                 f"the event log {path} is damaged where its tables are listed ({error}), and "
@@ -100,7 +102,7 @@ class Salvage:
             (columns,) = self._connection.execute(
                 "SELECT group_concat(name) FROM pragma_table_info(?)", (table,)
             ).fetchone()
-        except sqlite3.DatabaseError:
+        except _UNREADABLE:
             return []
         return list(_both_ways(self._connection, f"SELECT {columns} FROM {table} ORDER BY 1 {{}}"))
 
@@ -160,14 +162,14 @@ class Salvage:
                 return None
             [car] = self._blocks.restore(found)
             event = parse_event(car)
-        except (sqlite3.DatabaseError, CarError, InvalidEventError):
+        except (*_UNREADABLE, CarError, InvalidEventError):
             return None
         return car if event_id is None or event.cid == event_id.event_cid else None
 
     def _meta(self, name: str) -> str | None:
         try:
             return schema.read_meta(self._connection, name)
-        except sqlite3.DatabaseError:
+        except _UNREADABLE:
             return None
 
 
@@ -189,7 +191,7 @@ def _walk(connection: sqlite3.Connection, select: str) -> Iterator[tuple[Any, ..
                     yield row
                     at = row[0]
             return
-        except sqlite3.DatabaseError:
+        except _UNREADABLE:
             at = _behind_damage(connection, sql, at)
 
 
@@ -199,7 +201,7 @@ def _behind_damage(connection: sqlite3.Connection, sql: str, at: int) -> int | N
     def readable(after: int) -> bool:
         try:
             connection.execute(f"{sql} LIMIT 1", (after,)).fetchone()
-        except sqlite3.DatabaseError:
+        except _UNREADABLE:
             return False
         return True
 
@@ -222,7 +224,7 @@ def _both_ways(connection: sqlite3.Connection, sql: str) -> Iterator[tuple[Any, 
             with closing(connection.execute(sql.format(order))) as rows:
                 yield from rows
             return
-        except sqlite3.DatabaseError:
+        except _UNREADABLE:
             continue
 
 

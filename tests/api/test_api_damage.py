@@ -1,0 +1,76 @@
+"""What the API answers where an event in the log is damaged."""
+
+from __future__ import annotations
+
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+
+import httpx
+import pyarrow as pa
+
+from recon_node.ceramic import parse_event
+from recon_node.ipld import multibase
+from recon_node.store import Store
+
+Events = list[dict[str, str]]
+DAMAGED = 20
+"""The feed position of the damaged event."""
+
+
+def damage(directory: Path) -> None:
+    with closing(sqlite3.connect(directory / "events.sqlite3")) as connection:
+        of_event = "id = (SELECT id FROM events WHERE position = ?)"
+        [(car,)] = connection.execute(f"SELECT car FROM cars WHERE {of_event}", (DAMAGED,))
+        spoilt = bytearray(car)
+        spoilt[-1] ^= 1
+        connection.execute(f"UPDATE cars SET car = ? WHERE {of_event}", (bytes(spoilt), DAMAGED))
+        connection.commit()
+
+
+async def test_damage_is_told_and_never_served(
+    api: httpx.AsyncClient, store: Store, filled: Events, tmp_path: Path
+) -> None:
+    cid, car = filled[DAMAGED - 1]["cid"], filled[DAMAGED - 1]["car"]
+    init = parse_event(multibase.decode(car)).init
+    damage(tmp_path / "node")
+    feed = "/ceramic/feed/events"
+    page = (await api.get(feed, params={"includeData": "full"})).json()
+    assert (len(page["events"]), page["resumeToken"]) == (DAMAGED - 1, str(DAMAGED - 1))
+    for path, params in (
+        (f"/ceramic/events/{cid}", {}),
+        (feed, {"resumeAt": DAMAGED - 1}),
+        (feed, {"resumeAt": DAMAGED - 1, "includeData": "full"}),
+        ("/ceramic/feed/arrow", {}),
+        ("/ceramic/feed/arrow", {"after": DAMAGED - 1, "upto": DAMAGED}),
+        (f"/ceramic/streams/{init}/events", {}),
+    ):
+        answer = await api.get(path, params=params)
+        assert answer.status_code == 503, path
+        assert int(answer.headers["retry-after"]) > 0
+        assert f"the event {cid} " in answer.json()["message"]
+        assert "is damaged in this node's log" in answer.json()["message"]
+    whole = await api.get("/ceramic/feed/arrow", params={"upto": DAMAGED - 1})
+    assert pa.ipc.open_stream(whole.content).read_all().num_rows == DAMAGED - 1
+    assert (await api.get("/ceramic/recon")).json()["damaged"] == 1
+    metrics = (await api.get("/metrics")).text
+    assert "recon_damaged_events 1.0" in metrics
+
+    assert (await api.post("/ceramic/events", json={"data": car})).status_code == 204
+    assert (await api.get(f"/ceramic/events/{cid}")).json() == {"id": cid, "data": car}
+    whole = await api.get("/ceramic/feed/arrow")
+    assert pa.ipc.open_stream(whole.content).read_all().num_rows == len(filled)
+    assert (await api.get("/ceramic/recon")).json()["damaged"] == 0
+    assert "recon_mended_events_total 1.0" in (await api.get("/metrics")).text
+
+
+async def test_a_long_answer_breaks_off_where_it_meets_damage(
+    api: httpx.AsyncClient, filled: Events, tmp_path: Path
+) -> None:
+    """A filter looks through less; what it does not touch is answered."""
+    damage(tmp_path / "node")
+    cid = filled[DAMAGED - 1]["cid"]
+    answer = await api.get(f"/ceramic/events/{cid}")
+    assert answer.status_code == 503
+    answer = await api.get("/ceramic/feed/arrow", params={"sortKey": "nothing"})
+    assert answer.status_code == 200

@@ -1,0 +1,233 @@
+"""Damaged events are never served, and mended by whoever brings them again."""
+
+from __future__ import annotations
+
+import io
+import sqlite3
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+from random import Random
+
+import pytest
+from store_helpers import NETWORK, World, check_feed, feed_of, sdk_cars
+from test_store_capabilities import ACCOUNT, change, init_of
+
+from recon_node.ceramic import Event, parse_event
+from recon_node.ipld import CID
+from recon_node.store import DamagedEventError, Store, StoreSettings, open_store, schema
+from recon_node.store.damage import car_fault
+from recon_node.store.upkeep import check_log, export_events
+
+SETTINGS = StoreSettings(verifiers=0)
+
+
+def edit(directory: Path, sql: str, *values: object) -> int:
+    with closing(sqlite3.connect(directory / schema.FILE_NAME)) as connection:
+        changed = connection.execute(sql, values).rowcount
+        connection.commit()
+    return changed
+
+
+def flip(directory: Path, cid: CID, at: int = 200, mask: int = 1) -> None:
+    """Flip bits of a byte of the stored CAR of an event."""
+    with closing(sqlite3.connect(directory / schema.FILE_NAME)) as connection:
+        of_event = "id IN (SELECT id FROM events WHERE cid = ?)"
+        [(car,)] = connection.execute(f"SELECT car FROM cars WHERE {of_event}", (cid,))
+        spoilt = bytearray(car)
+        spoilt[at] ^= mask
+        connection.execute(f"UPDATE cars SET car = ? WHERE {of_event}", (bytes(spoilt), cid))
+        connection.commit()
+
+
+def test_any_changed_byte_of_a_car_is_noticed() -> None:
+    random = Random(5)
+    world = World(3, time_events=True)
+    session = init_of(ACCOUNT)
+    events = [*world.events.values(), session, change(session)]
+    events += map(parse_event, random.sample(sdk_cars(), 5))
+    for event in events:
+        assert car_fault(event.car, event.cid) is None
+        assert car_fault(event.car, events[0].cid) is not None or event is events[0]
+        for at in random.sample(range(len(event.car)), 40):
+            for change_of in (1 << random.randrange(8), random.randrange(1, 256)):
+                spoilt = bytearray(event.car)
+                spoilt[at] ^= change_of
+                assert car_fault(bytes(spoilt), event.cid) is not None, (event.kind, at)
+        for size in (0, 1, 50, len(event.car) - 1):
+            assert car_fault(event.car[:size], event.cid) is not None
+        assert car_fault(event.car + b"\0", event.cid) is not None
+
+
+@pytest.mark.parametrize("how", ["peer", "client"])
+async def test_a_damaged_event_is_not_served_until_it_comes_again(tmp_path: Path, how: str) -> None:
+    world = World(1)
+    cars = [event.car for event in world.events.values()]
+    async with open_store(tmp_path, NETWORK, settings=SETTINGS) as store:
+        await store.admit_local(cars)
+        before = await feed_of(store)
+        row = before[10]
+        hash_before, stats = store.keys.summarize(), store.stats
+        flip(tmp_path, row.event_cid)
+
+        for read in reads_of(store, row.event_cid, row.stream_cid):
+            with pytest.raises(DamagedEventError, match=rf"{row.event_cid} .*damaged.*--repair"):
+                await read()
+        assert await store.read_feed(0, 1000) == before[:10], "up to the damaged one"
+        assert await store.get_cars_for_peers([before[9].event_id, row.event_id]) == [
+            before[9].car,
+            None,
+        ]
+        assert (store.damage.count, store.damage.mended_total) == (1, 0)
+        assert row.event_id not in store.keys, "Recon fetches what is not here"
+        assert store.stats.pending == stats.pending
+
+        if how == "peer":
+            [verdict] = await store.admit_remote([(row.event_id, row.car)])
+        else:
+            [verdict] = await store.admit_local([row.car])
+        assert (verdict.status, verdict.position) == ("known", row.position)
+        assert await feed_of(store) == before
+        for read in reads_of(store, row.event_cid, row.stream_cid):
+            await read()
+        assert (store.damage.count, store.damage.mended_total) == (0, 1)
+        assert (store.keys.summarize(), store.stats.pending) == (hash_before, stats.pending)
+    assert check_log(tmp_path).clean
+
+
+def reads_of(store: Store, cid: CID, init: CID) -> list[Callable[[], object]]:
+    return [
+        lambda: store.get_event(cid),
+        lambda: store.read_feed(10, 1000),
+        lambda: store.read_feed(10, 1),
+        lambda: store.read_feed_columns(0, 1000, 1000, 1 << 30),
+        lambda: store.read_stream(init),
+        lambda: store.damage.check_range(0, 1000),
+    ]
+
+
+async def test_another_event_does_not_mend(tmp_path: Path) -> None:
+    world = World(1)
+    async with open_store(tmp_path, NETWORK, settings=SETTINGS) as store:
+        await store.admit_remote(world.offers())
+        first, second, *_ = await feed_of(store)
+        flip(tmp_path, first.event_cid)
+        assert await store.get_cars_for_peers([first.event_id]) == [None]
+        for wrong in (second.car, first.car[:-1], b""):
+            await store.admit_remote([(first.event_id, wrong)])
+            assert store.damage.count == 1
+        assert await store.get_cars_for_peers([first.event_id]) == [None]
+
+
+async def test_a_damaged_shared_block_is_mended_for_all_events_with_it(tmp_path: Path) -> None:
+    world = World(3, time_events=True)
+    times = [event for event in world.events.values() if event.proof is not None]
+    async with open_store(tmp_path, NETWORK, settings=SETTINGS) as store:
+        await store.admit_remote(world.offers())
+        edit(tmp_path, "UPDATE blocks SET block = zeroblob(length(block))")
+        for event in times:
+            assert await is_damaged(store, event)
+        assert store.damage.count == len(times)
+        for event in times:
+            await store.admit_remote([world.offer(event)])
+        assert [await store.get_event(event.cid) for event in times] == [e.car for e in times]
+        assert store.damage.count == 0
+    assert check_log(tmp_path).clean
+
+
+async def is_damaged(store: Store, event: Event) -> bool:
+    try:
+        await store.get_event(event.cid)
+    except DamagedEventError:
+        return True
+    return False
+
+
+async def test_a_new_event_does_not_share_a_damaged_block(tmp_path: Path) -> None:
+    """One session signs both: what is kept of the capability is damaged when the second comes."""
+    init = init_of(ACCOUNT)
+    second = change(init)
+    async with open_store(tmp_path, NETWORK, settings=SETTINGS) as store:
+        await store.admit_local([init.car])
+        assert edit(tmp_path, "UPDATE blocks SET block = zeroblob(length(block))") == 1
+        assert await is_damaged(store, init)
+        await store.admit_local([second.car])
+        assert await store.get_event(second.cid) == second.car
+        assert await store.get_event(init.cid) == init.car
+        await store.damage.check_range(0, 2)
+        assert store.damage.count == 0, "it was whole when it was looked at again"
+        assert len(store.keys) == 2
+
+
+async def test_a_waiting_event_that_is_damaged_goes_on_when_it_is_mended(tmp_path: Path) -> None:
+    """Whether a session may write is seen in its event, when the init event comes."""
+    init = init_of(ACCOUNT)
+    second = change(init)
+    assert init.header is not None
+    first_id, second_id = (
+        event.event_id(NETWORK, init.header, height) for height, event in enumerate((init, second))
+    )
+    async with open_store(tmp_path, NETWORK, settings=SETTINGS) as store:
+        await store.admit_remote([(second_id, second.car)])
+        flip(tmp_path, second.cid)
+        [verdict] = await store.admit_remote([(first_id, init.car)])
+        assert (verdict.status, verdict.position, store.head) == ("new", 1, 1)
+        assert (store.damage.count, store.waiting) == (1, 1)
+        await store.admit_remote([(second_id, second.car)])
+        assert (store.damage.count, store.waiting, store.head) == (0, 0, 2)
+        assert [row.car for row in await feed_of(store)] == [init.car, second.car]
+    assert check_log(tmp_path).clean
+
+
+@pytest.mark.parametrize(
+    "sql",
+    [
+        "DELETE FROM cars WHERE id = 6",
+        "UPDATE cars SET car = x'' WHERE id = 6",
+        "UPDATE cars SET car = x'00' WHERE id = 6",
+        "UPDATE cars SET car = (SELECT car FROM cars WHERE id = 7) WHERE id = 6",
+        "UPDATE events SET kind = 'tine' WHERE id = 6",
+        "UPDATE events SET kind = 'init' WHERE id = 6",
+        "UPDATE events SET init_cid = (SELECT cid FROM events WHERE id = 7) WHERE id = 6",
+        "UPDATE events SET cid = (SELECT cid FROM events WHERE id = 7) WHERE id = 6",
+        "UPDATE events SET event_id = CAST(x'00' || event_id AS BLOB) WHERE id = 6",
+        "UPDATE events SET position = NULL WHERE id = 6",
+    ],
+)
+async def test_no_position_is_passed_over(tmp_path: Path, sql: str) -> None:
+    world = World(1, streams=1, events=20)
+    async with open_store(tmp_path, NETWORK, settings=SETTINGS) as store:
+        await store.admit_local([event.car for event in world.events.values()])
+        assert edit(tmp_path, sql) == 1
+        rows = await store.read_feed(0, 1000)
+        assert [row.position for row in rows] in ([1, 2, 3, 4, 5], [])
+        with pytest.raises(DamagedEventError, match="feed position 6 is damaged"):
+            await store.read_feed(5, 1000)
+        with pytest.raises(DamagedEventError, match="feed position 6 is damaged"):
+            await store.read_feed_columns(0, 1000, 1000, 1 << 30)
+        assert store.damage.count >= 1
+
+
+async def test_an_export_of_a_damaged_log_is_refused(tmp_path: Path) -> None:
+    world = World(1)
+    async with open_store(tmp_path, NETWORK, settings=SETTINGS) as store:
+        await store.admit_local([event.car for event in world.events.values()])
+        check_feed(await feed_of(store), world.events)
+    flip(tmp_path, next(iter(world.events)))
+    with pytest.raises(DamagedEventError, match="store check --repair"):
+        export_events(tmp_path, io.BytesIO())
+
+
+async def test_each_damaged_event_is_told_once(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    world = World(1)
+    async with open_store(tmp_path, NETWORK, settings=SETTINGS) as store:
+        await store.admit_local([event.car for event in world.events.values()])
+        [row, *_] = await feed_of(store)
+        flip(tmp_path, row.event_cid)
+        for _ in range(3):
+            assert await store.get_cars_for_peers([row.event_id]) == [None]
+            with pytest.raises(DamagedEventError):
+                await store.read_feed(0, 1)
+    assert capsys.readouterr().out.count("An event in the log is damaged") == 1
