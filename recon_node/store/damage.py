@@ -25,6 +25,8 @@ logger = structlog.get_logger(__name__)
 _KINDS: Final = frozenset(kind.value for kind in EventKind)
 _DIGEST: Final = 32
 _EVENT_ID_HEAD: Final = bytes.fromhex("ce0105")
+_BEFORE_STREAM: Final = 20
+"""Bytes of an EventId that stand before those of its stream, at the least."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +113,7 @@ class DamageList:
 
 def car_fault(stored: bytes, cid: bytes) -> str | None:
     """What is wrong with the CAR of the event `cid`, None when nothing is."""
-    if _is_plainly_sound(stored, cid):
+    if is_plainly_sound(stored, cid):
         return None
     try:
         event = parse_event(stored)
@@ -128,25 +130,17 @@ def row_fault(
     Of the EventId that it is this event's, in its stream: the other parts follow from what the
     event builds on, and `recon-node store check` looks at them.
     """
-    if not (isinstance(event_id, bytes) and isinstance(cid, bytes) and event_id.endswith(cid)):
+    if not (isinstance(event_id, bytes) and isinstance(cid, bytes) and isinstance(init, bytes)):
+        return "its row has no EventId"
+    if not (event_id.startswith(_EVENT_ID_HEAD) and event_id.endswith(cid)):
         return "its row has another EventId"
-    if not (isinstance(init, bytes) and event_id.startswith(init[-4:], _stream_offset(event_id))):
+    if event_id.find(init[-4:], _BEFORE_STREAM, -len(cid)) < 0:
         return "its row has an EventId of another stream"
     if kind not in _KINDS:
         return "its row has no kind of event"
     if not (init == cid if kind == "init" else init in whole):
         return "its row is of another stream"
     return None
-
-
-def _stream_offset(event_id: bytes) -> int:
-    """Where the stream's four bytes stand in an EventId; its end where it is not one."""
-    at = len(_EVENT_ID_HEAD)
-    if not event_id.startswith(_EVENT_ID_HEAD):
-        return len(event_id)
-    while event_id[at] > 127:  # the network's id, a varint; the event's CID ends it at the latest
-        at += 1
-    return at + 17
 
 
 def name_damage(
@@ -173,48 +167,40 @@ def _header_parts(codec: int) -> tuple[bytes, bytes, int]:
     return header[:at], header[at + len(root) :], len(root)
 
 
-_HEADERS: Final = tuple(_header_parts(codec) for codec in (DAG_JOSE, DAG_CBOR))
-_CID_HEADS: Final = tuple(
-    (CID.of(codec, b"")[:-_DIGEST], len(CID.of(codec, b""))) for codec in (DAG_CBOR, DAG_JOSE)
-)
+_HEADERS: Final = {
+    length: (before, after, len(before) + length + len(after))
+    for before, after, length in map(_header_parts, (DAG_JOSE, DAG_CBOR))
+}
+"""By the length of the root's CID: what stands around it in the header, and the header's size."""
+_CID_HEADS: Final = frozenset(CID.of(codec, b"")[:-_DIGEST] for codec in (DAG_CBOR, DAG_JOSE))
 
 
-def _is_plainly_sound(stored: bytes, cid: bytes) -> bool:
+def is_plainly_sound(stored: bytes, cid: bytes) -> bool:
     """Tell at once of nearly all CARs that they are sound; of others this is not known then.
 
     Every byte counts: the header is the one that follows from the CID, each block matches its CID,
     and each CID but the root is one that a block names. Without objects and calls that can be
     saved: this is done for every event that is read.
     """
-    for before, after, length in _HEADERS:
-        if len(cid) == length and stored.startswith(before + cid + after):
-            at = len(before) + length + len(after)
-            break
-    else:
-        return False
-    end, has_root = len(stored), False
     try:
+        before, after, at = _HEADERS[len(cid)]
+        if stored[:at] != before + cid + after:
+            return False
+        end, has_root = len(stored), False
         while at < end:
             size, start = stored[at], at + 1
             if size > 127:
                 size, start = size & 127 | stored[start] << 7, start + 1
                 if size > 16383:
                     return False
-            stop = start + size
-            for head, length in _CID_HEADS:
-                if stored.startswith(head, start):
-                    block = start + length
-                    break
-            else:
+            block = start + (36 if stored[start + 1] == DAG_CBOR else 37)
+            name, at = stored[start:block], start + size
+            if sha256(stored[block:at]).digest() != name[-32:] or name[:-32] not in _CID_HEADS:
                 return False
-            if stop > end or sha256(stored[block:stop]).digest() != stored[block - _DIGEST : block]:
-                return False
-            name = stored[start:block]
             if name == cid:
                 has_root = True
             elif stored.count(name) < 2:
                 return False
-            at = stop
-    except IndexError:
+    except LookupError:
         return False
-    return has_root
+    return has_root and at == end

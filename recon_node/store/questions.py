@@ -228,10 +228,10 @@ def _sound_cars(
     rows = zip(positions, event_ids, cids, inits, kinds, blocks.restore_each(stored), strict=True)
     for position, event_id, cid, init, kind, car in rows:
         damage = _damage(position, event_id, cid, init, kind, car)
-        if isinstance(car, CarError) or damage is not None:
-            found.append(damage or name_damage(str(car), event_id, cid, position))
-        else:
+        if isinstance(car, bytes) and damage is None:
             cars.append(car)
+        elif damage is not None:
+            found.append(damage)
     if found:
         raise DamagedEventError(*found)
     return cars

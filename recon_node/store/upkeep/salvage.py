@@ -4,13 +4,14 @@ All is read from a copy. Where a page cannot be read, the walk over a table goes
 EventIds and the positions of events are read three times: from the table, and from the two indexes
 that have them as well; so they survive damage to any of those. A CAR is in one place only.
 
-A damaged header (the first 100 bytes of the file) is written anew: what is in it is known.
+A damaged first page (the header, and the list of the tables) is written anew as far as it is known.
 """
 
 from __future__ import annotations
 
 import shutil
 import sqlite3
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -21,6 +22,7 @@ from recon_node.ipld import CarError
 from recon_node.store import schema
 from recon_node.store.blocks import BlockReader
 from recon_node.store.errors import StoreError
+from recon_node.store.upkeep.first_page import mend_first_page
 
 _UNREADABLE = (sqlite3.DatabaseError, UnicodeDecodeError)
 
@@ -54,7 +56,7 @@ class Salvage:
             beside = path.with_name(path.name + suffix)
             if beside.exists():
                 shutil.copyfile(beside, copy.with_name(copy.name + suffix))
-        _mend_header(copy)
+        mend_first_page(copy, directory)
         self._connection = sqlite3.connect(copy, isolation_level=None, check_same_thread=False)
         try:
             tables = self._connection.execute("SELECT name FROM sqlite_schema").fetchall()
@@ -78,13 +80,13 @@ class Salvage:
 
     @property
     def network_id(self) -> int | None:
-        """The network of the log: as it says, else as its events do."""
+        """The network of the log: as most of its events say, else as it says itself."""
+        some = self._plan.execute("SELECT event_id FROM plan WHERE event_id NOTNULL LIMIT 100")
+        named = Counter(EventId(event_id).network_id for (event_id,) in some)
+        if named:
+            return named.most_common(1)[0][0]
         stored = self._meta("network_id")
-        if stored is not None and stored.isdecimal():
-            return int(stored)
-        for (event_id,) in self._plan.execute("SELECT event_id FROM plan WHERE event_id NOTNULL"):
-            return EventId(event_id).network_id
-        return None
+        return int(stored) if stored is not None and stored.isdecimal() else None
 
     @property
     def events(self) -> int:
@@ -226,29 +228,3 @@ def _both_ways(connection: sqlite3.Connection, sql: str) -> Iterator[tuple[Any, 
             return
         except _UNREADABLE:
             continue
-
-
-def _mend_header(path: Path) -> None:
-    """Write the header anew where it is not as this program's files have it.
-
-    Source: https://www.sqlite.org/fileformat2.html, section 1.3.
-    """
-    with path.open("r+b") as file:
-        header = bytearray(file.read(100))
-        if len(header) < 100:
-            return
-        pages = path.stat().st_size // schema.PAGE_SIZE
-        header[:16] = b"SQLite format 3\0"
-        header[16:18] = schema.PAGE_SIZE.to_bytes(2, "big")
-        header[18:20] = b"\2\2"  # WAL
-        header[20:24] = bytes((0, 64, 32, 32))
-        header[28:32] = pages.to_bytes(4, "big")
-        header[32:40] = bytes(8)  # free pages are forgotten: nothing is written here
-        header[44:48] = (4).to_bytes(4, "big")
-        header[52:56] = bytes(4)
-        header[56:60] = (1).to_bytes(4, "big")  # UTF-8
-        header[64:68] = bytes(4)
-        header[72:92] = bytes(20)
-        header[92:96] = header[24:28]
-        file.seek(0)
-        file.write(header)

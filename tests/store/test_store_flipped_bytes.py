@@ -1,0 +1,89 @@
+"""One flipped byte anywhere in the file: check says what is wrong, repair makes a sound log."""
+
+from __future__ import annotations
+
+import shutil
+from functools import partial
+from pathlib import Path
+from random import Random
+
+import pytest
+import trio
+from store_helpers import NETWORK, World
+
+from recon_node.store import StoreError, StoreSettings, open_store, schema
+from recon_node.store.upkeep import check_log, read_info, repair_log
+
+SETTINGS = StoreSettings(verifiers=0)
+MOST_LOST = 30
+"""Events on one page: as many can be lost with a page that cannot be read."""
+
+
+@pytest.fixture(scope="module")
+def log(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Data and time events, delivered, pending and waiting; a capability's blocks are shared."""
+    directory = tmp_path_factory.mktemp("log")
+
+    async def fill() -> None:
+        world = World(3, streams=3, events=25, time_events=True)
+        async with open_store(directory, NETWORK, settings=SETTINGS) as store:
+            await store.admit_remote(world.offers()[4:])
+            await store.admit_remote(world.offers()[:3])
+            proofs = await store.pending_proofs(100)
+            await store.settle_proofs([(each.cid, 1_700_000_000) for each in proofs[1:]])
+
+    trio.run(fill)
+    assert check_log(directory).clean
+    return directory
+
+
+def flip(log: Path, directory: Path, at: int, value: int) -> Path:
+    shutil.copytree(log, directory, dirs_exist_ok=True)
+    file = directory / schema.FILE_NAME
+    content = bytearray(file.read_bytes())
+    content[at] ^= value
+    file.write_bytes(content)
+    return directory
+
+
+@pytest.mark.parametrize("flips", [25, pytest.param(1000, marks=pytest.mark.long)])
+def test_a_flipped_byte_is_told_and_repaired(
+    log: Path, tmp_path: Path, rng: Random, flips: int
+) -> None:
+    size = (log / schema.FILE_NAME).stat().st_size
+    events = read_info(log).events
+    found = 0
+    for number in range(flips):
+        at, value = rng.randrange(size), rng.choice([1 << rng.randrange(8), rng.randrange(1, 256)])
+        directory = flip(log, tmp_path / str(number), at, value)
+        if not check_log(directory).clean:
+            found += 1
+            repaired = trio.run(partial(repair_log, directory, SETTINGS))
+            assert check_log(directory).clean, (at, value)
+            assert len(repaired.refused) <= 1, (at, value)
+            assert repaired.events >= events - MOST_LOST, (at, value)
+        shutil.rmtree(directory)
+    assert found or flips < 25
+
+
+@pytest.mark.parametrize("flips", [10, pytest.param(300, marks=pytest.mark.long)])
+def test_a_node_starts_or_says_why_not(log: Path, tmp_path: Path, rng: Random, flips: int) -> None:
+    """And gives no wrong byte away: what it serves is what was written."""
+    size = (log / schema.FILE_NAME).stat().st_size
+    whole = trio.run(partial(read_all, log))
+    for number in range(flips):
+        at, value = rng.randrange(size), rng.randrange(1, 256)
+        directory = flip(log, tmp_path / str(number), at, value)
+        try:
+            served = trio.run(partial(read_all, directory))
+        except StoreError:
+            served = {}
+        assert served.items() <= whole.items(), (at, value)
+        shutil.rmtree(directory)
+
+
+async def read_all(directory: Path) -> dict[tuple[int, bytes], bytes]:
+    """What can be read of the feed, up to the first damage."""
+    async with open_store(directory, NETWORK, settings=SETTINGS) as store:
+        rows = await store.read_feed(0, 1000)
+        return {(row.position, bytes(row.event_cid)): row.car for row in rows}
