@@ -110,6 +110,24 @@ class FrameStream:
         self.bytes_received = 0
         self.bytes_sent = 0
 
+    async def wait_for_frame(self, patience: float) -> bool:
+        """Wait for the first byte of a frame, for ``patience`` seconds at most.
+
+        Returns False where there is none: the stream was ended, lost, or silent.
+        """
+        if not self._decoder.is_between_frames:
+            return True
+        with trio.move_on_after(patience):
+            try:
+                return await self._read_more()
+            except trio.BrokenResourceError:
+                return False
+        return False
+
+    def start_count(self) -> None:
+        """Count bytes from here on."""
+        self.bytes_sent = self.bytes_received = 0
+
     async def receive(self, patience: float, until_begun: float = 0.0) -> bytes | None:
         """Return the next frame, or None at the end of the stream.
 

@@ -25,6 +25,10 @@ _LONG_MESSAGE: Final = 32 * 1024
 """Above so many bytes a message is parsed in a worker thread, to keep other streams going."""
 
 
+class StaleStreamError(PeerGoneError):
+    """A stream that was kept has ended before the session on it began: open another one."""
+
+
 @dataclass(frozen=True, slots=True)
 class ReconStream:
     """A session, and the stream that it runs on."""
@@ -34,11 +38,21 @@ class ReconStream:
     frames: FrameStream
     obtain: Obtain
     settings: P2PSettings
+    has_served: bool = False
+    """Whether an earlier session has ended on this stream."""
 
     async def initiate(self) -> None:
-        """Run a session that we start, to its end in agreement. Raises as ``respond`` does."""
-        await self._send([self.session.start()])
-        await self.respond()
+        """Run a session that we start, to its end in agreement.
+
+        Raises as ``respond`` does, and StaleStreamError.
+        """
+        try:
+            await self._send([self.session.start()])
+            await self.respond()
+        except (PeerGoneError, trio.BrokenResourceError) as error:
+            if self.has_served and not self.session.rounds:
+                raise StaleStreamError(str(error)) from error
+            raise
 
     async def respond(self, on_asked: Callable[[], None] = lambda: None) -> None:
         """Take turns with the peer until the session ends in agreement, but for keys left out.

@@ -7,9 +7,9 @@ goes wrong in one ends that one only.
 from __future__ import annotations
 
 import time
-from collections import Counter, deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterator, Sequence
-from contextlib import asynccontextmanager, contextmanager
+from collections import deque
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
@@ -25,7 +25,7 @@ from recon_node.p2p.fetch import Fetcher
 from recon_node.p2p.framing import FrameStream
 from recon_node.p2p.host import Host
 from recon_node.p2p.peer_book import PeerBook
-from recon_node.p2p.recon_stream import ReconStream
+from recon_node.p2p.recon_stream import ReconStream, StaleStreamError
 from recon_node.p2p.reports import (
     ANOTHER_NETWORK,
     NO_COMMON_INTEREST,
@@ -35,6 +35,7 @@ from recon_node.p2p.reports import (
     agreed_but_for,
 )
 from recon_node.p2p.settings import P2PSettings
+from recon_node.p2p.stream_slots import KEPT_FOR, KeptStreams, OpenStream, Slots
 from recon_node.p2p.streams import EVENTS_PROTOCOL, PeerStream
 from recon_node.recon import KeyRange, RemoteProtocolError, intersect_ranges
 from recon_node.recon.protocols import PROTOCOLS, Protocol
@@ -69,8 +70,11 @@ class Sessions:
         self._book = book
         self._settings = settings
         self._table = FetchTable()
-        self._slots = _Slots(settings.max_sessions, settings.max_sessions_per_peer)
-        self._event_slots = _Slots(settings.max_event_streams, settings.max_event_streams_per_peer)
+        self._slots = Slots(settings.max_sessions, settings.max_sessions_per_peer)
+        self._event_slots = Slots(settings.max_event_streams, settings.max_event_streams_per_peer)
+        self._kept = KeptStreams()
+        self._waiting = Slots(settings.max_connections, 1)
+        """Streams of peers that are kept for their next session."""
         self.counters = Counters()
         self.reports: deque[SyncReport] = deque(maxlen=MAX_REPORTS)
         """The latest sessions, the newest last."""
@@ -90,19 +94,13 @@ class Sessions:
         undelivered = 0
         rest = key_range
         for _ in range(MAX_PARTS):
-            stream = await self._host.open_stream(peer_id, *VERSIONS)
-            version = VERSIONS[stream.protocol]
-            session = version.session.initiator(
-                self._store.keys, rest, self._settings.session_settings
-            )
-            run = self._new_run("initiator", version, session, stream, is_rest=rest != key_range)
+            is_rest = rest != key_range
             try:
-                await self._reported(run, run.recon.initiate)
-            except BaseException:
-                await stream.reset()
-                raise
-            await stream.aclose()
+                run = await self._initiate(peer_id, rest, is_rest=is_rest)
+            except StaleStreamError:  # the kept one is gone; this one is new
+                run = await self._initiate(peer_id, rest, is_rest=is_rest)
             undelivered += run.fetcher.undelivered
+            session = run.recon.session
             self._book.answered(peer_id, rest, session.key_range)
             if session.remaining is None:
                 return undelivered
@@ -113,34 +111,68 @@ class Sessions:
         """Return the peers that told us of a key lately."""
         return self._table.told_by(key)
 
+    async def _initiate(self, peer_id: str, key_range: KeyRange, *, is_rest: bool) -> _Run:
+        """Run one session, on the stream that is kept with the peer or on a new one."""
+        opened = await self._kept.take(peer_id)
+        if opened is None:
+            stream = await self._host.open_stream(peer_id, *VERSIONS)
+            opened = OpenStream(stream, FrameStream(stream, self._settings.max_frame))
+        stream = opened.stream
+        version = VERSIONS[stream.protocol]
+        session = version.session.initiator(
+            self._store.keys, key_range, self._settings.session_settings
+        )
+        run = self._new_run("initiator", version, session, opened, is_rest=is_rest)
+        try:
+            await self._reported(run, run.recon.initiate)
+        except BaseException:
+            await stream.reset()
+            raise
+        if version.keeps_stream:
+            await self._kept.put(opened)
+        else:
+            await stream.aclose()
+        return run
+
     async def serve(self, stream: PeerStream) -> None:
-        """Answer a session that a peer starts."""
+        """Answer the sessions that a peer starts on a stream, one after the other."""
+        opened = OpenStream(stream, FrameStream(stream, self._settings.max_frame))
+        while await self._serve_session(opened) and VERSIONS[stream.protocol].keeps_stream:
+            with self._waiting.taken_by(stream.peer_id) as is_only_one:
+                if not (is_only_one and await opened.frames.wait_for_frame(KEPT_FOR)):
+                    return
+
+    async def _serve_session(self, opened: OpenStream) -> bool:
+        """Answer a session; tell whether it ended well."""
+        stream = opened.stream
         with self._slots.taken_by(stream.peer_id) as has_slot:
             if not has_slot:
                 self.counters.sessions_refused += 1
                 await stream.reset()
-                return
+                return False
             try:
-                await self._respond(stream)
+                await self._respond(opened)
             except (*PEER_FAILURES, StoreError) as error:  # reported already
                 if isinstance(error, BROKEN_PROTOCOL):
                     self._book.failed(stream.peer_id, severity=MISBEHAVED)
                 await stream.reset()
+                return False
+        return True
 
-    async def _respond(self, stream: PeerStream) -> None:
-        version = VERSIONS[stream.protocol]
+    async def _respond(self, opened: OpenStream) -> None:
+        peer_id, version = opened.stream.peer_id, VERSIONS[opened.stream.protocol]
         session = version.session.responder(
             self._store.keys, self._store.key_ranges(), self._settings.session_settings
         )
 
         def note_interest() -> None:
             if session.asked is not None:
-                self._book.asked_for(stream.peer_id, session.asked)
+                self._book.asked_for(peer_id, session.asked)
 
-        run = self._new_run("responder", version, session, stream)
+        run = self._new_run("responder", version, session, opened)
         await self._reported(run, partial(run.recon.respond, note_interest))
         if run.fetcher.undelivered:
-            self._book.failed(stream.peer_id)
+            self._book.failed(peer_id)
 
     async def wait_for_peers_sessions(self, peer_id: str, limit: float) -> None:
         """Wait until no session that a peer has started is running, or for ``limit`` seconds."""
@@ -169,7 +201,7 @@ class Sessions:
 
     async def _reported(self, run: _Run, take_turns: Callable[[], Awaitable[None]]) -> None:
         """Run a session within its time, and report how it went, however it ends."""
-        outcome = CANCELLED
+        outcome: str | None = CANCELLED
         try:
             with trio.move_on_after(self._settings.session_timeout) as deadline:
                 await take_turns()
@@ -178,18 +210,26 @@ class Sessions:
                     f"the session took longer than {self._settings.session_timeout:g} s"
                 )
             outcome = self._agreed_on(run)
+        except StaleStreamError:
+            outcome = None  # nothing has begun
+            raise
         except Exception as error:
             outcome = describe(error)
             if not isinstance(error, (*PEER_FAILURES, StoreError)):
                 log.exception("A bug of this node ended a sync", peer=run.peer_id)
             raise
         finally:
-            report = run.report(outcome, *self._take_served(run.peer_id))
-            self.reports.append(report)
-            if report.moved_events:
-                self.transfers.append(report)
-            self.counters.count(report)
-            _log_report(report)
+            if outcome is not None:
+                self._report(run, outcome)
+
+    def _report(self, run: _Run, outcome: str) -> None:
+        report = run.report(outcome, *self._take_served(run.peer_id))
+        run.recon.frames.start_count()
+        self.reports.append(report)
+        if report.moved_events:
+            self.transfers.append(report)
+        self.counters.count(report)
+        _log_report(report)
 
     def _agreed_on(self, run: _Run) -> str:
         """The outcome of a session that ended well. A peer of another network, as one that was
@@ -230,12 +270,11 @@ class Sessions:
         role: Role,
         version: Protocol,
         session: Session[Any],
-        stream: PeerStream,
+        opened: OpenStream,
         *,
         is_rest: bool = False,
     ) -> _Run:
-        peer_id = stream.peer_id
-        frames = FrameStream(stream, self._settings.max_frame)
+        peer_id = opened.stream.peer_id
         fetcher = Fetcher(
             peer_id,
             self._store,
@@ -244,7 +283,9 @@ class Sessions:
             self._settings,
             self.counters,
         )
-        recon = ReconStream(version, session, frames, fetcher.obtain, self._settings)
+        recon = ReconStream(
+            version, session, opened.frames, fetcher.obtain, self._settings, opened.has_served
+        )
         return _Run(role, peer_id, recon, fetcher, trio.current_time(), is_rest)
 
     @asynccontextmanager
@@ -310,36 +351,6 @@ class _Run:
             outcome=outcome,
             finished_at=time.time(),
         )
-
-
-class _Slots:
-    """Counts what peers use at once: in all, and each."""
-
-    def __init__(self, limit: int, limit_per_peer: int) -> None:
-        self._limit = limit
-        self._limit_per_peer = limit_per_peer
-        self._used = Counter[str]()
-        self._unused: dict[str, trio.Event] = {}
-
-    async def wait_until_unused(self, peer_id: str) -> None:
-        if (event := self._unused.get(peer_id)) is not None:
-            await event.wait()
-
-    @contextmanager
-    def taken_by(self, peer_id: str) -> Iterator[bool]:
-        """Take a slot for a peer; False where none is left."""
-        if self._used.total() >= self._limit or self._used[peer_id] >= self._limit_per_peer:
-            yield False
-            return
-        self._used[peer_id] += 1
-        self._unused.setdefault(peer_id, trio.Event())
-        try:
-            yield True
-        finally:
-            self._used[peer_id] -= 1
-            if not self._used[peer_id]:
-                del self._used[peer_id]
-                self._unused.pop(peer_id).set()
 
 
 def describe(error: BaseException) -> str:

@@ -45,6 +45,13 @@ class PeerStream:
         self.protocol = str(stream.get_protocol())
         """What was negotiated for it."""
 
+    @property
+    def is_open(self) -> bool:
+        """Whether neither side has ended it, as far as is known here."""
+        stream = self._stream.muxed_stream  # type: ignore[attr-defined]
+        ended = stream.closed or stream.send_closed or stream.recv_closed or stream.reset_received
+        return not (self._ended or ended or stream.muxed_conn.is_closed)
+
     async def receive_some(self, max_bytes: int) -> bytes:
         """Return 1 to ``max_bytes`` bytes, or none at the end. A lost connection may look so."""
         try:

@@ -1,0 +1,219 @@
+"""A recon stream carries one session after the other, and costs little while it is kept."""
+
+from contextlib import asynccontextmanager
+
+import pytest
+import trio
+from p2p_support import LOOPBACK, NETWORK, eventually, loopback_host, node, read_to_end
+from trio.testing import memory_stream_pair
+
+from recon_node.ceramic import network_range, sort_value_range
+from recon_node.p2p.framing import FrameStream
+from recon_node.p2p.stream_slots import USED_FOR, KeptStreams, OpenStream
+from recon_node.recon import KeyRange, KeyStore
+from recon_node.recon.messages_1_1 import Flag, Message
+from recon_node.recon.protocols import RECON_1_0, RECON_1_1
+from recon_node.store import Interest
+
+WHOLE = KeyRange(*network_range(NETWORK))
+QUIET = {"sync_interval": 3600, "push_delay": 3600}
+BUSY = {"sync_interval": 0.02, "push_delay": 3600}
+AGREED = Message(verdict=Flag.AGREED)
+
+
+def count_recon_streams(each) -> list[str]:
+    """The protocols of the recon streams that a node opens from now on."""
+    opened = []
+    open_stream = each.p2p._host.open_stream
+
+    async def counted(peer_id, *protocols):
+        stream = await open_stream(peer_id, *protocols)
+        if "recon" in stream.protocol:
+            opened.append(stream.protocol)
+        return stream
+
+    each.p2p._host.open_stream = counted
+    return opened
+
+
+def opening(key_range: KeyRange = WHOLE) -> bytes:
+    """The first message of a side that holds no key."""
+    return RECON_1_1.encode(RECON_1_1.session.initiator(KeyStore(), key_range).start())
+
+
+async def ask(frames: FrameStream, key_range: KeyRange = WHOLE) -> Message:
+    """Begin a session; return the answer."""
+    await frames.send([opening(key_range)], 5)
+    answer = await frames.receive(5)
+    assert answer is not None, "the stream was ended"
+    return RECON_1_1.decode(answer)
+
+
+@asynccontextmanager
+async def asking(tmp_path, **settings):
+    """A node that holds nothing, and a host that opens recon streams to it."""
+    async with (
+        node(tmp_path / "victim", **{**QUIET, **settings}) as victim,
+        loopback_host() as peer,
+    ):
+        await peer.connect(victim.address)
+
+        async def open_frames() -> FrameStream:
+            stream = await peer.open_stream(victim.p2p.peer_id, RECON_1_1.id)
+            return FrameStream(stream, LOOPBACK.max_frame)
+
+        yield victim, peer, open_frames
+
+
+async def test_many_sessions_take_one_stream(tmp_path, sdk_cars):
+    async with (
+        node(tmp_path / "a", sdk_cars[:20], **BUSY) as a,
+        node(tmp_path / "b", sdk_cars[:20], **BUSY) as b,
+    ):
+        opened = count_recon_streams(a), count_recon_streams(b)
+        await b.p2p.connect(a.address)
+        counters = a.p2p.counters, b.p2p.counters
+        await eventually(lambda: min(each.sessions_initiated for each in counters) >= 10)
+        assert [len(each) for each in opened] == [1, 1]
+        assert {*a.outcomes(), *b.outcomes()} == {"agreed"}
+        sizes = {(report.bytes_sent, report.bytes_received) for report in b.p2p.sync_reports}
+        assert len(sizes) == 2, "bytes are counted for each session: as initiator, as responder"
+
+
+async def test_1_0_takes_a_stream_for_each_session(tmp_path, monkeypatch):
+    only = {RECON_1_0.id: RECON_1_0}
+    monkeypatch.setattr("recon_node.p2p.sessions.VERSIONS", only)
+    async with node(tmp_path / "a", **BUSY) as a, node(tmp_path / "b", **QUIET) as b:
+        opened = count_recon_streams(a)
+        await b.p2p.connect(a.address)
+        await eventually(lambda: a.p2p.counters.sessions_initiated >= 3)
+        assert len(opened) >= 3
+
+
+async def test_a_peer_that_ends_the_stream_after_each_session(tmp_path):
+    """As nodes do that do not keep streams; also one that resets it."""
+    served = []
+
+    async def answer_once(stream):
+        served.append(stream)
+        await FrameStream(stream, LOOPBACK.max_frame).receive(5)
+        await FrameStream(stream, LOOPBACK.max_frame).send([RECON_1_1.encode(AGREED)], 5)
+        if len(served) % 2:
+            await stream.reset()
+
+    async with node(tmp_path / "a", **BUSY) as a, loopback_host() as peer:
+        peer.handle(RECON_1_1.id, answer_once)
+        await a.p2p.connect(peer.addresses[0])
+        await eventually(lambda: a.p2p.counters.sessions_initiated >= 6)
+        assert len(served) >= 6
+        assert set(a.outcomes()) == {"agreed"}
+        assert a.p2p.counters.sessions_failed == a.failures(peer.peer_id) == 0
+
+
+async def test_a_kept_stream_that_ends_under_the_opening_is_replaced(tmp_path):
+    served = []
+
+    async def leave_at_the_second_opening(stream):
+        frames = FrameStream(stream, LOOPBACK.max_frame)
+        served.append(stream)
+        await frames.receive(5)
+        await frames.send([RECON_1_1.encode(AGREED)], 5)
+        await frames.receive(60)
+
+    async with node(tmp_path / "a", **BUSY) as a, loopback_host() as peer:
+        peer.handle(RECON_1_1.id, leave_at_the_second_opening)
+        await a.p2p.connect(peer.addresses[0])
+        await eventually(lambda: a.p2p.counters.sessions_initiated >= 4)
+        assert set(a.outcomes()) == {"agreed"}
+        assert a.failures(peer.peer_id) == 0
+
+
+async def test_kept_streams_take_no_slot_and_are_one_a_peer(tmp_path):
+    async with asking(tmp_path, max_sessions_per_peer=1) as (victim, _, open_frames):
+        streams = []
+        for _ in range(5):
+            streams.append(await open_frames())
+            assert await ask(streams[-1]) == AGREED
+        for frames in streams[1:]:
+            await read_to_end(frames._stream)
+        assert await ask(streams[0]) == AGREED
+        assert victim.p2p.counters.sessions_refused == 0
+        assert victim.p2p.counters.sessions_answered == 6
+
+
+async def test_each_session_on_a_stream_has_the_interests_of_its_time(tmp_path):
+    some = KeyRange(*sort_value_range(NETWORK, "some"))
+    other = KeyRange(*sort_value_range(NETWORK, "other"))
+    async with asking(tmp_path) as (victim, peer, open_frames):
+        frames = await open_frames()
+        assert await ask(frames, some) == AGREED
+        assert victim.p2p._book.interests(peer.peer_id) == [some]
+        assert await ask(frames, other) == AGREED
+        assert set(victim.p2p._book.interests(peer.peer_id)) == {some, other}
+        await victim.store.add_interest(Interest("model", "some", None, None))
+        assert await ask(frames, other) == Message(verdict=Flag.REFUSED)
+        assert (await ask(frames)).key_range == some
+
+
+async def test_a_peer_that_is_gone_gives_its_place_back(tmp_path):
+    async with asking(tmp_path) as (victim, peer, open_frames):
+        for _ in range(3):
+            await peer.connect(victim.address)
+            assert await ask(await open_frames()) == AGREED
+            assert victim.p2p._sessions._waiting._used.total() <= 1
+            await peer.disconnect(victim.p2p.peer_id)
+            await eventually(lambda: not victim.p2p._sessions._waiting._used.total())
+        assert {*victim.outcomes()} == {"agreed"}
+
+
+# --- how long a stream is kept ----------------------------------------------------------------
+
+
+class Ended:
+    """Stands for a stream to a peer."""
+
+    def __init__(self, peer_id: str) -> None:
+        self.peer_id = peer_id
+        self.is_open = True
+
+    async def aclose(self) -> None:
+        self.is_open = False
+
+
+def opened(peer_id: str) -> OpenStream:
+    stream = Ended(peer_id)
+    return OpenStream(stream, FrameStream(stream, 100))
+
+
+async def test_an_initiator_ends_streams_that_it_does_not_use(autojump_clock):
+    kept, first, second = KeptStreams(), opened("a"), opened("b")
+    await kept.put(first)
+    await kept.put(opened("a"))
+    await trio.sleep(USED_FOR / 2)
+    await kept.put(second)
+    assert len(kept) == 2
+    await trio.sleep(USED_FOR / 2)
+    assert await kept.take("a") is None
+    assert not first.stream.is_open
+    taken = await kept.take("b")
+    assert taken.stream is second.stream
+    assert taken.has_served
+    assert len(kept) == 0
+
+
+async def test_a_stream_that_has_ended_is_not_kept(autojump_clock):
+    kept, each = KeptStreams(), opened("a")
+    await kept.put(each)
+    each.stream.is_open = False
+    assert await kept.take("a") is None
+
+
+@pytest.mark.parametrize("end", ["silence", "close", "eof"])
+async def test_a_responder_waits_only_so_long(autojump_clock, end):
+    left, right = memory_stream_pair()
+    if end == "eof":
+        await left.send_eof()
+    elif end == "close":
+        await left.aclose()
+    assert not await FrameStream(right, 100).wait_for_frame(300)
+    assert trio.current_time() == pytest.approx(300 if end == "silence" else 0, abs=1)
