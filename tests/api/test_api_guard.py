@@ -47,7 +47,7 @@ async def test_which_requests_need_the_token(services: Services, token_for: str)
     async with client(services, token=TOKEN, token_for=token_for) as api:
         for method, template, _ in ENDPOINTS:
             path = template.replace("{", "").replace("}", "")
-            writes = method == "POST" and path != "/ceramic/version"
+            writes = method in ("POST", "DELETE") and path != "/ceramic/version"
             needed = writes or (token_for == "all" and path not in OPEN)
             operation = DOCUMENT["paths"][template][method.lower()]
             assert ("description" in operation) == writes
