@@ -1,7 +1,9 @@
 """POST and DELETE of /ceramic/interests and /ceramic/interests/{sortKey}/{sortValue}.
 
 As for a ceramic-one node, `sepValue` and `streamId` are multibase text of any base and the bytes
-behind them count: the sort value of a StreamID is its base36 form, however it was written.
+behind them count: the sort value of a StreamID is its base36 form, however it was written. For a
+sort key whose values are not bytes (all but `model`, `unique`, `context` and `dag`), `sepValue` is
+the sort value itself.
 """
 
 from __future__ import annotations
@@ -17,6 +19,7 @@ from recon_node.api.errors import ApiError, bad_request
 from recon_node.api.query import json_object, optional_text_field, text_field
 from recon_node.api.services import Services
 from recon_node.ceramic import StreamId, StreamIdError
+from recon_node.ceramic.header import sort_value_of
 from recon_node.ipld import IpldError, multibase
 from recon_node.store import Interest, InvalidInterestError, format_interest
 
@@ -77,7 +80,7 @@ def make_interest(
     if stream_id is not None and controller is None:
         raise bad_request("controller is required if stream_id is specified")
     try:
-        sort_value = multibase.encode(_decode("sepValue", sep_value), "base36")
+        sort_value = _sort_value(sep, sep_value)
         stream = None if stream_id is None else _stream_id(stream_id)
         return Interest(sep, sort_value, controller, stream)
     except ValueError as error:
@@ -119,6 +122,16 @@ def _stream_id(text: str) -> StreamId:
         return StreamId.from_bytes(_decode("streamId", text))
     except StreamIdError as error:
         raise bad_request(f"'streamId': {error}") from None
+
+
+def _sort_value(sep: str, text: str) -> str:
+    try:
+        sort_value = sort_value_of(sep, text)
+    except IpldError as error:
+        raise bad_request(f"'sepValue': multibase error: {error}") from None
+    if sort_value in ("", "k"):
+        raise bad_request("'sepValue' cannot be empty. Expected multibase encoded value.")
+    return sort_value
 
 
 def _decode(name: str, text: str) -> bytes:

@@ -92,11 +92,10 @@ async def load_state(store: Store, limits: Limits, init: CID) -> StreamState | R
     events = await in_long_thread(partial(_parse, rows, within))
     header = _header(events[0])
     definitions = None
-    if header.stream_type is not StreamType.MODEL:
-        model = header.model.cid
-        if model_rows := await read_whole(store, limits, model):
-            named = named_versions(events)
-            definitions = await in_long_thread(partial(_define, model_rows, named, within))
+    model = None if header.stream_type is StreamType.MODEL else header.model
+    if model is not None and (model_rows := await read_whole(store, limits, model.cid)):
+        named = named_versions(events)
+        definitions = await in_long_thread(partial(_define, model_rows, named, within))
     return await in_long_thread(partial(_compute, rows, events, definitions, within))
 
 

@@ -1,12 +1,15 @@
-"""The header of an init event: who controls the stream, and which model it belongs to.
+"""The header of an init event: who controls the stream, and which sets of streams it belongs to.
+
+CIP-124, "Stream Set": the sort key may be any field of the header; its value is the sort value.
+`sep` names the field; without `sep` it is `model`. A header with neither has no sort key: its
+stream belongs to no set but the network.
 
 The fields are those that ceramic-one and the Ceramic SDK know: `controllers` (exactly one DID),
-`model` (a binary StreamID), `sep` (which field is the sort key; "model" when absent), `unique`,
-`context` (bytes), `shouldIndex` and `modelVersion` (which version of its model a document was
-written for: the CID of an event of the model's stream).
-
-Events of DAGs have a sort key of their own, which only this node knows: where `sep` is "dag", and
-there alone, the header has a field `dag` (bytes), see `recon_node.dag.events`.
+`model` (a binary StreamID), `sep`, `unique` and `context` (bytes), `shouldIndex` and `modelVersion`
+(which version of its model a document was written for: the CID of an event of the model's stream).
+A header without a model is that of a tile document, the streams that came before models. It may
+have `family`, `schema`, `tags` and `forbidControllerChange`, and `unique` as a string. Any other
+field is refused unless `sep` names it.
 """
 
 from dataclasses import dataclass
@@ -21,19 +24,30 @@ from recon_node.ipld import CID, MultibaseError, multibase
 
 DEFAULT_SORT_KEY: Final = "model"
 DAG_SORT_KEY: Final = "dag"
+NO_SORT_KEY: Final = ""
 
+_BYTES_KEYS: Final = frozenset({DEFAULT_SORT_KEY, DAG_SORT_KEY, "unique", "context"})
+# What is kept with every stream, and hashed for every EventID, stays small.
+_MAX_SORT_VALUE: Final = 2000
 # A StreamID has about 40 bytes. What is remembered of strangers stays bounded.
 _MAX_REMEMBERED: Final = 128
 
-_REQUIRED: Final = frozenset({"controllers", "model"})
+_REQUIRED: Final = frozenset({"controllers"})
 _TYPES: Final[dict[str, type]] = {
     "unique": bytes,
     "context": bytes,
     "shouldIndex": bool,
     "modelVersion": CID,
-    DAG_SORT_KEY: bytes,
 }
-_OPTIONAL: Final = frozenset({"sep", *_TYPES}) - {DAG_SORT_KEY}
+_TILE_TYPES: Final[dict[str, type]] = {
+    **_TYPES,
+    "family": str,
+    "schema": str,
+    "tags": list,
+    "forbidControllerChange": bool,
+}
+_OPTIONAL: Final = frozenset({"sep", "model", *_TYPES})
+_OPTIONAL_IN_TILES: Final = frozenset({"sep", *_TILE_TYPES})
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,13 +55,14 @@ class InitHeader:
     """What an init event says about its stream.
 
     `sep_key` and `sep_value` are CIP-124's sort key and sort value, the latter as the string that
-    EventIDs hash: a StreamID is written in base36, as are other bytes.
+    EventIDs hash: a StreamID is written in base36, as are other bytes; a link as its CID in base32.
+    Both are empty for a stream without a sort key.
     """
 
     controller: str
     sep_key: str
     sep_value: str
-    model: StreamId
+    model: StreamId | None
     unique: bytes | None = None
     context: bytes | None = None
     should_index: bool | None = None
@@ -59,24 +74,18 @@ class InitHeader:
 
         Raises:
             InvalidEventError: a field is missing, unknown or of a wrong type; not exactly one
-                controller; `sep` names no field of the header.
+                controller; `sep` names no field that could be a sort key.
         """
-        is_dag = type(value) is dict and value.get("sep") == DAG_SORT_KEY
-        optional = _OPTIONAL | {DAG_SORT_KEY} if is_dag else _OPTIONAL
-        header = shape.fields(value, "the header", _REQUIRED, optional)
-        for name, expected in _TYPES.items():
-            if name in header:
-                shape.of_type(header[name], expected, f"the header's {name!r}")
+        header = _checked_fields(value)
         controller = _controller(header["controllers"])
-        sep_key = DEFAULT_SORT_KEY
-        if "sep" in header:
-            sep_key = shape.of_type(header["sep"], str, "the header's 'sep'")
+        sep_key, sep_value = _sort_key(header, controller)
+        unique = header.get("unique")
         return cls(
             controller=controller,
             sep_key=sep_key,
-            sep_value=_sort_value(header, sep_key, controller),
-            model=_model(header["model"]),
-            unique=header.get("unique"),
+            sep_value=sep_value,
+            model=_model(header["model"]) if "model" in header else None,
+            unique=unique.encode() if isinstance(unique, str) else unique,
             context=header.get("context"),
             should_index=header.get("shouldIndex"),
             model_version=header.get("modelVersion"),
@@ -84,8 +93,41 @@ class InitHeader:
 
     @property
     def stream_type(self) -> StreamType:
-        """A model (its own model is the metamodel) or a document of a model."""
+        """A model (its own model is the metamodel), a document of a model, or a tile document."""
+        if self.model is None:
+            return StreamType.TILE
         return StreamType.MODEL if self.model == METAMODEL else StreamType.MODEL_INSTANCE
+
+
+def sort_value_of(sort_key: str, text: str) -> str:
+    """A sort value as EventIDs hash it, from what people and programs write for it.
+
+    The values of `model`, `unique`, `context` and `dag` are bytes: multibase text of any base means
+    the same. Those of other fields are taken as they are.
+
+    Raises:
+        MultibaseError: not multibase text of bytes.
+    """
+    if sort_key not in _BYTES_KEYS:
+        return text
+    return multibase.encode(multibase.decode(text), "base36")
+
+
+def _checked_fields(value: Any) -> dict[str, Any]:
+    optional, types, sep = _OPTIONAL, _TYPES, None
+    if type(value) is dict:
+        sep = value.get("sep")
+        if "model" not in value:
+            is_text = type(value.get("unique")) is str
+            optional = _OPTIONAL_IN_TILES
+            types = _TILE_TYPES | {"unique": str} if is_text else _TILE_TYPES
+        if type(sep) is str and sep not in optional and sep != NO_SORT_KEY:
+            optional = optional | {sep}
+    header = shape.fields(value, "the header", _REQUIRED, optional)
+    for name, expected in types.items():
+        if name in header and (name != sep or name in _TYPES):
+            shape.of_type(header[name], expected, f"the header's {name!r}")
+    return header
 
 
 def _controller(value: Any) -> str:
@@ -105,16 +147,40 @@ def _model(value: Any) -> StreamId:
         raise InvalidEventError(f"the header's 'model' is no StreamID: {error}") from None
 
 
-def _sort_value(header: dict[str, Any], sep_key: str, controller: str) -> str:
-    value = controller if sep_key == "controllers" else header.get(sep_key)
+def _sort_key(header: dict[str, Any], controller: str) -> tuple[str, str]:
+    """The sort key and the sort value."""
+    if "sep" in header:
+        key = shape.of_type(header["sep"], str, "the header's 'sep'")
+    elif "model" in header:
+        key = DEFAULT_SORT_KEY
+    else:
+        return NO_SORT_KEY, ""
+    if key not in header or key == NO_SORT_KEY:
+        raise InvalidEventError(
+            f"the header's 'sep' names the sort key {key[:100]!r}, but the header has no such field"
+        )
+    return key, controller if key == "controllers" else _sort_value(key, header[key])
+
+
+def _sort_value(key: str, value: Any) -> str:
+    if type(value) is list and len(value) == 1:
+        [value] = value
+    if key == DAG_SORT_KEY:
+        shape.of_type(value, bytes, f"the header's {key!r}")
     if type(value) is bytes:
         return (_remembered_text if len(value) <= _MAX_REMEMBERED else _text)(value)
-    if isinstance(value, str):
-        return value
-    raise InvalidEventError(
-        f"the header's 'sep' names the sort key {sep_key[:100]!r}, but the header has no such "
-        "field that could be a sort value"
-    )
+    if type(value) is CID:
+        return str(value)
+    if type(value) is not str:
+        raise InvalidEventError(
+            f"the header's {key[:100]!r} cannot be a sort value: it is not a string, bytes or a "
+            "link, nor a list of one"
+        )
+    if len(value) > _MAX_SORT_VALUE:
+        raise InvalidEventError(
+            f"the sort value has {len(value)} characters; the limit is {_MAX_SORT_VALUE}"
+        )
+    return value
 
 
 def _text(value: bytes) -> str:

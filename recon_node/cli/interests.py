@@ -60,7 +60,8 @@ def add_interest(node: NodeApi, interest: tuple[str, ...]) -> None:
 
     INTEREST is a StreamID, of a model for all its documents or of a document for that one alone, or
     fields: model=STREAM_ID, controller=DID, stream=STREAM_ID. A document that is not here yet needs
-    all three. Instead of a model, another sort key may be given with its multibase value.
+    all three. Instead of a model, another sort key may be given with its value: family=blog. The
+    values of unique, context and dag are multibase text.
 
     \b
     Examples: the documents of a model, those of one controller, one document, and all models

@@ -225,7 +225,7 @@ class StreamStates:
         self, metadata: Mapping[str, Any], before: StreamData | None, content: Any, weight: int
     ) -> list[str]:
         version = None
-        if self._definitions is not None:
+        if self._definitions is not None and self._header.model is not None:
             version = version_of(metadata, self._header.model.cid)
             if version not in self._definitions:
                 return [f"its model has no version {metadata.get('modelVersion')} here"]
@@ -273,7 +273,7 @@ def stream_state(
 def dimensions(header: InitHeader) -> dict[str, bytes]:
     """The dimensions of a stream, as ceramic-one has them: empty where the header has none."""
     return {
-        "model": header.model.to_bytes(),
+        "model": b"" if header.model is None else header.model.to_bytes(),
         "controller": header.controller.encode(),
         "context": header.context or b"",
         "unique": header.unique or b"",

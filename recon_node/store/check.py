@@ -15,7 +15,7 @@ from recon_node.ceramic import (
 from recon_node.store.records import Refusal
 
 
-def unauthorised(event: Event, controller: str, model: StreamId) -> Refusal | None:
+def unauthorised(event: Event, controller: str, model: StreamId | None) -> Refusal | None:
     """What is wrong with whom the event is by, in a stream of that controller and model.
 
     The event's signature, and that of its capability, were found right before.

@@ -6,7 +6,8 @@ The notation of settings and commands is a StreamID, or fields with blanks betwe
     kjzl6kcym7w8y...                                  a document's StreamID: this stream alone
     model=kjzl6hvfrbw6c... controller=did:key:z6Mk... the documents of a model and a controller
     stream=k...                                       one stream, of a model or a document
-    dag=k...                                          another sort key, with multibase text
+    dag=k...                                          another sort key whose values are bytes
+    family=blog                                       and one whose values are text
 
 A stream is a range of keys only together with its sort value and controller. They may be left out
 where the stream's init event is here, which names them: see `Interests.complete`.
@@ -32,8 +33,8 @@ from recon_node.ceramic import (
     sort_value_range,
     stream_range,
 )
-from recon_node.ceramic.header import DEFAULT_SORT_KEY
-from recon_node.ipld import IpldError, multibase
+from recon_node.ceramic.header import DEFAULT_SORT_KEY, sort_value_of
+from recon_node.ipld import IpldError
 from recon_node.recon import KeyRange, merge_ranges
 from recon_node.store.errors import InvalidInterestError
 from recon_node.store.model import Interest
@@ -86,6 +87,11 @@ class Interests:
                 "start with, are unknown. Give them too: "
                 f"model=STREAM_ID controller=DID stream={wanted} "
                 "(in the API: sep, sepValue, controller and streamId)"
+            )
+        if not stream.sep_key:
+            raise InvalidInterestError(
+                f"the stream {wanted} has no sort key (its header has neither 'sep' nor 'model'), "
+                "so that no interest can name it: only nodes without interests sync it"
             )
         return Interest(stream.sep_key, stream.sep_value, stream.controller, wanted)
 
@@ -216,7 +222,7 @@ def _parse_stream_id(text: str) -> Interest | StreamId:
         ) from None
     if stream_id.type == StreamType.MODEL or stream_id == METAMODEL:
         return Interest(DEFAULT_SORT_KEY, str(stream_id))
-    if stream_id.type == StreamType.MODEL_INSTANCE:
+    if stream_id.type in (StreamType.MODEL_INSTANCE, StreamType.TILE):
         return stream_id
     raise InvalidInterestError(
         f"{text} is the StreamID of neither a model (stream type {StreamType.MODEL:d}) nor a "
@@ -242,10 +248,10 @@ def _from_fields(named: dict[str, str]) -> Interest | StreamId:
 
 
 def _sort_value(sort_key: str, text: str) -> str:
-    """The sort value as EventIDs hash it: base36, however it was written."""
+    """The sort value as EventIDs hash it, however it was written."""
     if sort_key == DEFAULT_SORT_KEY:
         return str(StreamId.parse(text))
-    return multibase.encode(multibase.decode(text), "base36")
+    return sort_value_of(sort_key, text)
 
 
 def _fenceposts(network: Network, interest: Interest) -> tuple[EventId, EventId]:

@@ -222,7 +222,7 @@ class Ladder:
         if fault is not None:
             raise _FaultError(fault.reason, inherent=fault.inherent)
 
-    def _model(self, stream: Stream) -> StreamId:
+    def _model(self, stream: Stream) -> StreamId | None:
         init = self._history.checked(stream.init)
         assert init is not None, "a stream is known by its init event"
         header = parse_event(self._history.car(init)).header

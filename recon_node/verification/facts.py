@@ -135,7 +135,7 @@ def to_wire(facts: Facts | Unreadable, car: bytes) -> Wire:
         facts.kind.value,
         bytes(facts.init),
         tuple(map(bytes, facts.prevs)),
-        header and (header.controller, header.sep_key, header.sep_value, header.model.to_bytes()),
+        header and (header.controller, header.sep_key, header.sep_value, _model_bytes(header)),
         envelope and (bytes(envelope.payload), _raw(envelope.capability)),
         proof and (proof.chain_id, bytes(proof.root), bytes(proof.tx_hash), proof.tx_type),
         _raw(facts.proof_cid),
@@ -169,8 +169,13 @@ def from_wire(wire: Wire, car: bytes) -> Facts | Unreadable:
     )
 
 
-def _header(controller: str, sep_key: str, sep_value: str, model: bytes) -> InitHeader:
-    return InitHeader(controller, sep_key, sep_value, StreamId.from_bytes(model))
+def _model_bytes(header: InitHeader) -> bytes | None:
+    return None if header.model is None else header.model.to_bytes()
+
+
+def _header(controller: str, sep_key: str, sep_value: str, model: bytes | None) -> InitHeader:
+    stream_id = None if model is None else StreamId.from_bytes(model)
+    return InitHeader(controller, sep_key, sep_value, stream_id)
 
 
 def _raw(cid: CID | None) -> bytes | None:

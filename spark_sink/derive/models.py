@@ -51,9 +51,9 @@ class Models:
         """Read the models of these documents, and these models, all at once."""
         asked: dict[bytes, set[CID]] = {}
         for stream in streams:
-            asked.setdefault(stream.cid if stream.is_model else stream.model, set()).update(
-                stream.versions
-            )
+            cid = stream.cid if stream.is_model else stream.model
+            if cid is not None:
+                asked.setdefault(cid, set()).update(stream.versions)
         wanted: dict[bytes, frozenset[CID]] = {}
         for cid, versions in asked.items():
             known = self._models.get(cid)
@@ -72,10 +72,12 @@ class Models:
             )
 
     def of(self, stream: Stream) -> Definitions | None:
-        """What a document's model says, which was loaded; None when it is not known, and for models
-        themselves."""
-        return None if stream.is_model else self._models[stream.model].definitions
+        """What a document's model says, which was loaded; None when it is not known, for models
+        themselves, and for streams without a model."""
+        if stream.is_model or stream.model is None:
+            return None
+        return self._models[stream.model].definitions
 
-    def has_changed(self, model: bytes) -> bool:
+    def has_changed(self, model: bytes | None) -> bool:
         """Whether the step has brought events to a model, which was loaded."""
-        return self._models[model].changed
+        return model is not None and self._models[model].changed

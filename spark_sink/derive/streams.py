@@ -80,9 +80,9 @@ class Stream:
         return self.header.stream_type is StreamType.MODEL
 
     @property
-    def model(self) -> bytes:
-        """The CID of the stream of the stream's model."""
-        return bytes(self.header.model.cid)
+    def model(self) -> bytes | None:
+        """The CID of the stream of the stream's model; None for a stream without one."""
+        return None if self.header.model is None else bytes(self.header.model.cid)
 
     @cached_property
     def tip(self) -> Tip[CID] | None:
@@ -135,7 +135,7 @@ class Stream:
             "controller": header.controller,
             # These four are what ceramic-one keeps of a header; empty when they are not given.
             "dimensions": [
-                ("model", header.model.to_bytes()),
+                ("model", b"" if header.model is None else header.model.to_bytes()),
                 ("controller", header.controller.encode()),
                 ("context", header.context or b""),
                 ("unique", header.unique or b""),

@@ -31,8 +31,6 @@ _SPARKS_OWN: Final = frozenset(
     {"path", "paths", "provider", "location", "is_managed_location", "external"}
     | {"owner", "comment", "collation"}
 )
-# The fields of a header that can be its sort key: those that are text or bytes.
-SORT_KEYS: Final = ("model", "controllers", "unique", "context", "dag", "sep")
 # Below this a range is not cut further: one more request would cost more than it saves.
 _MIN_RANGE: Final = 500
 
@@ -163,9 +161,6 @@ def _checked(filters: dict[str, str]) -> dict[str, str]:
         return filters[name]
 
     key = filters.get("sortKey")
-    if key is not None and key not in SORT_KEYS:
-        meant = _meant(key, {name: name for name in SORT_KEYS})
-        raise SinkError(f"the option sortKey is one of {', '.join(SORT_KEYS)}, not {key!r}{meant}")
     right = dict(filters)
     if key == "model" and "sortValue" in filters:
         right["sortValue"] = stream_id("sortValue", " is that of a model")

@@ -3,22 +3,26 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 from types import SimpleNamespace
 from typing import Any
 
 import httpx
 import pytest
+from nacl.signing import SigningKey
 
 from recon_node.api import Limits, Services, create_app
 from recon_node.api.experimental import encode_interest, encode_range
-from recon_node.ceramic import EventId, Network, parse_event
-from recon_node.ipld import multibase
+from recon_node.ceramic import EventId, Network, StreamId, StreamType, parse_event
+from recon_node.ceramic.builder import controller_of, data_event, signed_event
+from recon_node.ipld import CID, DAG_CBOR, car, dag_cbor, multibase
 from recon_node.recon import KeyRange
 from recon_node.store import Interest, Store
 from recon_node.store.interests import key_ranges
 
 Events = list[dict[str, str]]
 PATH = "/ceramic/experimental/events"
+UNKNOWN_MODEL = StreamId(StreamType.MODEL, CID.of(DAG_CBOR, b"model"))
 PEER = "12D3KooWGC6TvWhfapngX6wvJHMYvKpDMXPb3ZnCZ6dMoaMtimQ5"
 
 
@@ -59,6 +63,37 @@ async def test_all_events_of_a_model_in_the_order_of_their_keys(
     assert {event["id"] for event in narrowed} == theirs
     assert 0 < len(theirs) < len(keys)
     assert await pages(api, f"{PATH}/model/{model}", controller="did:key:zNobody") == []
+
+
+@pytest.mark.parametrize("model", [{}, {"model": UNKNOWN_MODEL.to_bytes()}])
+async def test_the_events_of_another_sort_key(
+    api: httpx.AsyncClient, filled: Events, model: dict[str, bytes]
+) -> None:
+    """By the field's value as it is, if that is text. Its streams have a state like any other."""
+    key = SigningKey(b"k" * 32)
+    header: dict[str, Any] = {
+        "controllers": [controller_of(key)],
+        "sep": "family",
+        "family": "my blog",
+        **model,
+    }
+    init = signed_event(key, {"header": header, "data": {"a": 1}})
+    change = data_event(key, init, [init.cid], [{"op": "add", "path": "/b", "value": 2}])
+    for event in init, change:
+        answer = await api.post("/ceramic/events", json={"data": multibase.encode(event.car)})
+        assert answer.status_code == 204, answer.text
+    found = await pages(api, f"{PATH}/family/my%20blog")
+    assert [each["id"] for each in found] == [str(init.cid), str(change.cid)]
+    assert await pages(api, f"{PATH}/family/blog") == []
+    state = (await api.get(f"/ceramic/streams/{init.stream_id()}")).json()
+    assert multibase.decode(state["dimensions"]["model"]) == model.get("model", b"")
+    content = json.loads(multibase.decode(state["data"]))["content"]
+    assert content == {"a": 1, "b": 2}
+    block = dag_cbor.encode({"header": header | {"surprise": 1}, "data": None})
+    cid = CID.of(DAG_CBOR, block)
+    data = multibase.encode(car.encode([cid], {cid: block}))
+    answer = await api.post("/ceramic/events", json={"data": data})
+    assert (answer.status_code, "unknown fields" in answer.text) == (400, True)
 
 
 async def test_a_page_ends_by_its_bytes_and_says_where_to_go_on(

@@ -88,6 +88,61 @@ def test_the_sort_key_is_the_model_unless_sep_names_another() -> None:
     assert sort(sep="controllers") == ("controllers", CONTROLLER)
     assert sort(sep="context", context=MODEL.to_bytes()) == ("context", str(MODEL))
     assert sort(sep="unique", unique=b"u") == ("unique", multibase.encode(b"u", "base36"))
+    assert sort(sep="modelVersion", modelVersion=PREV) == ("modelVersion", str(PREV))
+
+
+@pytest.mark.parametrize("model", [MODEL.to_bytes(), ...])
+def test_any_field_can_be_the_sort_key(model: Any) -> None:
+    """CIP-124, "Sort key and value": users of Recon can specify any sort key."""
+
+    def sort(sep: str, value: Any) -> tuple[str, str]:
+        event = parse_event(signed_car(with_header(**{"model": model, "sep": sep, sep: value})))
+        assert event.header is not None
+        return event.header.sep_key, event.header.sep_value
+
+    assert sort("family", "blog") == ("family", "blog")
+    assert sort("schema", "k3y52l7...") == ("schema", "k3y52l7...")
+    assert sort("tags", ["one"]) == ("tags", "one")
+    assert sort("project", MODEL.to_bytes()) == ("project", str(MODEL))
+    assert sort("follows", PREV) == ("follows", str(PREV))
+    assert sort("sep", "sep") == ("sep", "sep")
+
+
+def test_a_tile_document_has_no_model() -> None:
+    fields = {
+        "family": "blog",
+        "schema": "ceramic://k3y52l7",
+        "tags": ["a", "b"],
+        "unique": "dGVzdA",
+        "forbidControllerChange": True,
+    }
+    event = parse_event(signed_car(with_header(sep=..., model=..., **fields)))
+    assert event.header == InitHeader(CONTROLLER, "", "", None, unique=b"dGVzdA")
+    assert event.stream_id().type == StreamType.TILE
+    verify_signature(event, CONTROLLER)
+    bare = parse_event(unsigned_car({"data": None, "header": {"controllers": [CONTROLLER]}}))
+    assert bare.header == InitHeader(CONTROLLER, "", "", None)
+    assert parse_event(signed_car(with_header(model=..., sep=..., unique=b"u"))).header == (
+        InitHeader(CONTROLLER, "", "", None, unique=b"u")
+    )
+    sorted_by = with_header(model=..., sep="schema", schema=PREV)["header"]
+    assert parse_event(signed_car({"data": {}, "header": sorted_by})).header == InitHeader(
+        CONTROLLER, "schema", str(PREV), None
+    )
+
+
+@pytest.mark.parametrize(
+    ("sort_key", "text", "value"),
+    [
+        ("model", multibase.encode(MODEL.to_bytes(), "base58btc"), str(MODEL)),
+        ("unique", "uYWJj", multibase.encode(b"abc", "base36")),
+        ("family", "blog", "blog"),
+        ("controllers", CONTROLLER, CONTROLLER),
+        ("project", str(MODEL), str(MODEL)),
+    ],
+)
+def test_what_people_write_for_a_sort_value(sort_key: str, text: str, value: str) -> None:
+    assert header.sort_value_of(sort_key, text) == value
 
 
 @pytest.mark.parametrize(
@@ -95,7 +150,6 @@ def test_the_sort_key_is_the_model_unless_sep_names_another() -> None:
     [
         ({"surprise": 1}, "unknown fields, which are refused: 'surprise'"),
         ({"modelVersion": "1"}, "'modelVersion' is a string, not a link"),
-        ({"sep": "modelVersion", "modelVersion": PREV}, "no such field"),
         ({"controllers": ...}, "lacks 'controllers'"),
         ({"controllers": []}, "exactly one controller, not 0"),
         ({"controllers": [CONTROLLER, CONTROLLER]}, "exactly one controller, not 2"),
@@ -103,7 +157,7 @@ def test_the_sort_key_is_the_model_unless_sep_names_another() -> None:
         ({"controllers": [b"did:key:z"]}, "the controller is bytes, not a string"),
         ({"controllers": ["alice"]}, "not a DID"),
         ({"controllers": ["did:key:z\n"]}, "not a DID"),
-        ({"model": ...}, "lacks 'model'"),
+        ({"model": ...}, "the sort key 'model', but the header has no such field"),
         ({"model": str(MODEL)}, "'model' is a string, not bytes"),
         ({"model": b"\xce\x01\x02"}, "'model' is no StreamID"),
         ({"model": MODEL.to_bytes() + b"\0"}, "'model' is no StreamID"),
@@ -113,7 +167,20 @@ def test_the_sort_key_is_the_model_unless_sep_names_another() -> None:
         ({"sep": "family"}, "the sort key 'family', but the header has no such field"),
         ({"sep": "unique"}, "no such field"),
         ({"sep": "unique", "unique": bytes(3000)}, "the sort value cannot be written: 3000 bytes"),
-        ({"sep": "shouldIndex", "shouldIndex": True}, "no such field"),
+        ({"sep": "shouldIndex", "shouldIndex": True}, "'shouldIndex' cannot be a sort value"),
+        ({"sep": "rank", "rank": 1}, "'rank' cannot be a sort value"),
+        ({"sep": "tags", "tags": ["a", "b"]}, "'tags' cannot be a sort value"),
+        ({"sep": "tags", "tags": []}, "'tags' cannot be a sort value"),
+        ({"sep": "tags", "tags": {"a": "b"}}, "'tags' cannot be a sort value"),
+        ({"sep": "family", "family": "x" * 3000}, "sort value has 3000 characters; the limit is"),
+        ({"sep": "dag", "dag": "text"}, "'dag' is a string, not bytes"),
+        ({"sep": "family", "family": "x", "schema": "y"}, "unknown fields.*'schema'"),
+        ({"family": "x"}, "unknown fields.*'family'"),
+        ({"sep": "", "": "x"}, "unknown fields"),
+        ({"sep": ""}, "the sort key '', but the header has no such field"),
+        ({"sep": ..., "model": ..., "surprise": 1}, "unknown fields.*'surprise'"),
+        ({"sep": ..., "model": ..., "family": b"x"}, "'family' is bytes, not a string"),
+        ({"sep": ..., "model": ..., "tags": "x"}, "'tags' is a string, not a list"),
         ({"unique": "u"}, "'unique' is a string, not bytes"),
         ({"unique": PREV}, "'unique' is a link, not bytes"),
         ({"context": "c"}, "'context' is a string, not bytes"),

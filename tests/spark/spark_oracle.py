@@ -100,6 +100,8 @@ def _model_of(
 ) -> Any:
     header = stream[0][1].header
     assert header is not None
+    if header.model is None:
+        return None
     model = streams.get(bytes(header.model.cid))
     if header.model == METAMODEL or model is None:
         return None
@@ -146,13 +148,13 @@ def _rows_of_stream(stream: list[tuple[Row, Event]], model: Any) -> Iterator[tup
     init = stream[0][1]
     header = init.header
     assert header is not None
-    kind = 2 if header.model == METAMODEL else 3
+    kind = 0 if header.model is None else 2 if header.model == METAMODEL else 3
     common = {
         "stream_cid": bytes(init.cid),
         "stream_type": kind,
         "controller": header.controller,
         "dimensions": {
-            "model": header.model.to_bytes(),
+            "model": b"" if header.model is None else header.model.to_bytes(),
             "controller": header.controller.encode(),
             "context": header.context or b"",
             "unique": header.unique or b"",

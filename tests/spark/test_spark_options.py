@@ -12,13 +12,13 @@ import pytest
 from pyspark.sql.streaming.datasource import ReadMaxRows
 from spark_helpers import Node, NodeProcesses
 
-from recon_node.ceramic import Event, InitHeader, InvalidEventError
+from recon_node.ceramic import Event
 from recon_node.ceramic.stream_id import METAMODEL
 from spark_sink.errors import FeedChangedError, FeedUnreachableError, SinkError
 from spark_sink.source.data_source import FailOverReader, ReconDataSource, lag
 from spark_sink.source.failover import FailOver, Nodes
 from spark_sink.source.feed import Feed
-from spark_sink.source.options import SORT_KEYS, SourceOptions
+from spark_sink.source.options import SourceOptions
 
 LIMIT = ReadMaxRows(25)
 
@@ -94,33 +94,13 @@ def test_filters_are_as_the_node_compares_them() -> None:
     [
         {"sortKey": "model"},
         {"sortKey": "dag", "sortValue": "anything"},
+        {"sortKey": "family", "sortValue": "blog"},
         {"sortValue": "anything"},
         {"sortKey": "controllers", "sortValue": "did:key:z6Mk", "controller": "did:web:a.b"},
     ],
 )
 def test_filters_that_the_node_can_answer_are_not_refused(filters: dict[str, str]) -> None:
     assert SourceOptions.parse({"url": "http://n", **filters}).feed.filters == filters
-
-
-def test_the_sort_keys_are_those_that_a_header_can_have() -> None:
-    values: dict[str, Any] = {
-        "controllers": ["did:key:z6Mk"],
-        "model": METAMODEL.to_bytes(),
-        "unique": b"1",
-        "context": b"1",
-        "shouldIndex": True,
-        "modelVersion": METAMODEL.cid,
-    }
-
-    def can_be(key: str) -> bool:
-        own = {"dag": b"1"} if key == "dag" else {}
-        try:
-            InitHeader.from_fields({**values, **own, "sep": key})
-        except InvalidEventError:
-            return False
-        return True
-
-    assert {*SORT_KEYS} == {key for key in (*values, "dag", "sep", "other") if can_be(key)}
 
 
 def test_what_spark_adds_is_not_refused() -> None:
@@ -144,7 +124,6 @@ def test_what_spark_adds_is_not_refused() -> None:
         ({"url": "http://a", "sortkye": "m"}, "no option sortkye: did you mean sortKey"),
         ({"url": "http://a", "starting_offset": "1"}, "did you mean startingOffset[?]; it has"),
         ({"url": "http://a", "checkpointlocation": "/a"}, "no option checkpointlocation; it has"),
-        ({"url": "http://a", "sortKey": "modle"}, "not 'modle': did you mean model"),
         (
             {"url": "http://a", "sortKey": "model", "sortValue": "kjzl6"},
             "sortValue is that of a model: 'kjzl6' is not a StreamID",

@@ -3,26 +3,32 @@
 import random
 from collections import defaultdict
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
 from nacl.signing import SigningKey
 from spark_helpers import NO_TIMES, feed_rows
+from spark_oracle import assert_tables
 
 from recon_node.ceramic import Event, StreamId
 from recon_node.ceramic.builder import (
+    controller_of,
     data_event,
     deterministic_init_event,
     init_event,
     model_event,
+    signed_event,
     time_event,
 )
 from recon_node.ipld import CID
 from spark_sink.derive.streams import read_streams
 from spark_sink.derive.transforms import stream_tips
 from spark_sink.errors import TablesError
+from spark_sink.run.pipeline import Sink
 from spark_sink.schema import STREAM_TIPS
+from spark_sink.tables.directory import Tables
 
 KEY = SigningKey(bytes(range(32)))
 
@@ -78,6 +84,7 @@ def test_every_stream_of_the_sample(sample: list[Event]) -> None:
         assert row["position"] == max(positions[bytes(event.cid)] for event in events)
         header = events[0].header
         assert header is not None
+        assert header.model is not None
         assert row["stream_id"] == str(events[0].stream_id())
         assert row["controller"] == header.controller
         assert row["dimensions"] == [
@@ -87,6 +94,26 @@ def test_every_stream_of_the_sample(sample: list[Event]) -> None:
             ("unique", header.unique or b""),
         ]
         assert row["stream_cid_partition"] == row["stream_cid"][-1] % 16
+
+
+def test_streams_without_a_model(sample: list[Event], tmp_path: Path) -> None:
+    """Tile documents, and streams with another sort key, among others and in every table."""
+    events: list[Event] = []
+    headers: list[dict[str, Any]] = [{}, {"sep": "family", "family": "blog"}, {"tags": ["a"]}]
+    for fields in headers:
+        header = {"controllers": [controller_of(KEY)], **fields}
+        init = signed_event(KEY, {"header": header, "data": {"a": 1}})
+        patch = [{"op": "replace", "path": "/a", "value": 2}]
+        events += (init, data_event(KEY, init, [init.cid], patch))
+    rows = feed_rows([*sample[:20], *events])
+    sink = Sink(Tables(tmp_path, "5f0c8a10-aaaa-bbbb-cccc-000000000001"))
+    for start, stop in ((0, 21), (21, 26)):
+        sink.tables.append(rows.slice(start, stop - start))
+        sink.catch_up()
+    assert_tables(tmp_path, rows.to_pylist())
+    row = tip_of(events[0], events)
+    assert (row["stream_type"], row["event_cid"]) == (0, events[1].cid)
+    assert row["dimensions"][0] == ("model", b"")
 
 
 def test_the_order_of_rows_does_not_matter(sample: list[Event]) -> None:

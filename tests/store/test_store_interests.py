@@ -173,7 +173,7 @@ def test_the_notation(text: str, wanted: Interest | StreamId) -> None:
         ("", "exactly one sort key"),
         ("hello", "'hello' is not a StreamID"),
         ("model=hello", "'hello' is not a StreamID"),
-        (str(StreamId(StreamType.TILE, MODEL.cid)), "of stream type 0"),
+        (str(StreamId(StreamType.CAIP10_LINK, MODEL.cid)), "of stream type 1"),
         (f"{MODEL} controller=did:key:z", "is not NAME=VALUE"),
         (f"model={MODEL} model={MODEL}", "two fields 'model'"),
         ("controller=did:key:z", "a controller alone is no range"),
