@@ -1,7 +1,7 @@
 """What peers may have open at once: slots for sessions, and streams that are kept between sessions.
 
-A recon stream may carry one session after the other, since to open one takes both sides ten times
-as long as a session that finds nothing to do. Between sessions it is *kept*: it takes no slot, but
+A recon stream may carry one session after the other: to open one costs both sides more than all the
+rest of a session that finds nothing to do. Between sessions it is *kept*: it takes no slot, but
 there is one for each peer and direction at most, and nobody keeps it for longer than ``KEPT_FOR``.
 """
 
