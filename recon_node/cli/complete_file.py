@@ -30,14 +30,14 @@ def complete_file(path: Path, *, force: bool = False) -> Iterator[BinaryIO]:
         yield sys.stdout.buffer
         sys.stdout.buffer.flush()
         return
-    _refuse_existing(path, force=force)
+    refuse_existing(path, force=force)
     unfinished = path.with_name(f".{path.name}.part")
     try:
         with unfinished.open("wb") as file:
             yield file
             file.flush()
             os.fsync(file.fileno())
-        _refuse_existing(path, force=force)  # it took a while: another command may have made one
+        refuse_existing(path, force=force)  # it took a while: another command may have made one
         unfinished.replace(path)
     except OSError as error:
         if error.filename not in (str(unfinished), None):
@@ -47,6 +47,7 @@ def complete_file(path: Path, *, force: bool = False) -> Iterator[BinaryIO]:
         unfinished.unlink(missing_ok=True)
 
 
-def _refuse_existing(path: Path, *, force: bool) -> None:
+def refuse_existing(path: Path, *, force: bool) -> None:
+    """Raise `CommandError` if there is a file at `path`, unless `force` is set."""
     if not force and os.path.lexists(path):
         raise CommandError(f"{path} exists: choose another name, or replace it with --force")

@@ -8,6 +8,7 @@ from pathlib import Path
 import click
 
 from recon_node.cli.client import NodeApi, node_options
+from recon_node.cli.complete_file import refuse_existing
 from recon_node.cli.dag_identifiers import grant, publish, resolve, show_key
 from recon_node.cli.dag_show import show
 from recon_node.cli.dag_support import progress_bar, read_cid, told_to_people
@@ -102,9 +103,17 @@ def push(
     metavar="PATH",
     help="Write the file or directory that the DAG is, instead of a CAR; must not be there yet.",
 )
+@click.option("--force", is_flag=True, help="Replace the FILE of --car if it exists.")
 @timeout_option
 @node_options
-def pull(name: str, car_file: Path | None, out: Path | None, timeout: float, node: NodeApi) -> None:
+def pull(
+    name: str,
+    car_file: Path | None,
+    out: Path | None,
+    force: bool,
+    timeout: float,
+    node: NodeApi,
+) -> None:
     """Get a DAG by its root's CID, or the one that an identifier (did:key:...) leads to.
 
     The node asks its peers for what it lacks, and keeps it: an interrupted pull goes on when it is
@@ -121,6 +130,8 @@ def pull(name: str, car_file: Path | None, out: Path | None, timeout: float, nod
 
     if car_file is not None and out is not None:
         raise click.UsageError("--car or --out, not both")
+    if car_file is not None:
+        refuse_existing(car_file, force=force)
     with told_to_people():
         subject = parse_subject(name)
         if isinstance(subject, Identifier):

@@ -79,7 +79,11 @@ def test_a_push_that_was_cut_short_goes_on(
     assert (state["unclaimed"], len(state["heads"])) == ([], 1)  # type: ignore[arg-type]
 
     back = tmp_path / "back.car"
-    done(row.a, "pull", str(root), "--car", str(back))
+    back.write_bytes(b"something else")
+    over = call(row.a, "pull", str(root), "--car", str(back))
+    assert (over.exit_code, back.read_bytes()) == (1, b"something else")
+    assert "exists: choose another name, or replace it with --force" in over.stderr
+    done(row.a, "pull", str(root), "--car", str(back), "--force")
     source = CarFile(back)
     assert dict(walk(root, source.read)) == blocks
 
