@@ -18,7 +18,7 @@ from typing import Any, Final
 import trio
 
 from recon_node.p2p.addresses import is_dialable
-from recon_node.recon import KeyRange, merge_ranges
+from recon_node.recon import KeyRange, merge_ranges, subtract_ranges
 
 FIRST_BACKOFF: Final = 1.0
 MAX_BACKOFF: Final = 600.0
@@ -175,6 +175,11 @@ class PeerBook:
         declined = asked if answered is None else KeyRange(asked.lower, answered.lower)
         if not declined.is_empty:
             peer.declined = _with_range(peer.declined, declined, now)
+            peer.interests = [  # it may have wanted more before
+                (until, part)
+                for until, each in peer.interests
+                for part in subtract_ranges([each], [declined])
+            ]
 
     def interests(self, peer_id: str) -> list[KeyRange]:
         """Return the ranges that a peer asked or answered for lately; none: they are not known."""

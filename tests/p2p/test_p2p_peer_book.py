@@ -90,6 +90,8 @@ async def test_what_a_peer_answers_for_is_what_interests_it(autojump_clock):
     assert (book.interests("b"), book.declined("b")) == ([], [KeyRange(b"a", b"z")])
     book.asked_for("b", KeyRange(b"x", b"y"))  # it has changed its mind
     assert (book.interests("b"), book.declined("b")) == ([KeyRange(b"x", b"y")], [])
+    book.answered("b", KeyRange(b"a", b"xx"), None)  # and again
+    assert book.interests("b") == [KeyRange(b"xx", b"y")]
     await trio.sleep(INTEREST_LIFETIME + 1)
     assert book.interests("a") == book.declined("a") == []
 

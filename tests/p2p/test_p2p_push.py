@@ -1,11 +1,12 @@
 """Pushing: every new key, to peers that want it, and to those who want it however few they are."""
 
+from contextlib import AsyncExitStack
 from types import SimpleNamespace
 
 import pytest
 import trio
 from nacl.signing import SigningKey
-from p2p_support import LOOPBACK, eventually, node
+from p2p_support import LOOPBACK, Node, eventually, node
 from test_p2p_sync import OURS, Connected, Recorded, Wanting
 
 from recon_node.ceramic import METAMODEL, StreamId, StreamType
@@ -180,3 +181,24 @@ async def test_an_initiator_learns_what_the_other_side_wants(tmp_path):
         await a.p2p.connect(b.address)
         await eventually(lambda: a.p2p.sync_reports)
         await eventually(lambda: a.p2p._book.interests(b.p2p.peer_id) == b.store.key_ranges())
+
+
+@pytest.mark.long
+async def test_nodes_that_start_together_fetch_each_event_once(tmp_path):
+    """Each event is held by two of five nodes, which all connect with each other at once."""
+    key, model = SigningKey(bytes(32)), StreamId(StreamType.MODEL, METAMODEL.cid)
+    cars = [init_event(key, model, {"n": n}, unique=bytes([n])).car for n in range(150)]
+    async with AsyncExitStack() as stack:
+        nodes: list[Node] = []
+        for number in range(5):
+            held = [car for n, car in enumerate(cars) if number in (n % 5, (n + 1) % 5)]
+            opened = node(tmp_path / str(number), held, sync_interval=0.5, push_delay=0.05)
+            nodes.append(await stack.enter_async_context(opened))
+        async with trio.open_nursery() as nursery:
+            for number, one in enumerate(nodes):
+                for other in nodes[:number]:
+                    nursery.start_soon(one.p2p.connect, other.address)
+        await eventually(lambda: all(each.holds_as_many_as(150) for each in nodes), 30)
+        for each in nodes:
+            needed = sum(map(len, cars)) * 3 / 5
+            assert each.p2p.counters.event_bytes_received < 1.2 * needed
