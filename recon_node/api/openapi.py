@@ -280,7 +280,10 @@ _PATHS: Final[dict[str, dict[str, Json]]] = {
             "Remove an interest, or (`streamId` alone) all in one stream",
             params=[
                 _query("sep", "A field of the events' headers, such as `model`."),
-                _query("sepValue", "Its value, as multibase text."),
+                _query(
+                    "sepValue",
+                    "Its value: multibase text for `model`, `unique`, `context` and `dag`.",
+                ),
                 *_INTEREST,
             ],
         ),
@@ -292,7 +295,10 @@ _PATHS: Final[dict[str, dict[str, Json]]] = {
             *_BODY,
             params=[
                 _path("sort_key", "A field of the events' headers, such as `model`."),
-                _path("sort_value", "Its value, as multibase text."),
+                _path(
+                    "sort_value",
+                    "Its value: multibase text for `model`, `unique`, `context` and `dag`.",
+                ),
                 *_INTEREST,
             ],
         ),
@@ -300,7 +306,10 @@ _PATHS: Final[dict[str, dict[str, Json]]] = {
             "Remove an interest",
             params=[
                 _path("sort_key", "A field of the events' headers, such as `model`."),
-                _path("sort_value", "Its value, as multibase text."),
+                _path(
+                    "sort_value",
+                    "Its value: multibase text for `model`, `unique`, `context` and `dag`.",
+                ),
                 *_INTEREST,
             ],
         ),
@@ -320,7 +329,10 @@ _PATHS: Final[dict[str, dict[str, Json]]] = {
             *(400,),
             params=[
                 _path("sep", "A field of the events' headers, such as `model`."),
-                _path("sep_value", "Its value, as multibase text."),
+                _path(
+                    "sep_value",
+                    "Its value: multibase text for `model`, `unique`, `context` and `dag`.",
+                ),
                 *_INTEREST,
                 _count("offset", "How many events to pass over: the `resumeOffset` of a page."),
                 _count("limit", "Most events; 10,000 without it, and at most."),

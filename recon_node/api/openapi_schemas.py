@@ -178,7 +178,7 @@ SCHEMAS: Final[Json] = {
         "An interest",
         {
             "sep": _text("The sort key: a field of the events' headers, such as `model`."),
-            "sepValue": _text("Its value, as multibase text; a model's StreamID, typically."),
+            "sepValue": _text("Its value: a StreamID, other bytes in base36, or text as it is."),
             "controller": {"type": ["string", "null"], "description": "A DID."},
             "streamId": {
                 "type": ["string", "null"],
