@@ -27,6 +27,8 @@ _AHASH_CODE = varint.encode(MULTICODEC)
 _ZERO_AHASH = _AHASH_CODE + b"\x00"
 _AHASH_PREFIX = _AHASH_CODE + bytes((DIGEST_SIZE,))
 _NO_KEYS = bytes(ZERO)
+_WEIGHT_OF_EACH = 144
+"""Of a bound beside its own bytes, with the hash in front of it."""
 AHASH_SIZE = len(_AHASH_PREFIX) + DIGEST_SIZE
 """Bytes of an Ahash that is not zero."""
 
@@ -68,6 +70,11 @@ class Message:
             if lower >= upper:
                 what = "a repeated key" if lower == upper else "bounds out of order"
                 raise RemoteProtocolError(f"message has {what} at bound {index + 1}: {upper.hex()}")
+
+
+def weigh(message: Message) -> int:
+    """Return about how many bytes of memory a message takes, in CPython."""
+    return sum(map(len, message.bounds)) + _WEIGHT_OF_EACH * len(message.bounds)
 
 
 def encode_message(message: Message) -> bytes:

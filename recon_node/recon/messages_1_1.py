@@ -34,6 +34,11 @@ MAX_TURN = 16
 """Messages of one turn at most."""
 MAX_BOUND = 256
 """Bytes of a bound at most; an EventID has about 62."""
+MAX_WEIGHT: Final = 16
+"""Bytes that a message may have written out, for each of its own, or of a MiB where it is shorter:
+four times what an honest one has. Bounds and keys are counted with 64 bytes more each."""
+_WEIGHT_OF_EACH: Final = 64
+"""Bytes of memory that a bound, a fingerprint or a key takes beside its own, in CPython."""
 
 
 class Flag(IntFlag):
@@ -89,6 +94,18 @@ def fingerprint_of(lanes: int) -> bytes:
     return sha256(fold(lanes) + number).digest()[:FINGERPRINT_SIZE]
 
 
+def weigh(message: Message) -> int:
+    """Return about how many bytes of memory a message takes.
+
+    Front-coding makes that another number than its size: a bound of 256 bytes may take three on the
+    wire.
+    """
+    gaps = message.gaps
+    keys = gaps.keys()
+    written_out = sum(map(len, gaps.uppers)) + sum(map(len, keys))
+    return written_out + _WEIGHT_OF_EACH * (2 * len(gaps) + len(keys))
+
+
 def encode_message(message: Message) -> bytes:
     """Encode a message as the bytes of one frame."""
     flags = Flag(0)
@@ -140,7 +157,7 @@ def decode_message(data: bytes) -> Message:
 
     Raises RemoteProtocolError, with the offset, when they are no message: fields that do not parse
     or are not in their shortest form, keys or bounds that do not ascend, keys that are no EventIDs
-    or lie outside their gap, or bytes after the end.
+    or lie outside their gap, bytes after the end, or more to write out than ``MAX_WEIGHT`` allows.
     """
     return _Reader(data).message()
 
@@ -153,6 +170,8 @@ class _Reader:
 
     def __init__(self, data: bytes) -> None:
         self._data = data
+        self._spare = MAX_WEIGHT * max(1 << 20, len(data))
+        """How much more the message may weigh."""
 
     def message(self) -> Message:
         raw, at = self._take(0, 1)
@@ -217,6 +236,9 @@ class _Reader:
                 body = b""
             else:
                 body, at = self._keys(at, before, upper)
+            self._spare -= len(upper) + _WEIGHT_OF_EACH
+            if self._spare < 0:
+                raise _error(at, "too much to write out")
             uppers.append(upper)
             says.append(say)
             bodies.append(body)
@@ -235,6 +257,9 @@ class _Reader:
                 raise _error(at, "keys out of order, or repeated")
             if key.is_fencepost:
                 raise _error(at, "a fencepost among the keys")
+            self._spare -= len(key) + _WEIGHT_OF_EACH
+            if self._spare < 0:
+                raise _error(at, "too much to write out")
             keys.append(key)
             before = key
         if keys and upper != END and before >= upper:

@@ -21,18 +21,25 @@ class Protocol:
     encode: Callable[[Any], bytes]
     decode: Callable[[bytes], Any]
     """Raises RemoteProtocolError."""
+    weigh: Callable[[Any], int]
+    """About how many bytes of memory a message takes."""
     keeps_stream: bool = False
     """Whether a stream may carry another session after one that ended well."""
 
 
 RECON_1_0: Final = Protocol(
-    "/ceramic/recon/1.0.0", Session10, messages_1_0.encode_message, messages_1_0.decode_message
+    "/ceramic/recon/1.0.0",
+    Session10,
+    messages_1_0.encode_message,
+    messages_1_0.decode_message,
+    messages_1_0.weigh,
 )
 RECON_1_1: Final = Protocol(
     "/ceramic/recon/1.1.0",
     Session11,
     messages_1_1.encode_message,
     messages_1_1.decode_message,
+    messages_1_1.weigh,
     keeps_stream=True,
 )
 PROTOCOLS: Final = (RECON_1_1, RECON_1_0)

@@ -16,11 +16,14 @@ from recon_node.recon import KeyRange, KeyStore, RemoteProtocolError, Sha256a
 from recon_node.recon.gaps_1_1 import END, Gap, Gaps, Say
 from recon_node.recon.key_range import separator
 from recon_node.recon.messages_1_1 import (
+    MAX_BOUND,
+    MAX_WEIGHT,
     Flag,
     Message,
     decode_message,
     encode_message,
     fingerprint,
+    weigh,
 )
 from recon_node.recon.session_1_1 import Session11
 
@@ -309,3 +312,17 @@ def test_what_earlier_turns_had_does_not_count() -> None:
         session.receive(Message(gaps=heavy(number, Gap(END, Say.FINGERPRINT, DIGEST))))
         session.respond()
     assert not session.done
+
+
+def test_a_message_that_swells_in_memory_is_refused_while_it_is_read() -> None:
+    def swelling(bounds: int) -> bytes:
+        gaps = Gaps()
+        for number in range(bounds):
+            gaps.append(b"\x80" * (MAX_BOUND - 3) + number.to_bytes(3, "big"), Say.AGREED)
+        return encode_message(Message(gaps=gaps))
+
+    most = MAX_WEIGHT * (1 << 20) // (MAX_BOUND + 64)
+    assert len(swelling(most)) < 1 << 18
+    assert weigh(decode_message(swelling(most))) >= MAX_WEIGHT * (1 << 20) - MAX_BOUND
+    with pytest.raises(RemoteProtocolError, match="too much to write out"):
+        decode_message(swelling(most + 2))
