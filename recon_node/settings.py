@@ -32,7 +32,7 @@ from recon_node.ceramic import MAX_CAR_SIZE, Network, StreamId
 from recon_node.chain import ChainSettings, parse_confirmations, parse_providers
 from recon_node.data_dir import default_data_dir
 from recon_node.p2p import P2PSettings
-from recon_node.p2p.settings import MAX_FRAME, MIN_FRAME, MIN_MESSAGE
+from recon_node.p2p.settings import MAX_FRAME, MIN_FRAME, MIN_MESSAGE, MIN_PEER_MEMORY
 from recon_node.recon import SessionSettings
 from recon_node.store import Interest, StoreSettings, parse_interest, usable_cores
 from recon_node.store.interests import check_interest
@@ -97,6 +97,8 @@ class Settings(BaseSettings):
     """Time between syncs with known peers while nothing new comes in."""
     max_connections: int = Field(P2PSettings().max_connections, gt=0)
     """Connections to peers at most."""
+    max_peer_memory: int = Field(P2PSettings().max_peer_memory, ge=MIN_PEER_MEMORY)
+    """Memory that all peers together may make the node use; the greediest are cut off beyond it."""
     peer_id_file: Annotated[Path | None, BeforeValidator(_empty_is_none)] = None
     """A file that gets this node's peer id once it listens, for others to bootstrap by."""
     max_frame: int = Field(P2PSettings().max_frame, ge=MIN_FRAME, le=MAX_FRAME)
@@ -213,6 +215,7 @@ class Settings(BaseSettings):
             discovery=self.discovery,
             sync_interval=self.sync_interval,
             max_connections=self.max_connections,
+            max_peer_memory=self.max_peer_memory,
             max_frame=self.max_frame,
             recon=SessionSettings(message_bytes=self.message_bytes),
         )

@@ -226,6 +226,17 @@ def _sync_counters(counters: Counters) -> Iterator[Metric]:
     yield CounterMetricFamily(
         "recon_dials_failed", "Peers that could not be dialled.", counters.dials_failed
     )
+    yield _gauges(
+        "recon_peer_memory_bytes",
+        "Memory that peers make the node use, by what it holds for them (max_peer_memory).",
+        "kind",
+        counters.memory.by_kind,
+    )
+    yield CounterMetricFamily(
+        "recon_peers_cut_off",
+        "Peers cut off because they held the most when that was too much.",
+        counters.memory.cut_off,
+    )
 
 
 def _gauges(name: str, text: str, label: str, values: Mapping[str, float]) -> Metric:

@@ -22,6 +22,8 @@ from multiaddr import Multiaddr  # type: ignore[import-untyped]
 
 from recon_node import __version__
 from recon_node.p2p.addresses import check_dialable, parse_address, reachable
+from recon_node.p2p.budget import MemoryBudget
+from recon_node.p2p.guarded_identify import IdentifyPushes, bound_identify
 from recon_node.p2p.guarded_yamux import GuardedMuxing
 from recon_node.p2p.hardening import (
     GuardedHost,
@@ -39,11 +41,13 @@ _NEGOTIATION_TIMEOUT: Final = 10.0
 def build_host(settings: P2PSettings, identity: KeyPair) -> IdentifyingHost:
     """Put the hardened parts together: no plaintext, no other muxer, no resource manager."""
     bound_negotiation()
+    bound_identify()
     _quieten_library()
     identify.AGENT_VERSION = f"recon-node/{__version__}"
     noise = NoiseTransport(identity, noise_privkey=create_new_key_pair().private_key)
     upgrader = TransportUpgrader({NOISE: noise}, {})
-    upgrader.muxer_multistream = GuardedMuxing(settings.connection)
+    budget = MemoryBudget(settings.max_peer_memory)
+    upgrader.muxer_multistream = GuardedMuxing(settings.connection, budget)
     peer_id = ID.from_pubkey(identity.public_key)
     peerstore = GuardedPeerStore()
     peerstore.add_key_pair(peer_id, identity)
@@ -62,15 +66,18 @@ def build_host(settings: P2PSettings, identity: KeyPair) -> IdentifyingHost:
             outbound_stream_protocol_negotiation_timeout=_NEGOTIATION_TIMEOUT,
         ),
     )
+    swarm.budget = budget
     peerstore.keeps = lambda each: each == peer_id or each in swarm.connections
     announced = [parse_address(each) for each in settings.announce]
     for each in announced:
         check_dialable(each)
-    return IdentifyingHost(
+    host = IdentifyingHost(
         swarm,
         addrs_factory=lambda candidates: announced or candidates,
         disable_identify_address_discovery=True,
     )
+    host.set_stream_handler(IdentifyPushes.protocol, IdentifyPushes(host).serve)
+    return host
 
 
 class IdentifyingHost(GuardedHost):

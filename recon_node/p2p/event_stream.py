@@ -11,9 +11,8 @@ was not asked for, or an end that leaves an EventId open, is a protocol error.
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import defaultdict, deque
 from collections.abc import Awaitable, Callable, Iterator, Sequence
-from itertools import islice
 from typing import Final
 
 from recon_node.ceramic import CeramicError, EventId, Network, scan
@@ -25,7 +24,11 @@ from recon_node.p2p.settings import MAX_REQUEST, P2PSettings
 CAR: Final = 0
 END: Final = 1
 _READ_AT_ONCE: Final = 16
-"""CARs held in memory at a time while serving a request."""
+"""CARs read at a time while serving a request, as long as they are small."""
+_READ_BYTES: Final = 512 * 1024
+"""Bytes of CARs to read at a time, going by the size of those before."""
+_BATCHES_HELD: Final = 6
+"""Batches of fetched events that are here at once: in the store's hands, and coming in."""
 _BATCH_EVENTS: Final = 250
 _BATCH_BYTES: Final = 2 << 20
 
@@ -47,13 +50,21 @@ async def serve_events(
     patience, until_begun = settings.turn_timeout, 0.0
     while (request := await frames.receive(settings.idle_timeout, until_begun)) is not None:
         until_begun = settings.turn_timeout
-        wanted = iter(parse_request(request, network))
+        wanted = parse_request(request, network)
         missing: list[EventId] = []
-        while part := list(islice(wanted, _READ_AT_ONCE)):
+        at, count = 0, 1
+        while part := wanted[at : at + count]:
             cars = await read_cars(part)
+            size = sum(len(car) for car in cars if car is not None)
+            frames.account.hold("events", 2 * size)
             found = [bytes((CAR,)) + car for car in cars if car is not None]
             missing += [each for each, car in zip(part, cars, strict=True) if car is None]
+            at += len(part)
+            count = min(_READ_AT_ONCE, 2 * count, max(1, _READ_BYTES * len(part) // max(1, size)))
+            del cars
             await frames.send(found, patience)
+            del found
+        frames.account.hold("events", 0)
         await frames.send([bytes((END,)) + b"".join(missing)], patience)
 
 
@@ -106,6 +117,7 @@ async def _receive_answer(
         awaited[event_id.event_cid].append(event_id)
     batch: FetchedEvents = []
     size = 0
+    held = deque([0], maxlen=_BATCHES_HELD)
     while True:
         frame = await frames.receive(patience)
         if frame is None:
@@ -119,9 +131,12 @@ async def _receive_answer(
             raise PeerProtocolError(f"an event frame of the unknown kind {kind.hex() or 'nothing'}")
         batch.append((_take(awaited, root_of(content)), content))
         size += len(content)
+        held[-1] = size
+        frames.account.hold("events", sum(held))
         if len(batch) >= _BATCH_EVENTS or size >= _BATCH_BYTES:
             await deliver(batch)
             batch, size = [], 0
+            held.append(0)
 
 
 def root_of(car: bytes) -> CID:

@@ -14,6 +14,7 @@ from typing import Final
 import trio
 
 from recon_node.ipld import VarintError, varint
+from recon_node.p2p.budget import UNLIMITED, Account
 from recon_node.p2p.errors import PeerGoneError, PeerProtocolError
 from recon_node.p2p.streams import ByteStream
 
@@ -43,6 +44,11 @@ class FrameDecoder:
     def is_between_frames(self) -> bool:
         """Whether all bytes so far belong to whole frames."""
         return not self._buffer and self._length is None
+
+    @property
+    def buffered(self) -> int:
+        """How many bytes are here that were not returned as frames."""
+        return len(self._buffer)
 
     def feed(self, data: bytes) -> None:
         """Take the next bytes of the stream."""
@@ -95,7 +101,8 @@ class FrameDecoder:
 class FrameStream:
     """Frames over a byte stream. One task may read while another writes.
 
-    ``on_sent`` is told the size of every write.
+    ``on_sent`` is told the size of every write. ``account`` is charged for what is held, also by
+    the protocol that the frames are of.
     """
 
     def __init__(
@@ -103,8 +110,10 @@ class FrameStream:
         stream: ByteStream,
         max_frame: int,
         on_sent: Callable[[int], None] = lambda size: None,
+        account: Account | None = None,
     ) -> None:
         self._stream = stream
+        self.account = account or UNLIMITED.account("")
         self._on_sent = on_sent
         self._decoder = FrameDecoder(max_frame)
         self.bytes_received = 0
@@ -153,6 +162,7 @@ class FrameStream:
         while (frame := self._decoder.next_frame()) is None:
             if not await self._read_more():
                 return None
+        self.account.hold("frames", self._decoder.buffered)
         return frame
 
     async def _read_more(self) -> bool:
@@ -162,6 +172,7 @@ class FrameStream:
             self._decoder.end()
             return False
         self.bytes_received += len(data)
+        self.account.hold("frames", self._decoder.buffered + len(data))
         self._decoder.feed(data)
         return True
 
@@ -173,6 +184,7 @@ class FrameStream:
         """
         pending = bytearray()
         for frame in frames:
+            self.account.hold("writes", len(pending) + len(frame))
             pending += varint.encode(len(frame))
             pending += frame
             if len(pending) >= WRITE_SIZE:
@@ -182,8 +194,10 @@ class FrameStream:
             await self._write(bytes(pending), patience)
 
     async def _write(self, data: bytes, patience: float) -> None:
+        self.account.hold("writes", len(data))
         with trio.move_on_after(patience) as scope:
             await self._stream.send_all(data)
+        self.account.hold("writes", 0)
         if scope.cancelled_caught:
             raise PeerProtocolError(f"the peer took no data for {patience:g} s")
         self.bytes_sent += len(data)

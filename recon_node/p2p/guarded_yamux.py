@@ -16,11 +16,16 @@ from libp2p.stream_muxer.exceptions import MuxedStreamError, MuxedStreamReset
 from libp2p.stream_muxer.muxer_multistream import MuxerMultistream
 from libp2p.stream_muxer.yamux import yamux
 
+from recon_node.p2p.budget import MemoryBudget, OverBudgetError
 from recon_node.p2p.settings import ConnectionLimits
 from recon_node.p2p.streams import shielded
 
 log = structlog.get_logger(__name__)
 
+CONNECTION_WEIGHT: Final = 128 * 1024
+"""Bytes of memory that a connection takes without any stream."""
+STREAM_WEIGHT: Final = 16 * 1024
+"""Bytes of memory that a stream takes with nothing on it."""
 _CLEANUP_LIMIT: Final = 5.0
 _FIRST_PING: Final = 0.5
 _WINDOW_POLL: Final = 0.005
@@ -67,6 +72,19 @@ class GuardedStream(yamux.YamuxStream):
                 return self.send_window
             await trio.sleep(_WINDOW_POLL)
 
+    async def read(self, n: int | None = -1) -> bytes:
+        """Read up to ``n`` bytes, and say that they are no longer unread."""
+        data = await super().read(n)
+        self.conn.count_unread()
+        return data
+
+    async def reset(self) -> None:
+        """End the stream at once. What was not read of it is dropped; stock keeps it a minute."""
+        self.conn.stream_buffers.get(self.stream_id, bytearray()).clear()
+        await super().reset()
+        self.conn.stream_buffers.get(self.stream_id, bytearray()).clear()
+        self.conn.count_unread()
+
     def _apply_autotune_epoch(self, buffered: int) -> int:
         """Let the window grow no further than the limit, so that what a peer buffers is bounded."""
         if self.target_recv_window >= self.conn.limits.max_window:
@@ -78,11 +96,19 @@ class GuardedYamux(yamux.Yamux):
     """A muxed connection that survives cancelled writers and drops peers that freeze or flood."""
 
     def __init__(
-        self, secured_conn: ISecureConn, peer_id: ID, is_initiator: bool, limits: ConnectionLimits
+        self,
+        secured_conn: ISecureConn,
+        peer_id: ID,
+        is_initiator: bool,
+        limits: ConnectionLimits,
+        budget: MemoryBudget,
     ) -> None:
         super().__init__(secured_conn, peer_id, is_initiator=is_initiator)
         self.limits = limits
         self.inbound_streams = 0
+        host, _ = secured_conn.get_remote_address() or ("", 0)
+        self._account = budget.account(str(peer_id), host, self._leave_at_once)
+        self._account.hold("connections", CONNECTION_WEIGHT)
 
     async def open_stream(self) -> GuardedStream:
         """Open a stream, or fail at once where the muxer's 256 are in use.
@@ -99,6 +125,42 @@ class GuardedYamux(yamux.Yamux):
     async def accept_stream(self) -> GuardedStream:
         """Wait for a stream that the peer opens."""
         return GuardedStream.adopt(await super().accept_stream())
+
+    async def close(self, error_code: int = yamux.GO_AWAY_NORMAL) -> None:
+        """Close the connection in good order."""
+        try:
+            await super().close(error_code)
+        finally:
+            self._account.close()
+
+    async def _cleanup_on_error(self) -> None:
+        try:
+            await super()._cleanup_on_error()
+        finally:
+            self._account.close()
+
+    def count_unread(self, coming: int = 0) -> None:
+        """Charge the peer for what it has sent and nobody has read, and for its streams.
+
+        Raises OverBudgetError when there is no room for what is coming.
+        """
+        unread = sum(map(len, self.stream_buffers.values()))
+        self._account.hold("streams", STREAM_WEIGHT * len(self.streams))
+        self._account.hold("unread", unread + coming)
+
+    def _leave_at_once(self) -> None:
+        """Drop what was not read, and hang up as soon as may be: the peer holds too much."""
+        for buffer in self.stream_buffers.values():
+            buffer.clear()
+        if self._nursery is None or self.event_shutting_down.is_set():
+            self.event_shutting_down.set()  # the end of its start closes the connection
+        else:
+            self._nursery.start_soon(self._hang_up)
+
+    async def _hang_up(self) -> None:
+        with shielded(_CLEANUP_LIMIT):
+            await self.secured_conn.close()  # first, so that no writer keeps a lock
+            await self._cleanup_on_error()
 
     async def _write_frame(self, data: bytes) -> None:
         """Write a whole frame, even if the caller is cancelled: half a frame ruins the connection.
@@ -123,9 +185,13 @@ class GuardedYamux(yamux.Yamux):
     async def _read_data_body(self, length: int) -> bytes:
         """Read a frame's data, or cut off a peer that sends more than the windows allow."""
         unread = sum(map(len, self.stream_buffers.values()))
-        if unread + length > self.limits.max_buffered:
+        if length > self.limits.max_window or unread + length > self.limits.max_buffered:
             log.warning("Cutting a connection: unread data piles up", peer=str(self.peer_id))
             raise trio.TooSlowError  # the muxer's loop closes the connection on this
+        try:
+            self.count_unread(length)
+        except OverBudgetError:
+            raise trio.TooSlowError from None
         return await super()._read_data_body(length)
 
     async def _measure_rtt_loop(self) -> None:
@@ -167,12 +233,13 @@ class GuardedYamux(yamux.Yamux):
 class GuardedMuxing(MuxerMultistream):
     """Muxer negotiation that ends with a ``GuardedYamux``; the library's names its own class."""
 
-    def __init__(self, limits: ConnectionLimits) -> None:
+    def __init__(self, limits: ConnectionLimits, budget: MemoryBudget) -> None:
         super().__init__({TProtocol(yamux.PROTOCOL_ID): GuardedYamux})
         self._limits = limits
+        self._budget = budget
 
     async def new_conn(self, conn: ISecureConn, peer_id: ID) -> IMuxedConn:
         """Agree on Yamux and start it."""
         protocol, _ = await self._selector.select(conn, conn.is_initiator, self.negotiate_timeout)
-        muxed = GuardedYamux(conn, peer_id, conn.is_initiator, self._limits)
+        muxed = GuardedYamux(conn, peer_id, conn.is_initiator, self._limits, self._budget)
         return self._annotate_connection(muxed, conn, protocol)

@@ -19,6 +19,8 @@ class                  what its methods remedy
                        receiver buffered without end; the 257th stream waited for ever
 ``GuardedPeerStore``   any peer could fill the peerstore, with peers and with addresses of one peer,
                        each of which was compared with all others
+``IdentifyPushes``     identify messages of 1 MiB, any number at once; a thousand addresses of any
+                       length, kept for ever
 ``GuardedStream``      a writer was reset after 5 s without a window update; concurrent writers of
                        one stream mixed their bytes; a stream's window grew to 16 MiB
 =====================  ============================================================================
@@ -42,6 +44,7 @@ from libp2p.network.auto_connector import AutoConnector
 from libp2p.network.connection.raw_connection import RawConnection
 from libp2p.network.connection.swarm_connection import SwarmConn
 from libp2p.network.swarm import Swarm
+from libp2p.peer.envelope import Envelope
 from libp2p.peer.id import ID
 from libp2p.peer.peerdata import PeerData
 from libp2p.peer.peerstore import PeerStore
@@ -51,13 +54,19 @@ from libp2p.utils.varint import decode_uvarint_from_stream
 from multiaddr import Multiaddr  # type: ignore[import-untyped]
 
 from recon_node.p2p.addresses import is_dialable
+from recon_node.p2p.budget import UNLIMITED, OverBudgetError
 from recon_node.p2p.guarded_yamux import GuardedYamux
 from recon_node.p2p.streams import shielded
 
 log = structlog.get_logger(__name__)
 
-MAX_NEGOTIATION: Final = 64 * 1024
-"""A line of protocol negotiation at most; go-libp2p's limit."""
+MAX_NEGOTIATION: Final = 1024
+"""A line of protocol negotiation at most: one protocol id. (go-libp2p takes 64 KiB.)"""
+HANDSHAKE_WEIGHT: Final = 256 * 1024
+"""Bytes of memory that an inbound connection may take before the peer has shown who it is: three
+Noise messages of up to 64 KiB."""
+MAX_ADDRESS: Final = 256
+"""Bytes of a multiaddr in the peerstore."""
 MAX_PEERS: Final = 2000
 """Peers in the peerstore."""
 MAX_PEER_ADDRESSES: Final = 32
@@ -114,7 +123,15 @@ class GuardedPeerStore(PeerStore):
         """Note addresses of a peer that can be dialled, as far as there is room."""
         known = self.peer_data_map.get(peer_id)
         room = MAX_PEER_ADDRESSES - (len(known.get_addrs()) if known else 0)
-        super().add_addrs(peer_id, list(filter(is_dialable, addrs))[: max(0, room)], ttl)
+        short = [each for each in addrs if len(each.to_bytes()) <= MAX_ADDRESS]
+        super().add_addrs(peer_id, list(filter(is_dialable, short))[: max(0, room)], ttl)
+
+    def consume_peer_record(self, envelope: Envelope, ttl: int) -> bool:
+        """Note the addresses that a peer has signed. Of too many records the oldest make room."""
+        taken = super().consume_peer_record(envelope, ttl)
+        while len(self.peer_record_map) > MAX_PEERS:
+            del self.peer_record_map[next(iter(self.peer_record_map))]
+        return taken
 
     def add_protocols(self, peer_id: ID, protocols: Sequence[str]) -> None:
         """Note what a peer speaks, as far as it is plausible."""
@@ -149,6 +166,9 @@ class GuardedSwarm(Swarm):
     limited by ``ConnectionConfig.max_connections``, streams by ``ConnectionLimits``.
     """
 
+    budget = UNLIMITED
+    """Where the memory of connections that are being made is charged."""
+
     def _init_connection_management(self) -> None:
         super()._init_connection_management()
         self.auto_connector = NoAutoConnector(self)
@@ -161,13 +181,25 @@ class GuardedSwarm(Swarm):
         raw = RawConnection(read_write_closer, False)
         try:
             if remote is None or await self.connection_gate.is_allowed(remote):
-                muxed = await self.upgrade_inbound_raw_conn(raw, maddr)
-                await cast(GuardedYamux, muxed).event_closed.wait()
+                muxed = await self._upgrade_within_budget(raw, maddr)
+                await muxed.event_closed.wait()
         except Exception as error:
             log.debug("Inbound connection failed", remote=str(remote), error=repr(error))
         finally:
             with shielded(1):
                 await raw.close()
+
+    async def _upgrade_within_budget(self, raw: RawConnection, maddr: Multiaddr) -> GuardedYamux:
+        """Secure and mux an inbound connection. Until it is, it counts as a peer of its own."""
+        host, port = raw.get_remote_address() or ("", id(raw))
+        with trio.CancelScope() as scope:
+            account = self.budget.account(f"{host}:{port}, unidentified", host, scope.cancel)
+            try:
+                account.hold("handshakes", HANDSHAKE_WEIGHT)
+                return cast(GuardedYamux, await self.upgrade_inbound_raw_conn(raw, maddr))
+            finally:
+                account.close()
+        raise OverBudgetError("the connection was cut off before the peer had shown who it is")
 
     async def _open_stream_on_connection(
         self, connection: INetConn, connections: list[INetConn], peer_id: ID

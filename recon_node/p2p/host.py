@@ -87,6 +87,8 @@ class Host:
     ) -> None:
         self.libp2p = libp2p_host
         """The library's host, for the DHT."""
+        self.budget = swarm.budget
+        """What this node holds in memory for its peers."""
         self._swarm = swarm
         self._settings = settings
         self._dials: dict[str, trio.Event] = {}
@@ -147,7 +149,7 @@ class Host:
         """
 
         async def serve(net_stream: INetStream) -> None:
-            stream = PeerStream(net_stream)
+            stream = PeerStream(net_stream, self.budget)
             try:
                 await handler(stream)
             except BaseException:
@@ -226,7 +228,7 @@ class Host:
             raise PeerError(
                 f"cannot open a {names} stream to peer {peer_id}: {_innermost(error)}"
             ) from error
-        return PeerStream(stream)
+        return PeerStream(stream, self.budget)
 
     async def disconnect(self, peer_id: str) -> None:
         """Close all connections with a peer."""

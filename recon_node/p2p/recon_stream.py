@@ -24,6 +24,18 @@ Obtain = Callable[[list[EventId]], Awaitable[list[EventId]]]
 _LONG_MESSAGE: Final = 32 * 1024
 """Above so many bytes a message is parsed in a worker thread, to keep other streams going."""
 
+_DECODERS: Final = 2
+"""Long messages parsed at once: what they take is charged only when it is known."""
+_limiter = trio.lowlevel.RunVar[trio.CapacityLimiter]("recon_decoders")
+
+
+def _decoders() -> trio.CapacityLimiter:
+    try:
+        return _limiter.get()
+    except LookupError:
+        _limiter.set(trio.CapacityLimiter(_DECODERS))
+        return _limiter.get()
+
 
 class StaleStreamError(PeerGoneError):
     """A stream that was kept has ended before the session on it began: open another one."""
@@ -61,18 +73,28 @@ class ReconStream:
         PeerProtocolError or RemoteProtocolError when the peer breaks a protocol or takes too long,
         PeerGoneError or trio.BrokenResourceError when the stream is lost.
         """
-        session = self.session
+        session, account = self.session, self.frames.account
+        held = 0
         while not session.done:
-            message = await self._receive()
-            if message is None:
-                return
+            received = await self._receive()
+            if received is None:
+                break
+            message, weight = received
+            held += weight
+            account.hold("turns", held)
             new_keys = session.receive(message)
+            del message, received
             if session.rounds == 1:
                 on_asked()
             if new_keys:
                 session.give_up(await self.obtain([EventId(key) for key in new_keys]))
             if session.turn_complete and not session.done:
-                await self._send(await self._answer())
+                answer = await self._answer()
+                held = 0
+                account.hold("turns", held)
+                await self._send(answer)
+                del answer
+        account.hold("turns", 0)
 
     async def _answer(self) -> list[Any]:
         """Compute the answer, which may take a while, without keeping other tasks waiting."""
@@ -84,7 +106,8 @@ class ReconStream:
                 return list(end.value)
             await trio.lowlevel.checkpoint()
 
-    async def _receive(self) -> Any:
+    async def _receive(self) -> tuple[Any, int] | None:
+        """Return the peer's next message and the memory it takes, in bytes; None at a good end."""
         # Only an answer takes work, and only before its first byte: what opens a session does not,
         # nor does the rest of a turn.
         session = self.session
@@ -96,8 +119,15 @@ class ReconStream:
                 return None
             raise PeerGoneError("the peer ended the stream before the session was over")
         if len(data) <= _LONG_MESSAGE:
-            return self.protocol.decode(data)
-        return await trio.to_thread.run_sync(self.protocol.decode, data)
+            return self._decode(data)
+        self.frames.account.hold("messages", len(data))
+        decoded = await trio.to_thread.run_sync(self._decode, data, limiter=_decoders())
+        self.frames.account.hold("messages", 0)
+        return decoded
+
+    def _decode(self, data: bytes) -> tuple[Any, int]:
+        message = self.protocol.decode(data)
+        return message, self.protocol.weigh(message)
 
     async def _send(self, messages: list[Any]) -> None:
         try:
@@ -110,4 +140,7 @@ class ReconStream:
         # In a turn of several messages the peer fetches the events of one before it reads the next.
         several, settings = len(messages) > 1, self.settings
         patience = settings.turn_timeout if several else settings.idle_timeout
+        account = self.frames.account
+        account.hold("answers", sum(map(self.protocol.weigh, messages)))
         await self.frames.send(map(self.protocol.encode, messages), patience)
+        account.hold("answers", 0)

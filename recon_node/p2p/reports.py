@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final, Literal
 
+from recon_node.p2p.budget import UNLIMITED, MemoryBudget
+
 Role = Literal["initiator", "responder"]
 
 AGREED: Final = "agreed"
@@ -95,6 +97,8 @@ class Counters:
     """Keys that peers listed and that were left out, counted in each session."""
     keys_left_out_by_peers: int = 0
     dials_failed: int = 0
+    memory: MemoryBudget = UNLIMITED
+    """What peers make this node hold at the moment, and how many were cut off for it."""
 
     def count(self, report: SyncReport) -> None:
         """Add a session that has ended. Keys and events are counted as they come in."""

@@ -75,7 +75,7 @@ class Sessions:
         self._kept = KeptStreams()
         self._waiting = Slots(settings.max_connections, 1)
         """Streams of peers that are kept for their next session."""
-        self.counters = Counters()
+        self.counters = Counters(memory=host.budget)
         self.reports: deque[SyncReport] = deque(maxlen=MAX_REPORTS)
         """The latest sessions, the newest last."""
         self.transfers: deque[SyncReport] = deque(maxlen=MAX_TRANSFERS)
@@ -116,7 +116,7 @@ class Sessions:
         opened = await self._kept.take(peer_id)
         if opened is None:
             stream = await self._host.open_stream(peer_id, *VERSIONS)
-            opened = OpenStream(stream, FrameStream(stream, self._settings.max_frame))
+            opened = OpenStream(stream, self._frames(stream))
         stream = opened.stream
         version = VERSIONS[stream.protocol]
         session = version.session.initiator(
@@ -134,9 +134,12 @@ class Sessions:
             await stream.aclose()
         return run
 
+    def _frames(self, stream: PeerStream) -> FrameStream:
+        return FrameStream(stream, self._settings.max_frame, account=stream.account)
+
     async def serve(self, stream: PeerStream) -> None:
         """Answer the sessions that a peer starts on a stream, one after the other."""
-        opened = OpenStream(stream, FrameStream(stream, self._settings.max_frame))
+        opened = OpenStream(stream, self._frames(stream))
         while await self._serve_session(opened) and VERSIONS[stream.protocol].keeps_stream:
             with self._waiting.taken_by(stream.peer_id) as is_only_one:
                 if not (is_only_one and await opened.frames.wait_for_frame(KEPT_FOR)):
@@ -185,7 +188,12 @@ class Sessions:
             if not has_slot:
                 await stream.reset()
                 return
-            frames = FrameStream(stream, self._settings.max_frame, self._tally(stream.peer_id))
+            frames = FrameStream(
+                stream,
+                self._settings.max_frame,
+                self._tally(stream.peer_id),
+                stream.account,
+            )
             try:
                 await serve_events(
                     frames,
@@ -292,7 +300,7 @@ class Sessions:
     async def _open_event_stream(self, peer_id: str) -> AsyncIterator[FrameStream]:
         stream = await self._host.open_stream(peer_id, EVENTS_PROTOCOL)
         try:
-            yield FrameStream(stream, self._settings.max_frame)
+            yield self._frames(stream)
         except BaseException:
             await stream.reset()
             raise

@@ -14,6 +14,8 @@ MAX_FRAME: Final = 32 * MIB
 """More than that one peer could make us hold for each of its streams."""
 MIN_MESSAGE: Final = 16 * 1024
 """A recon message smaller than that would hardly tell a thing."""
+MIN_PEER_MEMORY: Final = 32 * MIB
+"""With less, a session with many differences to tell would not fit."""
 MAX_REQUEST: Final = 1000
 """EventIds in one request on the event stream at most, for every node (docs/wire.md)."""
 MESSAGE_OVERRUN: Final = 16 * 1024
@@ -52,6 +54,9 @@ class P2PSettings:
     announce_interval: float = 600.0
     """How often the DHT is told of this node and asked for others, once the node has settled in."""
     max_connections: int = 200
+    max_peer_memory: int = 256 * MIB
+    """What all peers together may make this node hold, in bytes of its memory. When it is more, the
+    peers that hold the most are cut off (``recon_node.p2p.budget``)."""
     max_known_peers: int = 1000
     dial_timeout: float = 10.0
     connection: ConnectionLimits = field(default_factory=ConnectionLimits)
@@ -104,6 +109,11 @@ class P2PSettings:
             raise ValueError(
                 f"the p2p setting `max_frame` must be at most {MAX_FRAME}, so that a peer cannot "
                 f"fill the memory; {self.max_frame} is more"
+            )
+        if self.max_peer_memory < MIN_PEER_MEMORY:
+            raise ValueError(
+                f"the p2p setting `max_peer_memory` must be at least {MIN_PEER_MEMORY}, so that a "
+                f"sync has room; {self.max_peer_memory} is less"
             )
         if self.events_per_request > MAX_REQUEST:
             raise ValueError(

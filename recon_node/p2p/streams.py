@@ -14,6 +14,8 @@ from libp2p.io.exceptions import IOException
 from libp2p.network.stream.exceptions import StreamClosed, StreamEOF, StreamError, StreamReset
 from libp2p.stream_muxer.exceptions import MuxedStreamError
 
+from recon_node.p2p.budget import UNLIMITED, MemoryBudget
+
 EVENTS_PROTOCOL: Final = "/ceramic/events/1.0.0"
 _CLOSE_LIMIT: Final = 2.0
 
@@ -38,8 +40,10 @@ class ByteStream(Protocol):
 class PeerStream:
     """A libp2p stream to or from one peer."""
 
-    def __init__(self, stream: INetStream) -> None:
+    def __init__(self, stream: INetStream, budget: MemoryBudget = UNLIMITED) -> None:
         self._stream = stream
+        self.account = budget.account(str(stream.muxed_conn.peer_id))
+        """What this node holds because of this stream; closed with it."""
         self._ended = False
         self.peer_id = str(stream.muxed_conn.peer_id)
         self.protocol = str(stream.get_protocol())
@@ -76,6 +80,7 @@ class PeerStream:
         """End the stream in good order: what was sent still arrives."""
         if not self._ended:
             self._ended = True
+            self.account.close()
             with shielded(_CLOSE_LIMIT) as scope:
                 try:
                     await self._stream.close()
@@ -88,6 +93,7 @@ class PeerStream:
         """End the stream at once, in both directions; the peer sees an error."""
         if not self._ended:
             self._ended = True
+            self.account.close()
             await self._reset()
 
     async def _reset(self) -> None:
