@@ -96,9 +96,9 @@ def _tell(outcome: Outcome, seconds: float) -> None:
 @click.option(
     "--car",
     "car_file",
-    type=click.Path(path_type=Path, dir_okay=False),
+    type=click.Path(path_type=Path, dir_okay=False, allow_dash=True),
     metavar="FILE",
-    help="Write the binary CAR to FILE instead.",
+    help="Write the binary CAR to FILE (- for standard output) instead.",
 )
 @click.option("--show", is_flag=True, help="Print what the event says, as JSON, instead.")
 def get(cid: str, node: NodeApi, car_file: Path | None, show: bool) -> None:
@@ -114,7 +114,9 @@ def get(cid: str, node: NodeApi, car_file: Path | None, show: bool) -> None:
     _refuse_stream_id(cid)
     answer = ask(node, "GET", f"/ceramic/events/{cid}").json()
     car = multibase.decode(answer["data"])
-    if car_file is not None:
+    if car_file == Path("-"):
+        click.echo(car, nl=False)
+    elif car_file is not None:
         try:
             car_file.write_bytes(car)
         except OSError as error:

@@ -60,6 +60,7 @@ appender.stderr.layout.pattern = %d{{HH:mm:ss}} %p %c{{1}}: %m%n%ex
 
 # What Spark says of it goes on for pages, and does not begin with that.
 _JAVA_GONE: Final = "its Java process is gone: was the machine's memory full?"
+_PY4J_TRACE: Final = "Exception while sending command."
 # Of a call that Java answered with an error.
 _JAVA_TRACE: Final = ":\n"
 _SIGNS: Final = {
@@ -166,8 +167,21 @@ def start_session(
             f"Spark does not start on {java.program} (Java {java.version}){where}: "
             f"{_first_line(error)}. Run with --verbose for its own messages"
         ) from error
+    if not verbose:
+        _hush(spark)
     spark.dataSource.register(ReconDataSource)
     return spark
+
+
+def _hush(spark: SparkSession) -> None:
+    """Where Java is killed, py4j and pyspark print traces of their own; `translate` says it."""
+    logging.getLogger().addFilter(_is_not_py4js)
+    server = spark.sparkContext._accumulatorServer
+    server.handle_error = lambda request, client_address: None  # type: ignore[method-assign]
+
+
+def _is_not_py4js(record: logging.LogRecord) -> bool:
+    return record.msg != _PY4J_TRACE
 
 
 def java_exit() -> int | None:

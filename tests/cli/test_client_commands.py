@@ -87,6 +87,8 @@ def test_get_and_add_are_each_others_inverse(
     result = run(node, "events", "get", event["cid"], "--car", str(file))
     assert (result.exit_code, result.stdout) == (0, "")
     assert file.read_bytes() == multibase.decode(event["car"])
+    result = run(node, "events", "get", event["cid"], "--car", "-")
+    assert result.stdout_bytes == file.read_bytes()
     result = run(node, "events", "add", str(file))
     assert result.stdout.startswith("1 event: 0 new, 1 known, 0 refused")
 
