@@ -142,7 +142,7 @@ async def _started(pid: int, log: Path, large_event: EventId) -> Daemon:
 
 async def sync_honestly(daemon: Daemon, directory: Path) -> None:
     """Become equal to the daemon, as a new node does."""
-    async with node(directory) as honest:
+    async with node(directory, dial_timeout=60) as honest:
         await honest.p2p.connect(daemon.address)
         await eventually(lambda: len(honest.store.keys) == EVENTS + 1, 60)
         assert not daemon.was_cut_off(honest.p2p.peer_id)
@@ -157,7 +157,7 @@ async def under_attack(
 
     async def run(attack: Attack) -> None:
         nonlocal under_way
-        async with loopback_host() as host:
+        async with loopback_host(dial_timeout=60) as host:
             await host.connect(daemon.address)
             await attack(host, daemon.peer_id)
             under_way -= 1
