@@ -29,7 +29,6 @@ def mend_first_page(path: Path, directory: Path) -> None:
     """
     _mend_header(path)  # without it nothing can be read
     _mend_list(path, directory / "fresh.sqlite3")
-    _mend_header(path)  # which is a fresh log's where the list was written anew
 
 
 def _mend_list(path: Path, fresh: Path) -> None:
@@ -56,7 +55,13 @@ def _mend_list(path: Path, fresh: Path) -> None:
         roots = _own_roots(found, roots) or roots
     _set_roots(fresh, roots)
     with path.open("r+b") as file:
+        before = file.read(schema.PAGE_SIZE)
+        file.seek(0)
         file.write(fresh.read_bytes()[: schema.PAGE_SIZE])
+    _mend_header(path)
+    if not _has_events(path):  # the guess was wrong: better no list than one that loses everything
+        with path.open("r+b") as file:
+            file.write(before)
 
 
 def _own_roots(found: _List, right: dict[bytes, object]) -> dict[bytes, object]:
@@ -66,6 +71,18 @@ def _own_roots(found: _List, right: dict[bytes, object]) -> dict[bytes, object]:
         return {}
     roots = {name: row[-1] for name, row in found.items() if name in right}
     return roots | {name: found[other][-1] for name, other in zip(lost, strange, strict=True)}
+
+
+def _has_events(path: Path) -> bool:
+    """Does the list lead to events and their CARs?"""
+    with closing(sqlite3.connect(path)) as connection:
+        try:
+            found = connection.execute(
+                "SELECT event_id, car FROM events NOT INDEXED JOIN cars USING (id) LIMIT 1"
+            ).fetchone()
+        except (sqlite3.Error, UnicodeDecodeError):
+            return False
+    return found is not None and all(isinstance(each, bytes) for each in found)
 
 
 def _sql_of(rows: _List) -> dict[bytes, tuple[object, ...]]:
