@@ -31,7 +31,7 @@ from benchmarks.reconcile import make_row
 from benchmarks.report import Row, count, new_file, numbers, show, track
 from recon_node.ceramic import EventId
 from recon_node.p2p.framing import FrameStream
-from recon_node.p2p.recon_stream import ReconStream
+from recon_node.p2p.recon_stream import ReconStream, decoders
 from recon_node.p2p.settings import P2PSettings
 from recon_node.recon import KeyStore
 from recon_node.recon.protocols import PROTOCOLS, Protocol
@@ -159,10 +159,9 @@ async def _move_on(clock: MockClock) -> None:
 
     trio's own autojump does not know of threads: it would jump while one parses a message.
     """
-    threads = trio.to_thread.current_default_thread_limiter()
     while True:
         await wait_all_tasks_blocked(_THREAD_CUSHION)
-        if threads.borrowed_tokens == 0:
+        if decoders().borrowed_tokens == 0:
             clock.jump(max(0.0, trio.lowlevel.current_statistics().seconds_to_next_deadline))
 
 

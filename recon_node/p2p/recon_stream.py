@@ -29,7 +29,8 @@ _DECODERS: Final = 2
 _limiter = trio.lowlevel.RunVar[trio.CapacityLimiter]("recon_decoders")
 
 
-def _decoders() -> trio.CapacityLimiter:
+def decoders() -> trio.CapacityLimiter:
+    """Return the limiter of the threads that parse long messages, one for each run of trio."""
     try:
         return _limiter.get()
     except LookupError:
@@ -121,7 +122,7 @@ class ReconStream:
         if len(data) <= _LONG_MESSAGE:
             return self._decode(data)
         self.frames.account.hold("messages", len(data))
-        decoded = await trio.to_thread.run_sync(self._decode, data, limiter=_decoders())
+        decoded = await trio.to_thread.run_sync(self._decode, data, limiter=decoders())
         self.frames.account.hold("messages", 0)
         return decoded
 

@@ -108,7 +108,7 @@ def test_the_holder_may_be_in_another_container(tmp_path: Path, mark: str, told:
 
 async def test_another_network_is_refused(tmp_path: Path) -> None:
     await make_log(tmp_path)
-    await refused(tmp_path, f"id {NETWORK.id}.*local-8", Network.local(8))
+    await refused(tmp_path, f"{NETWORK}.*local-8", Network.local(8))
     async with open_store(tmp_path, NETWORK) as store:
         assert store.head > 0
 
