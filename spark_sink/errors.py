@@ -98,6 +98,14 @@ def other_columns(path: Path) -> TablesError:
     )
 
 
+def other_rules(path: Path) -> TablesError:
+    """A table was computed by another version of this pipeline, from whose rows these differ."""
+    return TablesError(
+        f"the table {path} was computed by the rules of another version of spark-sink: make it "
+        f"anew with {_rebuild(path)}"
+    )
+
+
 def another_log(path: Path, found: str, expected: str) -> SinkError:
     """A table is not of the log `expected`, but of `found`; of none, if that is empty."""
     if not found:

@@ -15,6 +15,9 @@ PARTITION_COLUMN: Final = "stream_cid_partition"
 # Few enough that a small batch makes few files, enough that reading one stream skips most of the
 # table.
 PARTITIONS: Final = 16
+#: The version of the rules by which rows are computed from events. Rows by other rules are not
+#: those that the node answers by.
+RULES: Final = 2
 
 
 def _required(name: str, data_type: pa.DataType) -> pa.Field:
@@ -141,6 +144,13 @@ class TableSpec:
     def is_history(self) -> bool:
         """Whether a row is an event, known by its feed position; else it is a stream."""
         return self.key != "stream_cid"
+
+    @property
+    def rules(self) -> int | None:
+        """The version of the rules for its rows; None where they never changed."""
+        return (
+            RULES if self.name in ("conclusion_events", "event_states", "stream_states") else None
+        )
 
     @property
     def order(self) -> str:

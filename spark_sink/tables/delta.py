@@ -29,7 +29,7 @@ from deltalake import (
 from deltalake.exceptions import DeltaError
 from deltalake.transaction import AddAction, RemoveAction
 
-from spark_sink.errors import TablesError, another_log, cannot_open, other_columns
+from spark_sink.errors import TablesError, another_log, cannot_open, other_columns, other_rules
 from spark_sink.schema import PARTITION_COLUMN, RAW, TableSpec
 from spark_sink.tables.datafusion import query
 from spark_sink.tables.delta_files import HISTORY, WRITER, added, merge_small_files, placed, vacuum
@@ -40,6 +40,7 @@ from spark_sink.tables.staging import DataFile, Staged, Stager
 FAULTS: Final = (DeltaError, OSError, pa.ArrowException)
 
 _EPOCH: Final = "recon.epoch"
+_RULES: Final = "recon.rules"
 _STEP: Final = "/step"
 # Delta leaves alone what begins with an underscore.
 _STAGED: Final = "_staged"
@@ -75,8 +76,12 @@ class DeltaStore:
         self._table = _open(spec, path, epoch)
         self._tidied = self._table.version()
         self._count = len(self._table.file_uris())  # of files, now or after it was tidied
-        if not for_replacement and _columns(self._table) != _sorted(spec.schema):
+        if for_replacement:
+            return
+        if _columns(self._table) != _sorted(spec.schema):
             _migrate(spec, self._table, path)
+        if _rules_of(self._table) != spec.rules:
+            raise other_rules(path)
 
     @property
     def position(self) -> int:
@@ -134,6 +139,9 @@ class DeltaStore:
         files = [placed(self.path, file) for file in other._files_now()]
         adds = [added(self.path, file) for file in files]
         self._commit(adds, self._reaches(other.position), mode="overwrite")
+        if _rules_of(self._table) != self.spec.rules:  # only now are its rows by these rules
+            rules = {_RULES: str(self.spec.rules)}
+            self._table.alter.set_table_properties(rules, raise_if_not_exists=False)
 
     def keep_history(self, hours: float) -> None:
         """For how long what is replaced can be read in older versions."""
@@ -255,12 +263,13 @@ def position_of(table: DeltaTable, epoch: str) -> int:
 def _open(spec: TableSpec, path: Path, epoch: str) -> DeltaTable:
     try:
         if not DeltaTable.is_deltatable(str(path)):
+            rules = {} if spec.rules is None else {_RULES: str(spec.rules)}
             return DeltaTable.create(
                 str(path),
                 schema=spec.schema,
                 partition_by=[PARTITION_COLUMN],
                 name=spec.name,
-                configuration={_EPOCH: epoch, **_PROPERTIES},
+                configuration={_EPOCH: epoch, **rules, **_PROPERTIES},
                 raise_if_key_not_exists=False,
             )
         table = DeltaTable(str(path))
@@ -270,6 +279,12 @@ def _open(spec: TableSpec, path: Path, epoch: str) -> DeltaTable:
     if made_from != epoch:
         raise another_log(path, made_from, epoch)
     return table
+
+
+def _rules_of(table: DeltaTable) -> int | None:
+    """The version of the rules that the rows of a table were computed by."""
+    told = table.metadata().configuration.get(_RULES) or ""
+    return int(told) if told.isdecimal() else None
 
 
 def _migrate(spec: TableSpec, table: DeltaTable, path: Path) -> None:

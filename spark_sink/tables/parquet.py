@@ -28,7 +28,7 @@ import pyarrow.compute as pc
 import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 
-from spark_sink.errors import another_log, cannot_open, damaged, other_columns
+from spark_sink.errors import another_log, cannot_open, damaged, other_columns, other_rules
 from spark_sink.schema import PARTITION_COLUMN, RAW, TableSpec
 from spark_sink.tables.large import ordered_slices
 from spark_sink.tables.raw_files import RawFile, RawFiles
@@ -60,6 +60,7 @@ class ParquetStore:
         self.position = 0
         self.under_way = 0
         self._names: set[str] = set()  # of its files
+        self._for_replacement = for_replacement
         self._open()
         if not for_replacement:
             self._check()
@@ -179,6 +180,7 @@ class ParquetStore:
             "epoch": self.epoch,
             "position": position,
             "under_way": under_way,
+            "rules": self.spec.rules,
             "files": sorted(self._names),
         }
         _write(self.path / POSITION_FILE, lambda part: part.write_text(json.dumps(facts)))
@@ -198,6 +200,8 @@ class ParquetStore:
             for file in self.files():
                 file.unlink()
             return
+        if found.rules != self.spec.rules and not self._for_replacement:
+            raise other_rules(self.path)
         self._names = {*found.files, *(file.name for file in self.files())}
         if self.spec.name == RAW:  # an older version named no files
             self._names |= {self._file(p) for p in range(1, self.position + 1, _ROWS_A_FILE)}
@@ -216,12 +220,14 @@ class ParquetStore:
 @dataclass(frozen=True, slots=True)
 class Position:
     """The log and the feed position that a table is at; the one that rows were last revised
-    towards; and the names of the files that it had then, none where an older version wrote it."""
+    towards; the names of the files that it had then, none where an older version wrote it; and the
+    version of the rules that its rows are computed by."""
 
     epoch: str
     position: int
     under_way: int
     files: frozenset[str]
+    rules: int | None
 
 
 def read_position(path: Path) -> Position | None:
@@ -233,7 +239,10 @@ def read_position(path: Path) -> Position | None:
     try:
         facts = json.loads((path / POSITION_FILE).read_text())
         names = frozenset(map(str, facts.get("files", ())))
-        return Position(str(facts["epoch"]), int(facts["position"]), int(facts["under_way"]), names)
+        rules = None if facts.get("rules") is None else int(facts["rules"])
+        return Position(
+            str(facts["epoch"]), int(facts["position"]), int(facts["under_way"]), names, rules
+        )
     except FileNotFoundError:
         return None
     except (AttributeError, ValueError, KeyError, TypeError):

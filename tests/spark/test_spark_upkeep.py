@@ -158,6 +158,23 @@ def test_a_derived_table_is_made_anew(tmp_path: Path, name: str) -> None:
     assert_tables(tmp_path, rows.to_pylist())
 
 
+@pytest.mark.parametrize("table_format", ["delta", "parquet"])
+def test_tables_that_were_computed_by_other_rules_are_made_anew(
+    sample: list[Event], tmp_path: Path, table_format: Format, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = feed_rows(sample[:30])
+    with monkeypatch.context() as older:
+        older.setattr("spark_sink.schema.RULES", 1)
+        fill(tmp_path, rows.slice(0, 20), table_format=table_format)
+    for name in ("conclusion_events", "event_states", "stream_states"):
+        with pytest.raises(TablesError, match=f"rules of another version.*rebuild {name}"):
+            fill(tmp_path, rows, table_format=table_format)
+        told("rebuild", "--tables", tmp_path, name)
+    fill(tmp_path, rows, table_format=table_format)
+    check = assert_tables if table_format == "delta" else assert_parquet
+    check(tmp_path, rows.to_pylist())
+
+
 def test_a_rebuild_that_breaks_off_has_changed_nothing(sample: list[Event], tmp_path: Path) -> None:
     rows = feed_rows(sample[:60])
     fill(tmp_path, rows)
