@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import os
 import random
+from collections.abc import Iterator
+from functools import partial
 
 import pytest
 from hypothesis import settings
+
+from recon_node.store import StoreSettings, opening
 
 SEED = int(os.environ.get("RECON_TEST_SEED", random.SystemRandom().randrange(2**32)))
 os.environ["RECON_TEST_SEED"] = str(SEED)  # the processes that run the tests get the same
@@ -25,3 +29,11 @@ def pytest_report_header() -> str:
 def rng(request: pytest.FixtureRequest) -> random.Random:
     """A generator of its own for each test, from the seed that the report's header prints."""
     return random.Random(f"{SEED}/{request.node.nodeid}")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def stores_check_in_the_same_process() -> Iterator[None]:
+    """Starting two verifier processes takes longer than most tests: who wants some says so."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(opening, "StoreSettings", partial(StoreSettings, verifiers=0))
+        yield
