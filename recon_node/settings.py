@@ -17,7 +17,6 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from multiaddr import Multiaddr  # type: ignore[import-untyped]
 from pydantic import BeforeValidator, Field, SecretStr, ValidationError, field_validator
 from pydantic_settings import (
     BaseSettings,
@@ -31,7 +30,8 @@ from recon_node.api import Access, Limits
 from recon_node.ceramic import MAX_CAR_SIZE, Network, StreamId
 from recon_node.chain import ChainSettings, parse_confirmations, parse_providers
 from recon_node.data_dir import default_data_dir
-from recon_node.p2p import P2PSettings
+from recon_node.p2p import P2PSettings, PeerError
+from recon_node.p2p.addresses import parse_address
 from recon_node.p2p.settings import MAX_FRAME, MIN_FRAME, MIN_MESSAGE, MIN_PEER_MEMORY
 from recon_node.recon import SessionSettings
 from recon_node.store import Interest, StoreSettings, parse_interest, usable_cores
@@ -169,9 +169,9 @@ class Settings(BaseSettings):
     def _multiaddrs(cls, value: tuple[str, ...]) -> tuple[str, ...]:
         for text in value:
             try:
-                Multiaddr(text)
-            except Exception as error:  # the library raises kinds of its own
-                raise ValueError(f"{text!r} is not a multiaddr: {error}") from None
+                parse_address(text)
+            except PeerError as error:
+                raise ValueError(str(error)) from None
         return value
 
     @field_validator("bootstrap")

@@ -163,8 +163,8 @@ async def _remove(
     if not meant:
         raise ApiError(
             HTTPStatus.NOT_FOUND,
-            f"this node has no interest {description!r}: GET /ceramic/experimental/interests "
-            "lists those that it has",
+            f"this node has no interest {description!r}: `recon-node interests list` (GET "
+            "/ceramic/experimental/interests) shows those that it has",
         )
     try:
         for interest in meant:

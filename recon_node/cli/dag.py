@@ -11,7 +11,7 @@ from recon_node.cli.client import NodeApi, node_options
 from recon_node.cli.complete_file import refuse_existing
 from recon_node.cli.dag_identifiers import grant, publish, resolve, show_key
 from recon_node.cli.dag_show import show
-from recon_node.cli.dag_support import progress_bar, read_cid, told_to_people
+from recon_node.cli.dag_support import counted, progress_bar, read_cid, told_to_people
 from recon_node.cli.errors import CommandError
 from recon_node.cli.keys import key_option, open_key
 from recon_node.cli.output import json_option
@@ -57,7 +57,7 @@ def push(
 
     \b
     Examples:
-      recon-node dag push photos/
+      recon-node dag push ./photos
       recon-node dag push site.car --url http://127.0.0.1:5102
     """
     from recon_node.cli.dag_push import push as push_to
@@ -81,8 +81,8 @@ def push(
         finally:
             opened.close()
     click.echo(
-        f"{done.shards} shards of {done.size / 1e6:.1f} MB in all: {done.sent} sent, "
-        f"{done.shards - done.sent} were there; replica {done.head}",
+        f"{counted(done.shards, 'shard')}, {done.size / 1e6:.1f} MB in all: {done.sent} sent, "
+        f"{done.shards - done.sent} already there; replica {done.head}",
         err=True,
     )
     click.echo(str(opened.root))
@@ -183,8 +183,8 @@ def status(cid: str, node: NodeApi, as_json: bool) -> None:
     elif state["complete"]:
         head = "none" if state["head"] is None else state["head"]["cid"]
         click.echo(
-            f"complete: {state['blocks']} blocks of {state['bytes']} bytes, in "
-            f"{len(state['shards']) + len(state['unclaimed'])} shards; replica {head}"
+            f"complete: {counted(state['blocks'], 'block')}, {state['bytes']} bytes, in "
+            f"{counted(len(state['shards']) + len(state['unclaimed']), 'shard')}; replica {head}"
         )
     else:
         click.echo(missing(state))

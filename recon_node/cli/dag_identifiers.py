@@ -74,7 +74,8 @@ def publish(
 ) -> None:
     """Make an identifier lead to the DAG CID, which is at the node.
 
-    The identifier is the did:key of the key, or one whose owner granted it (`dag grant`).
+    The identifier is the did:key of the key, or one whose owner granted it (`dag grant`). Prints
+    the identifier.
 
     \b
     Examples:
@@ -94,7 +95,8 @@ def publish(
             origin=None if origin is None else read_cid(origin),
             expires=None if expires is None else int(time.time()) + expires,
         )
-    click.echo(f"{found.identifier} leads to {found.link} (publish {found.replica})")
+    click.echo(f"{found.identifier} leads to {found.link} (publish {found.replica})", err=True)
+    click.echo(str(found.identifier))
 
 
 @click.command("resolve")

@@ -53,6 +53,11 @@ def told_to_people() -> Iterator[None]:
         raise CommandError(str(error)) from None
 
 
+def counted(number: int, noun: str) -> str:
+    """A number with its noun: "1 shard", "2 shards"."""
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
 @contextmanager
 def progress_bar(what: str) -> Iterator[Progress]:
     """A bar of bytes on standard error, where that is a terminal."""

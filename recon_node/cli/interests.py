@@ -9,12 +9,13 @@ import click
 
 from recon_node.cli.client import NodeApi, ask, node_options
 from recon_node.cli.errors import CommandError
-from recon_node.cli.output import json_option, make_console, make_table
+from recon_node.cli.output import interest_text, json_option
 
 if TYPE_CHECKING:
     from recon_node.ceramic import StreamId
     from recon_node.store import Interest
 
+USUAL_SORT_KEYS = ("model", "controllers", "context", "unique", "dag")
 EVERYTHING = "no interests: the node syncs everything of its network"
 
 
@@ -31,7 +32,9 @@ def interests() -> None:
 @node_options
 @json_option
 def list_interests(node: NodeApi, as_json: bool) -> None:
-    """List the interests of a node.
+    """List the interests of a node, one a line, as `interests add` and `remove` take them.
+
+    "(settings)" marks those of the node's settings, which can only be removed there.
 
     \b
     Example:
@@ -44,12 +47,9 @@ def list_interests(node: NodeApi, as_json: bool) -> None:
     if not found:
         click.echo(EVERYTHING)
         return
-    names = ("sep", "sepValue", "controller", "streamId")
-    table = make_table("sort key", "sort value", "controller", "stream", "from")
-    for interest in found:
-        source = "settings" if interest.get("configured") else "API"
-        table.add_row(*(interest.get(name, "any") for name in names), source)
-    make_console().print(table)
+    for each in found:
+        source = "  (settings)" if each.get("configured") else ""
+        click.echo(f"{interest_text(each)}{source}")
 
 
 @interests.command("add")
@@ -58,10 +58,11 @@ def list_interests(node: NodeApi, as_json: bool) -> None:
 def add_interest(node: NodeApi, interest: tuple[str, ...]) -> None:
     """Make a node sync the events of INTEREST.
 
-    INTEREST is a StreamID, of a model for all its documents or of a document for that one alone, or
-    fields: model=STREAM_ID, controller=DID, stream=STREAM_ID. A document that is not here yet needs
-    all three. Instead of a model, another sort key may be given with its value: family=blog. The
-    values of unique, context and dag are multibase text.
+    INTEREST is a StreamID or a list of fields. A model's StreamID stands for all its documents, a
+    document's for that document alone. The fields are model=STREAM_ID, controller=DID and
+    stream=STREAM_ID; a document that the node does not have yet needs all three. Any other sort key
+    can take the place of the model: family=blog. The values of unique, context and dag are
+    multibase text.
 
     \b
     Examples: the documents of a model, those of one controller, one document, and all models
@@ -70,17 +71,26 @@ def add_interest(node: NodeApi, interest: tuple[str, ...]) -> None:
       recon-node interests add kjzl6kcym7w8y...
       recon-node interests add kh4q0ozorrgaq2mezktnrmdwleo1d
     """
-    ask(node, "POST", "/ceramic/interests", json=_as_json(_parse(interest)))
+    from recon_node.store import Interest
+
+    wanted = _parse(interest)
+    ask(node, "POST", "/ceramic/interests", json=_as_json(wanted))
     click.echo(f"the node syncs {' '.join(interest)} from now on")
+    if isinstance(wanted, Interest) and wanted.sort_key not in USUAL_SORT_KEYS:
+        click.echo(
+            f"note: {wanted.sort_key!r} is not a usual sort key ({', '.join(USUAL_SORT_KEYS)}); "
+            "only events whose header names it as `sep` match",
+            err=True,
+        )
 
 
 @interests.command("remove")
 @click.argument("interest", nargs=-1, required=True)
 @node_options
 def remove_interest(node: NodeApi, interest: tuple[str, ...]) -> None:
-    """Make a node forget INTEREST, which is written as for `interests add`.
+    """Remove INTEREST, which is written as for `interests add`.
 
-    Events that are here stay. Without its last interest, a node syncs everything of its network.
+    The node keeps the events that it has. Without interests it syncs everything of its network.
 
     \b
     Examples:
@@ -88,7 +98,7 @@ def remove_interest(node: NodeApi, interest: tuple[str, ...]) -> None:
       recon-node interests remove model=kjzl6hvfrbw6c... controller=did:key:z6Mk...
     """
     ask(node, "DELETE", "/ceramic/interests", params=_as_json(_parse(interest)))
-    click.echo(f"the interest {' '.join(interest)} is removed")
+    click.echo(f"removed the interest {' '.join(interest)}")
     if not ask(node, "GET", "/ceramic/experimental/interests").json()["interests"]:
         click.echo(EVERYTHING)
 

@@ -1,8 +1,9 @@
-"""Tables on standard output, whole also where that is no terminal."""
+"""Tables and other text on standard output, whole also where that is no terminal."""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from typing import Literal
 
 import click
@@ -31,6 +32,13 @@ def make_console(*, stderr: bool = False) -> Console:
     if not console.is_terminal:
         console.width = WIDTH_OF_FILES
     return console
+
+
+def interest_text(interest: Mapping[str, str]) -> str:
+    """An interest of the API's JSON as `recon-node interests add` takes it."""
+    names = {"controller": "controller", "streamId": "stream"}
+    fields = [f"{name}={interest[key]}" for key, name in names.items() if key in interest]
+    return " ".join([f"{interest['sep']}={interest['sepValue']}", *fields])
 
 
 def make_table(*columns: str, numbers: tuple[str, ...] = (), title: str | None = None) -> Table:

@@ -11,7 +11,7 @@ from rich.table import Table
 
 from recon_node.cli.client import NodeApi, ask, node_options
 from recon_node.cli.errors import CommandError
-from recon_node.cli.output import json_option, make_console, make_table
+from recon_node.cli.output import interest_text, json_option, make_console, make_table
 
 FIRST_SYNC = 3.0
 """Seconds that `peers add` waits for the first sync."""
@@ -143,14 +143,8 @@ def _peers_of(recon: dict[str, Any]) -> str:
 
 def _wanted(recon: dict[str, Any]) -> list[str]:
     """What the node syncs, an interest a line, as `recon-node interests add` takes it."""
-    names = {"controller": "controller", "streamId": "stream"}
-    return [
-        " ".join(
-            [f"{each['sep']}={each['sepValue']}"]
-            + [f"{name}={each[key]}" for key, name in names.items() if key in each]
-        )
-        for each in recon.get("interests", ())
-    ] or ["none: everything of the network is synced"]
+    found = [interest_text(each) for each in recon.get("interests", ())]
+    return found or ["none: everything of the network is synced"]
 
 
 def _sync_table(title: str, syncs: list[dict[str, Any]]) -> Table:

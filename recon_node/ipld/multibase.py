@@ -121,9 +121,18 @@ def _decode_other(text: str) -> bytes:
     from multiformats import multibase
 
     try:
-        return multibase.decode(text)
-    except (KeyError, ValueError) as error:
-        raise MultibaseError(f"{_shown(text)} is not valid multibase: {_reason(error)}") from None
+        base = multibase.from_str(text)
+    except (KeyError, ValueError):
+        raise MultibaseError(
+            f"{_shown(text)} is not valid multibase: {text[0]!r} does not name a base"
+        ) from None
+    try:
+        return base.decode(text)
+    except (KeyError, ValueError):  # its message shows the library's objects
+        raise MultibaseError(
+            f"{_shown(text)} is not valid multibase: {text[0]!r} means {base.name}, which the rest "
+            "is not"
+        ) from None
 
 
 def _reason(error: Exception) -> str:

@@ -54,10 +54,15 @@ def parse_address(address: str) -> Multiaddr:
     try:
         return Multiaddr(address)
     except Exception as error:  # multiaddr raises several kinds, and its codecs more
-        reason = str(error).removeprefix(f"Invalid MultiAddr {address!r}: ")
         raise PeerError(
-            f"{address!r} is not a multiaddr such as /ip4/127.0.0.1/tcp/4101: {reason}"
+            f"{address!r} is not a multiaddr such as /ip4/127.0.0.1/tcp/4101: {_reason(error)}"
         ) from None
+
+
+def _reason(error: Exception) -> str:
+    """What the multiaddr library says, without the address, which it repeats twice."""
+    text = str(error).removeprefix("Invalid MultiAddr ")
+    return text.partition("': ")[2].rpartition(" (string: ")[0] or text
 
 
 def check_dialable(address: Multiaddr) -> None:

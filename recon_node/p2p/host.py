@@ -18,6 +18,7 @@ from libp2p.abc import INetConn, INetStream
 from libp2p.crypto.keys import KeyPair
 from libp2p.custom_types import TProtocol
 from libp2p.peer.id import ID
+from libp2p.security.noise.exceptions import PeerIDMismatchesPubkey
 from libp2p.tools.anyio_service import TrioManager
 from multiaddr import Multiaddr  # type: ignore[import-untyped]
 
@@ -306,6 +307,8 @@ def _innermost(error: BaseException) -> str:
             error = error.exceptions[0]
         elif error.__cause__ is not None:
             error = error.__cause__
+        elif isinstance(error, PeerIDMismatchesPubkey):
+            return f"another peer answers there, {str(error).rpartition('=')[2]}"
         elif isinstance(error, OSError) and error.errno is not None:
             return os.strerror(error.errno)
         else:

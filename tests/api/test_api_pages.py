@@ -93,3 +93,17 @@ async def test_the_pages_fit_a_phone(services: Services, tmp_path: Path) -> None
                 "for (const each of document.querySelectorAll('details')) each.open = true"
             )
             assert await page.run("document.documentElement.scrollWidth") == 375, path
+
+
+async def test_headings_break_between_words_only(services: Services, tmp_path: Path) -> None:
+    async with shown(services, tmp_path) as (page, url, _):
+        for width in (1000, 375):
+            await page.open(url, width)
+            await page.until("document.querySelector('#syncs tbody tr') !== null")
+            lines = """Math.max(...[...document.querySelectorAll("th")].map((each) => {
+                const range = document.createRange();
+                range.selectNodeContents(each);
+                return new Set([...range.getClientRects()].map((box) => box.top)).size
+                    - each.textContent.split(" ").length;
+            }))"""
+            assert await page.run(lines) <= 0, width

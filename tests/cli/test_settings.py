@@ -99,7 +99,7 @@ def test_the_room_for_waiting_events(tmp_path: Path, monkeypatch: pytest.MonkeyP
         ("sync_interval = 0", "sync_interval: Input should be greater than 0"),
         ("sync_interval = nan", "sync_interval: Input should be a finite number"),
         ("listen = []", "listen: Tuple should have at least 1 item"),
-        ('listen = ["/tcp/x"]', "listen: '/tcp/x' is not a multiaddr"),
+        ('listen = ["/tcp/x"]', "listen: '/tcp/x' is not a multiaddr such as /ip4"),
         ('bootstrap = ["/ip4/1.2.3.4/tcp/1"]', "bootstrap: '/ip4/1.2.3.4/tcp/1' lacks the peer id"),
         ('api = "5101"', "api: '5101' should be HOST:PORT"),
         ("max_event_bytes = 1000001", "max_event_bytes: Input should be less than or equal to"),

@@ -84,6 +84,17 @@ def test_a_megabyte_of_base64() -> None:
     assert multibase.decode(multibase.encode(data)) == data
 
 
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [("foo", "'f' means base16, which the rest is not"), ("?x", "'?' does not name a base")],
+)
+def test_an_error_says_what_is_wrong_in_words(text: str, reason: str) -> None:
+    """The library's own messages show its objects: "for alphabet StringAlphabet('0123..."."""
+    with pytest.raises(MultibaseError) as caught:
+        multibase.decode(text)
+    assert str(caught.value) == f"{text!r} is not valid multibase: {reason}"
+
+
 def test_an_error_shows_only_the_start_of_a_long_text() -> None:
     with pytest.raises(MultibaseError) as caught:
         multibase.decode("m" + "!" * 100_000)
