@@ -22,7 +22,8 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from recon_node.ceramic import InitHeader, StreamId, StreamIdError, StreamType
-from recon_node.lattice.document_schema import DocumentSchema, SchemaError, compiled
+from recon_node.lattice.document_schema import DocumentSchema, compiled
+from recon_node.lattice.schema_loops import SchemaError
 
 Errors = list[str]
 
