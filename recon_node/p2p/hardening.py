@@ -12,9 +12,9 @@ class                  what its methods remedy
 =====================  ============================================================================
 ``GuardedHost``        a stream handler's exception, or a negotiation that is not UTF-8, ended the
                        host; a peer could have any number of streams open
-``GuardedSwarm``       inbound slots were never given back; a cancelled dial lost a count of the
-                       resource manager for good; two nodes that dialled each other kept two
-                       connections; whoever was heard of got dialled
+``GuardedSwarm``       inbound slots were never given back, and one address could have them all; a
+                       cancelled dial lost a count of the resource manager for good; two nodes that
+                       dialled each other kept two connections; whoever was heard of got dialled
 ``GuardedYamux``       a cancelled write left half a frame on the wire; a frozen peer stayed; a
                        receiver buffered without end; the 257th stream waited for ever
 ``GuardedPeerStore``   any peer could fill the peerstore, with peers and with addresses of one peer,
@@ -31,7 +31,7 @@ The version of libp2p is pinned exactly, since all of this overrides methods tha
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, Final, cast
+from typing import Final, cast
 
 import structlog
 import trio
@@ -56,6 +56,7 @@ from multiaddr import Multiaddr  # type: ignore[import-untyped]
 from recon_node.p2p.addresses import is_dialable
 from recon_node.p2p.budget import UNLIMITED, OverBudgetError
 from recon_node.p2p.guarded_yamux import GuardedYamux
+from recon_node.p2p.places import Places
 from recon_node.p2p.streams import shielded
 
 log = structlog.get_logger(__name__)
@@ -172,22 +173,39 @@ class GuardedSwarm(Swarm):
     def _init_connection_management(self) -> None:
         super()._init_connection_management()
         self.auto_connector = NoAutoConnector(self)
+        self._inbound = Places(inbound_places(self.connection_config.max_connections))
 
-    async def _do_handle_inbound_connection(
-        self, read_write_closer: ReadWriteCloser, maddr: Multiaddr, failure_event: Any
+    async def _handle_inbound_connection(
+        self, read_write_closer: ReadWriteCloser, maddr: Multiaddr
     ) -> None:
-        """Hold an inbound slot for as long as the connection lasts; stock holds it to the end."""
-        remote = self._build_remote_multiaddr(read_write_closer)
+        """Serve an inbound connection while there is a place for its address.
+
+        Stock gives its slots to whoever comes first, and each until the swarm ends.
+        """
         raw = RawConnection(read_write_closer, False)
-        try:
-            if remote is None or await self.connection_gate.is_allowed(remote):
-                muxed = await self._upgrade_within_budget(raw, maddr)
-                await muxed.event_closed.wait()
-        except Exception as error:
-            log.debug("Inbound connection failed", remote=str(remote), error=repr(error))
-        finally:
-            with shielded(1):
-                await raw.close()
+        host, _ = raw.get_remote_address() or ("", 0)
+        with (
+            trio.CancelScope() as scope,
+            self._inbound.taken_by(host, scope.cancel) as has_place,
+        ):
+            try:
+                if has_place:
+                    await self._serve_inbound(raw, maddr)
+            except Exception as error:
+                log.debug("Inbound connection failed", remote=host, error=repr(error))
+            finally:
+                with shielded(1):
+                    await raw.close()
+        if scope.cancelled_caught:
+            log.debug("Hung up: another address needs the place", remote=host)
+
+    async def _serve_inbound(self, raw: RawConnection, maddr: Multiaddr) -> None:
+        with trio.move_on_after(_CLEANUP_LIMIT):  # whoever gave way for it may still be leaving
+            limit = self.connection_config.max_connections
+            while len(self.get_connections()) >= limit:  # noqa: ASYNC110 (there is no event for it)
+                await trio.sleep(0.05)
+        muxed = await self._upgrade_within_budget(raw, maddr)
+        await muxed.event_closed.wait()
 
     async def _upgrade_within_budget(self, raw: RawConnection, maddr: Multiaddr) -> GuardedYamux:
         """Secure and mux an inbound connection. Until it is, it counts as a peer of its own."""
@@ -265,6 +283,11 @@ class GuardedHost(BasicHost):
             raise
         finally:
             conn.inbound_streams -= 1
+
+
+def inbound_places(max_connections: int) -> int:
+    """Return how many connections may be inbound: strangers leave a quarter to our own dials."""
+    return max(1, max_connections - max(1, max_connections // 4))
 
 
 def _direction(connection: INetConn) -> Direction:

@@ -19,7 +19,7 @@ import trio
 
 from recon_node.ceramic import EventId, network_id_of, network_name
 from recon_node.p2p.claims import FetchTable
-from recon_node.p2p.errors import P2PError, PeerProtocolError
+from recon_node.p2p.errors import P2PError, PeerError, PeerProtocolError
 from recon_node.p2p.event_stream import serve_events
 from recon_node.p2p.fetch import Fetcher
 from recon_node.p2p.framing import FrameStream
@@ -45,6 +45,7 @@ from recon_node.store import Store, StoreError
 log = structlog.get_logger(__name__)
 
 CANCELLED: Final = "cancelled: this node is stopping"
+GAVE_WAY: Final = "cut short: too many at once from its address, and another one needs the place"
 MAX_REPORTS: Final = 100
 MAX_TRANSFERS: Final = 50
 MAX_PARTS: Final = 256
@@ -141,20 +142,26 @@ class Sessions:
         """Answer the sessions that a peer starts on a stream, one after the other."""
         opened = OpenStream(stream, self._frames(stream))
         while await self._serve_session(opened) and VERSIONS[stream.protocol].keeps_stream:
-            with self._waiting.taken_by(stream.peer_id) as is_only_one:
-                if not (is_only_one and await opened.frames.wait_for_frame(KEPT_FOR)):
-                    return
+            is_kept = False
+            with (
+                trio.CancelScope() as scope,
+                self._waiting.taken_by(stream.peer_id, stream.address, scope.cancel) as has_slot,
+            ):
+                is_kept = has_slot and await opened.frames.wait_for_frame(KEPT_FOR)
+            if not is_kept:
+                return
 
     async def _serve_session(self, opened: OpenStream) -> bool:
         """Answer a session; tell whether it ended well."""
         stream = opened.stream
-        with self._slots.taken_by(stream.peer_id) as has_slot:
+        scope = trio.CancelScope()
+        with self._slots.taken_by(stream.peer_id, stream.address, scope.cancel) as has_slot:
             if not has_slot:
                 self.counters.sessions_refused += 1
                 await stream.reset()
                 return False
             try:
-                await self._respond(opened)
+                await self._respond(opened, scope)
             except (*PEER_FAILURES, StoreError) as error:  # reported already
                 if isinstance(error, BROKEN_PROTOCOL):
                     self._book.failed(stream.peer_id, severity=MISBEHAVED)
@@ -162,7 +169,7 @@ class Sessions:
                 return False
         return True
 
-    async def _respond(self, opened: OpenStream) -> None:
+    async def _respond(self, opened: OpenStream, scope: trio.CancelScope) -> None:
         peer_id, version = opened.stream.peer_id, VERSIONS[opened.stream.protocol]
         session = version.session.responder(
             self._store.keys, self._store.key_ranges(), self._settings.session_settings
@@ -173,7 +180,14 @@ class Sessions:
                 self._book.asked_for(peer_id, session.asked)
 
         run = self._new_run("responder", version, session, opened)
-        await self._reported(run, partial(run.recon.respond, note_interest))
+
+        async def take_turns() -> None:
+            with scope:
+                await run.recon.respond(note_interest)
+            if scope.cancelled_caught:
+                raise PeerError(GAVE_WAY)
+
+        await self._reported(run, take_turns)
         if run.fetcher.undelivered:
             self._book.failed(peer_id)
 
@@ -184,28 +198,36 @@ class Sessions:
 
     async def serve_events(self, stream: PeerStream) -> None:
         """Hand out events that a peer asks for."""
-        with self._event_slots.taken_by(stream.peer_id) as has_slot:
-            if not has_slot:
-                await stream.reset()
+        with (
+            trio.CancelScope() as scope,
+            self._event_slots.taken_by(stream.peer_id, stream.address, scope.cancel) as has_slot,
+        ):
+            if has_slot:
+                await self._answer_requests(stream)
                 return
-            frames = FrameStream(
-                stream,
-                self._settings.max_frame,
-                self._tally(stream.peer_id),
-                stream.account,
+        if scope.cancelled_caught:
+            log.info("Event stream ended early", peer=stream.peer_id, reason=GAVE_WAY)
+        await stream.reset()
+
+    async def _answer_requests(self, stream: PeerStream) -> None:
+        frames = FrameStream(
+            stream,
+            self._settings.max_frame,
+            self._tally(stream.peer_id),
+            stream.account,
+        )
+        try:
+            await serve_events(
+                frames,
+                partial(self._get_cars, stream.peer_id),
+                self._store.network,
+                self._settings,
             )
-            try:
-                await serve_events(
-                    frames,
-                    partial(self._get_cars, stream.peer_id),
-                    self._store.network,
-                    self._settings,
-                )
-            except (*PEER_FAILURES, StoreError) as error:
-                log.info("Event stream ended early", peer=stream.peer_id, reason=describe(error))
-                if isinstance(error, BROKEN_PROTOCOL):
-                    self._book.failed(stream.peer_id, severity=MISBEHAVED)
-                await stream.reset()
+        except (*PEER_FAILURES, StoreError) as error:
+            log.info("Event stream ended early", peer=stream.peer_id, reason=describe(error))
+            if isinstance(error, BROKEN_PROTOCOL):
+                self._book.failed(stream.peer_id, severity=MISBEHAVED)
+            await stream.reset()
 
     async def _reported(self, run: _Run, take_turns: Callable[[], Awaitable[None]]) -> None:
         """Run a session within its time, and report how it went, however it ends."""

@@ -16,6 +16,7 @@ from typing import Final
 import trio
 
 from recon_node.p2p.framing import FrameStream
+from recon_node.p2p.places import GiveWay, Places
 from recon_node.p2p.streams import PeerStream
 
 KEPT_FOR: Final = 300.0
@@ -25,10 +26,10 @@ USED_FOR: Final = 240.0
 
 
 class Slots:
-    """Counts what peers use at once: in all, and each."""
+    """Counts what peers use at once: in all, and each. Addresses share them fairly."""
 
     def __init__(self, limit: int, limit_per_peer: int) -> None:
-        self._limit = limit
+        self._places = Places(limit)
         self._limit_per_peer = limit_per_peer
         self._used = Counter[str]()
         self._unused: dict[str, trio.Event] = {}
@@ -39,15 +40,27 @@ class Slots:
             await event.wait()
 
     @contextmanager
-    def taken_by(self, peer_id: str) -> Iterator[bool]:
-        """Take a slot for a peer; False where none is left."""
-        if self._used.total() >= self._limit or self._used[peer_id] >= self._limit_per_peer:
+    def taken_by(self, peer_id: str, address: str, give_way: GiveWay) -> Iterator[bool]:
+        """Take a slot for a peer at an IP address; False where none is left.
+
+        ``give_way`` is called when an address that has fewer needs the slot.
+        """
+        if self._used[peer_id] >= self._limit_per_peer:
             yield False
             return
+        with self._places.taken_by(address, give_way) as has_place:
+            if has_place:
+                with self._used_by(peer_id):
+                    yield True
+            else:
+                yield False
+
+    @contextmanager
+    def _used_by(self, peer_id: str) -> Iterator[None]:
         self._used[peer_id] += 1
         self._unused.setdefault(peer_id, trio.Event())
         try:
-            yield True
+            yield
         finally:
             self._used[peer_id] -= 1
             if not self._used[peer_id]:

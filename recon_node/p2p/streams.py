@@ -46,6 +46,9 @@ class PeerStream:
         """What this node holds because of this stream; closed with it."""
         self._ended = False
         self.peer_id = str(stream.muxed_conn.peer_id)
+        remote = stream.muxed_conn.get_remote_address()  # type: ignore[attr-defined]
+        self.address = remote[0] if remote else ""
+        """The IP address that the peer is connected from."""
         self.protocol = str(stream.get_protocol())
         """What was negotiated for it."""
 
