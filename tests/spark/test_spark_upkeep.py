@@ -252,9 +252,11 @@ def test_a_rebuild_of_all_that_is_killed_while_it_puts_tables_in_their_places(
     """No derived table is ahead of raw_events then, though the node is."""
     trap = scenario()
     rows = feed_rows(trap.events, trap.times)
+    begun = tmp_path / "begun"
+    fill(begun, rows.slice(0, 20), table_format=table_format)
     for call in range(1, len(TABLES) + 1):
         directory = tmp_path / str(call)
-        fill(directory, rows.slice(0, 20), table_format=table_format)
+        shutil.copytree(begun, directory)
         with monkeypatch.context() as patch:
             patch.setattr(maintenance, "_swap", Bomb(maintenance._swap, call, after=True))
             with pytest.raises(KilledError):
@@ -265,7 +267,7 @@ def test_a_rebuild_of_all_that_is_killed_while_it_puts_tables_in_their_places(
         if again == "rebuild":
             rebuild(directory, "raw_events", Served(rows), silent)
             assert_whole(directory, rows.slice(0, 20), table_format)
-        fill(directory, rows, table_format=table_format)
+        fill(directory, rows, 1, table_format=table_format)
         assert_whole(directory, rows, table_format)
 
 
@@ -278,10 +280,12 @@ def test_parquet_tables_after_a_crash_while_their_files_are_replaced(
     monkeypatch.setattr("spark_sink.tables.parquet._ROWS_A_FILE", 5)
     trap = scenario()
     rows = feed_rows(trap.events, trap.times)
+    begun = tmp_path / "begun"
+    fill(begun, rows.slice(0, 20), table_format="parquet")
     crashes = 0
     for call in range(1, 5):
         directory = tmp_path / str(call)
-        fill(directory, rows.slice(0, 20), table_format="parquet")
+        shutil.copytree(begun, directory)
         made = Tables(directory / "new", EPOCH, [name], table_format="parquet")
         made.append(rows.slice(0, 20))
         Derivation(made).catch_up()
@@ -299,11 +303,11 @@ def test_parquet_tables_after_a_crash_while_their_files_are_replaced(
             except KilledError:
                 crashes += 1
         try:
-            fill(directory, rows, table_format="parquet")
+            fill(directory, rows, 1, table_format="parquet")
         except TablesError as error:
             assert "is damaged: part-" in str(error)  # noqa: PT017
             rebuild(directory, name, Served(rows), silent)
-            fill(directory, rows, table_format="parquet")
+            fill(directory, rows, 1, table_format="parquet")
         assert_whole(directory, rows, "parquet")
     assert crashes
 
@@ -316,9 +320,11 @@ def test_raw_events_that_were_lost_are_read_again(
     """The other tables are ahead of none, or of one that was made anew: raw_events comes first."""
     trap = scenario()
     rows = feed_rows(trap.events, trap.times)
+    begun = tmp_path / "begun"
+    fill(begun, rows.slice(0, 20), table_format=table_format)
     for call in range(1, len(TABLES) + 1):
         directory = tmp_path / str(call)
-        fill(directory, rows.slice(0, 20), table_format=table_format)
+        shutil.copytree(begun, directory)
         shutil.rmtree(directory / "raw_events")
         if lost == "new":
             with pytest.raises(TablesError, match="but raw_events only at 0"):
@@ -329,7 +335,7 @@ def test_raw_events_that_were_lost_are_read_again(
                 rebuild(directory, "raw_events", Served(rows, 25), silent)
         tables = Tables(directory, EPOCH, table_format=table_format)
         assert tables.raw_position == 25
-        fill(directory, rows, table_format=table_format)
+        fill(directory, rows, 1, table_format=table_format)
         assert_whole(directory, rows, table_format)
 
 
