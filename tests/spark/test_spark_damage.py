@@ -11,7 +11,7 @@ import pytest
 from click.testing import CliRunner, Result
 from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
-from spark_helpers import Node, wait_until
+from spark_helpers import Node, NodeProcesses, wait_until
 from spark_oracle import assert_tables
 from spark_samples import scenario
 from test_spark_crashes import assert_parquet
@@ -34,15 +34,29 @@ def empty(file: Path) -> None:
     file.write_bytes(bytes(file.stat().st_size))
 
 
-@pytest.fixture
-def sink(node: Node, tmp_path: Path) -> Sink:
-    """Tables that are half as far as the node."""
+@pytest.fixture(scope="module")
+def node(node_processes: NodeProcesses, tmp_path_factory: pytest.TempPathFactory) -> Node:
+    """A node with the events of the scenario; not to be changed."""
     trap = scenario()
+    node = Node(node_processes, tmp_path_factory.mktemp("full") / "node")
     node.add(trap.events)
     wait_until(lambda: len(node.feed()) == len(trap.events), "all anchors are looked up")
-    made = Sink(Tables(tmp_path / "tables", node.epoch))
-    go_on(node, made, len(trap.events) // 2)
-    return made
+    return node
+
+
+@pytest.fixture(scope="module")
+def half(node: Node, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Tables that are half as far as the node; not to be changed."""
+    directory = tmp_path_factory.mktemp("half")
+    go_on(node, Sink(Tables(directory, node.epoch)), Feed(node.url).head().head // 2)
+    return directory
+
+
+@pytest.fixture
+def sink(node: Node, half: Path, tmp_path: Path) -> Sink:
+    """A copy of the tables that are half as far as the node."""
+    shutil.copytree(half, tmp_path / "tables")
+    return Sink(Tables(tmp_path / "tables", node.epoch))
 
 
 def go_on(node: Node, sink: Sink, upto: int) -> None:
