@@ -9,6 +9,10 @@ one that holds the most, and of the peers there the greediest. Addresses come fi
 cost nothing: a hundred made-up ones on one machine stand for each other. It follows what fair use
 is: of n addresses, one that holds less than a n-th of the limit is never cut off.
 
+A peer that was cut off is refused for ``REFUSED_FOR`` seconds: else it would come back at once and
+hold the same again. After that it starts with nothing, even if a part of the node still has
+something from before in hand.
+
 What is charged is memory, not bytes on the wire: a decoded message takes several times as much.
 This module does no I/O. Closing connections is up to the callbacks of those who have them.
 """
@@ -22,6 +26,7 @@ from ipaddress import IPv6Address, ip_address
 from typing import Final
 
 import structlog
+import trio
 
 from recon_node.p2p.errors import P2PError
 
@@ -32,6 +37,13 @@ _IPV6_NETWORK: Final = 64
 """Bits of an IPv6 address that tell one customer from another."""
 _SLACK: Final = 4
 """While peers that were cut off let go of their memory, the sum may be a quarter over the limit."""
+
+REFUSED_FOR: Final = 60.0
+"""For how long a peer that was cut off is refused, in seconds."""
+WARN_EVERY: Final = 60.0
+"""How often the log warns of cut-offs at the same address, in seconds."""
+_MAX_REMEMBERED: Final = 1000
+"""Peers that are refused, and addresses that were warned of, at most: the latest ones."""
 
 
 class OverBudgetError(P2PError):
@@ -93,10 +105,16 @@ class MemoryBudget:
 
     Args:
         limit: the sum that is allowed.
+        clock: tells the time in seconds.
     """
 
-    def __init__(self, limit: int) -> None:
+    def __init__(self, limit: int, clock: Callable[[], float] = trio.current_time) -> None:
         self.limit = limit
+        self._clock = clock
+        self.on_cut: Callable[[str], None] = lambda peer: None
+        """Called with each peer that is cut off; it must neither wait nor raise."""
+        self._refused: dict[str, float] = {}
+        self._warned: dict[str, float] = {}
         self.held = 0
         """Bytes held at the moment, for all peers."""
         self.by_kind = Counter[str]()
@@ -118,13 +136,27 @@ class MemoryBudget:
             holder.address = group_of(address)
         return Account(self, peer, holder, cut)
 
+    def refused_for(self, peer: str) -> float:
+        """Return for how many more seconds a peer is refused because it was cut off."""
+        until = self._refused.get(peer)
+        return 0.0 if until is None else max(0.0, until - self._clock())
+
+    def check(self, peer: str) -> None:
+        """Raise OverBudgetError for a peer that is refused."""
+        if wait := self.refused_for(peer):
+            raise OverBudgetError(
+                f"peer {peer} was cut off because it made this node hold too much memory; "
+                f"it is refused for another {wait:.0f} s"
+            )
+
     def held_by(self, peer: str) -> int:
-        """Return how many bytes are held for a peer."""
+        """Return how many bytes are held for a peer, but for what it had when it was cut off."""
         holder = self._holders.get(peer)
         return 0 if holder is None else holder.held
 
     def _make_room(self, peer: str, holder: _Holder, more: int) -> None:
         """Cut off peers until there is room for more bytes of one of them."""
+        self.check(peer)
         while not holder.leaving and self._staying + more > self.limit:
             name, greediest = self._greediest(holder, more)
             self._cut(name, greediest, more if greediest is holder else 0)
@@ -148,7 +180,22 @@ class MemoryBudget:
         return name, self._holders[name]
 
     def _cut(self, peer: str, holder: _Holder, more: int) -> None:
-        log.warning(
+        self._warn_of(peer, holder, more)
+        self.cut_off += 1
+        holder.leaving = True
+        self._staying -= holder.held
+        del self._holders[peer]  # what is left of it goes with its accounts
+        _remember(self._refused, peer, self._clock() + REFUSED_FOR)
+        for cut in list(holder.cuts):
+            cut()
+        self.on_cut(peer)
+
+    def _warn_of(self, peer: str, holder: _Holder, more: int) -> None:
+        now, address = self._clock(), holder.address or peer
+        is_news = now >= self._warned.get(address, now)
+        if is_news:
+            _remember(self._warned, address, now + WARN_EVERY)
+        (log.warning if is_news else log.debug)(
             "Cutting off a peer: it holds the most of the memory for peers (max_peer_memory)",
             peer=peer,
             address=holder.address,
@@ -156,11 +203,6 @@ class MemoryBudget:
             bytes_of_all=self.held + more,
             limit=self.limit,
         )
-        self.cut_off += 1
-        holder.leaving = True
-        self._staying -= holder.held
-        for cut in list(holder.cuts):
-            cut()
 
     def _add(self, holder: _Holder, kind: str, more: int) -> None:
         holder.held += more
@@ -171,8 +213,16 @@ class MemoryBudget:
 
     def _leave(self, peer: str, holder: _Holder) -> None:
         holder.accounts -= 1
-        if not holder.accounts:
+        if not holder.accounts and self._holders.get(peer) is holder:
             del self._holders[peer]
+
+
+def _remember(times: dict[str, float], name: str, until: float) -> None:
+    """Note a time under a name as the latest of a bounded number."""
+    times.pop(name, None)
+    times[name] = until
+    while len(times) > _MAX_REMEMBERED:
+        del times[next(iter(times))]
 
 
 def group_of(address: str) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from contextlib import suppress
 from typing import Final, cast
 
 import structlog
@@ -75,7 +76,7 @@ class GuardedStream(yamux.YamuxStream):
     async def read(self, n: int | None = -1) -> bytes:
         """Read up to ``n`` bytes, and say that they are no longer unread."""
         data = await super().read(n)
-        self.conn.count_unread()
+        self.conn.count_read()
         return data
 
     async def reset(self) -> None:
@@ -83,7 +84,7 @@ class GuardedStream(yamux.YamuxStream):
         self.conn.stream_buffers.get(self.stream_id, bytearray()).clear()
         await super().reset()
         self.conn.stream_buffers.get(self.stream_id, bytearray()).clear()
-        self.conn.count_unread()
+        self.conn.count_read()
 
     def _apply_autotune_epoch(self, buffered: int) -> int:
         """Let the window grow no further than the limit, so that what a peer buffers is bounded."""
@@ -108,7 +109,11 @@ class GuardedYamux(yamux.Yamux):
         self.inbound_streams = 0
         host, _ = secured_conn.get_remote_address() or ("", 0)
         self._account = budget.account(str(peer_id), host, self._leave_at_once)
-        self._account.hold("connections", CONNECTION_WEIGHT)
+        try:
+            self._account.hold("connections", CONNECTION_WEIGHT)
+        except OverBudgetError:
+            self._account.close()  # nobody else will: there is no connection
+            raise
 
     async def open_stream(self) -> GuardedStream:
         """Open a stream, or fail at once where the muxer's 256 are in use.
@@ -145,8 +150,15 @@ class GuardedYamux(yamux.Yamux):
         Raises OverBudgetError when there is no room for what is coming.
         """
         unread = sum(map(len, self.stream_buffers.values()))
-        self._account.hold("streams", STREAM_WEIGHT * len(self.streams))
         self._account.hold("unread", unread + coming)
+        self._account.hold("streams", STREAM_WEIGHT * len(self.streams))
+
+    def count_read(self) -> None:
+        """Say that less is unread now. Never raises: what was read is here, and streams that came
+        meanwhile are charged with the next data.
+        """
+        with suppress(OverBudgetError):
+            self.count_unread()
 
     def _leave_at_once(self) -> None:
         """Drop what was not read, and hang up as soon as may be: the peer holds too much."""
@@ -239,7 +251,11 @@ class GuardedMuxing(MuxerMultistream):
         self._budget = budget
 
     async def new_conn(self, conn: ISecureConn, peer_id: ID) -> IMuxedConn:
-        """Agree on Yamux and start it."""
+        """Agree on Yamux and start it.
+
+        Raises OverBudgetError for a peer that is refused since it was cut off.
+        """
+        self._budget.check(str(peer_id))  # first, so that the peer sees its dial fail
         protocol, _ = await self._selector.select(conn, conn.is_initiator, self.negotiate_timeout)
         muxed = GuardedYamux(conn, peer_id, conn.is_initiator, self._limits, self._budget)
         return self._annotate_connection(muxed, conn, protocol)

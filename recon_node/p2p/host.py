@@ -31,6 +31,7 @@ from recon_node.p2p.addresses import (
     peer_id_in,
     resolve,
 )
+from recon_node.p2p.budget import OverBudgetError
 from recon_node.p2p.build import IdentifyingHost, build_host
 from recon_node.p2p.errors import P2PError, PeerError
 from recon_node.p2p.guarded_yamux import GuardedYamux
@@ -180,6 +181,10 @@ class Host:
         check_dialable(target)
         if peer_id == self.peer_id:
             raise PeerError(f"{address} is this node's own address")
+        try:
+            self.budget.check(peer_id)
+        except OverBudgetError as error:
+            raise PeerError(str(error)) from None
         while (dial := self._dials.get(peer_id)) is not None:
             await dial.wait()
         if self.is_connected(peer_id) and not anew:

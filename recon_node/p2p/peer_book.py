@@ -142,15 +142,17 @@ class PeerBook:
         else:
             self.failed(peer_id)
 
-    def failed(self, peer_id: str, *, severity: int = 1) -> float:
+    def failed(self, peer_id: str, *, severity: int = 1, at_least: float = 0.0) -> float:
         """Note a failure; return for how many seconds the peer is left alone.
 
-        ``severity`` is 1 for what can happen to anyone, more for a peer that broke a protocol.
+        ``severity`` is 1 for what can happen to anyone, more for a peer that broke a protocol;
+        ``at_least`` is how long the peer is left alone anyway, in seconds.
         """
         peer = self.heard_of(peer_id, ())
         peer.failures += severity
         wait = min(MAX_BACKOFF, FIRST_BACKOFF * 2.0 ** (min(peer.failures, 20) - 1))
         wait *= self._random.uniform(0.75, 1.25)  # not all that lost a peer come back at once
+        wait = max(wait, at_least)
         peer.not_before = trio.current_time() + wait
         self.version += 1
         return wait

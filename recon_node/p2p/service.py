@@ -19,6 +19,7 @@ from recon_node.p2p.addresses import (
     parse_address,
     peer_id_in,
 )
+from recon_node.p2p.budget import REFUSED_FOR
 from recon_node.p2p.discovery import Discovery, networks_in
 from recon_node.p2p.errors import PeerError
 from recon_node.p2p.host import Host, open_host
@@ -28,7 +29,7 @@ from recon_node.p2p.nursery import open_service_nursery
 from recon_node.p2p.peer_book import PeerBook
 from recon_node.p2p.peer_file import load_peers, save_peers
 from recon_node.p2p.reports import ANOTHER_NETWORK, Counters, SyncReport
-from recon_node.p2p.sessions import Sessions
+from recon_node.p2p.sessions import MISBEHAVED, Sessions
 from recon_node.p2p.settings import P2PSettings
 from recon_node.p2p.streams import EVENTS_PROTOCOL, shielded
 from recon_node.p2p.sync import Syncer
@@ -111,6 +112,7 @@ class P2P:
             host.handle(protocol.id, self._sessions.serve)
         host.handle(EVENTS_PROTOCOL, self._sessions.serve_events)
         host.on_identified(self._identified)
+        host.budget.on_cut = self._cut_off
         nursery.start_soon(self._syncer.run)
         nursery.start_soon(self._watch_addresses)
         nursery.start_soon(tell_when_alone, host, book, settings)
@@ -208,6 +210,11 @@ class P2P:
             self._nursery.start_soon(self._discovery.join, peer_id)
         if self._host.has_dialled(peer_id):  # one side's sync does for both
             self._syncer.request(peer_id)
+
+    def _cut_off(self, peer_id: str) -> None:
+        """A peer made this node hold too much memory, and is refused for a while."""
+        if self._book.get(peer_id) is not None:
+            self._book.failed(peer_id, severity=MISBEHAVED, at_least=REFUSED_FOR)
 
     async def _watch_addresses(self) -> None:
         """Announce the node anew when a network comes up or another address is given to it."""

@@ -3,15 +3,24 @@
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from structlog.testing import capture_logs
 
-from recon_node.p2p.budget import Account, MemoryBudget, OverBudgetError, group_of
+from recon_node.p2p.budget import (
+    REFUSED_FOR,
+    WARN_EVERY,
+    Account,
+    MemoryBudget,
+    OverBudgetError,
+    group_of,
+)
 
 
 class Crowd:
     """Peers with a connection each; one that is cut off closes it when `let_go` is called."""
 
     def __init__(self, limit: int) -> None:
-        self.budget = MemoryBudget(limit)
+        self.now = 0.0
+        self.budget = MemoryBudget(limit, lambda: self.now)
         self.accounts: dict[str, Account] = {}
         self.leaving: list[str] = []
 
@@ -77,17 +86,51 @@ def test_many_peers_at_one_address_count_together():
     assert "honest" in crowd.accounts
 
 
-def test_a_peer_that_was_cut_off_gets_nothing_before_it_has_let_go():
+def test_a_peer_that_was_cut_off_is_refused_for_a_while_and_then_starts_anew():
     crowd = Crowd(100)
     old = crowd.join("greedy")
+    old.hold("frames", 20)  # never closed: a stream that nobody looks after, say
     with pytest.raises(OverBudgetError):
         old.hold("unread", 101)
+    crowd.now = REFUSED_FOR - 1
     again = crowd.budget.account("greedy", "192.0.2.1")
-    with pytest.raises(OverBudgetError):
+    with pytest.raises(OverBudgetError, match="for another 1 s"):
         again.hold("connections", 1)
+    crowd.now = REFUSED_FOR
+    again.hold("connections", 50)
+    with pytest.raises(OverBudgetError):
+        old.hold("unread", 1)
+    assert (crowd.budget.held_by("greedy"), crowd.budget.held) == (50, 70)
     old.close()
+    assert (crowd.budget.held_by("greedy"), crowd.budget.held) == (50, 50)
     again.close()
-    crowd.join("greedy").hold("unread", 99)
+    assert crowd.budget.held == 0
+
+
+def test_a_peer_that_is_cut_off_is_reported():
+    budget, cut = MemoryBudget(100, lambda: 0.0), []
+    budget.on_cut = cut.append
+    with pytest.raises(OverBudgetError):
+        budget.account("greedy").hold("unread", 101)
+    assert cut == ["greedy"]
+
+
+def test_the_log_warns_of_an_address_once_a_minute():
+    crowd = Crowd(100)
+
+    def warnings_of(peer: str, address: str) -> int:
+        with capture_logs() as logs, pytest.raises(OverBudgetError):
+            crowd.join(peer, address).hold("unread", 101)
+        crowd.let_go()
+        return sum(entry["log_level"] == "warning" for entry in logs)
+
+    assert warnings_of("one", "192.0.2.1") == 1
+    assert warnings_of("two", "192.0.2.1") == 0
+    assert warnings_of("three", "192.0.2.2") == 1
+    assert warnings_of("four", "") == warnings_of("five", "") == 1
+    crowd.now = WARN_EVERY
+    assert warnings_of("six", "192.0.2.1") == 1
+    assert crowd.budget.cut_off == 6
 
 
 def test_while_those_cut_off_let_go_the_sum_has_an_end_all_the_same():
@@ -116,6 +159,7 @@ def test_the_sum_is_below_the_limit_and_modest_addresses_stay(charges):
             there = [peer for peer in crowd.accounts if peer[0] == each[0]]
             assert sum(crowd.budget.held_by(peer) for peer in there) + size >= 25
         crowd.let_go()
+        crowd.now += REFUSED_FOR
         assert crowd.budget.held <= 100
     for account in crowd.accounts.values():
         account.close()
