@@ -82,7 +82,7 @@ def test_sigterm_in_the_middle_of_things_and_kill_9_lose_nothing(sample: Events)
         answer = connection.recv(65536)
         connection.close()
         assert node.wait() == 0
-        assert time.monotonic() - started < 5
+        assert time.monotonic() - started < 20  # the poll alone would take 25
         assert answer.startswith(b"HTTP/1.1 204")
         assert poll.result().json()["head"] in (10, 11)  # let go of, not cut
 

@@ -66,7 +66,7 @@ def identify_of(size: int, unique: int) -> bytes:
     return varint.encode(len(raw)) + raw
 
 
-def identify_push_flood(size: int = MIB - 64, at_once: int = 16, rounds: int = 40) -> Attack:
+def identify_push_flood(size: int = MIB - 64, at_once: int = 16, rounds: int = 16) -> Attack:
     """Push identify messages of 1 MB, none like another, on many streams at once."""
 
     async def attack(host: Host, victim: str) -> None:
