@@ -135,6 +135,20 @@ async def test_a_damaged_shared_block_is_mended_for_all_events_with_it(tmp_path:
     assert check_log(tmp_path).clean
 
 
+async def test_one_copy_mends_what_another_event_shares(tmp_path: Path) -> None:
+    """One session signs both: the first that comes again brings the capability for both."""
+    init = init_of(ACCOUNT)
+    second = change(init)
+    async with open_store(tmp_path, NETWORK, settings=SETTINGS) as store:
+        await store.admit_local([init.car, second.car])
+        assert edit(tmp_path, "UPDATE blocks SET block = zeroblob(length(block))") == 1
+        assert await is_damaged(store, init)
+        assert await is_damaged(store, second)
+        await store.admit_local([init.car])
+        assert await store.get_event(second.cid) == second.car
+    assert check_log(tmp_path).clean
+
+
 async def is_damaged(store: Store, event: Event) -> bool:
     try:
         await store.get_event(event.cid)
