@@ -157,6 +157,21 @@ class PeerBook:
         self.version += 1
         return wait
 
+    def served(self, peer_id: str, *, events: int = 0, size: int = 0) -> None:
+        """Note events that a peer fetched, or bytes of such."""
+        peer = self.heard_of(peer_id, ())
+        peer.events_served += events
+        peer.event_bytes_served += size
+
+    def take_served(self, peer_id: str) -> tuple[int, int]:
+        """Return how many events a peer fetched since this was last asked, and their bytes."""
+        peer = self._peers.get(peer_id)
+        if peer is None:
+            return 0, 0
+        served = peer.events_served, peer.event_bytes_served
+        peer.events_served = peer.event_bytes_served = 0
+        return served
+
     def asked_for(self, peer_id: str, key_range: KeyRange) -> None:
         """Note a range that a peer started a session with: it is an interest of its own."""
         peer = self.heard_of(peer_id, ())

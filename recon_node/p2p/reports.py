@@ -1,11 +1,19 @@
-"""What sync did: one report a session, and counters for the metrics page."""
+"""What sync did: one report a session, the latest of them, and counters for the metrics page."""
 
 from __future__ import annotations
 
+from collections import deque
 from dataclasses import dataclass
 from typing import Final, Literal
 
+import structlog
+
 from recon_node.p2p.budget import UNLIMITED, MemoryBudget
+
+log = structlog.get_logger(__name__)
+
+MAX_REPORTS: Final = 100
+MAX_TRANSFERS: Final = 50
 
 Role = Literal["initiator", "responder"]
 
@@ -14,6 +22,8 @@ NO_COMMON_INTEREST: Final = "no common interest"
 """The outcome when nothing of what the initiator asked for interests the other side."""
 ANOTHER_NETWORK: Final = "another network"
 """How the outcome begins when the peer asks for events of another Ceramic network."""
+CANCELLED: Final = "cancelled: this node is stopping"
+GAVE_WAY: Final = "cut short: too many at once from its address, and another one needs the place"
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,3 +120,49 @@ class Counters:
         self.rounds += report.rounds
         self.recon_bytes_sent += report.bytes_sent
         self.recon_bytes_received += report.bytes_received
+
+
+class SyncHistory:
+    """The latest sessions, and what all of them came to.
+
+    Args:
+        memory: what peers make this node hold.
+    """
+
+    def __init__(self, memory: MemoryBudget = UNLIMITED) -> None:
+        self.counters = Counters(memory=memory)
+        self.reports: deque[SyncReport] = deque(maxlen=MAX_REPORTS)
+        """The latest sessions, the newest last."""
+        self.transfers: deque[SyncReport] = deque(maxlen=MAX_TRANSFERS)
+        """The latest of those that moved events; most sessions find nothing to do."""
+
+    def add(self, report: SyncReport) -> None:
+        """Keep, count and log a session that has ended."""
+        self.reports.append(report)
+        if report.moved_events:
+            self.transfers.append(report)
+        self.counters.count(report)
+        _log_report(report)
+
+
+def _log_report(report: SyncReport) -> None:
+    """Log a session in one line; one that found nothing to do, as most do, only for debugging."""
+    agreed = report.went_well
+    learned = report.keys_received > report.keys_left_out
+    idle = agreed and not learned and not report.event_bytes_sent
+    (log.debug if idle or report.outcome == CANCELLED else log.info)(
+        "Sync finished" if agreed else "Sync failed",
+        peer=report.peer,
+        role=report.role,
+        protocol=report.protocol,
+        rounds=report.rounds,
+        sent=report.bytes_sent,
+        received=report.bytes_received,
+        event_bytes_sent=report.event_bytes_sent,
+        event_bytes_received=report.event_bytes_received,
+        keys=report.keys_received,
+        events=report.events_received,
+        events_sent=report.events_sent,
+        seconds=round(report.seconds, 3),
+        outcome=report.outcome,
+    )

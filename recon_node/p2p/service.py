@@ -21,15 +21,16 @@ from recon_node.p2p.addresses import (
 )
 from recon_node.p2p.budget import REFUSED_FOR
 from recon_node.p2p.discovery import Discovery, networks_in
-from recon_node.p2p.errors import PeerError
+from recon_node.p2p.errors import MISBEHAVED, PeerError
+from recon_node.p2p.event_server import EventServer
 from recon_node.p2p.host import Host, open_host
 from recon_node.p2p.identity import open_identity
 from recon_node.p2p.mending import sync_when_damaged
 from recon_node.p2p.nursery import open_service_nursery
 from recon_node.p2p.peer_book import PeerBook
 from recon_node.p2p.peer_file import load_peers, save_peers
-from recon_node.p2p.reports import ANOTHER_NETWORK, Counters, SyncReport
-from recon_node.p2p.sessions import MISBEHAVED, Sessions
+from recon_node.p2p.reports import ANOTHER_NETWORK, Counters, SyncHistory, SyncReport
+from recon_node.p2p.sessions import Sessions
 from recon_node.p2p.settings import P2PSettings
 from recon_node.p2p.streams import EVENTS_PROTOCOL, shielded
 from recon_node.p2p.sync import Syncer
@@ -104,13 +105,15 @@ class P2P:
         self._network = store.network
         self._book = book
         self._nursery = nursery
-        self._sessions = Sessions(host, store, book, settings)
+        self._history = SyncHistory(host.budget)
+        self._sessions = Sessions(host, store, book, settings, self._history)
+        self._events = EventServer(store, book, settings, self._history.counters)
         self._syncer = Syncer(host, store, book, self._sessions, settings)
         self._sessions.on_stranger = self._syncer.request  # so that it learns of us what we are
         self._discovery: Discovery | None = None
         for protocol in PROTOCOLS:
             host.handle(protocol.id, self._sessions.serve)
-        host.handle(EVENTS_PROTOCOL, self._sessions.serve_events)
+        host.handle(EVENTS_PROTOCOL, self._events.serve)
         host.on_identified(self._identified)
         host.budget.on_cut = self._cut_off
         nursery.start_soon(self._syncer.run)
@@ -142,17 +145,17 @@ class P2P:
     @property
     def sync_reports(self) -> deque[SyncReport]:
         """The latest sessions, the newest last."""
-        return self._sessions.reports
+        return self._history.reports
 
     @property
     def transfers(self) -> deque[SyncReport]:
         """The latest sessions that moved events, the newest last."""
-        return self._sessions.transfers
+        return self._history.transfers
 
     @property
     def counters(self) -> Counters:
         """Totals since the start, for metrics."""
-        return self._sessions.counters
+        return self._history.counters
 
     def peers(self) -> list[PeerInfo]:
         """Return the peers that the node knows, connected ones first."""

@@ -1,4 +1,4 @@
-"""Recon sessions with peers, as initiator and as responder, and the event streams beside them.
+"""Recon sessions with peers, as initiator and as responder.
 
 Every session is bounded in time and number, reports how it went, and tells the peer book. Whatever
 goes wrong in one ends that one only.
@@ -7,8 +7,7 @@ goes wrong in one ends that one only.
 from __future__ import annotations
 
 import time
-from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -19,8 +18,14 @@ import trio
 
 from recon_node.ceramic import EventId, network_id_of, network_name
 from recon_node.p2p.claims import FetchTable
-from recon_node.p2p.errors import P2PError, PeerError, PeerProtocolError
-from recon_node.p2p.event_stream import serve_events
+from recon_node.p2p.errors import (
+    BROKEN_PROTOCOL,
+    MISBEHAVED,
+    PEER_FAILURES,
+    PeerError,
+    PeerProtocolError,
+    describe,
+)
 from recon_node.p2p.fetch import Fetcher
 from recon_node.p2p.framing import FrameStream
 from recon_node.p2p.host import Host
@@ -28,59 +33,53 @@ from recon_node.p2p.peer_book import PeerBook
 from recon_node.p2p.recon_stream import ReconStream, StaleStreamError
 from recon_node.p2p.reports import (
     ANOTHER_NETWORK,
+    CANCELLED,
+    GAVE_WAY,
     NO_COMMON_INTEREST,
-    Counters,
     Role,
+    SyncHistory,
     SyncReport,
     agreed_but_for,
 )
 from recon_node.p2p.settings import P2PSettings
 from recon_node.p2p.stream_slots import KEPT_FOR, KeptStreams, OpenStream, Slots
 from recon_node.p2p.streams import EVENTS_PROTOCOL, PeerStream
-from recon_node.recon import KeyRange, RemoteProtocolError, intersect_ranges
+from recon_node.recon import KeyRange, intersect_ranges
 from recon_node.recon.protocols import PROTOCOLS, Protocol
 from recon_node.recon.session import Session
 from recon_node.store import Store, StoreError
 
 log = structlog.get_logger(__name__)
 
-CANCELLED: Final = "cancelled: this node is stopping"
-GAVE_WAY: Final = "cut short: too many at once from its address, and another one needs the place"
-MAX_REPORTS: Final = 100
-MAX_TRANSFERS: Final = 50
 MAX_PARTS: Final = 256
 """Sessions that one range may take with one peer: it answers for one interest of its at a time."""
 MAX_STRANGERS: Final = 1000
-MISBEHAVED: Final = 4
-"""How many failures it counts as when a peer breaks a protocol."""
-
-BROKEN_PROTOCOL: Final = (PeerProtocolError, RemoteProtocolError)
 VERSIONS: Final = {each.id: each for each in PROTOCOLS}
 """The versions of recon by protocol id, in the order in which they are offered."""
 
-PEER_FAILURES: Final = (P2PError, *BROKEN_PROTOCOL, trio.BrokenResourceError)
-"""What a peer, or the way to it, can do to a session."""
-
 
 class Sessions:
-    """Runs all sessions of the node. Register ``serve`` and ``serve_events`` with the host."""
+    """Runs all sessions of the node. Register ``serve`` with the host."""
 
-    def __init__(self, host: Host, store: Store, book: PeerBook, settings: P2PSettings) -> None:
+    def __init__(
+        self,
+        host: Host,
+        store: Store,
+        book: PeerBook,
+        settings: P2PSettings,
+        history: SyncHistory,
+    ) -> None:
         self._host = host
         self._store = store
         self._book = book
         self._settings = settings
         self._table = FetchTable()
         self._slots = Slots(settings.max_sessions, settings.max_sessions_per_peer)
-        self._event_slots = Slots(settings.max_event_streams, settings.max_event_streams_per_peer)
         self._kept = KeptStreams()
         self._waiting = Slots(settings.max_connections, 1)
         """Streams of peers that are kept for their next session."""
-        self.counters = Counters(memory=host.budget)
-        self.reports: deque[SyncReport] = deque(maxlen=MAX_REPORTS)
-        """The latest sessions, the newest last."""
-        self.transfers: deque[SyncReport] = deque(maxlen=MAX_TRANSFERS)
-        """The latest of those that moved events; most sessions find nothing to do."""
+        self._history = history
+        self.counters = history.counters
         self.on_stranger: Callable[[str], None] = lambda peer_id: None
         """Called once with each peer that asks for events of another network."""
         self._strangers: dict[str, None] = {}
@@ -196,39 +195,6 @@ class Sessions:
         with trio.move_on_after(limit):
             await self._slots.wait_until_unused(peer_id)
 
-    async def serve_events(self, stream: PeerStream) -> None:
-        """Hand out events that a peer asks for."""
-        with (
-            trio.CancelScope() as scope,
-            self._event_slots.taken_by(stream.peer_id, stream.address, scope.cancel) as has_slot,
-        ):
-            if has_slot:
-                await self._answer_requests(stream)
-                return
-        if scope.cancelled_caught:
-            log.info("Event stream ended early", peer=stream.peer_id, reason=GAVE_WAY)
-        await stream.reset()
-
-    async def _answer_requests(self, stream: PeerStream) -> None:
-        frames = FrameStream(
-            stream,
-            self._settings.max_frame,
-            self._tally(stream.peer_id),
-            stream.account,
-        )
-        try:
-            await serve_events(
-                frames,
-                partial(self._get_cars, stream.peer_id),
-                self._store.network,
-                self._settings,
-            )
-        except (*PEER_FAILURES, StoreError) as error:
-            log.info("Event stream ended early", peer=stream.peer_id, reason=describe(error))
-            if isinstance(error, BROKEN_PROTOCOL):
-                self._book.failed(stream.peer_id, severity=MISBEHAVED)
-            await stream.reset()
-
     async def _reported(self, run: _Run, take_turns: Callable[[], Awaitable[None]]) -> None:
         """Run a session within its time, and report how it went, however it ends."""
         outcome: str | None = CANCELLED
@@ -253,13 +219,8 @@ class Sessions:
                 self._report(run, outcome)
 
     def _report(self, run: _Run, outcome: str) -> None:
-        report = run.report(outcome, *self._take_served(run.peer_id))
+        self._history.add(run.report(outcome, *self._book.take_served(run.peer_id)))
         run.recon.frames.start_count()
-        self.reports.append(report)
-        if report.moved_events:
-            self.transfers.append(report)
-        self.counters.count(report)
-        _log_report(report)
 
     def _agreed_on(self, run: _Run) -> str:
         """The outcome of a session that ended well. A peer of another network, as one that was
@@ -328,27 +289,6 @@ class Sessions:
             raise
         await stream.aclose()
 
-    def _tally(self, peer_id: str) -> Callable[[int], None]:
-        def count(sent: int) -> None:
-            self.counters.event_bytes_sent += sent
-            self._book.heard_of(peer_id, ()).event_bytes_served += sent
-
-        return count
-
-    async def _get_cars(self, peer_id: str, wanted: Sequence[EventId]) -> list[bytes | None]:
-        cars = await self._store.get_cars_for_peers(wanted)
-        self._book.heard_of(peer_id, ()).events_served += sum(car is not None for car in cars)
-        return cars
-
-    def _take_served(self, peer_id: str) -> tuple[int, int]:
-        """The events that a peer fetched since this was last asked, and their bytes."""
-        peer = self._book.get(peer_id)
-        if peer is None:
-            return 0, 0
-        served = peer.events_served, peer.event_bytes_served
-        peer.events_served = peer.event_bytes_served = 0
-        return served
-
 
 @dataclass(frozen=True, slots=True)
 class _Run:
@@ -381,35 +321,3 @@ class _Run:
             outcome=outcome,
             finished_at=time.time(),
         )
-
-
-def describe(error: BaseException) -> str:
-    """Say what went wrong, for people."""
-    if isinstance(error, trio.BrokenResourceError):
-        return str(error) or "the connection was lost"
-    if isinstance(error, (*PEER_FAILURES, StoreError)):
-        return str(error)
-    return f"a bug of this node: {error!r}"
-
-
-def _log_report(report: SyncReport) -> None:
-    """Log a session in one line; one that found nothing to do, as most do, only for debugging."""
-    agreed = report.went_well
-    learned = report.keys_received > report.keys_left_out
-    idle = agreed and not learned and not report.event_bytes_sent
-    (log.debug if idle or report.outcome == CANCELLED else log.info)(
-        "Sync finished" if agreed else "Sync failed",
-        peer=report.peer,
-        role=report.role,
-        protocol=report.protocol,
-        rounds=report.rounds,
-        sent=report.bytes_sent,
-        received=report.bytes_received,
-        event_bytes_sent=report.event_bytes_sent,
-        event_bytes_received=report.event_bytes_received,
-        keys=report.keys_received,
-        events=report.events_received,
-        events_sent=report.events_sent,
-        seconds=round(report.seconds, 3),
-        outcome=report.outcome,
-    )

@@ -18,19 +18,19 @@ import structlog
 import trio
 
 from recon_node.p2p.addresses import peer_id_in
-from recon_node.p2p.errors import PeerError
+from recon_node.p2p.errors import (
+    BROKEN_PROTOCOL,
+    MISBEHAVED,
+    PEER_FAILURES,
+    PeerError,
+    describe,
+)
 from recon_node.p2p.host import Host
 from recon_node.p2p.overlap import Overlap
 from recon_node.p2p.peer_book import Peer, PeerBook
 from recon_node.p2p.push import Pusher
 from recon_node.p2p.reports import Counters
-from recon_node.p2p.sessions import (
-    BROKEN_PROTOCOL,
-    MISBEHAVED,
-    PEER_FAILURES,
-    Sessions,
-    describe,
-)
+from recon_node.p2p.sessions import Sessions
 from recon_node.p2p.settings import P2PSettings
 from recon_node.recon import KeyRange, intersect_ranges, merge_ranges
 from recon_node.store import Store, StoreError

@@ -3,7 +3,7 @@
 import pytest
 from p2p_support import eventually, node
 
-from recon_node.p2p.sessions import MISBEHAVED
+from recon_node.p2p.errors import MISBEHAVED
 from recon_node.recon.protocols import PROTOCOLS, Protocol
 
 QUIET = {"sync_interval": 3600, "push_delay": 3600}

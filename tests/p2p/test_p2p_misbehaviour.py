@@ -22,11 +22,10 @@ from p2p_support import (
 from recon_node.ceramic import EventId, network_range, parse_event
 from recon_node.ipld import varint
 from recon_node.p2p import AGREED, ANOTHER_NETWORK, open_p2p
-from recon_node.p2p.errors import PeerError
+from recon_node.p2p.errors import MISBEHAVED, PeerError
 from recon_node.p2p.event_stream import CAR, END, parse_request
 from recon_node.p2p.framing import FrameStream, encode_frame
 from recon_node.p2p.host import Host
-from recon_node.p2p.sessions import MISBEHAVED
 from recon_node.p2p.streams import EVENTS_PROTOCOL, PeerStream
 from recon_node.recon import ZERO, KeyRange, SessionSettings, Sha256a
 from recon_node.recon.messages_1_0 import Message, decode_message, encode_message

@@ -18,7 +18,7 @@ from p2p_support import eventually, loopback_host, node, read_to_end
 from recon_node.p2p.hardening import inbound_places
 from recon_node.p2p.host import Host
 from recon_node.p2p.places import Places
-from recon_node.p2p.sessions import GAVE_WAY
+from recon_node.p2p.reports import GAVE_WAY
 from recon_node.p2p.streams import EVENTS_PROTOCOL
 
 ELSEWHERE = "127.0.0.2"
@@ -171,8 +171,7 @@ async def test_sessions_of_one_address_keep_nobody_out(protocol, tmp_path, sdk_c
             for _ in range(2):
                 attacker = await stack.enter_async_context(loopback_host())
                 held += await hold(attacker, victim, protocol, 2)
-        slots = victim.p2p._sessions
-        used = slots._slots if protocol == RECON_1_1 else slots._event_slots
+        used = (victim.p2p._sessions if protocol == RECON_1_1 else victim.p2p._events)._slots
         await eventually(lambda: used._used.total() == 4)
         honest = await stack.enter_async_context(node(tmp_path / "honest", sync_interval=0.1))
         await honest.p2p.connect(victim.address)

@@ -15,8 +15,8 @@ from recon_node.ceramic.builder import init_event
 from recon_node.p2p import AGREED, NO_COMMON_INTEREST, P2P, P2PError, PeerError, open_p2p
 from recon_node.p2p.identity import IDENTITY_FILE
 from recon_node.p2p.peer_book import PeerBook
+from recon_node.p2p.reports import MAX_REPORTS
 from recon_node.p2p.service import ADDRESS_INTERVAL, ALONE_AFTER, ALONE_INTERVAL, tell_when_alone
-from recon_node.p2p.sessions import MAX_REPORTS
 from recon_node.recon.protocols import PROTOCOLS
 from recon_node.store import Interest, open_store
 
