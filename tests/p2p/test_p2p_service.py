@@ -30,7 +30,8 @@ def new_cars(count: int, model: StreamId = METAMODEL) -> list[bytes]:
 
 
 async def test_two_nodes_become_equal_and_stay_so(tmp_path, sdk_cars):
-    async with node(tmp_path / "a", sdk_cars, **QUICK) as a, node(tmp_path / "b", **QUICK) as b:
+    quick = {**QUICK, "sync_interval": 1000}  # a starts no sync of its own at the same time
+    async with node(tmp_path / "a", sdk_cars, **quick) as a, node(tmp_path / "b", **quick) as b:
         await b.p2p.connect(a.address)
         await eventually(lambda: b.holds_as_many_as(930), 15)
         await eventually(lambda: b.p2p.sync_reports)
@@ -53,6 +54,20 @@ async def test_two_nodes_become_equal_and_stay_so(tmp_path, sdk_cars):
         assert a.p2p.counters.events_received == 50
         await eventually(lambda: sum(each.events_sent for each in a.p2p.transfers) == 980)
         assert a.p2p.counters.events_refused == b.p2p.counters.events_refused == 0
+
+
+async def test_two_nodes_that_sync_both_ways_at_once_move_each_event_once(tmp_path, sdk_cars):
+    """Both sessions list the keys; the events come with one of them."""
+    async with node(tmp_path / "a", sdk_cars) as a, node(tmp_path / "b") as b:
+        await b.p2p.connect(a.address)
+        a.p2p._syncer.request(b.p2p.peer_id)
+        await eventually(lambda: b.holds_as_many_as(930), 15)
+        await eventually(lambda: {"initiator", "responder"} <= {r.role for r in b.p2p.sync_reports})
+        assert set(b.outcomes()) == {AGREED}
+        [fetched] = b.p2p.transfers
+        assert (fetched.events_received, b.p2p.counters.events_received) == (930, 930)
+        await eventually(lambda: sum(each.events_sent for each in a.p2p.sync_reports) == 930)
+        assert a.p2p.counters.event_bytes_sent == fetched.event_bytes_received
 
 
 async def test_three_nodes_find_each_other_through_the_dht(tmp_path, sdk_cars):
