@@ -67,14 +67,14 @@ def numbers(text: str) -> list[int]:
     """Read a list such as ``10000,1000000`` (the type of a command-line option)."""
     listed = text.split(",")
     if not all(each.isdecimal() for each in listed):
-        raise ArgumentTypeError(f"{text!r} is no list of numbers like 0,1,100")
+        raise ArgumentTypeError(f"{text!r} is not a list of numbers like 0,1,100")
     return [int(each) for each in listed]
 
 
 def count(text: str) -> int:
     """Read a number from 1 on (the type of a command-line option)."""
     if not text.isdecimal() or int(text) < 1:
-        raise ArgumentTypeError(f"{text!r} is no number from 1 on")
+        raise ArgumentTypeError(f"{text!r} is not a number from 1 on")
     return int(text)
 
 

@@ -109,7 +109,7 @@ def _peer_id(text: str) -> bytes:
     try:
         return multibase.decode("z" + text)
     except IpldError as error:
-        raise bad_request(f"peerId {text[:100]!r} is no peer id: {error}") from None
+        raise bad_request(f"peerId {text[:100]!r} is not a peer id: {error}") from None
 
 
 async def _page(keys: KeyStore, key_range: KeyRange, offset: int, limit: int) -> list[EventId]:

@@ -76,7 +76,7 @@ def text_field(value: dict[str, Any], name: str) -> str:
     if not isinstance(text, str):
         raise bad_request(f"'{name}' should be text")
     if not text.isprintable() and any("\ud800" <= c <= "\udfff" for c in text):
-        raise bad_request(f"'{name}' holds half a surrogate pair, which is no text")
+        raise bad_request(f"'{name}' holds half a surrogate pair, which is not text")
     return text
 
 

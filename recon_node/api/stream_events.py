@@ -89,7 +89,7 @@ async def _held(store: Store, limits: Limits, rows: Sequence[FeedRow]) -> list[_
 def _key_range(store: Store, row: FeedRow) -> KeyRange:
     header = parse_event(row.car).header
     if header is None:
-        raise RuntimeError(f"the stream {row.stream_cid} starts with an event that is no init")
+        raise RuntimeError(f"the stream {row.stream_cid} starts with an event that is not an init")
     controller = header.controller
     return KeyRange(*stream_range(store.network, header.sep_value, controller, row.stream_cid))
 

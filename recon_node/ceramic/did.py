@@ -128,7 +128,7 @@ def account(did: str) -> Account:
     """
     match = _PKH.fullmatch(did)
     if match is None:
-        raise DidError(f"{did[:100]!r} is no did:pkh, which names an account on a blockchain")
+        raise DidError(f"{did[:100]!r} is not a did:pkh, which names an account on a blockchain")
     return Account(*match.groups())
 
 

@@ -136,7 +136,7 @@ class _Reader:
             if envelope.capability is not None:
                 self._read(envelope.capability, "the capability")
         elif cid.codec != DAG_CBOR:
-            raise InvalidEventError("the root's CID says DAG-JOSE, but it is no signed envelope")
+            raise InvalidEventError("the root's CID says DAG-JOSE, but it is not a signed envelope")
         else:
             payload = root
         return self._build(cid, envelope, payload)
@@ -156,7 +156,7 @@ class _Reader:
         proof: TimeProof | None = None
         prevs: tuple[CID, ...] = ()
         if type(payload) is not dict:
-            raise InvalidEventError("this is no Ceramic event: its payload is not a map")
+            raise InvalidEventError("this is not a Ceramic event: its payload is not a map")
         if "proof" in payload and envelope is None:
             kind = EventKind.TIME
             prevs, proof = self._check_time(payload)

@@ -238,7 +238,7 @@ def _read_height(data: bytes, offset: int) -> tuple[int, int]:
     if first[0] < 0x18:
         return first[0], offset + 1
     if first[0] > 0x1B:
-        raise EventIdError(f"the height at byte {offset} is no CBOR unsigned int")
+        raise EventIdError(f"the height at byte {offset} is not a CBOR unsigned int")
     size = 1 << (first[0] - 0x18)
     raw = data[offset + 1 : offset + 1 + size]
     if len(raw) < size:

@@ -144,7 +144,7 @@ def _model(value: Any) -> StreamId:
     try:
         return _remembered_model(shape.of_type(value, bytes, "the header's 'model'"))
     except StreamIdError as error:
-        raise InvalidEventError(f"the header's 'model' is no StreamID: {error}") from None
+        raise InvalidEventError(f"the header's 'model' is not a StreamID: {error}") from None
 
 
 def _sort_key(header: dict[str, Any], controller: str) -> tuple[str, str]:

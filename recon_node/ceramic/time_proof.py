@@ -63,7 +63,9 @@ class TimeProof:
         proof = shape.fields(value, "the proof", _PROOF, _NO_FIELDS)
         chain_id = shape.of_type(proof["chainId"], str, "the proof's 'chainId'")
         if not _CHAIN_ID.fullmatch(chain_id):
-            raise InvalidEventError(f"the proof's 'chainId' {chain_id[:50]!r} is no chain (CAIP-2)")
+            raise InvalidEventError(
+                f"the proof's 'chainId' {chain_id[:50]!r} is not a chain (CAIP-2)"
+            )
         tx_type = shape.of_type(proof["txType"], str, "the proof's 'txType'")
         if len(tx_type) > _MAX_TX_TYPE:
             raise InvalidEventError(f"the proof's 'txType' has {len(tx_type)} characters, too many")
@@ -82,7 +84,9 @@ class TimeProof:
             InvalidEventError: `txHash` holds no hash of 32 bytes.
         """
         if len(self.tx_hash.digest) != 32:
-            raise InvalidEventError(f"the proof's 'txHash' {self.tx_hash} is no transaction's hash")
+            raise InvalidEventError(
+                f"the proof's 'txHash' {self.tx_hash} is not a transaction's hash"
+            )
         return "0x" + self.tx_hash.digest.hex()
 
 
@@ -156,14 +160,16 @@ def _check_answers(
 def _hex(answer: Mapping[str, Any], name: str) -> str:
     value = answer.get(name)
     if not isinstance(value, str) or not _HEX.fullmatch(value):
-        raise ChainAnswerError(f"the provider's {name!r} is no hexadecimal data: {value!r:.100}")
+        raise ChainAnswerError(f"the provider's {name!r} is not hexadecimal data: {value!r:.100}")
     return value
 
 
 def _quantity(answer: Mapping[str, Any], name: str) -> int:
     value = answer.get(name)
     if not isinstance(value, str) or not _QUANTITY.fullmatch(value):
-        raise ChainAnswerError(f"the provider's {name!r} is no hexadecimal number: {value!r:.100}")
+        raise ChainAnswerError(
+            f"the provider's {name!r} is not a hexadecimal number: {value!r:.100}"
+        )
     return int(value, 16)
 
 

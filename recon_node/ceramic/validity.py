@@ -45,9 +45,9 @@ def unix_seconds(text: str) -> int:
     """
     upper = text.upper()
     if not _DATE_TIME.fullmatch(upper):
-        raise ValueError(f"{text[:100]!r} is no date and time of RFC 3339")
+        raise ValueError(f"{text[:100]!r} is not a date and time of RFC 3339")
     try:
         time = datetime.fromisoformat(upper).astimezone(UTC)
     except (ValueError, OverflowError) as error:
-        raise ValueError(f"{text[:100]!r} is no date and time: {error}") from None
+        raise ValueError(f"{text[:100]!r} is not a date and time: {error}") from None
     return (time - _EPOCH) // timedelta(seconds=1)

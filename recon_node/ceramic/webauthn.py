@@ -88,7 +88,7 @@ def _check_client_data(client_data: bytes, expected: str) -> None:
     try:
         fields = strict_json.loads(client_data)
     except ValueError as error:
-        raise InvalidSignatureError(f"the passkey's client data is no JSON: {error}") from None
+        raise InvalidSignatureError(f"the passkey's client data is not JSON: {error}") from None
     if not isinstance(fields, dict) or fields.get("type") != "webauthn.get":
         raise InvalidSignatureError("the passkey's client data is of no sign-in ('webauthn.get')")
     if fields.get("challenge") != expected:

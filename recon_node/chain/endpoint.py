@@ -127,7 +127,7 @@ class Endpoint:
         if not isinstance(answer, dict) or ("result" not in answer and "error" not in answer):
             if status != 200:
                 raise _RefusedError(f"HTTP status {status}", retry_after)
-            raise _RefusedError("the answer is no JSON-RPC: is the URL that of an RPC endpoint?")
+            raise _RefusedError("the answer is not JSON-RPC: is the URL that of an RPC endpoint?")
         fault = answer.get("error")
         if fault is not None:
             code, text = _fault(fault)

@@ -280,7 +280,7 @@ def _block_number(answer: Any) -> int:
 
 def _map(answer: Any) -> Mapping[str, Any]:
     if not isinstance(answer, dict):
-        raise _ShapeError("is no object")
+        raise _ShapeError("is not an object")
     return answer
 
 

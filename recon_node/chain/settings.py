@@ -50,7 +50,7 @@ def parse_providers(value: object) -> dict[str, tuple[str, ...]]:
     for chain, url in _pairs(value):
         if not _CHAIN_ID.fullmatch(chain):
             raise ValueError(
-                f"{chain[:40]!r} is no chain that can be asked: it should be like eip155:1 "
+                f"{chain[:40]!r} is not a chain that can be asked: it should be like eip155:1 "
                 "(Ethereum) or eip155:100 (Gnosis)"
             )
         urls = found.setdefault(chain, [])

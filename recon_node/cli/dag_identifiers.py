@@ -31,7 +31,7 @@ def _seconds(context: Any, param: Any, value: str | None) -> int | None:
         return None
     match = re.fullmatch(r"([1-9][0-9]{0,5})([smhdw])", value)
     if match is None:
-        raise click.BadParameter(f"{value!r} is no time span, such as 90d, 12h or 30m")
+        raise click.BadParameter(f"{value!r} is not a time span, such as 90d, 12h or 30m")
     return int(match[1]) * _UNITS[match[2]]
 
 

@@ -31,7 +31,7 @@ def show(cid: str, node: NodeApi, drawing: Drawing) -> None:
     from recon_node.lattice.replica import decode_replica
 
     if not cid.isalnum():
-        raise CommandError(f"{cid!r} is no CID")
+        raise CommandError(f"{cid!r} is not a CID")
     answer: dict[str, Any] = ask(node, "GET", f"/ceramic/dag/{cid}/replicas").json()
     try:
         decoded = [decode_replica(multibase.decode(each["data"])) for each in answer["replicas"]]

@@ -42,7 +42,7 @@ def open_key(path: Path | None) -> SigningKey:
         raise CommandError(f"the key {chosen}: {error.strerror or error}") from None
     except ValueError:
         raise CommandError(
-            f"{chosen} is no key: it should have 64 hexadecimal digits, the seed of an Ed25519 key"
+            f"{chosen} is not a key: it should be 64 hexadecimal digits, the seed of an Ed25519 key"
         ) from None
 
 

@@ -147,7 +147,7 @@ def run(config: Path | None, watch_stdin: bool, **flags: Any) -> None:
     configure_logging(settings.log_format, settings.log_level)
     log = structlog.get_logger("recon_node")
     for name in unknown_variables():
-        log.warning("An environment variable is no setting", name=name)
+        log.warning("An environment variable is not a setting", name=name)
     watchdog = threading.Timer(SHUTDOWN_LIMIT, _give_up)
     watchdog.daemon = True
     try:

@@ -210,7 +210,7 @@ def _verdicts(response: httpx.Response, count: int) -> list[tuple[str, str | Non
     except (ValueError, KeyError, TypeError, AttributeError):
         found = []
     if len(found) != count:
-        raise CommandError(f"what answers at {response.url} is no node: check --url")
+        raise CommandError(f"what answers at {response.url} is not a node: check --url")
     return found
 
 

@@ -48,7 +48,7 @@ def show(stream_id: str, node: NodeApi, drawing: Drawing, full: bool, as_json: b
 
     bare = stream_id.removeprefix("ceramic://")
     if not bare or "/" in bare:
-        raise CommandError(f"{stream_id!r} is no StreamID: it is one word, k... or a CID")
+        raise CommandError(f"{stream_id!r} is not a StreamID: it is one word, k... or a CID")
     answer = ask(node, "GET", f"/ceramic/streams/{bare}/events").json()
     try:
         drawn = stream_picture(

@@ -106,7 +106,7 @@ def _keyed(line: bytes, number: int) -> Keyed:
         raise CommandError(f"line {number} is not JSON: {error}") from None
     message = value.get("value") if isinstance(value, dict) and "value" in value else value
     if not isinstance(message, dict):
-        raise CommandError(f"line {number} is no message: a JSON object, or one as 'value'")
+        raise CommandError(f"line {number} is not a message: a JSON object, or one as 'value'")
     key = value.get("key", None)
     if key is None or message is value:
         key = message_id(message)

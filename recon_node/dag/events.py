@@ -131,7 +131,7 @@ def read_dag_event(car: bytes) -> DagEvent:
     """
     event = parse_event(car)
     if event.kind is not EventKind.INIT or event.header is None or event.header.sep_key != SORT_KEY:
-        raise DagEventError(f"{event.cid} is no init event with the sort key {SORT_KEY!r}")
+        raise DagEventError(f"{event.cid} is not an init event with the sort key {SORT_KEY!r}")
     subject = subject_of(event.header.sep_value)
     data = event.data
     if isinstance(data, dict) and len(data) == 1:

@@ -81,7 +81,7 @@ def _take(
     if isinstance(event.subject, Identifier):
         _take_publish(connection, event.subject, subject, replica, now)
     elif isinstance(replica.change, Publish):
-        raise ReplicaError(f"{replica.cid} is a publish, which is no operation on a DAG")
+        raise ReplicaError(f"{replica.cid} is a publish, which is not an operation on a DAG")
     else:
         _take_replica(connection, subject, replica)
 
@@ -157,7 +157,7 @@ def _take_publish(
 ) -> None:
     publish = replica.change
     if not isinstance(publish, Publish) or publish.id != identifier.key:
-        raise ReplicaError(f"{replica.cid} is no publish of {identifier}")
+        raise ReplicaError(f"{replica.cid} is not a publish of {identifier}")
     question = "SELECT 1 FROM publishes WHERE (subject, cid) = (?, ?)"
     if connection.execute(question, (subject, replica.cid)).fetchone():
         return

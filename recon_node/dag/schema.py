@@ -172,8 +172,8 @@ def _prepare(connection: sqlite3.Connection, path: Path, epoch: str, head: int) 
         connection.execute(f"PRAGMA user_version = {VERSION}")
     elif (application_id, version) != (APPLICATION_ID, VERSION):
         raise DagError(
-            f"{path} is no index of DAGs that this version of recon-node knows (its header says "
-            f"{application_id:#x} and {version}): move it away, and the node makes it again"
+            f"{path} is not an index of DAGs that this version of recon-node knows (its header "
+            f"says {application_id:#x} and {version}): move it away, and the node makes it again"
         )
     row = connection.execute("SELECT epoch, position FROM marks").fetchone()
     if row is None or row[0] != epoch or row[1] > head:

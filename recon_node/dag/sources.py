@@ -100,7 +100,7 @@ class CarFile:
         except OSError as error:
             raise DagError(f"{path} cannot be read: {error.strerror or error}") from None
         except IpldError as error:
-            raise DagError(f"{path} is no CARv1 that can be read here: {error}") from None
+            raise DagError(f"{path} is not a CARv1 that can be read here: {error}") from None
         self.root = root or self._only_root()
 
     def read(self, cid: CID) -> bytes:  # noqa: D102 - see Source
@@ -216,7 +216,7 @@ def _name(path: Path) -> str:
     try:
         path.name.encode()
     except UnicodeEncodeError:
-        raise DagError(f"the name of {str(path)!r} is no UTF-8") from None
+        raise DagError(f"the name of {str(path)!r} is not UTF-8") from None
     return path.name
 
 

@@ -46,7 +46,7 @@ def unpack(root: CID, read: Read, target: Path) -> int:
     except OSError as error:
         raise DagError(f"{target} cannot be written: {error.strerror or error}") from None
     except IpldError as error:
-        raise DagError(f"{root} is no file or directory: {error}") from None
+        raise DagError(f"{root} is not a file or directory: {error}") from None
     finally:
         _remove(draft)
     return files
@@ -96,7 +96,7 @@ def _entries(cid: CID, read: Read, depth: int) -> Iterator[tuple[str, CID]]:
         yield from ((link.name, link.cid) for link in node.links)
         return
     if data.type is not NodeType.HAMT or not data.fanout:
-        raise DagError(f"{cid} is no part of a directory")
+        raise DagError(f"{cid} is not part of a directory")
     width = len(f"{data.fanout - 1:x}")
     for link in node.links:
         if len(link.name) > width:
@@ -124,11 +124,11 @@ def _write_file(cid: CID, read: Read, file: BinaryIO, depth: int) -> int:
 def _node(cid: CID, read: Read) -> tuple[PbNode, UnixFs]:
     if cid.codec != DAG_PB:
         raise DagError(
-            f"{cid} is no file or directory: its codec {cid.codec:#x} is neither DAG-PB nor raw"
+            f"{cid} is not a file or directory: its codec {cid.codec:#x} is neither DAG-PB nor raw"
         )
     node = dag_pb.decode(_block(cid, read))
     if node.data is None:
-        raise DagError(f"{cid} is no file or directory: its node has no data")
+        raise DagError(f"{cid} is not a file or directory: its node has no data")
     return node, unixfs.decode(node.data)
 
 

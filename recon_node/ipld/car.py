@@ -104,7 +104,7 @@ def _read_header(data: bytes) -> tuple[tuple[CID, ...], int]:
 
 def _read_any_header(data: bytes) -> tuple[tuple[CID, ...], int]:
     if not data:
-        raise CarError("an empty file is no CAR")
+        raise CarError("an empty file is not a CAR")
     start, end = _read_section(data, 0, "header")
     try:
         header = dag_cbor.decode(data[start:end])

@@ -52,7 +52,7 @@ def decode(text: str) -> bytes:
         MultibaseError: empty, an unknown base, a character or padding that does not belong.
     """
     if not text:
-        raise MultibaseError("empty text is no multibase: its first character names the base")
+        raise MultibaseError("empty text is not multibase: its first character names the base")
     code, body = text[0], text[1:]
     try:
         if code == "m":
@@ -102,7 +102,9 @@ def _decode_integer(body: str, code: str) -> bytes:
     for character in body:
         digit = digits.get(character)
         if digit is None:
-            raise MultibaseError(f"{_shown(code + body)}: {character!r} is no digit of base {base}")
+            raise MultibaseError(
+                f"{_shown(code + body)}: {character!r} is not a digit of base {base}"
+            )
         number = number * base + digit
     zeros = len(body) - len(body.lstrip(_INTEGER_ALPHABETS[code][0]))
     return b"\0" * zeros + number.to_bytes((number.bit_length() + 7) // 8, "big")

@@ -19,7 +19,7 @@ def encode(value: int) -> bytes:
     if 0 <= value < 0x80:
         return value.to_bytes(1, "little")
     if not 0 <= value <= MAX_VALUE:
-        raise VarintError(f"{value} is no unsigned varint: it must be from 0 to 2^63 - 1")
+        raise VarintError(f"{value} is not an unsigned varint: it must be from 0 to 2^63 - 1")
     out = bytearray()
     while value >= 0x80:
         out.append(value & 0x7F | 0x80)

@@ -152,7 +152,9 @@ def _verify_key(author: str) -> VerifyKey:
             return VerifyKey(_decode(author.removeprefix("@").removesuffix(_KEY_SUFFIX)))
         except ValueError:
             pass
-    raise ValueError(f"{author!r} is no SSB identity: expected '@' + base64 key + '{_KEY_SUFFIX}'")
+    raise ValueError(
+        f"{author!r} is not an SSB identity: expected '@' + base64 key + '{_KEY_SUFFIX}'"
+    )
 
 
 def _decode(text: str) -> bytes:

@@ -173,5 +173,5 @@ def _binding(link: CID, origin: CID) -> dict[str, str]:
 
 def _publish_of(replica: Replica) -> Publish:
     if not isinstance(replica.change, Publish):
-        raise ReplicaError(f"{replica.cid} is no publish, so that it cannot stand in such a log")
+        raise ReplicaError(f"{replica.cid} is not a publish, so that it cannot stand in such a log")
     return replica.change

@@ -139,14 +139,14 @@ def tangle(messages: Iterable[Message[Id]], name: str, root: Id) -> Tangle[Id]:
         if message.id in candidates:
             raise TangleError(f"the message {message.id} was given twice")
         if message.id == root and links.root is not None:
-            raise TangleError(f"{root} is no root: in {name!r} it names the root {links.root}")
+            raise TangleError(f"{root} is not a root: in {name!r} it names the root {links.root}")
         previous = links.previous
         candidates[message.id] = previous if message.id == root else previous or ()
         timestamps[message.id] = message.timestamp
     if root not in candidates:
         raise TangleError(f"the root {root} of the tangle {name!r} is not here")
     if candidates[root] is not None:
-        raise TangleError(f"{root} is no root: in {name!r} it names previous messages")
+        raise TangleError(f"{root} is not a root: in {name!r} it names previous messages")
     return weave(candidates, timestamps)
 
 

@@ -254,9 +254,9 @@ def _read_map(text: str, what: str) -> dict[str, Any]:
     try:
         value = json.loads(_from_base64(text, what))
     except (ValueError, RecursionError) as error:
-        raise UcanError(f"the {what} of the UCAN is no JSON: {error}") from None
+        raise UcanError(f"the {what} of the UCAN is not JSON: {error}") from None
     if not isinstance(value, dict):
-        raise UcanError(f"the {what} of the UCAN is no map")
+        raise UcanError(f"the {what} of the UCAN is not a map")
     return value
 
 
@@ -267,7 +267,7 @@ def _from_base64(text: str, what: str) -> bytes:
     except ValueError:
         raw = None
     if raw is None or _unpadded(raw) != text:
-        raise UcanError(f"the {what} of the UCAN is no base64url")
+        raise UcanError(f"the {what} of the UCAN is not base64url")
     return raw
 
 

@@ -148,9 +148,9 @@ def root_of(car: bytes) -> CID:
         length, start = varint.decode(car)
         root = dag_cbor.decode(car[start : start + length])["roots"][0]
     except (IpldError, LookupError, TypeError) as error:
-        raise PeerProtocolError(f"an event frame that is no CAR: {error}") from None
+        raise PeerProtocolError(f"an event frame that is not a CAR: {error}") from None
     if not isinstance(root, CID):
-        raise PeerProtocolError("an event frame that is no CAR: its root is no CID")
+        raise PeerProtocolError("an event frame that is not a CAR: its root is not a CID")
     return root
 
 

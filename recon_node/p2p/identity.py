@@ -45,7 +45,7 @@ def _load(path: Path) -> KeyPair:
     except OSError:
         raise
     except Exception as error:  # the library's parser raises what it likes on foreign bytes
-        raise _broken(path, "is no libp2p private key") from error
+        raise _broken(path, "is not a libp2p private key") from error
     if identity.private_key.get_type() != KeyType.Ed25519:
         raise _broken(path, f"holds a {identity.private_key.get_type().name} key, not Ed25519")
     path.chmod(0o600)

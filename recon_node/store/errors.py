@@ -61,7 +61,7 @@ def explain(error: sqlite3.Error, path: Path) -> StoreError:
         return damaged(path, detail)
     if kind == "SQLITE_NOTADB":
         return DamagedLogError(
-            f"the event log {path} is no SQLite database, or its header is damaged: if it is a "
+            f"the event log {path} is not an SQLite database, or its header is damaged: if it is a "
             f"log, {REPAIR} ({detail})"
         )
     advice = _ADVICE.get(kind)

@@ -83,8 +83,8 @@ class Interests:
         stream = await self._readers.stream_header(wanted.cid)
         if stream is None:
             raise InvalidInterestError(
-                f"the stream {wanted} is not here yet, so its model and controller, which its keys "
-                "start with, are unknown. Give them too: "
+                f"the stream {wanted} is not here yet, so its model and controller, "
+                "which its keys start with, are unknown. Give them too: "
                 f"model=STREAM_ID controller=DID stream={wanted} "
                 "(in the API: sep, sepValue, controller and streamId)"
             )
@@ -238,8 +238,9 @@ def _from_fields(named: dict[str, str]) -> Interest | StreamId:
             return stream_id
         if len(named) != 1:
             raise InvalidInterestError(
-                "an interest needs exactly one sort key with its value, model=STREAM_ID as a "
-                "rule: keys are ordered by it first, so that a controller alone is no range of keys"
+                "an interest needs exactly one sort key with its value, usually "
+                "model=STREAM_ID: keys are ordered by it first, so that a controller alone is not "
+                "a range of keys"
             )
         [(sort_key, value)] = named.items()
         return Interest(sort_key, _sort_value(sort_key, value), controller, stream_id)

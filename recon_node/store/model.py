@@ -117,7 +117,7 @@ class Interest:
         if self.stream_id is not None and self.controller is None:
             raise InvalidInterestError(
                 f"an interest in the stream {self.stream_id} must name its controller too: keys "
-                "are ordered by controller before stream, so that a stream alone is no range"
+                "are ordered by controller before stream, so that a stream alone is not a range"
             )
 
 

@@ -122,7 +122,7 @@ class Master(click.ParamType[str]):
             self.fail(str(over_connect(text)), param, ctx)
         if re.fullmatch(_MASTERS, text) is None:
             self.fail(
-                f"{value!r} is no master of Spark's: local[4], spark://HOST:7077, yarn, "
+                f"{value!r} is not a master of Spark's: local[4], spark://HOST:7077, yarn, "
                 "k8s://https://HOST:6443",
                 param,
                 ctx,
@@ -144,7 +144,7 @@ class Directory(click.Path):
         """The path."""
         if "://" in str(value):
             self.fail(
-                f"{value!r} is no directory: name one on a disk of this machine, or on one that "
+                f"{value!r} is not a directory: name one on a disk of this machine, or on one that "
                 "all machines share",
                 param,
                 ctx,

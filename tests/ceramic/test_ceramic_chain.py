@@ -92,7 +92,7 @@ def test_proofs_that_no_transaction_can_hold() -> None:
         expected_input(replace(SEPOLIA, tx_type="f"))
     with pytest.raises(InvalidEventError, match="no digest of 32 bytes"):
         expected_input(replace(SEPOLIA, root=CID(bytes([1, 0x71, 0, 1, 7]))))
-    with pytest.raises(InvalidEventError, match="no transaction's hash"):
+    with pytest.raises(InvalidEventError, match="not a transaction's hash"):
         _ = replace(SEPOLIA, tx_hash=CID(bytes([1, 0x71, 0, 1, 7]))).transaction_hash
 
 
@@ -102,10 +102,10 @@ def test_proofs_that_no_transaction_can_hold() -> None:
         ({"hash": BLOCK_HASH}, "asked for the transaction"),
         ({"blockHash": None}, "is in no block yet"),
         ({"blockHash": TX_HASH}, "lies in the block"),
-        ({"hash": None}, "'hash' is no hexadecimal data: None"),
-        ({"input": 7}, "'input' is no hexadecimal data: 7"),
-        ({"input": "0x123"}, "'input' is no hexadecimal data"),
-        ({"blockHash": "latest"}, "'blockHash' is no hexadecimal data"),
+        ({"hash": None}, "'hash' is not hexadecimal data: None"),
+        ({"input": 7}, "'input' is not hexadecimal data: 7"),
+        ({"input": "0x123"}, "'input' is not hexadecimal data"),
+        ({"blockHash": "latest"}, "'blockHash' is not hexadecimal data"),
     ],
 )
 def test_answers_that_say_nothing(changes: dict[str, Any], complaint: str) -> None:
@@ -118,9 +118,9 @@ def test_answers_that_say_nothing(changes: dict[str, Any], complaint: str) -> No
 )
 def test_blocks_without_a_time(value: Any) -> None:
     for name in ("timestamp", "number"):
-        with pytest.raises(ChainAnswerError, match=f"'{name}' is no hexadecimal number"):
+        with pytest.raises(ChainAnswerError, match=f"'{name}' is not a hexadecimal number"):
             check_transaction(SEPOLIA, transaction(), block(**{name: value}))
-    with pytest.raises(ChainAnswerError, match="'timestamp' is no hexadecimal number: None"):
+    with pytest.raises(ChainAnswerError, match="'timestamp' is not a hexadecimal number: None"):
         check_transaction(SEPOLIA, transaction(), {"hash": BLOCK_HASH, "number": "0x1"})
 
 

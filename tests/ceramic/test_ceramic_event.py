@@ -159,9 +159,9 @@ def test_what_people_write_for_a_sort_value(sort_key: str, text: str, value: str
         ({"controllers": ["did:key:z\n"]}, "not a DID"),
         ({"model": ...}, "the sort key 'model', but the header has no such field"),
         ({"model": str(MODEL)}, "'model' is a string, not bytes"),
-        ({"model": b"\xce\x01\x02"}, "'model' is no StreamID"),
-        ({"model": MODEL.to_bytes() + b"\0"}, "'model' is no StreamID"),
-        ({"model": bytes(PREV)}, "'model' is no StreamID"),
+        ({"model": b"\xce\x01\x02"}, "'model' is not a StreamID"),
+        ({"model": MODEL.to_bytes() + b"\0"}, "'model' is not a StreamID"),
+        ({"model": bytes(PREV)}, "'model' is not a StreamID"),
         ({"sep": b"model"}, "'sep' is bytes, not a string"),
         ({"sep": None}, "'sep' is missing"),
         ({"sep": "family"}, "the sort key 'family', but the header has no such field"),
@@ -484,9 +484,9 @@ def test_nodes_may_hold_more_than_two_links() -> None:
                 complaint,
             )
             for chain, kind, complaint in (
-                ("eip155", "raw", "'chainId' 'eip155' is no chain"),
-                ("eip155:" + "1" * 100_000, "raw", "'chainId' .* is no chain"),
-                ("eip155:1\n", "raw", "is no chain"),
+                ("eip155", "raw", "'chainId' 'eip155' is not a chain"),
+                ("eip155:" + "1" * 100_000, "raw", "'chainId' .* is not a chain"),
+                ("eip155:1\n", "raw", "is not a chain"),
                 ("eip155:1", "r" * 100_000, "'txType' has 100000 characters"),
             )
         ),
@@ -554,7 +554,7 @@ def test_a_missing_payload() -> None:
 
 def test_the_codec_must_say_what_the_root_is() -> None:
     """Else one event had several CIDs: the hash covers the bytes but not the codec."""
-    refused(unsigned_car({"data": None, "header": HEADER}, DAG_JOSE), "it is no signed envelope")
+    refused(unsigned_car({"data": None, "header": HEADER}, DAG_JOSE), "it is not a signed envelope")
     refused(unsigned_car({"data": None, "header": HEADER}, RAW), "cannot be an event")
 
 

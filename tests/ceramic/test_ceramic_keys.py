@@ -193,7 +193,7 @@ def test_accounts() -> None:
     address = "0xabfe5c360d84609a109656d0980db7a064d97745"
     assert account(f"did:pkh:eip155:1:{address}") == Account("eip155", "1", address)
     for text in (CONTROLLER, "did:pkh:eip155:1", "did:pkh:a:1:x", "did:pkh:eip155:1:x:y", ""):
-        with pytest.raises(DidError, match="is no did:pkh"):
+        with pytest.raises(DidError, match="is not a did:pkh"):
             account(text)
 
 

@@ -120,7 +120,7 @@ async def test_an_endpoint_of_another_chain_is_one_line_and_the_end(tmp_path: Pa
     ("flags", "words"),
     [
         (["--chain-rpc", f"https://x.org/{KEY}"], "--chain-rpc: an entry should be CHAIN=URL"),
-        (["--chain-rpc", f"solana:1=https://x.org/{KEY}"], "'solana:1' is no chain that can be"),
+        (["--chain-rpc", f"solana:1=https://x.org/{KEY}"], "'solana:1' is not a chain that can be"),
         (["--chain-rpc", f"eip155:1=ftp://x.org/{KEY}"], "eip155:1 (ftp://x.org) should start"),
         (["--chain-rpc", f"eip155:1=http://[{KEY}"], "the URL for eip155:1 is none"),
         (["--chain-rpc", f"eip155:1=http://x:port/{KEY}"], "the URL for eip155:1 is none"),

@@ -35,7 +35,7 @@ def test_a_query_keeps_its_equals_signs() -> None:
 
 @pytest.mark.parametrize("chain", ["eip155:0", "eip155:", "eip155:01", "1", "", "solana:1"])
 def test_what_is_no_chain(chain: str) -> None:
-    with pytest.raises(ValueError, match="is no chain that can be asked"):
+    with pytest.raises(ValueError, match="is not a chain that can be asked"):
         parse_providers({chain: ONE})
 
 

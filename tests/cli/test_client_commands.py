@@ -248,7 +248,7 @@ def test_a_sort_key_that_may_be_mistyped_is_noted(node: TestnetNode) -> None:
     [
         (DOCUMENT, "is not here yet, so its model and controller"),
         (f"model={DOCUMENT}", "the StreamID of a document, not of a model"),
-        ("controller=did:key:z6Mk", "a controller alone is no range of keys"),
+        ("controller=did:key:z6Mk", "a controller alone is not a range of keys"),
         ("nonsense", "is not a StreamID"),
     ],
 )

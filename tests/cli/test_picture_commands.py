@@ -136,8 +136,8 @@ def test_a_stream_as_svg(node: TestnetNode, diverged: dict[str, Event], tmp_path
     ("stream", "words"),
     [
         ("nonsense", "Invalid stream ID"),
-        ("", "is no StreamID"),
-        ("a/b", "is no StreamID"),
+        ("", "is not a StreamID"),
+        ("a/b", "is not a StreamID"),
         (str(MODEL), "Stream not found"),
     ],
 )
@@ -271,10 +271,10 @@ def test_a_feed() -> None:
         ("", ["--root", "A"], "--root and --name"),
         ("", ["--root", "A", "--name", "x", "--feed", "@"], "--root and --name"),
         ("", [], "--root and --name"),
-        ("", ["--feed", "@x"], "is no SSB identity"),
+        ("", ["--feed", "@x"], "is not an SSB identity"),
         ("", ["--root", "A", "--name", "post"], "the root A of the tangle 'post' is not here"),
         ("{", ["--root", "A", "--name", "post"], "line 1 is not JSON"),
-        ("\n[]", ["--root", "A", "--name", "post"], "line 2 is no message"),
+        ("\n[]", ["--root", "A", "--name", "post"], "line 2 is not a message"),
         ('{"key": 1, "value": {}}', ["--root", "A", "--name", "post"], "line 1: the 'key'"),
         (
             f"{line('A', None, None)}\n{line('A', None, None, 7)}",

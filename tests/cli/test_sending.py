@@ -229,6 +229,6 @@ async def test_what_answers_may_be_no_node(tmp_path: Path) -> None:
 
     async with node_of(tmp_path, wrap) as (node, _):
         with pytest.RaisesGroup(
-            pytest.RaisesExc(CommandError, match="is no node"), flatten_subgroups=True
+            pytest.RaisesExc(CommandError, match="is not a node"), flatten_subgroups=True
         ):
             await send_items(node, sample_items(3), Outcome(), workers=1, on_done=lambda *_: None)

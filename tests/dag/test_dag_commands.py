@@ -242,7 +242,7 @@ def test_what_does_not_come_is_told(row: Row, tmp_path: Path, rng: random.Random
         (["pull", "did:web:example.com"], "did:key"),
         (["resolve", "did:key:z"], "broken DID"),
         (["status", "QmYwAPJzv5CZsnA625s3Xf2nemtYgPpHdWEz79ojWKPbdG"], "is a CIDv0"),
-        (["publish", "bafkqaaa", "--expires", "soon"], "'soon' is no time span"),
+        (["publish", "bafkqaaa", "--expires", "soon"], "'soon' is not a time span"),
         (["publish", "bafkqaaa", "--proof", "@/nowhere"], "/nowhere: No such file"),
         (["publish", "bafkqaaa", "--key", "/nowhere"], "the key /nowhere: No such file"),
     ],
@@ -257,4 +257,4 @@ def test_what_makes_no_sense_is_told(row: Row, home: Path, args: list[str], comp
 def test_a_file_that_is_no_key_is_refused(row: Row, tmp_path: Path) -> None:
     (tmp_path / "key").write_text("not hexadecimal")
     result = call(row.a, "publish", "bafkqaaa", "--key", str(tmp_path / "key"))
-    assert (result.exit_code, "is no key: it should have 64" in result.stderr) == (1, True)
+    assert (result.exit_code, "is not a key: it should be 64" in result.stderr) == (1, True)

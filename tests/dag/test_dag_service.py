@@ -520,7 +520,7 @@ async def test_a_file_that_is_no_index_is_refused(tmp_path: Path, content: bytes
             connection.execute("CREATE TABLE other (x)")
         connection.close()
     async with open_store(tmp_path, NETWORK) as store:
-        with pytest.raises(DagError, match=f"{schema.FILE_NAME} (failed|is no index)"):
+        with pytest.raises(DagError, match=f"{schema.FILE_NAME} (failed|is not an index)"):
             async with open_dags(store, tmp_path):
                 pass
 

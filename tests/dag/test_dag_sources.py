@@ -67,14 +67,14 @@ def test_a_car_that_was_cut_short_is_refused(tmp_path: Path, rng: random.Random,
     root, blocks = make_dag(1, 50, rng)
     path = tmp_path / "short.car"
     path.write_bytes(car.encode([root], blocks)[:-cut])
-    with pytest.raises(DagError, match=r"short.car is no CARv1 that can be read here"):
+    with pytest.raises(DagError, match=r"short.car is not a CARv1 that can be read here"):
         CarFile(path)
 
 
 def test_a_car_header_that_claims_too_much_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "large.car"
     path.write_bytes(varint.encode(2**40) + b"\xa2\x65roots")
-    with pytest.raises(DagError, match=r"is no CARv1 that can be read here: its header claims"):
+    with pytest.raises(DagError, match=r"is not a CARv1 that can be read here: its header claims"):
         CarFile(path)
 
 

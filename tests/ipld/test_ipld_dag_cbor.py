@@ -132,7 +132,7 @@ def has_link(value: Any) -> bool:
         ("tag 42 with a short digest", "d82a582400017112 20".replace(" ", "") + "00" * 31),
         ("two values", "0101"),
         ("a break", "ff"),
-        ("a string that is no UTF-8", "61ff"),
+        ("a string that is not UTF-8", "61ff"),
         ("a string with a surrogate", "63eda080"),
         ("bytes cut short", "4401"),
         ("a list cut short", "8201"),

@@ -111,7 +111,7 @@ def test_the_illustrations_of_the_protocol(picture: dict, monkeypatch: pytest.Mo
 def test_what_does_not_belong_into_the_log_is_refused() -> None:
     log = PublishLog(ID)
     assert (list(log.latest()), log.last) == ([], None)
-    with pytest.raises(ReplicaError, match="is no publish"):
+    with pytest.raises(ReplicaError, match="is not a publish"):
         log.add(Replica(None, Append(())))
     with pytest.raises(ReplicaError, match=f"is a publish of {ed25519_did(OTHER_ID)}, not of"):
         log.add(Replica(None, Publish(OTHER_ID, LINK, ORIGIN, "")))

@@ -115,8 +115,8 @@ def test_what_breaks_a_rule_is_left_out_and_says_which() -> None:
     ("root", "complaint"),
     [
         ("Q", "the root Q of the tangle 'post' is not here"),
-        ("B", "B is no root: in 'post' it names the root A"),
-        ("R", "R is no root: in 'post' it names previous messages"),
+        ("B", "B is not a root: in 'post' it names the root A"),
+        ("R", "R is not a root: in 'post' it names previous messages"),
     ],
 )
 def test_what_is_no_root_is_refused(root: str, complaint: str) -> None:

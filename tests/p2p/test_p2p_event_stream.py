@@ -81,10 +81,14 @@ def wrong_answers(events) -> dict[str, tuple[list[bytes], type[Exception], str]]
     return {
         "not asked for": ([CAR_FRAME + car_b], PeerProtocolError, "not asked for"),
         "twice": ([CAR_FRAME + car_a, CAR_FRAME + car_a], PeerProtocolError, "not asked for"),
-        "no CAR": ([CAR_FRAME + b"\xff\xff"], PeerProtocolError, "no CAR"),
-        "no header": ([CAR_FRAME], PeerProtocolError, "no CAR"),
-        "root is no CID": ([CAR_FRAME + b"\x09\xa1\x65roots\x81\x00"], PeerProtocolError, "no CAR"),
-        "roots is a number": ([CAR_FRAME + b"\x08\xa1\x65roots\x00"], PeerProtocolError, "no CAR"),
+        "no CAR": ([CAR_FRAME + b"\xff\xff"], PeerProtocolError, "not a CAR"),
+        "no header": ([CAR_FRAME], PeerProtocolError, "not a CAR"),
+        "root is not a CID": (
+            [CAR_FRAME + b"\x09\xa1\x65roots\x81\x00"],
+            PeerProtocolError,
+            "not a CAR",
+        ),
+        "roots is a number": ([CAR_FRAME + b"\x08\xa1\x65roots\x00"], PeerProtocolError, "not a CAR"),
         "foreign CAR": (
             [CAR_FRAME + car.encode([strange], {strange: b"strange"})],
             PeerProtocolError,

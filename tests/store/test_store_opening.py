@@ -150,7 +150,7 @@ def only_wal(path: Path) -> None:
     ("damage", "message"),
     [
         (lambda path: path.write_bytes(b""), "is empty"),
-        (lambda path: path.write_bytes(b"garbage" * 1000), "no SQLite database"),
+        (lambda path: path.write_bytes(b"garbage" * 1000), "not an SQLite database"),
         (truncate, "damaged"),
         (overwrite_pages, "damaged"),
         (drop_position, "damaged .* feed positions from 1.*recon-node store check --repair"),

@@ -70,7 +70,7 @@ class Manifest:
         """
         fields = _map(block, "the root")
         if fields.get("type") != TYPE:
-            raise ArchiveFormatError(f"its root is no manifest. {OTHER_CAR}")
+            raise ArchiveFormatError(f"its root is not a manifest. {OTHER_CAR}")
         if fields.get("version") != VERSION:
             raise ArchiveFormatError(
                 f"it is of the version {fields.get('version')}, this program knows {VERSION}"
