@@ -88,7 +88,7 @@ def wrong_answers(events) -> dict[str, tuple[list[bytes], type[Exception], str]]
             PeerProtocolError,
             "not a CAR",
         ),
-        "roots is a number": ([CAR_FRAME + b"\x08\xa1\x65roots\x00"], PeerProtocolError, "not a CAR"),
+        "roots is number": ([CAR_FRAME + b"\x08\xa1\x65roots\x00"], PeerProtocolError, "not a CAR"),
         "foreign CAR": (
             [CAR_FRAME + car.encode([strange], {strange: b"strange"})],
             PeerProtocolError,
