@@ -89,11 +89,8 @@ class KeptStreams:
 
     async def take(self, peer_id: str) -> OpenStream | None:
         """Return the stream that is kept with a peer, if it can still be used."""
-        await self._end_expired()
+        await self._end_useless()
         _, kept = self._kept.pop(peer_id, (0.0, None))
-        if kept is not None and not kept.stream.is_open:
-            await kept.stream.aclose()
-            return None
         return kept
 
     async def put(self, open_stream: OpenStream) -> None:
@@ -105,11 +102,16 @@ class KeptStreams:
         used = OpenStream(stream, open_stream.frames, has_served=True)
         self._kept[peer_id] = trio.current_time(), used
 
-    async def _end_expired(self) -> None:
-        """End the streams that were not used for long: the oldest come first."""
-        while self._kept:
-            peer_id, (since, kept) = next(iter(self._kept.items()))
-            if trio.current_time() < since + USED_FOR:
-                return
-            del self._kept[peer_id]
-            await kept.stream.aclose()
+    async def _end_useless(self) -> None:
+        """End the streams that were not used for long or are lost, side by side: an end may take
+        a while where the peer is frozen."""
+        expired = trio.current_time() - USED_FOR
+        useless = [
+            peer_id
+            for peer_id, (since, kept) in self._kept.items()
+            if since <= expired or not kept.stream.is_open
+        ]
+        async with trio.open_nursery() as nursery:
+            for peer_id in useless:
+                _, kept = self._kept.pop(peer_id)
+                nursery.start_soon(kept.stream.aclose)

@@ -217,3 +217,28 @@ async def test_a_responder_waits_only_so_long(autojump_clock, end):
         await left.aclose()
     assert not await FrameStream(right, 100).wait_for_frame(300)
     assert trio.current_time() == pytest.approx(300 if end == "silence" else 0, abs=1)
+
+
+class SlowStream:
+    """A stream of a peer that has frozen: its end takes a while."""
+
+    is_open = True
+
+    def __init__(self, peer_id: str) -> None:
+        self.peer_id = peer_id
+
+    async def aclose(self) -> None:
+        await trio.sleep(2)
+
+
+async def test_streams_of_frozen_or_lost_peers_are_ended_side_by_side(autojump_clock):
+    kept = KeptStreams()
+    streams = [SlowStream(str(number)) for number in range(20)]
+    for stream in streams:
+        await kept.put(OpenStream(stream, None))
+    streams[0].is_open = streams[1].is_open = False
+    assert (await kept.take("2")).stream is streams[2]
+    assert (trio.current_time(), len(kept)) == (2, 17)
+    await trio.sleep(USED_FOR)
+    assert await kept.take("3") is None
+    assert (trio.current_time(), len(kept)) == (4 + USED_FOR, 0)
