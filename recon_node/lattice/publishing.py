@@ -8,10 +8,8 @@ which are merged into one order: of the replicas that could come next (their pri
 they have none), the one whose CID sorts first as base32 text. The last in this order says what the
 identifier leads to.
 
-A `PublishLog` takes replicas one by one; one that comes before its prior waits for it. Placing one
-is cheap: nothing builds on a new replica yet, so the others keep their order, and the new one goes,
-after its prior, before the first that sorts after it. What builds on the last in the order is just
-put at the end.
+A `PublishLog` takes replicas in any order; one that comes before its prior waits for it. The order
+is found when it is asked for, with a heap of those that could come next.
 
 A publish is permitted by its proof, a UCAN. The protocol leaves it open what ties a proof to the
 publish that shows it: anyone could take the proof of one and attach it to another link. So it is
@@ -22,6 +20,7 @@ accepted is the same for ever.
 
 from __future__ import annotations
 
+import heapq
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from typing import Final
@@ -45,38 +44,38 @@ class PublishLog:
 
     def __init__(self, identifier: bytes) -> None:
         self.identifier = identifier
-        self._order: list[CID] = []
-        self._texts: list[str] = []  # of the CIDs in `_order`
-        self._placed: set[CID] = set()
         self._replicas: dict[CID, Replica] = {}
-        self._waiting: defaultdict[CID, list[CID]] = defaultdict(list)
+        self._next: defaultdict[CID | None, list[CID]] = defaultdict(list)  # by their prior
+        self._order: tuple[CID, ...] | None = None
 
     def __contains__(self, replica: CID) -> bool:
         return replica in self._replicas
 
     def __len__(self) -> int:
         """How many replicas have their place."""
-        return len(self._order)
+        return len(self.order)
 
     @property
     def order(self) -> Sequence[CID]:
         """The replicas whose whole history is here, in order."""
-        return tuple(self._order)
+        if self._order is None:
+            self._order = tuple(self._merge())
+        return self._order
 
     @property
     def last(self) -> CID | None:
         """The last replica: `prior` of the next one."""
-        return self._order[-1] if self._order else None
+        return self.order[-1] if self.order else None
 
     @property
     def waiting_for(self) -> frozenset[CID]:
         """The priors that are not here."""
-        return frozenset(prior for prior in self._waiting if prior not in self._replicas)
+        return frozenset(prior for prior in self._next if prior and prior not in self._replicas)
 
     def latest(self) -> Iterator[tuple[CID, Publish]]:
         """The publishes that have their place, the last one first. The identifier leads to the
         first of these whose link is contained by its origin, which the log cannot tell."""
-        for cid in reversed(self._order):
+        for cid in reversed(self.order):
             yield cid, _publish_of(self._replicas[cid])
 
     def add(self, replica: Replica) -> bool:
@@ -94,33 +93,18 @@ class PublishLog:
         if cid in self._replicas:
             return False
         self._replicas[cid] = replica
-        if replica.prior is None or replica.prior in self._placed:
-            self._place(cid)
-        else:
-            self._waiting[replica.prior].append(cid)
+        self._next[replica.prior].append(cid)
+        self._order = None
         return True
 
-    def _place(self, cid: CID) -> None:
-        """Place a replica whose prior is placed, and all that waited for it."""
-        ready = [cid]
+    def _merge(self) -> Iterator[CID]:
+        ready = [(str(cid), cid) for cid in self._next.get(None, ())]
+        heapq.heapify(ready)
         while ready:
-            placed = ready.pop()
-            self._insert(placed)
-            ready.extend(self._waiting.pop(placed, ()))
-
-    def _insert(self, cid: CID) -> None:
-        prior, text = self._replicas[cid].prior, str(cid)
-        if prior is None:
-            at = 0
-        elif prior == self.last:
-            at = len(self._order)
-        else:
-            at = self._order.index(prior) + 1
-        while at < len(self._order) and self._texts[at] < text:
-            at += 1
-        self._order.insert(at, cid)
-        self._texts.insert(at, text)
-        self._placed.add(cid)
+            _, placed = heapq.heappop(ready)
+            yield placed
+            for cid in self._next.get(placed, ()):
+                heapq.heappush(ready, (str(cid), cid))
 
 
 def check_publish(publish: Publish, now: int | None = None) -> None:

@@ -2,7 +2,10 @@
 
 import json
 import random
+import sys
 from pathlib import Path
+from types import FrameType
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -11,6 +14,7 @@ from nacl.signing import SigningKey
 
 from recon_node.ceramic.did import ed25519_did
 from recon_node.ipld import CID, RAW
+from recon_node.lattice import publishing
 from recon_node.lattice.operations import Append, Publish, ReplicaError
 from recon_node.lattice.publishing import PublishLog, check_publish, make_publish
 from recon_node.lattice.replica import Replica
@@ -66,6 +70,33 @@ def test_all_nodes_agree_on_the_order_whatever_came_first(
     assert log.waiting_for == frozenset()
     assert all(replica.cid in log and not log.add(replica) for replica in replicas)
     assert len(log) == len(replicas)
+
+
+def test_the_work_grows_with_the_publishes_and_not_with_their_square() -> None:
+    """Counted in lines of code that run, for branches that come in the worst order."""
+
+    def work(count: int) -> int:
+        first = _replica(None, 0)
+        branches = sorted(
+            (_replica(first.cid, number) for number in range(1, count)), key=lambda r: str(r.cid)
+        )
+        lines = 0
+
+        def trace(frame: FrameType, event: str, _: object) -> Any:
+            nonlocal lines
+            lines += event == "line" and frame.f_code.co_filename == publishing.__file__
+            return trace
+
+        before = sys.gettrace()
+        sys.settrace(trace)
+        try:
+            order = _log([first, *branches]).order
+        finally:
+            sys.settrace(before)
+        assert len(order) == count
+        return lines
+
+    assert work(400) < 5 * work(100)
 
 
 @given(_replicas())
