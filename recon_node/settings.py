@@ -27,6 +27,7 @@ from pydantic_settings import (
 )
 
 from recon_node.api import Access, Limits
+from recon_node.api.access import check_token, read_token
 from recon_node.ceramic import MAX_CAR_SIZE, Network, StreamId
 from recon_node.chain import ChainSettings, parse_confirmations, parse_providers
 from recon_node.data_dir import default_data_dir
@@ -38,8 +39,6 @@ from recon_node.store import Interest, StoreSettings, parse_interest, usable_cor
 from recon_node.store.interests import check_interest
 
 ENV_PREFIX = "RECON_NODE_"
-MIN_TOKEN = 16
-"""Characters of the API's token at least."""
 _OTHER_VARIABLES = frozenset({"RECON_NODE_CONFIG", "RECON_NODE_URL"})
 
 _FLAGS = {"interests": "interest"}
@@ -259,28 +258,6 @@ class Settings(BaseSettings):
             rate_limit=self.rate_limit,
             cors_allow_origins=self.cors_allow_origins,
         )
-
-
-def check_token(token: str) -> str:
-    """The token itself, if it can be one; raises ValueError."""
-    if len(token) < MIN_TOKEN:
-        raise ValueError(
-            f"the token has {len(token)} characters, and so few are soon guessed: take {MIN_TOKEN} "
-            "or more, from `openssl rand -hex 32` for example"
-        )
-    if not token.isascii() or not token.isprintable() or " " in token:
-        raise ValueError("the token should be printable ASCII without blanks")
-    return token
-
-
-def read_token(path: Path) -> str:
-    """The token in a file, without blanks around it; raises ValueError."""
-    try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        reason = getattr(error, "strerror", None) or error
-        raise ValueError(f"the token's file {path} cannot be read: {reason}") from None
-    return check_token(text.strip())
 
 
 def split_host_port(text: str) -> tuple[str, int]:

@@ -6,6 +6,7 @@ import hashlib
 import hmac
 from dataclasses import dataclass, field
 from ipaddress import ip_address
+from pathlib import Path
 from typing import Final, Literal
 from urllib.parse import urlsplit
 
@@ -13,6 +14,8 @@ from starlette.datastructures import Headers
 
 OPEN_PATHS: Final = frozenset({"/", "/docs", "/openapi.json", "/ceramic/liveness"})
 """Asked for without a token, always: they tell nothing about the node but that it is there."""
+MIN_TOKEN: Final = 16
+"""Characters of the API's token at least."""
 READING_POSTS: Final = frozenset({"/ceramic/version"})
 
 
@@ -67,3 +70,25 @@ def _is_own_page(origin: str, host: str | None) -> bool:
 
 def _digest(text: str) -> bytes:
     return hashlib.sha256(text.encode("utf-8", "surrogateescape")).digest()
+
+
+def check_token(token: str) -> str:
+    """The token itself, if it can be one; raises ValueError."""
+    if len(token) < MIN_TOKEN:
+        raise ValueError(
+            f"the token has {len(token)} characters, and so few are soon guessed: take {MIN_TOKEN} "
+            "or more, from `openssl rand -hex 32` for example"
+        )
+    if not token.isascii() or not token.isprintable() or " " in token:
+        raise ValueError("the token should be printable ASCII without blanks")
+    return token
+
+
+def read_token(path: Path) -> str:
+    """The token in a file, without blanks around it; raises ValueError."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise ValueError(f"the token's file {path} cannot be read: {reason}") from None
+    return check_token(text.strip())
