@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import sqlite3
 import time
+import uuid
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -29,6 +30,7 @@ from recon_node.store.mending import mend
 from recon_node.store.model import Interest, StoreSettings, Verdict
 from recon_node.store.records import Record
 from recon_node.store.saved_keys import SavedKeys
+from recon_node.store.shown_head import ShownHead
 
 logger = structlog.get_logger(__name__)
 
@@ -98,6 +100,8 @@ class EventLog:
                 self.marks = self._read_marks()
                 self.pending_proofs = self._proofs.count()
                 self.epoch = schema.read_meta(self._connection, "epoch") or ""
+                self._shown_head = ShownHead(data_dir)
+                self._begin_epoch_if_shorter()
             except BaseException:
                 self._connection.close()
                 raise
@@ -185,7 +189,7 @@ class EventLog:
             admission.resume([event_id.event_cid for event_id in mended])
             verdicts = admission.admit(batch)
             result = self._write(verdicts, history, admission.refused, marks)
-        self.marks = marks
+        self._move_to(marks)
         return replace(result, mended=mended, damaged=admission.damaged)
 
     def settle_proofs(self, verdicts: Sequence[tuple[CID, ProofVerdict]]) -> BatchResult:
@@ -203,7 +207,7 @@ class EventLog:
             ladder = Ladder(history, marks, self._network, self._room)
             ladder.resume(anchored)
             result = self._write([], history, ladder.refused, marks)
-        self.marks = marks
+        self._move_to(marks)
         done = result.proofs_done + len(settled)
         return replace(result, proofs_done=done, damaged=ladder.damaged)
 
@@ -227,7 +231,37 @@ class EventLog:
                 self._save_keys()
                 self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
             finally:
+                self._shown_head.close()
                 self._connection.close()
+
+    def _move_to(self, marks: Marks) -> None:
+        """Take over where a committed batch left the log, before anyone sees its positions."""
+        if marks.head > self.marks.head:
+            self._note_head(marks.head)
+        self.marks = marks
+
+    def _note_head(self, head: int) -> None:
+        try:
+            self._shown_head.note(self.epoch, head)
+        except OSError as error:  # the batch is committed: it must not fail for this
+            logger.warning("The head of the feed could not be noted", reason=str(error))
+
+    def _begin_epoch_if_shorter(self) -> None:
+        """Begin a new epoch where readers have seen positions that the log does not have."""
+        shown = self._shown_head.of(self.epoch)
+        if shown > self.marks.head:
+            self.epoch = str(uuid.uuid4())
+            with self._transaction():
+                self._connection.execute(
+                    "UPDATE meta SET value = ? WHERE name = 'epoch'", (self.epoch,)
+                )
+            logger.warning(
+                "The event log has lost its latest events: readers of the feed start anew",
+                head=self.marks.head,
+                head_before=shown,
+                epoch=self.epoch,
+            )
+        self._note_head(self.marks.head)
 
     def _write(
         self,

@@ -98,8 +98,9 @@ class World:
 
 
 def contents(directory: Path) -> dict[str, bytes]:
-    """The files of a data directory, the lock aside."""
-    return {path.name: path.read_bytes() for path in directory.iterdir() if path.name != "lock"}
+    """The files of a data directory, but for the lock and the note of the feed's head."""
+    aside = ("lock", "feed.head")
+    return {path.name: path.read_bytes() for path in directory.iterdir() if path.name not in aside}
 
 
 async def feed_of(store: Store) -> list[FeedRow]:

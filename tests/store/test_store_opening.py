@@ -48,6 +48,39 @@ async def test_a_new_log_has_an_epoch_that_it_keeps(tmp_path: Path) -> None:
         assert store.epoch != epoch
 
 
+async def test_a_log_that_lost_shown_positions_begins_a_new_epoch(tmp_path: Path) -> None:
+    """An older copy put back, or a write-ahead log cut short: positions would be given twice."""
+    events = World(1).offers()
+    async with open_store(tmp_path, NETWORK) as store:
+        await store.admit_remote(events[:5])
+        epoch, early = store.epoch, store.head
+    older = (tmp_path / "events.sqlite3").read_bytes()
+    async with open_store(tmp_path, NETWORK) as store:
+        await store.admit_remote(events)
+        assert (store.epoch, store.head > early) == (epoch, True)
+    async with open_store(tmp_path, NETWORK) as store:  # nothing is lost: nothing changes
+        assert store.epoch == epoch
+    (tmp_path / "events.sqlite3").write_bytes(older)
+    async with open_store(tmp_path, NETWORK) as store:
+        assert store.head == early
+        new_epoch = store.epoch
+        assert new_epoch != epoch
+    async with open_store(tmp_path, NETWORK) as store:
+        assert store.epoch == new_epoch
+
+
+@pytest.mark.parametrize("content", [b"", b"\xff" * 60, b"another 17\n", b"a b c"])
+async def test_an_unreadable_note_of_the_head_changes_nothing(
+    tmp_path: Path, content: bytes
+) -> None:
+    await make_log(tmp_path)
+    async with open_store(tmp_path, NETWORK) as store:
+        epoch = store.epoch
+    (tmp_path / "feed.head").write_bytes(content)
+    async with open_store(tmp_path, NETWORK) as store:
+        assert store.epoch == epoch
+
+
 async def test_a_second_store_of_a_directory_is_refused(tmp_path: Path) -> None:
     async with open_store(tmp_path, NETWORK) as store:
         with pytest.raises(StoreError, match=f"in use by process {os.getpid()}: stop"):
