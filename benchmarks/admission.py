@@ -38,9 +38,9 @@ from recon_node.ceramic.builder import data_event, init_event
 from recon_node.ipld import CID, DAG_CBOR, multibase
 from recon_node.p2p import P2PSettings, open_p2p
 from recon_node.store import StoreSettings, open_store
-from recon_node.store.admission import Submission
+from recon_node.store.admission.rules import Submission
+from recon_node.store.db.log import EventLog
 from recon_node.store.interests import key_ranges
-from recon_node.store.log import EventLog
 from recon_node.testnet import Testnet
 from recon_node.verification import check
 

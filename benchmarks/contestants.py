@@ -13,8 +13,8 @@ from benchmarks import ceramic_one
 from benchmarks.negentropy import Items, Negentropy
 from benchmarks.pairs import Pair
 from recon_node.ceramic import IN_MEMORY, network_range
-from recon_node.p2p.framing import encode_frame
 from recon_node.p2p.settings import MIB
+from recon_node.p2p.transport.framing import encode_frame
 from recon_node.recon import DEFAULT_SETTINGS, KeyRange, KeyStore, SessionSettings
 from recon_node.recon.protocols import RECON_1_0, RECON_1_1, Protocol
 

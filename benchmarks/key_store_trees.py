@@ -15,7 +15,7 @@ from typing import Any
 
 from benchmarks.key_store_designs import RankedDesign
 from recon_node.recon import KeyRange, Sha256a
-from recon_node.recon.sha256a import COUNT_SHIFT, DIGEST_SIZE, spread, spread_run
+from recon_node.recon.keys.sha256a import COUNT_SHIFT, DIGEST_SIZE, spread, spread_run
 
 SIZE = 128
 """Entries of a leaf and of a middle node at most; the root takes what comes."""

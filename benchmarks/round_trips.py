@@ -30,9 +30,9 @@ from benchmarks.pairs import Pair, Population
 from benchmarks.reconcile import make_row
 from benchmarks.report import Row, count, new_file, numbers, show, track
 from recon_node.ceramic import EventId
-from recon_node.p2p.framing import FrameStream
-from recon_node.p2p.recon_stream import ReconStream, decoders
 from recon_node.p2p.settings import P2PSettings
+from recon_node.p2p.sync.recon_stream import ReconStream, decoders
+from recon_node.p2p.transport.framing import FrameStream
 from recon_node.recon import KeyStore
 from recon_node.recon.protocols import PROTOCOLS, Protocol
 

@@ -29,7 +29,7 @@ from pyspark.sql import functions as f
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle
 
 from recon_node.ceramic import parse_event
-from recon_node.lattice import StreamEvent, select_tip
+from recon_node.streams import StreamEvent, select_tip
 from spark_sink.errors import SinkError
 from spark_sink.run.java import find_java
 from spark_sink.run.session import start_session

@@ -19,8 +19,9 @@ from pathlib import Path
 from benchmarks.keys import event_ids
 from benchmarks.report import Row, progress, show
 from recon_node.ceramic import IN_MEMORY
-from recon_node.store import StoreSettings, saved_keys, schema
-from recon_node.store.log import EventLog
+from recon_node.store import StoreSettings
+from recon_node.store.db import saved_keys, schema
+from recon_node.store.db.log import EventLog
 
 CAR_SIZE = 600
 _PIECE = 10_000

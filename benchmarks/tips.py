@@ -19,7 +19,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from benchmarks.report import Row, progress, show
-from recon_node.lattice import StreamEvent, StreamTip, select_tip
+from recon_node.streams import StreamEvent, StreamTip, select_tip
 
 FORKS = 1_000
 EVENTS_A_STREAM = 10

@@ -27,13 +27,13 @@ from pydantic_settings import (
 )
 
 from recon_node.api import Access, Limits
-from recon_node.api.access import check_token, read_token
+from recon_node.api.middleware.access import check_token, read_token
 from recon_node.ceramic import MAX_CAR_SIZE, Network, StreamId
 from recon_node.chain import ChainSettings, parse_confirmations, parse_providers
 from recon_node.data_dir import default_data_dir
 from recon_node.p2p import P2PSettings, PeerError
-from recon_node.p2p.addresses import parse_address
 from recon_node.p2p.settings import MAX_FRAME, MIN_FRAME, MIN_MESSAGE, MIN_PEER_MEMORY
+from recon_node.p2p.transport.addresses import parse_address
 from recon_node.recon import SessionSettings
 from recon_node.store import Interest, StoreSettings, parse_interest, usable_cores
 from recon_node.store.interests import check_interest

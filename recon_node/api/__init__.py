@@ -6,8 +6,8 @@ pages for people. `create_app` makes the ASGI application over `Services`; `serv
 hypercorn on trio. This floor knows the store, and the network side only as `Peers`.
 """
 
-from recon_node.api.access import Access
 from recon_node.api.app import create_app
+from recon_node.api.middleware.access import Access
 from recon_node.api.server import Listener, ListenError, open_listener, serve
 from recon_node.api.services import Limits, Peers, Services
 

@@ -11,7 +11,11 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from recon_node.api import (
+from recon_node.api import metrics
+from recon_node.api.errors import EXCEPTION_HANDLERS
+from recon_node.api.middleware.guard import Guard
+from recon_node.api.middleware.stack import Bound, Observe
+from recon_node.api.routes import (
     arrow,
     dag,
     dag_replicas,
@@ -19,15 +23,11 @@ from recon_node.api import (
     experimental,
     feed,
     interests,
-    metrics,
     node_info,
     pages,
     stream_events,
     streams,
 )
-from recon_node.api.errors import EXCEPTION_HANDLERS
-from recon_node.api.guard import Guard
-from recon_node.api.middleware import Bound, Observe
 from recon_node.api.services import Services
 
 Endpoint = Callable[[Request], Awaitable[Response]]

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from recon_node import __version__
-from recon_node.api.access import Access
+from recon_node.api.middleware.access import Access
 from recon_node.api.openapi_schemas import SCHEMAS
 
 Json = dict[str, Any]

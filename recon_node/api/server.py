@@ -39,7 +39,7 @@ from hypercorn.typing import ConnectionState, LifespanState
 from hypercorn.utils import wrap_app
 from starlette.types import ASGIApp
 
-from recon_node.api.middleware import PIECE
+from recon_node.api.middleware.stack import PIECE
 from recon_node.bind_errors import bind_advice
 
 log = structlog.get_logger(__name__)

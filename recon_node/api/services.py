@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Protocol
 
 import trio
 
-from recon_node.api.access import Access
+from recon_node.api.middleware.access import Access
 
 if TYPE_CHECKING:
     from recon_node.chain import ChainReport

@@ -4,8 +4,16 @@ Pure functions over bytes: what an event is, which key it has, and whether it is
 to be. Whatever is refused is a `CeramicError` with a message for people.
 """
 
-from recon_node.ceramic.did import ed25519_did
-from recon_node.ceramic.envelope import Envelope
+from recon_node.ceramic.auth.did import ed25519_did
+from recon_node.ceramic.auth.envelope import Envelope
+from recon_node.ceramic.auth.signature import (
+    authority,
+    check_authority,
+    signer,
+    validity_of,
+    verify_signature,
+)
+from recon_node.ceramic.auth.validity import Validity
 from recon_node.ceramic.errors import (
     CeramicError,
     ChainAnswerError,
@@ -39,16 +47,8 @@ from recon_node.ceramic.network import (
     Network,
     network_name,
 )
-from recon_node.ceramic.signature import (
-    authority,
-    check_authority,
-    signer,
-    validity_of,
-    verify_signature,
-)
 from recon_node.ceramic.stream_id import METAMODEL, StreamId, StreamType
 from recon_node.ceramic.time_proof import TimeProof, check_transaction, expected_input
-from recon_node.ceramic.validity import Validity
 
 __all__ = [
     "DEV_UNSTABLE",

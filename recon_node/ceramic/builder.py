@@ -5,7 +5,7 @@
     change = data_event(key, init, [init.cid], [{"op": "replace", "path": "/title", ...}])
 
 Every builder returns the `Event` as the parser reads it back; its `car` is what goes over the
-wire. A key is Ed25519 (`SigningKey`), secp256k1 or P-256, see `recon_node.ceramic.signing`. The
+wire. A key is Ed25519 (`SigningKey`), secp256k1 or P-256, see `auth.signing`. The
 same arguments give the same bytes, but for P-256, whose signatures here are not deterministic.
 """
 
@@ -13,10 +13,10 @@ import json
 from collections.abc import Sequence
 from typing import Any, Final
 
-from recon_node.ceramic.did import DID_KEY
-from recon_node.ceramic.envelope import Envelope
+from recon_node.ceramic.auth.did import DID_KEY
+from recon_node.ceramic.auth.envelope import Envelope
+from recon_node.ceramic.auth.signing import Key, algorithm_of, controller_of, sign
 from recon_node.ceramic.event import Event, parse_event
-from recon_node.ceramic.signing import Key, algorithm_of, controller_of, sign
 from recon_node.ceramic.stream_id import METAMODEL, StreamId
 from recon_node.ipld import CID, DAG_CBOR, DAG_JOSE, car, dag_cbor, varint
 

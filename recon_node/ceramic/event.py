@@ -20,7 +20,7 @@ from enum import Enum
 from typing import Any, Final
 
 from recon_node.ceramic import shape
-from recon_node.ceramic.envelope import Envelope, is_envelope, parse_envelope, without_link
+from recon_node.ceramic.auth.envelope import Envelope, is_envelope, parse_envelope, without_link
 from recon_node.ceramic.errors import InvalidEventError
 from recon_node.ceramic.event_id import EventId
 from recon_node.ceramic.header import InitHeader

@@ -17,7 +17,7 @@ from functools import lru_cache
 from typing import Any, Final, Self
 
 from recon_node.ceramic import shape
-from recon_node.ceramic.did import is_did
+from recon_node.ceramic.auth.did import is_did
 from recon_node.ceramic.errors import InvalidEventError, StreamIdError
 from recon_node.ceramic.stream_id import METAMODEL, StreamId, StreamType
 from recon_node.ipld import CID, MultibaseError, multibase

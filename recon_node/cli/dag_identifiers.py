@@ -138,9 +138,9 @@ def grant(audience: str, expires: int | None, key_file: Path | None) -> None:
     Example:
       recon-node dag grant did:key:z6Mk... --expires 90d > grant.ucan
     """
-    from recon_node.ceramic.did import ed25519_did, public_key
-    from recon_node.lattice.publishing import ABILITY
-    from recon_node.lattice.ucan import Capability, issue_ucan
+    from recon_node.ceramic.auth.did import ed25519_did, public_key
+    from recon_node.dag.protocol.publishing import ABILITY
+    from recon_node.dag.protocol.ucan import Capability, issue_ucan
 
     key = open_key(key_file)
     with told_to_people():
@@ -159,7 +159,7 @@ def show_key(key_file: Path | None) -> None:
     Example:
       recon-node dag key
     """
-    from recon_node.ceramic.did import ed25519_did
+    from recon_node.ceramic.auth.did import ed25519_did
 
     click.echo(ed25519_did(bytes(open_key(key_file).verify_key)))
 

@@ -13,10 +13,10 @@ from recon_node.cli.dag_node import contained, post_replica, publication_of, wan
 from recon_node.cli.dag_push import join_heads
 from recon_node.cli.errors import CommandError
 from recon_node.dag import Identifier
+from recon_node.dag.protocol.publishing import check_publish, make_publish
+from recon_node.dag.protocol.replica import Replica
+from recon_node.dag.protocol.ucan import parse_ucan
 from recon_node.ipld import CID
-from recon_node.lattice.publishing import check_publish, make_publish
-from recon_node.lattice.replica import Replica
-from recon_node.lattice.ucan import parse_ucan
 
 
 class Published(NamedTuple):

@@ -22,10 +22,10 @@ from recon_node.cli.dag_node import publication_of, state_of, want
 from recon_node.cli.errors import CommandError
 from recon_node.dag import Identifier
 from recon_node.dag.errors import DagError
+from recon_node.dag.protocol.shards import ShardError, walk
 from recon_node.dag.sources import CarFile
 from recon_node.dag.unpack import unpack
 from recon_node.ipld import CID
-from recon_node.lattice.shards import ShardError, walk
 
 T = TypeVar("T")
 

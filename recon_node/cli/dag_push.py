@@ -21,10 +21,10 @@ from recon_node.cli.dag_node import post_replica, state_of, want
 from recon_node.cli.errors import CommandError
 from recon_node.cli.sending import post_event
 from recon_node.dag import shard_event
+from recon_node.dag.protocol.replica import decode_replica
+from recon_node.dag.protocol.shards import Shard, appends, split
 from recon_node.dag.sources import Source
 from recon_node.ipld import CID, multibase
-from recon_node.lattice.replica import decode_replica
-from recon_node.lattice.shards import Shard, appends, split
 
 WORKERS = 4
 

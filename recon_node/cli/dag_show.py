@@ -25,10 +25,10 @@ def show(cid: str, node: NodeApi, drawing: Drawing) -> None:
     Example:
       recon-node dag show bafybei... --svg log.svg
     """
+    from recon_node.dag.picture import replica_picture
+    from recon_node.dag.protocol.operations import ReplicaError
+    from recon_node.dag.protocol.replica import decode_replica
     from recon_node.ipld import IpldError, multibase
-    from recon_node.lattice.log_pictures import replica_picture
-    from recon_node.lattice.operations import ReplicaError
-    from recon_node.lattice.replica import decode_replica
 
     if not cid.isalnum():
         raise CommandError(f"{cid!r} is not a CID")

@@ -32,10 +32,10 @@ def told_to_people() -> Iterator[None]:
     """Turn what this floor and those below refuse into one line; also out of exception groups."""
     from recon_node.ceramic import CeramicError
     from recon_node.dag import DagError
+    from recon_node.dag.protocol.operations import ReplicaError
+    from recon_node.dag.protocol.shards import ShardError
+    from recon_node.dag.protocol.ucan import UcanError
     from recon_node.ipld import IpldError
-    from recon_node.lattice.operations import ReplicaError
-    from recon_node.lattice.shards import ShardError
-    from recon_node.lattice.ucan import UcanError
 
     known = (CeramicError, DagError, IpldError, ReplicaError, ShardError, UcanError)
     try:

@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.text import Text
 
-    from recon_node.lattice.drawing import Layout, Picture
-    from recon_node.lattice.drawing_text import Line
+    from recon_node.draw.layout import Layout, Picture
+    from recon_node.draw.text import Line
 
 DEFAULT_LIMIT = 200
 
@@ -74,7 +74,7 @@ def show_picture(picture: Picture, drawing: Drawing) -> None:
         CommandError: the file cannot be written.
     """
     from recon_node.cli.output import make_console
-    from recon_node.lattice.drawing import fold, lay_out
+    from recon_node.draw.layout import fold, lay_out
 
     nodes = picture.nodes if drawing.everything else fold(picture.nodes, picture.unit)
     layout = lay_out(nodes, drawing.limit or None)
@@ -96,7 +96,7 @@ def is_ascii(console: Console) -> bool:
 
 
 def _write_svg(picture: Picture, layout: Layout, path: Path) -> None:
-    from recon_node.lattice.drawing_svg import draw_svg
+    from recon_node.draw.svg import draw_svg
 
     svg = draw_svg(picture, layout)
     if path == Path("-"):
@@ -112,8 +112,8 @@ def _write_svg(picture: Picture, layout: Layout, path: Path) -> None:
 def _lines(picture: Picture, layout: Layout, drawing: Drawing, as_ascii: bool) -> Iterator[Text]:
     from rich.text import Text
 
-    from recon_node.lattice.drawing import plain
-    from recon_node.lattice.drawing_text import ASCII, UNICODE, draw_lines
+    from recon_node.draw.layout import plain
+    from recon_node.draw.text import ASCII, UNICODE, draw_lines
 
     def text(words: str, style: str = "") -> Text:
         shown = plain(words)
@@ -155,7 +155,7 @@ def _texts(line: Line) -> tuple[str, ...]:
 def _line(line: Line, columns: Sequence[int], text: Callable[..., Text]) -> Text:
     from rich.text import Text
 
-    from recon_node.lattice.drawing import Shape, Tone
+    from recon_node.draw.layout import Shape, Tone
 
     styles = {
         Tone.TIP: "bold green",

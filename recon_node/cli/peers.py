@@ -21,7 +21,7 @@ CLOCK_SLACK = 1.0
 """How much a node's clock may differ from ours, in seconds."""
 SYNCS_SHOWN = 10
 ANOTHER_NETWORK = "another network"
-"""How the outcome of such a sync begins; see `recon_node.p2p.reports`."""
+"""How the outcome of such a sync begins; see `recon_node.p2p.sync.reports`."""
 
 
 @click.group(invoke_without_command=True)

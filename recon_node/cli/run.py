@@ -176,7 +176,7 @@ def identity(config: Path | None, data_dir: Path | None) -> None:
       echo /ip4/192.0.2.7/tcp/4101/p2p/$(recon-node id)
     """
     from recon_node.p2p import P2PError
-    from recon_node.p2p.identity import IDENTITY_FILE, open_identity, peer_id_of
+    from recon_node.p2p.transport.identity import IDENTITY_FILE, open_identity, peer_id_of
 
     settings = read_settings(config, {"data_dir": data_dir})
     path = settings.data_dir / IDENTITY_FILE

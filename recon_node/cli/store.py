@@ -19,8 +19,8 @@ from recon_node.cli.run import config_option, data_dir_option, read_settings
 
 if TYPE_CHECKING:
     from recon_node.store import Interest
-    from recon_node.store.upkeep import Intake, Repaired, Report
-    from recon_node.store.upkeep.common import Progress
+    from recon_node.store.maintenance import Intake, Repaired, Report
+    from recon_node.store.maintenance.common import Progress
 
 T = TypeVar("T")
 
@@ -46,7 +46,7 @@ def info(config: Path | None, data_dir: Path | None) -> None:
     Example:
       recon-node store info --data-dir /var/lib/recon-node
     """
-    from recon_node.store.upkeep import read_info
+    from recon_node.store.maintenance import read_info
 
     with _the_log_of(config, data_dir) as directory:
         found = read_info(directory)
@@ -88,7 +88,7 @@ def check(config: Path | None, data_dir: Path | None, repair: bool) -> None:
       recon-node store check
       recon-node store check --repair
     """
-    from recon_node.store.upkeep import check_log
+    from recon_node.store.maintenance import check_log
 
     with _the_log_of(config, data_dir) as directory, _progress() as progress:
         report = check_log(directory, progress)
@@ -115,7 +115,7 @@ def compact(config: Path | None, data_dir: Path | None) -> None:
 
     Needs as much free room on the disk as the log has. Feed and epoch stay as they are.
     """
-    from recon_node.store.upkeep import compact_log
+    from recon_node.store.maintenance import compact_log
 
     with _the_log_of(config, data_dir) as directory, _progress() as progress:
         done = compact_log(directory, progress)
@@ -150,7 +150,7 @@ def export(
       recon-node store export backup.car
       recon-node store export - --sort-value k... --controller did:key:z... | zstd > part.car.zst
     """
-    from recon_node.store.upkeep import export_events
+    from recon_node.store.maintenance import export_events
 
     wanted = _interests(**interest)
     with (
@@ -180,7 +180,7 @@ def import_(file: BinaryIO, config: Path | None, data_dir: Path | None) -> None:
       zstd -d < part.car.zst | recon-node store import -
     """
     from recon_node.store import StoreError
-    from recon_node.store.upkeep import import_events
+    from recon_node.store.maintenance import import_events
 
     settings = read_settings(config, {"data_dir": data_dir})
     started = time.monotonic()
@@ -199,7 +199,7 @@ def _the_log_of(config: Path | None, data_dir: Path | None) -> Iterator[Path]:
     """The data directory, locked; what goes wrong is told in one line."""
     from recon_node.store import StoreError
     from recon_node.store.lock import directory_lock
-    from recon_node.store.upkeep.common import find_log
+    from recon_node.store.maintenance.common import find_log
 
     directory = read_settings(config, {"data_dir": data_dir}).data_dir
     try:
@@ -230,7 +230,7 @@ def _interests(
 
 
 def _repair(directory: Path, progress: Progress) -> None:
-    from recon_node.store.upkeep import repair_log
+    from recon_node.store.maintenance import repair_log
 
     _tell_repaired(_run(partial(repair_log, directory, progress=progress)))
 

@@ -15,7 +15,7 @@ from recon_node.cli.errors import CommandError
 from recon_node.cli.output import json_option
 
 if TYPE_CHECKING:
-    from recon_node.lattice.stream_picture import HeldEvent, StreamPicture
+    from recon_node.streams.picture import HeldEvent, StreamPicture
 
 
 @click.group()
@@ -43,8 +43,8 @@ def show(stream_id: str, node: NodeApi, drawing: Drawing, full: bool, as_json: b
       recon-node stream show kjzl6kcym7w8y7...
       recon-node stream show bagcqcera... --all --limit 0 --svg stream.svg
     """
-    from recon_node.lattice import StreamShapeError
-    from recon_node.lattice.stream_picture import stream_picture
+    from recon_node.streams import StreamShapeError
+    from recon_node.streams.picture import stream_picture
 
     bare = stream_id.removeprefix("ceramic://")
     if not bare or "/" in bare:
@@ -68,8 +68,8 @@ def show(stream_id: str, node: NodeApi, drawing: Drawing, full: bool, as_json: b
 def held_event(told: dict[str, Any]) -> HeldEvent:
     """An event as the node's API tells of it."""
     from recon_node.ipld import CID
-    from recon_node.lattice import StreamEvent
-    from recon_node.lattice.stream_picture import HeldEvent
+    from recon_node.streams import StreamEvent
+    from recon_node.streams.picture import HeldEvent
 
     shape = StreamEvent(
         id=CID.parse(told["cid"]),

@@ -14,8 +14,8 @@ from recon_node.cli.drawing import Drawing, drawing_options, show_picture
 from recon_node.cli.errors import CommandError
 
 if TYPE_CHECKING:
-    from recon_node.lattice.drawing import Picture
-    from recon_node.lattice.tangle import Backlinks, Message
+    from recon_node.draw.layout import Picture
+    from recon_node.tangles.tangle import Backlinks, Message
 
 MAX_LINE = 1024 * 1024
 """Bytes of a line; a message has 8 KiB."""
@@ -60,9 +60,9 @@ def show(
 
 
 def _tangle(messages: Sequence[Keyed], root: str, name: str) -> Picture:
-    from recon_node.lattice.log_pictures import tangle_picture
-    from recon_node.lattice.tangle import TangleError
-    from recon_node.lattice.tangle import tangle as weave
+    from recon_node.tangles.pictures import tangle_picture
+    from recon_node.tangles.tangle import TangleError
+    from recon_node.tangles.tangle import tangle as weave
 
     details = {id_: (_author(message), _when(message)) for id_, message in messages}
     try:
@@ -73,8 +73,8 @@ def _tangle(messages: Sequence[Keyed], root: str, name: str) -> Picture:
 
 
 def _feed(messages: Sequence[dict[str, Any]], author: str) -> Picture:
-    from recon_node.lattice.classic_feed import classic_feed
-    from recon_node.lattice.log_pictures import feed_picture
+    from recon_node.tangles.classic_feed import classic_feed
+    from recon_node.tangles.pictures import feed_picture
 
     try:
         return feed_picture(f"Feed of {author}", classic_feed(messages, author), messages)
@@ -98,7 +98,7 @@ def _read(file: BinaryIO) -> Iterator[Keyed]:
 
 
 def _keyed(line: bytes, number: int) -> Keyed:
-    from recon_node.lattice.classic_feed import message_id
+    from recon_node.tangles.classic_feed import message_id
 
     try:
         value = json.loads(line)
@@ -116,7 +116,7 @@ def _keyed(line: bytes, number: int) -> Keyed:
 
 
 def _message(id_: str, message: Mapping[str, Any]) -> Message[str]:
-    from recon_node.lattice.tangle import Message
+    from recon_node.tangles.tangle import Message
 
     content = message.get("content")
     tangles = content.get("tangles") if isinstance(content, dict) else None
@@ -130,7 +130,7 @@ def _message(id_: str, message: Mapping[str, Any]) -> Message[str]:
 
 def _backlinks(said: Any) -> Backlinks[str] | None:
     """What a message says of a tangle; None where that has another shape."""
-    from recon_node.lattice.tangle import Backlinks
+    from recon_node.tangles.tangle import Backlinks
 
     if not isinstance(said, dict) or not isinstance(said.get("root"), str | None):
         return None

@@ -30,10 +30,10 @@ from recon_node.ceramic import (
     ed25519_did,
     parse_event,
 )
+from recon_node.ceramic.auth.did import ed25519_key
+from recon_node.ceramic.auth.signing import Key, controller_of
 from recon_node.ceramic.builder import signed_event
-from recon_node.ceramic.did import ed25519_key
 from recon_node.ceramic.header import DAG_SORT_KEY
-from recon_node.ceramic.signing import Key, controller_of
 from recon_node.ipld import CID, IpldError, multibase
 
 SORT_KEY: Final = DAG_SORT_KEY

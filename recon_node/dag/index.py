@@ -21,13 +21,13 @@ from recon_node.dag.events import (
     read_dag_event,
     sort_bytes,
 )
+from recon_node.dag.protocol.operations import Append, Publish, ReplicaError
+from recon_node.dag.protocol.publishing import check_publish
+from recon_node.dag.protocol.replica import Replica, decode_replica
+from recon_node.dag.protocol.shards import CAR, ShardError, links
+from recon_node.dag.protocol.ucan import UcanError
 from recon_node.dag.schema import transaction
 from recon_node.ipld import CID, IDENTITY, CarError, car
-from recon_node.lattice.operations import Append, Publish, ReplicaError
-from recon_node.lattice.publishing import check_publish
-from recon_node.lattice.replica import Replica, decode_replica
-from recon_node.lattice.shards import CAR, ShardError, links
-from recon_node.lattice.ucan import UcanError
 from recon_node.store import FeedRow
 
 
@@ -113,7 +113,7 @@ def _take_shard(connection: sqlite3.Connection, subject: bytes, shard: bytes, ev
 
 
 def _once(targets: Sequence[CID]) -> list[CID]:
-    """Each link once, at its last place (where `lattice.shards.walk` goes down, too), and none to
+    """Each link once, at its last place (where `shards.walk` goes down, too), and none to
     a block that is inside its CID."""
     last = reversed(dict.fromkeys(reversed(targets)))
     return [cid for cid in last if cid.hash_code != IDENTITY]

@@ -26,9 +26,9 @@ from recon_node.dag import containment, index, schema, state
 from recon_node.dag.containment import Containment
 from recon_node.dag.errors import DagError, IncompleteDagError
 from recon_node.dag.events import SORT_KEY, Identifier, read_dag_event
+from recon_node.dag.protocol.replica import Replica
 from recon_node.dag.state import DagState, Place, Publication
 from recon_node.ipld import CID, IDENTITY, car, varint
-from recon_node.lattice.replica import Replica
 from recon_node.store import FeedRow, Store, StoreError
 
 log = structlog.get_logger(__name__)

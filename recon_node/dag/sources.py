@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import BinaryIO, Final, NamedTuple, Protocol
 
 from recon_node.dag.errors import DagError
+from recon_node.dag.unixfs import CHUNK_SIZE, Tree, balanced, directory
 from recon_node.ipld import CID, RAW, CidError, IpldError, VarintError, car, read_cid, varint
-from recon_node.ipld.unixfs import CHUNK_SIZE, Tree, balanced, directory
 
 _MAX_HEADER: Final = 1024 * 1024
 _MAX_HEAD: Final = 9 + 160  # a section's length and CID

@@ -14,10 +14,10 @@ from typing import Any, Final, NamedTuple
 from recon_node.dag.containment import MAX_LISTED, Containment
 from recon_node.dag.containment import find as find_block
 from recon_node.dag.events import Identifier, Subject, sort_bytes
+from recon_node.dag.protocol.operations import Publish
+from recon_node.dag.protocol.publishing import PublishLog
+from recon_node.dag.protocol.replica import Replica, decode_replica, join
 from recon_node.ipld import CID, IDENTITY
-from recon_node.lattice.operations import Publish
-from recon_node.lattice.publishing import PublishLog
-from recon_node.lattice.replica import Replica, decode_replica, join
 
 
 @dataclass(frozen=True, slots=True)

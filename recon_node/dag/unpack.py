@@ -13,10 +13,11 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import BinaryIO, Final
 
+from recon_node.dag import unixfs
 from recon_node.dag.errors import DagError
-from recon_node.ipld import CID, DAG_PB, IDENTITY, RAW, IpldError, dag_pb, unixfs
+from recon_node.dag.unixfs import NodeType, UnixFs
+from recon_node.ipld import CID, DAG_PB, IDENTITY, RAW, IpldError, dag_pb
 from recon_node.ipld.dag_pb import PbNode
-from recon_node.ipld.unixfs import NodeType, UnixFs
 
 Read = Callable[[CID], bytes]
 

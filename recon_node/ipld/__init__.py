@@ -1,11 +1,11 @@
 """Floor 1, IPLD: the bytes that everything above is made of.
 
-Varints, CIDs (raw bytes inside), DAG-CBOR, DAG-PB, UnixFS, CARv1 and multibase. Pure functions over
+Varints, CIDs (raw bytes inside), DAG-CBOR, DAG-PB, CARv1 and multibase. Pure functions over
 `bytes`; everything read is checked, and whatever is refused is an `IpldError` with a message for
 people.
 """
 
-from recon_node.ipld import car, dag_cbor, dag_pb, multibase, unixfs, varint
+from recon_node.ipld import car, dag_cbor, dag_pb, multibase, varint
 from recon_node.ipld.car import Car
 from recon_node.ipld.cid import (
     CID,
@@ -54,6 +54,5 @@ __all__ = [
     "dag_pb",
     "multibase",
     "read_cid",
-    "unixfs",
     "varint",
 ]

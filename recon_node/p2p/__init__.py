@@ -7,9 +7,15 @@ in docs/wire.md.
 """
 
 from recon_node.p2p.errors import P2PError, PeerError
-from recon_node.p2p.reports import AGREED, ANOTHER_NETWORK, NO_COMMON_INTEREST, Counters, SyncReport
 from recon_node.p2p.service import P2P, PeerInfo, open_p2p
 from recon_node.p2p.settings import ConnectionLimits, P2PSettings
+from recon_node.p2p.sync.reports import (
+    AGREED,
+    ANOTHER_NETWORK,
+    NO_COMMON_INTEREST,
+    Counters,
+    SyncReport,
+)
 
 __all__ = [
     "AGREED",

@@ -12,28 +12,28 @@ from typing import Final
 import structlog
 import trio
 
-from recon_node.p2p.addresses import (
+from recon_node.p2p.errors import MISBEHAVED, PeerError
+from recon_node.p2p.nursery import open_service_nursery
+from recon_node.p2p.peers.book import PeerBook
+from recon_node.p2p.peers.discovery import Discovery, networks_in
+from recon_node.p2p.peers.file import load_peers, save_peers
+from recon_node.p2p.settings import P2PSettings
+from recon_node.p2p.sync.driver import Syncer
+from recon_node.p2p.sync.event_server import EventServer
+from recon_node.p2p.sync.mending import sync_when_damaged
+from recon_node.p2p.sync.reports import ANOTHER_NETWORK, Counters, SyncHistory, SyncReport
+from recon_node.p2p.sync.sessions import Sessions
+from recon_node.p2p.transport.addresses import (
     check_dialable,
     is_dialable,
     is_loopback,
     parse_address,
     peer_id_in,
 )
-from recon_node.p2p.budget import REFUSED_FOR
-from recon_node.p2p.discovery import Discovery, networks_in
-from recon_node.p2p.errors import MISBEHAVED, PeerError
-from recon_node.p2p.event_server import EventServer
-from recon_node.p2p.host import Host, open_host
-from recon_node.p2p.identity import open_identity
-from recon_node.p2p.mending import sync_when_damaged
-from recon_node.p2p.nursery import open_service_nursery
-from recon_node.p2p.peer_book import PeerBook
-from recon_node.p2p.peer_file import load_peers, save_peers
-from recon_node.p2p.reports import ANOTHER_NETWORK, Counters, SyncHistory, SyncReport
-from recon_node.p2p.sessions import Sessions
-from recon_node.p2p.settings import P2PSettings
-from recon_node.p2p.streams import EVENTS_PROTOCOL, shielded
-from recon_node.p2p.sync import Syncer
+from recon_node.p2p.transport.budget import REFUSED_FOR
+from recon_node.p2p.transport.host import Host, open_host
+from recon_node.p2p.transport.identity import open_identity
+from recon_node.p2p.transport.streams import EVENTS_PROTOCOL, shielded
 from recon_node.recon.protocols import PROTOCOLS
 from recon_node.store import Store
 

@@ -56,7 +56,7 @@ class P2PSettings:
     max_connections: int = 200
     max_peer_memory: int = 256 * MIB
     """What all peers together may make this node hold, in bytes of its memory. When it is more, the
-    peers that hold the most are cut off (``recon_node.p2p.budget``)."""
+    peers that hold the most are cut off (``recon_node.p2p.transport.budget``)."""
     max_known_peers: int = 1000
     dial_timeout: float = 10.0
     connection: ConnectionLimits = field(default_factory=ConnectionLimits)

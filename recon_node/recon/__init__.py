@@ -5,12 +5,12 @@ reconciliation; ``PROTOCOLS`` names the versions, with their sessions and codecs
 """
 
 from recon_node.recon.errors import LocalProtocolError, ProtocolError, RemoteProtocolError
-from recon_node.recon.key_range import KeyRange, intersect_ranges, merge_ranges, subtract_ranges
-from recon_node.recon.key_store import KeyStore, Summary
+from recon_node.recon.keys.key_store import KeyStore, Summary
+from recon_node.recon.keys.ranges import KeyRange, intersect_ranges, merge_ranges, subtract_ranges
+from recon_node.recon.keys.sha256a import ZERO, Sha256a
 from recon_node.recon.protocols import PROTOCOLS, RECON_1_0, RECON_1_1, Protocol
 from recon_node.recon.session import Session
 from recon_node.recon.settings import DEFAULT_SETTINGS, SessionSettings
-from recon_node.recon.sha256a import ZERO, Sha256a
 
 __all__ = [
     "DEFAULT_SETTINGS",

@@ -22,7 +22,7 @@ from hashlib import sha256
 from typing import Any
 
 from recon_node.ipld import CID, DAG_CBOR, dag_cbor
-from recon_node.recon.sha256a import COUNT_SHIFT, Sha256a, spread
+from recon_node.recon.keys.sha256a import COUNT_SHIFT, Sha256a, spread
 
 DEFAULT_FAN_OUT = 32
 

@@ -6,10 +6,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final
 
-from recon_node.recon import messages_1_0, messages_1_1
 from recon_node.recon.session import Session
-from recon_node.recon.session_1_0 import Session10
-from recon_node.recon.session_1_1 import Session11
+from recon_node.recon.v1_0 import codec as messages_1_0
+from recon_node.recon.v1_0.session import Session10
+from recon_node.recon.v1_1 import codec as messages_1_1
+from recon_node.recon.v1_1.session import Session11
 
 
 @dataclass(frozen=True, slots=True)

@@ -50,8 +50,8 @@ from enum import Enum, auto
 from typing import ClassVar, Final, Generic, Self, TypeVar
 
 from recon_node.recon.errors import LocalProtocolError, RemoteProtocolError
-from recon_node.recon.key_range import KeyRange, merge_ranges
-from recon_node.recon.key_store import KeyStore
+from recon_node.recon.keys.key_store import KeyStore
+from recon_node.recon.keys.ranges import KeyRange, merge_ranges
 from recon_node.recon.settings import DEFAULT_SETTINGS, SessionSettings
 from recon_node.recon.view import View
 

@@ -5,11 +5,10 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right, insort
 from collections.abc import Iterable
 
-from recon_node.recon.finger import Finger
-from recon_node.recon.key_range import KeyRange
-from recon_node.recon.key_store import KeyStore, Summary
-from recon_node.recon.messages_1_1 import LeftOut, fingerprint
-from recon_node.recon.sha256a import Sha256a, lanes_of
+from recon_node.recon.keys.finger import Finger
+from recon_node.recon.keys.key_store import KeyStore, Summary
+from recon_node.recon.keys.ranges import KeyRange
+from recon_node.recon.keys.sha256a import Sha256a, lanes_of
 
 
 class View:
@@ -55,19 +54,12 @@ class View:
         """Return the Sha256a of our keys in a gap (1.0.0)."""
         return self.store.summarize(gap).hash
 
-    def fingerprint(self, gap: KeyRange) -> bytes:
-        """Return the fingerprint of our keys in a gap (1.1.0)."""
-        return fingerprint(self.store.summarize(gap))
-
-    def left_out_of(self, gap: KeyRange) -> LeftOut | None:
-        """Return what to tell of the keys left out of a gap; None where there are none (1.1.0)."""
+    def union(self, gap: KeyRange) -> tuple[Summary, int]:
+        """Return the summary of our keys in a gap with those left out, and the number of these."""
         keys = self.left_out(gap)
-        if not keys:
-            return None
         ours = self.store.summarize(gap)
         lanes = sum(map(lanes_of, keys))
-        union = Summary(ours.hash + Sha256a.from_lanes(lanes), ours.count + len(keys))
-        return LeftOut(len(keys), fingerprint(union))
+        return Summary(ours.hash + Sha256a.from_lanes(lanes), ours.count + len(keys)), len(keys)
 
     def _was_given_up(self, key: bytes) -> bool:
         at = bisect_left(self.given_up, key)

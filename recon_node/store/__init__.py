@@ -7,16 +7,18 @@ causal order. Start reading with `admission` (what is accepted), `ladder` (when 
 (where signatures are checked).
 """
 
-from recon_node.store.damage import Damage, DamagedEventError
+from recon_node.store.damage.detection import Damage, DamagedEventError
+from recon_node.store.db.feed_filter import FeedFilter
 from recon_node.store.errors import (
     DamagedLogError,
     DiskFullError,
     InvalidInterestError,
     StoreError,
 )
-from recon_node.store.feed_filter import FeedFilter
 from recon_node.store.interests import format_interest, is_of_a_document, parse_interest
-from recon_node.store.model import (
+from recon_node.store.opening import open_store
+from recon_node.store.store import Store
+from recon_node.store.values import (
     FeedColumns,
     FeedRow,
     Interest,
@@ -26,8 +28,6 @@ from recon_node.store.model import (
     Verdict,
     usable_cores,
 )
-from recon_node.store.opening import open_store
-from recon_node.store.store import Store
 
 __all__ = [
     "Damage",

@@ -37,11 +37,11 @@ from recon_node.ceramic.header import DEFAULT_SORT_KEY, sort_value_of
 from recon_node.ipld import IpldError
 from recon_node.recon import KeyRange, merge_ranges
 from recon_node.store.errors import InvalidInterestError
-from recon_node.store.model import Interest
+from recon_node.store.values import Interest
 
 if TYPE_CHECKING:
-    from recon_node.store.reader import ReaderPool
-    from recon_node.store.writer import Writer
+    from recon_node.store.admission.pipeline import Writer
+    from recon_node.store.db.reader import ReaderPool
 
 
 class Interests:

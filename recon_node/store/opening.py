@@ -9,11 +9,11 @@ from pathlib import Path
 import trio
 
 from recon_node.ceramic import Network
+from recon_node.store.db.log import EventLog
 from recon_node.store.errors import StoreError
 from recon_node.store.lock import directory_lock
-from recon_node.store.log import EventLog
-from recon_node.store.model import StoreSettings
 from recon_node.store.store import Opened, Store
+from recon_node.store.values import StoreSettings
 
 
 @asynccontextmanager

@@ -11,14 +11,17 @@ import trio
 from recon_node.ceramic import EventId, Network
 from recon_node.ipld import CID
 from recon_node.recon import KeyRange, KeyStore
-from recon_node.store.admission import Submission
+from recon_node.store.admission.pipeline import Writer
+from recon_node.store.admission.records import Refusal
+from recon_node.store.admission.rules import Submission
 from recon_node.store.arrivals import Arrivals
-from recon_node.store.damage import DamagedEventError
-from recon_node.store.damage_watch import DamageWatch
-from recon_node.store.feed_filter import FeedFilter
+from recon_node.store.damage.detection import DamagedEventError
+from recon_node.store.damage.watch import DamageWatch
+from recon_node.store.db.feed_filter import FeedFilter
+from recon_node.store.db.log import BatchResult, EventLog
+from recon_node.store.db.reader import ReaderPool
 from recon_node.store.interests import Interests
-from recon_node.store.log import BatchResult, EventLog
-from recon_node.store.model import (
+from recon_node.store.values import (
     FeedColumns,
     FeedRow,
     Interest,
@@ -27,9 +30,6 @@ from recon_node.store.model import (
     StoreStats,
     Verdict,
 )
-from recon_node.store.reader import ReaderPool
-from recon_node.store.records import Refusal
-from recon_node.store.writer import Writer
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from recon_node.ipld import CID
-from recon_node.lattice import Definitions, definitions_of
+from recon_node.streams import Definitions, definitions_of
 from spark_sink.derive.streams import Stream, read_streams
 from spark_sink.tables.raw_files import RawFiles
 

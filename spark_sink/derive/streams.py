@@ -20,7 +20,7 @@ from recon_node.ceramic import (
 )
 from recon_node.ceramic.stream_id import METAMODEL
 from recon_node.ipld import CID
-from recon_node.lattice import (
+from recon_node.streams import (
     Definitions,
     StreamEvent,
     StreamShapeError,
@@ -57,7 +57,7 @@ class Entry:
     expires: int | None
 
     def shape(self) -> StreamEvent[CID]:
-        """The event as the lattice takes it. The node served it, so its signature is right."""
+        """The event as tip selection takes it. The node served it, so its signature is right."""
         return shape_of(self.event, time=self.time)
 
 

@@ -15,7 +15,7 @@ from typing import Final
 
 from recon_node.ceramic import Event, EventKind
 from recon_node.ipld import CID
-from recon_node.lattice import (
+from recon_node.streams import (
     Decision,
     Definitions,
     StreamData,

@@ -147,7 +147,7 @@ def _checked(filters: dict[str, str]) -> dict[str, str]:
         return filters
     # Not needed by Spark's workers, which get the checked options and would start more slowly.
     from recon_node.ceramic import StreamId, StreamIdError
-    from recon_node.ceramic.did import is_did
+    from recon_node.ceramic.auth.did import is_did
 
     def stream_id(name: str, what: str = "") -> str:
         try:

@@ -13,11 +13,13 @@ import pyarrow as pa
 import pytest
 from nacl.signing import SigningKey
 
-from recon_node.api import Limits, Services, arrow, create_app
+from recon_node.api import Limits, Services, create_app
+from recon_node.api.routes import arrow
 from recon_node.ceramic import InitHeader, Network, StreamId, StreamType
 from recon_node.ceramic.builder import data_event, init_event, model_event
 from recon_node.ipld import CID, DAG_CBOR
-from recon_node.store import FeedFilter, Store, questions, schema
+from recon_node.store import FeedFilter, Store
+from recon_node.store.db import questions, schema
 
 ARROW = "/ceramic/feed/arrow"
 KEYS = [SigningKey(bytes([n]) * 32) for n in (1, 2)]

@@ -14,12 +14,12 @@ from nacl.signing import SigningKey
 from openapi_check import check_answer
 
 from recon_node.api import Services, create_app
-from recon_node.ceramic.did import ed25519_did
+from recon_node.ceramic.auth.did import ed25519_did
 from recon_node.dag import DAG_MODEL, Identifier, open_dags, replica_event, shard_event
+from recon_node.dag.protocol.publishing import make_publish
+from recon_node.dag.protocol.replica import Replica
+from recon_node.dag.protocol.shards import appends, split
 from recon_node.ipld import CID, DAG_CBOR, RAW, car, dag_cbor, multibase
-from recon_node.lattice.publishing import make_publish
-from recon_node.lattice.replica import Replica
-from recon_node.lattice.shards import appends, split
 from recon_node.store import Store
 
 KEY = SigningKey(bytes([5]) * 32)

@@ -10,11 +10,12 @@ import pytest
 from nacl.signing import SigningKey
 from openapi_check import check_answer
 
-from recon_node.api import Services, create_app, dag_replicas
+from recon_node.api import Services, create_app
+from recon_node.api.routes import dag_replicas
 from recon_node.dag import open_dags, replica_event
+from recon_node.dag.protocol.operations import Append, Join
+from recon_node.dag.protocol.replica import Replica, decode_replica, join
 from recon_node.ipld import CID, RAW, multibase
-from recon_node.lattice.operations import Append, Join
-from recon_node.lattice.replica import Replica, decode_replica, join
 
 KEY = SigningKey(bytes(32))
 ROOT = CID.of(RAW, b"root")

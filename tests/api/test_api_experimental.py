@@ -12,7 +12,7 @@ import pytest
 from nacl.signing import SigningKey
 
 from recon_node.api import Limits, Services, create_app
-from recon_node.api.experimental import encode_interest, encode_range
+from recon_node.api.routes.experimental import encode_interest, encode_range
 from recon_node.ceramic import EventId, Network, StreamId, StreamType, parse_event
 from recon_node.ceramic.builder import controller_of, data_event, signed_event
 from recon_node.ipld import CID, DAG_CBOR, car, dag_cbor, multibase

@@ -16,8 +16,8 @@ from openapi_check import check_answer
 
 from recon_node.api import Access, Services, create_app
 from recon_node.api.app import ENDPOINTS
+from recon_node.api.middleware.rate_limit import BURST_SECONDS, MAX_BUCKETS, RateLimiter, client_of
 from recon_node.api.openapi import DOCUMENT
-from recon_node.api.rate_limit import BURST_SECONDS, MAX_BUCKETS, RateLimiter, client_of
 from recon_node.store import Store
 
 Events = list[dict[str, str]]

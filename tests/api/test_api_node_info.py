@@ -16,7 +16,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from recon_node import __version__
 from recon_node.api import Access, Services, create_app
-from recon_node.api.node_info import did_of_peer, with_peer_id
+from recon_node.api.routes.node_info import did_of_peer, with_peer_id
 from recon_node.store import Store
 
 Events = list[dict[str, str]]

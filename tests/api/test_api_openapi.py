@@ -11,11 +11,11 @@ import pytest
 from jsonschema import ValidationError
 from openapi_spec_validator import validate
 
-from recon_node.api import pages
+import recon_node.api
 from recon_node.api.app import ENDPOINTS, make_routes
 from recon_node.api.openapi import DOCUMENT
 
-HTML = Path(pages.__file__).parent / "html"
+HTML = Path(recon_node.api.__file__).parent / "html"
 
 
 def test_it_is_valid_openapi() -> None:

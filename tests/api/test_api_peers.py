@@ -13,8 +13,8 @@ import trio
 from openapi_check import check_answer
 
 from recon_node.api import Limits, Services, create_app
-from recon_node.api.node_info import did_of_peer
 from recon_node.api.openapi import DOCUMENT
+from recon_node.api.routes.node_info import did_of_peer
 from recon_node.ceramic import Network
 from recon_node.ipld import multibase
 from recon_node.p2p import P2P, P2PSettings, open_p2p

@@ -31,7 +31,7 @@ from recon_node.api import (
     open_listener,
     serve,
 )
-from recon_node.api.middleware import LARGE_PIECE, PIECE, Bound
+from recon_node.api.middleware.stack import LARGE_PIECE, PIECE, Bound
 from recon_node.api.server import GRACE
 from recon_node.ceramic import Network
 from recon_node.ipld import multibase

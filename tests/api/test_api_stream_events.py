@@ -12,6 +12,7 @@ from nacl.signing import SigningKey
 
 from recon_node.api import Limits, Services, create_app
 from recon_node.ceramic import Event, StreamId, StreamType
+from recon_node.ceramic.auth.ethereum import address_of, keccak_256, personal_message
 from recon_node.ceramic.builder import (
     controller_of,
     data_event,
@@ -19,7 +20,6 @@ from recon_node.ceramic.builder import (
     signed_event,
     time_event,
 )
-from recon_node.ceramic.ethereum import address_of, keccak_256, personal_message
 from recon_node.ipld import CID, DAG_CBOR, dag_cbor
 from recon_node.store import Store
 

@@ -4,8 +4,8 @@ from collections import defaultdict
 
 from benchmarks.spark_log import NETWORK, LogFiller
 from recon_node.ceramic import parse_event
-from recon_node.lattice import StreamEvent, select_tip
 from recon_node.store import open_store
+from recon_node.streams import StreamEvent, select_tip
 
 
 async def test_a_filled_log_is_a_node_s(tmp_path):

@@ -40,9 +40,9 @@ from recon_node.ceramic import (
     signer,
     verify_signature,
 )
+from recon_node.ceramic.auth.ethereum import eip55, keccak_256
+from recon_node.ceramic.auth.signature import MAX_REMEMBERED
 from recon_node.ceramic.builder import controller_of, data_event, signed_event
-from recon_node.ceramic.ethereum import eip55, keccak_256
-from recon_node.ceramic.signature import MAX_REMEMBERED
 from recon_node.ipld import CID, car, dag_cbor, multibase
 
 MODEL_RESOURCE = f"ceramic://*?model={MODEL}"

@@ -24,11 +24,11 @@ from recon_node.ceramic import (
     InitHeader,
     InvalidEventError,
     StreamType,
-    envelope,
     header,
     parse_event,
     verify_signature,
 )
+from recon_node.ceramic.auth import envelope
 from recon_node.ceramic.builder import data_event, time_event
 from recon_node.ceramic.event import MAX_PREVS
 from recon_node.ceramic.time_proof import MAX_PATH_DEPTH

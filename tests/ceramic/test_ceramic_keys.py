@@ -19,8 +19,7 @@ from recon_node.ceramic import (
     signer,
     verify_signature,
 )
-from recon_node.ceramic.builder import controller_of, data_event, init_event
-from recon_node.ceramic.did import (
+from recon_node.ceramic.auth.did import (
     Account,
     account,
     ed25519_key,
@@ -30,7 +29,8 @@ from recon_node.ceramic.did import (
     same_did,
     secp256k1_did,
 )
-from recon_node.ceramic.signing import algorithm_of, sign
+from recon_node.ceramic.auth.signing import algorithm_of, sign
+from recon_node.ceramic.builder import controller_of, data_event, init_event
 from recon_node.ipld import multibase, varint
 
 ORDERS = {

@@ -20,7 +20,7 @@ from recon_node.ceramic import (
     StreamType,
     ed25519_did,
 )
-from recon_node.ceramic.did import ed25519_key, is_did
+from recon_node.ceramic.auth.did import ed25519_key, is_did
 from recon_node.ipld import CID, DAG_CBOR, DAG_JOSE, IpldError, multibase
 
 cids = st.builds(CID.of, st.sampled_from([DAG_CBOR, DAG_JOSE]), st.binary(max_size=8))

@@ -16,17 +16,17 @@ from dag_nodes import Row, call, done
 from dag_samples import contents, make_dag, make_files
 from nacl.signing import SigningKey
 
-from recon_node.ceramic.did import ed25519_did
+from recon_node.ceramic.auth.did import ed25519_did
 from recon_node.cli import main
 from recon_node.cli.client import NodeApi
 from recon_node.cli.dag_node import post_replica, publication_of
 from recon_node.dag import Identifier, Subject, sort_value
+from recon_node.dag.protocol.operations import Append
+from recon_node.dag.protocol.publishing import make_publish
+from recon_node.dag.protocol.replica import Replica
+from recon_node.dag.protocol.shards import walk
 from recon_node.dag.sources import CarFile, FileTree
 from recon_node.ipld import CID, RAW, car
-from recon_node.lattice.operations import Append
-from recon_node.lattice.publishing import make_publish
-from recon_node.lattice.replica import Replica
-from recon_node.lattice.shards import walk
 from recon_node.testnet import TestnetNode
 
 LIMIT = 30.0

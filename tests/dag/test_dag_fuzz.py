@@ -17,9 +17,9 @@ from recon_node.ceramic import EventKind
 from recon_node.ceramic.builder import controller_of, signed_event
 from recon_node.dag import DAG_MODEL, Identifier, index, schema
 from recon_node.dag.events import sort_bytes, sort_value
+from recon_node.dag.protocol.publishing import make_publish
+from recon_node.dag.protocol.replica import Replica
 from recon_node.ipld import CID, DAG_CBOR, DAG_JOSE, DAG_PB, RAW, car, dag_cbor
-from recon_node.lattice.publishing import make_publish
-from recon_node.lattice.replica import Replica
 from recon_node.store import FeedRow
 
 KEY = KEYS[0]

@@ -33,11 +33,11 @@ from recon_node.dag import (
     shard_event,
 )
 from recon_node.dag.events import sort_bytes
+from recon_node.dag.protocol.operations import Append, Publish
+from recon_node.dag.protocol.publishing import make_publish
+from recon_node.dag.protocol.replica import Replica, join
+from recon_node.dag.protocol.shards import Shard, appends, split, walk
 from recon_node.ipld import CID, DAG_CBOR, IDENTITY, car, dag_cbor
-from recon_node.lattice.operations import Append, Publish
-from recon_node.lattice.publishing import make_publish
-from recon_node.lattice.replica import Replica, join
-from recon_node.lattice.shards import Shard, appends, split, walk
 from recon_node.store import Store, StoreSettings, open_store
 
 KEY, OTHER, THIRD = KEYS

@@ -12,13 +12,13 @@ from dag_samples import Blocks, contents, dags, make_dag, make_files
 from hypothesis import given
 from hypothesis import strategies as st
 
-from recon_node.dag import DagError
+from recon_node.dag import DagError, unixfs
+from recon_node.dag.protocol.shards import walk
 from recon_node.dag.sources import CarFile, FileTree, open_source
+from recon_node.dag.unixfs import CHUNK_SIZE, NodeType, UnixFs
 from recon_node.dag.unpack import unpack
-from recon_node.ipld import CID, DAG_PB, RAW, car, dag_pb, unixfs, varint
+from recon_node.ipld import CID, DAG_PB, RAW, car, dag_pb, varint
 from recon_node.ipld.dag_pb import PbLink, PbNode
-from recon_node.ipld.unixfs import CHUNK_SIZE, NodeType, UnixFs
-from recon_node.lattice.shards import walk
 
 
 @given(dags(), st.randoms(use_true_random=False))

@@ -18,12 +18,12 @@ from p2p_support import NETWORK
 from recon_node.ceramic import EventId, network_range
 from recon_node.ipld import varint
 from recon_node.p2p.errors import PeerError
-from recon_node.p2p.framing import encode_frame
-from recon_node.p2p.host import Host
-from recon_node.p2p.streams import EVENTS_PROTOCOL, PeerStream
+from recon_node.p2p.transport.framing import encode_frame
+from recon_node.p2p.transport.host import Host
+from recon_node.p2p.transport.streams import EVENTS_PROTOCOL, PeerStream
 from recon_node.recon import KeyRange
-from recon_node.recon.gaps_1_1 import AGREED, Gaps
-from recon_node.recon.messages_1_1 import MAX_BOUND, Message, encode_message
+from recon_node.recon.v1_1.codec import MAX_BOUND, Message, encode_message
+from recon_node.recon.v1_1.gaps import AGREED, Gaps
 
 MIB: Final = 1 << 20
 IDENTIFY_PUSH: Final = "/ipfs/id/push/1.0.0"

@@ -16,7 +16,7 @@ from libp2p.crypto.ed25519 import create_new_key_pair
 
 from recon_node.ceramic import EventId, Network
 from recon_node.p2p import P2P, P2PSettings, open_p2p
-from recon_node.p2p.host import Host, open_host
+from recon_node.p2p.transport.host import Host, open_host
 from recon_node.store import Store, open_store
 
 NETWORK = Network.local(7)

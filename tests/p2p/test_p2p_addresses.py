@@ -13,10 +13,16 @@ from multiaddr import Multiaddr
 from p2p_support import eventually, loopback_host, node
 
 from recon_node.p2p import PeerError
-from recon_node.p2p.addresses import check_dialable, is_dialable, is_loopback, reachable, resolve
-from recon_node.p2p.discovery import ProviderRecords
-from recon_node.p2p.hardening import GuardedPeerStore
-from recon_node.p2p.peer_book import PeerBook
+from recon_node.p2p.peers.book import PeerBook
+from recon_node.p2p.peers.discovery import ProviderRecords
+from recon_node.p2p.transport.addresses import (
+    check_dialable,
+    is_dialable,
+    is_loopback,
+    reachable,
+    resolve,
+)
+from recon_node.p2p.transport.hardening import GuardedPeerStore
 
 PEER = "12D3KooWEyoppNCUx8Yx66oV9fJnriXwCcXwDDUA2kj6vnc6iDEp"
 OTHER = "12D3KooWFyT2abvq5aR22xgfTQHhUagYbS7isLs6JJYexarLLQ6z"

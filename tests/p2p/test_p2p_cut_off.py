@@ -4,9 +4,9 @@ import pytest
 import trio
 from p2p_support import eventually, loopback_host, node, only_connection
 
-from recon_node.p2p.budget import REFUSED_FOR, OverBudgetError
 from recon_node.p2p.errors import PeerError
-from recon_node.p2p.host import Host
+from recon_node.p2p.transport.budget import REFUSED_FOR, OverBudgetError
+from recon_node.p2p.transport.host import Host
 
 
 def cut_off(host: Host, peer_id: str) -> None:

@@ -17,8 +17,9 @@ from p2p_support import NETWORK, eventually, loopback_host, read_to_end
 
 from recon_node.ceramic import MAINNET, TESTNET_CLAY
 from recon_node.ipld import varint
-from recon_node.p2p import discovery
-from recon_node.p2p.discovery import (
+from recon_node.p2p.errors import PeerError, PeerGoneError
+from recon_node.p2p.peers import discovery
+from recon_node.p2p.peers.discovery import (
     MAX_ADDRESSES,
     MAX_ANSWER,
     MAX_KEYS,
@@ -34,10 +35,9 @@ from recon_node.p2p.discovery import (
     rendezvous_key,
     use_protocol_of,
 )
-from recon_node.p2p.errors import PeerError, PeerGoneError
-from recon_node.p2p.framing import FrameStream
-from recon_node.p2p.host import Host
-from recon_node.p2p.streams import PeerStream
+from recon_node.p2p.transport.framing import FrameStream
+from recon_node.p2p.transport.host import Host
+from recon_node.p2p.transport.streams import PeerStream
 
 KEY = rendezvous_key(NETWORK)
 

@@ -8,8 +8,8 @@ import trio
 from p2p_support import LOOPBACK, NETWORK
 from trio.testing import memory_stream_pair
 
-from recon_node.p2p import fetch
-from recon_node.p2p.claims import (
+from recon_node.p2p.sync import fetch
+from recon_node.p2p.sync.claims import (
     CLAIM_TIME,
     LOOK_EVERY,
     MAX_TOLD,
@@ -17,10 +17,10 @@ from recon_node.p2p.claims import (
     STALLED_AFTER,
     FetchTable,
 )
-from recon_node.p2p.event_stream import serve_events
-from recon_node.p2p.fetch import Fetcher
-from recon_node.p2p.framing import FrameStream
-from recon_node.p2p.reports import Counters
+from recon_node.p2p.sync.event_stream import serve_events
+from recon_node.p2p.sync.fetch import Fetcher
+from recon_node.p2p.sync.reports import Counters
+from recon_node.p2p.transport.framing import FrameStream
 from recon_node.store import open_store
 
 

@@ -8,7 +8,7 @@ from trio.testing import memory_stream_pair
 
 from recon_node.ipld import varint
 from recon_node.p2p.errors import PeerGoneError, PeerProtocolError
-from recon_node.p2p.framing import FrameDecoder, FrameStream, FramingError, encode_frame
+from recon_node.p2p.transport.framing import FrameDecoder, FrameStream, FramingError, encode_frame
 
 frames = st.lists(st.binary(max_size=300), max_size=8)
 

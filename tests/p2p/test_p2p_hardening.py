@@ -1,4 +1,4 @@
-"""Each remedy of recon_node/p2p/hardening.py against the reproduction of what it remedies.
+"""Each remedy of p2p/transport/hardening.py against the reproduction of what it remedies.
 
 All of these fail on py-libp2p 0.8.1 as it comes: remove a method there and its test fails.
 """
@@ -18,12 +18,12 @@ from p2p_support import eventually, loopback_host, only_connection, read_to_end
 from trio.testing import wait_all_tasks_blocked
 
 from recon_node.ipld import varint
-from recon_node.p2p import hardening
 from recon_node.p2p.errors import PeerError
-from recon_node.p2p.hardening import MAX_PEER_ADDRESSES, MAX_PEER_PROTOCOLS
-from recon_node.p2p.host import Host
 from recon_node.p2p.settings import ConnectionLimits
-from recon_node.p2p.streams import PeerStream
+from recon_node.p2p.transport import hardening
+from recon_node.p2p.transport.hardening import MAX_PEER_ADDRESSES, MAX_PEER_PROTOCOLS
+from recon_node.p2p.transport.host import Host
+from recon_node.p2p.transport.streams import PeerStream
 
 MULTISTREAM = b"\x13/multistream/1.0.0\n"
 MIB = 1 << 20

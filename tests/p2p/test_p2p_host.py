@@ -11,11 +11,11 @@ from libp2p.identity_utils import save_identity
 from multiaddr import Multiaddr
 from p2p_support import LOOPBACK, eventually, loopback_host
 
-from recon_node.p2p.addresses import check_port, peer_id_in, resolve
 from recon_node.p2p.errors import P2PError, PeerError
-from recon_node.p2p.host import CLOSE_LIMIT, open_host
-from recon_node.p2p.identity import IDENTITY_FILE, open_identity, peer_id_of
 from recon_node.p2p.settings import P2PSettings
+from recon_node.p2p.transport.addresses import check_port, peer_id_in, resolve
+from recon_node.p2p.transport.host import CLOSE_LIMIT, open_host
+from recon_node.p2p.transport.identity import IDENTITY_FILE, open_identity, peer_id_of
 
 
 def test_the_identity_outlives_restarts_and_is_for_its_owner_only(tmp_path):

@@ -8,11 +8,11 @@ from p2p_support import LOOPBACK, NETWORK, eventually, loopback_host, node, read
 from trio.testing import memory_stream_pair
 
 from recon_node.ceramic import network_range, sort_value_range
-from recon_node.p2p.framing import FrameStream
-from recon_node.p2p.stream_slots import USED_FOR, KeptStreams, OpenStream
+from recon_node.p2p.sync.stream_slots import USED_FOR, KeptStreams, OpenStream
+from recon_node.p2p.transport.framing import FrameStream
 from recon_node.recon import KeyRange, KeyStore
-from recon_node.recon.messages_1_1 import Flag, Message
 from recon_node.recon.protocols import RECON_1_0, RECON_1_1
+from recon_node.recon.v1_1.codec import Flag, Message
 from recon_node.store import Interest
 
 WHOLE = KeyRange(*network_range(NETWORK))
@@ -82,7 +82,7 @@ async def test_many_sessions_take_one_stream(tmp_path, sdk_cars):
 
 async def test_1_0_takes_a_stream_for_each_session(tmp_path, monkeypatch):
     only = {RECON_1_0.id: RECON_1_0}
-    monkeypatch.setattr("recon_node.p2p.sessions.VERSIONS", only)
+    monkeypatch.setattr("recon_node.p2p.sync.sessions.VERSIONS", only)
     async with node(tmp_path / "a", **BUSY) as a, node(tmp_path / "b", **QUIET) as b:
         opened = count_recon_streams(a)
         await b.p2p.connect(a.address)

@@ -12,7 +12,7 @@ QUIET = {"sync_interval": 3600, "push_delay": 3600}
 @pytest.fixture(params=PROTOCOLS, ids=lambda version: version.id)
 def version(request, monkeypatch) -> Protocol:
     """The one version of recon that both sides speak."""
-    monkeypatch.setattr("recon_node.p2p.sessions.VERSIONS", {request.param.id: request.param})
+    monkeypatch.setattr("recon_node.p2p.sync.sessions.VERSIONS", {request.param.id: request.param})
     return request.param
 
 

@@ -10,16 +10,16 @@ from libp2p.tools.anyio_service import background_trio_service
 from multiaddr import Multiaddr
 from p2p_support import NETWORK, eventually, loopback_host
 
-from recon_node.p2p.discovery import (
+from recon_node.p2p.peers.discovery import (
     MAX_ANSWER,
     NetworkDHT,
     protocol_of,
     rendezvous_key,
     use_protocol_of,
 )
-from recon_node.p2p.framing import FrameStream
-from recon_node.p2p.host import Host
-from recon_node.p2p.liveness import LivenessCheck, admit_connected_only
+from recon_node.p2p.peers.liveness import LivenessCheck, admit_connected_only
+from recon_node.p2p.transport.framing import FrameStream
+from recon_node.p2p.transport.host import Host
 
 KEY = rendezvous_key(NETWORK)
 

@@ -33,7 +33,7 @@ from p2p_support import NETWORK, eventually, loopback_host, node
 from recon_node.ceramic import EventId
 from recon_node.dag.events import shard_event
 from recon_node.ipld import CID, RAW
-from recon_node.p2p.streams import EVENTS_PROTOCOL
+from recon_node.p2p.transport.streams import EVENTS_PROTOCOL
 from recon_node.store import open_store
 
 pytestmark = pytest.mark.skipif(

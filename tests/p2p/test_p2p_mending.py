@@ -11,7 +11,7 @@ import trio
 import trio.testing
 from p2p_support import eventually, node
 
-from recon_node.p2p.mending import PAUSE, sync_when_damaged
+from recon_node.p2p.sync.mending import PAUSE, sync_when_damaged
 from recon_node.store import DamagedEventError
 
 

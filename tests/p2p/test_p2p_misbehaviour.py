@@ -23,12 +23,12 @@ from recon_node.ceramic import EventId, network_range, parse_event
 from recon_node.ipld import varint
 from recon_node.p2p import AGREED, ANOTHER_NETWORK, open_p2p
 from recon_node.p2p.errors import MISBEHAVED, PeerError
-from recon_node.p2p.event_stream import CAR, END, parse_request
-from recon_node.p2p.framing import FrameStream, encode_frame
-from recon_node.p2p.host import Host
-from recon_node.p2p.streams import EVENTS_PROTOCOL, PeerStream
+from recon_node.p2p.sync.event_stream import CAR, END, parse_request
+from recon_node.p2p.transport.framing import FrameStream, encode_frame
+from recon_node.p2p.transport.host import Host
+from recon_node.p2p.transport.streams import EVENTS_PROTOCOL, PeerStream
 from recon_node.recon import ZERO, KeyRange, SessionSettings, Sha256a
-from recon_node.recon.messages_1_0 import Message, decode_message, encode_message
+from recon_node.recon.v1_0.codec import Message, decode_message, encode_message
 from recon_node.store import StoreSettings, open_store
 
 RECON_PROTOCOL = "/ceramic/recon/1.0.0"  # spoken by hand here; the node falls back to it

@@ -11,7 +11,7 @@ import trio
 from hypothesis import given
 from hypothesis import strategies as st
 
-from recon_node.p2p.peer_book import (
+from recon_node.p2p.peers.book import (
     HOPELESS_FAILURES,
     INTEREST_LIFETIME,
     MAX_ADDRESSES,
@@ -19,7 +19,7 @@ from recon_node.p2p.peer_book import (
     Peer,
     PeerBook,
 )
-from recon_node.p2p.peer_file import PEERS_FILE, load_peers, save_peers
+from recon_node.p2p.peers.file import PEERS_FILE, load_peers, save_peers
 from recon_node.recon import KeyRange
 
 

@@ -15,11 +15,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from p2p_support import eventually, loopback_host, node, read_to_end
 
-from recon_node.p2p.hardening import inbound_places
-from recon_node.p2p.host import Host
-from recon_node.p2p.places import Places
-from recon_node.p2p.reports import GAVE_WAY
-from recon_node.p2p.streams import EVENTS_PROTOCOL
+from recon_node.p2p.sync.reports import GAVE_WAY
+from recon_node.p2p.transport.hardening import inbound_places
+from recon_node.p2p.transport.host import Host
+from recon_node.p2p.transport.places import Places
+from recon_node.p2p.transport.streams import EVENTS_PROTOCOL
 
 ELSEWHERE = "127.0.0.2"
 RECON_1_1 = "/ceramic/recon/1.1.0"

@@ -11,9 +11,9 @@ from test_p2p_sync import OURS, Connected, Recorded, Wanting
 
 from recon_node.ceramic import METAMODEL, StreamId, StreamType
 from recon_node.ceramic.builder import data_event, init_event, time_event
-from recon_node.p2p.peer_book import PeerBook
-from recon_node.p2p.push import ALL_OF_FEW, Wanted, choose_receivers
-from recon_node.p2p.sync import Syncer
+from recon_node.p2p.peers.book import PeerBook
+from recon_node.p2p.sync.driver import Syncer
+from recon_node.p2p.sync.push import ALL_OF_FEW, Wanted, choose_receivers
 from recon_node.recon import KeyRange
 from recon_node.store import Interest
 from recon_node.store.arrivals import REMEMBERED

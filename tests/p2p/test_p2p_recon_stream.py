@@ -10,15 +10,15 @@ from trio.testing import memory_stream_pair
 from recon_node.ceramic import network_range
 from recon_node.ipld import varint
 from recon_node.p2p.errors import PeerGoneError, PeerProtocolError
-from recon_node.p2p.framing import FrameStream, FramingError
-from recon_node.p2p.recon_stream import ReconStream
+from recon_node.p2p.sync.recon_stream import ReconStream
+from recon_node.p2p.transport.framing import FrameStream, FramingError
 from recon_node.recon import ZERO, KeyRange, KeyStore, RemoteProtocolError
-from recon_node.recon.gaps_1_1 import Gap, Gaps, Say
-from recon_node.recon.key_range import common_prefix
-from recon_node.recon.messages_1_0 import Message, encode_message
-from recon_node.recon.messages_1_1 import Message as Message11
-from recon_node.recon.messages_1_1 import encode_message as encode_11
+from recon_node.recon.keys.ranges import common_prefix
 from recon_node.recon.protocols import PROTOCOLS, RECON_1_0, RECON_1_1, Protocol
+from recon_node.recon.v1_0.codec import Message, encode_message
+from recon_node.recon.v1_1.codec import Message as Message11
+from recon_node.recon.v1_1.codec import encode_message as encode_11
+from recon_node.recon.v1_1.gaps import Gap, Gaps, Say
 
 WHOLE = KeyRange(*network_range(NETWORK))
 MAX_FRAME = LOOPBACK.max_frame

@@ -13,10 +13,10 @@ from recon_node import __version__
 from recon_node.ceramic import METAMODEL, StreamId
 from recon_node.ceramic.builder import init_event
 from recon_node.p2p import AGREED, NO_COMMON_INTEREST, P2P, P2PError, PeerError, open_p2p
-from recon_node.p2p.identity import IDENTITY_FILE
-from recon_node.p2p.peer_book import PeerBook
-from recon_node.p2p.reports import MAX_REPORTS
+from recon_node.p2p.peers.book import PeerBook
 from recon_node.p2p.service import ADDRESS_INTERVAL, ALONE_AFTER, ALONE_INTERVAL, tell_when_alone
+from recon_node.p2p.sync.reports import MAX_REPORTS
+from recon_node.p2p.transport.identity import IDENTITY_FILE
 from recon_node.recon.protocols import PROTOCOLS
 from recon_node.store import Interest, open_store
 
@@ -115,7 +115,7 @@ async def test_a_removed_interest_no_longer_narrows(tmp_path):
 
 @pytest.mark.parametrize("version", PROTOCOLS, ids=lambda each: each.id)
 async def test_nodes_without_a_common_interest_say_so(tmp_path, version, monkeypatch):
-    monkeypatch.setattr("recon_node.p2p.sessions.VERSIONS", {version.id: version})
+    monkeypatch.setattr("recon_node.p2p.sync.sessions.VERSIONS", {version.id: version})
     one, other = (Interest("model", str(StreamId(kind, METAMODEL.cid))) for kind in (2, 3))
     async with node(tmp_path / "a") as a, node(tmp_path / "b") as b:
         await a.store.add_interest(one)
@@ -129,7 +129,7 @@ async def test_nodes_without_a_common_interest_say_so(tmp_path, version, monkeyp
 @pytest.mark.parametrize("version", PROTOCOLS, ids=lambda each: each.id)
 async def test_what_lies_above_a_common_interest_is_no_failure(tmp_path, version, monkeypatch):
     """Asked for everything, the peer answers for its part, and then for none of the rest."""
-    monkeypatch.setattr("recon_node.p2p.sessions.VERSIONS", {version.id: version})
+    monkeypatch.setattr("recon_node.p2p.sync.sessions.VERSIONS", {version.id: version})
     async with node(tmp_path / "a") as a, node(tmp_path / "b") as b:
         await a.store.add_interest(Interest("model", str(METAMODEL)))
         await b.p2p.connect(a.address)

@@ -10,9 +10,9 @@ from p2p_support import LOOPBACK, NETWORK
 
 from recon_node.ceramic import METAMODEL, StreamId, sort_value_range
 from recon_node.p2p.errors import MISBEHAVED, PeerError, PeerGoneError, PeerProtocolError
-from recon_node.p2p.peer_book import PeerBook
-from recon_node.p2p.reports import Counters
-from recon_node.p2p.sync import ASK_FOR_ALL_EVERY, MAX_SYNCS, SLOT_TIME, Syncer
+from recon_node.p2p.peers.book import PeerBook
+from recon_node.p2p.sync.driver import ASK_FOR_ALL_EVERY, MAX_SYNCS, SLOT_TIME, Syncer
+from recon_node.p2p.sync.reports import Counters
 from recon_node.recon import KeyRange, KeyStore
 from recon_node.store.arrivals import Arrivals
 

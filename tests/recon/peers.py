@@ -17,13 +17,13 @@ from recon_node.recon import (
     SessionSettings,
     Sha256a,
 )
-from recon_node.recon.gaps_1_1 import END, Say
-from recon_node.recon.key_store import Summary
-from recon_node.recon.messages_1_0 import Message
-from recon_node.recon.messages_1_1 import fingerprint
+from recon_node.recon.keys.key_store import Summary
 from recon_node.recon.session import Session
-from recon_node.recon.session_1_0 import Session10
-from recon_node.recon.session_1_1 import Session11
+from recon_node.recon.v1_0.codec import Message
+from recon_node.recon.v1_0.session import Session10
+from recon_node.recon.v1_1.codec import fingerprint
+from recon_node.recon.v1_1.gaps import END, Say
+from recon_node.recon.v1_1.session import Session11
 
 LOWEST, HIGHEST = b"", b"\xff" * 40
 EVERYTHING = KeyRange(LOWEST, HIGHEST)

@@ -6,8 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from recon_node.recon import KeyRange, KeyStore, Sha256a
-from recon_node.recon.finger import Finger
-from recon_node.recon.sha256a import COUNT_SHIFT
+from recon_node.recon.keys.finger import Finger
+from recon_node.recon.keys.sha256a import COUNT_SHIFT
 
 KEY = st.binary(max_size=2)
 BOUNDS = st.lists(KEY, max_size=20).map(sorted) | st.lists(KEY, max_size=20)

@@ -13,9 +13,8 @@ from peers import damaged
 from recon_node.ceramic import IN_MEMORY, EventId, network_range
 from recon_node.ipld import CID, DAG_CBOR
 from recon_node.recon import KeyRange, KeyStore, RemoteProtocolError, Sha256a
-from recon_node.recon.gaps_1_1 import END, Gap, Gaps, Say
-from recon_node.recon.key_range import separator
-from recon_node.recon.messages_1_1 import (
+from recon_node.recon.keys.ranges import separator
+from recon_node.recon.v1_1.codec import (
     MAX_BOUND,
     MAX_WEIGHT,
     Flag,
@@ -25,7 +24,8 @@ from recon_node.recon.messages_1_1 import (
     fingerprint,
     weigh,
 )
-from recon_node.recon.session_1_1 import Session11
+from recon_node.recon.v1_1.gaps import END, Gap, Gaps, Say
+from recon_node.recon.v1_1.session import Session11
 
 RANGE = KeyRange(*network_range(IN_MEMORY))
 DIGEST = bytes(range(16))

@@ -19,7 +19,7 @@ from recon_node.recon import (
     intersect_ranges,
 )
 from recon_node.recon.session import Session
-from recon_node.recon.session_1_1 import Session11
+from recon_node.recon.v1_1.session import Session11
 
 Version = type[Session[Any]]
 KEY = st.binary(min_size=2, max_size=2)

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from peers import HIGHEST, LOWEST, FencedSession, Peer, numbered, reconcile, write
 
 from recon_node.recon import ZERO, KeyRange, RemoteProtocolError, SessionSettings, Sha256a
-from recon_node.recon.messages_1_0 import Message
 from recon_node.recon.session import Session
+from recon_node.recon.v1_0.codec import Message
 
 WORDS = ("ape", "bee", "cat", "doe", "eel", "fox", "gnu", "hog")
 NAMES = {

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from recon_node.recon import ZERO, Sha256a
-from recon_node.recon.sha256a import COUNT_SHIFT, spread, spread_run
+from recon_node.recon.keys.sha256a import COUNT_SHIFT, spread, spread_run
 
 VECTORS = json.loads((Path(__file__).parents[1] / "data" / "sha256a.json").read_text())
 SETS = st.sets(st.binary(max_size=40), max_size=30)

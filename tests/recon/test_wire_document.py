@@ -11,8 +11,8 @@ import pytest
 from recon_node.ceramic import EventId, Network, network_range, sort_value_range
 from recon_node.ipld import CID, varint
 from recon_node.recon import Sha256a
-from recon_node.recon.key_store import Summary
-from recon_node.recon.messages_1_1 import fingerprint
+from recon_node.recon.keys.key_store import Summary
+from recon_node.recon.v1_1.codec import fingerprint
 
 DOC = (Path(__file__).parents[2] / "docs" / "wire.md").read_text()
 CLAY = Network.parse("testnet-clay")

@@ -1,6 +1,6 @@
 """What the tables must hold, computed from a feed's rows at once: no batches, no state, no Arrow.
 
-Beside the lattice, which says what tips and states are, nothing here is the pipeline's own.
+Beside `recon_node.streams`, the judge of tips and states, nothing here is the pipeline's own.
 """
 
 import base64
@@ -15,7 +15,7 @@ from deltalake import DeltaTable, QueryBuilder
 
 from recon_node.ceramic import METAMODEL, Event, StreamId, parse_event
 from recon_node.ipld import CID, dag_cbor
-from recon_node.lattice import (
+from recon_node.streams import (
     StreamEvent,
     StreamShapeError,
     StreamStates,

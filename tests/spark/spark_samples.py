@@ -7,6 +7,7 @@ import coincurve
 from nacl.signing import SigningKey
 
 from recon_node.ceramic import Event, StreamId
+from recon_node.ceramic.auth.ethereum import address_of, keccak_256, personal_message
 from recon_node.ceramic.builder import (
     controller_of,
     data_event,
@@ -15,7 +16,6 @@ from recon_node.ceramic.builder import (
     signed_event,
     time_event,
 )
-from recon_node.ceramic.ethereum import address_of, keccak_256, personal_message
 from recon_node.ipld import CID, dag_cbor
 
 KEY = SigningKey(bytes(range(32)))

@@ -17,7 +17,7 @@ import trio
 from store_helpers import NETWORK, World, check_feed, feed_of
 
 from recon_node.store import DiskFullError, Store, StoreSettings, open_store
-from recon_node.store.upkeep import check_log
+from recon_node.store.maintenance import check_log
 
 SETTINGS = StoreSettings(verifiers=0)
 BALLAST = "ballast"

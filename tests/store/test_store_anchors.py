@@ -17,8 +17,9 @@ from store_helpers import NETWORK, World, check_feed, check_tables, feed_of
 from recon_node.ceramic import EventId, EventKind
 from recon_node.ceramic.builder import data_event, time_event
 from recon_node.ipld import CID
-from recon_node.store import Store, StoreSettings, open_store, schema
-from recon_node.store.migrations import MIGRATIONS
+from recon_node.store import Store, StoreSettings, open_store
+from recon_node.store.db import schema
+from recon_node.store.db.migrations import MIGRATIONS
 
 SLOW = settings(
     max_examples=settings().max_examples // 8, suppress_health_check=[HealthCheck.too_slow]

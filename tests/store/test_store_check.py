@@ -11,15 +11,9 @@ from pathlib import Path
 import pytest
 from store_helpers import NETWORK, World, check_feed, contents, feed_of
 
-from recon_node.store import (
-    DamagedLogError,
-    Interest,
-    StoreError,
-    StoreSettings,
-    open_store,
-    schema,
-)
-from recon_node.store.upkeep import check_log, compact_log, read_info, repair_log
+from recon_node.store import DamagedLogError, Interest, StoreError, StoreSettings, open_store
+from recon_node.store.db import schema
+from recon_node.store.maintenance import check_log, compact_log, read_info, repair_log
 
 SETTINGS = StoreSettings(verifiers=0)
 WORLD = World(11, streams=30, events=500, time_events=True)

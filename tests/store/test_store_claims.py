@@ -22,7 +22,8 @@ from store_helpers import (
 
 from recon_node.ceramic import Event, EventId
 from recon_node.ceramic.builder import data_event, deterministic_init_event, time_event
-from recon_node.store import Store, StoreSettings, log, open_store
+from recon_node.store import Store, StoreSettings, open_store
+from recon_node.store.db import log
 
 
 @pytest.fixture

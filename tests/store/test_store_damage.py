@@ -15,9 +15,10 @@ from test_store_capabilities import ACCOUNT, change, init_of
 
 from recon_node.ceramic import Event, parse_event
 from recon_node.ipld import CID
-from recon_node.store import DamagedEventError, Store, StoreSettings, open_store, schema
-from recon_node.store.damage import car_fault
-from recon_node.store.upkeep import check_log, export_events
+from recon_node.store import DamagedEventError, Store, StoreSettings, open_store
+from recon_node.store.damage.detection import car_fault
+from recon_node.store.db import schema
+from recon_node.store.maintenance import check_log, export_events
 
 SETTINGS = StoreSettings(verifiers=0)
 

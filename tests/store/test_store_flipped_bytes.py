@@ -11,8 +11,9 @@ import pytest
 import trio
 from store_helpers import NETWORK, World
 
-from recon_node.store import StoreError, StoreSettings, open_store, schema
-from recon_node.store.upkeep import check_log, read_info, repair_log
+from recon_node.store import StoreError, StoreSettings, open_store
+from recon_node.store.db import schema
+from recon_node.store.maintenance import check_log, read_info, repair_log
 
 SETTINGS = StoreSettings(verifiers=0)
 MOST_LOST = 30

@@ -10,9 +10,9 @@ from store_helpers import KEYS, MODEL, NETWORK, World, feed_of
 from test_store_capabilities import SESSION, capability
 
 from recon_node.ceramic import EventId
+from recon_node.ceramic.auth.envelope import Envelope
+from recon_node.ceramic.auth.signing import sign
 from recon_node.ceramic.builder import controller_of
-from recon_node.ceramic.envelope import Envelope
-from recon_node.ceramic.signing import sign
 from recon_node.ipld import CID, DAG_CBOR, DAG_JOSE, car, dag_cbor
 from recon_node.store import StoreSettings, open_store
 

@@ -15,8 +15,9 @@ from store_helpers import NETWORK, World, feed_of
 from test_store_migrations import make_version_1
 
 from recon_node.ceramic import EventId
-from recon_node.store import FeedRow, open_store, schema
-from recon_node.store.upkeep import check_log, export_events
+from recon_node.store import FeedRow, open_store
+from recon_node.store.db import schema
+from recon_node.store.maintenance import check_log, export_events
 
 CHILD = Path(__file__).with_name("upkeep_child.py")
 KILLS = [2, pytest.param(25, marks=pytest.mark.long)]

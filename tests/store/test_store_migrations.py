@@ -9,9 +9,10 @@ from pathlib import Path
 import pytest
 from store_helpers import NETWORK, World, feed_of
 
-from recon_node.store import migrations, open_store, schema
-from recon_node.store.blocks import BlockReader
-from recon_node.store.upkeep import check_log
+from recon_node.store import open_store
+from recon_node.store.db import migrations, schema
+from recon_node.store.db.blocks import BlockReader
+from recon_node.store.maintenance import check_log
 
 TABLES = {
     "meta": "name, value",

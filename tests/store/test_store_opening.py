@@ -15,7 +15,8 @@ import pytest
 from store_helpers import NETWORK, World, contents, feed_of
 
 from recon_node.ceramic import Network
-from recon_node.store import Interest, StoreError, open_store, schema
+from recon_node.store import Interest, StoreError, open_store
+from recon_node.store.db import schema
 from recon_node.store.lock import directory_lock
 
 

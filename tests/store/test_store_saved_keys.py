@@ -10,7 +10,8 @@ import pytest
 from store_helpers import NETWORK, World
 
 from recon_node.recon import KeyStore
-from recon_node.store import Interest, open_store, saved_keys
+from recon_node.store import Interest, open_store
+from recon_node.store.db import saved_keys
 
 FILE = saved_keys.FILE_NAME
 

@@ -7,7 +7,8 @@ from pathlib import Path
 from store_helpers import NETWORK, World, feed_of
 
 from recon_node.ipld import CID, DAG_CBOR
-from recon_node.store import open_store, schema
+from recon_node.store import open_store
+from recon_node.store.db import schema
 
 
 async def test_a_stream_is_the_feed_s_rows_of_that_stream(tmp_path: Path) -> None:

@@ -18,8 +18,9 @@ from test_store_refusals import LOCAL, Case
 
 from recon_node.ceramic.builder import init_event, time_event
 from recon_node.ipld import CID, DAG_CBOR, car
-from recon_node.store import StoreSettings, open_store, verifiers
-from recon_node.store.verifiers import Broken, Verifiers
+from recon_node.store import StoreSettings, open_store
+from recon_node.store.admission import verifiers
+from recon_node.store.admission.verifiers import Broken, Verifiers
 from recon_node.verification import Facts, Unreadable, check
 from recon_node.verification.facts import from_wire, to_wire
 

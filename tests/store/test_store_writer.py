@@ -10,7 +10,9 @@ import trio
 import trio.testing
 from store_helpers import NETWORK, World, check_feed, feed_of
 
-from recon_node.store import Interest, Store, StoreSettings, Verdict, open_store, schema, verifiers
+from recon_node.store import Interest, Store, StoreSettings, Verdict, open_store
+from recon_node.store.admission import verifiers
+from recon_node.store.db import schema
 from recon_node.verification import Facts, Unreadable, check
 
 

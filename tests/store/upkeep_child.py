@@ -18,7 +18,7 @@ import trio
 from store_helpers import NETWORK
 
 from recon_node.store import StoreSettings, open_store
-from recon_node.store.upkeep import compact_log, import_events, repair_log
+from recon_node.store.maintenance import compact_log, import_events, repair_log
 
 SETTINGS = StoreSettings(max_batch_events=50, verifiers=0)
 

@@ -1,0 +1,181 @@
+"""GET /ceramic/streams/{stream_id}: what a stream says at its tip.
+
+The state is computed from the stream's events when it is asked for, in a worker thread, and within
+bounds: of the events read, and of time, which is looked at after each event. See
+`recon_node.streams.state` for what it is.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from http import HTTPStatus
+from typing import Protocol, TypeVar
+
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+
+from recon_node.api.errors import ApiError, bad_request
+from recon_node.api.services import Limits, Services
+from recon_node.api.threads import in_long_thread, in_thread
+from recon_node.ceramic import Event, InitHeader, StreamId, StreamIdError, StreamType, parse_event
+from recon_node.ipld import CID, multibase
+from recon_node.store import FeedRow, Store
+from recon_node.streams import (
+    Definitions,
+    StreamShapeError,
+    StreamState,
+    StreamStates,
+    accepted_tip,
+    definitions_of,
+    named_versions,
+    select_tip,
+    shape_of,
+    stream_state,
+)
+
+T = TypeVar("T")
+
+
+class Within(Protocol):
+    """Hands on what is computed, until it takes too long."""
+
+    def __call__(self, items: Iterable[T], /) -> Iterable[T]:
+        """The same items."""
+
+
+MAX_ERRORS = 100
+"""Events with validation errors that an answer lists, the latest ones."""
+
+
+async def get_stream(request: Request) -> Response:
+    """The state of a stream at its tip: its content and whose it is."""
+    services: Services = request.app.state.services
+    text = request.path_params["stream_id"]
+    try:
+        stream_id = StreamId.parse(text)
+    except StreamIdError as error:
+        raise bad_request(f"Invalid stream ID: {error}") from None
+    state = await load_state(services.store, services.limits, stream_id.cid)
+    if isinstance(state, Rejected):
+        raise ApiError(
+            HTTPStatus.NOT_FOUND,
+            f"Stream not found : {text} (its init event was rejected: {'; '.join(state.errors)})",
+        )
+    if state is None or state.id != stream_id:
+        other = "" if state is None else f" (the stream that starts so is {state.id})"
+        raise ApiError(HTTPStatus.NOT_FOUND, f"Stream not found : {text}{other}")
+    return await in_thread(partial(_render, state))
+
+
+@dataclass(frozen=True, slots=True)
+class Rejected:
+    """A stream that has no state, because no event of it was accepted."""
+
+    errors: tuple[str, ...]
+    """Why its init event was rejected."""
+
+
+async def load_state(store: Store, limits: Limits, init: CID) -> StreamState | Rejected | None:
+    """The state of the stream that `init` starts; None when the stream is not here.
+
+    Raises:
+        ApiError: 400, the stream takes more to compute than `limits` allow.
+    """
+    rows = await read_whole(store, limits, init)
+    if not rows:
+        return None
+    within = partial(_in_time, time.monotonic() + limits.stream_seconds)
+    events = await in_long_thread(partial(_parse, rows, within))
+    header = _header(events[0])
+    definitions = None
+    model = None if header.stream_type is StreamType.MODEL else header.model
+    if model is not None and (model_rows := await read_whole(store, limits, model.cid)):
+        named = named_versions(events)
+        definitions = await in_long_thread(partial(_define, model_rows, named, within))
+    return await in_long_thread(partial(_compute, rows, events, definitions, within))
+
+
+async def read_whole(store: Store, limits: Limits, init: CID) -> list[FeedRow]:
+    """All delivered events of a stream; raises `ApiError` 400 when they are too many."""
+    rows = await store.read_stream(init, limits.stream_events + 1, limits.stream_bytes)
+    size = sum(len(row.car) for row in rows)
+    if len(rows) > limits.stream_events or size >= limits.stream_bytes:
+        raise bad_request(
+            f"the stream has more than {limits.stream_events} events or {limits.stream_bytes} "
+            "bytes, too many for one answer: read its events from the feed"
+        )
+    return rows
+
+
+def _parse(rows: Sequence[FeedRow], within: Within) -> list[Event]:
+    return list(within(parse_event(row.car) for row in rows))
+
+
+def _header(init: Event) -> InitHeader:
+    if init.header is None:
+        raise RuntimeError(f"the stream {init.init} starts with an event that is not its init")
+    return init.header
+
+
+def _define(rows: Sequence[FeedRow], versions: set[CID], within: Within) -> Definitions | None:
+    events = _parse(rows, within)
+    if _header(events[0]).stream_type is not StreamType.MODEL:
+        return None
+    states = StreamStates(events)
+    return definitions_of(within(states.all()), rows[0].stream_cid, versions)
+
+
+def _compute(
+    rows: Sequence[FeedRow],
+    events: Sequence[Event],
+    definitions: Definitions | None,
+    within: Within,
+) -> StreamState | Rejected:
+    shapes = [shape_of(event, time=row.block_time) for event, row in zip(events, rows, strict=True)]
+    try:
+        likely = select_tip(shapes).event
+    except StreamShapeError:
+        return Rejected(("its capability had expired when it was anchored",))
+    states = StreamStates(events, definitions, keep=(likely,))
+    deque(within(states.all()), maxlen=0)
+    init = events[0].cid
+    rejected = states.rejected
+    try:
+        tip = accepted_tip(shapes, rejected).event if rejected else likely
+    except StreamShapeError:
+        return Rejected(rejected[init])
+    at_tip = states.at(tip) if tip == likely else deque(within(states.branch(tip)), maxlen=1).pop()
+    return stream_state(_header(events[0]), init, at_tip, rejected)
+
+
+def _in_time(deadline: float, items: Iterable[T]) -> Iterable[T]:
+    for item in items:
+        if time.monotonic() > deadline:
+            raise bad_request(
+                "the state of the stream takes too long to compute on request: its events are "
+                "many, or its patches are made to be slow; read its events from the feed"
+            )
+        yield item
+
+
+def _render(state: StreamState) -> Response:
+    errors = list(state.validation_errors.items())[-MAX_ERRORS:]
+    return JSONResponse(
+        {
+            "id": str(state.id),
+            "event_cid": str(state.event_cid),
+            "controller": state.controller,
+            "dimensions": {
+                name: multibase.encode(value, "base64url")
+                for name, value in state.dimensions.items()
+            },
+            "data": multibase.encode(state.data.to_json(), "base64url"),
+            "validation_errors": [
+                {"event_cid": str(cid), "errors": list(messages)} for cid, messages in errors
+            ],
+        }
+    )

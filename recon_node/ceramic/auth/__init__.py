@@ -1,0 +1,1 @@
+"""Who may write: DIDs and keys, signatures, capabilities (CACAO) and the wallets that sign them."""

@@ -1,0 +1,200 @@
+"""CACAO, a capability: "whoever holds the key `aud` may act for me, `iss`, on these resources".
+
+A wallet does not sign every event. It signs one CACAO for a session's key, which signs the events
+and names the CACAO in each of them. As a DAG-CBOR block: `{h: {t}, p: payload, s: {t, s, m?}}`.
+
+This module reads the fields, and says which streams the resources cover. The resources are those
+of js-ceramic and ceramic-one:
+
+    ceramic://*                                everything
+    ceramic://*?model=<StreamID>               all streams of that model
+    ceramic://<StreamID>                       one stream
+    ceramic://<StreamID>?payload=<CID>         one event of it, by the CID of its payload
+
+A capability that hands on another (`prf`, a chain of them) is not supported. Source: CAIP-74.
+"""
+
+import re
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, Final
+
+from recon_node.ceramic import shape
+from recon_node.ceramic.auth.did import is_did
+from recon_node.ceramic.auth.validity import Validity, unix_seconds
+from recon_node.ceramic.errors import (
+    InvalidEventError,
+    InvalidSignatureError,
+    StreamIdError,
+    UnsupportedSignatureError,
+)
+from recon_node.ceramic.stream_id import StreamId
+from recon_node.ipld import CID
+
+MAX_RESOURCES: Final = 1000
+
+_CACAO: Final = frozenset({"h", "p", "s"})
+_HEADER: Final = frozenset({"t"})
+_PAYLOAD: Final = frozenset({"iss", "aud", "domain", "version", "nonce", "iat"})
+_PAYLOAD_OPTIONAL: Final = frozenset({"nbf", "exp", "statement", "requestId", "resources"})
+_SIGNATURE: Final = frozenset({"t", "s"})
+_SIGNATURE_OPTIONAL: Final = frozenset({"m"})
+_NO_FIELDS: Final[frozenset[str]] = frozenset()
+# What breaks a line for any reader: control characters and Unicode's own separators.
+_LINE_BREAK: Final = re.compile("[\x00-\x1f\x7f\x85\u2028\u2029]")
+_SCHEME: Final = "ceramic://"
+_ANY_STREAM: Final = "ceramic://*"
+_MAX_STREAM_ID: Final = 128
+
+
+@dataclass(frozen=True, slots=True)
+class Cacao:
+    """The fields of a capability, well-formed; whether the issuer signed it is not known here.
+
+    Times are kept as they were written, for that is what is signed; `validity` says what they mean.
+    `header` and `payload` are the decoded maps, `signature` is text in the kind's own encoding.
+    """
+
+    kind: str
+    issuer: str
+    audience: str
+    domain: str
+    version: str
+    nonce: str
+    issued_at: str
+    not_before: str | None
+    expiration: str | None
+    statement: str | None
+    request_id: str | None
+    resources: tuple[str, ...]
+    signature_kind: str
+    signature: str
+    metadata: Any
+    header: dict[str, Any]
+    payload: dict[str, Any]
+    validity: Validity
+
+    def covers(self, init: CID, model: StreamId | None, payload: CID) -> bool:
+        """Do the resources cover the stream of that init event and model, or this payload in it?"""
+        if _ANY_STREAM in self.resources:
+            return True
+        if model is not None and _model_resource(model) in self.resources:
+            return True
+        return any(_names(resource, init, payload) for resource in self.resources)
+
+
+def parse_cacao(block: Any) -> Cacao:
+    """Read the decoded block of a capability.
+
+    Raises:
+        InvalidSignatureError: not a CACAO, or its times are in no order in which it ever holds.
+        UnsupportedSignatureError: it hands on another capability.
+    """
+    try:
+        return _parse(block)
+    except InvalidSignatureError:
+        raise
+    except UnsupportedSignatureError:
+        raise
+    except InvalidEventError as error:
+        raise InvalidSignatureError(str(error)) from None
+
+
+def _parse(block: Any) -> Cacao:
+    parts = shape.fields(block, "the capability", _CACAO, _NO_FIELDS)
+    header = shape.fields(parts["h"], "the capability's header", _HEADER, _NO_FIELDS)
+    if type(parts["p"]) is dict and "prf" in parts["p"]:
+        raise UnsupportedSignatureError(
+            "the capability hands on another one ('prf'); chains of capabilities are not supported"
+        )
+    payload = shape.fields(parts["p"], "the capability's payload", _PAYLOAD, _PAYLOAD_OPTIONAL)
+    signature = shape.fields(
+        parts["s"], "the capability's signature", _SIGNATURE, _SIGNATURE_OPTIONAL
+    )
+    for name in ("iss", "aud"):
+        if not is_did(_text(payload, name)):
+            raise InvalidSignatureError(f"the capability's {name!r} is not a DID")
+    return Cacao(
+        kind=_text(header, "t"),
+        issuer=payload["iss"],
+        audience=payload["aud"],
+        domain=_text(payload, "domain"),
+        version=_text(payload, "version"),
+        nonce=_text(payload, "nonce"),
+        issued_at=_text(payload, "iat"),
+        not_before=_optional_text(payload, "nbf"),
+        expiration=_optional_text(payload, "exp"),
+        statement=_optional_text(payload, "statement"),
+        request_id=_optional_text(payload, "requestId"),
+        resources=_resources(payload),
+        signature_kind=_text(signature, "t"),
+        signature=_text(signature, "s"),
+        metadata=signature.get("m"),
+        header=header,
+        payload=payload,
+        validity=_validity(payload),
+    )
+
+
+def _text(fields: dict[str, Any], name: str) -> str:
+    text = shape.of_type(fields[name], str, f"the capability's {name!r}")
+    if _LINE_BREAK.search(text):
+        raise InvalidSignatureError(f"the capability's {name!r} holds a line break")
+    return text
+
+
+def _optional_text(fields: dict[str, Any], name: str) -> str | None:
+    return _text(fields, name) if name in fields else None
+
+
+def _resources(payload: dict[str, Any]) -> tuple[str, ...]:
+    if "resources" not in payload:
+        return ()
+    resources = shape.of_type(payload["resources"], list, "the capability's 'resources'")
+    if len(resources) > MAX_RESOURCES:
+        raise InvalidSignatureError(
+            f"the capability lists {len(resources)} resources; the limit is {MAX_RESOURCES}"
+        )
+    for resource in resources:
+        _text({"resources": resource}, "resources")
+    return tuple(resources)
+
+
+def _validity(payload: dict[str, Any]) -> Validity:
+    """From `iat` or `nbf`, whichever is later, until `exp`."""
+    issued = _time(payload, "iat")
+    starts = max(issued, _time(payload, "nbf")) if "nbf" in payload else issued
+    expires = _time(payload, "exp") if "exp" in payload else None
+    if expires is not None and expires < starts:
+        raise InvalidSignatureError(
+            f"the capability expires ({payload['exp']}) before it begins to hold "
+            f"({payload.get('nbf', payload['iat'])})"
+        )
+    return Validity(starts, expires)
+
+
+def _time(payload: dict[str, Any], name: str) -> int:
+    try:
+        return unix_seconds(payload[name])
+    except ValueError as error:
+        raise InvalidSignatureError(f"the capability's {name!r}: {error}") from None
+
+
+@lru_cache(maxsize=1024)
+def _model_resource(model: StreamId) -> str:
+    return f"{_ANY_STREAM}?model={model}"
+
+
+def _names(resource: str, init: CID, payload: CID) -> bool:
+    """Does the resource name the stream of that init event, and if a payload, this one?"""
+    if not resource.startswith(_SCHEME) or resource.startswith(_ANY_STREAM):
+        return False
+    text, question_mark, query = resource.removeprefix(_SCHEME).partition("?")
+    if question_mark and query != f"payload={payload}":
+        return False
+    if len(text) > _MAX_STREAM_ID or not text.startswith("k"):  # else slow to read, by the thousand
+        return False
+    try:
+        return StreamId.parse(text).cid == init
+    except StreamIdError:
+        return False

@@ -1,0 +1,155 @@
+"""The envelope of a signed event: a JWS as DAG-JOSE, `{payload, signatures}`.
+
+Source: https://ipld.io/specs/codecs/dag-jose/spec/ and RFC 7515. The payload is the CID of the
+block that is signed; the one signature comes with its protected header, JSON as the signer wrote
+it. An unprotected `header` is refused: nobody signs it, so anyone could make a new event, with a
+new CID, out of another's.
+
+In memory, DAG-JOSE has a field `link`: the payload's CID, which is left out when a block is
+encoded. kubo's `ipfs dag get --output-codec dag-jose` still writes it, as `link: null`, so that
+files made from its output hold bytes that do not match the CID. `without_link` restores them.
+"""
+
+import base64
+import re
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, Final
+
+from recon_node.ceramic import shape, strict_json
+from recon_node.ceramic.auth.did import is_did
+from recon_node.ceramic.errors import InvalidEventError
+from recon_node.ipld import CID, CidError, DagCborError, dag_cbor
+
+_ENVELOPE: Final = frozenset({"payload", "signatures"})
+_SIGNATURE: Final = frozenset({"protected", "signature"})
+# In DAG-CBOR the shortest key comes first, right after the byte that opens the map.
+_NULL_LINK: Final = dag_cbor.encode("link") + dag_cbor.encode(None)
+_NO_FIELDS: Final[frozenset[str]] = frozenset()
+_FRAGMENT: Final = re.compile(r"[\w.:%/-]{1,1000}", re.ASCII)
+_IPFS: Final = "ipfs://"
+# Real protected headers have 200 to 400 bytes.
+_MAX_PROTECTED: Final = 16 * 1024
+# Larger ones are read anew each time: as Python objects they take twenty times their bytes.
+_MAX_REMEMBERED: Final = 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Envelope:
+    """A signature over the CID of an event's payload.
+
+    `protected` is the signed header as bytes, `header` what it says; `capability` the CID of the
+    CACAO by which the signer acts for the controller, if it names one.
+    """
+
+    payload: CID
+    protected: bytes
+    header: dict[str, Any]
+    signature: bytes
+    capability: CID | None
+
+    @property
+    def signer(self) -> str:
+        """The DID in the header's `kid`, without its fragment."""
+        kid: str = self.header["kid"]
+        return kid.partition("#")[0]
+
+    @property
+    def signing_input(self) -> bytes:
+        """The bytes that are signed (RFC 7515, section 5.1)."""
+        return _base64url(self.protected) + b"." + _base64url(self.payload)
+
+
+def is_envelope(block: Any) -> bool:
+    """Does this decoded block look like an envelope rather than like a payload?"""
+    return isinstance(block, dict) and "signatures" in block
+
+
+def without_link(block: bytes) -> bytes | None:
+    """The canonical bytes of an envelope block that has `link: null`; None for any other block."""
+    if not block.startswith(_NULL_LINK, 1):
+        return None
+    try:
+        envelope = dag_cbor.decode(block)
+    except DagCborError:
+        return None
+    if not isinstance(envelope, dict) or envelope.keys() != _ENVELOPE | {"link"}:
+        return None
+    del envelope["link"]
+    return dag_cbor.encode(envelope)
+
+
+def parse_envelope(block: Any) -> Envelope:
+    """Check the decoded root block of a signed event.
+
+    Raises:
+        InvalidEventError: not a JWS with exactly one signature and a protected header that names
+            `alg` and `kid`.
+    """
+    envelope = shape.fields(block, "the signed envelope", _ENVELOPE, _NO_FIELDS)
+    signatures = shape.of_type(envelope["signatures"], list, "the envelope's 'signatures'")
+    if len(signatures) != 1:
+        raise InvalidEventError(f"an event has exactly one signature, not {len(signatures)}")
+    signature = shape.fields(signatures[0], "the signature", _SIGNATURE, _NO_FIELDS)
+    protected = shape.of_type(signature["protected"], bytes, "the protected header")
+    header = _parse_protected(protected)
+    return Envelope(
+        payload=_payload_cid(shape.of_type(envelope["payload"], bytes, "the envelope's payload")),
+        protected=protected,
+        header=header,
+        signature=shape.of_type(signature["signature"], bytes, "the signature"),
+        capability=_capability(header),
+    )
+
+
+def _payload_cid(raw: bytes) -> CID:
+    try:
+        cid = CID(raw)
+    except CidError as error:
+        raise InvalidEventError(f"the envelope's payload is not a CID: {error}") from None
+    return shape.block_cid(cid, "the payload")
+
+
+def _parse_protected(protected: bytes) -> dict[str, Any]:
+    """What a protected header says. All events of a signer have the same one."""
+    return (_remembered if len(protected) <= _MAX_REMEMBERED else _read_protected)(protected)
+
+
+def _read_protected(protected: bytes) -> dict[str, Any]:
+    if len(protected) > _MAX_PROTECTED:
+        raise InvalidEventError(f"the protected header has {len(protected)} bytes, too many")
+    try:
+        header = strict_json.loads(protected)
+    except ValueError as error:
+        raise InvalidEventError(f"the protected header is not valid JSON: {error}") from None
+    if not isinstance(header, dict):
+        raise InvalidEventError("the protected header is not a JSON object")
+    for name in ("alg", "kid"):
+        if not isinstance(header.get(name), str):
+            raise InvalidEventError(f"the protected header lacks {name!r}")
+    did, hash_sign, fragment = header["kid"].partition("#")
+    if not is_did(did) or (hash_sign and not _FRAGMENT.fullmatch(fragment)):
+        raise InvalidEventError(f"the key {header['kid'][:100]!r} is not named by a DID")
+    return header
+
+
+def _capability(header: dict[str, Any]) -> CID | None:
+    if "cap" not in header:
+        return None
+    uri = header["cap"]
+    if not isinstance(uri, str) or not uri.startswith(_IPFS):
+        raise InvalidEventError("the protected header's 'cap' is not 'ipfs://' and a CID")
+    try:
+        cid = _remembered_cid(uri.removeprefix(_IPFS))
+    except CidError as error:
+        raise InvalidEventError(f"the protected header's 'cap' names no CID: {error}") from None
+    return shape.block_cid(cid, "the capability")
+
+
+def _base64url(data: bytes) -> bytes:
+    return base64.urlsafe_b64encode(data).rstrip(b"=")
+
+
+_remembered = lru_cache(maxsize=1024)(_read_protected)
+# As text a CID takes longer to read than the rest of an event.
+_remembered_cid = lru_cache(maxsize=1024)(CID.parse)

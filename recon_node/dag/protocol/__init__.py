@@ -1,0 +1,1 @@
+"""The DAG Replication & Publishing Protocol: operations, replicas, shards, publishes, UCANs."""

@@ -1,0 +1,206 @@
+"""Shards: a DAG cut into CAR files of a size that can be carried, and put together again.
+
+Source: "DAG Replication & Publishing Protocol", section "Shards". A shard is a CARv1 with some of
+the blocks of a DAG, addressed by the codec 0x0202. `split` walks a DAG depth first, so that a
+reader of the shards in order meets every block after one that links to it. The shard that has the
+DAG's root names it; the others name the empty identity CID (as the empty shard of the protocol
+does), for a CAR must name a root.
+
+An `Assembly` takes shards in any order. It keeps CIDs only, never blocks: whoever feeds it stores
+them, and after a restart feeds it again with what was stored.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Final
+
+from recon_node.dag.protocol.operations import Append
+from recon_node.dag.protocol.replica import Replica
+from recon_node.ipld import (
+    CID,
+    DAG_CBOR,
+    DAG_JOSE,
+    DAG_PB,
+    IDENTITY,
+    RAW,
+    CarError,
+    DagCborError,
+    DagPbError,
+    car,
+    dag_cbor,
+    dag_pb,
+    varint,
+)
+
+CAR: Final = 0x0202
+"""The multicodec of CAR files."""
+
+NO_ROOT: Final = CID(b"\x01\x55\x00\x00")
+
+MAX_SHARDS_PER_APPEND: Final = 1000
+"""An append is one block; so many links keep it far below the size that peers accept."""
+
+
+class ShardError(ValueError):
+    """A DAG that cannot be cut as asked, or a file that is no shard of it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Shard:
+    """A part of a DAG: a CAR file, its CID and those of its blocks."""
+
+    cid: CID
+    car: bytes
+    blocks: tuple[CID, ...]
+
+
+def split(root: CID, read: Callable[[CID], bytes], max_bytes: int) -> Iterator[Shard]:
+    """Cut the DAG below `root` into shards of at most `max_bytes`, lazily.
+
+    `read` gives the block of a CID; each is asked for once.
+
+    Raises:
+        ShardError: a block does not fit into a shard, or its links cannot be read.
+    """
+    gathered: dict[CID, bytes] = {}
+    roots = (root,)
+    size = header = _header_size(roots)
+    for cid, block in walk(root, read):
+        section = len(cid) + len(block)
+        section += len(varint.encode(section))
+        if gathered and size + section > max_bytes:
+            yield _shard(roots, gathered)
+            gathered, roots = {}, (NO_ROOT,)
+            size = header = _header_size(roots)
+        if header + section > max_bytes:
+            raise ShardError(
+                f"the block {cid} does not fit into a shard of {max_bytes} bytes: at least "
+                f"{header + section} are needed"
+            )
+        gathered[cid] = block
+        size += section
+    yield _shard(roots, gathered)
+
+
+def walk(root: CID, read: Callable[[CID], bytes]) -> Iterator[tuple[CID, bytes]]:
+    """The blocks of a DAG, depth first, each once; those inside identity CIDs are left out.
+
+    Raises:
+        ShardError: the links of a block cannot be read.
+    """
+    left = [root]
+    seen = {root}
+    while left:
+        cid = left.pop()
+        if cid.hash_code == IDENTITY:
+            continue
+        block = read(cid)
+        yield cid, block
+        for link in reversed(links(cid, block)):
+            if link not in seen:
+                seen.add(link)
+                left.append(link)
+
+
+def appends(shards: Iterable[CID], prior: CID | None = None) -> list[Replica]:
+    """The replicas that add these shards to the state of `prior`, each continuing the last."""
+    replicas: list[Replica] = []
+    ordered = sorted(set(shards), key=str)
+    for start in range(0, len(ordered), MAX_SHARDS_PER_APPEND):
+        change = Append.of(ordered[start : start + MAX_SHARDS_PER_APPEND])
+        replicas.append(Replica(prior, change))
+        prior = replicas[-1].cid
+    return replicas
+
+
+def links(cid: CID, block: bytes) -> list[CID]:
+    """The links of a block, in their order in it.
+
+    Raises:
+        ShardError: the block is not of the codec that its CID names, or that codec is not known.
+    """
+    try:
+        if cid.codec == RAW:
+            return []
+        if cid.codec in (DAG_CBOR, DAG_JOSE):
+            return list(_links_of_value(dag_cbor.decode(block)))
+        if cid.codec == DAG_PB:
+            return [link.cid for link in dag_pb.decode(block).links]
+    except (DagCborError, DagPbError) as error:
+        raise ShardError(f"the links of {cid} cannot be read: {error}") from None
+    raise ShardError(f"the links of {cid} cannot be read: the codec {cid.codec:#x} is not known")
+
+
+class Assembly:
+    """The way of a DAG from its shards back to its blocks.
+
+    Args:
+        root: where the DAG is entered.
+        shards: those of the replica that describes it.
+    """
+
+    def __init__(self, root: CID, shards: Iterable[CID]) -> None:
+        self.root = root
+        self.missing_shards = set(shards)
+        self._links: dict[CID, list[CID]] = {}
+
+    def receive(self, shard: bytes) -> dict[CID, bytes]:
+        """Take a shard; return its blocks, for storing. A shard taken before gives them again.
+
+        Raises:
+            ShardError: not a CARv1 whose blocks match their CIDs, or a block without readable
+                links.
+        """
+        try:
+            blocks = car.decode(shard).blocks
+        except CarError as error:
+            raise ShardError(f"no shard: {error}") from None
+        found = {cid: links(cid, block) for cid, block in blocks.items()}
+        self._links.update(found)
+        self.missing_shards.discard(CID.of(CAR, shard))
+        return blocks
+
+    def missing_blocks(self) -> list[CID]:
+        """The blocks that are linked from the root and not here, as far as can be seen, sorted."""
+        return sorted(cid for cid in self._reachable() if cid not in self._links)
+
+    def order(self) -> list[CID]:
+        """The CIDs of the blocks here that the root leads to, depth first."""
+        return [cid for cid in self._reachable() if cid in self._links]
+
+    def _reachable(self) -> Iterator[CID]:
+        left = [self.root]
+        seen = {self.root}
+        while left:
+            cid = left.pop()
+            if cid.hash_code == IDENTITY:
+                continue
+            yield cid
+            for link in reversed(self._links.get(cid, [])):
+                if link not in seen:
+                    seen.add(link)
+                    left.append(link)
+
+
+def _links_of_value(value: object) -> Iterator[CID]:
+    """The links in a decoded value; not by recursion, for it may be nested deep."""
+    left = [value]
+    while left:
+        each = left.pop()
+        if isinstance(each, CID):
+            yield each
+        elif isinstance(each, dict):
+            left.extend(reversed(each.values()))
+        elif isinstance(each, list):
+            left.extend(reversed(each))
+
+
+def _header_size(roots: tuple[CID, ...]) -> int:
+    return len(car.encode(roots, {}))
+
+
+def _shard(roots: tuple[CID, ...], blocks: dict[CID, bytes]) -> Shard:
+    file = car.encode(roots, blocks)
+    return Shard(CID.of(CAR, file), file, tuple(blocks))

@@ -1,0 +1,279 @@
+"""UCAN 0.8.1: who may do what, as JWTs that hand a capability from key to key.
+
+Sources: the UCAN specification, version 0.8.1 (github.com/ucan-wg/spec), and the "DAG Replication &
+Publishing Protocol", section "Publishing Protocol".
+
+Theory of operation. A token says that its issuer grants its audience some capabilities: pairs of a
+resource (`with`) and an ability (`can`). An issuer may grant what it owns - a DID owns the resource
+of its own name - and what was granted to it: the tokens that say so are nested in `prf`. So a token
+is checked from the outside in:
+
+- it is signed by the key of its issuer, with the algorithm of that key;
+- what it grants is owned by its issuer, or granted by one of its proofs, to just this issuer, and
+  for at least the same time.
+
+Time is handed in where it matters. A token that has expired says nothing about what was done while
+it was good: `now` is asked for when an operation is first accepted, never when it is replayed.
+
+Keys are did:keys: Ed25519 (EdDSA), secp256k1 (ES256K) and P-256 (ES256). An ability is compared
+without regard to case; `*` is every ability, `dag/*` every one of `dag/`. The resources `my:*` and
+`as:...` of the specification, which stand for all that a key owns, are not known: they match
+nothing.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from recon_node.ceramic.auth.did import public_key
+from recon_node.ceramic.auth.signing import Key, algorithm_of, controller_of, sign
+from recon_node.ceramic.errors import DidError
+
+VERSION: Final = "0.8.1"
+MAX_TOKEN_SIZE: Final = 64 * 1024
+"""Characters of a token with all its proofs; each nesting costs a third more."""
+MAX_DEPTH: Final = 10
+
+_ALGORITHMS: Final = ("EdDSA", "ES256K", "ES256")
+_SHAPE: Final[Mapping[str, tuple[type, ...]]] = {
+    "iss": (str,),
+    "aud": (str,),
+    "exp": (int, type(None)),
+    "nbf": (int, type(None)),
+    "nnc": (str, type(None)),
+    "att": (list,),
+    "fct": (list, type(None)),
+    "prf": (list,),
+}
+_MAY_LACK: Final = frozenset({"nbf", "nnc", "fct"})
+
+
+class UcanError(ValueError):
+    """A token that does not permit what it should; the message says which rule it breaks."""
+
+
+@dataclass(frozen=True, slots=True)
+class Capability:
+    """An ability on a resource: `with` and `can`."""
+
+    resource: str
+    ability: str
+
+    def covers(self, other: Capability) -> bool:
+        """Is `other` this capability, or a part of it?"""
+        mine, theirs = self.ability.lower(), other.ability.lower()
+        return self.resource == other.resource and (
+            mine in ("*", theirs) or (mine.endswith("/*") and theirs.startswith(mine[:-1]))
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Ucan:
+    """A token, read but not checked. Times are Unix seconds, None without a bound."""
+
+    issuer: str
+    audience: str
+    capabilities: tuple[Capability, ...]
+    expires: int | None
+    not_before: int | None
+    facts: tuple[Any, ...]
+    proofs: tuple[Ucan, ...]
+    algorithm: str
+    signing_input: bytes
+    signature: bytes
+
+    def valid_at(self, time: int) -> bool:
+        """Is `time` within the bounds of the token?"""
+        return (self.not_before is None or self.not_before <= time) and (
+            self.expires is None or time < self.expires
+        )
+
+
+def parse_ucan(token: str) -> Ucan:
+    """Read a token and its proofs; nothing is checked but their shape.
+
+    Raises:
+        UcanError: not a UCAN 0.8.1, too large or nested too deep.
+    """
+    if len(token) > MAX_TOKEN_SIZE:
+        raise UcanError(f"the UCAN has {len(token)} characters; the limit is {MAX_TOKEN_SIZE}")
+    return _parse(token, MAX_DEPTH)
+
+
+def check_ucan(ucan: Ucan, capability: Capability, now: int | None = None) -> None:
+    """Check that a token grants a capability, by right of the resource's owner.
+
+    Args:
+        ucan: the token.
+        capability: on a resource that is a did:key, which owns it.
+        now: Unix seconds; None leaves out whether the token has expired.
+
+    Raises:
+        UcanError: it does not, and why.
+    """
+    if now is not None and not ucan.valid_at(now):
+        raise UcanError(
+            f"the UCAN of {ucan.issuer} is good from {ucan.not_before} to {ucan.expires} (Unix "
+            f"seconds), which {now} is not"
+        )
+    _check_signature(ucan)
+    if not any(each.covers(capability) for each in ucan.capabilities):
+        raise UcanError(
+            f"the UCAN of {ucan.issuer} does not grant {capability.ability} on "
+            f"{capability.resource}"
+        )
+    if ucan.issuer == capability.resource:
+        return
+    faults = [_fault_of_proof(proof, ucan, capability, now) for proof in ucan.proofs]
+    if None in faults:
+        return
+    raise UcanError(
+        next((fault for fault in faults if fault), "")
+        or f"{ucan.issuer} is not {capability.resource} and shows no proof from it"
+    )
+
+
+def issue_ucan(
+    key: Key,
+    audience: str,
+    capabilities: Iterable[Capability],
+    expires: int | None,
+    *,
+    not_before: int | None = None,
+    facts: Sequence[Any] = (),
+    proofs: Sequence[str] = (),
+) -> str:
+    """Sign a token.
+
+    `facts` are JSON values; `proofs` are tokens that grant to this key what it grants on.
+    """
+    payload = {
+        "iss": controller_of(key),
+        "aud": audience,
+        "att": [{"with": each.resource, "can": each.ability} for each in capabilities],
+        "exp": expires,
+        **({} if not_before is None else {"nbf": not_before}),
+        **({"fct": list(facts)} if facts else {}),
+        "prf": list(proofs),
+    }
+    header = {"alg": algorithm_of(key), "typ": "JWT", "ucv": VERSION}
+    signing_input = f"{_to_base64(header)}.{_to_base64(payload)}"
+    return f"{signing_input}.{_unpadded(sign(key, signing_input.encode()))}"
+
+
+def _fault_of_proof(
+    proof: Ucan, outer: Ucan, capability: Capability, now: int | None
+) -> str | None:
+    """Why a proof does not permit what the token around it grants."""
+    if proof.audience != outer.issuer:
+        return f"the proof of {proof.issuer} is for {proof.audience}, not for {outer.issuer}"
+    if not _within(outer, proof):
+        return (
+            f"the UCAN of {outer.issuer} is good for longer than its proof of {proof.issuer}: "
+            "what is granted further cannot outlast the grant"
+        )
+    try:
+        check_ucan(proof, capability, now)
+    except UcanError as error:
+        return str(error)
+    return None
+
+
+def _within(inner: Ucan, outer: Ucan) -> bool:
+    """Do the times of `inner` lie within those of `outer`?"""
+    return (
+        outer.expires is None or (inner.expires is not None and inner.expires <= outer.expires)
+    ) and (
+        outer.not_before is None
+        or (inner.not_before is not None and inner.not_before >= outer.not_before)
+    )
+
+
+def _check_signature(ucan: Ucan) -> None:
+    try:
+        key = public_key(ucan.issuer)
+    except DidError as error:
+        raise UcanError(f"the issuer of the UCAN: {error}") from None
+    if ucan.algorithm != key.alg:
+        raise UcanError(
+            f"the UCAN of {ucan.issuer} is signed by {ucan.algorithm}; its key signs by {key.alg}"
+        )
+    if not key.verify(ucan.signing_input, ucan.signature):
+        raise UcanError(f"the signature of the UCAN of {ucan.issuer} is wrong")
+
+
+def _parse(token: str, depth: int) -> Ucan:
+    if depth == 0:
+        raise UcanError(f"the proofs of the UCAN are nested deeper than {MAX_DEPTH}")
+    parts = token.split(".")
+    if len(parts) != 3:
+        raise UcanError("a UCAN is a JWT: three parts in base64url with dots between them")
+    header = _read_map(parts[0], "header")
+    if header.get("ucv") != VERSION or header.get("typ") != "JWT":
+        raise UcanError(f"not a UCAN {VERSION}: its header says {str(header)[:200]}")
+    if header.get("alg") not in _ALGORITHMS:
+        raise UcanError(
+            f"the UCAN is signed by {str(header.get('alg'))[:50]!r}; known here are "
+            + ", ".join(_ALGORITHMS)
+        )
+    payload = _read_map(parts[1], "payload")
+    for name, types in _SHAPE.items():
+        if type(payload.get(name)) not in types or (name not in payload and name not in _MAY_LACK):
+            raise UcanError(f"the field {name!r} of the UCAN is missing or of a wrong type")
+    if not all(isinstance(proof, str) for proof in payload["prf"]):
+        raise UcanError("the proofs of a UCAN are UCANs, as text")
+    return Ucan(
+        issuer=payload["iss"],
+        audience=payload["aud"],
+        capabilities=tuple(map(_capability, payload["att"])),
+        expires=payload["exp"],
+        not_before=payload.get("nbf"),
+        facts=tuple(payload.get("fct") or ()),
+        proofs=tuple(_parse(proof, depth - 1) for proof in payload["prf"]),
+        algorithm=header["alg"],
+        signing_input=f"{parts[0]}.{parts[1]}".encode(),
+        signature=_from_base64(parts[2], "signature"),
+    )
+
+
+def _capability(value: Any) -> Capability:
+    if not isinstance(value, dict):
+        raise UcanError("each capability in 'att' is a map of 'with' and 'can'")
+    resource, ability = value.get("with"), value.get("can")
+    # Further fields ("nb") narrow a capability in ways that are not known here.
+    if not isinstance(resource, str) or not isinstance(ability, str) or len(value) != 2:
+        raise UcanError("each capability in 'att' is a map of 'with' and 'can', both text")
+    return Capability(resource, ability)
+
+
+def _read_map(text: str, what: str) -> dict[str, Any]:
+    try:
+        value = json.loads(_from_base64(text, what))
+    except (ValueError, RecursionError) as error:
+        raise UcanError(f"the {what} of the UCAN is not JSON: {error}") from None
+    if not isinstance(value, dict):
+        raise UcanError(f"the {what} of the UCAN is not a map")
+    return value
+
+
+def _from_base64(text: str, what: str) -> bytes:
+    """Unpadded base64url, in the one form that each value has."""
+    try:
+        raw = base64.b64decode(text + "=" * (-len(text) % 4), altchars=b"-_", validate=True)
+    except ValueError:
+        raw = None
+    if raw is None or _unpadded(raw) != text:
+        raise UcanError(f"the {what} of the UCAN is not base64url")
+    return raw
+
+
+def _to_base64(value: Mapping[str, Any]) -> str:
+    return _unpadded(json.dumps(value, separators=(",", ":")).encode())
+
+
+def _unpadded(raw: bytes) -> str:
+    return base64.urlsafe_b64encode(raw).decode().rstrip("=")

@@ -1,0 +1,318 @@
+"""Drawings of graphs in lanes, newest first, as `git log --graph` has them: where everything goes.
+
+Theory of operation. A *row* holds one node, and every node comes above all that it builds on. The
+order is that in which a walk upwards from the roots is done with each node: what is above it has
+been drawn then, and branches stay together, nested as they fork.
+
+Between the rows run *lanes*. A lane waits for one node: it begins below the first node that names
+this one as prev, every other one joins it, and it ends at the node itself. So an edge leads from
+its upper node sideways into the lane of its lower one, and straight down: it meets no third node,
+and a lane never moves. There are never more lanes than nodes that are waited for at once, and one.
+
+`fold` takes long runs without a fork for one node each. What the drawing looks like is up to
+`drawing_text` and `drawing_svg`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from enum import Enum, IntEnum
+from typing import Final
+
+_SHORT_NAME: Final = 12
+"""Characters of an id that are shown."""
+SHORTEST_FOLD: Final = 3
+"""Nodes of a run that is worth folding."""
+
+
+class Shape(Enum):
+    """What kind of node it is."""
+
+    ROOT = "root"
+    DATA = "data"
+    TIME = "time"
+    MISSING = "missing"
+    FOLD = "fold"
+
+
+class Tone(IntEnum):
+    """What a node means to the whole, the best first."""
+
+    TIP = 0
+    KEPT = 1
+    WAITING = 2
+    PRUNED = 3
+    WRONG = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """A node to draw; `prev` are the nodes that it builds on.
+
+    `name` is a short id, `details` are texts for columns, `marks` what is special about the node.
+    A node that is to be kept is never folded.
+    """
+
+    id: Hashable
+    prev: tuple[Hashable, ...] = ()
+    shape: Shape = Shape.DATA
+    tone: Tone = Tone.KEPT
+    name: str = ""
+    details: tuple[str, ...] = ()
+    marks: tuple[str, ...] = ()
+    keep: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Picture:
+    """What is to be drawn: `title` and `summary` above the graph, `notes` below it."""
+
+    title: str
+    summary: str
+    nodes: tuple[Node, ...]
+    notes: tuple[str, ...] = ()
+    unit: str = "events"
+
+
+@dataclass(frozen=True, slots=True)
+class Placed:
+    """A node at its place: rows count from 0 at the top, lanes from 0 at the left."""
+
+    node: Node
+    row: int
+    lane: int
+
+
+@dataclass(frozen=True, slots=True)
+class Edge:
+    """From the node in the row `upper` to its prev in the row `lower`, by way of a lane.
+
+    `lower` is None when the prev is below the last row that is drawn.
+    """
+
+    upper: int
+    lower: int | None
+    lane: int
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """Where everything goes; `edges` are in the order of their upper rows, `hidden` nodes are not
+    drawn because the layout was to have fewer rows."""
+
+    placed: tuple[Placed, ...]
+    edges: tuple[Edge, ...]
+    width: int
+    hidden: int
+
+
+def lay_out(nodes: Iterable[Node], rows: int | None = None) -> Layout:
+    """Place nodes and edges.
+
+    Args:
+        nodes: a whole graph, in any order; of several branches or roots, those of a better tone
+            come first, then those given first.
+        rows: draw so many rows at most, the upper ones.
+
+    Raises:
+        ValueError: a node is given twice, a prev is not there, or there is a cycle.
+    """
+    by_id = _by_id(nodes)
+    order = newest_first(by_id.values())
+    shown = order if rows is None else order[:rows]
+    row_of = {node.id: row for row, node in enumerate(shown)}
+    lanes = _Lanes()
+    placed: list[Placed] = []
+    edges: list[Edge] = []
+    for row, node in enumerate(shown):
+        lane = lanes.take(node.id)
+        placed.append(Placed(node, row, lane))
+        for prev in dict.fromkeys(node.prev):
+            edges.append(Edge(row, row_of.get(prev), lanes.wait_for(prev, lane)))
+    return Layout(tuple(placed), tuple(edges), lanes.width, len(order) - len(shown))
+
+
+def newest_first(nodes: Iterable[Node]) -> list[Node]:
+    """The nodes, each before all that it builds on, branches together.
+
+    Raises:
+        ValueError: as `lay_out`.
+    """
+    by_id = _by_id(nodes)
+    nexts = nexts_of(by_id)
+    given = {id_: number for number, id_ in enumerate(by_id)}
+    main = _main_line(by_id)
+    for above in nexts.values():
+        above.sort(key=lambda id_: (by_id[id_].tone, id_ not in main, given[id_]))
+    order: list[Node] = []
+    seen: set[Hashable] = set()
+    for root in [node.id for node in by_id.values() if not node.prev]:
+        seen.add(root)
+        path = [(root, iter(nexts[root]))]
+        while path:
+            id_, following = path[-1]
+            new = next((each for each in following if each not in seen), None)
+            if new is None:
+                order.append(by_id[id_])
+                path.pop()
+            else:
+                seen.add(new)
+                path.append((new, iter(nexts[new])))
+    _refuse_cycles(by_id, seen, order)
+    return order
+
+
+def fold(nodes: Iterable[Node], unit: str = "events") -> list[Node]:
+    """The nodes, with long runs of those that are nothing special taken for one node each.
+
+    Such a run has one prev and one next for each of its nodes, and one tone.
+    """
+    by_id = _by_id(nodes)
+    nexts = nexts_of(by_id)
+
+    def is_plain(node: Node) -> bool:
+        return not node.keep and len(set(node.prev)) == 1 and len(nexts[node.id]) == 1
+
+    folded: dict[Hashable, Node] = {}
+    instead: dict[Hashable, Node] = {}
+    for node in newest_first(by_id.values()):
+        if not is_plain(node) or node.id in folded:
+            continue
+        run = [node]
+        while is_plain(below := by_id[run[-1].prev[0]]) and below.tone == node.tone:
+            run.append(below)
+        folded.update((each.id, each) for each in run)
+        if len(run) >= SHORTEST_FOLD:
+            instead[node.id] = _fold_of(run, unit)
+        else:
+            instead.update((each.id, each) for each in run)
+    left = [
+        instead.get(id_, node) for id_, node in by_id.items() if id_ in instead or id_ not in folded
+    ]
+    names = {id_: fold_.id for id_, fold_ in instead.items()}
+    return [replace(each, prev=tuple(names.get(p, p) for p in each.prev)) for each in left]
+
+
+def plain(text: str) -> str:
+    """A text for one line, by whoever it was written: what does not print becomes `\ufffd`.
+
+    So no text can move a terminal's cursor, turn its direction, or break a document.
+    """
+    return text if text.isprintable() else "".join(c if c.isprintable() else "\ufffd" for c in text)
+
+
+def nexts_of(by_id: Mapping[Hashable, Node]) -> dict[Hashable, list[Hashable]]:
+    """The nodes that build on each node."""
+    nexts: dict[Hashable, list[Hashable]] = {id_: [] for id_ in by_id}
+    for node in by_id.values():
+        for prev in dict.fromkeys(node.prev):
+            if prev not in nexts:
+                raise ValueError(f"{node.id!r} builds on {prev!r}, which is not there")
+            nexts[prev].append(node.id)
+    return nexts
+
+
+def _main_line(by_id: Mapping[Hashable, Node]) -> set[Hashable]:
+    """The node of the best tone, and down its first prevs: what should stay one straight line."""
+    line: set[Hashable] = set()
+    best = min(by_id.values(), key=lambda node: node.tone, default=None)
+    while best is not None and best.id not in line:
+        line.add(best.id)
+        best = by_id[best.prev[0]] if best.prev else None
+    return line
+
+
+class _Lanes:
+    """Which lane waits for which node."""
+
+    def __init__(self) -> None:
+        self._waits: list[Hashable | None] = []
+        self._lane_of: dict[Hashable, int] = {}
+
+    @property
+    def width(self) -> int:
+        """How many lanes there have been side by side."""
+        return len(self._waits)
+
+    def take(self, id_: Hashable) -> int:
+        """The lane of a node that comes now; it is free from here on."""
+        lane = self._lane_of.pop(id_, None)
+        if lane is None:
+            lane = self._free_lane(0)
+        self._waits[lane] = None
+        return lane
+
+    def wait_for(self, id_: Hashable, beside: int) -> int:
+        """The lane that waits for a node, or the closest free one, which does from now on."""
+        lane = self._lane_of.get(id_)
+        if lane is None:
+            lane = self._lane_of[id_] = self._free_lane(beside)
+            self._waits[lane] = id_
+        return lane
+
+    def _free_lane(self, beside: int) -> int:
+        free = [lane for lane, id_ in enumerate(self._waits) if id_ is None]
+        if not free:
+            self._waits.append(None)
+            return len(self._waits) - 1
+        return min(free, key=lambda lane: (abs(lane - beside), lane < beside))
+
+
+def _fold_of(run: Sequence[Node], unit: str) -> Node:
+    times = sum(node.shape is Shape.TIME for node in run)
+    among = f", {times} time event{'s'[: times > 1]} among them" if times else ""
+    return Node(
+        id=("fold", run[0].id),
+        prev=run[-1].prev,
+        shape=Shape.FOLD,
+        tone=run[0].tone,
+        name=f"{len(run)} {unit}{among}",
+        keep=True,
+    )
+
+
+def _by_id(nodes: Iterable[Node]) -> dict[Hashable, Node]:
+    by_id: dict[Hashable, Node] = {}
+    for node in nodes:
+        if node.id in by_id:
+            raise ValueError(f"{node.id!r} was given twice")
+        by_id[node.id] = node
+    return by_id
+
+
+def _refuse_cycles(
+    by_id: Mapping[Hashable, Node], seen: set[Hashable], order: Sequence[Node]
+) -> None:
+    if len(seen) < len(by_id):
+        stuck = next(id_ for id_ in by_id if id_ not in seen)
+        raise ValueError(f"{stuck!r} is part of a cycle, or builds on nothing but one")
+    row_of = {node.id: row for row, node in enumerate(order)}
+    for node in order:
+        for prev in node.prev:
+            if row_of[prev] <= row_of[node.id]:
+                raise ValueError(f"{node.id!r} is part of a cycle")
+
+
+def missing(id_: str) -> Node:
+    """Return the node of something that is referred to but not held."""
+    return Node(
+        id=id_,
+        shape=Shape.MISSING,
+        tone=Tone.WAITING,
+        name=short_name(id_),
+        marks=("not here",),
+        keep=True,
+    )
+
+
+def short_name(id_: str) -> str:
+    """Shorten an id: a message's starts with what distinguishes it, a CID ends with it."""
+    if len(id_) <= _SHORT_NAME + 1:
+        return id_
+    return f"{id_[:_SHORT_NAME]}…" if id_.startswith("%") else f"…{id_[-_SHORT_NAME:]}"
+
+
+def count_of(number: int, noun: str) -> str:
+    """Return a number with its noun, in the plural where it needs one."""
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"

@@ -1,0 +1,114 @@
+"""Keeping dead peers out of what this node's DHT hands out.
+
+The library takes every peer that it hears of into its routing table, and counts hearsay as a sign
+of life: nodes that tell each other of a dead peer keep it for ever. Here a peer enters the table
+only while there is a connection with it, and whoever is listed without one, in the table or as a
+provider, is dialled from time to time and dropped when it does not answer.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterable
+from typing import Final
+
+import structlog
+import trio
+from libp2p.kad_dht.provider_store import ProviderStore
+from libp2p.kad_dht.routing_table import RoutingTable
+from libp2p.peer.id import ID
+from libp2p.peer.peerinfo import PeerInfo
+from multiaddr import Multiaddr  # type: ignore[import-untyped]
+
+from recon_node.p2p.errors import PeerError
+from recon_node.p2p.transport.host import Host
+
+log = structlog.get_logger(__name__)
+
+CHECK_INTERVAL: Final = 60.0
+"""Seconds between two checks of the peers that are listed without a connection."""
+MAX_CHECKED: Final = 20
+"""Peers that are dialled in one check, those first that were checked longest ago."""
+CHECK_LIMIT: Final = 10.0
+"""Seconds in which a peer must take a connection."""
+ENOUGH_CONNECTIONS: Final = 16
+"""With more of them, a connection that was made for a check is closed after it."""
+
+
+def admit_connected_only(table: RoutingTable, is_connected: Callable[[str], bool]) -> None:
+    """Make a routing table refuse the peers that there is no connection with."""
+    stock = table.add_peer
+
+    async def add_peer(peer: PeerInfo | ID, *, skip_server_mode_check: bool = False) -> bool:
+        peer_id = peer.peer_id if isinstance(peer, PeerInfo) else peer
+        if not is_connected(str(peer_id)):
+            return False
+        return await stock(peer, skip_server_mode_check=skip_server_mode_check)
+
+    table.add_peer = add_peer  # type: ignore[assignment, method-assign]
+
+
+class LivenessCheck:
+    """Drops dead peers from a routing table and from provider records."""
+
+    def __init__(self, host: Host, table: RoutingTable, records: ProviderStore) -> None:
+        self._host = host
+        self._table = table
+        self._records = records
+        self._checked: dict[ID, float] = {}
+
+    async def run(self) -> None:
+        """Check from time to time until cancelled."""
+        while True:
+            await trio.sleep(CHECK_INTERVAL * random.uniform(0.8, 1.2))
+            await self.check()
+
+    async def check(self) -> None:
+        """Dial peers that are listed without a connection; drop those that do not answer.
+
+        A node without any connection may be cut off itself, and drops nobody.
+        """
+        if not self._host.connected_peers():
+            return
+        suspects = {
+            peer: addresses
+            for peer, addresses in self._listed().items()
+            if str(peer) != self._host.peer_id and not self._host.is_connected(str(peer))
+        }
+        self._checked = {peer: at for peer, at in self._checked.items() if peer in suspects}
+        longest_ago = sorted(suspects, key=lambda peer: self._checked.get(peer, 0.0))
+        async with trio.open_nursery() as nursery:
+            for peer in longest_ago[:MAX_CHECKED]:
+                self._checked[peer] = trio.current_time()
+                nursery.start_soon(self._check_one, peer, suspects[peer])
+
+    def _listed(self) -> dict[ID, list[Multiaddr]]:
+        """Return all peers that may be handed out, and their addresses."""
+        providers = [
+            record.provider_info
+            for records in self._records.providers.values()
+            for record in records.values()
+        ]
+        listed: dict[ID, list[Multiaddr]] = {}
+        for each in (*self._table.get_peer_infos(), *providers):
+            listed.setdefault(each.peer_id, []).extend(each.addrs)
+        return listed
+
+    async def _check_one(self, peer: ID, addresses: Iterable[Multiaddr]) -> None:
+        peer_id = str(peer)
+        with trio.move_on_after(CHECK_LIMIT):
+            for address in dict.fromkeys(str(each) for each in addresses):
+                place = address.removesuffix(f"/p2p/{peer_id}")
+                try:
+                    await self._host.connect(f"{place}/p2p/{peer_id}")
+                except PeerError:
+                    continue
+                if len(self._host.connected_peers()) > ENOUGH_CONNECTIONS:
+                    await self._host.disconnect(peer_id)
+                return
+        if self._host.is_connected(peer_id):
+            return
+        log.debug("Dropped a peer from the DHT: it does not answer", peer=peer_id)
+        self._table.remove_peer(peer)
+        for records in self._records.providers.values():
+            records.pop(peer_id, None)

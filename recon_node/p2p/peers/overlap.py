@@ -1,0 +1,105 @@
+"""What this node and a peer both want, as far as that is known: which ranges, and how much.
+
+A peer's interests are known by the ranges that it asks for, and by what it answers for when it is
+asked (see ``PeerBook``). Of a peer that has done neither lately it is assumed that it wants all
+that it did not decline.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import trio
+
+from recon_node.p2p.peers.book import Peer, PeerBook
+from recon_node.recon import KeyRange, intersect_ranges, subtract_ranges
+from recon_node.store import Store
+
+MAX_COUNTED: Final = 100
+"""Ranges in which keys are counted; of more ranges, so many are a sample."""
+
+
+WEIGHED_EVERY: Final = 10.0
+"""For how long the share of the keys in common is taken as it was counted, in seconds."""
+
+
+@dataclass(slots=True)
+class _Common:
+    """What was worked out about one peer, and from what: so that it is done once."""
+
+    ours: list[KeyRange]
+    interests: object
+    declined: object
+    until: float
+    ranges: list[KeyRange]
+    share: float = 1.0
+    weigh_at: float = -math.inf
+
+
+class Overlap:
+    """Compares this node's interests with those of its peers."""
+
+    def __init__(self, store: Store, book: PeerBook) -> None:
+        self._store = store
+        self._book = book
+        self._common: dict[str, _Common] = {}
+
+    def is_known(self, peer_id: str) -> bool:
+        """Tell whether a peer has said lately what interests it."""
+        return bool(self._book.interests(peer_id))
+
+    def ranges(self, peer_id: str) -> list[KeyRange]:
+        """Return the ranges that interest both sides, ascending."""
+        return self._common_with(peer_id).ranges
+
+    async def weigh(self, peers: Iterable[Peer]) -> None:
+        """Bring ``Peer.overlap`` of some peers up to date, with a checkpoint after each."""
+        now = trio.current_time()
+        shares: dict[tuple[KeyRange, ...], float] = {}
+        for peer in peers:
+            common = self._common_with(peer.id)
+            if now >= common.weigh_at:
+                key = tuple(common.ranges)
+                if key not in shares:
+                    shares[key] = self._share(common)
+                common.share, common.weigh_at = shares[key], now + WEIGHED_EVERY
+            peer.overlap = common.share
+            await trio.lowlevel.checkpoint()
+
+    def _common_with(self, peer_id: str) -> _Common:
+        ours, peer = self._store.key_ranges(), self._book.get(peer_id) or Peer(peer_id)
+        known = self._common.get(peer_id)
+        if (
+            known is not None
+            and known.interests is peer.interests
+            and known.declined is peer.declined
+            and known.ours == ours
+            and trio.current_time() < known.until
+        ):
+            return known
+        until = min((until for until, _ in (*peer.interests, *peer.declined)), default=math.inf)
+        if theirs := self._book.interests(peer_id):
+            ranges = intersect_ranges(ours, theirs)
+        else:
+            ranges = subtract_ranges(ours, self._book.declined(peer_id))
+        if len(self._common) > 2 * len(self._book):
+            self._common.clear()  # the book has forgotten peers
+        common = _Common(ours, peer.interests, peer.declined, until, ranges)
+        self._common[peer_id] = common
+        return common
+
+    def _share(self, common: _Common) -> float:
+        """Return which part of our keys lies in the common ranges, from 0 to 1."""
+        everything = self._count(common.ours)
+        if common.ranges == common.ours or not everything:
+            return float(bool(common.ranges))
+        return min(1.0, self._count(common.ranges) / everything)
+
+    def _count(self, ranges: Sequence[KeyRange]) -> float:
+        sample = ranges[:: -(-len(ranges) // MAX_COUNTED) or 1]
+        if not sample:
+            return 0.0
+        return sum(map(self._store.keys.count, sample)) * len(ranges) / len(sample)

@@ -1,0 +1,1 @@
+"""Syncing with peers: when and with whom, sessions, and fetching events."""

@@ -1,0 +1,271 @@
+"""When to sync with whom: new events soon, everything from time to time, new peers at once.
+
+A peer is synced with by one task at a time. A request that comes meanwhile is not lost: the peer is
+synced with once more, since the session under way may already have passed the range of a new key.
+Which peers are told of new keys is up to ``push``.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+import time
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from typing import Final
+
+import structlog
+import trio
+
+from recon_node.p2p.errors import (
+    BROKEN_PROTOCOL,
+    MISBEHAVED,
+    PEER_FAILURES,
+    PeerError,
+    describe,
+)
+from recon_node.p2p.peers.book import Peer, PeerBook
+from recon_node.p2p.peers.overlap import Overlap
+from recon_node.p2p.settings import P2PSettings
+from recon_node.p2p.sync.push import Pusher
+from recon_node.p2p.sync.reports import Counters
+from recon_node.p2p.sync.sessions import Sessions
+from recon_node.p2p.transport.addresses import peer_id_in
+from recon_node.p2p.transport.host import Host
+from recon_node.recon import KeyRange, intersect_ranges, merge_ranges
+from recon_node.store import Store, StoreError
+
+log = structlog.get_logger(__name__)
+
+BOOTSTRAP_BACKOFF: Final = (1.0, 60.0)
+"""First and longest wait between tries to reach a bootstrap peer, in seconds."""
+ASK_FOR_ALL_EVERY: Final = 60.0
+SLOT_TIME: Final = 30.0
+"""A sync that takes longer no longer keeps others from starting, in seconds."""
+MAX_SYNCS: Final = 64
+"""Peers that are synced with, or wait for it; connected ones are taken beyond that."""
+MAX_DIALS: Final = 8
+"""Peers that are dialled at once. They keep no connected one waiting: anybody can make us hear of
+peers that do not exist."""
+DIAL_TIME: Final = 30.0
+"""For how long the addresses of one peer are tried, in seconds."""
+PEERS_TURN: Final = 10.0
+"""How long our sync with a peer waits for one that the peer has started, in seconds."""
+
+
+class Syncer:
+    """Keeps the store equal to those of the peers, in what both are interested in."""
+
+    def __init__(
+        self, host: Host, store: Store, book: PeerBook, sessions: Sessions, settings: P2PSettings
+    ) -> None:
+        self._host = host
+        self._store = store
+        self._book = book
+        self._sessions = sessions
+        self._settings = settings
+        self._overlap = Overlap(store, book)
+        self._pusher = Pusher(
+            store, book, self._overlap, self._near, sessions.told_by, self.request, settings
+        )
+        self._limiter = trio.CapacityLimiter(settings.sync_peers)
+        self._push_limiter = trio.CapacityLimiter(settings.sync_peers)
+        self._dials = trio.CapacityLimiter(MAX_DIALS)
+        self._running: set[str] = set()
+        self._due: dict[str, list[KeyRange] | None] = {}
+        """The peers that are to be synced with, and about which ranges; None: all of them."""
+        self._nursery: trio.Nursery | None = None
+
+    @property
+    def _counters(self) -> Counters:
+        return self._sessions.counters
+
+    async def run(self) -> None:
+        """Sync until cancelled."""
+        async with trio.open_nursery() as nursery:
+            self._nursery = nursery
+            nursery.start_soon(self._sync_from_time_to_time)
+            nursery.start_soon(self._pusher.run)
+            nursery.start_soon(self._ask_for_new_interests)
+            for address in self._settings.bootstrap:
+                nursery.start_soon(self._keep_connected, address)
+
+    def request(self, peer_id: str, ranges: Sequence[KeyRange] | None = None) -> None:
+        """Ask for a sync with a peer, soon: about all that is common to both sides, or as much of
+        that as lies in some ranges.
+        """
+        if peer_id not in self._running:
+            if self._nursery is None or (
+                len(self._running) >= MAX_SYNCS and not self._host.is_connected(peer_id)
+            ):
+                return
+            self._running.add(peer_id)
+            self._nursery.start_soon(self._sync_task, peer_id)
+        due = self._due.get(peer_id, [])
+        if ranges is None or due is None:
+            self._due[peer_id] = None
+        else:
+            self._due[peer_id] = merge_ranges([*due, *ranges])
+
+    async def connect(self, peer_id: str) -> None:
+        """Connect to a peer by the addresses in the book, the best first.
+
+        Raises PeerError when none of them works.
+        """
+        if self._host.is_connected(peer_id):
+            return
+        peer = self._book.get(peer_id)
+        error = PeerError(f"no address is known for peer {peer_id}")
+        async with self._dials:
+            with trio.move_on_after(DIAL_TIME):
+                for address in list(peer.addresses) if peer else ():
+                    try:
+                        await self._host.connect(address)
+                    except PeerError as failure:
+                        error = failure
+                    else:
+                        self._book.reached_at(peer_id, address)
+                        return
+        self._counters.dials_failed += 1
+        raise error
+
+    async def _sync_from_time_to_time(self) -> None:
+        while True:
+            near = self._near()
+            connected = {peer.id for peer in near}
+            known = self._book.peers()
+            far = [peer for peer in known if peer.addresses and peer.id not in connected]
+            await self._overlap.weigh((*near, *far))
+            count = self._settings.sync_peers
+            reach_out = count if len(near) < count else 1
+            for peer in (*self._book.choose(count, near), *self._book.choose(reach_out, far)):
+                self.request(peer.id)
+            await trio.sleep(self._settings.sync_interval * random.uniform(0.75, 1.25))
+
+    async def _ask_for_new_interests(self) -> None:
+        """Who wants more now need not wait for the next round, nor be held to the old interests."""
+        while True:
+            await self._store.wait_for_interests(self._store.interests)
+            for peer in self._book.peers():
+                peer.asked_for_all_at = -math.inf
+            near = self._near()
+            for peer in self._book.choose(len(near), near):
+                self.request(peer.id)
+
+    def _near(self) -> list[Peer]:
+        """Return the peers that we are connected with."""
+        connected = map(self._book.get, self._host.connected_peers())
+        return [peer for peer in connected if peer is not None]
+
+    async def _sync_task(self, peer_id: str) -> None:
+        try:
+            went_well = True
+            while went_well and peer_id in self._due:
+                # What the peer has started does the same work: two at once would do it twice.
+                await self._sessions.wait_for_peers_sessions(peer_id, PEERS_TURN)
+                went_well = await self._try_to_connect(peer_id)
+                if went_well:
+                    is_push = self._due[peer_id] is not None
+                    async with self._slot(self._push_limiter if is_push else self._limiter):
+                        went_well = await self._try_to_sync(peer_id, self._due.pop(peer_id))
+        finally:
+            self._running.discard(peer_id)
+            self._due.pop(peer_id, None)
+
+    @asynccontextmanager
+    async def _slot(self, limiter: trio.CapacityLimiter) -> AsyncIterator[None]:
+        """Be one of the few syncs that run at once; a slow one only counts for ``SLOT_TIME``."""
+        holder = object()
+        await limiter.acquire_on_behalf_of(holder)
+
+        async def give_back() -> None:
+            try:
+                await trio.sleep(SLOT_TIME)
+            finally:
+                limiter.release_on_behalf_of(holder)
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(give_back)
+            yield
+            nursery.cancel_scope.cancel()
+
+    async def _try_to_connect(self, peer_id: str) -> bool:
+        """Connect to a peer; tell whether there is a connection. Keeps the book."""
+        try:
+            await self.connect(peer_id)
+        except PeerError as error:
+            self._note_failure(peer_id, error)
+            return False
+        return True
+
+    async def _try_to_sync(self, peer_id: str, due: Sequence[KeyRange] | None) -> bool:
+        """Sync with a peer and keep the book; log what goes wrong. Tell whether it went well."""
+        ranges = self._ranges_to_ask_for(peer_id, due)
+        if not ranges:
+            return True
+        try:
+            undelivered = 0
+            for key_range in ranges:
+                undelivered += await self._sessions.reconcile(peer_id, key_range)
+        except PEER_FAILURES as error:
+            self._note_failure(peer_id, error)
+            return False
+        except StoreError as error:
+            log.error("Cannot sync: the store fails", peer=peer_id, reason=str(error))
+            return False
+        latency = self._host.latency(peer_id)
+        self._book.synced(peer_id, latency, time.time(), delivered=not undelivered)
+        return True
+
+    def _note_failure(self, peer_id: str, error: Exception) -> None:
+        severity = MISBEHAVED if isinstance(error, BROKEN_PROTOCOL) else 1
+        wait = self._book.failed(peer_id, severity=severity)
+        log.info(
+            "Cannot sync with a peer now",
+            peer=peer_id,
+            reason=describe(error),
+            next_try_in=round(wait, 1),
+        )
+
+    def _ranges_to_ask_for(
+        self, peer_id: str, due: Sequence[KeyRange] | None
+    ) -> Sequence[KeyRange]:
+        """Return what both sides are interested in, as far as that is known, of what is due.
+
+        From time to time it is all that interests us, whatever the peer has asked for: it shall
+        know our interests, and two sides that each ask only for what they heard the other ask for
+        would narrow each other down. What is due comes first then.
+        """
+        peer = self._book.heard_of(peer_id, ())
+        now = trio.current_time()
+        if now < peer.asked_for_all_at + ASK_FOR_ALL_EVERY:
+            common = self._overlap.ranges(peer_id)
+            return common if due is None else intersect_ranges(common, due)
+        peer.asked_for_all_at = now
+        ours = self._store.key_ranges()
+        if due is None:
+            return ours
+        return sorted(ours, key=lambda each: not intersect_ranges([each], due))
+
+    async def _keep_connected(self, address: str) -> None:
+        """Connect to a bootstrap peer, and again whenever the connection is gone."""
+        if peer_id_in(address) == self._host.peer_id:
+            return  # all nodes of a network may be given the same list
+        wait, longest = BOOTSTRAP_BACKOFF
+        while True:
+            try:
+                known = self._host.is_connected(peer_id_in(address))
+                peer_id = await self._host.connect(address)
+            except PeerError as error:
+                self._counters.dials_failed += 1
+                log.info(
+                    "Cannot reach a bootstrap peer", reason=str(error), next_try_in=round(wait, 1)
+                )
+                await trio.sleep(wait * random.uniform(0.75, 1.25))
+                wait = min(longest, wait * 2)
+                continue
+            wait = BOOTSTRAP_BACKOFF[0]
+            if not known:
+                self._book.reached_at(peer_id, address)
+            while self._host.is_connected(peer_id):  # noqa: ASYNC110 (there is no event for it)
+                await trio.sleep(wait)

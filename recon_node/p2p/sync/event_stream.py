@@ -1,0 +1,182 @@
+"""Events on ``/ceramic/events/1.0.0``: EventIds are asked for, CARs come back.
+
+    request:   EventId+                      one frame, at most 1000 of them
+    answer:    00 CARv1                      a frame for each event that is held, in any order
+               01 EventId*                   the end: the EventIds that are not held
+
+After the end of an answer the next request may follow on the same stream; a requester may send it
+before, to keep the line busy. A CAR belongs to the EventId whose event CID is its root. A CAR that
+was not asked for, or an end that leaves an EventId open, is a protocol error.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict, deque
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from typing import Final
+
+from recon_node.ceramic import CeramicError, EventId, Network, scan
+from recon_node.ipld import CID, IpldError, dag_cbor, varint
+from recon_node.p2p.errors import PeerGoneError, PeerProtocolError
+from recon_node.p2p.settings import MAX_REQUEST, P2PSettings
+from recon_node.p2p.transport.framing import FrameStream
+
+CAR: Final = 0
+END: Final = 1
+_READ_AT_ONCE: Final = 16
+"""CARs read at a time while serving a request, as long as they are small."""
+_READ_BYTES: Final = 512 * 1024
+"""Bytes of CARs to read at a time, going by the size of those before."""
+_BATCHES_HELD: Final = 6
+"""Batches of fetched events that are here at once: in the store's hands, and coming in."""
+_BATCH_EVENTS: Final = 250
+_BATCH_BYTES: Final = 2 << 20
+
+FetchedEvents = list[tuple[EventId, bytes]]
+ReadCars = Callable[[Sequence[EventId]], Awaitable[list[bytes | None]]]
+Deliver = Callable[[FetchedEvents], Awaitable[None]]
+
+
+async def serve_events(
+    frames: FrameStream, read_cars: ReadCars, network: Network, settings: P2PSettings
+) -> None:
+    """Answer requests until the peer ends the stream.
+
+    The first request must come within ``idle_timeout``; from then on the peer may take
+    ``turn_timeout`` to read an answer or to begin another request: it stores events meanwhile.
+    Raises PeerProtocolError on a request that does not parse, or that asks for another network's
+    events.
+    """
+    patience, until_begun = settings.turn_timeout, 0.0
+    while (request := await frames.receive(settings.idle_timeout, until_begun)) is not None:
+        until_begun = settings.turn_timeout
+        wanted = parse_request(request, network)
+        missing: list[EventId] = []
+        at, count = 0, 1
+        while part := wanted[at : at + count]:
+            cars = await read_cars(part)
+            size = sum(len(car) for car in cars if car is not None)
+            frames.account.hold("events", 2 * size)
+            found = [bytes((CAR,)) + car for car in cars if car is not None]
+            missing += [each for each, car in zip(part, cars, strict=True) if car is None]
+            at += len(part)
+            count = min(_READ_AT_ONCE, 2 * count, max(1, _READ_BYTES * len(part) // max(1, size)))
+            del cars
+            await frames.send(found, patience)
+            del found
+        frames.account.hold("events", 0)
+        await frames.send([bytes((END,)) + b"".join(missing)], patience)
+
+
+async def fetch_events(
+    frames: FrameStream,
+    wanted: Sequence[EventId],
+    deliver: Deliver,
+    patience: float,
+    per_request: int = MAX_REQUEST,
+) -> list[EventId]:
+    """Fetch events; return the EventIds that the peer does not hold.
+
+    ``deliver`` gets the events in batches of a bounded size; while it works, the peer sends on only
+    until the stream's window is full. Raises PeerProtocolError on any answer that is not asked for.
+    """
+    missing: list[EventId] = []
+    requests = [wanted[at : at + per_request] for at in range(0, len(wanted), per_request)]
+    for index, request in enumerate(requests):
+        # One request ahead, so that the line is never idle between two.
+        ahead = requests[index : index + 2] if index == 0 else requests[index + 1 : index + 2]
+        await frames.send(map(b"".join, ahead), patience)
+        missing += await _receive_answer(frames, request, deliver, patience)
+    return missing
+
+
+def parse_request(request: bytes, network: Network) -> list[EventId]:
+    """Return the EventIds of a request.
+
+    Raises PeerProtocolError when there are none or too many, when one does not parse, is a
+    fencepost, or belongs to another network.
+    """
+    wanted = list(_scan_all(request, "a request for events"))
+    if not 0 < len(wanted) <= MAX_REQUEST:
+        raise PeerProtocolError(
+            f"a request for {len(wanted)} events; it must be for 1 to {MAX_REQUEST}"
+        )
+    for event_id in wanted:
+        if event_id.network_id != network.id or event_id.is_fencepost:
+            raise PeerProtocolError(
+                f"a request for {event_id}, which is not an event of the network {network}"
+            )
+    return wanted
+
+
+async def _receive_answer(
+    frames: FrameStream, request: Sequence[EventId], deliver: Deliver, patience: float
+) -> list[EventId]:
+    awaited: dict[CID, list[EventId]] = defaultdict(list)
+    for event_id in request:
+        awaited[event_id.event_cid].append(event_id)
+    batch: FetchedEvents = []
+    size = 0
+    held = deque([0], maxlen=_BATCHES_HELD)
+    while True:
+        frame = await frames.receive(patience)
+        if frame is None:
+            raise PeerGoneError("the peer ended the event stream within an answer")
+        kind, content = frame[:1], frame[1:]
+        if kind == bytes((END,)):
+            if batch:
+                await deliver(batch)
+            return _check_end(content, awaited)
+        if kind != bytes((CAR,)):
+            raise PeerProtocolError(f"an event frame of the unknown kind {kind.hex() or 'nothing'}")
+        batch.append((_take(awaited, root_of(content)), content))
+        size += len(content)
+        held[-1] = size
+        frames.account.hold("events", sum(held))
+        if len(batch) >= _BATCH_EVENTS or size >= _BATCH_BYTES:
+            await deliver(batch)
+            batch, size = [], 0
+            held.append(0)
+
+
+def root_of(car: bytes) -> CID:
+    """Return the root that a CAR's header names; nothing else of the CAR is looked at.
+
+    Raises PeerProtocolError when there is no such header.
+    """
+    try:
+        length, start = varint.decode(car)
+        root = dag_cbor.decode(car[start : start + length])["roots"][0]
+    except (IpldError, LookupError, TypeError) as error:
+        raise PeerProtocolError(f"an event frame that is not a CAR: {error}") from None
+    if not isinstance(root, CID):
+        raise PeerProtocolError("an event frame that is not a CAR: its root is not a CID")
+    return root
+
+
+def _take(awaited: dict[CID, list[EventId]], root: CID) -> EventId:
+    event_ids = awaited.get(root)
+    if not event_ids:
+        raise PeerProtocolError(f"a CAR with the root {root}, which was not asked for")
+    return event_ids.pop()
+
+
+def _check_end(content: bytes, awaited: dict[CID, list[EventId]]) -> list[EventId]:
+    missing = list(_scan_all(content, "the end of an answer"))
+    open_ids = [event_id for event_ids in awaited.values() for event_id in event_ids]
+    if sorted(missing) != sorted(open_ids):
+        raise PeerProtocolError(
+            f"an answer that ends with {len(missing)} events named as missing, where "
+            f"{len(open_ids)} did not come"
+        )
+    return missing
+
+
+def _scan_all(data: bytes, what: str) -> Iterator[EventId]:
+    offset = 0
+    while offset < len(data):
+        try:
+            event_id, offset = scan(data, offset)
+        except CeramicError as error:
+            raise PeerProtocolError(f"{what} that does not parse: {error}") from None
+        yield event_id

@@ -1,0 +1,192 @@
+"""From keys that a peer tells to events in the store: what a session does between its turns.
+
+A key is fetched by one session at a time. Whoever is about to fetch keys claims them in
+`claims.FetchTable`, a few requests' worth at a time, so that sessions with several peers share the
+work. Keys that another session has claimed are left for last, and fetched if they have not come in
+by then.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from typing import Final
+
+import structlog
+import trio
+
+from recon_node.ceramic import EventId
+from recon_node.p2p.settings import P2PSettings
+from recon_node.p2p.sync.claims import Claim, FetchTable
+from recon_node.p2p.sync.event_stream import Deliver, FetchedEvents, fetch_events
+from recon_node.p2p.sync.reports import Counters
+from recon_node.p2p.transport.framing import FrameStream
+from recon_node.store import Store
+
+log = structlog.get_logger(__name__)
+
+IN_FLIGHT: Final = 4
+"""Batches of one fetch that the store has in hand at once: in its queue, checked and written."""
+REQUESTS_A_CLAIM: Final = 2
+"""Requests that a session claims the keys of at a time: one is asked for ahead of the other."""
+
+OpenEventStream = Callable[[], AbstractAsyncContextManager[FrameStream]]
+
+
+@asynccontextmanager
+async def _hand_on(admit: Deliver) -> AsyncIterator[Deliver]:
+    """Give a `Deliver` that returns before `admit` does, so that events come in while those before
+    are checked and written. At most `IN_FLIGHT` calls at once; all have ended when this ends.
+    """
+    places = trio.Semaphore(IN_FLIGHT)
+    failures: list[Exception] = []
+
+    async def run(events: FetchedEvents) -> None:
+        try:
+            await admit(events)
+        except Exception as error:  # raised below: the nursery would wrap it in a group
+            failures.append(error)
+        finally:
+            places.release()
+
+    async def deliver(events: FetchedEvents) -> None:
+        await places.acquire()
+        if failures:
+            places.release()
+            raise failures[0]
+        nursery.start_soon(run, events)
+
+    async with trio.open_nursery() as nursery:
+        try:
+            yield deliver
+        except Exception as error:
+            failures.append(error)
+    if failures:
+        raise failures[0]
+
+
+class Fetcher:
+    """Fetches and admits, for one session with one peer."""
+
+    def __init__(
+        self,
+        peer: str,
+        store: Store,
+        table: FetchTable,
+        open_stream: OpenEventStream,
+        settings: P2PSettings,
+        counters: Counters,
+    ) -> None:
+        self._peer = peer
+        self._store = store
+        self._table = table
+        self._open_stream = open_stream
+        self._settings = settings
+        self._counters = counters
+        self.keys_received = 0
+        self.events_received = 0
+        self.undelivered = 0
+        """Events that the peer listed, and then did not have, or that were not valid. Not those
+        that this node has no room for, which is not the peer's fault."""
+        self.bytes_received = 0
+
+    async def obtain(self, keys: list[EventId]) -> list[EventId]:
+        """Get the events of these keys into the store; return the keys for which that failed.
+
+        Raises P2PError, PeerProtocolError or trio.BrokenResourceError when the peer does not serve
+        its events, StoreError when ours cannot take them.
+        """
+        self.keys_received += len(keys)
+        self._counters.keys_received += len(keys)
+        self._table.note_told(keys, self._peer)
+        lost: list[EventId] = []
+        untried = keys
+        while untried := self._missing(untried):
+            untried = await self._fetch_unclaimed(untried, lost)
+            await self._table.wait(untried, self._peer)
+        while lost := self._table.claimed(self._missing(lost), self._peer):
+            await self._table.wait(lost, self._peer)
+        return [key for key in keys if key not in self._store.keys]
+
+    def _missing(self, keys: list[EventId]) -> list[EventId]:
+        """Return the keys that are worth fetching."""
+        store = self._store
+        return [key for key in keys if key not in store.keys and not store.is_refused(key)]
+
+    async def _fetch_unclaimed(self, keys: list[EventId], lost: list[EventId]) -> list[EventId]:
+        """Fetch the keys that no other session has claimed; return those that one has.
+
+        When the peer stalls, and another session takes over what it was asked for, those keys are
+        added to ``lost``: this session does not ask for them again.
+        """
+        left = self._table.claimed(keys, self._peer)
+        if len(left) == len(keys):
+            return left
+        left = []
+        asked: list[EventId] = []
+        at, size = 0, REQUESTS_A_CLAIM * self._settings.events_per_request
+        with self._table.claim(self._peer) as claim:
+
+            async def admit(events: FetchedEvents) -> None:
+                await self._admit(events)
+                claim.release([key for key, _ in events])
+
+            with claim.until_taken_over():
+                async with self._open_stream() as frames, _hand_on(admit) as deliver:
+                    claim.watch(lambda: frames.bytes_received)
+                    while at < len(keys):
+                        mine, others = claim.take(self._missing(keys[at : at + size]))
+                        asked += mine
+                        left += others
+                        at += size
+                        await self._fetch(mine, frames, claim, deliver)
+            if claim.taken_over:
+                taken_over = self._missing(asked)
+                self.undelivered += len(taken_over)
+                lost += taken_over
+        return left + keys[at:]
+
+    async def _fetch(
+        self, keys: Sequence[EventId], frames: FrameStream, claim: Claim, deliver: Deliver
+    ) -> None:
+        if not keys:
+            return
+        patience, per_request = self._settings.idle_timeout, self._settings.events_per_request
+
+        async def hand_on(events: FetchedEvents) -> None:
+            with claim.stores_turn():
+                await deliver(events)
+
+        before = frames.bytes_received
+        try:
+            with claim.peers_turn():
+                missing = await fetch_events(frames, keys, hand_on, patience, per_request)
+        finally:
+            self.bytes_received += frames.bytes_received - before
+            self._counters.event_bytes_received += frames.bytes_received - before
+        claim.release(missing)
+        self.undelivered += len(missing)
+        self._counters.events_missing += len(missing)
+
+    async def _admit(self, events: FetchedEvents) -> None:
+        verdicts = await self._store.admit_remote(events)
+        for (event_id, _), verdict in zip(events, verdicts, strict=True):
+            if verdict.status == "new":
+                self.events_received += 1
+                self._counters.events_received += 1
+            elif verdict.cause == "waiting":
+                log.debug(
+                    "Left an event of a peer for later",
+                    peer=self._peer,
+                    event_id=str(event_id),
+                    reason=verdict.reason,
+                )
+            elif verdict.status == "refused":
+                self.undelivered += 1
+                self._counters.events_refused += 1
+                log.info(
+                    "Refused an event of a peer",
+                    peer=self._peer,
+                    event_id=str(event_id),
+                    reason=verdict.reason,
+                )

@@ -1,0 +1,323 @@
+"""Recon sessions with peers, as initiator and as responder.
+
+Every session is bounded in time and number, reports how it went, and tells the peer book. Whatever
+goes wrong in one ends that one only.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Final
+
+import structlog
+import trio
+
+from recon_node.ceramic import EventId, network_id_of, network_name
+from recon_node.p2p.errors import (
+    BROKEN_PROTOCOL,
+    MISBEHAVED,
+    PEER_FAILURES,
+    PeerError,
+    PeerProtocolError,
+    describe,
+)
+from recon_node.p2p.peers.book import PeerBook
+from recon_node.p2p.settings import P2PSettings
+from recon_node.p2p.sync.claims import FetchTable
+from recon_node.p2p.sync.fetch import Fetcher
+from recon_node.p2p.sync.recon_stream import ReconStream, StaleStreamError
+from recon_node.p2p.sync.reports import (
+    ANOTHER_NETWORK,
+    CANCELLED,
+    GAVE_WAY,
+    NO_COMMON_INTEREST,
+    Role,
+    SyncHistory,
+    SyncReport,
+    agreed_but_for,
+)
+from recon_node.p2p.sync.stream_slots import KEPT_FOR, KeptStreams, OpenStream, Slots
+from recon_node.p2p.transport.framing import FrameStream
+from recon_node.p2p.transport.host import Host
+from recon_node.p2p.transport.streams import EVENTS_PROTOCOL, PeerStream
+from recon_node.recon import KeyRange, intersect_ranges
+from recon_node.recon.protocols import PROTOCOLS, Protocol
+from recon_node.recon.session import Session
+from recon_node.store import Store, StoreError
+
+log = structlog.get_logger(__name__)
+
+MAX_PARTS: Final = 256
+"""Sessions that one range may take with one peer: it answers for one interest of its at a time."""
+MAX_STRANGERS: Final = 1000
+VERSIONS: Final = {each.id: each for each in PROTOCOLS}
+"""The versions of recon by protocol id, in the order in which they are offered."""
+
+
+class Sessions:
+    """Runs all sessions of the node. Register ``serve`` with the host."""
+
+    def __init__(
+        self,
+        host: Host,
+        store: Store,
+        book: PeerBook,
+        settings: P2PSettings,
+        history: SyncHistory,
+    ) -> None:
+        self._host = host
+        self._store = store
+        self._book = book
+        self._settings = settings
+        self._table = FetchTable()
+        self._slots = Slots(settings.max_sessions, settings.max_sessions_per_peer)
+        self._kept = KeptStreams()
+        self._waiting = Slots(settings.max_connections, 1)
+        """Streams of peers that are kept for their next session."""
+        self._history = history
+        self.counters = history.counters
+        self.on_stranger: Callable[[str], None] = lambda peer_id: None
+        """Called once with each peer that asks for events of another network."""
+        self._strangers: dict[str, None] = {}
+        """Those of them that were told of."""
+
+    async def reconcile(self, peer_id: str, key_range: KeyRange) -> int:
+        """Reconcile a range with a connected peer, in as many sessions as its interests need.
+
+        Returns how many events the peer listed without delivering them. Raises one of
+        ``PEER_FAILURES`` when a session fails, StoreError when the disk does.
+        """
+        undelivered = 0
+        rest = key_range
+        for _ in range(MAX_PARTS):
+            is_rest = rest != key_range
+            try:
+                run = await self._initiate(peer_id, rest, is_rest=is_rest)
+            except StaleStreamError:  # the kept one is gone; this one is new
+                run = await self._initiate(peer_id, rest, is_rest=is_rest)
+            undelivered += run.fetcher.undelivered
+            session = run.recon.session
+            self._book.answered(peer_id, rest, session.key_range)
+            if session.remaining is None:
+                return undelivered
+            rest = session.remaining
+        raise PeerProtocolError(f"the peer cut one range into more than {MAX_PARTS} parts")
+
+    def told_by(self, key: EventId) -> Collection[str]:
+        """Return the peers that told us of a key lately."""
+        return self._table.told_by(key)
+
+    async def _initiate(self, peer_id: str, key_range: KeyRange, *, is_rest: bool) -> _Run:
+        """Run one session, on the stream that is kept with the peer or on a new one."""
+        opened = await self._kept.take(peer_id)
+        if opened is None:
+            stream = await self._host.open_stream(peer_id, *VERSIONS)
+            opened = OpenStream(stream, self._frames(stream))
+        stream = opened.stream
+        version = VERSIONS[stream.protocol]
+        session = version.session.initiator(
+            self._store.keys, key_range, self._settings.session_settings
+        )
+        run = self._new_run("initiator", version, session, opened, is_rest=is_rest)
+        try:
+            await self._reported(run, run.recon.initiate)
+        except BaseException:
+            await stream.reset()
+            raise
+        if version.keeps_stream:
+            await self._kept.put(opened)
+        else:
+            await stream.aclose()
+        return run
+
+    def _frames(self, stream: PeerStream) -> FrameStream:
+        return FrameStream(stream, self._settings.max_frame, account=stream.account)
+
+    async def serve(self, stream: PeerStream) -> None:
+        """Answer the sessions that a peer starts on a stream, one after the other."""
+        opened = OpenStream(stream, self._frames(stream))
+        while await self._serve_session(opened) and VERSIONS[stream.protocol].keeps_stream:
+            is_kept = False
+            with (
+                trio.CancelScope() as scope,
+                self._waiting.taken_by(stream.peer_id, stream.address, scope.cancel) as has_slot,
+            ):
+                is_kept = has_slot and await opened.frames.wait_for_frame(KEPT_FOR)
+            if not is_kept:
+                return
+
+    async def _serve_session(self, opened: OpenStream) -> bool:
+        """Answer a session; tell whether it ended well."""
+        stream = opened.stream
+        scope = trio.CancelScope()
+        with self._slots.taken_by(stream.peer_id, stream.address, scope.cancel) as has_slot:
+            if not has_slot:
+                self.counters.sessions_refused += 1
+                await stream.reset()
+                return False
+            try:
+                await self._respond(opened, scope)
+            except (*PEER_FAILURES, StoreError) as error:  # reported already
+                if isinstance(error, BROKEN_PROTOCOL):
+                    self._book.failed(stream.peer_id, severity=MISBEHAVED)
+                await stream.reset()
+                return False
+        return True
+
+    async def _respond(self, opened: OpenStream, scope: trio.CancelScope) -> None:
+        peer_id, version = opened.stream.peer_id, VERSIONS[opened.stream.protocol]
+        session = version.session.responder(
+            self._store.keys, self._store.key_ranges(), self._settings.session_settings
+        )
+
+        def note_interest() -> None:
+            if session.asked is not None:
+                self._book.asked_for(peer_id, session.asked)
+
+        run = self._new_run("responder", version, session, opened)
+
+        async def take_turns() -> None:
+            with scope:
+                await run.recon.respond(note_interest)
+            if scope.cancelled_caught:
+                raise PeerError(GAVE_WAY)
+
+        await self._reported(run, take_turns)
+        if run.fetcher.undelivered:
+            self._book.failed(peer_id)
+
+    async def wait_for_peers_sessions(self, peer_id: str, limit: float) -> None:
+        """Wait until no session that a peer has started is running, or for ``limit`` seconds."""
+        with trio.move_on_after(limit):
+            await self._slots.wait_until_unused(peer_id)
+
+    async def _reported(self, run: _Run, take_turns: Callable[[], Awaitable[None]]) -> None:
+        """Run a session within its time, and report how it went, however it ends."""
+        outcome: str | None = CANCELLED
+        try:
+            with trio.move_on_after(self._settings.session_timeout) as deadline:
+                await take_turns()
+            if deadline.cancelled_caught:
+                raise PeerProtocolError(
+                    f"the session took longer than {self._settings.session_timeout:g} s"
+                )
+            outcome = self._agreed_on(run)
+        except StaleStreamError:
+            outcome = None  # nothing has begun
+            raise
+        except Exception as error:
+            outcome = describe(error)
+            if not isinstance(error, (*PEER_FAILURES, StoreError)):
+                log.exception("A bug of this node ended a sync", peer=run.peer_id)
+            raise
+        finally:
+            if outcome is not None:
+                self._report(run, outcome)
+
+    def _report(self, run: _Run, outcome: str) -> None:
+        self._history.add(run.report(outcome, *self._book.take_served(run.peer_id)))
+        run.recon.frames.start_count()
+
+    def _agreed_on(self, run: _Run) -> str:
+        """The outcome of a session that ended well. A peer of another network, as one that was
+        named by hand may be, asks for nothing that could be here: that looks like agreement."""
+        asked = run.recon.session.asked
+        network_id = None if asked is None else network_id_of(asked.lower)
+        if network_id is None or network_id == self._store.network.id:
+            if not self._has_common_interest(run):
+                return NO_COMMON_INTEREST
+            session = run.recon.session
+            return agreed_but_for(session.left_out, session.left_out_by_peer)
+        there = network_name(network_id)
+        if run.peer_id not in self._strangers:
+            self._strangers[run.peer_id] = None
+            if len(self._strangers) > MAX_STRANGERS:
+                del self._strangers[next(iter(self._strangers))]
+            log.warning(
+                "A peer is on another Ceramic network: there is nothing to sync with it",
+                peer=run.peer_id,
+                its_network=there,
+                network=self._store.network.name,
+            )
+            self.on_stranger(run.peer_id)
+        return f"{ANOTHER_NETWORK} ({there}): nothing in common"
+
+    def _has_common_interest(self, run: _Run) -> bool:
+        """Whether both sides want a part of the range, or of others that the peer asked for.
+
+        A range is reconciled in parts, and above the last one nothing is left in common.
+        """
+        if run.is_rest or run.recon.session.key_range is not None:
+            return True
+        theirs = self._book.interests(run.peer_id)
+        return bool(intersect_ranges(self._store.key_ranges(), theirs))
+
+    def _new_run(
+        self,
+        role: Role,
+        version: Protocol,
+        session: Session[Any],
+        opened: OpenStream,
+        *,
+        is_rest: bool = False,
+    ) -> _Run:
+        peer_id = opened.stream.peer_id
+        fetcher = Fetcher(
+            peer_id,
+            self._store,
+            self._table,
+            partial(self._open_event_stream, peer_id),
+            self._settings,
+            self.counters,
+        )
+        recon = ReconStream(
+            version, session, opened.frames, fetcher.obtain, self._settings, opened.has_served
+        )
+        return _Run(role, peer_id, recon, fetcher, trio.current_time(), is_rest)
+
+    @asynccontextmanager
+    async def _open_event_stream(self, peer_id: str) -> AsyncIterator[FrameStream]:
+        stream = await self._host.open_stream(peer_id, EVENTS_PROTOCOL)
+        try:
+            yield self._frames(stream)
+        except BaseException:
+            await stream.reset()
+            raise
+        await stream.aclose()
+
+
+@dataclass(frozen=True, slots=True)
+class _Run:
+    """A session under way, with all that its report needs."""
+
+    role: Role
+    peer_id: str
+    recon: ReconStream
+    fetcher: Fetcher
+    started: float
+    is_rest: bool
+    """Whether it is about what lies above a part that was reconciled."""
+
+    def report(self, outcome: str, events_sent: int, event_bytes_sent: int) -> SyncReport:
+        return SyncReport(
+            peer=self.peer_id,
+            role=self.role,
+            protocol=self.recon.protocol.id,
+            rounds=self.recon.session.rounds,
+            bytes_sent=self.recon.frames.bytes_sent,
+            bytes_received=self.recon.frames.bytes_received,
+            event_bytes_sent=event_bytes_sent,
+            event_bytes_received=self.fetcher.bytes_received,
+            keys_received=self.fetcher.keys_received,
+            events_received=self.fetcher.events_received,
+            events_sent=events_sent,
+            keys_left_out=self.recon.session.left_out,
+            keys_left_out_by_peer=self.recon.session.left_out_by_peer,
+            seconds=trio.current_time() - self.started,
+            outcome=outcome,
+            finished_at=time.time(),
+        )

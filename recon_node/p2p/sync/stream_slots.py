@@ -1,0 +1,117 @@
+"""What peers may have open at once: slots for sessions, and streams that are kept between sessions.
+
+A recon stream may carry one session after the other: to open one costs both sides more than all the
+rest of a session that finds nothing to do. Between sessions it is *kept*: it takes no slot, but
+there is one for each peer and direction at most, and nobody keeps it for longer than ``KEPT_FOR``.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Final
+
+import trio
+
+from recon_node.p2p.transport.framing import FrameStream
+from recon_node.p2p.transport.places import GiveWay, Places
+from recon_node.p2p.transport.streams import PeerStream
+
+KEPT_FOR: Final = 300.0
+"""How long a responder keeps a stream for the initiator's next session, in seconds."""
+USED_FOR: Final = 240.0
+"""After how long an initiator no longer counts on that."""
+
+
+class Slots:
+    """Counts what peers use at once: in all, and each. Addresses share them fairly."""
+
+    def __init__(self, limit: int, limit_per_peer: int) -> None:
+        self._places = Places(limit)
+        self._limit_per_peer = limit_per_peer
+        self._used = Counter[str]()
+        self._unused: dict[str, trio.Event] = {}
+
+    async def wait_until_unused(self, peer_id: str) -> None:
+        """Wait until a peer uses none."""
+        if (event := self._unused.get(peer_id)) is not None:
+            await event.wait()
+
+    @contextmanager
+    def taken_by(self, peer_id: str, address: str, give_way: GiveWay) -> Iterator[bool]:
+        """Take a slot for a peer at an IP address; False where none is left.
+
+        ``give_way`` is called when an address that has fewer needs the slot.
+        """
+        if self._used[peer_id] >= self._limit_per_peer:
+            yield False
+            return
+        with self._places.taken_by(address, give_way) as has_place:
+            if has_place:
+                with self._used_by(peer_id):
+                    yield True
+            else:
+                yield False
+
+    @contextmanager
+    def _used_by(self, peer_id: str) -> Iterator[None]:
+        self._used[peer_id] += 1
+        self._unused.setdefault(peer_id, trio.Event())
+        try:
+            yield
+        finally:
+            self._used[peer_id] -= 1
+            if not self._used[peer_id]:
+                del self._used[peer_id]
+                self._unused.pop(peer_id).set()
+
+
+@dataclass(frozen=True, slots=True)
+class OpenStream:
+    """A recon stream that this node has opened."""
+
+    stream: PeerStream
+    frames: FrameStream
+    has_served: bool = False
+    """Whether a session has ended on it."""
+
+
+class KeptStreams:
+    """The streams that this node has opened and keeps, one for each peer at most."""
+
+    def __init__(self) -> None:
+        self._kept: dict[str, tuple[float, OpenStream]] = {}
+
+    def __len__(self) -> int:
+        return len(self._kept)
+
+    async def take(self, peer_id: str) -> OpenStream | None:
+        """Return the stream that is kept with a peer, if it can still be used."""
+        await self._end_useless()
+        _, kept = self._kept.pop(peer_id, (0.0, None))
+        return kept
+
+    async def put(self, open_stream: OpenStream) -> None:
+        """Keep a stream after a session; end it where another one is kept with its peer."""
+        peer_id, stream = open_stream.stream.peer_id, open_stream.stream
+        if peer_id in self._kept or not stream.is_open:
+            await stream.aclose()
+            return
+        used = OpenStream(stream, open_stream.frames, has_served=True)
+        self._kept[peer_id] = trio.current_time(), used
+
+    async def _end_useless(self) -> None:
+        """End the streams that were not used for long or are lost, side by side: an end may take
+        a while where the peer is frozen."""
+        expired = trio.current_time() - USED_FOR
+        useless = [
+            peer_id
+            for peer_id, (since, kept) in self._kept.items()
+            if since <= expired or not kept.stream.is_open
+        ]
+        async with trio.open_nursery() as nursery:
+            for peer_id in useless:
+                _, kept = self._kept.pop(peer_id)
+                nursery.start_soon(kept.stream.aclose)

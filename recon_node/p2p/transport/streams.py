@@ -1,0 +1,104 @@
+"""Byte streams: what the protocols of this node need of one, and libp2p's stream as such.
+
+The shape is that of ``trio.abc.Stream``, so that a protocol runs over ``trio.testing``'s memory
+streams just as well.
+"""
+
+from __future__ import annotations
+
+from typing import Final, Protocol
+
+import trio
+from libp2p.abc import INetStream
+from libp2p.io.exceptions import IOException
+from libp2p.network.stream.exceptions import StreamClosed, StreamEOF, StreamError, StreamReset
+from libp2p.stream_muxer.exceptions import MuxedStreamError
+
+from recon_node.p2p.transport.budget import UNLIMITED, MemoryBudget
+
+EVENTS_PROTOCOL: Final = "/ceramic/events/1.0.0"
+_CLOSE_LIMIT: Final = 2.0
+
+
+def shielded(seconds: float) -> trio.CancelScope:
+    """Return a scope for clean-up: it outlives a cancel from outside, but not ``seconds``."""
+    return trio.CancelScope(deadline=trio.current_time() + seconds, shield=True)
+
+
+class ByteStream(Protocol):
+    """A two-way byte stream; failures are ``trio.BrokenResourceError``."""
+
+    async def receive_some(self, max_bytes: int) -> bytes:
+        """Return 1 to ``max_bytes`` bytes, or none at the end of the stream."""
+        ...
+
+    async def send_all(self, data: bytes) -> None:
+        """Send all of ``data``."""
+        ...
+
+
+class PeerStream:
+    """A libp2p stream to or from one peer."""
+
+    def __init__(self, stream: INetStream, budget: MemoryBudget = UNLIMITED) -> None:
+        self._stream = stream
+        self.account = budget.account(str(stream.muxed_conn.peer_id))
+        """What this node holds because of this stream; closed with it."""
+        self._ended = False
+        self.peer_id = str(stream.muxed_conn.peer_id)
+        remote = stream.muxed_conn.get_remote_address()  # type: ignore[attr-defined]
+        self.address = remote[0] if remote else ""
+        """The IP address that the peer is connected from."""
+        self.protocol = str(stream.get_protocol())
+        """What was negotiated for it."""
+
+    @property
+    def is_open(self) -> bool:
+        """Whether neither side has ended it, as far as is known here."""
+        stream = self._stream.muxed_stream  # type: ignore[attr-defined]
+        ended = stream.closed or stream.send_closed or stream.recv_closed or stream.reset_received
+        return not (self._ended or ended or stream.muxed_conn.is_closed)
+
+    async def receive_some(self, max_bytes: int) -> bytes:
+        """Return 1 to ``max_bytes`` bytes, or none at the end. A lost connection may look so."""
+        try:
+            return await self._stream.read(max_bytes)
+        except StreamEOF:
+            return b""
+        except (StreamReset, StreamClosed) as error:
+            raise trio.BrokenResourceError("the peer reset the stream") from error
+        except (StreamError, MuxedStreamError, IOException) as error:
+            raise trio.BrokenResourceError(f"the connection was lost: {error}") from error
+
+    async def send_all(self, data: bytes) -> None:
+        """Send all of ``data``. A cancelled send may have sent a part: reset the stream then."""
+        try:
+            await self._stream.write(data)
+        except (StreamReset, StreamClosed) as error:
+            raise trio.BrokenResourceError("the peer reset the stream") from error
+        except (StreamError, MuxedStreamError, IOException) as error:
+            raise trio.BrokenResourceError(f"the connection was lost: {error}") from error
+
+    async def aclose(self) -> None:
+        """End the stream in good order: what was sent still arrives."""
+        if not self._ended:
+            self._ended = True
+            self.account.close()
+            with shielded(_CLOSE_LIMIT) as scope:
+                try:
+                    await self._stream.close()
+                except (StreamError, MuxedStreamError, IOException):
+                    return  # nothing left to close
+            if scope.cancelled_caught:
+                await self._reset()
+
+    async def reset(self) -> None:
+        """End the stream at once, in both directions; the peer sees an error."""
+        if not self._ended:
+            self._ended = True
+            self.account.close()
+            await self._reset()
+
+    async def _reset(self) -> None:
+        with shielded(_CLOSE_LIMIT):
+            await self._stream.reset()

@@ -1,0 +1,136 @@
+"""Writing an answer on `/ceramic/recon/1.0.0`, from its lower bound up.
+
+A bound may be a key, which is in neither of the gaps beside it. So a reply looks up the two
+*places* around each bound (finger.py), once: the difference of the place left of one bound and that
+right of another is the hash and the number of the keys between. It keeps the places of the bounds
+that it has looked up until the store may have changed.
+"""
+
+from __future__ import annotations
+
+from recon_node.recon.keys.finger import Finger
+from recon_node.recon.keys.sha256a import COUNT_SHIFT, fold
+from recon_node.recon.settings import SessionSettings
+from recon_node.recon.v1_0.codec import AHASH_SIZE, Message
+from recon_node.recon.view import View
+
+# Bounds of one range differ in length by their height and CID; the lower one may be a short
+# fencepost.
+_BOUND_SLACK = 64
+
+
+class Reply:
+    """A message being written from its lower bound up. Matches are held back, to be merged."""
+
+    def __init__(self, view: View, lower: bytes, settings: SessionSettings) -> None:
+        self._finger = Finger(view.store)
+        self._places: dict[bytes, tuple[int, int]] = {}
+        """Bounds that were looked up, each with the places left and right of it."""
+        self._bounds = [lower]
+        self._hashes: list[bytes] = []
+        self.told: list[bytes] = []
+        """Keys of ours among the bounds that the peer's message does not have."""
+        self.still_open: list[bytes] = []
+        """Keys told before that the peer's message does not show to be held."""
+        self._matched_to: bytes | None = None
+        self._makes_progress = False
+        # In reserve: one more split, and the hash of the rest.
+        in_reserve = (settings.fan_out + 3) * (len(lower) + _BOUND_SLACK + AHASH_SIZE)
+        self._budget = settings.message_bytes - in_reserve
+
+    @property
+    def last_bound(self) -> bytes:
+        """The last bound written."""
+        return self._bounds[-1]
+
+    @property
+    def reach(self) -> bytes:
+        """How far the message goes, the match held back included."""
+        return self._matched_to or self._bounds[-1]
+
+    @property
+    def is_full(self) -> bool:
+        """Whether another split may not fit: the rest is then covered by one hash.
+
+        Never before something was told, so that every message makes progress.
+        """
+        return self._budget <= 0 and self._makes_progress
+
+    def room(self) -> int:
+        """Return how many more keys can be listed, at least one."""
+        return max(1, self._budget // (len(self._bounds[0]) + _BOUND_SLACK + AHASH_SIZE))
+
+    def forget_places(self) -> None:
+        """Look up all bounds anew: the store may have changed."""
+        self._places.clear()
+
+    def holds(self, bound: bytes) -> bool:
+        """Tell whether the store holds a bound."""
+        left, right = self._around(bound)
+        return left != right
+
+    def keys_to(self, upper: bytes, limit: int) -> list[bytes]:
+        """Return the first of the store's keys strictly between ``reach`` and a bound."""
+        start, end = self._around(self.reach)[1], self._around(upper)[0]
+        first = start >> COUNT_SHIFT
+        return self._finger.keys_at(first, min(first + limit, end >> COUNT_SHIFT))
+
+    def split(self, upper: bytes, parts: int) -> None:
+        """Write pivots that part what lies up to a bound, with the hashes between them."""
+        start, end = self._around(self.reach)[1], self._around(upper)[0]
+        for pivot, places in self._finger.pivots(start, end, parts):
+            self._places[pivot] = places
+            self.tell_key(pivot)
+        self.tell(upper)
+
+    def match(self, upper: bytes) -> None:
+        """Cover everything up to a bound as matching."""
+        self._matched_to = upper
+
+    def close_match(self) -> None:
+        """Write the match that is held back, so that its upper bound is told."""
+        if self._matched_to is not None:
+            upper, self._matched_to = self._matched_to, None
+            self._append(self._hash_between(self._bounds[-1], upper), upper)
+
+    def tell(self, upper: bytes, ahash: bytes | None = None) -> None:
+        """Write a hash (by default that of our keys) up to a bound that the peer shall see."""
+        self._makes_progress = True
+        self.close_match()
+        if ahash is None:
+            ahash = self._hash_between(self._bounds[-1], upper)
+        self._append(ahash, upper)
+
+    def settle(self, upper: bytes, ahash: bytes) -> None:
+        """Write the hash of our keys in a gap in which nothing is left to say."""
+        self.close_match()
+        self._append(ahash, upper)
+
+    def tell_key(self, key: bytes, ahash: bytes | None = None) -> None:
+        """Write a key of ours, and the hash up to it."""
+        self.told.append(key)
+        self.tell(key, ahash)
+
+    def message(self) -> Message:
+        """Finish the message."""
+        self.close_match()
+        return Message(tuple(self._bounds), tuple(self._hashes))
+
+    def _append(self, ahash: bytes, upper: bytes) -> None:
+        self._hashes.append(ahash)
+        self._bounds.append(upper)
+        self._budget -= len(upper) + AHASH_SIZE
+
+    def _around(self, bound: bytes) -> tuple[int, int]:
+        places = self._places.get(bound)
+        if places is None:
+            places = self._places[bound] = self._finger.around(bound)
+        return places
+
+    def lanes_between(self, lower: bytes, upper: bytes) -> int:
+        """Return the lanes of the store's keys strictly between two bounds."""
+        start = (self._places.get(lower) or self._around(lower))[1]
+        return (self._places.get(upper) or self._around(upper))[0] - start
+
+    def _hash_between(self, lower: bytes, upper: bytes) -> bytes:
+        return fold(self.lanes_between(lower, upper))

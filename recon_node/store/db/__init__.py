@@ -1,0 +1,1 @@
+"""The SQLite file: schema, migrations, tables, and how CARs are packed."""

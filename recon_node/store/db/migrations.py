@@ -1,0 +1,136 @@
+"""How a log of an earlier version becomes one of this version.
+
+Each entry of `MIGRATIONS` takes a file from the version of its index to the next (`PRAGMA
+user_version` holds the version): SQL, or a function for what SQL cannot do. Each runs in one
+transaction together with the change of the version, so that whatever ends the process, the file is
+of one version or of the next, and the next start goes on from there. There is no way back: an
+earlier program refuses a file of a later version. Hence the advice to copy the file before an
+upgrade.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+import time
+from collections.abc import Callable
+from typing import Final
+
+import structlog
+
+from recon_node.ceramic import Event, InvalidEventError, parse_event
+from recon_node.ipld import DAG_JOSE, CarError
+from recon_node.store.db import blocks
+from recon_node.store.db import proofs as anchors
+from recon_node.store.db.packing import is_packed, sections
+
+logger = structlog.get_logger(__name__)
+
+Migration = str | Callable[[sqlite3.Connection], None]
+
+_PIECE: Final = 1000
+_REPORT_SECONDS: Final = 5.0
+
+
+def migrate(connection: sqlite3.Connection, migrations: tuple[Migration, ...]) -> None:
+    """Bring the file to the last version; a new one, too, whose version is 0."""
+    version = connection.execute("PRAGMA user_version").fetchone()[0]
+    if 0 < version < len(migrations):
+        logger.info(
+            "Bringing the event log up to date", from_version=version, to_version=len(migrations)
+        )
+    for number, migration in enumerate(migrations[version:], version + 1):
+        connection.executescript(
+            f"BEGIN IMMEDIATE;{migration}" if isinstance(migration, str) else "BEGIN IMMEDIATE"
+        )
+        if not isinstance(migration, str):
+            migration(connection)
+        connection.execute(f"PRAGMA user_version = {number}")
+        connection.execute("COMMIT")
+
+
+def cut_out_shared_blocks(connection: sqlite3.Connection) -> None:
+    """Give all CARs the form that `packing` describes; those that are damaged stay as they are."""
+    writer = blocks.BlockWriter(connection)
+    (last,) = connection.execute("SELECT coalesce(max(id), 0) FROM cars").fetchone()
+    row, told = 0, time.monotonic()
+    while rows := connection.execute(
+        "SELECT id, car FROM cars WHERE id > ? ORDER BY id LIMIT ?", (row, _PIECE)
+    ).fetchall():
+        candidates = [(each, event) for each, car in rows if (event := _sharing(car)) is not None]
+        stored = writer.store([event for _, event in candidates])
+        connection.executemany(
+            "UPDATE cars SET car = ? WHERE id = ?",
+            ((car, each) for car, (each, _) in zip(stored, candidates, strict=True)),
+        )
+        row = rows[-1][0]
+        if time.monotonic() - told > _REPORT_SECONDS:
+            told = time.monotonic()
+            logger.info("Keeping shared blocks once", done=row, of=last)
+
+
+def _sharing(car: bytes) -> Event | None:
+    """The event of a CAR that may share blocks; one of an envelope and its payload does not."""
+    try:
+        if is_packed(car):
+            return None
+        codecs = [cid.codec for cid, *_ in sections(car)]
+        if len(codecs) < 2 or (len(codecs) == 2 and DAG_JOSE in codecs):
+            return None
+        return parse_event(car)
+    except (CarError, InvalidEventError):
+        return None
+
+
+# Never edit one that was released.
+MIGRATIONS: Final[tuple[Migration, ...]] = (
+    """
+    CREATE TABLE meta (name TEXT PRIMARY KEY, value TEXT NOT NULL) STRICT, WITHOUT ROWID;
+    CREATE TABLE events (
+        id       INTEGER PRIMARY KEY,  -- in order of arrival
+        event_id BLOB NOT NULL UNIQUE,
+        cid      BLOB NOT NULL,
+        init_cid BLOB NOT NULL,
+        kind     TEXT NOT NULL,
+        state    INTEGER NOT NULL,
+        signer   TEXT,
+        position INTEGER
+    ) STRICT;
+    CREATE INDEX events_by_cid ON events (cid);
+    CREATE UNIQUE INDEX events_by_position ON events (position) WHERE position IS NOT NULL;
+    CREATE INDEX events_undelivered ON events (state) WHERE position IS NULL;
+    CREATE TABLE cars (id INTEGER PRIMARY KEY, car BLOB NOT NULL) STRICT;
+    CREATE TABLE waits (
+        event INTEGER NOT NULL,
+        cid   BLOB NOT NULL,
+        PRIMARY KEY (event, cid)
+    ) STRICT, WITHOUT ROWID;
+    CREATE INDEX waits_by_cid ON waits (cid);
+    CREATE TABLE streams (
+        init_cid   BLOB PRIMARY KEY,
+        controller TEXT NOT NULL,
+        sep_key    TEXT NOT NULL,
+        sep_value  TEXT NOT NULL
+    ) STRICT, WITHOUT ROWID;
+    CREATE TABLE refused (
+        id       INTEGER PRIMARY KEY,  -- in order of refusal
+        event_id BLOB NOT NULL UNIQUE,
+        cid      BLOB NOT NULL,
+        inherent INTEGER NOT NULL,
+        reason   TEXT NOT NULL
+    ) STRICT;
+    CREATE INDEX refused_inherently ON refused (cid) WHERE inherent;
+    CREATE TABLE interests (
+        id         INTEGER PRIMARY KEY,
+        sort_key   TEXT NOT NULL,
+        sort_value TEXT NOT NULL,
+        controller TEXT,
+        stream_id  TEXT
+    ) STRICT;
+    """,
+    """
+    CREATE INDEX events_by_stream ON events (init_cid, position) WHERE position IS NOT NULL;
+    """,
+    anchors.add_proofs,
+    blocks.MIGRATION,
+    cut_out_shared_blocks,
+)

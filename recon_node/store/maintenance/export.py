@@ -1,0 +1,152 @@
+"""Writing a log's events into one CAR (see `archive`).
+
+The log is read twice: the root, which comes first, names the pages by their CIDs. Memory is that of
+a page, and a number for each shared block.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import BinaryIO
+
+from recon_node.ceramic import EventId
+from recon_node.ipld import CID
+from recon_node.recon import KeyRange
+from recon_node.store.damage.detection import Damage, DamagedEventError, car_fault
+from recon_node.store.db.blocks import BlockReader
+from recon_node.store.db.packing import full_size, references, section, sections
+from recon_node.store.errors import StoreError
+from recon_node.store.interests import covers, key_ranges
+from recon_node.store.maintenance.archive import (
+    PAGE_BYTES,
+    PAGE_EVENTS,
+    Manifest,
+    Page,
+    cid_of,
+    header,
+)
+from recon_node.store.maintenance.common import (
+    Progress,
+    find_log,
+    network_of,
+    no_progress,
+    opened_log,
+)
+from recon_node.store.values import Interest
+
+_PIECE = 500
+
+
+@dataclass(slots=True)
+class _Filled:
+    """A page and the blocks that come with it."""
+
+    events: list[tuple[EventId, list[CID]]] = field(default_factory=list)
+    shared: dict[CID, None] = field(default_factory=dict)
+    blocks: dict[CID, bytes] = field(default_factory=dict)
+    size: int = 0
+
+    def encode(self) -> bytes:
+        return Page(self.events, list(self.shared)).encode()
+
+
+def export_events(
+    data_dir: Path,
+    file: BinaryIO,
+    interests: Sequence[Interest] = (),
+    progress: Progress = no_progress,
+) -> int:
+    """Write the events of a log into a file; only those of some interests, where any are given.
+
+    Returns the number of events.
+
+    Raises:
+        StoreError: there is no log, it is damaged, or it holds no events (of these interests).
+        OSError: the file does not take it.
+    """
+    network = network_of(find_log(data_dir))
+    ranges = key_ranges(network, interests)
+    with opened_log(data_dir) as connection:
+        connection.execute("BEGIN")  # one view of the log for both readings
+        (total,) = connection.execute("SELECT count(*) FROM events").fetchone()
+        pages, events = [], 0
+        for page, done in _pages(connection, ranges):
+            pages.append(cid_of(page.encode()))
+            events += len(page.events)
+            progress("listing events", done, total)
+        if not events:
+            raise StoreError(_nothing_to_export(data_dir, total))
+        manifest = Manifest(network, events, tuple(pages)).encode()
+        root = cid_of(manifest)
+        file.write(header(root) + section(root, manifest))
+        for page, done in _pages(connection, ranges):
+            block = page.encode()
+            file.write(section(cid_of(block), block))
+            file.writelines(section(cid, block) for cid, block in page.blocks.items())
+            progress("writing events", done, total)
+    return events
+
+
+def _nothing_to_export(data_dir: Path, total: int) -> str:
+    if not total:
+        return f"nothing to export: the event log in {data_dir} holds no events"
+    return f"nothing to export: none of the {total} events in {data_dir} is of that interest"
+
+
+def _pages(
+    connection: sqlite3.Connection, ranges: Sequence[KeyRange]
+) -> Iterator[tuple[_Filled, int]]:
+    """The pages, each with how many events of the log were read."""
+    reader = BlockReader(connection, remember=True)
+    seen: set[int] = set()  # rows of shared blocks that are in an earlier page, or in this one
+    page = _Filled()
+    done = 0
+    for event_id, stored in _events(connection):
+        done += 1
+        if not covers(ranges, event_id):
+            continue
+        if len(page.events) >= PAGE_EVENTS or (
+            page.events and page.size + full_size(stored) > PAGE_BYTES
+        ):
+            yield page, done
+            page = _Filled()
+        _fill(page, event_id, stored, reader, seen)
+    if page.events:
+        yield page, done
+
+
+def _fill(
+    page: _Filled, event_id: EventId, stored: bytes, reader: BlockReader, seen: set[int]
+) -> None:
+    [car] = reader.restore([stored])
+    fault = car_fault(car, event_id.event_cid)
+    if fault is not None:
+        raise DamagedEventError(Damage(fault, None, event_id.event_cid))
+    rows = dict(zip(reader.cids(stored), references(stored), strict=True))
+    cids = []
+    for cid, _, block, end in sections(car):
+        cids.append(cid)
+        row = rows.get(cid)
+        if row is None:
+            page.blocks.setdefault(cid, car[block:end])
+        elif row not in seen:
+            seen.add(row)
+            page.shared[cid] = None
+            page.blocks[cid] = car[block:end]
+    page.events.append((event_id, cids))
+    page.size += len(car)
+
+
+def _events(connection: sqlite3.Connection) -> Iterator[tuple[EventId, bytes]]:
+    """All EventIds and CARs: the feed, then what is not delivered yet."""
+    select = "SELECT {0}, event_id, car FROM events CROSS JOIN cars USING (id) WHERE {0} > ?"
+    for column, more in (("position", ""), ("id", " AND position IS NULL")):
+        last = 0
+        sql = f"{select.format(column)}{more} ORDER BY {column} LIMIT ?"
+        while rows := connection.execute(sql, (last, _PIECE)).fetchall():
+            for _, event_id, car in rows:
+                yield EventId(event_id), car
+            last = rows[-1][0]

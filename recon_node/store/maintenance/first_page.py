@@ -1,0 +1,135 @@
+"""The first page of a log's file: the header, and the list of the tables. What both say is known.
+
+Sources: https://www.sqlite.org/fileformat2.html, sections 1.3 and 2.6;
+https://www.sqlite.org/pragma.html#pragma_writable_schema, which lets a broken list be read.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+from typing import Final
+
+from recon_node.store.db import schema
+from recon_node.store.db.migrations import MIGRATIONS, migrate
+
+_USER_VERSION: Final = slice(60, 64)
+
+_List = dict[bytes, tuple[object, ...]]
+"""For each table or index the row of the list: type, name, its table, its SQL, its root page."""
+
+
+def mend_first_page(path: Path, directory: Path) -> None:
+    """Write anew what is not as this program's files have it.
+
+    Args:
+        path: the file, which nobody has open.
+        directory: where another file can be made meanwhile.
+    """
+    _mend_header(path)  # without it nothing can be read
+    _mend_list(path, directory / "fresh.sqlite3")
+
+
+def _mend_list(path: Path, fresh: Path) -> None:
+    """Give the file the list of tables of a fresh log, with its own root pages.
+
+    A log that was never compacted has its roots where a fresh one has them. One that was has them
+    elsewhere: what is damaged of its list is guessed where only one table or index is in question.
+    """
+    with path.open("rb") as file:
+        version = file.read(100)[_USER_VERSION]
+    if version != len(MIGRATIONS).to_bytes(4, "big"):
+        return
+    with closing(sqlite3.connect(fresh, isolation_level=None)) as connection:
+        connection.execute(f"PRAGMA page_size = {schema.PAGE_SIZE}")
+        connection.execute(f"PRAGMA application_id = {schema.APPLICATION_ID}")
+        migrate(connection, MIGRATIONS)
+    right, found = _read_list(fresh), _read_list(path)
+    roots = {name: row[-1] for name, row in right.items()}
+    if len(found) == len(right) and _sql_of(found) == _sql_of(right):
+        others = [name for name in roots if found[name][-1] != roots[name]]
+        if len(others) != 1:
+            return  # nothing is wrong, or the log was compacted: no root alone can be judged
+    elif sum(found[name][-1] == roots[name] for name in roots if name in found) < len(roots) - 2:
+        roots = _own_roots(found, roots) or roots
+    _set_roots(fresh, roots)
+    with path.open("r+b") as file:
+        before = file.read(schema.PAGE_SIZE)
+        file.seek(0)
+        file.write(fresh.read_bytes()[: schema.PAGE_SIZE])
+    _mend_header(path)
+    if not _has_events(path):  # the guess was wrong: better no list than one that loses everything
+        with path.open("r+b") as file:
+            file.write(before)
+
+
+def _own_roots(found: _List, right: dict[bytes, object]) -> dict[bytes, object]:
+    """The roots that a broken list names; none where they cannot be told."""
+    lost, strange = right.keys() - found.keys(), found.keys() - right.keys()
+    if len(lost) != len(strange) or len(lost) > 1:
+        return {}
+    roots = {name: row[-1] for name, row in found.items() if name in right}
+    return roots | {name: found[other][-1] for name, other in zip(lost, strange, strict=True)}
+
+
+def _has_events(path: Path) -> bool:
+    """Does the list lead to events and their CARs?"""
+    with closing(sqlite3.connect(path)) as connection:
+        try:
+            found = connection.execute(
+                "SELECT event_id, car FROM events NOT INDEXED JOIN cars USING (id) LIMIT 1"
+            ).fetchone()
+        except (sqlite3.Error, UnicodeDecodeError):
+            return False
+    return found is not None and all(isinstance(each, bytes) for each in found)
+
+
+def _sql_of(rows: _List) -> dict[bytes, tuple[object, ...]]:
+    return {name: row[:-1] for name, row in rows.items()}
+
+
+def _read_list(path: Path) -> _List:
+    """The list of the tables as it stands there, be it broken; empty where it cannot be read."""
+    with closing(sqlite3.connect(path)) as connection:
+        connection.text_factory = bytes
+        try:
+            connection.execute("PRAGMA writable_schema = ON")
+            rows = connection.execute(
+                "SELECT type, name, tbl_name, sql, rootpage FROM sqlite_schema"
+            ).fetchall()
+        except sqlite3.Error:
+            return {}
+    return {bytes(row[1]) if isinstance(row[1], bytes) else b"": row for row in rows}
+
+
+def _set_roots(fresh: Path, roots: dict[bytes, object]) -> None:
+    with closing(sqlite3.connect(fresh, isolation_level=None)) as connection:
+        connection.execute("PRAGMA writable_schema = ON")
+        connection.executemany(
+            "UPDATE sqlite_schema SET rootpage = ? WHERE name = ?",
+            ((root, name.decode()) for name, root in roots.items()),
+        )
+
+
+def _mend_header(path: Path) -> None:
+    """Write the header anew where it is not as this program's files have it."""
+    with path.open("r+b") as file:
+        header = bytearray(file.read(100))
+        if len(header) < 100:
+            return
+        pages = path.stat().st_size // schema.PAGE_SIZE
+        header[:16] = b"SQLite format 3\0"
+        header[16:18] = schema.PAGE_SIZE.to_bytes(2, "big")
+        header[18:20] = b"\2\2"  # WAL
+        header[20:24] = bytes((0, 64, 32, 32))
+        header[28:32] = pages.to_bytes(4, "big")
+        header[32:40] = bytes(8)  # free pages are forgotten: nothing is written here
+        header[44:48] = (4).to_bytes(4, "big")
+        header[52:56] = bytes(4)
+        header[56:60] = (1).to_bytes(4, "big")  # UTF-8
+        header[64:68] = bytes(4)
+        header[72:92] = bytes(20)
+        header[92:96] = header[24:28]
+        file.seek(0)
+        file.write(header)

@@ -1,0 +1,47 @@
+"""One stream: its graph, its tip (CIP-145) and its state. Pure functions over events.
+
+`select_tip` says which event of a stream is its tip, and why; `StreamTip` does so while events
+come. `StreamStates` says what the stream's data is after each of its events; `event_states` and
+`branch_states` are shortcuts for the common questions.
+"""
+
+from recon_node.streams.graph import StreamEvent, StreamShapeError, causal_order, heights
+from recon_node.streams.model_versions import (
+    Definitions,
+    definitions_of,
+    event_metadata,
+    named_versions,
+)
+from recon_node.streams.state import (
+    EventState,
+    StreamData,
+    StreamState,
+    StreamStates,
+    accepted_tip,
+    shape_of,
+    stream_state,
+)
+from recon_node.streams.tip import Decision, Rule, StreamTip, Tip, select_tip
+
+__all__ = [
+    "Decision",
+    "Definitions",
+    "EventState",
+    "Rule",
+    "StreamData",
+    "StreamEvent",
+    "StreamShapeError",
+    "StreamState",
+    "StreamStates",
+    "StreamTip",
+    "Tip",
+    "accepted_tip",
+    "causal_order",
+    "definitions_of",
+    "event_metadata",
+    "heights",
+    "named_versions",
+    "select_tip",
+    "shape_of",
+    "stream_state",
+]

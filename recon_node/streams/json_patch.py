@@ -1,0 +1,320 @@
+"""JSON Patch (RFC 6902) that shares what it does not change, and whose cost is bounded.
+
+Theory of operation. A stream's content changes by small patches, and the content after every event
+is wanted. So a patch never changes its document: it makes new the containers on the way to a
+change, each of them once, and the result shares all others with the document before. `copy` shares,
+too: a document may hold the same value in many places. Hence values must not be changed by whoever
+gets them.
+
+What is shared costs no memory, but whoever writes a document out pays for each place: ten thousand
+copies of the root into itself are a document of 2^10000 values. So the weight of the document is
+kept while it changes: what comes in is weighed, and what goes out. And nothing may be nested deeper
+than `MAX_DEPTH`, for recursion is what JSON encoders do.
+
+The time that a patch takes is linear in its size and in that of the document, but for a few
+operations that cost as much as a container is long: an insertion at the front of an array, or a
+change in a container after a copy of it. So the steps are counted, and a patch that takes more than
+`MAX_WORK` of them is refused. A step is about 0.1 µs; the count depends on document and patch
+alone, so that all nodes come to the same verdict.
+
+Values are those of DAG-CBOR: besides JSON's, there are bytes and links, which are just leaves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any, Final
+
+from recon_node.ipld.dag_cbor import MAX_DEPTH
+from recon_node.streams.json_values import (
+    CONTAINERS,
+    MAX_WEIGHT,
+    MEMBER_WEIGHT,
+    TEXTS,
+    VALUE_WEIGHT,
+    JsonPatchError,
+    Size,
+    check_depth,
+    check_weight,
+    is_equal,
+    measure,
+    weigh,
+)
+
+__all__ = [
+    "MAX_DEPTH",
+    "MAX_WEIGHT",
+    "MAX_WORK",
+    "JsonPatchError",
+    "apply_patch",
+    "parse_pointer",
+    "weigh",
+]
+
+MAX_WORK: Final = 2_000_000
+"""Steps of one patch; an event has at most a million bytes. What counts how much: see `_Run`."""
+
+_FIELDS: Final[Mapping[str, tuple[str, ...]]] = {
+    "add": ("path", "value"),
+    "remove": ("path",),
+    "replace": ("path", "value"),
+    "move": ("path", "from"),
+    "copy": ("path", "from"),
+    "test": ("path", "value"),
+}
+_MAX_INDEX_DIGITS: Final = 9
+
+# Steps, measured.
+_OPERATION: Final = 15
+_TOKEN: Final = 3
+_MEASURED: Final = 10
+_COMPARED: Final = 5
+_COPIED_A_STEP: Final = 8
+_SHIFTED_A_STEP: Final = 256
+
+
+def parse_pointer(text: object) -> tuple[str, ...]:
+    """The reference tokens of a JSON Pointer (RFC 6901); none for the whole document.
+
+    Raises:
+        JsonPatchError: not a JSON Pointer.
+    """
+    if not isinstance(text, str) or (text and not text.startswith("/")):
+        raise JsonPatchError(f"{_show(text)} is not a JSON Pointer")
+    tokens = text.split("/")[1:]
+    if "~" in text:
+        if text.count("~") != text.count("~0") + text.count("~1"):
+            raise JsonPatchError(f"{_show(text)} is not a JSON Pointer: '~' must be '~0' or '~1'")
+        tokens = [token.replace("~1", "/").replace("~0", "~") for token in tokens]
+    return tuple(tokens)
+
+
+def apply_patch(document: Any, patch: object, weight: int) -> tuple[Any, int]:
+    """The document after a patch, and its weight.
+
+    Args:
+        document: stays as it is; the result shares parts of it.
+        patch: an array of operations, as decoded from an event.
+        weight: what the document weighs.
+
+    Raises:
+        JsonPatchError: not a patch, an operation that does not fit the document (the message says
+            which one), a failed `test`, or a result or work beyond the limits.
+    """
+    if not isinstance(patch, list):
+        raise JsonPatchError(f"the patch is not an array of operations, but {_show(patch)}")
+    run = _Run(document, weight)
+    for number, operation in enumerate(patch):
+        try:
+            run.apply(operation)
+        except JsonPatchError as error:
+            raise JsonPatchError(f"operation {number} of the patch: {error}") from None
+    check_weight(run.weight)
+    return run.document, run.weight
+
+
+class _Run:
+    """One patch on its way through a document.
+
+    A container that the patch made may be changed in place as long as it is in one place: it is
+    in `_own`. A copied one is in two. It leaves `_own`, and so do its members when it is made anew;
+    until then they cannot be reached but through it.
+
+    `work` counts steps: for each operation and token of a path, each value that is weighed (once
+    for all copies of a container) or compared, and for members that are copied or shifted.
+    """
+
+    __slots__ = ("_own", "_shared", "_sizes", "document", "weight", "work")
+
+    def __init__(self, document: Any, weight: int) -> None:
+        self.document = document
+        self.weight = weight
+        self.work = 0
+        # By id, and kept alive by it.
+        self._own: dict[int, Any] = {}
+        self._shared: dict[int, Any] = {}  # left `_own`; some of the members may still be in it
+        self._sizes: dict[int, tuple[Any, Size]] = {}  # of containers that have been copied
+
+    def apply(self, operation: object) -> None:
+        self._spend(_OPERATION)
+        if not isinstance(operation, dict):
+            raise JsonPatchError(f"an object was expected, not {_show(operation)}")
+        name = operation.get("op")
+        fields = _FIELDS.get(name) if isinstance(name, str) else None
+        if fields is None:
+            raise JsonPatchError(f"{_show(name)} is not an operation of JSON Patch")
+        for field in fields:
+            if field not in operation:
+                raise JsonPatchError(f"'{name}' needs {field!r}")
+        path = self._parse(operation["path"])
+        if name == "add":
+            value = operation["value"]
+            self._add(path, value, self._size(value))
+        elif name == "remove":
+            self._remove(path)
+        elif name == "replace":
+            self._replace(path, operation["value"])
+        elif name == "test":
+            if not is_equal(self._get(path), operation["value"], self._spend_compared):
+                raise JsonPatchError(f"the test of {_show(operation['path'])} failed")
+        elif name == "copy":
+            self._copy(self._parse(operation["from"]), path)
+        else:
+            self._move(self._parse(operation["from"]), path)
+
+    def _parse(self, pointer: object) -> tuple[str, ...]:
+        path = parse_pointer(pointer)
+        self._spend(_TOKEN * len(path))
+        return path
+
+    def _copy(self, source: tuple[str, ...], path: tuple[str, ...]) -> None:
+        value = self._get(source)
+        self._share(value)
+        size = self._size(value)
+        if isinstance(value, CONTAINERS):
+            self._sizes[id(value)] = value, size
+        self._add(path, value, size)
+
+    def _move(self, source: tuple[str, ...], path: tuple[str, ...]) -> None:
+        value = self._get(source)
+        if source == path:
+            return
+        if path[: len(source)] == source:
+            raise JsonPatchError("a value cannot be moved into itself")
+        self._add(path, value, self._remove(source))
+
+    def _add(self, path: tuple[str, ...], value: Any, size: Size) -> None:
+        check_depth(len(path) + size.depth)
+        if not path:
+            self._set_root(value, size)
+            return
+        parent, last = self._open(path), path[-1]
+        if isinstance(parent, dict):
+            self._set(parent, last, value, size)
+            return
+        index = len(parent) if last == "-" else _index(last, len(parent) + 1)
+        self._spend((len(parent) - index) // _SHIFTED_A_STEP)
+        parent.insert(index, value)
+        self.weight += size.weight
+
+    def _replace(self, path: tuple[str, ...], value: Any) -> None:
+        size = self._size(value)
+        check_depth(len(path) + size.depth)
+        if not path:
+            self._set_root(value, size)
+            return
+        parent, last = self._open(path), path[-1]
+        _member(parent, last)
+        if isinstance(parent, dict):
+            self._set(parent, last, value, size)
+        else:
+            self.weight += size.weight - self._size(parent[int(last)]).weight
+            parent[int(last)] = value
+
+    def _set(self, parent: dict[str, Any], name: str, value: Any, size: Size) -> None:
+        if name in parent:
+            self.weight += size.weight - self._size(parent[name]).weight
+        else:
+            self.weight += size.weight + MEMBER_WEIGHT + len(name)
+        parent[name] = value
+
+    def _set_root(self, value: Any, size: Size) -> None:
+        self.document, self.weight = value, size.weight
+
+    def _remove(self, path: tuple[str, ...]) -> Size:
+        """Take a value out; return its size."""
+        if not path:
+            size = self._size(self.document)
+            self._set_root(None, Size(VALUE_WEIGHT, 0, 0))
+            return size
+        parent, last = self._open(path), path[-1]
+        size = self._size(_member(parent, last))
+        self.weight -= size.weight
+        if isinstance(parent, dict):
+            self.weight -= MEMBER_WEIGHT + len(last)
+            del parent[last]
+        else:
+            self._spend((len(parent) - int(last)) // _SHIFTED_A_STEP)
+            del parent[int(last)]
+        return size
+
+    def _get(self, path: tuple[str, ...]) -> Any:
+        value = self.document
+        for token in path:
+            value = _member(value, token)
+        return value
+
+    def _open(self, path: tuple[str, ...]) -> Any:
+        """The container that holds the end of `path`, with all above it, ours to change."""
+        self.document = container = self._mine(self.document)
+        for token in path[:-1]:
+            member = self._mine(_member(container, token))
+            container[token if isinstance(container, dict) else int(token)] = member
+            container = member
+        if not isinstance(container, CONTAINERS):
+            raise JsonPatchError(f"{_show(container)} has no members")
+        return container
+
+    def _mine(self, container: Any) -> Any:
+        if not isinstance(container, CONTAINERS) or id(container) in self._own:
+            return container
+        self._spend(1 + len(container) // _COPIED_A_STEP)
+        if id(container) in self._shared:
+            self._spend(len(container))
+            for each in _members(container):
+                self._share(each)
+        own = container.copy()
+        self._own[id(own)] = own
+        return own
+
+    def _share(self, value: Any) -> None:
+        """From now on the value is in more than one place."""
+        if self._own.pop(id(value), None) is not None:
+            self._shared[id(value)] = value
+
+    def _size(self, value: Any) -> Size:
+        if not isinstance(value, CONTAINERS):
+            return Size(VALUE_WEIGHT + (len(value) if isinstance(value, TEXTS) else 0), 0, 0)
+        known = self._sizes.get(id(value))
+        if known is not None:
+            return known[1]
+        size = measure(value, MAX_WORK - self.work)
+        self._spend(_MEASURED + size.steps)
+        return size
+
+    def _spend_compared(self, values: int) -> None:
+        self._spend(_COMPARED * values)
+
+    def _spend(self, steps: int) -> None:
+        self.work += steps
+        if self.work > MAX_WORK:
+            raise JsonPatchError(f"the patch takes more work than {MAX_WORK} steps")
+
+
+def _members(container: Any) -> Iterable[Any]:
+    return container.values() if isinstance(container, dict) else container
+
+
+def _member(container: Any, token: str) -> Any:
+    if isinstance(container, dict):
+        if token not in container:
+            raise JsonPatchError(f"there is no member {_show(token)}")
+        return container[token]
+    if isinstance(container, list):
+        return container[_index(token, len(container))]
+    raise JsonPatchError(f"{_show(container)} has no member {_show(token)}")
+
+
+def _index(token: str, length: int) -> int:
+    is_number = token.isascii() and token.isdigit() and len(token) <= _MAX_INDEX_DIGITS
+    if not is_number or (token[0] == "0" and token != "0") or int(token) >= length:
+        raise JsonPatchError(f"{_show(token)} is not an index below {length}")
+    return int(token)
+
+
+def _show(value: object) -> str:
+    """A value for a message, short whatever it holds."""
+    if isinstance(value, CONTAINERS):
+        return "an object" if isinstance(value, dict) else "an array"
+    text = repr(value)
+    return text if len(text) <= 60 else text[:59] + "…"

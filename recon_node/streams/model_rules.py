@@ -1,0 +1,261 @@
+"""What a change of a stream's content may do, by the kind of stream and by its model.
+
+The rules are those that ceramic-one's pipeline holds events to (rust-ceramic,
+`pipeline/src/aggregator/validation`); docs/api.md lists where they differ.
+
+- A **model** has a schema that allows no additional properties. Of version 1.0 it never changes. Of
+  version 2.0, name, description, `implements` and schema may change; an interface may not at all.
+- A **document** conforms to the JSON Schema of its model (`document_schema`). It belongs to its
+  controller by the model's account relation. Where there is one for an account ("single") or for an
+  account and some fields ("set"), its init event is unsigned and has no content, and `unique` is
+  empty or made of these fields. Such fields, and the model's `immutableFields`, keep what the
+  document's first content says.
+- A field that relates a document to another holds the StreamID of a document.
+
+A definition of a model comes from the network like everything else: where it is not what it should
+be, its rules are as if it had left that out. Without a usable schema, though, no document conforms.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from recon_node.ceramic import InitHeader, StreamId, StreamIdError, StreamType
+from recon_node.streams.document_schema import DocumentSchema, compiled
+from recon_node.streams.schema_loops import SchemaError
+
+Errors = list[str]
+
+_FIXED_IN_MODELS: Final = (
+    "version",
+    "interface",
+    "immutableFields",
+    "accountRelation",
+    "relations",
+    "views",
+)
+_RELATIONS: Final = ("list", "single", "set", "none")
+_ABSENT: Final = object()
+
+
+class ContentRules:
+    """The rules for one stream's content, read once from its header and its model.
+
+    Args:
+        header: of the stream's init event.
+        definition: of the document's model, in the version that the document names. None for
+            models, and for documents of a model that is not here: they are held to the general
+            rules only.
+    """
+
+    __slots__ = ("_document", "_is_model")
+
+    def __init__(self, header: InitHeader, definition: Any) -> None:
+        self._is_model = header.stream_type is StreamType.MODEL
+        is_known = definition is not None and not self._is_model
+        self._document = _DocumentRules(header, definition) if is_known else None
+
+    def check(self, before: Any, after: Any, weight: int, *, is_init: bool) -> Errors:
+        """What is wrong with the content becoming `after`, for people; nothing when all is well.
+
+        Args:
+            before: the content that the event changes; None for an init event, or when there is
+                none.
+            after: the content that the event leads to; None when there is none.
+            weight: of `after`, at most; see `recon_node.streams.json_values`.
+            is_init: whether the event is the init event.
+        """
+        if not (isinstance(after, dict) or (is_init and after is None)):
+            return ["the content is not a JSON object"]
+        if self._is_model:
+            return _check_model(before, after)
+        if self._document is None:
+            return []
+        return self._document.check(before, after, weight, is_init)
+
+
+def _check_model(before: Any, after: Any) -> Errors:
+    if after is None:
+        return ["a model needs a definition"]
+    return _check_definition(after) or _check_change(before, after)
+
+
+def _check_definition(definition: Mapping[str, Any]) -> Errors:
+    version = definition.get("version")
+    if version not in ("1.0", "2.0"):
+        return ["the model's version is neither '1.0' nor '2.0'"]
+    if not isinstance(definition.get("name"), str):
+        return ["the model has no name"]
+    schema = definition.get("schema")
+    if not isinstance(schema, dict):
+        return ["the model has no schema"]
+    if schema.get("type") == "object" and schema.get("additionalProperties") is not False:
+        return ["the model's schema does not set 'additionalProperties' to false"]
+    kind, fields = _account_relation(definition)
+    if kind is None or (version == "1.0" and kind not in ("list", "single")):
+        return ["the type of the model's account relation is not " + " or ".join(_RELATIONS)]
+    if kind == "set" and not fields:
+        return ["an account relation of the type 'set' needs at least one field"]
+    properties, views = _mapping(schema.get("properties")), _mapping(definition.get("views"))
+    if both := sorted(views.keys() & properties.keys()):
+        return [f"the view {both[0]!r} has the name of a property of the schema"]
+    if version == "1.0":
+        return []
+    is_interface = definition.get("interface")
+    if not isinstance(is_interface, bool):
+        return ["the model does not say whether it is an interface"]
+    if is_interface and not (properties or views):
+        return ["an interface needs a property or a view"]
+    if not _are_models(definition.get("implements")):
+        return ["the model's 'implements' is not a list of StreamIDs of models"]
+    return []
+
+
+def _check_change(before: Any, after: Mapping[str, Any]) -> Errors:
+    if before is None or before == after:
+        return []
+    if after["version"] == "1.0":
+        return ["a model of version 1.0 cannot be changed"]
+    if before.get("interface") is True:
+        return ["an interface cannot be changed"]
+    return [
+        f"a model's {name!r} cannot be changed"
+        for name in _FIXED_IN_MODELS
+        if before.get(name) != after.get(name)
+    ]
+
+
+class _DocumentRules:
+    """What the definition of a model asks of a document."""
+
+    __slots__ = (
+        "_is_interface",
+        "_kind",
+        "_links",
+        "_locked",
+        "_named",
+        "_schema",
+        "_schema_error",
+        "_unique",
+        "_unique_error",
+    )
+
+    def __init__(self, header: InitHeader, definition: Any) -> None:
+        definition = definition if isinstance(definition, dict) else {}
+        self._schema: DocumentSchema | None = None
+        try:
+            self._schema = compiled(definition.get("schema"))
+        except SchemaError as error:
+            self._schema_error = f"the schema of the document's model cannot be used: {error}"
+        self._kind, fields = _account_relation(definition)
+        self._named = fields if self._kind == "set" else ()
+        self._unique = header.unique
+        self._unique_error = _unique_error(self._kind, header.unique)
+        self._locked = tuple(dict.fromkeys((*self._named, *_immutable_fields(definition))))
+        self._links = _document_relations(definition)
+        self._is_interface = definition.get("interface") is True
+
+    def check(self, before: Any, after: Any, weight: int, is_init: bool) -> Errors:
+        if self._is_interface:
+            return ["there can be no documents of an interface: use a model that implements it"]
+        errors: Errors = []
+        if is_init and after is not None and self._kind in ("single", "set"):
+            kind = self._kind
+            errors.append(f"a document with the account relation {kind!r} starts without content")
+        if self._unique_error is not None:
+            errors.append(self._unique_error)
+        elif self._kind == "set" and after is not None and self._said_by(after) != self._unique:
+            errors.append(f"the fields {', '.join(self._named)} do not say what 'unique' does")
+        if self._locked and before is not None:
+            errors += self._check_locked(before, after)
+        if after is not None:
+            errors += self._check_links(after)
+            if self._schema is None:
+                errors.append(self._schema_error)
+            elif (error := self._schema.error(after, weight)) is not None:
+                errors.append(error)
+        return errors
+
+    def _said_by(self, content: Mapping[str, Any]) -> bytes:
+        """`unique` as the fields that it is made of have it."""
+        return "|".join(_as_text(content.get(name)) for name in self._named).encode()
+
+    def _check_locked(self, before: Mapping[str, Any], after: Mapping[str, Any]) -> Errors:
+        return [
+            f"the field {name!r} is immutable"
+            for name in self._locked
+            if not _same(before.get(name, _ABSENT), after.get(name, _ABSENT))
+        ]
+
+    def _check_links(self, after: Mapping[str, Any]) -> Errors:
+        return [
+            f"the field {name!r} should hold the StreamID of a document"
+            for name in self._links
+            if after.get(name) is not None and not _is_id(after[name], StreamType.MODEL_INSTANCE)
+        ]
+
+
+def _unique_error(kind: str | None, unique: bytes | None) -> str | None:
+    if kind == "single" and unique:
+        return "a document with the account relation 'single' has no 'unique'"
+    if kind in ("list", "set") and not unique:
+        return f"a document with the account relation {kind!r} needs 'unique'"
+    return None
+
+
+def _document_relations(definition: Mapping[str, Any]) -> tuple[str, ...]:
+    """The fields that relate a document to another one."""
+    relations = definition.get("relations")
+    if not isinstance(relations, dict):
+        return ()
+    return tuple(
+        name
+        for name, relation in relations.items()
+        if isinstance(relation, dict) and relation.get("type") == "document"
+    )
+
+
+def _account_relation(definition: Mapping[str, Any]) -> tuple[str | None, tuple[str, ...]]:
+    relation = definition.get("accountRelation")
+    if not isinstance(relation, dict) or relation.get("type") not in _RELATIONS:
+        return None, ()
+    return relation["type"], _texts(relation.get("fields"))
+
+
+def _immutable_fields(definition: Mapping[str, Any]) -> tuple[str, ...]:
+    return _texts(definition.get("immutableFields"))
+
+
+def _mapping(value: Any) -> Mapping[str, Any]:
+    return value if isinstance(value, dict) else {}
+
+
+def _are_models(value: Any) -> bool:
+    return isinstance(value, list) and all(_is_id(each, StreamType.MODEL) for each in value)
+
+
+def _texts(value: Any) -> tuple[str, ...]:
+    return tuple(v for v in value if isinstance(v, str)) if isinstance(value, list) else ()
+
+
+def _is_id(value: Any, stream_type: StreamType) -> bool:
+    """Whether it is the StreamID of a stream of that type, as text."""
+    try:
+        return isinstance(value, str) and StreamId.parse(value).type == stream_type
+    except StreamIdError:
+        return False
+
+
+def _as_text(value: Any) -> str:
+    """A value as the SDK writes it into `unique`: JavaScript's `String(value)`, "" for null."""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, float) and value.is_integer():
+        return str(int(value))
+    return str(value) if isinstance(value, str | int | float) else ""
+
+
+def _same(one: Any, other: Any) -> bool:
+    """Equal as JSON; Python holds true for 1."""
+    return one is other or (bool(one == other) and isinstance(one, bool) == isinstance(other, bool))

@@ -1,0 +1,237 @@
+"""A stream as a picture: its events, its tip, what is pruned, and why, in plain words.
+
+An event's id is whatever sorts as CIP-145 wants it: a `CID`, not its text, which sorts otherwise.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from typing import Any, Final, Literal
+
+from recon_node.draw.layout import Node, Picture, Shape, Tone, newest_first
+from recon_node.streams.graph import StreamEvent, StreamShapeError
+from recon_node.streams.tip import Decision, Rule, StreamTip, Tip
+
+State = Literal["delivered", "pending", "waiting"]
+
+_SHAPES: Final = {"init": Shape.ROOT, "data": Shape.DATA, "time": Shape.TIME}
+_NAME: Final = 8
+"""Characters of a CID that tell it from others of its stream: the last, for the first are alike."""
+_ORDINARY: Final = frozenset({"pruned", "pending", "waiting"})
+"""Marks of events that are no reason to show each one of a long run."""
+
+
+@dataclass(frozen=True, slots=True)
+class HeldEvent:
+    """An event of a stream, its height, and how far it has come at a node.
+
+    Only delivered events count for the tip. `chain_id` is that of a time event's anchor.
+    """
+
+    shape: StreamEvent[Any]
+    height: int
+    state: State = "delivered"
+    chain_id: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class StreamPicture:
+    """A stream's picture, its tip (None: it has none), and the prevs of an event to merge it."""
+
+    picture: Picture
+    tip: Tip[Any] | None
+    merge: tuple[Any, ...]
+
+
+def stream_picture(
+    title: str, events: Iterable[HeldEvent], now: int | None = None, *, full: bool = False
+) -> StreamPicture:
+    """Draw the events of one stream.
+
+    Args:
+        title: what to write above it.
+        events: all events that are here, in any order; some of what they build on may be missing.
+        now: Unix seconds, by which capabilities have expired, as in `select_tip`.
+        full: name events by their whole CIDs.
+
+    Raises:
+        StreamShapeError: the delivered events are not one whole stream.
+        ValueError: the events are no graph: there is a cycle.
+    """
+    by_id: dict[Hashable, HeldEvent] = {event.shape.id: event for event in events}
+    missing = _missing(by_id.values(), full)
+    bare = [*missing, *(Node(event.shape.id, event.shape.prev) for event in by_id.values())]
+    newest = [by_id[node.id] for node in newest_first(bare) if node.id in by_id]
+    delivered = [event.shape for event in reversed(newest) if event.state == "delivered"]
+    tip, merge, trouble = _select(delivered, now)
+    judge = _Judge(newest, tip, now, full)
+    nodes = [*missing, *map(judge.node, reversed(newest))]
+    parts = [f"{len(newest)} events"]
+    if len(delivered) < len(newest):
+        parts.append(f"{len(newest) - len(delivered)} of them not delivered yet")
+    if tip is None:
+        parts.append(f"no tip: {trouble}")
+        return StreamPicture(Picture(title, ", ".join(parts), tuple(nodes)), None, ())
+    parts.append("diverged" if tip.diverged else "converged")
+    parts.append(f"{len(tip.pruned)} pruned" if tip.pruned else "nothing pruned")
+    notes = [judge.why(decision) for decision in tip.reasons]
+    notes = notes or ["There is one candidate: no fork had to be decided."]
+    lasting, _, _ = _select([replace(each, expires=None) for each in delivered], None)
+    if lasting is not None and lasting.event != tip.event:
+        name = _name(lasting.event, full)
+        notes.append(f"A capability has expired: if it held, {name} would be the tip.")
+    if merge:
+        notes.append("A data event with these prevs would merge it:\n" + "\n".join(map(str, merge)))
+    return StreamPicture(Picture(title, ", ".join(parts), tuple(nodes), tuple(notes)), tip, merge)
+
+
+class _Judge:
+    """What is to be said of each event."""
+
+    def __init__(
+        self, newest: Sequence[HeldEvent], tip: Tip[Any] | None, now: int | None, full: bool
+    ) -> None:
+        self._tip = tip
+        self._now = now
+        self._full = full
+        self._time = _times(newest)
+        self._pruned = frozenset(tip.pruned if tip else ())
+        self._told = {
+            each
+            for decision in (tip.reasons if tip else ())
+            for each in (decision.winner, *decision.rivals)
+        }
+
+    def node(self, event: HeldEvent) -> Node:
+        """An event as it is drawn."""
+        marks = self._marks(event)
+        return Node(
+            id=event.shape.id,
+            prev=tuple(dict.fromkeys(event.shape.prev)),
+            shape=_SHAPES[event.shape.kind],
+            tone=self._tone(event, marks),
+            name=_name(event.shape.id, self._full),
+            details=(event.shape.kind, str(event.height), self._when(event)),
+            marks=marks,
+            keep=not _ORDINARY.issuperset(marks) or event.shape.id in self._told,
+        )
+
+    def why(self, decision: Decision[Any]) -> str:
+        """A decision in words."""
+        winner = f"{self._named(decision.winner)} wins over "
+        winner += " and ".join(map(self._named, decision.rivals))
+        if decision.rule is Rule.EARLIEST_TIME:
+            return f"{winner}: after a fork, the data that was anchored first (CIP-145, rule 4)."
+        if decision.rule is Rule.LOWEST_CID:
+            return f"{winner}: no time decides between them, so the lowest CID (CIP-145, rule 5)."
+        if decision.rule is Rule.EARLIEST_ANCHOR:
+            return f"{winner}: the same data on each branch, so the earliest anchor."
+        return f"The branch of {self._named(decision.winner)} holds all data that the others hold."
+
+    def _named(self, id_: Hashable) -> str:
+        return f"{_name(id_, self._full)} ({_anchored(self._time.get(id_))})"
+
+    def _marks(self, event: HeldEvent) -> tuple[str, ...]:
+        id_ = event.shape.id
+        marks: list[str] = []
+        if self._tip is not None:
+            told = {
+                "TIP": id_ == self._tip.event,
+                "data tip": id_ in self._tip.data_tip,
+                "anchored": id_ in self._tip.anchored_at,
+                "candidate": id_ in self._tip.candidates and id_ != self._tip.event,
+                "pruned": id_ in self._pruned,
+            }
+            marks += [mark for mark, holds in told.items() if holds]
+        if event.state != "delivered":
+            marks.append(event.state)
+        if not event.shape.valid:
+            marks.append("invalid")
+        elif self._has_expired(event.shape):
+            marks.append("expired")
+        return tuple(marks)
+
+    def _has_expired(self, shape: StreamEvent[Any]) -> bool:
+        time = self._time.get(shape.id, self._now)
+        return shape.expires is not None and time is not None and time > shape.expires
+
+    def _tone(self, event: HeldEvent, marks: Sequence[str]) -> Tone:
+        if "TIP" in marks:
+            return Tone.TIP
+        if "invalid" in marks or "expired" in marks:
+            return Tone.WRONG
+        if event.state != "delivered":
+            return Tone.WAITING
+        return Tone.PRUNED if "pruned" in marks else Tone.KEPT
+
+    def _when(self, event: HeldEvent) -> str:
+        if event.shape.kind != "time":
+            return _anchored(self._time.get(event.shape.id))
+        if event.shape.time is None:
+            return f"anchor on {event.chain_id} not looked up" if event.chain_id else "not proven"
+        return _utc(event.shape.time)
+
+
+def _select(
+    shapes: Sequence[StreamEvent[Any]], now: int | None
+) -> tuple[Tip[Any] | None, tuple[Any, ...], str]:
+    """The tip, what would merge the stream, and why there is no tip."""
+    stream: StreamTip[Any] = StreamTip()
+    for shape in shapes:
+        stream.add(shape)
+    try:
+        return stream.tip(now), stream.merge(now), ""
+    except StreamShapeError as error:
+        return None, (), str(error)
+
+
+def _missing(held: Iterable[HeldEvent], full: bool) -> list[Node]:
+    """What the events build on and is not here."""
+    shapes = [event.shape for event in held]
+    there = {shape.id for shape in shapes}
+    absent = {prev for shape in shapes for prev in shape.prev} - there
+    return [
+        Node(
+            id=each,
+            shape=Shape.MISSING,
+            tone=Tone.WAITING,
+            name=_name(each, full),
+            marks=("not here",),
+            keep=True,
+        )
+        for each in sorted(absent)
+    ]
+
+
+def _times(newest: Sequence[HeldEvent]) -> dict[Hashable, int]:
+    """The earliest proven time of what covers each event, or of itself."""
+    times: dict[Hashable, int] = {}
+    for event in newest:
+        shape = event.shape
+        known = [times[shape.id]] if shape.id in times else []
+        if shape.kind == "time" and shape.valid and shape.time is not None:
+            known.append(shape.time)
+        if known:
+            times[shape.id] = min(known)
+            for prev in shape.prev:
+                times[prev] = min(times.get(prev, times[shape.id]), times[shape.id])
+    return times
+
+
+def _name(id_: Hashable, full: bool) -> str:
+    text = str(id_)
+    return text if full or len(text) <= _NAME + 2 else f"…{text[-_NAME:]}"
+
+
+def _anchored(time: int | None) -> str:
+    return "not anchored" if time is None else f"anchored {_utc(time)}"
+
+
+def _utc(time: int) -> str:
+    """Unix seconds for people; as they are where the calendar ends."""
+    try:
+        return f"{datetime.fromtimestamp(time, UTC):%Y-%m-%d %H:%M:%S} UTC"
+    except (ValueError, OverflowError, OSError):
+        return f"{time} s"

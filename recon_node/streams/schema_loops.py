@@ -1,0 +1,203 @@
+"""Where a JSON Schema refers to itself, and how often that makes it look at the same content.
+
+A loop is closed by a `$ref` to something that is being looked at: its *head*. Each way around a
+loop has to lead from the content into a part of it (through `properties` or `items`, say), or it
+would never end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple
+from urllib.parse import unquote
+
+from recon_node.streams.json_patch import parse_pointer
+from recon_node.streams.json_values import JsonPatchError
+
+MAX_NESTING: Final = 100
+"""Levels of an unfolded schema."""
+
+# Keywords with schemas: in an object by name, or not. They are for the content itself ...
+_HERE: Final = {
+    **dict.fromkeys(("not", "if", "then", "else", "allOf", "anyOf", "oneOf"), False),
+    **dict.fromkeys(("dependentSchemas", "dependencies"), True),
+}
+# ... or for parts of it. One of these at most looks at the same part ...
+_EITHER: Final = {
+    **dict.fromkeys(("items", "prefixItems", "additionalItems", "additionalProperties"), False),
+    "properties": True,
+}
+# ... and each of these may look at it, too.
+_EACH: Final = {
+    **dict.fromkeys(("contains", "propertyNames"), False),
+    **dict.fromkeys(("unevaluatedItems", "unevaluatedProperties"), False),
+    "patternProperties": True,
+}
+
+
+class SchemaError(ValueError):
+    """A schema that documents cannot be checked by; the message says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Loops:
+    """The loops of a schema.
+
+    Attributes:
+        heads: the references that close them.
+        starts: how often a head looks at the whole content, at most, and 1 more.
+        branching: how often a head looks at a part of the content, at most, for each time that a
+            head looks at what it is a part of; at least 1.
+    """
+
+    heads: frozenset[str] = frozenset()
+    starts: int = 1
+    branching: int = 1
+
+
+class _Looks(NamedTuple):
+    """How often a schema has heads look at the content itself, and at one part of it."""
+
+    here: int
+    below: int
+
+
+def find_loops(schema: dict[str, Any], max_steps: int) -> Loops:
+    """Where a schema refers to itself.
+
+    Raises:
+        SchemaError: it refers to what is not in it, or to itself without end; or to find out takes
+            more than `max_steps`.
+    """
+    walk = _Walk(schema, max_steps)
+    walk.find_heads()
+    if not walk.heads:
+        return Loops()
+    whole = walk.looks(schema)
+    below = [walk.looks(walk.target(head)).below for head in sorted(walk.heads)]
+    return Loops(frozenset(walk.heads), 1 + whole.here, max(1, whole.below, *below))
+
+
+def target_of(schema: Any, reference: str) -> Any:
+    """What a `$ref` leads to.
+
+    Raises:
+        SchemaError: it is not in the schema.
+    """
+    if reference == "#":
+        return schema
+    if not reference.startswith("#/"):
+        raise SchemaError(f"it refers to {reference!r}, which is not in it")
+    try:
+        target = schema
+        for token in parse_pointer(unquote(reference[1:])):
+            target = target[int(token) if isinstance(target, list) else token]
+    except (JsonPatchError, LookupError, TypeError, ValueError):
+        raise SchemaError(f"it refers to {reference!r}, which is not in it") from None
+    return target
+
+
+class _Walk:
+    def __init__(self, schema: dict[str, Any], max_steps: int) -> None:
+        self._schema = schema
+        self._steps = max_steps
+        self._looks: dict[str, _Looks] = {}
+        self._here: dict[str, int | None] = {}
+        self.heads: set[str] = set()
+
+    def find_heads(self) -> None:
+        """Follow all references; note those that lead back to what is under way."""
+        under_way = {"#": True}
+        todo = [("#", self._references(self._schema))]
+        while todo:
+            name, references = todo[-1]
+            reference = next(references, None)
+            if reference is None:
+                under_way[name] = False
+                todo.pop()
+            elif under_way.get(reference):
+                self.heads.add(reference)
+            elif reference not in under_way:
+                under_way[reference] = True
+                todo.append((reference, self._references(self.target(reference))))
+
+    def _references(self, schema: Any) -> Iterator[str]:
+        todo = [schema]
+        while todo:
+            value = todo.pop()
+            self._step(0)
+            if isinstance(value, list):
+                todo.extend(value)
+            elif isinstance(value, dict):
+                if isinstance(reference := value.get("$ref"), str):
+                    yield reference
+                todo.extend(_parts(value, _HERE))
+                todo.extend(_parts(value, _EITHER))
+                todo.extend(_parts(value, _EACH))
+
+    def looks(self, schema: Any, depth: int = 0) -> _Looks:
+        """How often a schema has heads look at the content."""
+        self._step(depth)
+        here = below = either = 0
+        for part in _parts(schema, _HERE):
+            found = self.looks(part, depth + 1)
+            here, below = here + found.here, below + found.below
+        for part in _parts(schema, _EITHER):
+            either = max(either, sum(self.looks(part, depth + 1)))
+        for part in _parts(schema, _EACH):
+            below += sum(self.looks(part, depth + 1))
+        if isinstance(schema, dict) and isinstance(reference := schema.get("$ref"), str):
+            found = self._of_reference(reference, depth + 1)
+            here, below = here + found.here, below + found.below
+        return _Looks(here, below + either)
+
+    def _of_reference(self, reference: str, depth: int) -> _Looks:
+        if reference in self.heads:  # what it has looked at below counts as its own
+            return _Looks(1 + self._here_of(reference, depth), 0)
+        if reference not in self._looks:
+            self._here_of(reference, depth)
+            self._looks[reference] = self.looks(self.target(reference), depth)
+        return self._looks[reference]
+
+    def _here_of(self, reference: str, depth: int) -> int:
+        if reference not in self._here:
+            self._here[reference] = None  # under way
+            self._here[reference] = self._look_here(self.target(reference), depth)
+        found = self._here[reference]
+        if found is None:
+            raise SchemaError(f"{reference!r} in it refers to itself without end")
+        return found
+
+    def _look_here(self, schema: Any, depth: int) -> int:
+        self._step(depth)
+        found = 0
+        for part in _parts(schema, _HERE):
+            found += self._look_here(part, depth + 1)
+        if isinstance(schema, dict) and isinstance(reference := schema.get("$ref"), str):
+            found += (reference in self.heads) + self._here_of(reference, depth + 1)
+        return found
+
+    def target(self, reference: str) -> Any:
+        return target_of(self._schema, reference)
+
+    def _step(self, depth: int) -> None:
+        self._steps -= 1
+        if self._steps < 0:
+            raise SchemaError("it refers to itself and has too many parts")
+        if depth > MAX_NESTING:
+            raise SchemaError(f"it is nested deeper than {MAX_NESTING} levels")
+
+
+def _parts(schema: Any, keywords: Mapping[str, bool]) -> Iterator[Any]:
+    """The schemas under these keywords."""
+    if not isinstance(schema, dict):
+        return
+    for keyword, is_by_name in keywords.items():
+        value = schema.get(keyword)
+        if isinstance(value, list) and not is_by_name:
+            yield from value
+        elif isinstance(value, dict) and is_by_name:
+            yield from value.values()
+        elif isinstance(value, dict):
+            yield value

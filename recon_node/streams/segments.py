@@ -1,0 +1,190 @@
+"""A stream's graph with its chains folded up: what tip selection looks at, kept up event by event.
+
+Most events of a stream follow one another without a fork. A *segment* is such a chain: each of its
+events but the first builds on the one before it alone, and nothing else builds on that. All events
+of a segment are covered by the same uncovered events, so that whatever is decided between branches
+can be decided between segments, of which there are about as many as forks, and not as events.
+
+Adding an event extends a segment, or starts one; a fork from the middle of a segment splits it.
+Splitting relabels the shorter half, so that an event changes its segment O(log n) times at most.
+
+Validity: an event that is not valid stays outside the graph (not *counted*) until something valid
+builds on it. Then it is there to cover what is below, but never as data.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from dataclasses import field as dataclass_field
+from typing import Any, Final, Generic
+
+from recon_node.streams.graph import Id, StreamEvent
+
+NEVER: Final = float("inf")
+"""The time of what is not anchored: after all that is."""
+
+
+class Node(Generic[Id]):
+    """An event in the graph: `time` is the earliest proven time of what covers it, or its own."""
+
+    __slots__ = ("counted", "event", "height", "id", "is_data", "prevs", "segment", "time", "valid")
+
+    def __init__(self, event: StreamEvent[Id], prevs: list[Node[Id]]) -> None:
+        self.event = event
+        self.id = event.id
+        self.prevs = prevs
+        if len(prevs) == 1:  # as nearly always
+            self.height: int = 1 + prevs[0].height
+        else:
+            self.height = 1 + max((prev.height for prev in prevs), default=-1)
+        self.time = NEVER
+        self.valid = event.valid
+        self.is_data = event.valid and event.kind != "time"
+        self.counted = False
+        self.segment: Segment[Id]
+
+    @property
+    def rank(self) -> tuple[float, Id]:
+        """What decides between data: the earlier one, then the lower CID (rules 4 and 5)."""
+        return self.time, self.id
+
+
+@dataclass(slots=True, eq=False)
+class Segment(Generic[Id]):
+    """A chain of events; `first_data` is the lowest of them that is data, `bases` lie below.
+
+    `field` is for whoever decides between segments: what was found out about the segment and all
+    above it, None when something changed there since.
+    """
+
+    nodes: list[Node[Id]]
+    bases: list[Segment[Id]]
+    first_data: Node[Id] | None = None
+    nexts: list[Segment[Id]] = dataclass_field(default_factory=list)
+    field: Any = None
+
+    @property
+    def top(self) -> Node[Id]:
+        """The highest event."""
+        return self.nodes[-1]
+
+    @property
+    def height(self) -> int:
+        """Of the lowest event: what lies above has a greater one."""
+        return self.nodes[0].height
+
+    def ends_with(self, node: Node[Id]) -> bool:
+        """Is the node an uncovered event, the last one here?"""
+        return self.nodes[-1] is node and not self.nexts
+
+
+class SegmentGraph(Generic[Id]):
+    """The counted events of a stream as segments; `merges` tells how many have several bases."""
+
+    __slots__ = ("merges", "root", "segments")
+
+    def __init__(self) -> None:
+        self.segments: list[Segment[Id]] = []
+        self.root: Segment[Id]
+        self.merges = 0
+
+    def insert(self, node: Node[Id]) -> None:
+        """Count a valid event, and with it all that it builds on."""
+        uncounted = {node: None}
+        left = [node]
+        while left:  # there are far more ways through merges than events
+            for prev in left.pop().prevs:
+                if not prev.counted and prev not in uncounted:
+                    uncounted[prev] = None
+                    left.append(prev)
+        for each in sorted(uncounted, key=lambda node: node.height):
+            self._count(each)
+
+    def extend(self, segment: Segment[Id], node: Node[Id]) -> None:
+        """Put a node onto a segment's top, on which it alone builds."""
+        node.counted = True
+        node.segment = segment
+        segment.nodes.append(node)
+        if segment.first_data is None:
+            if node.is_data:
+                segment.first_data = node
+            self.touch([segment])
+
+    def touch(self, segments: list[Segment[Id]]) -> None:
+        """Forget what was found out about these segments and those below."""
+        left = list(segments)
+        while left:
+            segment = left.pop()
+            if segment.field is not None:
+                segment.field = None
+                left.extend(segment.bases)
+
+    def _count(self, node: Node[Id]) -> None:
+        for prev in node.prevs:
+            if prev.segment.top is not prev:
+                self._split_above(prev)
+        bases = list(dict.fromkeys(prev.segment for prev in node.prevs))
+        if len(bases) == 1 and not bases[0].nexts:
+            self.extend(bases[0], node)
+            return
+        segment = Segment([node], bases, node if node.is_data else None)
+        node.counted = True
+        node.segment = segment
+        self.segments.append(segment)
+        self.touch(bases)
+        for base in bases:
+            base.nexts.append(segment)
+        if len(bases) > 1:
+            self.merges += 1
+        elif not bases:
+            self.root = segment
+
+    def _split_above(self, node: Node[Id]) -> None:
+        """Make the node the top of its segment, and what follows a segment of its own."""
+        segment = node.segment
+        self.touch([segment])
+        at = node.height - segment.height + 1  # heights rise by one along a segment
+        below, above = segment.nodes[:at], segment.nodes[at:]
+        if len(below) < len(above):
+            new = Segment(below, segment.bases, nexts=[segment])
+            segment.nodes, segment.bases = above, [new]
+            for base in new.bases:
+                base.nexts[base.nexts.index(segment)] = new
+            if segment is self.root:
+                self.root = new
+        else:
+            new = Segment(above, [segment], nexts=segment.nexts)
+            segment.nodes, segment.nexts = below, [new]
+            for following in new.nexts:
+                following.bases[following.bases.index(segment)] = new
+        for each in new.nodes:
+            each.segment = new
+        for half in (segment, new):
+            half.first_data = next((each for each in half.nodes if each.is_data), None)
+        self.segments.append(new)
+
+
+class Shape(Generic[Id]):
+    """What a stream's segments tell at a glance.
+
+    `dominant` is the number of data events that no other data covers, `candidates` the uncovered
+    events whose branch holds one of these (rules 1 and 2).
+    """
+
+    def __init__(self, segments: Iterable[Segment[Id]]) -> None:
+        ordered = sorted(segments, key=lambda segment: segment.height)
+        below_data: set[Segment[Id]] = set()
+        for segment in reversed(ordered):
+            if segment.first_data is not None or segment in below_data:
+                below_data.update(segment.bases)
+        self.dominant = 0
+        self.candidates: list[Node[Id]] = []
+        leads: set[Segment[Id]] = set()
+        for segment in ordered:
+            is_dominant = segment.first_data is not None and segment not in below_data
+            self.dominant += is_dominant
+            if is_dominant or not leads.isdisjoint(segment.bases):
+                leads.add(segment)
+                if not segment.nexts:
+                    self.candidates.append(segment.top)

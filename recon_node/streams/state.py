@@ -1,0 +1,299 @@
+"""What a stream says: its data after each of its events, and at its tip.
+
+Theory of operation. The data of a stream is its *content* (JSON) and its *metadata* (`shouldIndex`
+and `modelVersion`). The init event has the first content, or none; a data event changes that of the
+event that it builds on by a JSON Patch, and its header the metadata; a time event changes nothing.
+An event that merges branches builds on the first of its prevs: which one is up to the aggregation
+layer (CIP-145, "Abstract"), and its writer knows which content it patched.
+
+Whoever controls a stream can write events that are signed correctly and still make no sense: a
+patch that does not fit, content that breaks a rule of the stream's model. Such an event is
+*rejected*: it has `validation_errors` and changes nothing, and what follows builds on the data that
+was there before it. Only the content of a rejected init event stays, for later events to mend,
+because there is nothing before it. A time event is rejected along with the event that it anchors.
+No exception is raised for any of this.
+
+The tip of a stream's state is that of CIP-145 over the events that were accepted
+(`accepted_tip`): a rejected event never moves it, so that clients always build on accepted data.
+
+An event's data depends on the event, its history and its model alone, so that it is the same
+everywhere: not on the order of arrival, on the tip, or on other branches. Of the model it depends
+on one version, as in ceramic-one: the event of the model's stream that the document's header names
+as `modelVersion`, else its init event. A later change of a model leaves its documents as they are.
+
+What is computed is let go as soon as no event is left that builds on it: every patch makes new the
+containers that it changes, so that to hold the data after each event of a long stream of a large
+document may take a thousand times the memory of its events. Whoever needs some of it again says of
+which events (`StreamStates`).
+
+The names are those of ceramic-one: `event_states` of its pipeline, `StreamState` of its API.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter, deque
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Final
+
+from recon_node.ceramic import Event, EventKind, InitHeader, StreamId, StreamType, validity_of
+from recon_node.ipld import CID
+from recon_node.streams.document_schema import dag_json
+from recon_node.streams.graph import StreamEvent, StreamShapeError, heights_by_prevs
+from recon_node.streams.json_patch import JsonPatchError, apply_patch, weigh
+from recon_node.streams.model_rules import ContentRules
+from recon_node.streams.model_versions import Definitions, event_metadata, version_of
+from recon_node.streams.tip import Tip, select_tip
+
+_ERRORS: Final = 8
+"""Validation errors of an event that are kept."""
+_MAX_ERROR: Final = 300
+"""Characters of one."""
+
+
+@dataclass(frozen=True, slots=True)
+class StreamData:
+    """Content and metadata of a stream at one of its events. Never change what is in them: the
+    data of other events shares it."""
+
+    content: Any
+    """A JSON object, None where there is none yet."""
+    metadata: Mapping[str, Any]
+    weight: int = field(default=0, compare=False, repr=False)
+    """What the content weighs at most; see `recon_node.streams.json_patch`."""
+    _json: bytes | None = field(default=None, init=False, compare=False, repr=False)
+
+    def to_json(self) -> bytes:
+        """`{"metadata": ..., "content": ...}` as ceramic-one has it; bytes and links in the content
+        are written as in DAG-JSON. Written once, for all events that share the data."""
+        if self._json is None:
+            value = {"metadata": dict(self.metadata), "content": self.content}
+            object.__setattr__(self, "_json", _ENCODER.encode(value).encode())
+        assert self._json is not None
+        return self._json
+
+
+@dataclass(frozen=True, slots=True)
+class EventState:
+    """A stream's data after one of its events."""
+
+    event_cid: CID
+    height: int
+    data: StreamData
+    validation_errors: tuple[str, ...]
+    """Why the event was rejected, for people; empty when it was accepted."""
+
+
+@dataclass(frozen=True, slots=True)
+class StreamState:
+    """A stream's data at its tip, and whose it is."""
+
+    id: StreamId
+    event_cid: CID
+    """The tip of the accepted events: what the next event should name as its prev."""
+    controller: str
+    dimensions: Mapping[str, bytes]
+    data: StreamData
+    validation_errors: Mapping[CID, tuple[str, ...]]
+    """Of the events that were rejected, in causal order."""
+
+
+class StreamStates:
+    """The data of a stream: after each of its events, or after some of them.
+
+    Args:
+        events: all events of one stream, in any order.
+        definitions: what the stream's model says, by which documents are judged; None when the
+            model is not known. Of no use for the streams of models.
+        keep: events whose states `all` remembers for `at`, when it comes by; the tip, say.
+
+    Raises:
+        StreamShapeError: the events are not one whole stream.
+    """
+
+    def __init__(
+        self,
+        events: Iterable[Event],
+        definitions: Definitions | None = None,
+        *,
+        keep: Collection[CID] = (),
+    ) -> None:
+        self._events = {event.cid: event for event in events}
+        self._heights = heights_by_prevs({e.cid: e.prevs for e in self._events.values()})
+        header = self._events[next(iter(self._heights))].header
+        assert header is not None, "the first event in a causal order is the init event"
+        self._header = header
+        self._definitions = None if header.stream_type is StreamType.MODEL else definitions
+        self._rules: dict[CID | None, ContentRules] = {}
+        self._keep = frozenset(keep)
+        self._kept: dict[CID, EventState] = {}
+        self._rejected: dict[CID, tuple[str, ...]] | None = None
+
+    @property
+    def rejected(self) -> Mapping[CID, tuple[str, ...]]:
+        """The events that were rejected, in causal order, and why: known once `all` came by, else
+        it comes by now."""
+        if self._rejected is None:
+            deque(self.all(), maxlen=0)
+        assert self._rejected is not None
+        return self._rejected
+
+    def all(self) -> Iterator[EventState]:
+        """The states after all events, in causal order: the order given, where that is one."""
+        uses = Counter(event.prevs[0] for event in self._events.values() if event.prevs)
+        states: dict[CID, EventState] = {}
+        rejected: dict[CID, tuple[str, ...]] = {}
+        for cid, height in self._heights.items():
+            event = self._events[cid]
+            before = None
+            if event.prevs:
+                prev = event.prevs[0]
+                before = states[prev]
+                uses[prev] -= 1
+                if not uses[prev]:  # no one builds on it any more
+                    del states[prev]
+            state = self._apply(event, height, before)
+            if cid in uses:
+                states[cid] = state
+            if cid in self._keep:
+                self._kept[cid] = state
+            if state.validation_errors:
+                rejected[cid] = state.validation_errors
+            yield state
+        self._rejected = rejected
+
+    def branch(self, cid: CID) -> Iterator[EventState]:
+        """The states after the events that lead to the data of the event `cid`, the init first.
+
+        Raises:
+            StreamShapeError: there is no such event.
+        """
+        if cid not in self._events:
+            raise StreamShapeError(f"event {cid} is not there")
+        branch = [self._events[cid]]
+        while branch[-1].prevs:
+            branch.append(self._events[branch[-1].prevs[0]])
+        state = None
+        for event in reversed(branch):
+            state = self._apply(event, self._heights[event.cid], state)
+            yield state
+
+    def at(self, cid: CID) -> EventState:
+        """The state after the event `cid`: remembered if `all` came by and it is one to keep, else
+        computed along its branch.
+
+        Raises:
+            StreamShapeError: there is no such event.
+        """
+        if cid in self._kept:
+            return self._kept[cid]
+        return deque(self.branch(cid), maxlen=1).pop()
+
+    def _apply(self, event: Event, height: int, before: EventState | None) -> EventState:
+        """The state after `event`, which builds on `before` (None: it is the init event)."""
+        errors: list[str] = []
+        if before is None:
+            data = self._start(event, errors)
+        elif event.kind is EventKind.TIME:
+            data = before.data
+            if before.validation_errors:
+                errors.append("the event that it anchors was rejected")
+        else:
+            data = self._change(event, before.data, errors)
+        return EventState(event.cid, height, data, _in_brief(errors) if errors else ())
+
+    def _start(self, event: Event, errors: list[str]) -> StreamData:
+        content, metadata = event.data, event_metadata(event)
+        weight, _ = weigh(content)
+        errors += self._check(metadata, None, content, weight)
+        return StreamData(content if isinstance(content, dict) else None, metadata, weight)
+
+    def _change(self, event: Event, before: StreamData, errors: list[str]) -> StreamData:
+        start = {} if before.content is None else before.content
+        try:
+            content, weight = apply_patch(start, event.data, before.weight)
+        except JsonPatchError as error:
+            errors.append(str(error))
+            return before
+        changed = event_metadata(event)
+        metadata = {**before.metadata, **changed} if changed else before.metadata
+        errors += self._check(metadata, before, content, weight)
+        return before if errors else StreamData(content, metadata, weight)
+
+    def _check(
+        self, metadata: Mapping[str, Any], before: StreamData | None, content: Any, weight: int
+    ) -> list[str]:
+        version = None
+        if self._definitions is not None and self._header.model is not None:
+            version = version_of(metadata, self._header.model.cid)
+            if version not in self._definitions:
+                return [f"its model has no version {metadata.get('modelVersion')} here"]
+        if version not in self._rules:
+            definition = self._definitions[version] if self._definitions and version else None
+            self._rules[version] = ContentRules(self._header, definition)
+        was = None if before is None else before.content
+        return self._rules[version].check(was, content, weight, is_init=before is None)
+
+
+def accepted_tip(shapes: Iterable[StreamEvent[CID]], rejected: Collection[CID]) -> Tip[CID]:
+    """The tip of a stream's state: that of CIP-145 where rejected events are not valid.
+
+    Args:
+        shapes: all events of one stream, as `shape_of` gives them.
+        rejected: as `StreamStates.rejected` has them.
+
+    Raises:
+        StreamShapeError: no event was accepted, or the events are not one whole stream.
+    """
+    return select_tip(replace(s, valid=False) if s.id in rejected else s for s in shapes)
+
+
+def stream_state(
+    header: InitHeader, init: CID, state: EventState, rejected: Mapping[CID, tuple[str, ...]]
+) -> StreamState:
+    """The state of a stream.
+
+    Args:
+        header: of the stream's init event.
+        init: the CID of the init event.
+        state: at the tip of its accepted events.
+        rejected: as `StreamStates.rejected` has them.
+    """
+    return StreamState(
+        id=StreamId(header.stream_type, init),
+        event_cid=state.event_cid,
+        controller=header.controller,
+        dimensions=dimensions(header),
+        data=state.data,
+        validation_errors=rejected,
+    )
+
+
+def dimensions(header: InitHeader) -> dict[str, bytes]:
+    """The dimensions of a stream, as ceramic-one has them: empty where the header has none."""
+    return {
+        "model": b"" if header.model is None else header.model.to_bytes(),
+        "controller": header.controller.encode(),
+        "context": header.context or b"",
+        "unique": header.unique or b"",
+    }
+
+
+def shape_of(event: Event, *, time: int | None = None) -> StreamEvent[CID]:
+    """An event as `select_tip` takes it: valid, since only valid events are delivered.
+
+    `time` is the block time that a time event proves, if it was looked up.
+    """
+    expires = validity_of(event).expires
+    return StreamEvent(event.cid, event.kind.value, event.prevs, time, True, expires)
+
+
+def _in_brief(errors: list[str]) -> tuple[str, ...]:
+    """The first errors, each at a length for people: what they name comes from the network."""
+    return tuple(e if len(e) <= _MAX_ERROR else e[: _MAX_ERROR - 1] + "…" for e in errors[:_ERRORS])
+
+
+_ENCODER: Final = json.JSONEncoder(
+    ensure_ascii=False, check_circular=False, separators=(",", ":"), default=dag_json
+)

@@ -1,0 +1,1 @@
+"""Tangles and feeds of Secure Scuttlebutt (SSB): woven, checked and drawn. Pure functions."""

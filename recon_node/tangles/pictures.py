@@ -1,0 +1,99 @@
+"""Tangles and feeds as pictures: the same drawing as a stream's."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from recon_node.draw.layout import Node, Picture, Shape, Tone, count_of, missing, short_name
+from recon_node.tangles.classic_feed import ClassicFeed, message_id
+from recon_node.tangles.tangle import Tangle, TangleRule
+
+
+def tangle_picture(
+    title: str, woven: Tangle[str], details: Mapping[str, tuple[str, ...]] | None = None
+) -> Picture:
+    """Draw a tangle, and beside it the candidates that do not belong, with the reason.
+
+    `details` are texts for columns, by message: its author and its time, for example. Of a
+    candidate that does not belong, the links that break a rule are drawn alone; those of a circle
+    not at all.
+    """
+    told = details or {}
+    tips = set(woven.tips)
+    nodes: list[Node] = []
+    absent: dict[str, None] = {}
+    for each, exclusion in woven.excluded.items():
+        prev = () if exclusion.rule is TangleRule.CYCLE else exclusion.previous
+        if exclusion.rule is TangleRule.MISSING_PREVIOUS:
+            absent.update(dict.fromkeys(prev))
+        mark = f"left out: {exclusion.rule.value}"
+        nodes.append(_wrong(each, prev, told.get(each, ()), mark))
+    for each in reversed(woven.order):
+        prev = woven.previous[each]
+        is_tip = each in tips
+        nodes.append(
+            Node(
+                id=each,
+                prev=prev,
+                shape=Shape.DATA if prev else Shape.ROOT,
+                tone=Tone.TIP if is_tip else Tone.KEPT,
+                name=short_name(each),
+                details=told.get(each, ()),
+                marks=("tip",) if is_tip else (),
+                keep=is_tip,
+            )
+        )
+    summary = f"{len(woven)} messages, {count_of(len(tips), 'tip')}"
+    if woven.excluded:
+        summary += f", {len(woven.excluded)} left out"
+    merge = "The next message names as previous:\n" + "\n".join(woven.tips)
+    return Picture(
+        title, summary, (*map(missing, absent), *nodes), (merge,) if tips else (), "messages"
+    )
+
+
+def feed_picture(title: str, feed: ClassicFeed, messages: Iterable[dict[str, Any]]) -> Picture:
+    """Draw a classic feed, and the author's messages that are left out, with the reason."""
+    previous = {
+        message_id(message): message.get("previous")
+        for message in messages
+        if message.get("author") == feed.author
+    }
+    absent: dict[str, None] = {}
+    nodes: list[Node] = []
+    for each, rule in feed.excluded.items():
+        before = previous[each]
+        prev = (before,) if isinstance(before, str) and before != each else ()
+        absent.update(dict.fromkeys(p for p in prev if p not in previous))
+        nodes.append(_wrong(each, prev, (), f"left out: {rule.value}"))
+    for number, each in enumerate(feed.order, 1):
+        is_tip = each == feed.tip
+        nodes.append(
+            Node(
+                id=each,
+                prev=feed.order[number - 2 : number - 1],
+                shape=Shape.DATA if number > 1 else Shape.ROOT,
+                tone=Tone.TIP if is_tip else Tone.KEPT,
+                name=short_name(each),
+                details=(f"sequence {number}",),
+                marks=("tip",) if is_tip else (),
+                keep=is_tip,
+            )
+        )
+    summary = f"{len(feed.order)} messages in the feed"
+    if feed.excluded:
+        summary += f", {len(feed.excluded)} left out"
+    return Picture(title, summary, (*map(missing, absent), *nodes), (), "messages")
+
+
+def _wrong(id_: str, prev: tuple[str, ...], details: tuple[str, ...], mark: str) -> Node:
+    return Node(
+        id=id_,
+        prev=prev,
+        tone=Tone.WRONG,
+        name=short_name(id_),
+        details=details,
+        marks=(mark,),
+        keep=True,
+    )

@@ -1,0 +1,234 @@
+"""Tangles: messages of many authors, each naming the tips that its author knew (SIP "Tangles").
+
+Theory of operation. A message may belong to any number of tangles; for each it says which message
+is the *root* and which messages are immediately *previous* to it (`Backlinks`). The candidates of
+a tangle are its root and the messages that name that root; the recipe is a fix-point: the root
+belongs, and a message belongs when it names at least one previous message and all of them belong.
+So a message whose history is not whole, or leads in a circle, stays out, and comes in by itself
+when what it lacks arrives: the tangle depends on the set of messages alone.
+
+Order: every message after all of its history; among those that could come next, the lowest
+(asserted timestamp, id). The time of *receiving* a message differs from node to node, so it has no
+say, although clients often break ties by it: an order by it would not converge.
+
+All functions cost O((messages + links) · log messages).
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from heapq import heapify, heappop, heappush
+from typing import Generic
+
+from recon_node.streams.graph import Id
+
+
+class TangleError(ValueError):
+    """The messages cannot be a tangle, whichever of them belong."""
+
+
+class TangleRule(Enum):
+    """The rule that keeps a candidate out of a tangle."""
+
+    EMPTY_PREVIOUS = "a message other than the root must name at least one previous message"
+    MISSING_PREVIOUS = "all previous messages must be here"
+    PREVIOUS_OUTSIDE = "all previous messages must belong to the tangle"
+    CYCLE = "the links back from a message must not lead in a circle"
+
+
+@dataclass(frozen=True, slots=True)
+class Backlinks(Generic[Id]):
+    """What a message says of one tangle (`content.tangles[name]`): both None in its root."""
+
+    root: Id | None
+    previous: tuple[Id, ...] | None
+
+
+@dataclass(frozen=True, slots=True)
+class Message(Generic[Id]):
+    """A message as far as tangles go; `timestamp` is the one that its author asserts."""
+
+    id: Id
+    timestamp: float = 0
+    tangles: Mapping[str, Backlinks[Id]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Exclusion(Generic[Id]):
+    """Why a candidate does not belong: the rule, and the previous messages that break it."""
+
+    rule: TangleRule
+    previous: tuple[Id, ...] = ()
+
+    def __str__(self) -> str:
+        culprits = ", ".join(map(str, self.previous))
+        return f"{self.rule.value}: {culprits}" if culprits else self.rule.value
+
+
+@dataclass(frozen=True, slots=True)
+class Tangle(Generic[Id]):
+    """The members of a tangle and how they hang together.
+
+    `order` has all members, every one after its history. `previous` and `next` are the links
+    between members, ascending. `excluded` are the candidates that do not belong, and why.
+    """
+
+    order: tuple[Id, ...]
+    previous: Mapping[Id, tuple[Id, ...]]
+    next: Mapping[Id, tuple[Id, ...]]
+    excluded: Mapping[Id, Exclusion[Id]]
+
+    def __contains__(self, message: Id) -> bool:
+        return message in self.previous
+
+    def __len__(self) -> int:
+        return len(self.order)
+
+    @property
+    def roots(self) -> tuple[Id, ...]:
+        """The members without previous messages, ascending."""
+        return tuple(sorted(each for each in self.order if not self.previous[each]))
+
+    @property
+    def tips(self) -> tuple[Id, ...]:
+        """The members that no member links back to, ascending: `previous` of the next message."""
+        return tuple(sorted(each for each in self.order if not self.next[each]))
+
+    @property
+    def branches(self) -> tuple[Id, ...]:
+        """The members that several members link back to, ascending."""
+        return tuple(sorted(each for each in self.order if len(self.next[each]) > 1))
+
+    @property
+    def merges(self) -> tuple[Id, ...]:
+        """The members that link back to several members, ascending."""
+        return tuple(sorted(each for each in self.order if len(self.previous[each]) > 1))
+
+    def history(self, message: Id) -> frozenset[Id]:
+        """All members that come before a member by its links, itself not included.
+
+        Raises:
+            KeyError: the message is no member.
+        """
+        found: set[Id] = set()
+        left = [message]
+        while left:
+            for each in self.previous[left.pop()]:
+                if each not in found:
+                    found.add(each)
+                    left.append(each)
+        return frozenset(found)
+
+
+def tangle(messages: Iterable[Message[Id]], name: str, root: Id) -> Tangle[Id]:
+    """The tangle `name` that starts at the message `root`, out of any set of messages.
+
+    Raises:
+        TangleError: the root is not here or says that it is none; a message links to itself, or
+            is given twice.
+    """
+    candidates: dict[Id, tuple[Id, ...] | None] = {}
+    timestamps: dict[Id, float] = {}
+    for message in messages:
+        links = message.tangles.get(name)
+        if links is None or root not in (links.root, message.id):
+            continue
+        if message.id in candidates:
+            raise TangleError(f"the message {message.id} was given twice")
+        if message.id == root and links.root is not None:
+            raise TangleError(f"{root} is not a root: in {name!r} it names the root {links.root}")
+        previous = links.previous
+        candidates[message.id] = previous if message.id == root else previous or ()
+        timestamps[message.id] = message.timestamp
+    if root not in candidates:
+        raise TangleError(f"the root {root} of the tangle {name!r} is not here")
+    if candidates[root] is not None:
+        raise TangleError(f"{root} is not a root: in {name!r} it names previous messages")
+    return weave(candidates, timestamps)
+
+
+def backlinks(woven: Tangle[Id], root: Id) -> Backlinks[Id]:
+    """What a new message says to follow everything that a tangle holds (SIP, "Publishing")."""
+    return Backlinks(root, woven.tips)
+
+
+def weave(
+    candidates: Mapping[Id, tuple[Id, ...] | None], timestamps: Mapping[Id, float] | None = None
+) -> Tangle[Id]:
+    """The tangle that candidates make by their links alone; those without links (None) are roots.
+
+    Raises:
+        TangleError: no candidate is a root, or one links to itself.
+    """
+    links = {
+        each: None if previous is None else tuple(sorted(set(previous)))
+        for each, previous in candidates.items()
+    }
+    for each, previous in links.items():
+        if previous and each in previous:
+            raise TangleError(
+                f"the message {each} names itself as previous: {TangleRule.CYCLE.value}"
+            )
+    if links and all(previous is not None for previous in links.values()):
+        raise TangleError("no message is a root (one without root and previous)")
+    order = _order(links, timestamps or {})
+    members = set(order)
+    following: defaultdict[Id, list[Id]] = defaultdict(list)
+    for each in order:
+        for base in links[each] or ():
+            following[base].append(each)
+    return Tangle(
+        order=tuple(order),
+        previous={each: links[each] or () for each in order},
+        next={each: tuple(sorted(following[each])) for each in order},
+        excluded=_exclusions(links, members),
+    )
+
+
+def _order(links: Mapping[Id, tuple[Id, ...] | None], timestamps: Mapping[Id, float]) -> list[Id]:
+    """Kahn's algorithm; who never gets free does not belong."""
+    waiting = {each: len(previous) for each, previous in links.items() if previous}
+    following: defaultdict[Id, list[Id]] = defaultdict(list)
+    for each in waiting:
+        for base in links[each] or ():
+            following[base].append(each)
+    free = [(timestamps.get(each, 0), each) for each, base in links.items() if base is None]
+    heapify(free)
+    order: list[Id] = []
+    while free:
+        _, member = heappop(free)
+        order.append(member)
+        for each in following[member]:
+            waiting[each] -= 1
+            if not waiting[each]:
+                heappush(free, (timestamps.get(each, 0), each))
+    return order
+
+
+def _exclusions(
+    links: Mapping[Id, tuple[Id, ...] | None], members: set[Id]
+) -> dict[Id, Exclusion[Id]]:
+    """Why each of the candidates that are no members is none."""
+    outside = {
+        each: tuple(base for base in previous or () if base in links and base not in members)
+        for each, previous in links.items()
+        if each not in members
+    }
+    straight = set(_order({each: bases or None for each, bases in outside.items()}, {}))
+    exclusions: dict[Id, Exclusion[Id]] = {}
+    for each in sorted(outside):
+        previous = links[each] or ()
+        missing = tuple(base for base in previous if base not in links)
+        turning = tuple(base for base in outside[each] if base not in straight)
+        if not previous:
+            exclusions[each] = Exclusion(TangleRule.EMPTY_PREVIOUS)
+        elif missing:
+            exclusions[each] = Exclusion(TangleRule.MISSING_PREVIOUS, missing)
+        elif turning:
+            exclusions[each] = Exclusion(TangleRule.CYCLE, turning)
+        else:
+            exclusions[each] = Exclusion(TangleRule.PREVIOUS_OUTSIDE, outside[each])
+    return exclusions

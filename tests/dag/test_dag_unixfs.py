@@ -1,0 +1,115 @@
+"""UnixFS: nodes as others write them, and trees as go-unixfs lays them out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from recon_node.dag import unixfs
+from recon_node.dag.unixfs import MAX_LINKS, NodeType, Tree, UnixFs, balanced
+from recon_node.ipld import CID, DAG_PB, RAW, dag_pb
+from recon_node.ipld.dag_pb import PbLink, PbNode
+from recon_node.ipld.errors import UnixFsError
+
+
+def leaf(number: int) -> Tree:
+    data = number.to_bytes(4)
+    return Tree(CID.of(RAW, data), len(data), len(data))
+
+
+def go_balanced(leaves: Sequence[Tree]) -> CID:
+    """The layout as boxo's ipld/unixfs/importer/balanced does it: top down, node by node."""
+    left = iter(leaves)
+    total = len(leaves)
+    taken = 0
+
+    def take() -> Tree:
+        nonlocal taken
+        taken += 1
+        return next(left)
+
+    def close(children: list[Tree]) -> Tree:
+        sizes = tuple(child.content for child in children)
+        data = unixfs.encode(UnixFs(NodeType.FILE, file_size=sum(sizes), block_sizes=sizes))
+        block = dag_pb.encode(
+            PbNode(tuple(PbLink(child.cid, "", child.total) for child in children), data)
+        )
+        cid = CID.of(DAG_PB, block)
+        return Tree(cid, sum(sizes), len(block) + sum(child.total for child in children))
+
+    def fill(children: list[Tree], depth: int) -> Tree:
+        while len(children) < MAX_LINKS and taken < total:
+            children.append(take() if depth == 1 else fill([], depth - 1))
+        return close(children)
+
+    root = take()
+    depth = 1
+    while taken < total:
+        root = fill([root], depth)
+        depth += 1
+    return root.cid
+
+
+@pytest.mark.parametrize(
+    "count", [1, 2, 173, 174, 175, 348, 349, 174**2 - 1, 174**2, 174**2 + 1, 174**2 + 174 * 3 + 5]
+)
+def test_trees_are_laid_out_as_go_does(count: int) -> None:
+    leaves = [leaf(number) for number in range(count)]
+    nodes: dict[CID, bytes] = {}
+    tree = balanced(leaves, nodes.__setitem__)
+    assert tree.cid == go_balanced(leaves)
+    assert tree.content == 4 * count
+    assert tree.total == 4 * count + sum(map(len, nodes.values()))
+    assert [each.cid for each in leaves] == list(_leaves(tree.cid, nodes))
+
+
+def _leaves(cid: CID, nodes: dict[CID, bytes]) -> Iterator[CID]:
+    if cid.codec == RAW:
+        yield cid
+        return
+    for link in dag_pb.decode(nodes[cid]).links:
+        yield from _leaves(link.cid, nodes)
+
+
+@given(
+    st.builds(
+        UnixFs,
+        st.sampled_from(NodeType),
+        st.binary(max_size=50),
+        st.none() | st.integers(0, 2**40),
+        st.lists(st.integers(0, 2**40), max_size=5).map(tuple),
+    )
+)
+def test_data_is_read_as_it_was_written(value: UnixFs) -> None:
+    assert unixfs.decode(unixfs.encode(value)) == value
+
+
+@given(st.binary(max_size=60))
+def test_any_bytes_are_read_or_refused(data: bytes) -> None:
+    with suppress(UnixFsError):
+        assert isinstance(unixfs.decode(data).type, NodeType)
+
+
+def test_a_directory_in_parts_names_its_fanout_and_times_are_passed_over() -> None:
+    """Type 5, a bitmap of one byte, hashType murmur3 (0x22), fanout 256; mtime {seconds: 5}."""
+    data = bytes.fromhex("0805120101282230800242020805")
+    assert unixfs.decode(data) == UnixFs(NodeType.HAMT, b"\x01", fanout=256)
+
+
+@pytest.mark.parametrize(
+    ("data", "complaint"),
+    [
+        (b"", "the type is missing"),
+        (b"\x08\x09", "9 is not a valid NodeType"),
+        (b"\x08\x02\x12\x05ab", "the bytes end within a field"),
+        (b"\x08\x02\x0d\x00\x00\x00\x00", "a field of the wire type 5"),
+        (b"\x08", "not UnixFS"),
+    ],
+)
+def test_what_is_no_unixfs_is_refused(data: bytes, complaint: str) -> None:
+    with pytest.raises(UnixFsError, match=complaint):
+        unixfs.decode(data)

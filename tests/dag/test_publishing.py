@@ -1,0 +1,182 @@
+"""Publishing: one order for all nodes, against a merge by brute force; proofs of one publish."""
+
+import json
+import random
+import sys
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from nacl.signing import SigningKey
+
+from recon_node.ceramic.auth.did import ed25519_did
+from recon_node.dag.protocol import publishing
+from recon_node.dag.protocol.operations import Append, Publish, ReplicaError
+from recon_node.dag.protocol.publishing import PublishLog, check_publish, make_publish
+from recon_node.dag.protocol.replica import Replica
+from recon_node.dag.protocol.ucan import Capability, UcanError, issue_ucan
+from recon_node.ipld import CID, RAW
+
+FACTS = json.loads((Path(__file__).parent.parent / "data" / "replica.json").read_text())
+KEY, OTHER = SigningKey(bytes(32)), SigningKey(bytes([1]) * 32)
+ID, OTHER_ID = bytes(KEY.verify_key), bytes(OTHER.verify_key)
+LINK, ORIGIN = CID.of(RAW, b"link"), CID.of(RAW, b"origin")
+
+
+def _replica(prior: CID | None, number: int) -> Replica:
+    """Proofs are no matter of the log."""
+    return Replica(prior, Publish(ID, CID.of(RAW, b"%d" % number), ORIGIN, ""))
+
+
+def _log(replicas: list[Replica]) -> PublishLog:
+    log = PublishLog(ID)
+    for replica in replicas:
+        log.add(replica)
+    return log
+
+
+@st.composite
+def _replicas(draw: st.DrawFn) -> list[Replica]:
+    """Each continues any of those before it, or nothing."""
+    made: list[Replica] = []
+    for number in range(draw(st.integers(1, 14))):
+        prior = draw(st.none() | st.sampled_from(made)) if made else None
+        made.append(_replica(prior.cid if prior else None, number))
+    return made
+
+
+def _merged(replicas: list[Replica]) -> list[CID]:
+    """The definition: always the smallest head."""
+    left = {replica.cid: replica.prior for replica in replicas}
+    order: list[CID] = []
+    while left:
+        head = min((c for c, prior in left.items() if prior is None or prior in order), key=str)
+        order.append(head)
+        del left[head]
+    return order
+
+
+@given(_replicas(), st.randoms())
+def test_all_nodes_agree_on_the_order_whatever_came_first(
+    replicas: list[Replica], rng: random.Random
+) -> None:
+    expected = _merged(replicas)
+    rng.shuffle(replicas)
+    log = _log(replicas)
+    assert list(log.order) == expected
+    assert log.waiting_for == frozenset()
+    assert all(replica.cid in log and not log.add(replica) for replica in replicas)
+    assert len(log) == len(replicas)
+
+
+def test_the_work_grows_with_the_publishes_and_not_with_their_square() -> None:
+    """Counted in lines of code that run, for branches that come in the worst order."""
+
+    def work(count: int) -> int:
+        first = _replica(None, 0)
+        branches = sorted(
+            (_replica(first.cid, number) for number in range(1, count)), key=lambda r: str(r.cid)
+        )
+        lines = 0
+
+        def trace(frame: FrameType, event: str, _: object) -> Any:
+            nonlocal lines
+            lines += event == "line" and frame.f_code.co_filename == publishing.__file__
+            return trace
+
+        before = sys.gettrace()
+        sys.settrace(trace)
+        try:
+            order = _log([first, *branches]).order
+        finally:
+            sys.settrace(before)
+        assert len(order) == count
+        return lines
+
+    assert work(400) < 5 * work(100)
+
+
+@given(_replicas())
+def test_building_on_the_last_reorders_nothing(replicas: list[Replica]) -> None:
+    log = _log(replicas)
+    before = log.order
+    following = _replica(log.last, 99)
+    log.add(following)
+    assert log.order == (*before, following.cid)
+    assert next(log.latest()) == (following.cid, following.change)
+
+
+@given(_replicas(), st.data())
+def test_without_its_prior_a_replica_waits(replicas: list[Replica], data: st.DataObject) -> None:
+    gone = data.draw(st.sampled_from(replicas))
+    log = _log([replica for replica in replicas if replica != gone])
+    without = {gone.cid}
+    for replica in replicas:
+        if replica.prior in without:
+            without.add(replica.cid)
+    assert list(log.order) == _merged([each for each in replicas if each.cid not in without])
+    builds_on_it = any(each.prior == gone.cid for each in replicas)
+    assert log.waiting_for == ({gone.cid} if builds_on_it else set())
+
+
+@pytest.mark.parametrize("picture", FACTS["publish_order"], ids=lambda _: "")
+def test_the_illustrations_of_the_protocol(picture: dict, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They name replicas g1, k2 ... and compare the letters instead of CIDs."""
+    names: dict[CID, str] = {}
+    replicas: dict[str, Replica] = {}
+    left = dict(picture["prior"])
+    while left:
+        name = next(n for n, prior in left.items() if prior is None or prior in replicas)
+        prior = left.pop(name)
+        replica = _replica(replicas[prior].cid if prior else None, len(replicas))
+        replicas[name] = replica
+        names[replica.cid] = name
+    monkeypatch.setattr(CID, "__str__", lambda cid: names[cid])
+    log = _log(list(replicas.values()))
+    assert [names[cid] for cid in log.order] == picture["order"]
+
+
+def test_what_does_not_belong_into_the_log_is_refused() -> None:
+    log = PublishLog(ID)
+    assert (list(log.latest()), log.last) == ([], None)
+    with pytest.raises(ReplicaError, match="is not a publish"):
+        log.add(Replica(None, Append(())))
+    with pytest.raises(ReplicaError, match=f"is a publish of {ed25519_did(OTHER_ID)}, not of"):
+        log.add(Replica(None, Publish(OTHER_ID, LINK, ORIGIN, "")))
+
+
+OWN = Capability(ed25519_did(ID), "dag/PUBLISH")
+
+
+def test_the_owner_publishes_and_so_does_whom_it_permits() -> None:
+    check_publish(make_publish(KEY, ID, LINK, ORIGIN, expires=200), 100)
+    grant = issue_ucan(KEY, ed25519_did(OTHER_ID), [OWN], 300)
+    check_publish(make_publish(OTHER, ID, LINK, ORIGIN, expires=200, proofs=[grant]), 100)
+
+
+def test_a_proof_cannot_be_attached_to_another_publish() -> None:
+    publish = make_publish(KEY, ID, LINK, ORIGIN, expires=None)
+    for stolen in (
+        Publish(ID, ORIGIN, ORIGIN, publish.proof),
+        Publish(ID, LINK, LINK, publish.proof),
+    ):
+        with pytest.raises(UcanError, match="was not made for this publish"):
+            check_publish(stolen)
+    with pytest.raises(UcanError, match="does not grant"):
+        check_publish(Publish(OTHER_ID, LINK, ORIGIN, publish.proof))
+
+
+def test_who_was_not_permitted_cannot_publish() -> None:
+    with pytest.raises(UcanError, match="shows no proof"):
+        check_publish(make_publish(OTHER, ID, LINK, ORIGIN, expires=None))
+
+
+def test_the_clock_counts_when_a_publish_is_accepted_and_never_again() -> None:
+    publish = make_publish(KEY, ID, LINK, ORIGIN, expires=100)
+    check_publish(publish, 99)
+    check_publish(publish)
+    with pytest.raises(UcanError, match="which 100 is not"):
+        check_publish(publish, 100)

@@ -1,0 +1,152 @@
+"""Shards: any DAG comes back from its shards, in any order and with what is missing listed."""
+
+import json
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from recon_node.dag.protocol.replica import shards_of
+from recon_node.dag.protocol.shards import (
+    CAR,
+    NO_ROOT,
+    Assembly,
+    Shard,
+    ShardError,
+    appends,
+    links,
+    split,
+)
+from recon_node.ipld import CID, DAG_CBOR, DAG_JOSE, DAG_PB, IDENTITY, RAW, car, dag_cbor, dag_pb
+from recon_node.ipld.dag_pb import PbLink, PbNode
+
+FACTS = json.loads((Path(__file__).parent.parent / "data" / "replica.json").read_text())
+
+
+def test_the_empty_shard_of_the_protocol() -> None:
+    file = car.encode([NO_ROOT], {})
+    assert file.hex() == FACTS["empty_shard"]["car_hex"]
+    assert str(CID.of(CAR, file)) == FACTS["empty_shard"]["cid"]
+    assert str(NO_ROOT) == FACTS["empty_shard"]["roots"][0]
+
+
+Blocks = dict[CID, bytes]
+
+
+@st.composite
+def _dag(draw: st.DrawFn) -> tuple[CID, Blocks]:
+    """A DAG of blocks of several codecs; the last block is its root."""
+    blocks: Blocks = {}
+    made: list[CID] = []
+    for number in range(draw(st.integers(1, 15))):
+        targets = draw(st.lists(st.sampled_from(made), max_size=4)) if made else []
+        padding = draw(st.binary(max_size=200))
+        value: Any = {"n": number, "links": [*targets, {"deep": [NO_ROOT]}], "padding": padding}
+        codec = draw(st.sampled_from([DAG_CBOR, DAG_JOSE, DAG_PB, RAW]))
+        if codec == DAG_PB:
+            block = dag_pb.encode(PbNode(tuple(PbLink(each) for each in targets), padding))
+        else:
+            block = padding if codec == RAW else dag_cbor.encode(value)
+        cid = CID.of(codec, block)
+        blocks[cid] = block
+        made.append(cid)
+    root = dag_cbor.encode(made)
+    blocks[CID.of(DAG_CBOR, root)] = root
+    return CID.of(DAG_CBOR, root), blocks
+
+
+def _largest_section(blocks: Blocks) -> int:
+    """Bytes of a shard that every block fits into."""
+    return max(len(car.encode([cid], {cid: block})) for cid, block in blocks.items())
+
+
+@given(_dag(), st.integers(0, 2000), st.randoms())
+def test_a_dag_comes_back_from_its_shards(
+    dag: tuple[CID, Blocks], more: int, rng: random.Random
+) -> None:
+    root, blocks = dag
+    max_bytes = _largest_section(blocks) + more
+    shards = list(split(root, blocks.__getitem__, max_bytes))
+    assert all(len(shard.car) <= max_bytes for shard in shards)
+    assert shards[0].blocks[0] == root
+    assert sorted(cid for shard in shards for cid in shard.blocks) == sorted(blocks)
+
+    replicas = appends(shard.cid for shard in shards)
+    wanted = shards_of(replicas[-1].cid, {replica.cid: replica for replica in replicas})
+    received: Blocks = {}
+    rng.shuffle(shards)
+    half = len(shards) // 2
+    for part in (shards[:half], shards):  # the second run is told again what the first one got
+        assembly = Assembly(root, wanted)
+        for shard in part:
+            received |= assembly.receive(shard.car)
+        assert assembly.missing_shards == wanted - {shard.cid for shard in part}
+        here = {cid for shard in part for cid in shard.blocks}
+        assert set(assembly.missing_blocks()).isdisjoint(here)
+        assert bool(assembly.missing_blocks()) is (here != set(blocks))
+    assert received == blocks
+    assert assembly.order() == [
+        cid for shard in split(root, blocks.__getitem__, 10**6) for cid in shard.blocks
+    ]
+
+
+def test_many_shards_take_several_appends() -> None:
+    cids = [CID.of(CAR, bytes([n >> 8, n & 255])) for n in range(2500)]
+    replicas = appends([*cids, *cids])
+    assert [replica.prior for replica in replicas] == [
+        None,
+        replicas[0].cid,
+        replicas[1].cid,
+    ]
+    assert shards_of(replicas[-1].cid, {each.cid: each for each in replicas}) == set(cids)
+
+
+def test_a_block_that_fits_into_no_shard_is_named() -> None:
+    block = bytes(500)
+    root = CID.of(RAW, block)
+    with pytest.raises(ShardError, match=rf"{root} does not fit .* 400 bytes: at least (\d+)"):
+        list(split(root, {root: block}.__getitem__, 400))
+    needed = _largest_section({root: block})
+    [shard] = split(root, {root: block}.__getitem__, needed)
+    assert len(shard.car) == needed
+
+
+def test_shards_of_another_dag_change_nothing_but_are_taken() -> None:
+    block = b"elsewhere"
+    stranger = Shard(NO_ROOT, car.encode([NO_ROOT], {CID.of(RAW, block): block}), ())
+    root = CID.of(RAW, b"root")
+    assembly = Assembly(root, [])
+    assembly.receive(stranger.car)
+    assert assembly.missing_blocks() == [root]
+    assert assembly.order() == []
+
+
+@pytest.mark.parametrize(
+    ("codec", "block", "complaint"),
+    [
+        (DAG_CBOR, b"\xff", "the links of .* cannot be read"),
+        (DAG_PB, b"\xff", "the links of .* cannot be read"),
+        (0x0129, b"{}", "the codec 0x129 is not known"),
+    ],
+)
+def test_links_that_cannot_be_read(codec: int, block: bytes, complaint: str) -> None:
+    with pytest.raises(ShardError, match=complaint):
+        links(CID.of(codec, block), block)
+
+
+def test_what_is_no_shard_is_refused() -> None:
+    with pytest.raises(ShardError, match="no shard: "):
+        Assembly(NO_ROOT, []).receive(b"garbage")
+
+
+def test_identity_cids_carry_their_blocks() -> None:
+    inner = CID(b"\x01\x55" + bytes([IDENTITY]) + b"\x02hi")
+    block = dag_cbor.encode([inner])
+    root = CID.of(DAG_CBOR, block)
+    [shard] = split(root, {root: block}.__getitem__, 1000)
+    assembly = Assembly(root, [shard.cid])
+    assembly.receive(shard.car)
+    assert (assembly.missing_blocks(), assembly.order()) == ([], [root])

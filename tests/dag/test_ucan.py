@@ -1,0 +1,200 @@
+"""UCANs: tokens that others made, and tokens made here that break one rule each."""
+
+import base64
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from coincurve import PrivateKey
+from cryptography.hazmat.primitives.asymmetric import ec
+from hypothesis import given
+from hypothesis import strategies as st
+from nacl.signing import SigningKey
+
+from recon_node.ceramic.auth.did import ed25519_did
+from recon_node.ceramic.auth.signing import Key, controller_of
+from recon_node.dag.protocol.ucan import (
+    MAX_DEPTH,
+    Capability,
+    UcanError,
+    check_ucan,
+    issue_ucan,
+    parse_ucan,
+)
+
+# Nine UCAN 0.8.1 tokens made with the JavaScript library, named for what they should get.
+VECTORS = json.loads((Path(__file__).parent.parent / "data" / "ucan.json").read_text())
+PUBLISH = Capability(VECTORS["root"], "dag/PUBLISH")
+MADE = 1795228200
+"""When the vectors were judged: bad_expired had just expired."""
+
+
+@pytest.mark.parametrize("name", [each for each in VECTORS["tokens"] if each.startswith("ok_")])
+def test_good_tokens_of_others_pass(name: str) -> None:
+    ucan = parse_ucan(VECTORS["tokens"][name])
+    check_ucan(ucan, PUBLISH, MADE)
+    assert ucan.audience == VECTORS["publisher"]
+
+
+FAULTS = {
+    "bad_no_proof": "shows no proof",
+    "bad_wrong_mid": "the proof of .* is for ",
+    "bad_expired": "is good from None to 1795228159",
+    "bad_other_can": "does not grant dag/PUBLISH",
+    "bad_exp_wider": "good for longer than its proof",
+    "bad_tampered": "signature of the UCAN of .* is wrong",
+}
+
+
+@pytest.mark.parametrize("name", [each for each in VECTORS["tokens"] if each.startswith("bad_")])
+def test_bad_tokens_of_others_fail_by_their_own_rule(name: str) -> None:
+    with pytest.raises(UcanError, match=FAULTS[name]):
+        check_ucan(parse_ucan(VECTORS["tokens"][name]), PUBLISH, MADE)
+
+
+def test_expiry_is_judged_only_when_asked_for() -> None:
+    check_ucan(parse_ucan(VECTORS["tokens"]["bad_expired"]), PUBLISH)
+
+
+ROOT, MIDDLE, LAST = (SigningKey(bytes([n]) * 32) for n in range(3))
+ROOT_DID, MIDDLE_DID, LAST_DID = (ed25519_did(bytes(k.verify_key)) for k in (ROOT, MIDDLE, LAST))
+OWN = Capability(ROOT_DID, "dag/PUBLISH")
+
+
+def _chain(outer: dict[str, Any] | None = None, inner: dict[str, Any] | None = None) -> str:
+    """ROOT grants to MIDDLE, who grants to LAST; either token with changes."""
+    granted = {"capabilities": [OWN], "expires": 2000, "not_before": 100, **(inner or {})}
+    proof = issue_ucan(ROOT, MIDDLE_DID, **granted)
+    further = {"capabilities": [OWN], "expires": 2000, "not_before": 100, **(outer or {})}
+    return issue_ucan(MIDDLE, LAST_DID, proofs=[proof], **further)
+
+
+GOOD_CHAINS = [
+    _chain(),
+    _chain({"expires": 1500, "not_before": 200}),
+    _chain({}, {"expires": None}),
+    _chain({}, {"capabilities": [Capability(ROOT_DID, "*")]}),
+    _chain({}, {"capabilities": [Capability(ROOT_DID, "DAG/*")]}),
+    _chain({}, {"capabilities": [Capability("did:key:z6other", "x"), OWN]}),
+    _chain({"facts": ["anything", {"a": 1}]}),
+]
+
+
+@pytest.mark.parametrize("token", GOOD_CHAINS, ids=lambda _: "")
+def test_a_grant_can_be_granted_further(token: str) -> None:
+    check_ucan(parse_ucan(token), OWN, 1000)
+
+
+BAD_CHAINS = [
+    (_chain({"expires": 2001}), "longer than its proof"),
+    (_chain({"expires": None}), "longer than its proof"),
+    (_chain({"not_before": 99}), "longer than its proof"),
+    (_chain({"not_before": None}), "longer than its proof"),
+    (_chain({"expires": 1000}), "which 1000 is not"),
+    (_chain({"not_before": 1001}), "which 1000 is not"),
+    (_chain({}, {"capabilities": []}), "does not grant dag/PUBLISH"),
+    (_chain({}, {"capabilities": [Capability(ROOT_DID, "dag/PUBLISHER")]}), "does not grant"),
+    (_chain({}, {"capabilities": [Capability(ROOT_DID, "d/*")]}), "does not grant"),
+    (_chain({}, {"capabilities": [Capability("*", "*")]}), "does not grant"),
+    (issue_ucan(MIDDLE, LAST_DID, [OWN], 2000), "is not .* shows no proof"),
+]
+
+
+@pytest.mark.parametrize(("token", "complaint"), BAD_CHAINS, ids=lambda _: "")
+def test_what_was_not_granted_cannot_be_granted_further(token: str, complaint: str) -> None:
+    with pytest.raises(UcanError, match=complaint):
+        check_ucan(parse_ucan(token), OWN, 1000)
+
+
+OTHER_KEYS = [PrivateKey(bytes([7]) * 32), ec.derive_private_key(7, ec.SECP256R1())]
+
+
+@pytest.mark.parametrize("key", OTHER_KEYS, ids=["secp256k1", "P-256"])
+def test_keys_of_other_kinds_can_grant_further(key: Key) -> None:
+    """An application's passkey or wallet publishes under an Ed25519 key's identifier."""
+    granted = issue_ucan(ROOT, controller_of(key), [OWN], None)
+    token = issue_ucan(key, LAST_DID, [OWN], None, proofs=[granted])
+    check_ucan(parse_ucan(token), OWN, 1000)
+    header, payload, _ = token.split(".")
+    forged = f"{header}.{payload}.{'A' * 86}"
+    with pytest.raises(UcanError, match=r"signature of the UCAN of .* is wrong"):
+        check_ucan(parse_ucan(forged), OWN, 1000)
+
+
+def test_a_key_signs_by_its_own_algorithm_only() -> None:
+    _, payload, signature = issue_ucan(ROOT, LAST_DID, [OWN], None).split(".")
+    header = base64.urlsafe_b64encode(json.dumps({**HEADER, "alg": "ES256"}).encode()).decode()
+    with pytest.raises(UcanError, match="is signed by ES256; its key signs by EdDSA"):
+        check_ucan(parse_ucan(f"{header.rstrip('=')}.{payload}.{signature}"), OWN)
+
+
+def test_one_good_proof_among_bad_ones_is_enough() -> None:
+    good = issue_ucan(ROOT, MIDDLE_DID, [OWN], None)
+    bad = issue_ucan(LAST, MIDDLE_DID, [OWN], None)
+    check_ucan(parse_ucan(issue_ucan(MIDDLE, LAST_DID, [OWN], 5, proofs=[bad, good, bad])), OWN)
+
+
+@given(st.data())
+def test_no_character_of_a_token_can_be_changed(data: st.DataObject) -> None:
+    token = data.draw(st.sampled_from([_chain(), issue_ucan(ROOT, LAST_DID, [OWN], None)]))
+    at = data.draw(st.integers(0, len(token) - 1))
+    other = data.draw(st.sampled_from("ABCabc019-_.="))
+    changed = token[:at] + other + token[at + 1 :]
+    if changed == token:
+        return
+    with pytest.raises(UcanError):
+        check_ucan(parse_ucan(changed), OWN, 1000)
+
+
+def _jwt(header: Any, payload: Any) -> str:
+    parts = (
+        json.dumps(part).encode() if not isinstance(part, bytes) else part
+        for part in (header, payload)
+    )
+    return ".".join([*(base64.urlsafe_b64encode(p).decode().rstrip("=") for p in parts), "AAAA"])
+
+
+HEADER = {"alg": "EdDSA", "typ": "JWT", "ucv": "0.8.1"}
+PAYLOAD = {"iss": "a", "aud": "b", "exp": 1, "att": [], "prf": []}
+MALFORMED = [
+    ("", "three parts"),
+    ("a.b", "three parts"),
+    ("%.%.%", "the header of the UCAN is not base64url"),
+    ("AB.AB.AB", "not base64url"),
+    (_jwt(b"\xff", PAYLOAD), "not JSON"),
+    (_jwt(b"[" * 40000, PAYLOAD), "not JSON|characters"),
+    (_jwt([], PAYLOAD), "not a map"),
+    (_jwt({**HEADER, "ucv": "0.9.1"}, PAYLOAD), "not a UCAN 0.8.1"),
+    (_jwt({**HEADER, "alg": "none"}, PAYLOAD), "known here are EdDSA, ES256K, ES256"),
+    (_jwt(HEADER, {**PAYLOAD, "exp": "1"}), "'exp'"),
+    (_jwt(HEADER, {**PAYLOAD, "exp": True}), "'exp'"),
+    (_jwt(HEADER, {**PAYLOAD, "nbf": 1.5}), "'nbf'"),
+    (_jwt(HEADER, {k: v for k, v in PAYLOAD.items() if k != "exp"}), "'exp'"),
+    (_jwt(HEADER, {**PAYLOAD, "prf": [1]}), "as text"),
+    (_jwt(HEADER, {**PAYLOAD, "att": ["x"]}), "is a map of"),
+    (_jwt(HEADER, {**PAYLOAD, "att": [{"with": "x", "can": 1}]}), "both text"),
+    (_jwt(HEADER, {**PAYLOAD, "att": [{"with": "x", "can": "y", "nb": {}}]}), "both text"),
+    ("x" * 70_000, "characters; the limit"),
+]
+
+
+@pytest.mark.parametrize(("token", "complaint"), MALFORMED, ids=lambda _: "")
+def test_what_is_no_ucan_is_refused(token: str, complaint: str) -> None:
+    with pytest.raises(UcanError, match=complaint):
+        parse_ucan(token)
+
+
+def test_the_depth_of_proofs_is_limited() -> None:
+    token = issue_ucan(ROOT, ROOT_DID, [OWN], None)
+    for _ in range(MAX_DEPTH - 1):
+        token = issue_ucan(ROOT, ROOT_DID, [OWN], None, proofs=[token])
+    check_ucan(parse_ucan(token), OWN)
+    with pytest.raises(UcanError, match="nested deeper"):
+        parse_ucan(issue_ucan(ROOT, ROOT_DID, [OWN], None, proofs=[token]))
+
+
+def test_keys_of_another_kind_are_refused() -> None:
+    token = _jwt(HEADER, {**PAYLOAD, "iss": "did:web:example.com"})
+    with pytest.raises(UcanError, match="the issuer of the UCAN"):
+        check_ucan(parse_ucan(token), OWN)

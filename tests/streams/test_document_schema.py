@@ -1,0 +1,275 @@
+"""Documents are held to the JSON Schema of their model, at a price that is known beforehand."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from recon_node.ipld import CID, DAG_CBOR
+from recon_node.streams import document_schema
+from recon_node.streams.document_schema import compiled
+from recon_node.streams.json_values import weigh
+from recon_node.streams.schema_loops import SchemaError
+
+CODE = CID.of(DAG_CBOR, b"code")
+
+
+def error(schema: Any, content: Any) -> str | None:
+    return compiled(schema).error(content, weigh(content)[0])
+
+
+def properties(**each: Any) -> dict[str, Any]:
+    return {"type": "object", "properties": each, "additionalProperties": False}
+
+
+@pytest.mark.parametrize(
+    ("schema", "content", "expected"),
+    [
+        (properties(t={"maxLength": 10}), {"t": "x" * 10}, None),
+        (properties(t={"maxLength": 10}), {"t": "x" * 50}, "longer than 10 characters at /t"),
+        (properties(t={"type": "string"}), {"t": 1}, 'not of type "string" at /t'),
+        (properties(), {"t": 1}, "'t' was unexpected"),
+        ({"required": ["t"]}, {}, '"t" is a required property'),
+        ({"items": {"minimum": 1}}, [1, 0], "at /1"),
+        (properties(t={"format": "date-time"}), {"t": "noon"}, None),  # 2020-12 does not assert it
+        (
+            {"$schema": "http://json-schema.org/draft-07/schema#", "items": {"format": "date"}},
+            ["noon"],
+            'not a "date"',
+        ),
+        (properties(b={"type": "object"}), {"b": b"bytes"}, None),
+        (properties(b={"type": "string"}), {"b": b"bytes"}, "not of type"),
+        (properties(l={"required": ["/"]}), {"l": CODE}, None),
+        ({"$defs": {"a/b": {"type": "null"}}, "$ref": "#/$defs/a~1b"}, 1, "not of type"),
+        ({"properties": {"$ref": {"type": "string"}}}, {"$ref": 1}, "not of type"),
+    ],
+)
+def test_what_conforms_and_what_does_not(schema: Any, content: Any, expected: str | None) -> None:
+    found = error(schema, content)
+    assert found is None if expected is None else expected in str(found)
+
+
+def _chain(length: int, times: int) -> dict[str, Any]:
+    parts = {f"p{n}": {"allOf": [{"$ref": f"#/$defs/p{n + 1}"}] * times} for n in range(length)}
+    defs = {f"p{length}": {"type": "string"}, **dict(reversed(parts.items()))}
+    return {"$defs": defs, "$ref": "#/$defs/p0"}
+
+
+def _nested(levels: int) -> dict[str, Any]:
+    schema: dict[str, Any] = {}
+    for _ in range(levels):
+        schema = {"not": schema}
+    return schema
+
+
+@pytest.mark.parametrize(
+    ("schema", "expected"),
+    [
+        (None, "not a JSON object"),
+        (True, "not a JSON object"),
+        ({"type": "text"}, "at /type"),
+        ({"pattern": "("}, "regex"),
+        ({"pattern": "(?=a)a"}, "regex"),  # nothing linear can match it
+        ({"pattern": "((a{100}){100}){100}"}, "regex"),
+        ({"$schema": "http://example.com/own"}, "Unknown meta-schema"),
+        ({"$ref": "http://127.0.0.1:9/schema"}, "which is not in it"),
+        ({"$ref": "file:///etc/passwd"}, "which is not in it"),
+        ({"$ref": "#/$defs/none"}, "which is not in it"),
+        ({"$ref": "#"}, "refers to itself without end"),
+        ({"anyOf": [{"type": "null"}, {"not": {"$ref": "#"}}]}, "refers to itself without end"),
+        (
+            {
+                "$defs": {"a": {"allOf": [{"$ref": "#/$defs/b"}]}, "b": {"$ref": "#/$defs/a"}},
+                "items": {"$ref": "#/$defs/a"},
+            },
+            "refers to itself without end",
+        ),
+        ({"items": {"$ref": "#"}, "unevaluatedProperties": False}, "'unevaluated...'"),
+        (
+            {"items": {"$ref": "#"}, "patternProperties": {f"a{{9000}}{n}": {} for n in range(20)}},
+            "its patterns take too much memory",
+        ),
+        ({"$dynamicRef": "#a"}, "'$dynamicRef' in it is not supported"),
+        ({"properties": {"a": {"$id": "http://example.com/"}}}, "'$id' in it is not supported"),
+        (_chain(30, 2), "100000 parts"),
+        (_chain(200, 1), "deeper than 100 levels"),
+        (_nested(200), "deeper than 100 levels"),
+        ({"title": "x" * 100_000}, "longer than 100000 bytes"),
+    ],
+)
+def test_schemas_that_no_document_can_be_checked_by(schema: Any, expected: str) -> None:
+    for _ in range(2):  # the second time it is remembered
+        with pytest.raises(SchemaError, match=expected.replace("$", r"\$")):
+            compiled(schema)
+
+
+@pytest.mark.parametrize(
+    ("schema", "content"),
+    [
+        (_chain(12, 2), ["x"] * 20_000),
+        ({"items": {"anyOf": [{"type": "number"}] * 1000}}, ["x"] * 100_000),
+        ({"pattern": "^(.?){400}a{400}$"}, "a" * 100_000),
+        ({"patternProperties": {"a{1000}": {}}}, {"a" * 100_000: 1}),
+        ({"uniqueItems": True}, [[n] for n in range(200_000)]),
+        ({"items": {"unevaluatedProperties": False, "allOf": [{}] * 1000}}, [{}] * 50_000),
+    ],
+)
+def test_what_would_take_long_is_not_begun(
+    schema: Any, content: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    schema = compiled(schema)
+    monkeypatch.setattr(type(schema), "_error", lambda *_: pytest.fail("it was begun"))
+    assert "too large" in schema.error(content, weigh(content)[0])
+
+
+def test_long_text_and_long_lists_are_checked() -> None:
+    fields = {f"f{n}": {"type": "string", "pattern": "^[a-z]*$"} for n in range(20)}
+    assert error(properties(**fields), {"f0": "x" * 500_000}) is None
+    assert error({"items": properties(n={"type": "integer"})}, [{"n": 1}] * 50_000) is None
+    assert "at /49999" in str(error({"items": {"type": "integer"}}, [1] * 49_999 + ["x"]))
+
+
+@pytest.mark.parametrize("levels", [100, 250, 256])
+def test_content_as_deep_as_events_can_be(levels: int) -> None:
+    deep: Any = 1
+    for _ in range(levels):
+        deep = [deep]
+    found = error({"items": {"type": "array"}}, deep)
+    assert found is None or (levels > 250 and "cannot be checked" in found)
+    assert "at /0" in str(error({"items": {"type": "string"}}, deep)) or found
+
+
+def test_a_schema_is_compiled_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    first = compiled({"title": "once", "type": "string"})
+    assert compiled({"title": "once", "type": "string"}) is first
+    assert document_schema._compiled.cache_info().maxsize == 64
+
+
+NODE = properties(name={"type": "string"}, nodes={"items": {"$ref": "#/$defs/node"}})
+TREE = {"$defs": {"node": NODE}, **properties(root={"$ref": "#/$defs/node"})}
+TEXT_OR_LIST = {"$defs": {"unused": {"$ref": "#"}}, "oneOf": [{"type": "string"}, {"items": {}}]}
+TEXT_OR_LIST["oneOf"][1] = {"type": "array", "items": {"$ref": "#"}}  # type: ignore[index]
+MUTUAL = {
+    "$defs": {
+        "person": properties(pets={"items": {"$ref": "#/$defs/pet"}}),
+        "pet": properties(owner={"$ref": "#/$defs/person"}, name={"type": "string"}),
+    },
+    "$ref": "#/$defs/person",
+}
+
+
+def _deep(levels: int, end: Any, name: str) -> Any:
+    for _ in range(levels):
+        end = {name: [end]}
+    return end
+
+
+@pytest.mark.parametrize(
+    ("schema", "content", "expected"),
+    [
+        (TREE, {"root": _deep(100, {"name": "x"}, "nodes")}, None),
+        (TREE, {"root": _deep(3, {"name": 1}, "nodes")}, "/root/nodes/0/nodes/0/nodes/0/name"),
+        (TREE, {"root": {"nodes": [{"name": str(n)} for n in range(5_000)]}}, None),
+        (TEXT_OR_LIST, [["a"], [["b"], "c"]], None),
+        (TEXT_OR_LIST, [["a"], [["b"], 1]], "not valid under any"),
+        (MUTUAL, {"pets": [{"owner": {"pets": [{"name": "x"}]}}]}, None),
+        (MUTUAL, {"pets": [{"owner": {"pets": [{"name": 1}]}}]}, "/pets/0/owner/pets/0/name"),
+    ],
+)
+def test_schemas_that_refer_to_themselves(schema: Any, content: Any, expected: str | None) -> None:
+    found = error(schema, content)
+    assert found is None if expected is None else expected in str(found)
+
+
+def _both(part: Any) -> dict[str, Any]:
+    return {"type": "object", "allOf": [{"properties": {"n": part}}] * 2}
+
+
+@pytest.mark.parametrize("levels", [1, 2])
+def test_content_that_is_looked_at_ever_more_often_is_rejected(
+    levels: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each level of the content is looked at twice as often as the one above it, or more."""
+    schema: Any = {"$ref": "#"}
+    for _ in range(levels):
+        schema = _both(schema)
+    deep: Any = 1
+    for _ in range(8 // levels):
+        deep = {"n": deep}
+    assert "not of type" in str(error(schema, deep))  # the schema is valid
+    for _ in range(8):
+        deep = {"n": deep}
+    monkeypatch.setattr(
+        document_schema.DocumentSchema, "_error", lambda *_: pytest.fail("it was begun")
+    )
+    assert "too large" in str(error(schema, deep))
+
+
+def test_the_stack_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Heads that follow each other without going down, and deep content: this crashes the engine
+    from 100,000 levels on."""
+    defs: dict[str, Any] = {}
+    for n in range(10):
+        step: Any = {"$ref": f"#/$defs/d{n + 1}"} if n < 9 else {"items": {"$ref": "#/$defs/d0"}}
+        for _ in range(8):
+            step = {"allOf": [step]}
+        defs[f"d{n}"] = {"allOf": [step, {"contains": {"$ref": f"#/$defs/d{n}"}}][: 1 + n % 2]}
+    schema = {"$defs": defs, "$ref": "#/$defs/d0"}
+    monkeypatch.setattr(document_schema, "MAX_COST", 10**40)
+    deep: Any = []
+    for _ in range(250):
+        deep = [deep]
+    assert "nested too deep" in str(error(schema, deep))
+
+
+@pytest.mark.parametrize("keyword", ["anyOf", "oneOf"])
+def test_no_reason_is_given_that_would_take_much_memory(keyword: str) -> None:
+    """The engine copies what fails, for each alternative: it took 27 s and 4 GB to name these."""
+    schema = {"items": {keyword: [{"type": "string", "maxLength": n} for n in range(1000)]}}
+    few = [{"x": "y" * 400}]
+    assert "not valid under any" in str(error(schema, few))
+    assert error(schema, few * 2500) == "the document does not conform to its model's schema"
+
+
+VALUES = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats(allow_nan=False)
+    | st.text()
+    | st.binary(),
+    lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
+    max_leaves=10,
+)
+KEYWORDS = st.sampled_from(
+    [
+        "$ref",
+        "$id",
+        "$defs",
+        "allOf",
+        "items",
+        "type",
+        "pattern",
+        "enum",
+        "if",
+        "required",
+        "$schema",
+    ]
+)
+SCHEMAS = st.recursive(
+    st.booleans() | st.integers() | st.sampled_from(["#", "#/$defs", "string", "[a-z]*", "("]),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(KEYWORDS, inner, max_size=4),
+    max_leaves=12,
+)
+
+
+@given(schema=SCHEMAS, content=VALUES)
+def test_nothing_but_schema_errors_is_raised(schema: Any, content: Any) -> None:
+    try:
+        found = error(schema, content)
+    except SchemaError:
+        return
+    assert found is None or isinstance(found, str)

@@ -1,0 +1,494 @@
+"""The data of streams: patches applied, rules of models held, and nothing that poison can break."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import jsonpatch
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from nacl.signing import SigningKey
+
+from recon_node.ceramic import METAMODEL, Event, StreamId, StreamType, parse_event
+from recon_node.ceramic.builder import (
+    controller_of,
+    data_event,
+    deterministic_init_event,
+    init_event,
+    model_event,
+    signed_event,
+    time_event,
+)
+from recon_node.ipld import CID, DAG_CBOR, multibase
+from recon_node.streams import (
+    EventState,
+    StreamShapeError,
+    StreamState,
+    StreamStates,
+    accepted_tip,
+    definitions_of,
+    named_versions,
+    shape_of,
+    stream_state,
+)
+from recon_node.streams.model_versions import MAX_VERSIONS
+
+KEY = SigningKey(bytes(32))
+MODEL = StreamId(StreamType.MODEL, CID.of(DAG_CBOR, b"model"))
+SAMPLE = Path(__file__).parents[1] / "data" / "sdk_sample.jsonl"
+
+SCHEMA = {
+    "type": "object",
+    "properties": {"t": {"type": "string", "maxLength": 10}, "n": {"type": "integer"}},
+    "additionalProperties": False,
+}
+LIST = {
+    "version": "2.0",
+    "name": "Post",
+    "interface": False,
+    "implements": [],
+    "schema": {"properties": {}},
+    "accountRelation": {"type": "list"},
+}
+
+
+def definition(**changes: Any) -> dict[str, Any]:
+    return {**LIST, **changes}
+
+
+def document(content: Any, unique: bytes | None = b"u", **more: Any) -> Event:
+    return init_event(KEY, MODEL, content, unique=unique, **more)
+
+
+def change(init: Event, prev: Event | Sequence[Event], *patch: Any, **more: Any) -> Event:
+    prevs = [prev] if isinstance(prev, Event) else prev
+    return data_event(KEY, init, [p.cid for p in prevs], list(patch), **more)
+
+
+def add(path: str, value: Any) -> dict[str, Any]:
+    return {"op": "add", "path": path, "value": value}
+
+
+def definitions(model: Any) -> dict[CID, Any] | None:
+    return None if model is None else {MODEL.cid: model}
+
+
+def states(*events: Event, model: Any = None) -> list[EventState]:
+    found = {state.event_cid: state for state in StreamStates(events, definitions(model)).all()}
+    return [found[event.cid] for event in events]
+
+
+def at_tip(events: Sequence[Event], model: Any = None) -> StreamState:
+    every = StreamStates(events, definitions(model))
+    tip = accepted_tip([shape_of(event) for event in events], every.rejected).event
+    header = events[0].header
+    assert header is not None
+    return stream_state(header, events[0].cid, every.at(tip), every.rejected)
+
+
+def outcome(state: EventState) -> tuple[Any, tuple[str, ...]]:
+    return state.data.content, state.validation_errors
+
+
+def test_the_events_of_the_sdk_say_what_the_patches_say() -> None:
+    """930 events of the Ceramic SDK, the content by jsonpatch, event after event."""
+    lines = map(json.loads, SAMPLE.read_text().splitlines())
+    streams: dict[CID, list[Event]] = {}
+    for line in lines:
+        event = parse_event(multibase.decode(line["car"]))
+        streams.setdefault(event.init, []).append(event)
+    changes = 0
+    for events in streams.values():
+        contents: dict[CID, Any] = {}
+        for event in events:
+            content = event.data
+            if event.prevs:
+                content = contents[event.prevs[0]]
+                if event.kind.value == "data":
+                    changes += 1
+                    content = jsonpatch.apply_patch(content or {}, event.data)
+            contents[event.cid] = content
+        found = {state.event_cid: outcome(state) for state in StreamStates(events).all()}
+        assert found == {cid: (content, ()) for cid, content in contents.items()}
+    assert changes > 100
+
+
+def test_the_state_of_a_stream_as_ceramic_one_has_it() -> None:
+    context = StreamId(StreamType.MODEL_INSTANCE, MODEL.cid).to_bytes()
+    init = document({"n": 1, "l": MODEL.cid, "b": b"\0"}, context=context, should_index=True)
+    event = change(init, init, add("/n", 2), should_index=False)
+    state = at_tip([init, event])
+    assert state.id == StreamId(StreamType.MODEL_INSTANCE, init.cid)
+    assert (state.event_cid, state.controller) == (event.cid, controller_of(KEY))
+    assert state.dimensions == {
+        "model": MODEL.to_bytes(),
+        "controller": controller_of(KEY).encode(),
+        "context": context,
+        "unique": b"u",
+    }
+    assert state.data.to_json() == (
+        b'{"metadata":{"shouldIndex":false},"content":{"b":{"/":{"bytes":"AA"}},'
+        b'"l":{"/":"%s"},"n":2}}' % str(MODEL.cid).encode()
+    )
+
+
+def test_time_events_change_nothing_and_metadata_stays_until_it_is_changed() -> None:
+    init = document({"n": 1}, should_index=False)
+    anchor = time_event(init, init.cid)
+    version = CID.of(DAG_CBOR, b"version")
+    payload = {"id": init.cid, "prev": anchor.cid, "data": [], "header": {"modelVersion": version}}
+    event = signed_event(KEY, payload)
+    first, anchored, last = states(init, anchor, event)
+    assert (anchored.height, anchored.data) == (1, first.data)
+    assert last.data.metadata == {"shouldIndex": False, "modelVersion": str(version)}
+    assert first.data.metadata == {"shouldIndex": False}
+
+
+def test_a_deterministic_document_starts_without_content() -> None:
+    init = deterministic_init_event(controller_of(KEY), MODEL)
+    event = change(init, init, add("/n", 1))
+    assert [state.data.content for state in states(init, event)] == [None, {"n": 1}]
+    assert at_tip([init]).data.to_json() == (b'{"metadata":{"shouldIndex":true},"content":null}')
+
+
+def test_branches_do_not_know_of_each_other_and_a_merge_builds_on_its_first_prev() -> None:
+    init = document({"n": 0})
+    left, right = change(init, init, add("/left", 1)), change(init, init, add("/right", 1))
+    merge = change(init, [right, left], add("/merged", 1))
+    both = states(init, left, right, merge)
+    assert [state.data.content for state in both] == [
+        {"n": 0},
+        {"n": 0, "left": 1},
+        {"n": 0, "right": 1},
+        {"n": 0, "right": 1, "merged": 1},
+    ]
+    assert [state.height for state in both] == [0, 1, 1, 2]
+    assert at_tip([init, left, right, merge]).data == both[-1].data
+    with pytest.raises(StreamShapeError, match="is not there"):
+        list(StreamStates([init, left]).branch(right.cid))
+
+
+POISON = [
+    None,
+    7,
+    "patch",
+    {"op": "add"},
+    [1],
+    [{"op": "add", "path": "/n"}],
+    [{"op": "remove", "path": "/nothing"}],
+    [{"op": "remove", "path": ""}],
+    [add("", [1])],
+    [add("", "text")],
+    [add("/n", 9), {"op": "test", "path": "/n", "value": 8}],
+    [{"op": "copy", "from": "", "path": f"/{n}"} for n in range(100)],
+    [{"op": "explode", "path": "/n"}],
+]
+
+
+@pytest.mark.parametrize("data", POISON)
+@pytest.mark.parametrize("model", [None, LIST])
+def test_a_valid_event_without_sense_changes_nothing_and_says_why(data: Any, model: Any) -> None:
+    init = document({"n": 1})
+    payload = {"id": init.cid, "prev": init.cid, "data": data, "header": {"shouldIndex": False}}
+    poison = signed_event(KEY, payload)
+    after = change(init, poison, add("/m", 2))
+    _, poisoned, last = states(init, poison, after, model=model)
+    assert poisoned.data.content == {"n": 1}
+    assert poisoned.data.metadata == {"shouldIndex": True}
+    assert poisoned.validation_errors
+    assert outcome(last) == ({"n": 1, "m": 2}, ())
+    assert at_tip([init, poison], model).event_cid == init.cid
+    state = at_tip([init, poison, after], model)
+    assert state.event_cid == after.cid
+    assert state.validation_errors == {poison.cid: poisoned.validation_errors}
+    assert state.data == last.data
+
+
+VALUES = st.recursive(
+    st.one_of(st.none(), st.booleans(), st.integers(-3, 3), st.text("abl/", max_size=4)),
+    lambda inner: st.one_of(
+        st.lists(inner, max_size=3),
+        st.dictionaries(
+            st.sampled_from(
+                ["op", "path", "from", "value", "version", "type", "fields", "accountRelation"]
+            ),
+            inner,
+            max_size=4,
+        ),
+    ),
+    max_leaves=8,
+)
+
+
+@given(content=VALUES, patches=st.lists(VALUES, max_size=3), model=VALUES)
+def test_nothing_that_a_controller_or_a_model_s_author_writes_raises(
+    content: Any, patches: list[Any], model: Any
+) -> None:
+    for start in (document(content), model_event(KEY, content)):
+        events = [start]
+        for patch in patches:
+            payload = {"id": start.cid, "prev": events[-1].cid, "data": patch}
+            events.append(signed_event(KEY, payload))
+        both = (states(*events, model=each) for each in (model, {**LIST, "schema": model}))
+        for state in (state for found in both for state in found):
+            assert state.data.content is None or isinstance(state.data.content, dict)
+            json.loads(state.data.to_json())
+
+
+@pytest.mark.parametrize(
+    ("model", "init", "error"),
+    [
+        (definition(interface=True), document({}), "documents of an interface"),
+        (LIST, document({}, unique=None), "needs 'unique'"),
+        (definition(accountRelation={"type": "single"}), document({"n": 1}), "without content"),
+        (definition(accountRelation={"type": "single"}), document(None), "has no 'unique'"),
+        (
+            definition(accountRelation={"type": "set", "fields": ["n"]}),
+            document(None, unique=None),
+            "needs 'unique'",
+        ),
+        (LIST, document([1]), "not a JSON object"),
+    ],
+)
+def test_documents_that_cannot_start_so(model: Any, init: Event, error: str) -> None:
+    [state] = states(init, model=model)
+    assert error in state.validation_errors[0]
+
+
+def test_immutable_fields_keep_what_the_first_content_says() -> None:
+    model = definition(immutableFields=["name"])
+    init = document({"name": "a", "n": 1})
+    fine = change(init, init, add("/n", 2), add("/name", "a"))
+    tries = [
+        change(init, fine, *patch)
+        for patch in (
+            [add("/name", "b")],
+            [{"op": "remove", "path": "/name"}],
+            [{"op": "move", "from": "/name", "path": "/n"}],
+            [add("", {"n": 3})],
+        )
+    ]
+    found = states(init, fine, *tries, model=model)
+    assert outcome(found[1]) == ({"name": "a", "n": 2}, ())
+    expected = ({"name": "a", "n": 2}, ("the field 'name' is immutable",))
+    assert [outcome(state) for state in found[2:]] == [expected] * len(tries)
+    assert at_tip([init, fine]).data.content == {"name": "a", "n": 2}  # the model is not here
+
+
+def test_a_document_of_a_set_says_what_unique_does_and_keeps_it() -> None:
+    model = definition(accountRelation={"type": "set", "fields": ["who", "n", "ok", "none"]})
+    init = deterministic_init_event(controller_of(KEY), MODEL, unique=b"me|1|true|")
+    wrong = change(init, init, add("/who", "you"), add("/n", 1), add("/ok", True))
+    anchor = time_event(init, init.cid)
+    right = change(init, anchor, add("/who", "me"), add("/n", 1), add("/ok", True))
+    later = change(init, right, add("/n", 2))
+    other = change(init, right, add("/text", "free"))
+    found = states(init, wrong, anchor, right, later, other, model=model)
+    content = {"who": "me", "n": 1, "ok": True}
+    assert outcome(found[1])[1] == ("the fields who, n, ok, none do not say what 'unique' does",)
+    assert outcome(found[3]) == (content, ())
+    assert "the field 'n' is immutable" in outcome(found[4])[1]
+    assert outcome(found[5]) == ({**content, "text": "free"}, ())
+
+
+def test_a_relation_holds_the_id_of_a_document() -> None:
+    model = definition(relations={"to": {"type": "document", "model": str(MODEL)}})
+    target = StreamId(StreamType.MODEL_INSTANCE, MODEL.cid)
+    init = document({"to": str(target)})
+    tries = [change(init, init, add("/to", value)) for value in (str(MODEL), "k", 7, {"a": 1})]
+    found = states(init, *tries, change(init, init, add("/to", None)), model=model)
+    assert [bool(state.validation_errors) for state in found] == [0, 1, 1, 1, 1, 0]
+
+
+@pytest.mark.parametrize(
+    ("start", "patch", "error"),
+    [
+        (LIST, add("/description", "new"), None),
+        (LIST, add("/schema/properties/x", {"type": "string"}), None),
+        (LIST, add("/accountRelation/type", "single"), "'accountRelation' cannot be changed"),
+        (LIST, add("/immutableFields", ["a"]), "'immutableFields' cannot be changed"),
+        (LIST, add("/version", "1.0"), "version 1.0 cannot be changed"),
+        (LIST, add("/version", "3.0"), "neither '1.0' nor '2.0'"),
+        (LIST, {"op": "remove", "path": "/schema"}, "no schema"),
+        (definition(version="1.0"), add("/description", "new"), "1.0 cannot be changed"),
+        (
+            definition(interface=True, views={"v": {}}),
+            add("/description", "new"),
+            "interface cannot be",
+        ),
+    ],
+)
+def test_models_change_only_where_their_documents_stay_valid(
+    start: Any, patch: Any, error: str | None
+) -> None:
+    init = model_event(KEY, start)
+    assert init.header is not None
+    assert init.header.model == METAMODEL
+    first, second = states(init, change(init, init, patch))
+    assert first.validation_errors == ()
+    assert (second.data == first.data) == (error is not None)
+    assert [error in each for each in second.validation_errors if error] == (
+        [True] if error else []
+    )
+
+
+@pytest.mark.parametrize(
+    ("content", "error"),
+    [
+        (None, "needs a definition"),
+        ({}, "the model's version"),
+        (definition(name=None), "no name"),
+        (definition(schema=None), "no schema"),
+        (definition(schema={"type": "object"}), "'additionalProperties' to false"),
+        (definition(schema={**SCHEMA, "additionalProperties": {}}), "'additionalProperties'"),
+        (definition(accountRelation={"type": "set", "fields": []}), "at least one field"),
+        (definition(accountRelation={"type": "any"}), "account relation is not list or"),
+        (definition(version="1.0", accountRelation={"type": "none"}), "account relation is not"),
+        (definition(interface=None), "whether it is an interface"),
+        (definition(interface=True), "needs a property or a view"),
+        (definition(implements=None), "'implements' is not a list"),
+        (definition(implements=["k2t"]), "'implements' is not a list"),
+        (definition(schema=SCHEMA, views={"t": {}}), "view 't' has the name of a property"),
+        (definition(schema=SCHEMA), None),
+        (definition(schema={}, interface=True, views={"v": {}}), None),
+        (definition(implements=[str(MODEL)]), None),
+        ({"version": "1.0", "name": "", "schema": {}, "accountRelation": {"type": "list"}}, None),
+    ],
+)
+def test_what_is_a_model_and_what_is_not(content: Any, error: str | None) -> None:
+    [state] = states(model_event(KEY, content))
+    assert (error in state.validation_errors[0]) if error else not state.validation_errors
+
+
+def test_errors_are_short_whatever_they_name() -> None:
+    names = [f"{n}" * 1000 for n in range(20)]
+    init = document(dict.fromkeys(names, 0))
+    event = change(init, init, *(add("/" + name, 1) for name in names))
+    _, state = states(init, event, model=definition(immutableFields=names))
+    assert len(state.validation_errors) == 8
+    assert all(len(error) <= 300 for error in state.validation_errors)
+
+
+def test_a_document_is_held_to_the_schema_of_its_model() -> None:
+    model = definition(schema=SCHEMA)
+    init = document({"t": "short"})
+    long = change(init, init, add("/t", "x" * 50))
+    after = change(init, long, add("/n", 1))
+    found = states(init, long, after, model=model)
+    assert found[1].data == found[0].data
+    assert "longer than 10 characters at /t" in found[1].validation_errors[0]
+    assert outcome(found[2]) == ({"t": "short", "n": 1}, ())
+
+
+def test_a_rejected_event_does_not_move_the_tip() -> None:
+    """Nor does its anchor: else clients of two nodes would build on different events."""
+    model = definition(schema=SCHEMA)
+    init = document({"t": "a"})
+    fine = change(init, init, add("/t", "b"))
+    wrong = change(init, fine, add("/t", "x" * 50))
+    anchor = time_event(init, wrong.cid)
+    state = at_tip([init, fine, wrong, anchor], model)
+    assert (state.event_cid, state.data.content) == (fine.cid, {"t": "b"})
+    assert list(state.validation_errors) == [wrong.cid, anchor.cid]
+    assert "anchors was rejected" in state.validation_errors[anchor.cid][0]
+    assert at_tip([init, fine, wrong, anchor]).event_cid == anchor.cid  # without the model
+
+
+def test_of_two_branches_the_accepted_one_wins() -> None:
+    """Whatever their CIDs are, and though the other one is anchored."""
+    model = definition(schema=SCHEMA)
+    init = document({"t": "a"})
+    for text in map(str, range(8)):
+        wrong = change(init, init, add("/t", "x" * 50))
+        anchor = time_event(init, wrong.cid)
+        fine = change(init, init, add("/t", text))
+        assert at_tip([init, wrong, anchor, fine], model).event_cid == fine.cid
+
+
+def test_an_event_on_a_rejected_one_is_accepted_on_its_own_merits() -> None:
+    model = definition(schema=SCHEMA)
+    init = document({"t": "a"})
+    wrong = change(init, init, add("/t", "x" * 50))
+    later = change(init, time_event(init, wrong.cid), add("/n", 1))
+    events = [init, wrong, time_event(init, wrong.cid), later]
+    state = at_tip(events, model)
+    assert (state.event_cid, state.data.content) == (later.cid, {"t": "a", "n": 1})
+
+
+def test_a_rejected_init_event_has_no_state_until_it_is_mended() -> None:
+    model = definition(schema=SCHEMA)
+    init = document({"t": "x" * 50})
+    with pytest.raises(StreamShapeError):
+        at_tip([init, time_event(init, init.cid)], model)
+    worse = change(init, init, add("/n", "x"))
+    mended = change(init, worse, add("/t", "short"))
+    state = at_tip([init, worse, mended], model)
+    assert (state.event_cid, state.data.content) == (mended.cid, {"t": "short"})
+
+
+def test_documents_are_of_the_version_that_they_name() -> None:
+    start = model_event(KEY, definition(schema=SCHEMA))
+    retyped = change(start, start, add("/schema/properties/n", {"type": "string"}))
+    wrong = change(start, retyped, add("/accountRelation", {"type": "single"}))
+    anchor = time_event(start, retyped.cid)
+    model = StreamStates([start, retyped, wrong, anchor])
+    named = {retyped.cid, wrong.cid, anchor.cid}
+    known = definitions_of(model.all(), start.cid, named)
+    assert set(known) == {start.cid, retyped.cid, anchor.cid}
+
+    def of(version: CID | None, content: Any, prev: Event | None = None) -> Event:
+        header: dict[str, Any] = {} if version is None else {"modelVersion": version}
+        if prev is not None:
+            payload = {"id": prev.init, "prev": prev.cid, "data": [add("", content)]}
+            return signed_event(KEY, {**payload, **({"header": header} if header else {})})
+        header |= {"controllers": [controller_of(KEY)], "model": start.stream_id().to_bytes()}
+        return signed_event(KEY, {"header": {**header, "unique": b"u"}, "data": content})
+
+    def errors(*events: Event) -> list[bool]:
+        assert named_versions(events) <= named
+        return [bool(state.validation_errors) for state in StreamStates(events, known).all()]
+
+    first = of(None, {"n": 1})
+    assert errors(first, of(None, {"n": 2}, first), of(None, {"n": "2"}, first)) == [0, 0, 1]
+    second = of(retyped.cid, {"n": "2"}, first)
+    assert errors(first, second, of(None, {"n": 3}, second)) == [0, 0, 1]  # it is kept
+    assert errors(of(anchor.cid, {"n": "1"})) == [0]
+    assert errors(of(anchor.cid, {"n": 1})) == [1]
+    assert errors(of(wrong.cid, {"n": 1})) == [1]
+
+
+def test_named_versions_are_bounded() -> None:
+    init = document({})
+    events = [init]
+    for n in range(MAX_VERSIONS + 5):
+        version = CID.of(DAG_CBOR, b"%d" % n)
+        payload = {
+            "id": init.cid,
+            "prev": init.cid,
+            "data": [],
+            "header": {"modelVersion": version},
+        }
+        events.append(signed_event(KEY, payload))
+    assert len(named_versions(events)) == MAX_VERSIONS
+
+
+def test_definitions_that_are_too_heavy_are_no_definitions() -> None:
+    start = model_event(KEY, definition(description="x" * 200_001))
+    assert definitions_of(StreamStates([start]).all(), start.cid, ()) == {start.cid: {}}
+
+
+@pytest.mark.parametrize(
+    "schema", [None, "text", {"$ref": "#"}, {"type": "nonsense"}, {"pattern": "(?=a)"}]
+)
+def test_no_document_conforms_to_a_schema_that_cannot_be_used(schema: Any) -> None:
+    [state] = states(document({}), model=definition(schema=schema))
+    assert "schema of the document's model cannot be used" in state.validation_errors[0]
+    [empty] = states(
+        deterministic_init_event(controller_of(KEY), MODEL),
+        model=definition(schema=schema, accountRelation={"type": "single"}),
+    )
+    assert not empty.validation_errors

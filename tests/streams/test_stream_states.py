@@ -1,0 +1,173 @@
+"""`StreamStates` against the plain way: each event's data computed from the init, by jsonpatch."""
+
+from __future__ import annotations
+
+import base64
+import json
+import random
+from collections.abc import Callable
+from typing import Any
+
+import jsonpatch
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from nacl.signing import SigningKey
+
+from recon_node.ceramic import Event, EventKind, StreamId, StreamType
+from recon_node.ceramic.builder import data_event, init_event, signed_event, time_event
+from recon_node.ipld import CID, DAG_CBOR
+from recon_node.streams import (
+    EventState,
+    StreamData,
+    StreamShapeError,
+    StreamStates,
+)
+
+KEY = SigningKey(bytes(32))
+MODEL = StreamId(StreamType.MODEL, CID.of(DAG_CBOR, b"model"))
+DEFINITIONS = {
+    MODEL.cid: {
+        "version": "2.0",
+        "schema": {},
+        "accountRelation": {"type": "list"},
+        "immutableFields": ["fixed"],
+    }
+}
+
+LEAVES = st.one_of(
+    st.none(),
+    st.booleans(),
+    st.integers(-(2**64), 2**64 - 1),
+    st.floats(allow_nan=False, allow_infinity=False),
+    st.text(max_size=5),
+    st.binary(max_size=5),
+    st.just(MODEL.cid),
+)
+VALUES = st.recursive(
+    LEAVES,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner),
+    max_leaves=8,
+)
+FIELDS = st.sampled_from(["a", "b", "fixed"])
+PATCHES = st.one_of(
+    st.builds(lambda f, v: [{"op": "add", "path": f"/{f}", "value": v}], FIELDS, VALUES),
+    st.builds(lambda f: [{"op": "remove", "path": f"/{f}"}], FIELDS),
+)
+
+
+@st.composite
+def streams(draw: st.DrawFn) -> list[Event]:
+    """Streams with forks, merges, time events and events that change nothing, in causal order."""
+    init = init_event(KEY, MODEL, {"fixed": 0}, unique=b"u")
+    events = {init.cid: init}
+    for _ in range(draw(st.integers(0, 7))):
+        prevs = draw(st.lists(st.sampled_from([*events]), min_size=1, max_size=2, unique=True))
+        patch = draw(st.none() | PATCHES)
+        if patch is None:
+            event = time_event(init, prevs[0])
+        elif draw(st.booleans()):
+            event = data_event(KEY, init, prevs, patch, should_index=draw(st.booleans()))
+        else:
+            event = data_event(KEY, init, prevs, patch)
+        events[event.cid] = event
+    return list(events.values())
+
+
+def oracle(events: list[Event]) -> Callable[[CID], tuple[int, Any, Any, bool]]:
+    """Height, content, metadata and whether it changed nothing, of an event: from the init, each
+    time again."""
+    by_id = {event.cid: event for event in events}
+
+    def height(cid: CID) -> int:
+        return max((1 + height(prev) for prev in by_id[cid].prevs), default=0)
+
+    def after(cid: CID) -> tuple[Any, Any, bool]:
+        event = by_id[cid]
+        if event.kind is EventKind.INIT:
+            return event.data, {"shouldIndex": True}, False
+        content, metadata, is_rejected = after(event.prevs[0])
+        if event.kind is EventKind.TIME:
+            return content, metadata, is_rejected
+        try:
+            changed = jsonpatch.apply_patch(content, event.data)
+        except jsonpatch.JsonPatchConflict:
+            return content, metadata, True
+        if changed.get("fixed") != 0 or changed["fixed"] is False:
+            return content, metadata, True
+        return changed, {**metadata, **event.payload.get("header", {})}, False
+
+    return lambda cid: (height(cid), *after(cid))
+
+
+def outcome(state: EventState) -> tuple[int, Any, Any, bool]:
+    data = state.data
+    return state.height, data.content, data.metadata, bool(state.validation_errors)
+
+
+@settings(max_examples=150)
+@given(streams(), st.randoms(use_true_random=False))
+def test_each_way_to_ask_says_what_the_plain_way_does(
+    events: list[Event], rng: random.Random
+) -> None:
+    expected = oracle(events)
+    shuffled = rng.sample(events, k=len(events))
+    kept = {event.cid for event in events if rng.random() < 0.5}
+    states = StreamStates(shuffled, DEFINITIONS, keep=kept)
+    all_states = {state.event_cid: state for state in states.all()}
+    assert len(all_states) == len(events)
+    for event in events:
+        state = all_states[event.cid]
+        assert outcome(state) == expected(event.cid)
+        assert states.at(event.cid) == state
+        assert (states.at(event.cid) is state) == (event.cid in kept)
+        branch = [*states.branch(event.cid)]
+        assert branch == [all_states[each.event_cid] for each in branch]
+        assert branch[-1] == state
+        assert branch[0].height == 0
+
+
+@given(streams())
+def test_events_in_causal_order_keep_it(events: list[Event]) -> None:
+    assert [state.event_cid for state in StreamStates(events).all()] == [
+        event.cid for event in events
+    ]
+
+
+def test_what_is_not_kept_is_computed_and_what_is_not_there_refused() -> None:
+    init = init_event(KEY, MODEL, {"n": 0}, unique=b"u")
+    anchor = time_event(init, init.cid)
+    states = StreamStates([anchor, init], keep=[anchor.cid])
+    assert states.at(anchor.cid).data.content == {"n": 0}  # before `all` came by
+    gone = signed_event(KEY, {"id": init.cid, "prev": init.cid, "data": []})
+    with pytest.raises(StreamShapeError, match="is not there"):
+        states.at(gone.cid)
+    with pytest.raises(StreamShapeError, match="names prev"):
+        StreamStates([init, time_event(init, gone.cid)])
+
+
+def test_events_that_change_nothing_share_the_data_and_its_json() -> None:
+    init = init_event(KEY, MODEL, {"n": 0}, unique=b"u")
+    anchor = time_event(init, init.cid)
+    poison = signed_event(KEY, {"id": init.cid, "prev": anchor.cid, "data": [None]})
+    first, second, third = StreamStates([init, anchor, poison]).all()
+    assert first.data is second.data is third.data
+    assert first.data.to_json() is third.data.to_json()
+
+
+def _as_dag_json(value: Any) -> Any:
+    if isinstance(value, CID):
+        return {"/": str(value)}
+    if isinstance(value, bytes):
+        return {"/": {"bytes": base64.b64encode(value).decode().rstrip("=")}}
+    if isinstance(value, dict):
+        return {key: _as_dag_json(each) for key, each in value.items()}
+    return [_as_dag_json(each) for each in value] if isinstance(value, list) else value
+
+
+@given(st.dictionaries(st.text(max_size=3), VALUES), st.booleans())
+def test_the_json_is_that_of_the_values(content: dict[str, Any], should_index: bool) -> None:
+    metadata = {"shouldIndex": should_index}
+    value = {"metadata": metadata, "content": _as_dag_json(content)}
+    expected = json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode()
+    assert StreamData(content, metadata).to_json() == expected

@@ -1,0 +1,160 @@
+"""The classic feed: two published messages, feeds signed here, and each rule broken on purpose."""
+
+import base64
+import random
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from nacl.signing import SigningKey
+
+from recon_node.tangles.classic_feed import (
+    FeedRule,
+    _text,
+    classic_feed,
+    message_id,
+    signing_input,
+)
+
+# From the Scuttlebutt Protocol Guide (ssbc.github.io/scuttlebutt-protocol-guide), "Feeds".
+GUIDE = [
+    {
+        "previous": None,
+        "author": "@FCX/tsDLpubCPKKfIrw4gc+SQkHcaD17s7GI6i/ziWY=.ed25519",
+        "sequence": 1,
+        "timestamp": 1514517067954,
+        "hash": "sha256",
+        "content": {"type": "post", "text": "This is the first post!"},
+        "signature": "QYOR/zU9dxE1aKBaxc3C0DJ4gRyZtlMfPLt+CGJcY73sv5abKKKxr1SqhOvnm8TY784VHE8kZHCD8"
+        "RdzFl1tBA==.sig.ed25519",
+    },
+    {
+        "previous": "%XphMUkWQtomKjXQvFGfsGYpt69sgEY7Y4Vou9cEuJho=.sha256",
+        "author": "@FCX/tsDLpubCPKKfIrw4gc+SQkHcaD17s7GI6i/ziWY=.ed25519",
+        "sequence": 2,
+        "timestamp": 1514517078157,
+        "hash": "sha256",
+        "content": {"type": "post", "text": "Second post!"},
+        "signature": "z7W1ERg9UYZjNfE72ZwEuJF79khG+eOHWFp6iF+KLuSrw8Lqa6IousK4cCn9T5qFa8E14GVek4cAM"
+        "mMbjqDnAg==.sig.ed25519",
+    },
+]
+
+KEY = SigningKey(bytes(range(32)))
+AUTHOR = f"@{base64.b64encode(bytes(KEY.verify_key)).decode()}.ed25519"
+
+
+def _signed(sequence: int, previous: str | None, content: Any, **changes: Any) -> dict[str, Any]:
+    message = {
+        "previous": previous,
+        "author": AUTHOR,
+        "sequence": sequence,
+        "timestamp": 1700000000000 + sequence,
+        "hash": "sha256",
+        "content": content,
+        **changes,
+    }
+    signature = KEY.sign(signing_input(message)).signature
+    return {**message, "signature": base64.b64encode(signature).decode() + ".sig.ed25519"}
+
+
+def _feed(length: int) -> list[dict[str, Any]]:
+    messages: list[dict[str, Any]] = []
+    for sequence in range(1, length + 1):
+        previous = message_id(messages[-1]) if messages else None
+        messages.append(_signed(sequence, previous, {"type": "post", "text": f"№ {sequence}"}))
+    return messages
+
+
+def test_the_messages_of_the_protocol_guide() -> None:
+    feed = classic_feed(reversed(GUIDE), GUIDE[0]["author"])
+    assert feed.order == (GUIDE[1]["previous"], message_id(GUIDE[1]))
+    assert feed.tip == "%R7lJEkz27lNijPhYNDzYoPjM0Fp+bFWzwX0SmNJB/ZE=.sha256"
+    assert not feed.excluded
+
+
+# What Node 20 answers for JSON.stringify(..., null, 2).
+STRINGIFIED = [
+    (1e16, "10000000000000000"),
+    (1e20, "100000000000000000000"),
+    (1e21, "1e+21"),
+    (1.5, "1.5"),
+    (1e-6, "0.000001"),
+    (1.5e-7, "1.5e-7"),
+    (1e-5, "0.00001"),
+    (-0.0, "0"),
+    (5e-324, "5e-324"),
+    (1.7976931348623157e308, "1.7976931348623157e+308"),
+    ([], "[]"),
+    ({}, "{}"),
+    ([1, {"a": [None]}, True], '[\n  1,\n  {\n    "a": [\n      null\n    ]\n  },\n  true\n]'),
+    ('é\u2028"\\\n\x01\x7f😀', '"é\u2028\\"\\\\\\n\\u0001\x7f😀"'),
+]
+
+
+@pytest.mark.parametrize(("value", "text"), STRINGIFIED, ids=lambda _: "")
+def test_text_is_what_javascript_writes(value: Any, text: str) -> None:
+    assert _text(value) == text
+
+
+@given(st.integers(1, 8), st.randoms())
+def test_a_feed_is_found_among_all_messages_in_any_order(length: int, rng: random.Random) -> None:
+    messages = [*_feed(length), *GUIDE]
+    rng.shuffle(messages)
+    expected = tuple(map(message_id, _feed(length)))
+    assert classic_feed(messages, AUTHOR).order == expected
+
+
+def test_it_ends_before_a_gap() -> None:
+    first, second, third, fourth = _feed(4)
+    feed = classic_feed([first, second, fourth], AUTHOR)
+    assert feed.order == (message_id(first), message_id(second))
+    assert feed.excluded == {message_id(fourth): FeedRule.GAP}
+    assert classic_feed([first, second, third, fourth], AUTHOR).tip == message_id(fourth)
+
+
+def test_it_ends_where_its_author_forked_it() -> None:
+    first, second, third = _feed(3)
+    rival = _signed(2, message_id(first), "secret.box")
+    feed = classic_feed([first, second, rival, third], AUTHOR)
+    assert feed.order == (message_id(first),)
+    assert feed.excluded == {
+        message_id(second): FeedRule.FORK,
+        message_id(rival): FeedRule.FORK,
+        message_id(third): FeedRule.GAP,
+    }
+
+
+DEEP: Any = {}
+for _ in range(3000):
+    DEEP = {"": DEEP}
+
+BROKEN = [
+    (FeedRule.PREVIOUS, _signed(2, message_id(GUIDE[0]), {})),
+    (FeedRule.PREVIOUS, _signed(2, None, {})),
+    (FeedRule.SIGNATURE, {**_signed(2, None, {}), "timestamp": 1}),
+    (FeedRule.SIGNATURE, {**_signed(2, None, {}), "signature": "AAAA.sig.ed25519"}),
+    (FeedRule.SIGNATURE, {**_signed(2, None, {}), "signature": "=?.sig.ed25519"}),
+    (FeedRule.FIELDS, {**_signed(2, None, {}), "more": 1}),
+    (FeedRule.FIELDS, _signed(True, None, {})),
+    (FeedRule.FIELDS, _signed(2, None, 5)),
+    (FeedRule.FIELDS, _signed(2, None, {}, hash="sha512")),
+    (FeedRule.SIZE, _signed(2, None, {"text": "x" * 8192})),
+    (FeedRule.SIZE, _signed(2, None, DEEP)),
+    (FeedRule.GAP, _signed(-1, None, {})),
+]
+
+
+@pytest.mark.parametrize(("rule", "message"), BROKEN, ids=lambda each: getattr(each, "name", ""))
+def test_a_message_that_breaks_a_rule_is_left_out(rule: FeedRule, message: dict[str, Any]) -> None:
+    [first] = _feed(1)
+    feed = classic_feed([first, message], AUTHOR)
+    assert feed.order == (message_id(first),)
+    assert feed.excluded[message_id(message)] is rule
+
+
+@pytest.mark.parametrize("author", ["", "@AAAA.ed25519", "@" + "A" * 43 + "=.sha256", "did:key:z"])
+def test_what_is_no_author_is_refused(author: str) -> None:
+    with pytest.raises(ValueError, match="is not an SSB identity"):
+        classic_feed([], author)

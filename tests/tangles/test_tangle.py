@@ -1,0 +1,179 @@
+"""Tangles: an independent library's answers, a set-based oracle, what no order may change."""
+
+import json
+import random
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from recon_node.tangles.tangle import (
+    Backlinks,
+    Message,
+    Tangle,
+    TangleError,
+    TangleRule,
+    backlinks,
+    tangle,
+    weave,
+)
+
+# 13 hand-made and 200 random graphs, with what the npm package @tangle/graph answers for them.
+ORACLE = json.loads((Path(__file__).parent.parent / "data" / "tangle.json").read_text())
+GRAPHS = [*ORACLE["hand"].items(), *((f"random-{i}", g) for i, g in enumerate(ORACLE["random"]))]
+WRONG = {name: graph for name, graph in GRAPHS if "error" in graph["expect"]}
+
+
+def _weave(graph: dict) -> Tangle[str]:
+    nodes = graph["nodes"]
+    return weave({n["key"]: None if n["previous"] is None else (*n["previous"],) for n in nodes})
+
+
+@pytest.mark.parametrize(
+    "graph", [graph for name, graph in GRAPHS if name not in WRONG], ids=lambda _: ""
+)
+def test_an_independent_library_answers_the_same(graph: dict) -> None:
+    woven = _weave(graph)
+    assert {
+        "roots": list(woven.roots),
+        "tips": list(woven.tips),
+        "connected": sorted(woven.order),
+        "branch": list(woven.branches),
+        "merge": list(woven.merges),
+        "history": {each: sorted(woven.history(each)) for each in woven.order},
+    } == graph["expect"]
+    assert set(woven.excluded) == {node["key"] for node in graph["nodes"]} - set(woven.order)
+
+
+def test_what_that_library_refuses_is_refused_here() -> None:
+    assert sorted(WRONG) == ["dup-key", "no-root", "selfloop"]
+    with pytest.raises(TangleError, match="S names itself as previous"):
+        _weave(WRONG["selfloop"])
+    with pytest.raises(TangleError, match="no message is a root"):
+        _weave(WRONG["no-root"])
+    twice = [Message("A", 0, {"x": Backlinks(None, None)})] * 2
+    with pytest.raises(TangleError, match="A was given twice"):
+        tangle(twice, "x", "A")
+
+
+def _message(name: str, previous: str | None, time: float = 0, root: str = "A") -> Message[str]:
+    links = Backlinks(None, None) if previous is None else Backlinks(root, tuple(previous))
+    return Message(name, time, {"post": links})
+
+
+def test_the_example_of_the_proposal_and_its_next_message() -> None:
+    messages = [
+        _message("E", "CD", 1),
+        _message("D", "B", 3),
+        _message("C", "B", 4),
+        _message("B", "A", 9),
+        _message("A", None, 5),
+    ]
+    woven = tangle(messages, "post", "A")
+    assert woven.order == tuple("ABDCE")  # D before C: it says that it is older
+    assert backlinks(woven, "A") == Backlinks("A", ("E",))
+
+
+def test_a_message_can_be_in_several_tangles() -> None:
+    both = Message("M", 0, {"post": Backlinks("A", ("A",)), "gathering": Backlinks("G", ("G",))})
+    root = Message("A", 0, {"post": Backlinks(None, None), "gathering": Backlinks("G", ("M",))})
+    other = Message("G", 0, {"gathering": Backlinks(None, None)})
+    messages = [both, root, other, Message("Z", 0, {})]
+    assert tangle(messages, "post", "A").order == ("A", "M")
+    assert tangle(messages, "gathering", "G").order == ("G", "M", "A")
+
+
+def test_what_breaks_a_rule_is_left_out_and_says_which() -> None:
+    messages = [
+        _message("A", None),
+        _message("B", "A"),
+        _message("c", "B?"),
+        _message("d", "Bc"),
+        _message("e", ""),
+        _message("f", "g"),
+        _message("g", "f"),
+        _message("h", "g"),
+        _message("other", "A", root="Z"),
+    ]
+    woven = tangle(messages, "post", "A")
+    assert woven.order == ("A", "B")
+    broken = {each: (why.rule, why.previous) for each, why in woven.excluded.items()}
+    assert broken == {
+        "c": (TangleRule.MISSING_PREVIOUS, ("?",)),
+        "d": (TangleRule.PREVIOUS_OUTSIDE, ("c",)),
+        "e": (TangleRule.EMPTY_PREVIOUS, ()),
+        "f": (TangleRule.CYCLE, ("g",)),
+        "g": (TangleRule.CYCLE, ("f",)),
+        "h": (TangleRule.CYCLE, ("g",)),
+    }
+    assert str(woven.excluded["c"]) == "all previous messages must be here: ?"
+    assert str(woven.excluded["e"]).endswith("at least one previous message")
+
+
+@pytest.mark.parametrize(
+    ("root", "complaint"),
+    [
+        ("Q", "the root Q of the tangle 'post' is not here"),
+        ("B", "B is not a root: in 'post' it names the root A"),
+        ("R", "R is not a root: in 'post' it names previous messages"),
+    ],
+)
+def test_what_is_no_root_is_refused(root: str, complaint: str) -> None:
+    impostor = Message("R", 0, {"post": Backlinks(None, ("A",))})
+    with pytest.raises(TangleError, match=complaint):
+        tangle([_message("A", None), _message("B", "A"), impostor], "post", root)
+
+
+@st.composite
+def _links(draw: st.DrawFn) -> dict[int, tuple[int, ...] | None]:
+    """Any links at all among a few messages, of which the first is a root."""
+    names = range(draw(st.integers(1, 12)))
+    previous = st.none() | st.lists(st.integers(-1, len(names)), max_size=3)
+    drawn = {name: draw(previous) for name in names}
+    return {
+        name: None if name == 0 or links is None else tuple(each for each in links if each != name)
+        for name, links in drawn.items()
+    }
+
+
+@given(_links())
+def test_membership_is_the_least_fix_point(links: dict[int, tuple[int, ...] | None]) -> None:
+    members: set[int] = set()
+    grown = True
+    while grown:
+        joining = {
+            each
+            for each, previous in links.items()
+            if previous is None or (previous and members.issuperset(previous))
+        }
+        grown = joining != members
+        members = joining
+    assert set(weave(links).order) == members
+
+
+@given(_links(), st.randoms(), st.lists(st.integers(0, 5), min_size=12, max_size=12))
+def test_the_order_is_causal_by_time_and_the_same_everywhere(
+    links: dict[int, tuple[int, ...] | None], rng: random.Random, times: list[int]
+) -> None:
+    timestamps = dict(enumerate(map(float, times)))
+    woven = weave(links, timestamps)
+    shuffled = list(links.items())
+    rng.shuffle(shuffled)
+    again = weave(dict(shuffled), timestamps)
+    assert (again.order, again.excluded) == (woven.order, woven.excluded)
+    placed: set[int] = set()
+    for position, each in enumerate(woven.order):
+        could_come = [
+            other for other in woven.order[position:] if placed.issuperset(woven.previous[other])
+        ]
+        assert each == min(could_come, key=lambda other: (timestamps[other], other))
+        placed.add(each)
+
+
+@given(_links())
+def test_what_arrives_never_takes_a_member_away(
+    links: dict[int, tuple[int, ...] | None],
+) -> None:
+    before = {each: links[each] for each in list(links)[: len(links) // 2 + 1]}
+    assert set(weave(before).order) <= set(weave(links).order)
