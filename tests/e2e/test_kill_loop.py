@@ -64,13 +64,11 @@ class Writer:
         return False
 
 
-class Reader:
-    """Reads the feed from its start to its end, again and again, and holds it to its promise."""
+class Poller:
+    """Reads from a node that may be down, until told to stop."""
 
     def __init__(self, node: TestnetNode) -> None:
         self.url = node.api_url
-        self.event_at: dict[int, bytes] = {}
-        self.passes = 0
 
     def run(self, stop: threading.Event) -> None:
         with httpx.Client(base_url=self.url) as client:
@@ -79,6 +77,18 @@ class Reader:
                     self.read(client)
                 except httpx.HTTPError:
                     stop.wait(0.05)
+
+    def read(self, client: httpx.Client) -> None:
+        raise AssertionError("each kind of reader has its own")
+
+
+class Reader(Poller):
+    """Reads the feed from its start to its end, again and again, and holds it to its promise."""
+
+    def __init__(self, node: TestnetNode) -> None:
+        super().__init__(node)
+        self.event_at: dict[int, bytes] = {}
+        self.passes = 0
 
     def read(self, client: httpx.Client) -> None:
         """One pass; an interrupted one has held what it saw to the promise, too."""
@@ -96,21 +106,13 @@ class Reader:
         self.passes += 1
 
 
-class Follower:
+class Follower(Poller):
     """Follows the resume tokens of the JSON feed: each that was given out is taken back."""
 
     def __init__(self, node: TestnetNode) -> None:
-        self.url = node.api_url
+        super().__init__(node)
         self.token = "0"
         self.event_at: dict[int, str] = {}
-
-    def run(self, stop: threading.Event) -> None:
-        with httpx.Client(base_url=self.url) as client:
-            while not stop.is_set():
-                try:
-                    self.read(client)
-                except httpx.HTTPError:
-                    stop.wait(0.05)
 
     def read(self, client: httpx.Client) -> None:
         """One page."""
@@ -167,6 +169,7 @@ def test_kills_under_load_lose_nothing(testnet: Testnet, kills: int, rng: random
             each.result()
     written = {cid for writer in writers for cid in writer.acknowledged}
     assert all(writer.acknowledged for writer in writers), "there was no load"
+    assert all(follower.event_at for follower in followers), "nobody followed the feed"
 
     with httpx.Client(base_url=victim.api_url) as client:
         _wait_until(lambda: client.get("/ceramic/feed/head").json()["head"] >= len(written))
