@@ -1,0 +1,54 @@
+"""Exception groups: a trio nursery raises one even for a single error, and callers want the error.
+
+trio-util's ``multi_error_defer_to`` comes close, but it compares errors by their ``repr``, cannot
+unwrap an error whose type is not listed, and has no types. trio's own
+``strict_exception_groups=False`` is deprecated.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+
+def leaves(error: BaseException) -> Iterator[BaseException]:
+    """Yield the errors of an exception group and of the groups in it; others as they are."""
+    if isinstance(error, BaseExceptionGroup):
+        for inner in error.exceptions:
+            yield from leaves(inner)
+    else:
+        yield error
+
+
+def unwrap(error: BaseException, *known: type[BaseException]) -> BaseException:
+    """Return the error that stands for an exception group.
+
+    That is Ctrl-C, if it is in the group; else the only error of the group; else the first one,
+    if all are of the types ``known``; else the group itself.
+    """
+    found = list(leaves(error))
+    for each in found:
+        if isinstance(each, KeyboardInterrupt):
+            return each
+    stands_for_all = len(found) == 1 or all(isinstance(each, known) for each in found)
+    return found[0] if stands_for_all else error
+
+
+@contextmanager
+def unwrapped(*known: type[BaseException]) -> Iterator[None]:
+    """Raise what ``unwrap`` makes of an exception group instead of the group.
+
+    So whoever opens a service, or runs trio, can catch the error that its contract names.
+    """
+    try:
+        yield
+    except BaseExceptionGroup as group:
+        error = unwrap(group, *known)
+        if error is group:
+            raise
+        context = error.__context__
+        try:
+            raise error
+        finally:
+            error.__context__ = context  # else the group would be shown as its own error's cause
+            del error, context  # the error's traceback refers to this frame: a reference cycle

@@ -1,0 +1,113 @@
+"""Files that survive a crash or a power cut: locked, or complete under their name.
+
+Locks are `flock` locks, which the kernel releases when their holder dies: after kill -9 nothing has
+to be cleaned up. They are taken here and not with the filelock library, which truncates a lock file
+before it asks for the lock and deletes it afterwards: whoever is refused could then not read in it
+who the holder is.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import BinaryIO, Final
+
+_CANNOT_SYNC: Final = (errno.EINVAL, errno.EACCES)
+"""Directories on SMB cannot be synced, nor can those that may be written but not read."""
+
+
+def open_locked(path: Path, *, wait: bool = False, mode: int = 0o666) -> BinaryIO:
+    """Open a file for reading and writing, and hold an exclusive lock on it until it is closed.
+
+    Args:
+        path: created if it is missing.
+        wait: until another holder has released the lock; by default nothing waits.
+        mode: permissions of a new file, less the umask.
+
+    Raises:
+        BlockingIOError: another holder has the lock, in this process or in another one.
+        OSError: the file cannot be opened, or its file system has no locks.
+    """
+    while True:
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, mode)
+        file = os.fdopen(descriptor, "r+b")
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if _is_at(file, path):  # otherwise it was moved or deleted before it was locked
+                return file
+        except BaseException:
+            file.close()
+            raise
+        file.close()
+
+
+@contextmanager
+def draft_of(path: Path, *, wait: bool = False, mode: int = 0o666) -> Iterator[Path]:
+    """Yield an empty file `.NAME.part` beside `path`, which is deleted after the block.
+
+    Once it is complete, `move_into_place(draft, path)` keeps it. One process at a time has the
+    draft; it starts empty even if an earlier process was killed and left one behind.
+
+    Args:
+        path: the file to make or replace.
+        wait: until another process is done with its draft; by default nothing waits.
+        mode: permissions of the file, less the umask.
+
+    Raises:
+        BlockingIOError: another process has a draft of this file.
+        OSError: the draft cannot be created.
+    """
+    draft = path.with_name(f".{path.name}.part")
+    with open_locked(draft, wait=wait, mode=mode) as file:
+        try:
+            file.truncate(0)
+            yield draft
+        finally:
+            if _is_at(file, draft):  # it was not moved: the name may be another process's by now
+                draft.unlink()
+
+
+def move_into_place(draft: Path, path: Path) -> None:
+    """Rename a complete file to `path`, replacing what has that name, durably.
+
+    After a power cut, `path` is either what it was before or the whole new file.
+
+    Raises:
+        OSError: the disk failed.
+    """
+    _sync(draft)
+    draft.replace(path)
+    sync_directory(path.parent)
+
+
+def sync_directory(directory: Path) -> None:
+    """Make renames and deletions in a directory survive a power cut, if that can be done.
+
+    Raises:
+        OSError: the disk failed.
+    """
+    try:
+        _sync(directory)
+    except OSError as error:
+        if error.errno not in _CANNOT_SYNC:
+            raise
+
+
+def _sync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _is_at(file: BinaryIO, path: Path) -> bool:
+    """Is this open file the one that has the name `path`?"""
+    try:
+        return os.path.samestat(os.fstat(file.fileno()), path.stat())
+    except FileNotFoundError:
+        return False

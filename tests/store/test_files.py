@@ -1,0 +1,158 @@
+"""Files that are locked, or replaced in one step: `recon_node.files`."""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+import subprocess
+import sys
+import threading
+from contextlib import nullcontext
+from pathlib import Path
+
+import pytest
+
+from recon_node import files
+from recon_node.files import draft_of, move_into_place, open_locked
+
+
+def test_a_lock_has_one_holder_at_a_time(tmp_path: Path) -> None:
+    path = tmp_path / "lock"
+    with open_locked(path), pytest.raises(BlockingIOError):
+        open_locked(path)
+    open_locked(path).close()
+
+
+def test_a_lock_dies_with_its_holder(tmp_path: Path) -> None:
+    program = (
+        "import sys; from pathlib import Path; from recon_node.files import open_locked\n"
+        "file = open_locked(Path(sys.argv[1])); print('held', flush=True); sys.stdin.read()"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", program, str(tmp_path / "lock")],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    ) as holder:
+        assert holder.stdout is not None
+        assert holder.stdout.readline() == b"held\n"
+        with pytest.raises(BlockingIOError):
+            open_locked(tmp_path / "lock")
+        holder.kill()
+    open_locked(tmp_path / "lock").close()
+
+
+def test_the_content_of_a_locked_file_can_be_read_by_those_who_are_refused(tmp_path: Path) -> None:
+    path = tmp_path / "lock"
+    path.write_text("the holder")
+    with open_locked(path):
+        with pytest.raises(BlockingIOError):
+            open_locked(path)
+        assert path.read_text() == "the holder"
+
+
+def test_a_file_that_was_moved_before_it_was_locked_is_not_taken(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its holder finished between our open and our lock: the file is no longer a draft."""
+    path = tmp_path / "draft"
+    flock = files.fcntl.flock
+
+    def late(file: object, operation: int) -> None:
+        monkeypatch.setattr(files.fcntl, "flock", flock)
+        path.rename(tmp_path / "finished")
+        flock(file, operation)
+
+    monkeypatch.setattr(files.fcntl, "flock", late)
+    with open_locked(path) as file:
+        assert os.path.samestat(os.fstat(file.fileno()), path.stat())
+
+
+def test_a_draft_replaces_a_file_in_one_step(tmp_path: Path) -> None:
+    path = tmp_path / "data"
+    path.write_text("old")
+    with draft_of(path, mode=0o600) as draft:
+        draft.write_text("new")
+        assert path.read_text() == "old"
+        move_into_place(draft, path)
+        assert path.read_text() == "new"
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert [each.name for each in tmp_path.iterdir()] == ["data"]
+
+
+def test_a_draft_that_fails_leaves_nothing_behind(tmp_path: Path) -> None:
+    path = tmp_path / "data"
+    path.write_text("old")
+
+    def break_off() -> None:
+        with draft_of(path) as draft:
+            draft.write_text("half")
+            raise ValueError("broken off")
+
+    with pytest.raises(ValueError, match="broken off"):
+        break_off()
+    assert path.read_text() == "old"
+    assert [each.name for each in tmp_path.iterdir()] == ["data"]
+
+
+def test_what_a_killed_process_left_is_overwritten(tmp_path: Path) -> None:
+    path = tmp_path / "data"
+    path.with_name(".data.part").write_text("half of an earlier one")
+    with draft_of(path) as draft:
+        assert draft.read_bytes() == b""
+
+
+def test_a_draft_has_one_writer_at_a_time(tmp_path: Path) -> None:
+    path = tmp_path / "data"
+    with draft_of(path) as draft:
+        draft.write_text("mine")
+        with pytest.raises(BlockingIOError), draft_of(path):
+            pass
+        assert draft.read_text() == "mine"
+
+
+def test_a_writer_can_wait_for_another_one(tmp_path: Path) -> None:
+    path = tmp_path / "data"
+
+    def write_second() -> None:
+        with draft_of(path, wait=True) as draft:
+            draft.write_text(path.read_text() + " and second")
+            move_into_place(draft, path)
+
+    second = threading.Thread(target=write_second)
+    with draft_of(path) as draft:
+        draft.write_text("first")
+        second.start()
+        move_into_place(draft, path)
+    second.join()
+    assert path.read_text() == "first and second"
+
+
+def test_the_draft_of_the_next_writer_is_not_deleted(tmp_path: Path) -> None:
+    """Once a draft was moved, its name is free for others."""
+    path = tmp_path / "data"
+    with draft_of(path) as draft:
+        move_into_place(draft, path)
+        draft.write_text("of the next writer")
+    assert draft.read_text() == "of the next writer"
+
+
+@pytest.mark.parametrize(("number", "is_kept"), [(errno.EINVAL, True), (errno.EIO, False)])
+def test_a_directory_that_cannot_be_synced(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, is_kept: bool
+) -> None:
+    """A file system without the sync of directories is used; a disk that fails is reported."""
+    real_sync = os.fsync
+
+    def sync(descriptor: int) -> None:
+        if stat.S_ISDIR(os.fstat(descriptor).st_mode):
+            raise OSError(number, os.strerror(number))
+        real_sync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", sync)
+    path = tmp_path / "data"
+    outcome = nullcontext() if is_kept else pytest.raises(OSError, match="Input/output")
+    with outcome, draft_of(path) as draft:
+        draft.write_text("whole")
+        move_into_place(draft, path)
+    assert path.read_text() == "whole"

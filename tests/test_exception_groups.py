@@ -1,0 +1,69 @@
+"""What is raised instead of an exception group."""
+
+from __future__ import annotations
+
+import pytest
+import trio
+
+from recon_node.exception_groups import leaves, unwrap, unwrapped
+
+
+def group_of(*errors: BaseException) -> BaseExceptionGroup[BaseException]:
+    return BaseExceptionGroup("", errors)
+
+
+def test_the_leaves_of_nested_groups():
+    first, second, third = OSError(1), ValueError(2), KeyError(3)
+    assert list(leaves(group_of(group_of(first, second), third))) == [first, second, third]
+    assert list(leaves(first)) == [first]
+
+
+def test_a_lone_error_stands_for_its_groups():
+    lone = ValueError("lone")
+    assert unwrap(group_of(group_of(lone))) is lone
+    assert unwrap(lone) is lone
+
+
+def test_several_errors_stay_a_group_unless_all_are_known():
+    gone, away, bug = OSError("gone"), OSError("away"), ValueError("a bug")
+    assert unwrap(group_of(group_of(gone), away), OSError) is gone
+    unknown = group_of(gone, away)
+    assert unwrap(unknown) is unknown
+    mixed = group_of(gone, bug)
+    assert unwrap(mixed, OSError) is mixed
+
+
+def test_ctrl_c_comes_first():
+    interrupt = KeyboardInterrupt()
+    assert unwrap(group_of(OSError(), group_of(interrupt, ValueError()))) is interrupt
+
+
+async def test_a_nursery_raises_its_lone_error_with_its_own_cause():
+    cause = OSError("below")
+
+    async def fail() -> None:
+        raise ValueError("above") from cause
+
+    async def run() -> None:
+        with unwrapped():
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(fail)
+
+    with pytest.raises(ValueError, match="above") as caught:
+        await run()
+    assert caught.value.__cause__ is cause
+    assert caught.value.__context__ is None
+
+
+async def test_a_nursery_raises_several_errors_as_a_group():
+    async def fail(error: Exception) -> None:
+        raise error
+
+    async def fail_twice() -> None:
+        with unwrapped(OSError):
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(fail, OSError())
+                nursery.start_soon(fail, ValueError())
+
+    with pytest.raises(ExceptionGroup):
+        await fail_twice()
