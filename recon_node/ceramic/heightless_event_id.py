@@ -1,0 +1,233 @@
+"""EventIDs as the deployed network builds them: without a height (ceramic-one 0.58).
+
+    varint(0xce) varint(0x05) varint(network id)
+    separator    last 8 bytes of sha256(sort key || model's StreamID bytes)
+    controller   last 8 bytes of sha256(controller DID)
+    stream       last 4 bytes of the init event's CID
+    event CID
+
+CIP-124's EventID, which this project's nodes speak with each other, is in `event_id.py`. The two
+have the same head but are keys of different sets: an event has one of each, and no function takes
+both.
+
+A fencepost is such an EventID cut off before the event CID, so that it sorts before (zeros) or
+after (ff bytes) every key of its prefix. The separator always hashes the model, whatever field of
+the header is the sort key, so a stream without a model has no key here.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from functools import lru_cache
+from typing import Final, Self
+
+from recon_node.ceramic.errors import EventIdError
+from recon_node.ceramic.event_id import EVENT_ID_TYPE, short_hash
+from recon_node.ceramic.network import Network
+from recon_node.ceramic.stream_id import STREAM_ID_CODEC, StreamId
+from recon_node.ipld import CID, IDENTITY, IpldError, read_cid, varint
+
+_HEAD: Final = varint.encode(STREAM_ID_CODEC) + varint.encode(EVENT_ID_TYPE)
+_HEAD_SIZE: Final = len(_HEAD)
+_HASH_SIZE: Final = 8
+"""Bytes of the separator, and of the controller."""
+_STREAM_SIZE: Final = 4
+"""Bytes of the init event's CID."""
+_FIELDS_SIZE: Final = 2 * _HASH_SIZE + _STREAM_SIZE
+"""Bytes between the network id and the event CID."""
+
+LEAST: Final = b""
+"""The bound below every key, which parses as no EventID."""
+GREATEST: Final = b"\xff"
+"""The bound above every key, which parses as no EventID."""
+
+
+class HeightlessEventId(bytes):
+    """The EventID of one event, without a height, as its bytes; it sorts as they do.
+
+    Raises:
+        EventIdError: the bytes are not such an EventID, or more than one.
+    """
+
+    __slots__ = ()
+
+    def __new__(cls, raw: bytes) -> Self:  # noqa: D102 - the class docstring describes it
+        _check(raw)
+        return bytes.__new__(cls, raw)
+
+    @classmethod
+    def build(
+        cls,
+        network: Network,
+        model: StreamId,
+        controller: str,
+        init_cid: CID,
+        event_cid: CID,
+        *,
+        sort_key: str = "model",
+    ) -> Self:
+        """Build the EventID of an event.
+
+        Args:
+            network: the network of the event.
+            model: the stream's model, from the header of its init event.
+            controller: the DID of the stream's controller.
+            init_cid: the CID of the stream's init event.
+            event_cid: the event's own CID.
+            sort_key: the header's `sep`; `model` where it has none.
+
+        Raises:
+            EventIdError: the controller or the sort key is not valid Unicode.
+        """
+        stream = _controller_prefix(network, model, controller, sort_key) + init_cid[-_STREAM_SIZE:]
+        return bytes.__new__(cls, stream + event_cid)
+
+    @property
+    def event_cid(self) -> CID:
+        """The event's CID."""
+        return CID(self[_fields_start(self) + _FIELDS_SIZE :])
+
+    def __str__(self) -> str:
+        return self.hex()
+
+    def __repr__(self) -> str:
+        return f"HeightlessEventId({self.hex()})"
+
+
+def model_hash(model: StreamId, *, sort_key: str = "model") -> bytes:
+    """Return the separator of a model's streams: 8 bytes.
+
+    Raises:
+        EventIdError: the sort key is not valid Unicode.
+    """
+    try:
+        named = sort_key.encode()
+    except UnicodeEncodeError:
+        raise EventIdError(f"the sort key {sort_key[:100]!r} is not valid Unicode") from None
+    return hashlib.sha256(named + model.to_bytes()).digest()[-_HASH_SIZE:]
+
+
+def without_height(event_id: bytes, separator: bytes) -> HeightlessEventId:
+    """Return the same event's EventID of the deployed network.
+
+    Args:
+        event_id: the bytes of an `EventId`, which are not checked again.
+        separator: of the model of the event's stream, see `model_hash`.
+    """
+    start = _HEAD_SIZE
+    while event_id[start] & 0x80:  # of the network id, a varint
+        start += 1
+    fields = start + 1
+    height = fields + _FIELDS_SIZE
+    first = event_id[height]
+    cid = height + 1 + (1 << (first - 0x18) if first >= 0x18 else 0)  # a CBOR unsigned integer
+    parts = (event_id[:fields], separator, event_id[fields + _HASH_SIZE : height], event_id[cid:])
+    return bytes.__new__(HeightlessEventId, b"".join(parts))
+
+
+def check_bound(bound: bytes) -> None:
+    """Check the bound of a range: a key, a fencepost, `LEAST` or `GREATEST`.
+
+    Raises:
+        EventIdError: it is none of these.
+    """
+    if bound in (LEAST, GREATEST) or is_fencepost(bound):
+        return
+    _check(bound)
+
+
+def is_fencepost(bound: bytes) -> bool:
+    """Tell whether a bound is an EventID without an event CID, and so not a key.
+
+    The upper fenceposts of ceramic-one end in one ff byte more than the fields have.
+    """
+    if bound in (LEAST, GREATEST):
+        return True
+    try:
+        rest = bound[_fields_start(bound) :]
+    except EventIdError:
+        return False
+    return len(rest) == _FIELDS_SIZE or (len(rest) == _FIELDS_SIZE + 1 and rest[-1:] == GREATEST)
+
+
+def network_range(network: Network) -> tuple[bytes, bytes]:
+    """Return the fenceposts around all keys of a network."""
+    return _fenceposts(_network_prefix(network.id), 0)
+
+
+def model_range(
+    network: Network, model: StreamId, *, sort_key: str = "model"
+) -> tuple[bytes, bytes]:
+    """Return the fenceposts around all keys of a model's streams.
+
+    Raises:
+        EventIdError: the sort key is not valid Unicode.
+    """
+    return _fenceposts(_model_prefix(network, model, sort_key), _HASH_SIZE)
+
+
+def controller_range(
+    network: Network, model: StreamId, controller: str, *, sort_key: str = "model"
+) -> tuple[bytes, bytes]:
+    """Return the fenceposts around all keys of a controller's streams of a model.
+
+    Raises:
+        EventIdError: the controller or the sort key is not valid Unicode.
+    """
+    prefix = _controller_prefix(network, model, controller, sort_key)
+    return _fenceposts(prefix, 2 * _HASH_SIZE)
+
+
+def stream_range(
+    network: Network, model: StreamId, controller: str, init_cid: CID, *, sort_key: str = "model"
+) -> tuple[bytes, bytes]:
+    """Return the fenceposts around all keys of one stream.
+
+    Raises:
+        EventIdError: the controller or the sort key is not valid Unicode.
+    """
+    prefix = _controller_prefix(network, model, controller, sort_key) + init_cid[-_STREAM_SIZE:]
+    return _fenceposts(prefix, _FIELDS_SIZE)
+
+
+def _fenceposts(prefix: bytes, known: int) -> tuple[bytes, bytes]:
+    """Fill up a prefix that has `known` bytes of the fields, with zeros and with ff bytes."""
+    missing = _FIELDS_SIZE - known
+    return prefix + bytes(missing), prefix + GREATEST * (missing + 1)
+
+
+def _fields_start(raw: bytes) -> int:
+    """Return the offset of the separator."""
+    if not raw.startswith(_HEAD):
+        raise EventIdError(f"not an EventID: it does not start with {_HEAD.hex()}")
+    try:
+        return varint.decode(raw, len(_HEAD))[1]
+    except IpldError as error:
+        raise EventIdError(f"not an EventID: {error}") from None
+
+
+def _check(raw: bytes) -> None:
+    start = _fields_start(raw) + _FIELDS_SIZE
+    try:
+        cid, end = read_cid(raw, start)
+    except IpldError as error:
+        raise EventIdError(f"not an EventID without a height: {error}") from None
+    if end != len(raw):
+        raise EventIdError(f"{len(raw) - end} bytes too many after the EventID")
+    if cid.hash_code == IDENTITY:
+        raise EventIdError(f"{cid} cannot be the CID of an event")
+
+
+@lru_cache(maxsize=64)
+def _network_prefix(network_id: int) -> bytes:
+    return _HEAD + varint.encode(network_id)
+
+
+@lru_cache(maxsize=1024)
+def _model_prefix(network: Network, model: StreamId, sort_key: str) -> bytes:
+    return _network_prefix(network.id) + model_hash(model, sort_key=sort_key)
+
+
+@lru_cache(maxsize=4096)
+def _controller_prefix(network: Network, model: StreamId, controller: str, sort_key: str) -> bytes:
+    return _model_prefix(network, model, sort_key) + short_hash(controller)
