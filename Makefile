@@ -8,34 +8,46 @@ BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 RESULTS := benchmarks/results
 
-.PHONY: help demo test test-long lint check install lock bench bench-docs clean
+# The tests start more than a hundred processes. Where bytecode is not cached, as containers often
+# have it, each of them compiles everything again.
+export PYTHONDONTWRITEBYTECODE :=
+
+# One more process than cores, because tests also wait for disks, timers and other processes.
+WORKERS = $(shell expr $$(nproc) + 1)
+
+.PHONY: help demo test test-long lint check docs install lock bench bench-docs clean
 
 help:  ## Show this help
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
 
-demo: $(INSTALLED)  ## Three daemons on loopback reconcile sample events; Spark keeps tables of them
+demo: $(INSTALLED)  ## Run three daemons and the Spark pipeline on sample events
 	$(BIN)/python -m recon_node.demo
 
-test: $(INSTALLED)  ## Run the test suite (some minutes)
-	$(BIN)/python -m pytest -m "not long" -n auto --maxprocesses 4 --dist loadfile
+test: $(INSTALLED)  ## Run the test suite (a few minutes)
+	$(BIN)/python -m pytest -m "not long" -n $(WORKERS) --maxprocesses 4 \
+		--dist loadfile --no-loadscope-reorder
 
 test-long: $(INSTALLED)  ## Run the long tests too: many more random cases
 	HYPOTHESIS_PROFILE=long $(BIN)/python -m pytest
 
-lint: $(INSTALLED)  ## Check style, types and who imports whom
+lint: $(INSTALLED)  ## Check style, types, imports and unused code
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	$(BIN)/python -m vulture
 
-check: lint test  ## What CI runs
+check: lint test  ## Run lint and test, as CI does
+
+docs: $(INSTALLED)  ## Build the API reference: build/reference/index.html
+	$(BIN)/python config/reference.py build/reference
 
 bench: $(INSTALLED)  ## Run the benchmarks at small sizes (a minute)
 	$(BIN)/python -m benchmarks.key_store --keys 100000
 	$(BIN)/python -m benchmarks.reconcile --keys 10000,100000 --differences 0,1,100
 	$(BIN)/python -m benchmarks.round_trips --keys 100000 --differences 0,1,100
 
-bench-docs: $(INSTALLED)  ## Redo docs/benchmarks.md: all sizes (a quarter of an hour; needs Node.js)
+bench-docs: $(INSTALLED)  ## Regenerate docs/benchmarks.md (a quarter of an hour; needs Node.js)
 	$(BIN)/python -m benchmarks.key_store --keys 1000000 --json $(RESULTS)/key_store.json
 	$(BIN)/python -m benchmarks.reconcile --keys 10000,100000,1000000 --nostr-tools \
 		--json $(RESULTS)/reconcile.json
@@ -48,13 +60,13 @@ install: $(INSTALLED)  ## Install everything into .venv
 $(INSTALLED): pyproject.toml requirements.lock
 	@sh config/preflight.sh
 	@test -x $(BIN)/python || $$(sh config/preflight.sh --python) -m venv $(VENV)
-	@echo "Installing into $(VENV) (once; some minutes) ..."
+	@echo "Installing into $(VENV) (only once; takes a few minutes) ..."
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --upgrade pip
 	@$(BIN)/python -m pip install --disable-pip-version-check --progress-bar off --quiet \
 		--constraint requirements.lock --editable '.[dev]'
 	@touch $@
 
-lock:  ## Renew requirements.lock from pyproject.toml (needs uv)
+lock:  ## Update requirements.lock from pyproject.toml (needs uv)
 	uv pip compile --quiet --universal --python-version 3.11 --extra dev --upgrade \
 		--no-header --no-annotate pyproject.toml --output-file requirements.lock
 	sed -i '1i # All dependencies as CI and the image install them; made by `make lock` from pyproject.toml.' requirements.lock

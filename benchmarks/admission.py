@@ -38,11 +38,12 @@ from recon_node.ceramic.builder import data_event, init_event
 from recon_node.ipld import CID, DAG_CBOR, multibase
 from recon_node.p2p import P2PSettings, open_p2p
 from recon_node.store import StoreSettings, open_store
-from recon_node.store.admission.rules import Submission
+from recon_node.store.admission.rules import commit_batch
 from recon_node.store.db.log import EventLog
 from recon_node.store.interests import key_ranges
+from recon_node.store.values import Submission
 from recon_node.testnet import Testnet
-from recon_node.verification import check
+from recon_node.verification import check_event
 
 NETWORK = Network.local(4)
 LOOPBACK = P2PSettings(listen=("/ip4/127.0.0.1/tcp/0",), discovery=False)
@@ -72,7 +73,7 @@ def signed_events(count: int) -> list[bytes]:
 def stages(cars: list[bytes]) -> list[Row]:
     """What each stage costs, in one thread."""
     events = [parse_event(car) for car in cars]
-    facts = [check(car) for car in cars]
+    facts = [check_event(car) for car in cars]
     with tempfile.TemporaryDirectory() as directory:
         log = EventLog(Path(directory), NETWORK, StoreSettings())
         ranges = key_ranges(NETWORK, ())
@@ -80,7 +81,8 @@ def stages(cars: list[bytes]) -> list[Row]:
         def write() -> None:
             for at in range(0, len(cars), BATCH):
                 batch = zip(cars[at : at + BATCH], facts[at : at + BATCH], strict=True)
-                log.admit([Submission(car, checked=found) for car, found in batch], ranges)
+                events = [Submission(car, finding=found) for car, found in batch]
+                commit_batch(log, events, ranges)
 
         works: dict[str, Callable[[], object]] = {
             "parse": lambda: [parse_event(car) for car in cars],

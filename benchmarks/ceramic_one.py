@@ -8,10 +8,20 @@ them in flight; what waits is taken last in, first out. Both sides learn the dif
 Simulated are the messages, their bytes and their order. The store is this project's, where the
 real node asks SQLite to add up the hashes of a range: the CPU time says nothing about that.
 Ranges are half-open there: the lower bound belongs to the range.
+
+As a command, this module measures real nodes instead, beside this project's:
+
+    python -m benchmarks.ceramic_one --binary PATH [--events 10000,100000] [--json FILE]
+    python -m benchmarks.ceramic_one --node http://127.0.0.1:5101
+
+The first starts nodes of both kinds and says what it costs to write to each and to fill an empty
+one from each; the second fills an empty node of ours from one that is running. See
+`benchmarks.ceramic_one_real` for what is measured.
 """
 
 from __future__ import annotations
 
+import argparse
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Final
@@ -78,11 +88,22 @@ def _range_from_map(fields: dict[str, Any]) -> Range:
 class _Side:
     """What both roles do with a range that the other side speaks of."""
 
-    def __init__(self, store: KeyStore) -> None:
+    def __init__(self, store: KeyStore, key_size: int = KEY_SIZE) -> None:
         self._store = store
+        self._key_size = key_size
+
+    def _is_key(self, bound: bytes) -> bool:
+        return len(bound) == self._key_size
+
+    def _half_open(self, first: bytes, last: bytes) -> KeyRange:
+        """Return the open range with the keys from ``first`` on. All keys have the same length."""
+        if not self._is_key(first):
+            return KeyRange(first, last)
+        before = int.from_bytes(first, "big") - 1
+        return KeyRange(before.to_bytes(self._key_size, "big"), last)
 
     def _hash(self, first: bytes, last: bytes) -> Range:
-        summary = self._store.summarize(_half_open(first, last))
+        summary = self._store.summarize(self._half_open(first, last))
         return Range(first, summary.hash, summary.count, last)
 
     def _compare(self, theirs: Range) -> tuple[list[Range], bool]:
@@ -93,19 +114,19 @@ class _Side:
             return [], False
         if not ours.hash:
             return [ours], False
-        if not theirs.hash or (_is_key(first) and theirs.count == 1):
+        if not theirs.hash or (self._is_key(first) and theirs.count == 1):
             return self._tell_all(ours), True
         return list(self._split(ours)), False
 
     def _tell_all(self, ours: Range) -> list[Range]:
-        if not _is_key(ours.first) or ours.first in self._store:
+        if not self._is_key(ours.first) or ours.first in self._store:
             return [ours]
         second = self._keys(ours)[0]
         return [Range(ours.first, ZERO, 0, second), self._hash(second, ours.last)]
 
     def _split(self, ours: Range) -> Iterator[Range]:
         if ours.count > SPLIT_THRESHOLD:
-            middle = self._store.middle(_half_open(ours.first, ours.last))
+            middle = self._store.middle(self._half_open(ours.first, ours.last))
             assert middle is not None
             yield self._hash(ours.first, middle)
             yield self._hash(middle, ours.last)
@@ -117,7 +138,7 @@ class _Side:
             yield Range(key, Sha256a.of(key), 1, following)
 
     def _keys(self, ours: Range) -> list[bytes]:
-        return list(self._store.keys(_half_open(ours.first, ours.last)))
+        return list(self._store.keys(self._half_open(ours.first, ours.last)))
 
     def _values(self, ranges: list[Range]) -> list[Message]:
         """Return the keys as values, without the events: those are not part of the contest."""
@@ -131,8 +152,8 @@ class _Side:
 class Initiator(_Side):
     """The side that asks."""
 
-    def __init__(self, store: KeyStore, interest: KeyRange) -> None:
-        super().__init__(store)
+    def __init__(self, store: KeyStore, interest: KeyRange, key_size: int = KEY_SIZE) -> None:
+        super().__init__(store, key_size)
         self._interest = interest
         self._waiting: list[Range] = []
         self._in_flight = 0
@@ -190,13 +211,35 @@ class Responder(_Side):
         return []
 
 
-def _is_key(bound: bytes) -> bool:
-    return len(bound) == KEY_SIZE
+def main() -> None:
+    """Measure real nodes from the command line."""
+    from benchmarks import ceramic_one_real
+    from benchmarks.report import Row, machine, new_file, numbers, show, write_rows
+
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.ceramic_one",
+        description=__doc__,
+        formatter_class=argparse.RawTextHelpFormatter,
+    )
+    which = parser.add_mutually_exclusive_group(required=True)
+    which.add_argument("--binary", help="a binary of ceramic-one", metavar="PATH")
+    which.add_argument("--node", help="the HTTP API of a ceramic-one node", metavar="URL")
+    parser.add_argument("--events", type=numbers, default=[10_000], help="how many events")
+    parser.add_argument("--json", type=new_file, metavar="FILE")
+    options = parser.parse_args()
+    if options.node is not None:
+        coming = iter(ceramic_one_real.from_running_node(options.node))
+    else:
+        coming = ceramic_one_real.run(options.binary, options.events)
+    rows: list[Row] = []
+    for row in coming:
+        rows.append({**row, "machine": machine()})
+        if options.json is not None:
+            write_rows(rows, options.json)
+    show("Beside ceramic-one nodes", [row for row in rows if "measure" in row], None)
+    if on_the_wire := [row for row in rows if "measure" not in row]:
+        show("Its wire, simulated and real", on_the_wire, None)
 
 
-def _half_open(first: bytes, last: bytes) -> KeyRange:
-    """Return the open range with the keys from ``first`` on. All keys have the same length."""
-    if not _is_key(first):
-        return KeyRange(first, last)
-    before = int.from_bytes(first, "big") - 1
-    return KeyRange(before.to_bytes(KEY_SIZE, "big"), last)
+if __name__ == "__main__":
+    main()

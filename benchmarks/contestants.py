@@ -7,16 +7,25 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from functools import partial
 from types import TracebackType
-from typing import Final, Self
+from typing import Any, Final, Self
 
 from benchmarks import ceramic_one
 from benchmarks.negentropy import Items, Negentropy
 from benchmarks.pairs import Pair
 from recon_node.ceramic import IN_MEMORY, network_range
+from recon_node.ipld import varint
 from recon_node.p2p.settings import MIB
-from recon_node.p2p.transport.framing import encode_frame
-from recon_node.recon import DEFAULT_SETTINGS, KeyRange, KeyStore, SessionSettings
-from recon_node.recon.protocols import RECON_1_0, RECON_1_1, Protocol
+from recon_node.recon import (
+    DEFAULT_SETTINGS,
+    RECON_1_0,
+    RECON_1_1,
+    KeyRange,
+    KeyStore,
+    SessionSettings,
+    Side,
+    Version,
+    all_at_once,
+)
 
 WHOLE: Final = KeyRange(*map(bytes, network_range(IN_MEMORY)))
 LONG_MESSAGES: Final = SessionSettings(message_bytes=8 * MIB)
@@ -59,13 +68,13 @@ class WrongResultError(Exception):
     """A contestant did not find the difference: its figures would mean nothing."""
 
 
-def recon(protocol: Protocol, pair: Pair, settings: SessionSettings = DEFAULT_SETTINGS) -> Cost:
+def recon(protocol: Version[Any], pair: Pair, settings: SessionSettings = DEFAULT_SETTINGS) -> Cost:
     """Reconcile over a version of this project's protocol; both sides end with the union."""
     ours, theirs = map(KeyStore, pair.keys())
     cost = Cost()
     with CpuTimer() as timer:
-        asking = protocol.session.initiator(ours, WHOLE, settings)
-        answering = protocol.session.responder(theirs, [WHOLE], settings)
+        asking = protocol.session(Side.initiator(ours, WHOLE, settings))
+        answering = protocol.session(Side.responder(theirs, [WHOLE], settings))
         turns = [(answering, theirs), (asking, ours)]
         messages = [asking.start()]
         while messages:
@@ -73,11 +82,11 @@ def recon(protocol: Protocol, pair: Pair, settings: SessionSettings = DEFAULT_SE
             turns.reverse()
             for message in messages:
                 data = protocol.encode(message)
-                _count(cost, len(encode_frame(data)), sent=receiver is answering)
+                _count(cost, len(varint.encode(len(data))) + len(data), sent=receiver is answering)
                 for key in receiver.receive(protocol.decode(data)):
                     store.add(key)
-            messages = receiver.respond()
-    cost.rounds, cost.cpu_s = asking.rounds, timer.seconds
+            messages = all_at_once(receiver.respond())
+    cost.rounds, cost.cpu_s = asking.side.rounds, timer.seconds
     check_union(pair, ours, theirs)
     return cost
 

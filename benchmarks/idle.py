@@ -27,8 +27,7 @@ from benchmarks.keys import event_ids
 from benchmarks.report import Row, progress, show
 from benchmarks.start_up import fill
 from recon_node.ceramic import IN_MEMORY, network_range
-from recon_node.recon import KeyRange, KeyStore
-from recon_node.recon.protocols import RECON_1_1
+from recon_node.recon import RECON_1_1, KeyRange, KeyStore, Side, all_at_once
 from recon_node.testnet import TestnetNode
 
 _SETTLE = 5.0
@@ -43,13 +42,13 @@ def session_seconds(events: int) -> float:
     encode, decode = RECON_1_1.encode, RECON_1_1.decode
     started = time.process_time()
     for _ in range(_ROUNDS):
-        asking = RECON_1_1.session.initiator(store, whole)
-        answering = RECON_1_1.session.responder(store, [whole])
+        asking = RECON_1_1.session(Side.initiator(store, whole))
+        answering = RECON_1_1.session(Side.responder(store, [whole]))
         answering.receive(decode(encode(asking.start())))
-        (answer,) = answering.respond()
+        (answer,) = all_at_once(answering.respond())
         asking.receive(decode(encode(answer)))
-        assert asking.done
-        assert answering.done
+        assert asking.side.done
+        assert answering.side.done
     return (time.process_time() - started) / _ROUNDS / 2
 
 

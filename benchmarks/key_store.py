@@ -137,14 +137,14 @@ def _serve(pipe: Connection, index: int, keys: int, calls: int) -> None:
 
 def _load_and_weigh(design: Contestant, keys: int) -> tuple[Design, int]:
     """Return a loaded store, and the bytes that it takes together with its keys."""
-    before = _resident_bytes()
+    before = resident_bytes()
     contents = sorted(event_ids(keys, seed=1))
     store = design.make()
     store.load(contents)
     del contents
     if isinstance(store, SqliteSums):
         return store, store.file.stat().st_size
-    return store, _resident_bytes() - before
+    return store, resident_bytes() - before
 
 
 def _bulk_load(design: Contestant, keys: list[bytes]) -> float:
@@ -180,7 +180,7 @@ def _times(call: Callable[[KeyRange], Any], ranges: list[KeyRange]) -> list[floa
     return times
 
 
-def _resident_bytes() -> int:
+def resident_bytes() -> int:
     """Return what this process holds, after the allocator gave back what is free."""
     gc.collect()
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # glibc alone has it

@@ -65,7 +65,7 @@ def in_order(values: Iterable[Any]) -> list[Any]:
 
 
 def show_bytes(size: float, _: object = None) -> str:
-    """Format a number of bytes for people."""
+    """Format a number of bytes."""
     for unit, factor in (("MB", 1e6), ("KB", 1e3)):
         if size >= factor:
             return f"{size / factor:.3g} {unit}"
@@ -73,19 +73,19 @@ def show_bytes(size: float, _: object = None) -> str:
 
 
 def show_seconds(seconds: float, _: object = None) -> str:
-    """Format a time for people."""
+    """Format a time."""
     if seconds >= 1:
         return f"{seconds:,.0f} s" if seconds >= 100 else f"{seconds:.3g} s"
     return f"{seconds * 1e3:.3g} ms" if seconds >= 1e-3 else f"{seconds * 1e6:.3g} µs"
 
 
 def show_number(number: float, _: object = None) -> str:
-    """Format a count, or a number with a unit beside it, for people."""
+    """Format a count, or a number with a unit."""
     return f"{number:,.0f}" if number >= 100 or number == int(number) else f"{number:.3g}"
 
 
 def plot_reconcile(rows: Sequence[Row], folder: Path) -> None:
-    """Draw rounds, bytes and CPU time over the differences, a panel a size and placement."""
+    """Draw rounds, bytes and CPU time over the differences, one panel per size and placement."""
     sizes = sorted({row["keys"] for row in rows})
     for name, column, show in (
         ("rounds", "rounds", show_number),
@@ -111,7 +111,7 @@ def plot_reconcile(rows: Sequence[Row], folder: Path) -> None:
 
 
 def plot_round_trips(rows: Sequence[Row], folder: Path) -> None:
-    """Draw the time of a reconciliation over the round-trip time, a panel a number of keys."""
+    """Draw the time of a reconciliation over the round-trip time, one panel per number of keys."""
     numbers = sorted({row["differences"] for row in rows})
     with _grid(folder / "round-trips.png", 1, len(numbers)) as axes:
         for panel, number in zip(axes[0], numbers, strict=True):
@@ -134,7 +134,7 @@ def plot_key_store(rows: Sequence[Row], folder: Path) -> None:
 
 
 def plot_spark(rows: Sequence[Row], folder: Path) -> None:
-    """Draw a bar for each table: rows a second, and CPU time a row."""
+    """Draw a bar for each table: rows per second, and CPU time per row."""
     chosen = [
         {
             "label": f"{row['table']}, {row['events']:,} events",
@@ -154,7 +154,7 @@ def plot_spark(rows: Sequence[Row], folder: Path) -> None:
 
 
 def _plot_bars(panel: Axes, rows: Sequence[Row], name: str, column: str) -> None:
-    """Draw a bar a row, with its value beside it."""
+    """Draw one bar per row, labelled with its value."""
     values = [row[column] for row in rows]
     colours = [_COLOURS.get(row.get("system", ""), _OTHER_COLOUR) for row in rows]
     bars = panel.barh([row[name] for row in rows], values, color=colours)
@@ -176,7 +176,7 @@ def _plot_differences(panel: Axes, rows: Sequence[Row], column: str) -> None:
 
 
 def _plot_lines(panel: Axes, rows: Sequence[Row], across: str, column: str) -> None:
-    """Draw a line a system; what goes across is spaced evenly, whatever its values."""
+    """Draw one line per system, with x values spaced evenly."""
     places = sorted({row[across] for row in rows})
     for depth, system in enumerate(in_order(row["system"] for row in rows)):
         own = sorted((row for row in rows if row["system"] == system), key=lambda row: row[across])

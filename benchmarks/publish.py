@@ -4,8 +4,8 @@
 
 The page is DIR/benchmarks.md. Its text is written by hand; what stands between a line
 `<!-- NAME -->` and the next `<!-- end -->` is replaced by the table of that name, if the results
-have it: machine, ratios, reconcile, round-trips, key-store, spark. Plots go to DIR/plots. Rows of
-other benchmarks are passed over.
+have it: machine, ratios, reconcile, round-trips, key-store, spark, real-nodes, real-wire. Plots go
+to DIR/plots. Rows of other benchmarks are passed over.
 """
 
 from __future__ import annotations
@@ -54,7 +54,9 @@ def publish(rows: Sequence[Row], docs: Path) -> None:
     reconcile = [row for row in rows if "rounds" in row and "rtt_ms" not in row]
     key_store = [row for row in rows if "bulk_load_us" in row]
     spark = [row for row in rows if "latency_p50_ms" in row]
-    published = [*reconcile, *round_trips, *key_store, *spark]
+    real_nodes = [row for row in rows if "measure" in row]
+    real_wire = [row for row in rows if "messages" in row]
+    published = [*reconcile, *round_trips, *key_store, *spark, *real_nodes, *real_wire]
     tables = {"machine": "; ".join(in_order(row["machine"] for row in published))}
     if reconcile:
         plot_reconcile(reconcile, plots)
@@ -69,6 +71,10 @@ def publish(rows: Sequence[Row], docs: Path) -> None:
     if spark:
         plot_spark(spark, plots)
         tables["spark"] = spark_table(spark)
+    if real_nodes:
+        tables["real-nodes"] = real_nodes_table(real_nodes)
+    if real_wire:
+        tables["real-wire"] = real_wire_table(real_wire)
     page.write_text(fill(page.read_text(), tables))
 
 
@@ -156,10 +162,45 @@ def spark_table(rows: Sequence[Row]) -> str:
     return _table(head, lines)
 
 
+def real_nodes_table(rows: Sequence[Row]) -> str:
+    """Return a line for each run against real nodes."""
+    head = ["", "events", "seconds", "events/s", "bytes an event", "CPU, s", "sender's CPU, s"]
+    head.append("memory, MB")
+    lines = [
+        [
+            f"{row['from']} to {row['to']}",
+            f"{row['events']:,}",
+            show_number(row["seconds"]),
+            show_number(row["events_per_s"]),
+            show_number(row["bytes"] / row["events"]) if row["bytes"] else "",
+            show_number(row["cpu_s"]),
+            show_number(row["sender_cpu_s"]) if row["sender_cpu_s"] else "",
+            show_number(row["memory_mb"]),
+        ]
+        for row in rows
+    ]
+    return _table(head, lines)
+
+
+def real_wire_table(rows: Sequence[Row]) -> str:
+    """Return a line for each number of differences: what passed, simulated and real."""
+    systems = in_order(row["system"] for row in rows)
+    cases = in_order(f"{row['differences']:,} of {row['keys']:,}" for row in rows)
+    lines = []
+    for case in cases:
+        own = [row for row in rows if f"{row['differences']:,} of {row['keys']:,}" == case]
+        shown = (
+            f"{row['messages']:,} ({row['bytes_sent']:,} + {row['bytes_received']:,})"
+            for row in own
+        )
+        lines.append([case, *shown])
+    return _table(["differences", *systems], lines)
+
+
 def pivot(
     rows: Sequence[Row], label: Callable[[Row], str], cell: Callable[[Row], str], measure: str
 ) -> str:
-    """Return a table with a column a system; the least of each line is in bold."""
+    """Return a table with one column per system; the smallest value of each row is bold."""
     systems = in_order(row["system"] for row in rows)
     lines = []
     for name in in_order(map(label, rows)):

@@ -1,4 +1,4 @@
-"""What all benchmarks share: rows as a table for people, and as JSON for machines.
+"""Shared by all benchmarks: printing rows as a table, and writing them as JSON.
 
 A row is a flat mapping; ``machine`` says in words what it was measured on.
 """
@@ -118,7 +118,7 @@ def show(title: str, rows: Sequence[Row], json_file: Path | None) -> None:
 
 
 def write_rows(rows: Iterable[Row], json_file: Path) -> None:
-    """Write rows as a JSON list, a row a line."""
+    """Write rows as a JSON list, one row per line."""
     lines = ",\n".join(json.dumps(row) for row in rows)
     json_file.write_text(f"[\n{lines}\n]\n")
 

@@ -20,7 +20,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 import trio
 from trio.testing import MockClock, memory_stream_pair, wait_all_tasks_blocked
@@ -31,12 +31,12 @@ from benchmarks.reconcile import make_row
 from benchmarks.report import Row, count, new_file, numbers, show, track
 from recon_node.ceramic import EventId
 from recon_node.p2p.settings import P2PSettings
-from recon_node.p2p.sync.recon_stream import ReconStream, decoders
+from recon_node.p2p.sync.recon_stream import ReconStream
+from recon_node.p2p.sync.sessions import LONG_MESSAGES_AT_ONCE
 from recon_node.p2p.transport.framing import FrameStream
-from recon_node.recon import KeyStore
-from recon_node.recon.protocols import PROTOCOLS, Protocol
+from recon_node.recon import VERSIONS, KeyStore, Side, Version
 
-_VERSIONS: Final = {f"recon/{version.id.rpartition('/')[2]}": version for version in PROTOCOLS}
+_VERSIONS: Final = {f"recon/{version.id.rpartition('/')[2]}": version for version in VERSIONS}
 _SETTINGS: Final = P2PSettings()
 _THREAD_CUSHION: Final = 0.001
 """Real seconds between two looks at whether a worker thread has finished."""
@@ -84,7 +84,7 @@ def run(keys: int, differences: Sequence[int], rtts_ms: Sequence[int]) -> list[R
     return [row for task in track(tasks, str) for row in task.rows()]
 
 
-def drive(version: Protocol, pair: Pair, rtt: float) -> tuple[Cost, float]:
+def drive(version: Version[Any], pair: Pair, rtt: float) -> tuple[Cost, float]:
     """Reconcile over streams with a round-trip time; return the cost and the virtual seconds."""
     ours, theirs = map(KeyStore, pair.keys())
     clock = MockClock()
@@ -96,23 +96,29 @@ def drive(version: Protocol, pair: Pair, rtt: float) -> tuple[Cost, float]:
 
 
 async def _reconcile(
-    version: Protocol, ours: KeyStore, theirs: KeyStore, rtt: float, clock: MockClock
+    version: Version[Any], ours: KeyStore, theirs: KeyStore, rtt: float, clock: MockClock
 ) -> Cost:
     settings = _SETTINGS.session_settings
-    asking = version.session.initiator(ours, WHOLE, settings)
-    answering = version.session.responder(theirs, [WHOLE], settings)
+    asking = version.session(Side.initiator(ours, WHOLE, settings))
+    answering = version.session(Side.responder(theirs, [WHOLE], settings))
     async with trio.open_nursery() as background:
         near, far = _slow_stream_pair(background, rtt / 2)
-        background.start_soon(_move_on, clock)
+        decoders = trio.CapacityLimiter(LONG_MESSAGES_AT_ONCE)
+        background.start_soon(_move_on, clock, decoders)
         here_frames = FrameStream(near, _SETTINGS.max_frame)
         there_frames = FrameStream(far, _SETTINGS.max_frame)
-        here = ReconStream(version, asking, here_frames, _obtain_into(ours), _SETTINGS)
-        there = ReconStream(version, answering, there_frames, _obtain_into(theirs), _SETTINGS)
+        here, there = (
+            ReconStream(version, session, frames, _obtain_into(store), _SETTINGS, decoders)
+            for session, frames, store in (
+                (asking, here_frames, ours),
+                (answering, there_frames, theirs),
+            )
+        )
         async with trio.open_nursery() as sides:
             sides.start_soon(there.respond)
             await here.initiate()
         background.cancel_scope.cancel()
-    return Cost(asking.rounds, here_frames.bytes_sent, here_frames.bytes_received)
+    return Cost(asking.side.rounds, here_frames.bytes_sent, here_frames.bytes_received)
 
 
 def _obtain_into(store: KeyStore) -> Callable[[list[EventId]], Awaitable[list[EventId]]]:
@@ -154,14 +160,14 @@ async def _deliver(
         await target.send_all(data)
 
 
-async def _move_on(clock: MockClock) -> None:
+async def _move_on(clock: MockClock, decoders: trio.CapacityLimiter) -> None:
     """Move the clock to the next deadline whenever nobody, threads included, has work to do.
 
     trio's own autojump does not know of threads: it would jump while one parses a message.
     """
     while True:
         await wait_all_tasks_blocked(_THREAD_CUSHION)
-        if decoders().borrowed_tokens == 0:
+        if decoders.borrowed_tokens == 0:
             clock.jump(max(0.0, trio.lowlevel.current_statistics().seconds_to_next_deadline))
 
 

@@ -1,22 +1,22 @@
-"""How fast the Spark pipeline makes tables of a node's feed, and how soon an event is in them.
+"""Throughput of the Spark pipeline per table, and the latency of a single event.
 
     python -m benchmarks.spark [--events N] [--streams N] [--tables NAMES] [--json FILE]
 
-A node whose log was filled beforehand (see `benchmarks.spark_log`: events of streams at random, 550
-bytes a CAR) serves its feed from another process on the same machine. A row a run, of a fresh Spark
-from its first batch to the feed's head:
+A node whose log was filled beforehand (see `benchmarks.spark_log`: interleaved streams, 550 bytes
+per CAR) serves its feed from another process on the same machine. One row per run of a newly
+started Spark, from its first batch to the feed's head:
 
 - `source`: Spark reads the feed and drops the rows
-- `raw_events`; each other table together with `raw_events`, which it is made from; `all`
+- `raw_events`; each other table together with `raw_events`, from which it is computed; `all`
 - `source (Parquet files)`: Spark's own source reads the same rows from files
 - `raw_events (file sink)`: Spark's own streaming sink writes them to Parquet files
-- `stream_tips (state)`: `benchmarks.spark_state`, which the pipeline could do instead
-- `one event`: all tables are up to date, one event is written to the node, and the time is taken
-  until the last table has it; again and again
+- `stream_tips (state)`: the alternative design in `benchmarks.spark_state`
+- `one event`: with all tables up to date, the time from writing an event to the node until the last
+  table has it, repeatedly
 
-`rows_per_s` is from the start of the query, in a Spark that has just started, to the last commit;
-`steady_rows_per_s` from the end of the first batch on, when the processes that Spark starts are all
-there. `cpu_s` is what all processes of the pipeline took, `node_cpu_s` what the node took besides.
+`rows_per_s` counts from the start of the query to the last commit; `steady_rows_per_s` from the
+end of the first batch, when all processes of Spark are running. `cpu_s` is the CPU time of all
+processes of the pipeline, `node_cpu_s` that of the node.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ from recon_node.ipld import multibase
 from spark_sink.schema import PARTITION_COLUMN, PARTITIONS
 
 DERIVED: Final = ("conclusion_events", "event_states", "stream_tips", "stream_states")
-# Ways that others would go: Spark's own source and sink, and tips as state of Spark's.
+# Alternatives: Spark's own source and sink, and tips kept as Spark state.
 PEERS: Final = ("source (Parquet files)", "raw_events (file sink)", "stream_tips (state)")
 WAYS: Final = ("source", "raw_events", *DERIVED, "all", *PEERS, "one event")
 BATCH: Final = 50_000  # as the pipeline has it
@@ -56,13 +56,13 @@ _TICKS: Final = os.sysconf("SC_CLK_TCK")
 
 @dataclass
 class CpuMeter:
-    """The CPU seconds of a process and all that it starts, those that ended among them."""
+    """CPU seconds of a process and its descendants, including those that have ended."""
 
     pid: int
     _taken: dict[tuple[int, int], float] = field(default_factory=dict)
 
     def read(self) -> float:
-        """All of it until now; asked often, or what ended in between is missed."""
+        """Return the total so far; call it often, or processes that end in between are missed."""
         found: dict[int, tuple[int, int, float]] = {}
         for entry in Path("/proc").iterdir():
             if not entry.name.isdecimal():
@@ -84,7 +84,7 @@ class CpuMeter:
 
 @contextmanager
 def program(*arguments: str) -> Iterator[subprocess.Popen[str]]:
-    """A Python program of ours, ended with the block."""
+    """Run a Python program of ours during the block."""
     command = [sys.executable, "-m", *arguments]
     process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     try:
@@ -95,7 +95,7 @@ def program(*arguments: str) -> Iterator[subprocess.Popen[str]]:
 
 
 def line(process: subprocess.Popen[str], *events: str) -> dict[str, Any]:
-    """The next line that tells of one of these events."""
+    """Return the next line with one of these events."""
     assert process.stdout is not None
     for text in process.stdout:
         told: dict[str, Any] = json.loads(text)
@@ -105,7 +105,7 @@ def line(process: subprocess.Popen[str], *events: str) -> dict[str, Any]:
 
 
 def throughput(way: str, url: str, node: int, events: int, streams: int) -> Row:
-    """One run to the head."""
+    """Measure one run to the head."""
     progress(f"{way}, {events:,} events")
     with tempfile.TemporaryDirectory() as directory:
         arguments = ("benchmarks.spark", "--run", way, "--url", url, "--directory", directory)
@@ -139,7 +139,7 @@ def throughput(way: str, url: str, node: int, events: int, streams: int) -> Row:
 
 
 def latency(url: str, node: int, events: int, streams: int, samples: int) -> Row:
-    """Single events, from before the write until all tables have them."""
+    """Measure single events, from before the write until all tables have them."""
     progress(f"one event, after {events:,}")
     head = httpx.get(f"{url}/ceramic/feed/events", params={"limit": 1, "includeData": "full"})
     model = parse_event(multibase.decode(head.json()["events"][0]["data"]))
@@ -185,7 +185,7 @@ def latency(url: str, node: int, events: int, streams: int, samples: int) -> Row
 
 
 def run_way(way: str, url: str, directory: Path) -> None:
-    """In a process of its own: what is measured. Says in JSON lines how far it is."""
+    """Run what is measured, in a process of its own, and report progress in JSON lines."""
     if way == "source" or way in PEERS:
         _run_spark(way, url, directory)
         return
@@ -227,7 +227,7 @@ def _run_spark(way: str, url: str, directory: Path) -> None:
 
 
 def _write_files(spark: SparkSession, url: str, directory: Path) -> None:
-    """The feed into Parquet files by Spark's own sink, partitioned as `raw_events` is."""
+    """Write the feed to Parquet files with Spark's own sink, partitioned like `raw_events`."""
     options = {"url": url, "maxRowsPerBatch": str(BATCH)}
     events = spark.readStream.format("recon").options(**options).load()
     partition = f.conv(f.hex(f.substring("stream_cid", -1, 1)), 16, 10).cast("int") % PARTITIONS
@@ -247,7 +247,7 @@ def _tell(event: str, facts: dict[str, Any]) -> None:
 
 
 def run(events: int, streams: int, ways: list[str], samples: int, log: Path | None) -> list[Row]:
-    """Measure these ways."""
+    """Measure these tables and alternatives."""
     rows = []
     with tempfile.TemporaryDirectory() as name:
         log = log or Path(name) / "node"
@@ -273,9 +273,9 @@ def main() -> None:
     )
     parser.add_argument("--events", type=int, default=100_000)
     parser.add_argument("--streams", type=int, help="default: a tenth of the events")
-    parser.add_argument("--tables", default=",".join(WAYS), help="some of: %(default)s")
-    parser.add_argument("--samples", type=int, default=20, help="of `one event`")
-    parser.add_argument("--log", type=Path, help="where the log is, or is to be kept")
+    parser.add_argument("--tables", default=",".join(WAYS), help="default: %(default)s")
+    parser.add_argument("--samples", type=int, default=20, help="number of samples of `one event`")
+    parser.add_argument("--log", type=Path, help="directory of the log; created if missing")
     parser.add_argument("--json", type=Path)
     for hidden in ("--run", "--url", "--directory"):
         parser.add_argument(hidden, help=argparse.SUPPRESS)

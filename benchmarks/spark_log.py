@@ -1,16 +1,16 @@
-"""A node's log filled quickly, and the node that serves it, for the benchmarks of the pipeline.
+"""Fills a node's log quickly and serves it, for the pipeline's benchmarks.
 
     python -m benchmarks.spark_log DIRECTORY [--events N] [--streams N] [--port PORT]
 
-Makes the log in DIRECTORY if it is not there, says where the node's API is, and serves it until it
-is ended. To try `spark-sink` on many events:
+Creates the log in DIRECTORY if it does not exist, prints the URL of the node's API, and serves it
+until it is stopped. To try `spark-sink` on many events:
 
     python -m benchmarks.spark_log ./log --events 100000 --port 5101
     spark-sink run --tables ./tables --once
 
-Admission takes some thousand signed events a second, which is not what is measured here. So the
-rows are written straight into the log: real events in real CARs, in an order in which a node could
-have delivered them; but their signatures are zeros, as nothing behind the log looks at them.
+Admission would take a few thousand signed events per second, and is not what is measured here. So
+rows are written directly to the log: real events in real CARs, in an order in which a node could
+have delivered them, but with zeros as signatures, which no reader of the log checks.
 """
 
 from __future__ import annotations
@@ -33,9 +33,10 @@ from recon_node.api import Services, create_app
 from recon_node.api.server import ListenError, open_listener, serve
 from recon_node.ceramic import Event, EventId, Network, StreamId, StreamType
 from recon_node.ceramic.builder import controller_of, init_event, model_event
+from recon_node.exception_groups import unwrapped
 from recon_node.ipld import CID, DAG_CBOR, DAG_JOSE, car, dag_cbor
 from recon_node.store import StoreError, open_store
-from recon_node.store.admission.records import State
+from recon_node.store.db.records import State
 from recon_node.store.db.schema import open_database
 
 NETWORK = Network.local(5)
@@ -67,14 +68,14 @@ class _Writing:
 
 @dataclass
 class LogFiller:
-    """Writes so many events of so many streams, at random times, into a new log."""
+    """Writes so many events of so many streams, at random times, to a new log."""
 
     directory: Path
     streams: int
     random: random.Random = field(default_factory=lambda: random.Random(5))
 
     def fill(self, events: int) -> None:
-        """Make the log."""
+        """Create the log."""
         self.directory.mkdir(parents=True)
         connection = open_database(self.directory, NETWORK, "normal")
         connection.execute("PRAGMA synchronous = OFF")
@@ -140,7 +141,7 @@ def _data_event(stream: _Writing, patch: Any) -> tuple[CID, bytes]:
 
 
 async def serve_log(directory: Path, port: int = 0) -> None:
-    """Serve a log under the node's own API until SIGINT or SIGTERM; say where on standard output.
+    """Serve a log with the node's own API until SIGINT or SIGTERM; print the URL.
 
     Args:
         directory: of the log.
@@ -161,35 +162,31 @@ def _drop(*_: object) -> Any:
 
 
 def main() -> None:
-    """Make and serve a log from the command line."""
+    """Create and serve a log from the command line."""
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks.spark_log",
         description=__doc__,
         formatter_class=argparse.RawTextHelpFormatter,
     )
-    parser.add_argument("directory", type=Path, help="of the log")
-    parser.add_argument("--events", type=int, help="of a new log")
+    parser.add_argument("directory", type=Path, help="directory of the log")
+    parser.add_argument("--events", type=int, help="number of events of a new log")
     parser.add_argument("--streams", type=int, help="of a new log; default: a tenth of the events")
-    parser.add_argument("--port", type=int, default=0, help="of the API; default: a free one")
+    parser.add_argument("--port", type=int, default=0, help="port of the API; default: a free one")
     options = parser.parse_args()
     there = options.directory.exists()
     if there and options.events is not None:
-        parser.error(f"{options.directory} is there already: leave --events out to serve it")
+        parser.error(f"{options.directory} already exists: omit --events to serve it")
     if not there and (options.events is None or options.events < 1):
-        parser.error(
-            f"there is no log in {options.directory}: say with --events how large to make it"
-        )
+        parser.error(f"there is no log in {options.directory}: give its size with --events")
     if not there:
         streams = options.streams or max(1, options.events // 10)
         LogFiller(options.directory, streams).fill(options.events)
     structlog.configure(processors=[_drop])
     try:
-        trio.run(serve_log, options.directory, options.port)
-    except* (ListenError, StoreError) as errors:  # ExceptionGroups are the nursery's
-        found: BaseException = errors
-        while isinstance(found, BaseExceptionGroup):
-            found = found.exceptions[0]
-        raise SystemExit(str(found)) from None
+        with unwrapped():
+            trio.run(serve_log, options.directory, options.port)
+    except (ListenError, StoreError) as error:
+        raise SystemExit(str(error)) from None
 
 
 if __name__ == "__main__":

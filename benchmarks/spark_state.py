@@ -1,14 +1,14 @@
-"""`stream_tips` the other way: Spark keeps the shapes of all streams as state, in RocksDB.
+"""An alternative for `stream_tips`: Spark keeps the shapes of all streams in RocksDB state.
 
-The pipeline keeps no state: it reads a stream's events back from `raw_events`. This is the
-alternative that it is measured against, as good as it was made: streams in 64 buckets,
-each bucket a key with a map of its streams, so that a batch costs 64 visits and not one a stream;
-of each stream only what a tip depends on. The tips are merged into a Delta table a batch.
+The pipeline keeps no state: it reads a stream's events back from `raw_events`. This is a well-tuned
+alternative to compare it with. Streams are in 64 buckets, each a key with a map of its streams, so
+that a batch costs 64 visits instead of one per stream; for each stream, only what the tip depends
+on is kept. Each batch merges the tips into a Delta table.
 
     python -m benchmarks.spark_state URL [--max-rows N]
 
-reads a node's feed to its head this way and says how fast; `benchmarks.spark_log` is such a node,
-and `python -m benchmarks.spark --tables "stream_tips (state)",stream_tips` compares both ways.
+reads a node's feed to its head and prints the speed; `benchmarks.spark_log` is such a node, and
+`python -m benchmarks.spark --tables "stream_tips (state)",stream_tips` compares both designs.
 """
 
 from __future__ import annotations
@@ -138,9 +138,11 @@ def main() -> None:
         description=__doc__,
         formatter_class=argparse.RawTextHelpFormatter,
     )
-    parser.add_argument("url", metavar="URL", help="of the node's API, as in http://127.0.0.1:5101")
     parser.add_argument(
-        "--max-rows", type=int, default=50_000, help="of a batch; default: %(default)s"
+        "url", metavar="URL", help="URL of the node's API, such as http://127.0.0.1:5101"
+    )
+    parser.add_argument(
+        "--max-rows", type=int, default=50_000, help="rows per batch; default: %(default)s"
     )
     options = parser.parse_args()
     try:

@@ -1,10 +1,14 @@
-"""How long a node of many events takes to have its key store: from the log, and from saved keys.
+"""How long a node of many events takes to have its keys: from the log, and from saved keys.
+
+With `ceramic_one` off and on: the second index, for ceramic-one nodes, has the same keys in their
+form.
 
     python -m benchmarks.start_up [--events N] [--directory DIR] [--json FILE]
 
 The events are rows of the usual sizes, written straight into the log; their CARs are random bytes.
 Every start is a process of its own; the system's cache is warm. Times are in seconds: open is the
-file with its checks, keys the key store, close what a clean end takes (which saves the keys).
+file with its checks, keys the key store, ring the second index, close what a clean end takes (which
+saves the keys). The memory is that of one index, and an insert adds a key to both, or to the first.
 """
 
 from __future__ import annotations
@@ -16,15 +20,39 @@ import tempfile
 import time
 from pathlib import Path
 
-from benchmarks.keys import event_ids
+from benchmarks.key_store import resident_bytes
+from benchmarks.keys import KEY_SIZE, event_ids
 from benchmarks.report import Row, progress, show
-from recon_node.ceramic import IN_MEMORY
+from recon_node.ceramic import IN_MEMORY, EventId, StreamId
+from recon_node.ceramic.event_id import short_hash
+from recon_node.ipld import CID
 from recon_node.store import StoreSettings
 from recon_node.store.db import saved_keys, schema
 from recon_node.store.db.log import EventLog
 
 CAR_SIZE = 600
+MODELS = 50
+INSERTS = 20_000
 _PIECE = 10_000
+_SEPARATOR = slice(KEY_SIZE - 57, KEY_SIZE - 49)
+"""Where the separator is in an EventId of `benchmarks.keys`."""
+
+
+def models() -> list[StreamId]:
+    """Return the models of the streams."""
+    rng = random.Random(5)
+    return [StreamId(2, CID(bytes.fromhex("01711220") + rng.randbytes(32))) for _ in range(MODELS)]
+
+
+def of_models(count: int, seed: int) -> list[bytes]:
+    """Return EventIDs of streams of these models."""
+    hashes = [short_hash(str(each)) for each in models()]
+    keys = event_ids(count, seed)
+    stop = _SEPARATOR.stop
+    return [
+        key[: _SEPARATOR.start] + hashes[int.from_bytes(key[stop : stop + 4]) % MODELS] + key[stop:]
+        for key in keys
+    ]
 
 
 def fill(directory: Path, events: int) -> None:
@@ -32,7 +60,11 @@ def fill(directory: Path, events: int) -> None:
     rng = random.Random(4)
     connection = schema.open_database(directory, IN_MEMORY, "normal")
     connection.execute("BEGIN")
-    keys = event_ids(events, seed=1)
+    keys = of_models(events, seed=1)
+    connection.executemany(
+        "INSERT INTO streams VALUES (?, 'did:key:z6Mk', 'model', ?)",
+        ((rng.randbytes(36), str(each)) for each in models() for _ in range(events // MODELS // 4)),
+    )
     for start in range(0, events, _PIECE):
         rows = list(enumerate(keys[start : start + _PIECE], start + 1))
         connection.executemany(
@@ -48,27 +80,45 @@ def fill(directory: Path, events: int) -> None:
     connection.close()
 
 
-def start(directory: Path, way: str) -> Row:
+def start(directory: Path, way: str, ceramic_one: bool) -> Row:
     """Start and end once; called in a process of its own."""
     if way == "from the log":
-        (directory / saved_keys.FILE_NAME).unlink(missing_ok=True)
+        for name in saved_keys.FILE_NAMES.values():
+            (directory / name).unlink(missing_ok=True)
     started = time.perf_counter()
     log = EventLog(directory, IN_MEMORY, StoreSettings(synchronous="normal"))
     opened = time.perf_counter()
     keys = log.load_keys()
     loaded = time.perf_counter()
+    before = resident_bytes()
+    ring_starts = time.perf_counter()
+    ring = log.load_ring_keys(keys) if ceramic_one else None
+    ring_s = time.perf_counter() - ring_starts if ring else 0.0
+    ring_bytes = resident_bytes() - before if ring else 0
     summary = keys.summarize()
     if way == "from the log":  # so that the end has something to save
-        log._saved_keys.current = False
+        saved_keys.forget_keys(log.connection)
     ending = time.perf_counter()
-    log.close()
+    log.close(keys, ring.keys if ring else None)
+    ended = time.perf_counter()
+    fresh = [EventId(each) for each in of_models(INSERTS, seed=2)]
+    inserting = time.perf_counter()
+    for each in fresh:
+        keys.add(each)
+        if ring:
+            ring.put_back(each)
+    inserted = time.perf_counter()
     return {
         "start": way,
+        "ceramic_one": "on" if ceramic_one else "off",
         "events": summary.count,
         "open_s": opened - started,
         "keys_s": loaded - opened,
-        "start_s": loaded - started,
-        "close_s": time.perf_counter() - ending,
+        "ring_s": ring_s,
+        "start_s": loaded - started + ring_s,
+        "close_s": ended - ending,
+        "ring_bytes_a_key": ring_bytes / summary.count,
+        "insert_us": (inserted - inserting) / INSERTS * 1e6,
         "sha256a": summary.hash.hex()[:16],
     }
 
@@ -79,11 +129,12 @@ def run(events: int, directory: Path) -> list[Row]:
     fill(directory, events)
     rows = []
     with multiprocessing.get_context("spawn").Pool(1, maxtasksperchild=1) as pool:
-        for way in ("from the log", "from saved keys"):
-            progress(way)
-            rows.append(pool.apply(start, (directory, way)))
-    if rows[0]["sha256a"] != rows[1]["sha256a"]:
-        raise SystemExit("the two starts gave different key stores")
+        for ceramic_one in (False, True):
+            for way in ("from the log", "from saved keys"):
+                progress(way)
+                rows.append(pool.apply(start, (directory, way, ceramic_one)))
+    if len({row["sha256a"] for row in rows}) != 1:
+        raise SystemExit("the starts gave different key stores")
     return rows
 
 

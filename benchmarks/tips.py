@@ -6,7 +6,7 @@
 each event its stream's tip is asked for. `one stream`: N / 10 events with 1,000 forks, the same.
 `anew` selects the tip of the one stream from all of its events, as often as time allows: what each
 event would cost without the summaries that are kept. CPU times, without the garbage collector, as
-`timeit` has it: its walks over a million streams cost as much again, and are no matter of these.
+`timeit` does it: its walks over a million streams would double them, and say nothing of tips.
 """
 
 from __future__ import annotations

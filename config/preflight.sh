@@ -1,11 +1,11 @@
 #!/bin/sh
-# Check that this machine can install the project; name the exact install line for what is missing.
+# Check that this machine can install the project; print the command that installs what is missing.
 #
-#   preflight.sh            say what is missing, exit 1 if anything is
+#   preflight.sh            report what is missing, exit 1 if anything is
 #   preflight.sh --python   print the Python to use
 #
-# Python 3.11 to 3.13 with venv and headers, a C compiler and GMP's headers (for two small C
-# extensions without wheels) are all. Java is not needed: a runtime comes with the installation.
+# The only requirements are Python 3.11 to 3.13 with venv and headers, a C compiler and GMP's headers
+# (for two small C extensions without wheels). A Java runtime comes with the installation.
 set -u
 
 find_python() {
@@ -42,9 +42,9 @@ fi
 [ -z "$packages" ] && exit 0
 
 if [ "$(id -u)" = 0 ]; then sudo=""; else sudo="sudo "; fi
-echo "This machine lacks something that the installation needs. On Debian or Ubuntu:" >&2
+echo "Some required system packages are missing. On Debian or Ubuntu, install them with:" >&2
 echo >&2
 echo "    ${sudo}apt-get update && ${sudo}apt-get install -y$(echo " $packages" | tr -s ' ')" >&2
 echo >&2
-[ -z "$python" ] && echo "(Python 3.11, 3.12 or 3.13 is needed; PYTHON=/path/to/python names another.)" >&2
+[ -z "$python" ] && echo "(Python 3.11, 3.12 or 3.13 is required. To use one that is not on the PATH, set PYTHON=/path/to/python.)" >&2
 exit 1

@@ -2,13 +2,12 @@
 
     python -m recon_node.demo [--events FILE]
 
-Three daemons start as processes of their own on the loopback, with empty data directories; only the
+Three daemons start as processes on the loopback interface, with empty data directories. Only the
 first is a bootstrap address, so the other two have to find each other through the DHT. Half of the
 sample's streams go to node 1, the other half to node 3, through the HTTP API. When all three hold
 the same set, the Spark pipeline reads the feed of node 2, which was given nothing.
 
-Every step is checked; the exit code is 0 only if all of it came out as it should, and no process is
-left behind.
+Every step is checked. The exit code is 0 only if every check passed, and no process is left behind.
 """
 
 from __future__ import annotations
@@ -30,18 +29,19 @@ import httpx
 import trio
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-from rich.table import Table
 
 from recon_node.ceramic import Event, StreamId, parse_event
-from recon_node.cli.client import NodeApi, NodeUnreachableError
-from recon_node.cli.output import color_system
+from recon_node.cli.client import NodeApi
+from recon_node.cli.output import CommandError, color_system, make_table
 from recon_node.cli.sending import Outcome, send_items
 from recon_node.cli.sources import Item, read_items
+from recon_node.exception_groups import unwrapped
 from recon_node.ipld import CID, multibase
 from recon_node.testnet import Testnet, TestnetError, TestnetNode
 
 SAMPLE = Path(__file__).parents[1] / "tests" / "data" / "sdk_sample.jsonl"
 STEP_LIMIT = 300.0
+"""Seconds that a step may take."""
 TIPS_SHOWN = 5
 TABLES = ("raw_events", "conclusion_events", "event_states", "stream_tips", "stream_states")
 TIPS = """
@@ -53,7 +53,7 @@ console = Console(highlight=False, color_system=color_system())
 
 
 class DemoError(Exception):
-    """Something did not come out as it should. The message is for people."""
+    """A check failed. The message is one line."""
 
 
 @click.command(help=__doc__.split("\n\n", 1)[0] if __doc__ else None)
@@ -65,19 +65,20 @@ class DemoError(Exception):
     help="Events to load, as JSON lines with a `car` each.  [default: the project's sample]",
 )
 def main(sample: Path) -> None:
-    """Run the demo; exit 0 only if everything in it is true."""
+    """Run the demo; exit 0 only if every check passed."""
     started, code = time.monotonic(), 0
     try:
-        run(sample)
-    except* KeyboardInterrupt:
+        with unwrapped(CommandError):
+            run(sample)
+    except KeyboardInterrupt:
         console.print("\nStopped.")
         code = 130
-    except* (DemoError, TestnetError, httpx.HTTPError, NodeUnreachableError) as errors:
-        console.print(f"\n[bold red]The demo failed:[/] {errors.exceptions[0]}")
+    except (DemoError, TestnetError, httpx.HTTPError, CommandError) as error:
+        console.print(f"\n[bold red]The demo failed:[/] {error}")
         code = 1
     if code:
         sys.exit(code)
-    console.print(f"\n[bold green]All of it is true.[/] {time.monotonic() - started:.0f} s")
+    console.print(f"\n[bold green]Every check passed.[/] {time.monotonic() - started:.0f} s")
 
 
 def run(sample: Path) -> None:
@@ -88,7 +89,7 @@ def run(sample: Path) -> None:
     streams = {event.init: event.stream_id() for event in events if event.header is not None}
     with tempfile.TemporaryDirectory(prefix="recon-demo-") as directory:
         testnet = Testnet(3, directory=Path(directory) / "testnet")
-        with step("Start three nodes on the loopback, node 1 being the only bootstrap address"):
+        with step("Start three nodes on this machine; node 1 is the only bootstrap address"):
             testnet.start()
         try:
             nodes = testnet.nodes
@@ -110,7 +111,7 @@ def run(sample: Path) -> None:
 
 @contextmanager
 def step(text: str) -> Iterator[None]:
-    """Say what is being done while it is, and that it is done."""
+    """Show what is being done, and then that it is done."""
     started = time.monotonic()
     with console.status(text):
         yield
@@ -118,23 +119,23 @@ def step(text: str) -> Iterator[None]:
 
 
 def wait_until(what: str, condition: Any, limit: float = STEP_LIMIT) -> None:
-    """Poll until a condition holds; raise DemoError when it does not come true in time."""
+    """Poll until a condition holds; raise DemoError if it does not in time."""
     deadline = time.monotonic() + limit
     while not condition():
         if time.monotonic() > deadline:
-            raise DemoError(f"after {limit:.0f} s it is still not so that {what}")
+            raise DemoError(f"not true after {limit:.0f} s: {what}")
         time.sleep(0.1)
 
 
-def state_of(node: TestnetNode) -> dict[str, Any]:
-    """Return what a node says of itself at GET /ceramic/recon."""
+def node_state(node: TestnetNode) -> dict[str, Any]:
+    """Return a node's answer to GET /ceramic/recon."""
     answer = httpx.get(f"{node.api_url}/ceramic/recon", timeout=10).raise_for_status()
     return dict(answer.json())
 
 
 def are_connected(one: TestnetNode, other: TestnetNode) -> bool:
-    """Tell whether two nodes that were never told of each other are connected."""
-    peers = {peer["id"]: peer for peer in state_of(one)["peers"]}
+    """Return whether two nodes that did not know each other's addresses are connected."""
+    peers = {peer["id"]: peer for peer in node_state(one)["peers"]}
     return bool(peers.get(other.peer_id, {}).get("connected"))
 
 
@@ -170,7 +171,7 @@ def wait_for_equal_sets(nodes: Sequence[TestnetNode], expected: int) -> None:
     with console.status("") as status:
 
         def equal() -> bool:
-            states = [state_of(node) for node in nodes]
+            states = [node_state(node) for node in nodes]
             counts = " / ".join(str(state["events"]) for state in states)
             status.update(f"Reconcile: {counts} of {expected} events")
             whole = {(state["events"], state["head"], state["sha256a"]) for state in states}
@@ -184,19 +185,14 @@ def wait_for_equal_sets(nodes: Sequence[TestnetNode], expected: int) -> None:
 
 
 def show_nodes(nodes: Sequence[TestnetNode]) -> None:
-    """Print what each node holds, and what its syncs cost."""
-    holdings = Table(title="What the nodes hold", title_justify="left")
-    holdings.add_column("node")
-    holdings.add_column("events", justify="right")
-    holdings.add_column("Sha256a of the whole range", overflow="fold")
-    syncs = Table(title="Syncs that carried events", title_justify="left")
-    syncs.add_column("at")
-    syncs.add_column("with")
-    for column in ("rounds", "bytes out", "bytes in", "events in", "seconds"):
-        syncs.add_column(column, justify="right")
+    """Print what each node holds, and the cost of its syncs."""
+    digest = "Sha256a of the whole range"
+    holdings = make_table("node", "events", digest, numbers=("events",), title="Nodes")
+    numbers = ("rounds", "bytes out", "bytes in", "events in", "seconds")
+    syncs = make_table("at", "with", *numbers, numbers=numbers, title="Syncs that moved events")
     names = {node.peer_id: node.name for node in nodes}
     for node in nodes:
-        state = state_of(node)
+        state = node_state(node)
         holdings.add_row(node.name, str(state["events"]), state["sha256a"])
         for report in state["syncs"]:
             if report["events_received"]:
@@ -213,27 +209,29 @@ def show_nodes(nodes: Sequence[TestnetNode]) -> None:
 
 
 def run_pipeline(node: TestnetNode, tables: Path) -> None:
-    """Run the Spark pipeline over a node's feed, up to the feed's head, as a process of its own."""
+    """Run the Spark pipeline on a node's feed, up to the feed's head, in another process."""
     with step(f"Run the Spark pipeline on the feed of {node.name}"):
         spark_sink("run", "--once", "--url", node.api_url, "--tables", str(tables))
 
 
 def spark_sink(*arguments: str) -> str:
-    """Run `spark-sink`; return what it prints. Raises DemoError when it fails."""
+    """Run `spark-sink`; return what it prints. Raises DemoError if it fails."""
     command = [sys.executable, "-m", "spark_sink", *arguments]
     try:
         done = subprocess.run(
             command, capture_output=True, text=True, timeout=STEP_LIMIT, check=False
         )
     except subprocess.TimeoutExpired:
-        raise DemoError(f"spark-sink did not end in {STEP_LIMIT:.0f} s") from None
+        raise DemoError(f"spark-sink took more than {STEP_LIMIT:.0f} s") from None
     if done.returncode:
-        raise DemoError(f"spark-sink ended with {done.returncode}:\n{done.stdout}{done.stderr}")
+        raise DemoError(
+            f"spark-sink exited with code {done.returncode}:\n{done.stdout}{done.stderr}"
+        )
     return done.stdout
 
 
 def query(tables: Path, sql: str) -> list[dict[str, Any]]:
-    """Ask the tables something."""
+    """Return the rows of an SQL query on the tables."""
     answer = spark_sink("query", "--json", "--tables", str(tables), sql)
     return [json.loads(line) for line in answer.splitlines()]
 
@@ -242,9 +240,7 @@ def check_tables(tables: Path, events: Sequence[Event], streams: dict[CID, Strea
     """Compare the tables with the sample, and print their sizes and a few tips."""
     raw_events = query(tables, "SELECT event_cid FROM raw_events")
     counts = " UNION ALL ".join(f"SELECT '{t}' AS name, count(*) AS rows FROM {t}" for t in TABLES)
-    sizes = Table(title="What Spark keeps", title_justify="left")
-    sizes.add_column("table")
-    sizes.add_column("rows", justify="right")
+    sizes = make_table("table", "rows", numbers=("rows",), title="Spark's tables")
     for row in query(tables, counts):
         sizes.add_row(row["name"], str(row["rows"]))
     console.print(sizes)
@@ -257,14 +253,13 @@ def check_tables(tables: Path, events: Sequence[Event], streams: dict[CID, Strea
 def compare(table: str, found: Sequence[str], expected: Iterable[object]) -> None:
     """Raise DemoError unless a table has each expected row once, and no other."""
     if sorted(found) != sorted(map(str, expected)):
-        raise DemoError(f"the rows of {table} are not those that the events give")
+        raise DemoError(f"the rows of {table} do not match the events")
 
 
 def show_tips(rows: list[dict[str, Any]]) -> None:
-    """Print the tips of a few streams, and what they say."""
-    shown = Table(title="Some stream tips (CIP-145)", title_justify="left")
-    for column in ("stream", "tip", "events", "candidates", "diverged"):
-        shown.add_column(column, justify="right" if column in ("events", "candidates") else "left")
+    """Print the tips of a few streams, and their content."""
+    columns = ("stream", "tip", "events", "candidates", "diverged")
+    shown = make_table(*columns, numbers=columns[2:4], title="Some stream tips (CIP-145)")
     for row in rows:
         shown.add_row(
             shorten(row["stream_id"]),
@@ -273,9 +268,7 @@ def show_tips(rows: list[dict[str, Any]]) -> None:
             str(len(row["tips"])),
             "yes" if row["diverged"] else "no",
         )
-    said = Table(title="What these streams say there", title_justify="left")
-    said.add_column("stream")
-    said.add_column("content")
+    said = make_table("stream", "content", title="Content of these streams at their tips")
     for row in rows:
         said.add_row(shorten(row["stream_id"]), json.dumps(row["data"]["content"]))
     console.print(shown, said, sep="\n")

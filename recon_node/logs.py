@@ -1,9 +1,9 @@
-"""Log lines: one a happening, for people on a terminal and as JSON for machines.
+"""Log lines: one per event, readable on a terminal, and JSON for machines.
 
-Everything goes through the standard library's root logger to standard error: this project's
-structlog loggers and those of libraries alike, in one format. py-libp2p reports each hiccup of
-each peer as a warning or an error; what matters of that the network side says itself, so its
-lines are shown only at level debug.
+Everything goes through the standard library's root logger to standard error, in one format: this
+project's structlog loggers and those of libraries. py-libp2p logs every hiccup of every peer as a
+warning or an error. The network side logs itself what matters of that, so lines of py-libp2p are
+only shown at level debug.
 """
 
 from __future__ import annotations
@@ -11,25 +11,40 @@ from __future__ import annotations
 import logging
 import os
 import sys
-from typing import Literal, TextIO
+from typing import Annotated, Literal, TextIO
 
 import structlog
+from pydantic.dataclasses import dataclass
 from structlog.typing import EventDict, Processor
 
+from recon_node.setting_types import SETTINGS, Flag
+
 LogFormat = Literal["auto", "pretty", "json"]
+LogLevel = Literal["debug", "info", "warning", "error"]
 
 _NOISY_LIBRARIES = ("libp2p", "async_service", "zeroconf")
 _CHATTY_LIBRARIES = ("multiaddr", "httpx", "httpcore", "hpack", "h2", "asyncio")
 
 
-def configure_logging(log_format: LogFormat, level: str, stream: TextIO | None = None) -> None:
-    """Set up logging for the whole process. Call it after libp2p was imported, which resets its
-    own logger at that moment.
+@dataclass(frozen=True, slots=True, config=SETTINGS)
+class LogSettings:
+    """Log lines."""
+
+    format: Annotated[LogFormat, Flag(name="log_format")] = "auto"
+    """auto: pretty on a terminal, JSON lines otherwise."""
+    level: Annotated[LogLevel, Flag(name="log_level")] = "info"
+    """The lowest level of log lines to write."""
+
+
+def configure_logging(log_format: LogFormat, level: LogLevel, stream: TextIO | None = None) -> None:
+    """Set up logging for the whole process.
+
+    Call this after importing libp2p, which resets its own logger at that moment.
 
     Args:
-        log_format: "auto" is pretty on a terminal and JSON otherwise.
-        level: "debug", "info", "warning" or "error".
-        stream: where lines go; standard error by default.
+        log_format: see `LogSettings`.
+        level: the same.
+        stream: where to write the lines; standard error by default.
     """
     stream = stream or sys.stderr
     pretty = log_format == "pretty" or (log_format == "auto" and stream.isatty())
@@ -68,7 +83,7 @@ def configure_logging(log_format: LogFormat, level: str, stream: TextIO | None =
 
 
 def _stamps(pretty: bool) -> list[Processor]:
-    """When, and for machines also where: people have the words of the line for that."""
+    """Add the time; for machines also the logger, which people can do without."""
     if pretty:
         return [structlog.processors.TimeStamper(fmt="%H:%M:%S", utc=False)]
     return [
@@ -92,7 +107,7 @@ def _renderers(pretty: bool, colors: bool) -> list[Processor]:
 
 
 def _order(logger: object, method: str, line: EventDict) -> EventDict:
-    """What is in every line comes first, so that lines are easy to compare."""
+    """Put the fields that every line has first, so that lines are easy to compare."""
     first = {name: line.pop(name) for name in ("timestamp", "level", "event") if name in line}
     return {**first, **line}
 

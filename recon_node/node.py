@@ -1,14 +1,14 @@
-"""The running node: what is started on what, in which order, and how it ends.
+"""The running node: what it starts, in which order, and how it stops.
 
-    store  ──▶  API's port  ──▶  chain side  ──▶  network side  ──▶  API  ──▶  "ready"
+    store  ──▶  API's port  ──▶  DAG index  ──▶  chains  ──▶  peers  ──▶  API  ──▶  "Ready"
 
-The store comes first, since its lock says whether another node uses the data directory. The API's
-port is taken before the network side starts, so that a taken one is told at once. Everything lives
-in one tree of nurseries: whatever fails takes the rest down with it, in the opposite order.
+The store comes first, since its lock shows whether another node uses the data directory. The API's
+port is taken before the peers are started, so that a port in use is reported at once. Everything
+lives in one tree of nurseries: an error anywhere stops the rest, in reverse order.
 
-The first SIGTERM or SIGINT asks for an orderly end: the API lets go of long polls and finishes the
-requests under way, the network side says goodbye, the store writes what it was given. A second one
-cuts that short. Nothing that was acknowledged can be lost by either, nor by kill -9: an event is
+The first SIGTERM or SIGINT starts an orderly shutdown: the API answers long polls and finishes the
+requests under way, the network side says goodbye, the store writes what it was given. A second
+signal cuts that short. Neither can lose an acknowledged event, nor can kill -9: an event is
 acknowledged only after its commit.
 """
 
@@ -17,7 +17,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterable
 from pathlib import Path
 
 import structlog
@@ -26,19 +26,24 @@ import trio
 from recon_node import __version__
 from recon_node.api import (
     Access,
+    ApiSettings,
     Listener,
     ListenError,
     Services,
     create_app,
     open_listener,
     serve,
+    split_host_port,
 )
-from recon_node.ceramic import Network
+from recon_node.ceramic import Network, StreamId
 from recon_node.chain import ChainError, open_anchors
 from recon_node.dag import DagError, open_dags
+from recon_node.exception_groups import leaves
+from recon_node.files import draft_of, move_into_place
 from recon_node.p2p import P2PError, open_p2p
-from recon_node.settings import Settings, split_host_port
+from recon_node.settings import Settings
 from recon_node.store import (
+    Interest,
     InvalidInterestError,
     Store,
     StoreError,
@@ -51,171 +56,115 @@ log = structlog.get_logger(__name__)
 
 
 class NodeError(Exception):
-    """The node cannot start or go on. The message is for people, on one line."""
+    """The node cannot start or continue. The message is one user-facing line."""
 
 
 FATAL_ERRORS = (NodeError, StoreError, DagError, ChainError, P2PError, ListenError)
-"""What can go wrong without a bug: told in one line, never as a traceback."""
-
-
-class _Ending:
-    """Whether the node was asked to end, and what follows from that."""
-
-    def __init__(self, scope: trio.CancelScope, on_ending: Callable[[], None]) -> None:
-        self._scope = scope
-        self._on_ending = on_ending
-        self._asked = trio.Event()
-        self.ready = False
-        """Whether the node has started. Until then there is nothing to end in good order."""
-
-    def ask(self, reason: str) -> None:
-        if self._asked.is_set():
-            log.warning("Cutting the end short", reason=reason)
-            self._scope.cancel()
-            return
-        log.info("Stopping", reason=reason)
-        self._asked.set()
-        self._on_ending()
-        if not self.ready:
-            self._scope.cancel()
-
-    async def wait(self) -> None:
-        await self._asked.wait()
+"""Errors that are not bugs: they are reported in one line, not as a traceback."""
 
 
 async def run_node(
     settings: Settings,
     *,
     watch_stdin: bool = False,
-    on_ending: Callable[[], None] = lambda: None,
+    on_stopping: Callable[[], None] = lambda: None,
 ) -> None:
-    """Run a node until it is told to end.
+    """Run a node until it is stopped.
 
     Args:
         settings: see `recon_node.settings`.
-        watch_stdin: end when standard input, a pipe, closes: for a child that must not outlive
-            the process that started it.
-        on_ending: called once when the end begins.
+        watch_stdin: stop when standard input, a pipe, closes: for a child process that must not
+            outlive its parent.
+        on_stopping: called once when the shutdown starts.
 
     Raises:
-        one of `FATAL_ERRORS`: it cannot start or go on. It may be inside of exception groups, as
+        one of `FATAL_ERRORS`: it cannot start or continue. It may be in exception groups, as
             nurseries raise them; `fatal_messages` finds it there.
     """
     with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
         async with trio.open_nursery() as nursery:
-            ending = _Ending(nursery.cancel_scope, on_ending)
-            nursery.start_soon(_watch_signals, signals, ending)
+            shutdown = _Shutdown(nursery.cancel_scope, on_stopping)
+            nursery.start_soon(_watch_signals, signals, shutdown)
             if watch_stdin:
-                nursery.start_soon(_watch_stdin, ending)
-            await _run(settings, ending)
+                nursery.start_soon(_watch_stdin, shutdown)
+            await _run_services(settings, shutdown)
             nursery.cancel_scope.cancel()
     log.info("Stopped")
 
 
-async def _run(settings: Settings, ending: _Ending) -> None:
+async def _run_services(settings: Settings, shutdown: _Shutdown) -> None:
+    """Start everything, in order; wait for the shutdown; stop everything, in reverse order."""
     network = Network.parse(settings.network)
-    try:
-        access = settings.access()
-    except ValueError as error:
-        raise NodeError(str(error)) from None
+    access = _open_access(settings.api)
     log.info("Starting", version=__version__, network=network.name, data_dir=str(settings.data_dir))
-    async with open_store(settings.data_dir, network, settings=settings.store_settings()) as store:
-        await _take_up_interests(store, settings)
-        listener = await open_listener(*split_host_port(settings.api))
+    async with open_store(settings.data_dir, network, settings=settings.store) as store:
+        await _configure_interests(store, settings.wanted())
+        listener = await open_listener(*split_host_port(settings.api.address))
         warn_if_open(listener, access)
         async with (
             open_dags(store, settings.data_dir) as dags,
-            open_anchors(settings.chain_settings(), store) as anchors,
-            open_p2p(settings.p2p_settings(), store, settings.data_dir) as p2p,
+            open_anchors(settings.chain, store) as anchors,
+            open_p2p(settings.p2p, store, settings.data_dir) as p2p,
+            trio.open_nursery() as nursery,
         ):
             services = Services(
                 store=store,
                 peers=p2p,
                 anchors=anchors,
                 dags=dags,
-                limits=settings.limits(),
+                limits=settings.api.limits,
                 access=access,
             )
-            async with trio.open_nursery() as nursery:
-                nursery.start_soon(serve, create_app(services), listener, services.closing)
-                if settings.peer_id_file is not None:
-                    path = settings.peer_id_file.expanduser()
-                    await trio.to_thread.run_sync(_write_peer_id, path, p2p.peer_id)
-                ending.ready = True
-                log.info(
-                    "Ready",
-                    api=listener.url,
-                    peer_id=p2p.peer_id,
-                    addresses=list(p2p.addresses),
-                    interests=[format_interest(each) for each in store.interests] or "everything",
-                    events=len(store.keys),
-                    head=store.head,
-                )
-                await ending.wait()
-                services.closing.set()
+            nursery.start_soon(serve, create_app(services), listener, services.closing)
+            if settings.peer_id_file is not None:
+                path = settings.peer_id_file.expanduser()
+                await trio.to_thread.run_sync(_write_peer_id, path, p2p.peer_id)
+            log.info(
+                "Ready",
+                api=listener.url,
+                peer_id=p2p.peer_id,
+                addresses=list(p2p.addresses),
+                interests=[format_interest(each) for each in store.wanted.all] or "everything",
+                events=len(store.keys),
+                head=store.head,
+            )
+            await shutdown.requested()
+            services.closing.set()
 
 
-def _write_peer_id(path: Path, peer_id: str) -> None:
-    """Write the peer id beside its place and move it there: others may be reading the file."""
-    draft = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        try:
-            draft.write_text(f"{peer_id}\n", encoding="ascii")
-            draft.replace(path)
-        finally:
-            draft.unlink(missing_ok=True)
-    except OSError as error:
-        raise NodeError(
-            f"cannot write the peer id to {path}: {error.strerror or error}; check peer_id_file"
-        ) from None
+class _Shutdown:
+    """The request to stop, and what follows from it."""
+
+    def __init__(self, scope: trio.CancelScope, on_stopping: Callable[[], None]) -> None:
+        self._scope = scope
+        self._on_stopping = on_stopping
+        self._request = trio.Event()
+        self._can_be_orderly = False
+
+    def request(self, reason: str) -> None:
+        """Stop in order; at once if the node is still starting, or if this is the second time."""
+        if self._request.is_set():
+            log.warning("Shutdown is taking too long; closing now", reason=reason)
+            self._scope.cancel()
+            return
+        log.info("Stopping", reason=reason)
+        self._request.set()
+        self._on_stopping()
+        if not self._can_be_orderly:
+            self._scope.cancel()
+
+    async def requested(self) -> None:
+        """Wait for the request. From now on, the shutdown is orderly."""
+        self._can_be_orderly = True
+        await self._request.wait()
 
 
-async def _take_up_interests(store: Store, settings: Settings) -> None:
-    """Set the interests of the settings, before the first sync."""
-    try:
-        await store.wanted.configure(settings.wanted())
-    except InvalidInterestError as error:
-        raise NodeError(f"cannot use the setting `interests`: {error}") from None
-    for interest in filter(is_of_a_document, store.interests):
-        log.warning(
-            "No event can ever match an interest, for its model is a document; remove it with "
-            "`recon-node interests remove` and add the document's StreamID alone",
-            interest=format_interest(interest),
-        )
-
-
-def warn_if_open(listener: Listener, access: Access) -> None:
-    """Tell the operator when others can reach the API and nothing asks them who they are."""
-    if access.token is None and not listener.is_loopback:
-        log.warning(
-            "Whoever reaches the API can write to this node: set a token (token_file), or listen "
-            "on the loopback alone (api = 127.0.0.1:PORT)",
-            api=listener.url,
-        )
-
-
-def fatal_messages(error: BaseException) -> list[str] | None:
-    """The messages of all `FATAL_ERRORS` in `error`, or None if there is anything else in it."""
-    leaves = list(_leaves(error))
-    if not all(isinstance(leaf, FATAL_ERRORS) for leaf in leaves):
-        return None
-    return list(dict.fromkeys(str(leaf) for leaf in leaves))
-
-
-def _leaves(error: BaseException) -> Iterator[BaseException]:
-    if isinstance(error, BaseExceptionGroup):
-        for inner in error.exceptions:
-            yield from _leaves(inner)
-    else:
-        yield error
-
-
-async def _watch_signals(signals: AsyncIterator[int], ending: _Ending) -> None:
+async def _watch_signals(signals: AsyncIterator[int], shutdown: _Shutdown) -> None:
     async for number in signals:
-        ending.ask(signal.Signals(number).name)
+        shutdown.request(signal.Signals(number).name)
 
 
-async def _watch_stdin(ending: _Ending) -> None:
+async def _watch_stdin(shutdown: _Shutdown) -> None:
     stdin = sys.stdin.fileno()
     try:
         await trio.lowlevel.wait_readable(stdin)
@@ -223,4 +172,55 @@ async def _watch_stdin(ending: _Ending) -> None:
             await trio.lowlevel.wait_readable(stdin)
     except OSError as error:
         raise NodeError(f"--watch-stdin needs a pipe as standard input: {error}") from error
-    ending.ask("standard input closed")
+    shutdown.request("standard input closed")
+
+
+def _open_access(settings: ApiSettings) -> Access:
+    try:
+        return settings.access_with_token()
+    except ValueError as error:
+        raise NodeError(str(error)) from None
+
+
+def _write_peer_id(path: Path, peer_id: str) -> None:
+    """Write the peer id, in one step: others may be reading the file."""
+    try:
+        with draft_of(path) as draft:
+            draft.write_text(f"{peer_id}\n", encoding="ascii")
+            move_into_place(draft, path)
+    except OSError as error:
+        raise NodeError(
+            f"cannot write the peer id to {path}: {error.strerror or error}; check peer_id_file"
+        ) from None
+
+
+async def _configure_interests(store: Store, wanted: Iterable[Interest | StreamId]) -> None:
+    """Give the store the interests of the settings, before the first sync."""
+    try:
+        await store.wanted.configure(wanted)
+    except InvalidInterestError as error:
+        raise NodeError(f"cannot use the setting `interests`: {error}") from None
+    for interest in filter(is_of_a_document, store.wanted.all):
+        log.warning(
+            "No event can match an interest, because its model is a document; remove it with "
+            "`recon-node interests remove`, and add the document's StreamID alone",
+            interest=format_interest(interest),
+        )
+
+
+def warn_if_open(listener: Listener, access: Access) -> None:
+    """Warn the operator if others can reach the API and it has no token."""
+    if access.token is None and not listener.is_loopback:
+        log.warning(
+            "Everyone who can reach the API can write to this node: set a token (token_file), or "
+            "listen on the loopback interface only (api = 127.0.0.1:PORT)",
+            api=listener.url,
+        )
+
+
+def fatal_messages(error: BaseException) -> list[str] | None:
+    """Return the messages of all `FATAL_ERRORS` in `error`; None if it contains another error."""
+    found = list(leaves(error))
+    if not all(isinstance(each, FATAL_ERRORS) for each in found):
+        return None
+    return list(dict.fromkeys(map(str, found)))

@@ -1,11 +1,11 @@
-"""A testnet: several nodes as processes of their own on the loopback, for trying and testing.
+"""A testnet: several nodes as processes on the loopback interface, for experiments and tests.
 
-Every node gets a data directory, a log file and free ports. Only the first is told to the others
-as bootstrap address; they find each other through it. A node says in its log, in one JSON line,
-that it is ready and where, and is started again on the same ports after it was killed.
+Every node gets a data directory, a log file and free ports. The others only get the address of the
+first one to bootstrap from, and find each other through it. When a node is ready, it logs one JSON
+line with its addresses. A node that is started again takes the same ports.
 
-No node outlives the process that started it, not even one that is killed: each holds the read end
-of a pipe as standard input, and ends when that closes (`--watch-stdin`).
+No node outlives the process that started it, even if that is killed: its standard input is a pipe,
+and it stops when the pipe closes (`--watch-stdin`).
 """
 
 from __future__ import annotations
@@ -25,19 +25,22 @@ from types import TracebackType
 from typing import Any, Self
 
 READY_LIMIT = 60.0
+"""Seconds that a node may take to start."""
 STOP_LIMIT = 10.0
+"""Seconds that a node may take to stop."""
 _POLL = 0.02
+"""Seconds between two looks at a log."""
 
 
 class TestnetError(Exception):
-    """A node of the testnet did not start or end as it should. The message is for people."""
+    """A node of the testnet did not start or stop as it should."""
 
     __test__ = False
 
 
 @dataclass(frozen=True, slots=True)
 class _Ready:
-    """What a node says when it is ready."""
+    """What a node logs when it is ready."""
 
     api_url: str
     peer_id: str
@@ -70,7 +73,7 @@ class TestnetNode:
 
     @property
     def addresses(self) -> tuple[str, ...]:
-        """Multiaddrs that it listens on, with /p2p/<peer id>."""
+        """The multiaddrs that it listens on, with /p2p/<peer id>."""
         return self._known.addresses
 
     @property
@@ -80,20 +83,23 @@ class TestnetNode:
 
     @property
     def running(self) -> bool:
-        """Whether its process is there."""
+        """Whether its process is running."""
         return self._process is not None and self._process.poll() is None
 
     @property
     def _known(self) -> _Ready:
         if self._ready is None:
-            raise TestnetError(f"{self.name} was not ready yet")
+            raise TestnetError(f"{self.name} is not ready yet")
         return self._ready
 
     def launch(self, flags: Sequence[str] = ()) -> None:
-        """Start the process; `wait_until_ready` waits for it. Started again, a node takes the
-        ports that it had."""
+        """Start the process; `wait_until_ready` waits for it. Restarted, a node keeps its ports.
+
+        Raises:
+            TestnetError: the node is running.
+        """
         if self.running:
-            raise TestnetError(f"{self.name} is running already")
+            raise TestnetError(f"{self.name} is already running")
         self._flags += flags
         self._log_offset = self.log_path.stat().st_size if self.log_path.exists() else 0
         command = [sys.executable, "-m", "recon_node", "run", "--watch-stdin"]
@@ -105,11 +111,15 @@ class TestnetNode:
                 stdout=log,
                 stderr=log,
                 env=_environment(),
-                start_new_session=True,  # Ctrl-C is for the testnet, which then ends its nodes
+                start_new_session=True,  # Ctrl-C is for the testnet, which then stops its nodes
             )
 
     def wait_until_ready(self, limit: float = READY_LIMIT) -> None:
-        """Wait until the node says that it is ready; raises `TestnetError` if it does not."""
+        """Wait until the node logs that it is ready, at most `limit` seconds.
+
+        Raises:
+            TestnetError: it ended, or is not ready in time.
+        """
         deadline = time.monotonic() + limit
         while time.monotonic() < deadline:
             running = self.running
@@ -118,34 +128,41 @@ class TestnetNode:
                 self._ready = _Ready(line["api"], line["peer_id"], tuple(line["addresses"]))
                 return
             if not running:
-                raise TestnetError(f"{self.name} ended at its start:\n{self.log_tail()}")
+                raise TestnetError(f"{self.name} stopped while it was starting:\n{self.log_tail()}")
             time.sleep(_POLL)
         raise TestnetError(f"{self.name} was not ready after {limit:g} s:\n{self.log_tail()}")
 
     def terminate(self) -> None:
-        """Ask the node to end (SIGTERM), without waiting for it."""
+        """Ask the node to stop (SIGTERM), without waiting for it."""
         if self._process is not None and self.running:
             self._process.terminate()
 
     def wait(self, limit: float = STOP_LIMIT) -> int:
-        """Wait until the process has ended; returns its exit code, negative for a signal."""
+        """Wait until the process has stopped, at most `limit` seconds.
+
+        Returns:
+            Its exit code, negative for a signal.
+
+        Raises:
+            TestnetError: it was never started, or does not end in time.
+        """
         if self._process is None:
             raise TestnetError(f"{self.name} was never started")
         try:
             code = self._process.wait(limit)
         except subprocess.TimeoutExpired:
-            raise TestnetError(f"{self.name} did not end in {limit:g} s") from None
+            raise TestnetError(f"{self.name} did not stop in {limit:g} s") from None
         if self._process.stdin is not None:
             self._process.stdin.close()
         return code
 
     def stop(self) -> int:
-        """End the node (SIGTERM) and wait for it; returns its exit code."""
+        """Stop the node (SIGTERM) and wait for it; return its exit code."""
         self.terminate()
         return self.wait()
 
     def kill(self) -> None:
-        """Kill the node (SIGKILL): it has no chance to tidy up."""
+        """Kill the node (SIGKILL): it cannot clean up."""
         if self._process is not None and self.running:
             self._process.send_signal(signal.SIGKILL)
             self.wait()
@@ -156,7 +173,7 @@ class TestnetNode:
         self.wait_until_ready()
 
     def log_tail(self, lines: int = 10) -> str:
-        """The last lines of its log."""
+        """Return the last lines of its log."""
         if not self.log_path.exists():
             return ""
         return "\n".join(self.log_path.read_text(errors="replace").splitlines()[-lines:])
@@ -181,13 +198,13 @@ class TestnetNode:
 
 
 class Testnet:
-    """Several nodes on the loopback; use it as a context manager.
+    """Several nodes on the loopback interface; use it as a context manager.
 
     Args:
         nodes: how many.
-        directory: where data and logs go; by default a temporary directory, removed at the end.
-        network: its name; by default a local network of a random number, so that no two mix.
-        flags: further flags of `recon-node run` for each node.
+        directory: for data and logs; by default a temporary directory, removed at the end.
+        network: its name; by default a local network with a random number, so that no two mix.
+        flags: more flags of `recon-node run` for each node.
     """
 
     __test__ = False
@@ -224,7 +241,7 @@ class Testnet:
         self.stop()
 
     def start(self) -> None:
-        """Start all nodes and wait until they are ready. On failure, none is left behind."""
+        """Start all nodes and wait until they are ready. On failure, all are stopped."""
         try:
             first, *others = self.nodes
             first.launch()
@@ -238,7 +255,7 @@ class Testnet:
             raise
 
     def stop(self) -> None:
-        """End all nodes, by force where they do not end in time, and remove temporary data."""
+        """Stop all nodes, by force if they do not stop in time, and remove temporary data."""
         for node in self.nodes:
             node.terminate()
         deadline = time.monotonic() + STOP_LIMIT
@@ -253,5 +270,5 @@ class Testnet:
 
 
 def _environment() -> dict[str, str]:
-    """This process's environment without settings of a node, which would get into all of them."""
+    """Return this process's environment without settings of a node, which all would get."""
     return {name: value for name, value in os.environ.items() if not name.startswith("RECON_NODE_")}

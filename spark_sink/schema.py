@@ -1,8 +1,8 @@
-"""The tables' schemas: public, the same in Arrow, Delta and Spark. docs/tables.md explains them.
+"""The public schemas of the tables, the same in Arrow, Delta and Spark; see docs/tables.md.
 
 Names and meanings are those of ceramic-one's pipeline (rust-ceramic, `pipeline/src/schemas.rs`)
-where it has the same column. Delta knows no unsigned integers: what is u8, u32 or u64 there is
-signed here.
+where it has the same column. Delta has no unsigned integers, so u8, u32 and u64 there are signed
+here.
 """
 
 from dataclasses import dataclass
@@ -12,11 +12,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 PARTITION_COLUMN: Final = "stream_cid_partition"
-# Few enough that a small batch makes few files, enough that reading one stream skips most of the
-# table.
+# Few, so that a small batch writes few files, but enough to skip most of the table when reading
+# one stream.
 PARTITIONS: Final = 16
-#: The version of the rules by which rows are computed from events. Rows by other rules are not
-#: those that the node answers by.
+#: The version of the rules that compute rows from events. Rows computed by other rules may differ
+#: from the node's answers.
 RULES: Final = 2
 
 
@@ -28,7 +28,7 @@ def _list(name: str, element: pa.DataType) -> pa.Field:
     return _required(name, pa.list_(_required("element", element)))
 
 
-#: What a node's feed serves, and the Spark source "recon" hands out: one row per event.
+#: The rows of a node's feed and of the Spark source "recon": one per event.
 FEED: Final = pa.schema(
     [
         _required("position", pa.int64()),
@@ -42,7 +42,7 @@ FEED: Final = pa.schema(
     ]
 )
 
-# What every table beside raw_events says of an event's stream.
+# Columns about an event's stream, in every table but raw_events.
 _STREAM: Final = [
     _required("stream_cid", pa.binary()),
     _required("stream_type", pa.int8()),
@@ -54,13 +54,13 @@ _REASON: Final = pa.struct(
     [_required("rule", pa.string()), _required("winner", pa.binary()), _list("rivals", pa.binary())]
 )
 
-#: The table `raw_events`: the feed's rows, each once, without a gap.
+#: The table `raw_events`: the feed's rows, each once, without gaps.
 RAW_EVENTS: Final = pa.schema([*FEED, _PARTITION])
 
 #: The columns of `raw_events` that the other tables are computed from.
 HISTORY_COLUMNS: Final = ("position", "stream_cid", "car", "time", "chain_id")
 
-#: The table `conclusion_events`: the events, read, with what is known of each.
+#: The table `conclusion_events`: the events, decoded, with what is known about each.
 CONCLUSION_EVENTS: Final = pa.schema(
     [
         _required("conclusion_event_order", pa.int64()),
@@ -76,7 +76,7 @@ CONCLUSION_EVENTS: Final = pa.schema(
     ]
 )
 
-#: The table `event_states`: what the stream says after each event.
+#: The table `event_states`: the content of the stream after each event.
 EVENT_STATES: Final = pa.schema(
     [
         _required("conclusion_event_order", pa.int64()),
@@ -92,8 +92,8 @@ EVENT_STATES: Final = pa.schema(
     ]
 )
 
-# The tip of a stream: null where no event of it is valid, which a capability that had expired when
-# the events were anchored leads to.
+# The tip of a stream: null if none of its events is valid, because their capability had expired
+# when they were anchored.
 _TIP: Final = [
     pa.field("event_cid", pa.binary()),
     pa.field("event_type", pa.string()),
@@ -119,7 +119,7 @@ STREAM_TIPS: Final = pa.schema(
     ]
 )
 
-#: The table `stream_states`: one row per stream, what it says at its tip.
+#: The table `stream_states`: one row per stream, its content at its tip.
 STREAM_STATES: Final = pa.schema(
     [
         _required("stream_id", pa.string()),
@@ -134,7 +134,7 @@ STREAM_STATES: Final = pa.schema(
 
 @dataclass(frozen=True, slots=True)
 class TableSpec:
-    """A table. `key` is the column that no two rows have the same value in."""
+    """A table. The values of the column `key` are unique."""
 
     name: str
     schema: pa.Schema
@@ -142,25 +142,25 @@ class TableSpec:
 
     @property
     def is_history(self) -> bool:
-        """Whether a row is an event, known by its feed position; else it is a stream."""
+        """Whether a row is an event, identified by its feed position; otherwise, it is a stream."""
         return self.key != "stream_cid"
 
     @property
     def rules(self) -> int | None:
-        """The version of the rules for its rows; None where they never changed."""
+        """The version of the rules for its rows; None if they never changed."""
         return (
             RULES if self.name in ("conclusion_events", "event_states", "stream_states") else None
         )
 
     @property
     def order(self) -> str:
-        """The column with the feed position that a row is of."""
+        """The column with the feed position of a row."""
         return self.key if self.is_history else "position"
 
 
 _ORDER: Final = "conclusion_event_order"
 
-#: All tables by name, each after those that it is computed from.
+#: All tables by name, each after the tables it is computed from.
 TABLES: Final = {
     spec.name: spec
     for spec in (
@@ -177,12 +177,12 @@ DERIVED: Final = tuple(name for name in TABLES if name != RAW)
 
 
 def partition_of(stream_cid: bytes) -> int:
-    """The partition of a stream's rows: the last byte of its CID, modulo `PARTITIONS`."""
+    """Return the partition of a stream's rows: the last byte of its CID, modulo `PARTITIONS`."""
     return stream_cid[-1] % PARTITIONS
 
 
 def with_partition(rows: pa.Table) -> pa.Table:
-    """The feed's rows as rows of `raw_events`."""
+    """Convert rows of the feed to rows of `raw_events`."""
     last_bytes = pc.binary_slice(rows["stream_cid"].combine_chunks(), -1).dictionary_encode()
     partitions = pa.array(map(partition_of, last_bytes.dictionary.to_pylist()), pa.int32())
     columns = [*rows.select(FEED.names).columns, partitions.take(last_bytes.indices)]

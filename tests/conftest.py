@@ -2,20 +2,31 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import random
+import signal
 from collections.abc import Iterator
-from functools import partial
+from functools import cache, partial
+from pathlib import Path
 
+import httpx
 import pytest
 from hypothesis import settings
 
 from recon_node.store import StoreSettings, opening
 
+# What is imported and collected stays until the end. Looking through it for garbage takes each
+# process two seconds while it collects the tests, and more while it runs them.
+gc.disable()
+
+LONGEST_FIRST = ("spark", "e2e", "dag", "store", "p2p", "cli", "chain", "interop")
+"""Folders whose files take longest. A file is run by one process: the last ones should be short."""
+
 SEED = int(os.environ.get("RECON_TEST_SEED", random.SystemRandom().randrange(2**32)))
 os.environ["RECON_TEST_SEED"] = str(SEED)  # the processes that run the tests get the same
 
-# Timings are no test's subject: a busy machine must not fail the suite.
+# No test is about timing: a busy machine must not fail the suite.
 settings.register_profile("suite", deadline=None, print_blob=True)
 settings.register_profile("long", parent=settings.get_profile("suite"), max_examples=20_000)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "suite"))
@@ -23,6 +34,25 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "suite"))
 
 def pytest_report_header() -> str:
     return f"random seed: RECON_TEST_SEED={SEED}"
+
+
+def pytest_sessionstart() -> None:
+    """Let Ctrl-C reach the processes that tests start, even if a shell has this run in the
+    background with SIGINT ignored, which children inherit."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Put the folders of `LONGEST_FIRST` first, in this order."""
+    tests = Path(__file__).parent
+    ranks = {name: rank for rank, name in enumerate(LONGEST_FIRST)}
+    items.sort(key=lambda item: ranks.get(item.path.relative_to(tests).parts[0], len(ranks)))
+
+
+def pytest_collection_finish() -> None:
+    gc.freeze()
+    gc.enable()
 
 
 @pytest.fixture
@@ -36,4 +66,13 @@ def stores_check_in_the_same_process() -> Iterator[None]:
     """Starting two verifier processes takes longer than most tests: who wants some says so."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(opening, "StoreSettings", partial(StoreSettings, verifiers=0))
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def http_clients_share_their_certificates() -> Iterator[None]:
+    """Reading all certificates takes 20 ms for each client, and no test speaks TLS."""
+    module = httpx._transports.default
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(module, "create_ssl_context", cache(module.create_ssl_context))
         yield

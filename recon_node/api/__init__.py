@@ -1,18 +1,20 @@
-"""Floor 6: the HTTP API.
+"""The HTTP API.
 
-The paths, bodies and codes of a ceramic-one node (events, streams, feed, interests, peers), and
-beside them the feed as Arrow, the state of Recon, metrics, the OpenAPI document of all this, and
-pages for people. `create_app` makes the ASGI application over `Services`; `serve` serves it with
-hypercorn on trio. This floor knows the store, and the network side only as `Peers`.
+It has the paths, bodies and status codes of a ceramic-one node (events, streams, feed, interests,
+peers), and also the feed as Arrow, the state of Recon, metrics, the OpenAPI document, and pages for
+people. `create_app` makes the ASGI application over `Services`; `serve` serves it with hypercorn on
+trio. This room knows the store, and the network side only as `Peers`.
 """
 
 from recon_node.api.app import create_app
 from recon_node.api.middleware.access import Access
 from recon_node.api.server import Listener, ListenError, open_listener, serve
 from recon_node.api.services import Limits, Peers, Services
+from recon_node.api.settings import ApiSettings, split_host_port
 
 __all__ = [
     "Access",
+    "ApiSettings",
     "Limits",
     "ListenError",
     "Listener",
@@ -21,4 +23,5 @@ __all__ = [
     "create_app",
     "open_listener",
     "serve",
+    "split_host_port",
 ]

@@ -1,9 +1,12 @@
-"""The HTTP API as an ASGI application: which path is answered by whom, and what surrounds it."""
+"""The HTTP API as an ASGI application: its endpoints, and the middleware around them."""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
+from functools import cache
+from typing import Any
 
+from pydantic_core import to_json
 from starlette.applications import Starlette
 from starlette.middleware import Middleware
 from starlette.middleware.cors import CORSMiddleware
@@ -11,18 +14,23 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from recon_node.api import metrics
+from recon_node.api.endpoint import Answer, Call, Endpoint, endpoint
 from recon_node.api.errors import EXCEPTION_HANDLERS
+from recon_node.api.metrics import Metrics
+from recon_node.api.middleware.access import usual_need
 from recon_node.api.middleware.guard import Guard
 from recon_node.api.middleware.stack import Bound, Observe
+from recon_node.api.models import Parameters, reply
+from recon_node.api.openapi import describe
 from recon_node.api.routes import (
     arrow,
     dag,
-    dag_replicas,
     events,
     experimental,
     feed,
     interests,
+    kubo_blocks,
+    kubo_node,
     node_info,
     pages,
     stream_events,
@@ -30,79 +38,112 @@ from recon_node.api.routes import (
 )
 from recon_node.api.services import Services
 
-Endpoint = Callable[[Request], Awaitable[Response]]
 
-ENDPOINTS: tuple[tuple[str, str, Endpoint], ...] = (
-    ("POST", "/ceramic/events", events.post_event),
-    ("GET", "/ceramic/events/{event_id}", events.get_event),
-    ("GET", "/ceramic/feed/events", feed.get_events),
-    ("GET", "/ceramic/feed/resumeToken", feed.get_resume_token),
-    ("GET", "/ceramic/feed/head", feed.get_head),
-    ("GET", "/ceramic/feed/arrow", arrow.get_arrow),
-    ("POST", "/ceramic/interests", interests.post_interest),
-    ("DELETE", "/ceramic/interests", interests.delete_interest),
-    ("POST", "/ceramic/interests/{sort_key}/{sort_value}", interests.post_sort_value_interest),
-    ("DELETE", "/ceramic/interests/{sort_key}/{sort_value}", interests.delete_sort_value_interest),
-    ("GET", "/ceramic/version", node_info.version),
-    ("POST", "/ceramic/version", node_info.version),
-    ("GET", "/ceramic/liveness", node_info.get_liveness),
-    ("GET", "/ceramic/config/network", node_info.get_network),
-    ("GET", "/ceramic/peers", node_info.get_peers),
-    ("POST", "/ceramic/peers", node_info.post_peers),
-    ("GET", "/ceramic/recon", node_info.get_recon),
-    ("GET", "/ceramic/streams/{stream_id}", streams.get_stream),
-    ("GET", "/ceramic/streams/{stream_id}/events", stream_events.get_stream_events),
-    ("GET", "/ceramic/dag/{cid}.car", dag.get_car),  # first, for the next one fits it, too
-    ("GET", "/ceramic/dag/{cid}", dag.get_dag),
-    ("GET", "/ceramic/dag/publish/{did}", dag.get_publication),
-    ("GET", "/ceramic/dag/{cid}/replicas", dag_replicas.get_replicas),
-    ("GET", "/ceramic/dag/{cid}/contained/{replica}", dag.get_contains),
-    ("GET", "/ceramic/experimental/events/{sep}/{sep_value}", experimental.get_interest_events),
-    ("GET", "/ceramic/experimental/interests", experimental.get_interests),
-    ("GET", "/metrics", metrics.get_metrics),
-    ("GET", "/openapi.json", pages.get_openapi),
-    ("GET", "/docs", pages.get_docs),
-    ("GET", "/", pages.get_status_page),
+@cache
+def openapi_document() -> dict[str, Any]:
+    """Return the OpenAPI document of this API. Made once, when it is first asked for."""
+    return describe(ENDPOINTS)
+
+
+@cache
+def _openapi_content() -> pages.Content:
+    return pages.Content(to_json(openapi_document()), "application/json")
+
+
+@endpoint(
+    "GET",
+    "/openapi.json",
+    Answer("OpenAPI.", dict[str, Any]),
+    pages.NOT_MODIFIED,
+    own=True,
+    need="open",
 )
-"""Method, path and handler."""
+async def get_openapi(call: Call[Parameters]) -> Response:
+    """Read this document."""
+    return await pages.serve_page(call, _openapi_content)
+
+
+ENDPOINTS: tuple[Endpoint, ...] = (
+    events.post_event,
+    events.get_event,
+    streams.get_stream,
+    stream_events.get_stream_events,
+    feed.get_events,
+    feed.get_resume_token,
+    feed.get_head,
+    arrow.get_arrow,
+    interests.post_interest,
+    interests.delete_interest,
+    interests.post_sort_value_interest,
+    interests.delete_sort_value_interest,
+    dag.get_car,  # first, because the next one's path matches these paths, too
+    dag.get_dag,
+    dag.get_publication,
+    dag.get_replicas,
+    dag.get_contains,
+    node_info.get_version,
+    node_info.post_version,
+    node_info.get_liveness,
+    node_info.get_network,
+    node_info.get_peers,
+    node_info.post_peers,
+    node_info.get_recon,
+    node_info.get_metrics,
+    experimental.get_interest_events,
+    experimental.get_interests,
+    kubo_node.post_id,
+    kubo_node.post_kubo_version,
+    kubo_node.post_swarm_peers,
+    kubo_node.post_swarm_connect,
+    kubo_blocks.post_block_get,
+    kubo_blocks.post_block_stat,
+    kubo_blocks.post_dag_get,
+    kubo_blocks.post_dag_resolve,
+    kubo_blocks.post_pin_add,
+    kubo_blocks.post_pin_rm,
+    get_openapi,
+    pages.get_docs,
+    *pages.SWAGGER_UI,
+    pages.get_status_page,
+)
+"""All of them, in the order in which paths are matched."""
 
 
 def create_app(services: Services) -> Starlette:
     """The node's HTTP API over the given services. It runs on trio only."""
-    registry = metrics.make_registry(services)
-    routes = make_routes()
+    by_path: dict[str, list[Endpoint]] = {}
+    for each in ENDPOINTS:
+        by_path.setdefault(each.path, []).append(each)
+    metrics = Metrics(services)
+    routes = [_route(path, each, services, metrics) for path, each in by_path.items()]
     paths = {route.endpoint: route.path for route in routes}
+    needs = {e.path: e.need for e in ENDPOINTS if e.need != usual_need(e.method)}
     app = Starlette(
         routes=routes,
         middleware=[
-            Middleware(Observe, metrics=metrics.HttpMetrics(registry, paths)),
+            Middleware(Observe, metrics=metrics, paths=paths),
             *_cors(services.access.cors_allow_origins),
-            Middleware(Guard, access=services.access),
+            Middleware(Guard, access=services.access, needs=needs),
             Middleware(Bound, limits=services.limits),
         ],
         exception_handlers=EXCEPTION_HANDLERS,
     )
     app.router.redirect_slashes = False
-    app.state.services = services
-    app.state.registry = registry
     return app
 
 
-def make_routes() -> list[Route]:
-    """One route a path, for all of its methods: a wrong method is told all the right ones."""
-    by_path: dict[str, dict[str, Endpoint]] = {}
-    for method, path, endpoint in ENDPOINTS:
-        by_path.setdefault(path, {})[method] = endpoint
-    return [_route(path, endpoints) for path, endpoints in by_path.items()]
-
-
-def _route(path: str, endpoints: dict[str, Endpoint]) -> Route:
-    methods = [*endpoints, "OPTIONS"]
+def _route(path: str, endpoints: Sequence[Endpoint], services: Services, metrics: Metrics) -> Route:
+    """Make one route for all methods of a path, so that a 405 lists all of them in Allow."""
+    by_method: dict[str, Endpoint] = {each.method: each for each in endpoints}
+    methods = [*by_method, "OPTIONS"]
 
     async def dispatch(request: Request) -> Response:
         if request.method == "OPTIONS":  # answered 200, as a ceramic-one node does
             return Response(headers={"allow": ", ".join(methods)})
-        return await endpoints["GET" if request.method == "HEAD" else request.method](request)
+        found = by_method["GET" if request.method == "HEAD" else request.method]
+        parameters = found.parameters.read_from(request)
+        answer = await found.handle(Call(request, services, metrics, parameters))
+        return answer if isinstance(answer, Response) else reply(answer)
 
     return Route(path, dispatch, methods=methods)
 

@@ -1,14 +1,16 @@
-"""Every answer that is not a success is JSON ``{"message": ...}``, as a ceramic-one node's are.
+"""Every answer that is not a success is JSON ``{"message": ...}``, as a ceramic-one node's are;
+below ``/api/v0``, it is ``{"Message": ..., "Code": 0, "Type": "error"}``, as kubo's are.
 
-Handlers raise `ApiError`; the routing layer raises Starlette's own errors (404, 405). Both become
-the same body here. What nobody foresaw is left to `middleware.observe`, which logs it and answers
-500 without a word about the inside.
+Handlers raise `ApiError` or let errors of the store pass; the router raises Starlette's own errors
+(404, 405). An unexpected exception is left to `middleware.stack.Observe`, which logs it and answers
+500 without details.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from http import HTTPStatus
+from typing import Final
 
 import structlog
 from starlette.exceptions import HTTPException
@@ -18,7 +20,9 @@ from starlette.responses import JSONResponse, Response
 from recon_node.store.damage.detection import DamagedEventError
 from recon_node.store.errors import DiskFullError, StoreError
 
-DAMAGE_RETRY = 10
+KUBO_PATH: Final = "/api/v0/"
+"""What begins the paths of kubo's API."""
+DAMAGE_RETRY: Final = 10
 """Seconds after which a client should ask again for an event that was damaged."""
 
 log = structlog.get_logger(__name__)
@@ -29,7 +33,7 @@ class ApiError(Exception):
 
     Args:
         status: the HTTP status code, 400 to 599.
-        message: what was wrong and what to do, for people; the body's ``message``.
+        message: what was wrong and what to do, in plain English; the body's ``message``.
         headers: further headers of the answer.
     """
 
@@ -46,51 +50,39 @@ def bad_request(message: str) -> ApiError:
 
 
 def error_response(
-    status: int, message: str, headers: Mapping[str, str] | None = None
+    path: str, status: int, message: str, headers: Mapping[str, str] | None = None
 ) -> JSONResponse:
-    """The one shape of every error: ``{"message": ...}``."""
-    return JSONResponse({"message": message}, status_code=int(status), headers=headers)
+    """Answer a request for a path with an error, in the shape of that path's errors."""
+    body: dict[str, str | int] = {"message": message}
+    if path.startswith(KUBO_PATH):
+        body = {"Message": message, "Code": 0, "Type": "error"}
+    return JSONResponse(body, status_code=int(status), headers=headers)
 
 
-async def answer_api_error(request: Request, error: Exception) -> Response:
-    """Answer an `ApiError`."""
-    assert isinstance(error, ApiError)
-    return error_response(error.status, error.message, error.headers)
-
-
-async def answer_http_exception(request: Request, error: Exception) -> Response:
-    """Answer what the router raises: an unknown path or a wrong method."""
-    assert isinstance(error, HTTPException)
+async def answer_error(request: Request, error: Exception) -> Response:
+    """Answer what a handler or the router raised; the error is one of `EXCEPTION_HANDLERS`."""
     path = request.url.path
-    message = {
-        404: f"no such path: {path}",
-        405: f"{path} does not take {request.method}",
-    }.get(error.status_code, error.detail)
-    return error_response(error.status_code, message, error.headers)
+    match error:
+        case ApiError():
+            return error_response(path, error.status, error.message, error.headers)
+        case HTTPException(status_code=HTTPStatus.NOT_FOUND):
+            return error_response(path, error.status_code, f"no such path: {path}")
+        case HTTPException(status_code=HTTPStatus.METHOD_NOT_ALLOWED):
+            message = f"{path} does not take {request.method}"
+            return error_response(path, error.status_code, message, error.headers)
+        case HTTPException():
+            return error_response(path, error.status_code, error.detail, error.headers)
+        case DiskFullError():  # the store has told the operator, once
+            return error_response(
+                path, HTTPStatus.INSUFFICIENT_STORAGE, f"nothing was written: {error}"
+            )
+        case DamagedEventError():  # the node fetches it again, and the store has told the operator
+            headers = {"Retry-After": str(DAMAGE_RETRY)}
+            return error_response(path, HTTPStatus.SERVICE_UNAVAILABLE, str(error), headers)
+        case _:
+            log.error("The store failed", path=path, reason=str(error))
+            message = f"the event log failed: {error}"
+            return error_response(path, HTTPStatus.INTERNAL_SERVER_ERROR, message)
 
 
-async def answer_disk_full(request: Request, error: Exception) -> Response:
-    """Answer that there is no room for this now: 507. The store has told the operator, once."""
-    return error_response(HTTPStatus.INSUFFICIENT_STORAGE, f"nothing was written: {error}")
-
-
-async def answer_damaged_event(request: Request, error: Exception) -> Response:
-    """Answer that what was asked for is damaged in the log: 503, since the node fetches it again.
-    The store has told the operator, once for each event."""
-    headers = {"Retry-After": str(DAMAGE_RETRY)}
-    return error_response(HTTPStatus.SERVICE_UNAVAILABLE, str(error), headers)
-
-
-async def answer_store_error(request: Request, error: Exception) -> Response:
-    """Answer another failure of the event log: 500, and a log line for the operator."""
-    log.error("The store failed", path=request.url.path, reason=str(error))
-    return error_response(HTTPStatus.INTERNAL_SERVER_ERROR, f"the event log failed: {error}")
-
-
-EXCEPTION_HANDLERS = {
-    ApiError: answer_api_error,
-    HTTPException: answer_http_exception,
-    DiskFullError: answer_disk_full,
-    DamagedEventError: answer_damaged_event,
-    StoreError: answer_store_error,
-}
+EXCEPTION_HANDLERS = dict.fromkeys((ApiError, HTTPException, StoreError), answer_error)

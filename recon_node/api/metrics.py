@@ -6,9 +6,9 @@ not kept here but read from the store and the network side at the moment of the 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from itertools import accumulate
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector
 from prometheus_client.core import (
@@ -17,14 +17,11 @@ from prometheus_client.core import (
     HistogramMetricFamily,
     Metric,
 )
-from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
+from prometheus_client.exposition import generate_latest
 from prometheus_client.registry import Collector
-from starlette.requests import Request
-from starlette.responses import Response
-from starlette.types import Scope
 
 from recon_node import __version__
-from recon_node.api.services import Anchors, Peers, Services
+from recon_node.api.services import ChainSide, Peers, Services
 from recon_node.chain import BUCKETS
 
 if TYPE_CHECKING:
@@ -33,41 +30,44 @@ if TYPE_CHECKING:
 _METHODS = frozenset({"GET", "HEAD", "POST", "OPTIONS"})
 
 
-class HttpMetrics:
-    """Counts and times HTTP requests.
+class Metrics:
+    """The metrics of a node, and of the HTTP requests that its API answers.
 
     Args:
-        registry: where the metrics are registered.
-        paths: the path template of each endpoint; whatever else is asked for counts as "other".
+        services: what they are read from when Prometheus asks for them.
     """
 
-    def __init__(
-        self, registry: CollectorRegistry, paths: Mapping[Callable[..., Any], str]
-    ) -> None:
-        self._paths = paths
+    def __init__(self, services: Services) -> None:
+        self._registry = CollectorRegistry(auto_describe=False)
+        self._registry.register(NodeCollector(services))
+        ProcessCollector(registry=self._registry)
         self._requests = Counter(
             "recon_http_requests",
             "HTTP requests answered, by method, path and status; status 0: the client hung up.",
             ["method", "path", "status"],
-            registry=registry,
+            registry=self._registry,
         )
         self.under_way = Gauge(
             "recon_http_requests_under_way",
-            "HTTP requests that are not answered in full yet.",
-            registry=registry,
+            "HTTP requests that are not fully answered yet.",
+            registry=self._registry,
         )
         self._seconds = Histogram(
             "recon_http_request_seconds",
             "Time from the request's headers to the end of the answer, long polls included.",
             ["path"],
-            registry=registry,
+            registry=self._registry,
             buckets=(0.001, 0.005, 0.02, 0.1, 0.5, 2, 10, 60),
         )
 
-    def record(self, scope: Scope, status: int | None, seconds: float) -> None:
-        """Count one request; `status` is None when it ended without an answer."""
-        path = self._paths.get(scope.get("endpoint"), "other")  # type: ignore[arg-type]
-        method = scope["method"] if scope["method"] in _METHODS else "other"
+    def render(self) -> bytes:
+        """Write the metrics in Prometheus' text format."""
+        return generate_latest(self._registry)
+
+    def record(self, method: str, path: str, status: int | None, seconds: float) -> None:
+        """Count one request; `path` is its template or "other", and `status` is None when it ended
+        without an answer."""
+        method = method if method in _METHODS else "other"
         self._requests.labels(method, path, str(status or 0)).inc()
         self._seconds.labels(path).observe(seconds)
 
@@ -79,7 +79,7 @@ class NodeCollector(Collector):
         self._services = services
 
     def collect(self) -> Iterator[Metric]:
-        """All metrics of the node, as they are now."""
+        """Yield all metrics of the node, as they are now."""
         yield from self._store()
         if self._services.anchors is not None:
             yield from _chain_metrics(self._services.anchors)
@@ -95,7 +95,7 @@ class NodeCollector(Collector):
         yield _gauges(
             "recon_events",
             "Events held: known is all of them, delivered those in the feed, waiting those whose "
-            "history is not complete here, pending those whose anchor was not looked up.",
+            "history is not complete here, pending those whose anchor has not been looked up.",
             "state",
             {
                 "known": stats.events,
@@ -122,7 +122,7 @@ class NodeCollector(Collector):
         yield GaugeMetricFamily("recon_feed_head", "The feed's last position.", store.head)
         yield _counters(
             "recon_verdicts",
-            "Events handed in since the start, by verdict.",
+            "Events submitted since the start, by verdict.",
             "status",
             {
                 "new": stats.admitted_total,
@@ -143,7 +143,7 @@ class NodeCollector(Collector):
         connected = sum(peer.connected for peer in known)
         yield _gauges(
             "recon_peers",
-            "Peers known, and those of them that are connected.",
+            "Known peers, and those of them that are connected.",
             "state",
             {"known": len(known), "connected": connected},
         )
@@ -158,7 +158,7 @@ class NodeCollector(Collector):
             )
 
 
-def _chain_metrics(anchors: Anchors) -> Iterator[Metric]:
+def _chain_metrics(anchors: ChainSide) -> Iterator[Metric]:
     lookups = CounterMetricFamily(
         "recon_anchor_lookups",
         "Lookups of anchors: the block's time was found; the transaction contradicts the proof; "
@@ -184,7 +184,7 @@ def _chain_metrics(anchors: Anchors) -> Iterator[Metric]:
 def _sync_counters(counters: Counters) -> Iterator[Metric]:
     yield _counters(
         "recon_sessions",
-        "Recon sessions: begun by this node, answered, failed of both, refused for too many.",
+        "Recon sessions: initiated by this node, answered, failed, or refused as too many.",
         "kind",
         {
             "initiated": counters.sessions_initiated,
@@ -208,7 +208,7 @@ def _sync_counters(counters: Counters) -> Iterator[Metric]:
     yield size
     yield _counters(
         "recon_peer_events",
-        "Events that peers told of: received and valid, refused, or listed and then missing.",
+        "Events that peers listed: received and valid, refused, or missing when asked for.",
         "outcome",
         {
             "received": counters.events_received,
@@ -234,7 +234,7 @@ def _sync_counters(counters: Counters) -> Iterator[Metric]:
     )
     yield CounterMetricFamily(
         "recon_peers_cut_off",
-        "Peers cut off because they held the most when that was too much.",
+        "Peers cut off for using the most memory when the budget was exceeded.",
         counters.memory.cut_off,
     )
 
@@ -251,17 +251,3 @@ def _counters(name: str, text: str, label: str, values: Mapping[str, float]) -> 
     for key, value in values.items():
         family.add_metric([key], value)
     return family
-
-
-async def get_metrics(request: Request) -> Response:
-    """The metrics in Prometheus' text format."""
-    registry: CollectorRegistry = request.app.state.registry
-    return Response(generate_latest(registry), media_type=CONTENT_TYPE_LATEST)
-
-
-def make_registry(services: Services) -> CollectorRegistry:
-    """A registry with the node's and the process's metrics."""
-    registry = CollectorRegistry(auto_describe=False)
-    registry.register(NodeCollector(services))
-    ProcessCollector(registry=registry)
-    return registry

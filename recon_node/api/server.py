@@ -1,21 +1,21 @@
 """Serving the API over HTTP/1.1: hypercorn's connections, in a nursery of our own.
 
-hypercorn's own `serve` leaves five things open that a daemon needs closed, so the 60 lines of it
-that accept connections are written anew here, around its connection class:
+hypercorn's own `serve` has five weaknesses that a daemon cannot afford, so its 60 lines that accept
+connections are replaced here, around its connection class:
 
-- It writes inside a shield. A client that stops reading would hold up a shutdown for ever: here a
-  write can be cancelled, and one that does not advance for `STALLED_WRITE` seconds ends the
+- It writes inside a shield, so a client that stops reading would hold up a shutdown forever. Here
+  a write can be cancelled, and one that makes no progress for `STALLED_WRITE` seconds ends the
   connection.
-- An exception out of one connection ends the server: here it is logged and ends that connection.
-- It takes any number of connections: here `MAX_CONNECTIONS` at once, and no more.
-- A connection that its client has closed stays until `KEEP_ALIVE` is over, or for ever where one
-  request waits behind another: here its place is free at once. Else clients that open a connection
-  a request would use up all places.
-- Any client may switch to HTTP/2, where an answer whose client is gone waits for ever, and broken
-  requests raise. Here HTTP/1.1 is all there is; an upgrade is not taken up.
+- An exception in one connection ends the server. Here it is logged and ends that connection.
+- It accepts any number of connections. Here there are at most `MAX_CONNECTIONS` at once.
+- A connection that its client has closed stays until `KEEP_ALIVE` is over, or forever if one
+  request waits behind another. Here its place is free at once. Otherwise clients that open a
+  connection for each request would use up all places.
+- Any client may switch to HTTP/2, where an answer to a client that is gone waits forever, and
+  broken requests raise. Here there is only HTTP/1.1, and upgrades are ignored.
 
-On shutdown the listener closes first. Idle connections end at once, requests under way have
-`GRACE` seconds to finish, then what is left is cut.
+On shutdown the listener closes first. Idle connections end at once, requests in progress have
+`GRACE` seconds to finish, and then the rest is cut off.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ _NO_SUCH_ADDRESS = (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT)
 
 
 class ListenError(Exception):
-    """The API cannot listen at the address it was given. The message is for people."""
+    """The API cannot listen at the given address. The message is user-facing."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -63,22 +63,22 @@ class Listener:
     sockets: tuple[trio.socket.SocketType, ...]
     url: str
     is_loopback: bool
-    """Whether programs of this machine alone can reach it."""
+    """Whether only programs on this machine can reach it."""
 
     def close(self) -> None:
-        """Give the port back, without having served."""
+        """Release the port without serving."""
         for sock in self.sockets:
             sock.close()
 
 
 async def open_listener(host: str, port: int) -> Listener:
-    """Listen on `port` (0: any free port) of every address that `host` stands for.
+    """Listen on `port` (0: any free port) of every address of `host`.
 
-    A name such as `localhost` may stand for several. Those that this machine does not have, IPv6
-    without IPv6 say, do not matter as long as there is another.
+    A name such as `localhost` may have several. Those that this machine lacks, such as IPv6
+    addresses on a machine without IPv6, do not matter as long as one works.
 
     Raises:
-        ListenError: the port is taken, or the host is no address of this machine.
+        ListenError: the port is taken, or the host is not an address of this machine.
     """
     sockets: list[trio.socket.SocketType] = []
     failure: OSError | None = None
@@ -124,7 +124,7 @@ async def _listen(family: int, kind: int, protocol: int, address: Any) -> trio.s
 
 
 async def serve(app: ASGIApp, listener: Listener, closing: trio.Event) -> None:
-    """Serve `app` until `closing` is set; returns when the last connection is gone."""
+    """Serve `app` until `closing` is set; return when the last connection is gone."""
     config = _config()
     context = WorkerContext(max_requests=None)
     wrapped = wrap_app(app, config.wsgi_max_body_size, mode="asgi")  # type: ignore[arg-type]
@@ -158,14 +158,14 @@ async def serve(app: ASGIApp, listener: Listener, closing: trio.Event) -> None:
 
 
 class OnlyHttp11(H11Protocol):
-    """HTTP/1.1 that does not give way to HTTP/2."""
+    """HTTP/1.1 that does not switch to HTTP/2."""
 
     async def _check_protocol(self, event: h11.Request) -> None:
-        """Switch to nothing else."""
+        """Ignore requests to upgrade."""
 
 
 class Connection(TCPServer):
-    """One connection, whose writes can be cancelled and do not wait for ever."""
+    """One connection, whose writes can be cancelled and never wait forever."""
 
     _client_is_done = False
 
@@ -174,7 +174,7 @@ class Connection(TCPServer):
         self._reading = trio.CancelScope()
 
     async def _read_data(self) -> None:
-        """Read until the client is done, and wait for no further request then."""
+        """Read until the client is done, then don't wait for another request."""
         self.protocol = OnlyHttp11(  # type: ignore[assignment]
             self.app,
             self.config,
@@ -192,7 +192,7 @@ class Connection(TCPServer):
         await self.idle_task.stop()
 
     async def protocol_send(self, event: Event) -> None:
-        """Write what the HTTP protocol has to say to the client."""
+        """Write an event of the HTTP protocol to the client."""
         if isinstance(event, Updated) and self._client_is_done:
             return  # it would start the wait for the next request
         if isinstance(event, Closed):

@@ -1,24 +1,30 @@
-"""What the API stands on: the store, the peers, the network and the limits."""
+"""What the API needs of the node: the store, the peers, the chain, and the limits."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol
+from functools import partial
+from typing import TYPE_CHECKING, Annotated, Protocol, TypeVar
 
 import trio
+from pydantic.dataclasses import dataclass as settings_dataclass
 
 from recon_node.api.middleware.access import Access
+from recon_node.setting_types import SETTINGS, Bytes, Count, Setting
 
 if TYPE_CHECKING:
     from recon_node.chain import ChainReport
     from recon_node.dag import Dags
-    from recon_node.p2p import Counters, PeerInfo, SyncReport
+    from recon_node.p2p import Counters, PeerIdentity, PeerInfo, SyncReport
+    from recon_node.recon import KeyRange
     from recon_node.store import Store
+
+T = TypeVar("T")
 
 
 class Peers(Protocol):
-    """What the API asks of the network side; `recon_node.p2p.P2P` offers it."""
+    """What the API needs of the network side; `recon_node.p2p.P2P` provides it."""
 
     @property
     def peer_id(self) -> str:
@@ -27,6 +33,10 @@ class Peers(Protocol):
     @property
     def addresses(self) -> Sequence[str]:
         """Multiaddrs at which this node listens, each with ``/p2p/<peer id>``."""
+
+    @property
+    def protocols(self) -> Collection[str]:
+        """The libp2p protocols that this node speaks."""
 
     @property
     def sync_reports(self) -> Sequence[SyncReport]:
@@ -43,60 +53,78 @@ class Peers(Protocol):
     def peers(self) -> Sequence[PeerInfo]:
         """Every peer that this node knows, connected or not."""
 
+    def interests_of(self, peer_id: str) -> Sequence[KeyRange]:
+        """The ranges of keys that a peer has lately said to be interested in."""
+
+    async def identify(self, peer_id: str) -> PeerIdentity | None:
+        """What a connected peer says about itself. Raises `recon_node.p2p.PeerError`."""
+
     async def connect(self, multiaddr: str) -> None:
         """Dial a peer. Raises `recon_node.p2p.PeerError`."""
 
 
-class Anchors(Protocol):
-    """What the API asks of the chain side; `recon_node.chain.Anchors` offers it."""
+class ChainSide(Protocol):
+    """What the API needs of the chain side; `recon_node.chain.Anchors` provides it."""
 
     @property
     def reports(self) -> Sequence[ChainReport]:
-        """What was asked so far, for each chain that has a provider."""
+        """The lookups so far, for each chain that has a provider."""
 
 
-@dataclass(frozen=True, slots=True)
+@settings_dataclass(frozen=True, slots=True, config=SETTINGS)
 class Limits:
     """Bounds of a request. Sizes are bytes, times are seconds."""
 
-    body: int = 4 * 1024 * 1024
-    """Largest request body; a longer one is answered 413."""
-    requests: int = 128
-    """Requests under way at once; one more is answered 503."""
+    body: Annotated[Bytes, Setting(name="max_body_bytes")] = 4 * 1024 * 1024
+    """Largest request body, in bytes; a larger one is answered 413."""
+    requests: Annotated[Count, Setting(name="max_requests")] = 128
+    """Maximum requests at once; one more is answered 503."""
     stall: float = 60.0
-    """A request that makes no progress for so long is given up."""
+    """A request that makes no progress for this long is given up."""
     wait: float = 30.0
     """Longest `wait` of a long poll."""
     connect: float = 15.0
     """Time to dial a peer for POST /ceramic/peers."""
     feed_events: int = 10_000
-    """Most events in one answer of the feed."""
+    """Maximum events in one answer of the feed."""
     feed_bytes: int = 4 * 1024 * 1024
     """An answer of the feed ends after the event that takes its CARs past this."""
     stream_events: int = 10_000
-    """Most events of a stream whose state is asked for."""
+    """Maximum events of a stream whose state is requested."""
     stream_bytes: int = 64 * 1024 * 1024
-    """Most bytes of their CARs."""
+    """Maximum bytes of their CARs."""
     stream_seconds: float = 10.0
     """Time to compute the state of a stream."""
     arrow_rows: int = 2_000
-    """Most rows in one Arrow record batch."""
+    """Maximum rows in one Arrow record batch."""
     arrow_bytes: int = 2 * 1024 * 1024
     """A record batch ends with the event that takes its CARs past this."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Services:
-    """Everything a request handler may touch."""
+    """Everything that request handlers use."""
 
     store: Store
     peers: Peers | None = None
     """None: a node without a network side."""
-    anchors: Anchors | None = None
-    """None: a node that asks no chain."""
+    anchors: ChainSide | None = None
+    """None: a node without a chain."""
     dags: Dags | None = None
-    """None: a node that keeps no index of DAGs."""
+    """None: a node without an index of DAGs."""
     limits: Limits = field(default_factory=Limits)
     access: Access = field(default_factory=Access)
     closing: trio.Event = field(default_factory=trio.Event)
     """Set when the node shuts down: long polls answer at once."""
+    _rendering: trio.CapacityLimiter = field(default_factory=partial(trio.CapacityLimiter, 1))
+    _computing: trio.CapacityLimiter = field(default_factory=partial(trio.CapacityLimiter, 1))
+
+    async def in_thread(self, function: Callable[[], T]) -> T:
+        """Render an answer in a worker thread, one at a time: rendering is pure Python, and more
+        threads would only take turns with each other and with the event loop."""
+        return await trio.to_thread.run_sync(function, limiter=self._rendering)
+
+    async def in_long_thread(self, function: Callable[[], T]) -> T:
+        """Compute what may take seconds in a worker thread: one such at a time, beside the
+        rendering, which does not wait for it."""
+        return await trio.to_thread.run_sync(function, limiter=self._computing)

@@ -1,9 +1,10 @@
 """Floor 2, Ceramic: networks, StreamIDs, EventIDs, events, DIDs and signatures.
 
 Pure functions over bytes: what an event is, which key it has, and whether it is what it claims
-to be. Whatever is refused is a `CeramicError` with a message for people.
+to be. What is refused raises a `CeramicError` whose message is user-facing.
 """
 
+from recon_node.ceramic.auth.cacao import ALWAYS, Validity
 from recon_node.ceramic.auth.did import ed25519_did
 from recon_node.ceramic.auth.envelope import Envelope
 from recon_node.ceramic.auth.signature import (
@@ -13,7 +14,6 @@ from recon_node.ceramic.auth.signature import (
     validity_of,
     verify_signature,
 )
-from recon_node.ceramic.auth.validity import Validity
 from recon_node.ceramic.errors import (
     CeramicError,
     ChainAnswerError,
@@ -51,6 +51,7 @@ from recon_node.ceramic.stream_id import METAMODEL, StreamId, StreamType
 from recon_node.ceramic.time_proof import TimeProof, check_transaction, expected_input
 
 __all__ = [
+    "ALWAYS",
     "DEV_UNSTABLE",
     "FENCEPOST_CID",
     "IN_MEMORY",

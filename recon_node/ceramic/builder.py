@@ -1,21 +1,21 @@
-"""Making events: for the demo, for benchmarks and tests, and for whoever writes to Ceramic.
+"""Builders of events: for the demo, for benchmarks and tests, and for writing to Ceramic.
 
     key = SigningKey.generate()
     init = init_event(key, model, {"title": "first"})
     change = data_event(key, init, [init.cid], [{"op": "replace", "path": "/title", ...}])
 
-Every builder returns the `Event` as the parser reads it back; its `car` is what goes over the
-wire. A key is Ed25519 (`SigningKey`), secp256k1 or P-256, see `auth.signing`. The
-same arguments give the same bytes, but for P-256, whose signatures here are not deterministic.
+Every builder returns the `Event` as the parser reads it; its `car` is what goes over the wire. A
+key is Ed25519 (`SigningKey`), secp256k1 or P-256, see `auth.keys`. The same arguments give the same
+bytes, except with P-256, whose signatures are not deterministic here.
 """
 
 import json
 from collections.abc import Sequence
 from typing import Any, Final
 
-from recon_node.ceramic.auth.did import DID_KEY
+from recon_node.ceramic.auth.did import DID_KEY, controller_of
 from recon_node.ceramic.auth.envelope import Envelope
-from recon_node.ceramic.auth.signing import Key, algorithm_of, controller_of, sign
+from recon_node.ceramic.auth.keys import PrivateKey, algorithm_of, sign
 from recon_node.ceramic.event import Event, parse_event
 from recon_node.ceramic.stream_id import METAMODEL, StreamId
 from recon_node.ipld import CID, DAG_CBOR, DAG_JOSE, car, dag_cbor, varint
@@ -36,7 +36,7 @@ __all__ = [
 
 
 def init_event(
-    key: Key,
+    key: PrivateKey,
     model: StreamId,
     data: Any,
     *,
@@ -44,10 +44,11 @@ def init_event(
     context: bytes | None = None,
     should_index: bool | None = None,
 ) -> Event:
-    """A signed init event: the first of a new document of that model, controlled by the key.
+    """Build a signed init event: the first of a new document of that model, controlled by the key.
 
     Raises:
-        InvalidEventError, DagCborError: the data cannot be an event's.
+        InvalidEventError: the event would be invalid, or too large.
+        DagCborError: the data cannot be represented in DAG-CBOR.
     """
     header = _header(controller_of(key), model, unique)
     if context is not None:
@@ -57,32 +58,33 @@ def init_event(
     return signed_event(key, {"header": header, "data": data})
 
 
-def model_event(key: Key, definition: Any) -> Event:
-    """A signed init event of a model: its stream's StreamID is what documents name as theirs."""
+def model_event(key: PrivateKey, definition: Any) -> Event:
+    """Build a signed init event of a model; documents name its StreamID as their `model`."""
     return init_event(key, METAMODEL, definition)
 
 
 def deterministic_init_event(
     controller: str, model: StreamId, *, unique: bytes | None = None
 ) -> Event:
-    """An unsigned init event without data: the one document of that model, controller, unique."""
+    """Build an unsigned init event without data: of the one document for these arguments."""
     payload = {"header": _header(controller, model, unique), "data": None}
     cid, block = _block(DAG_CBOR, payload)
     return parse_event(car.encode([cid], {cid: block}))
 
 
 def data_event(
-    key: Key,
+    key: PrivateKey,
     init: Event | CID,
     prevs: Sequence[CID],
     data: Any,
     *,
     should_index: bool | None = None,
 ) -> Event:
-    """A signed data event of `init`'s stream. Several prevs merge their branches (CIP-145).
+    """Build a signed data event of `init`'s stream. Several prevs merge their branches (CIP-145).
 
     Raises:
-        InvalidEventError, DagCborError: no prevs, one twice, or data that cannot be an event's.
+        InvalidEventError: no prevs, a repeated prev, or an event that would be too large.
+        DagCborError: the data cannot be represented in DAG-CBOR.
     """
     payload: dict[str, Any] = {
         "id": init.cid if isinstance(init, Event) else init,
@@ -102,10 +104,14 @@ def time_event(
     chain_id: str = "eip155:11155111",
     tx_hash: bytes = bytes(32),
 ) -> Event:
-    """A time event that anchors `prev` by a transaction of that hash, 32 bytes.
+    """Build a time event that anchors `prev`.
 
-    `siblings` are the other leaves on the way up the Merkle tree, the nearest first: `prev` is
-    the left child at every level. Without siblings `prev` itself is the tree's root.
+    Args:
+        init: of the stream.
+        prev: the left child at every level of the Merkle tree; without siblings, its root.
+        siblings: the right children on the way up the tree, the nearest first.
+        chain_id: of the chain that has the transaction (CAIP-2).
+        tx_hash: of the transaction, 32 bytes.
 
     Raises:
         InvalidEventError: `prev` or `init` cannot be an event's CID.
@@ -127,13 +133,14 @@ def time_event(
     return parse_event(car.encode([cid], {cid: block, proof_cid: proof_block, **blocks}))
 
 
-def signed_event(key: Key, payload: Any, *, capability: bytes | None = None) -> Event:
-    """An event with any payload, signed by the key as a JWS.
+def signed_event(key: PrivateKey, payload: Any, *, capability: bytes | None = None) -> Event:
+    """Build an event with any payload, signed by the key as a JWS.
 
-    `capability` is the block of a CACAO by which the key acts for another.
+    `capability` is the block of a CACAO that lets the key act for another DID.
 
     Raises:
-        InvalidEventError, DagCborError: the payload cannot be an event's.
+        InvalidEventError: the event would be invalid, or too large.
+        DagCborError: the payload cannot be represented in DAG-CBOR.
     """
     payload_cid, payload_block = _block(DAG_CBOR, payload)
     did = controller_of(key)

@@ -1,8 +1,8 @@
-"""What goes wrong on this floor. All of it is bad input, hence `ValueError`."""
+"""The errors of this room. All of them are caused by bad input, hence `ValueError`."""
 
 
 class CeramicError(ValueError):
-    """Something that is not what Ceramic's rules ask for. The message is for people."""
+    """Input that breaks Ceramic's rules. The message is user-facing."""
 
 
 class NetworkError(CeramicError):
@@ -18,7 +18,7 @@ class EventIdError(CeramicError):
 
 
 class DidError(CeramicError):
-    """Not a DID, or not one whose key can be read from it."""
+    """Not a DID, or not one that contains its key."""
 
 
 class InvalidEventError(CeramicError):
@@ -26,12 +26,12 @@ class InvalidEventError(CeramicError):
 
 
 class InvalidSignatureError(InvalidEventError):
-    """The event is not signed by whom it must be signed by."""
+    """The event lacks the signature that it needs, or the signature is wrong."""
 
 
 class UnsupportedSignatureError(InvalidEventError):
-    """A kind of signature that this node cannot check, and so does not accept."""
+    """A kind of signature that this node cannot check and therefore refuses."""
 
 
 class ChainAnswerError(CeramicError):
-    """What a blockchain's provider answered cannot be right; nothing is known of the event."""
+    """A blockchain provider's answer cannot be right, and says nothing about the event."""

@@ -6,20 +6,19 @@
     time            {id, prev, proof, path} -> proof -> Merkle nodes         root DAG-CBOR
 
 An event's CID is its CAR's root. `parse_event` checks everything that the bytes alone can tell:
-each block against its CID, the shape of each, and the path of a time proof. It does not check
-signatures (`verify_signature` does), nor whether the prevs exist, nor the chain.
+each block against its CID, the fields of each, and the path of a time proof. It does not check
+signatures (`verify_signature` does), the existence of prevs, or the chain.
 
 Files made from kubo's output may name an envelope by a DAG-CBOR CID, or hold it with `link: null`.
-Such an event is read as the one that it is on the network: `Event.cid` is the DAG-JOSE CID, and
-`Event.car` has the block that matches it. So a signature makes one event, however its file was
-made.
+Such an event is read as what it is on the network: `Event.cid` is the DAG-JOSE CID, and `Event.car`
+has the block that matches it. So a signature makes one event, however its file was made.
 """
 
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, Final
 
-from recon_node.ceramic import shape
+from recon_node.ceramic import strict
 from recon_node.ceramic.auth.envelope import Envelope, is_envelope, parse_envelope, without_link
 from recon_node.ceramic.errors import InvalidEventError
 from recon_node.ceramic.event_id import EventId
@@ -29,17 +28,16 @@ from recon_node.ceramic.stream_id import StreamId
 from recon_node.ceramic.time_proof import TimeProof, check_path
 from recon_node.ipld import CID, DAG_CBOR, DAG_JOSE, Car, CarError, DagCborError, car, dag_cbor
 
-# An event travels in one frame of at most 1 MiB; this leaves room for what the frame adds.
 MAX_CAR_SIZE: Final = 1_000_000
-# A merge of more branches than this can be done in steps.
+"""Bytes of an event. It travels in one frame of at most 1 MiB; the rest is for the frame."""
 MAX_PREVS: Final = 256
+"""Events that a data event may merge. More branches can be merged in steps."""
 
 _INIT: Final = frozenset({"header", "data"})
 _DATA: Final = frozenset({"id", "prev", "data"})
 _DATA_OPTIONAL: Final = frozenset({"header"})
 _DATA_HEADER: Final = frozenset({"shouldIndex", "modelVersion"})
 _TIME: Final = frozenset({"id", "prev", "proof", "path"})
-_NO_FIELDS: Final[frozenset[str]] = frozenset()
 
 
 class EventKind(Enum):
@@ -54,11 +52,11 @@ class EventKind(Enum):
 class Event:
     """A well-formed event.
 
-    `init` is the CID of its stream's init event (its own, for that one); `prevs` the events that
-    it builds on, in the order given, none for an init event. `header` is there for init events
-    only, `envelope` for signed ones, `proof` for time events. `payload` is the decoded block that
-    holds `data`; for a time event, the event's block. `car` has the blocks of the event and no
-    others. `capability` is the block of the CACAO that the envelope names, if it names one.
+    `init` is the CID of its stream's init event (of an init event, its own); `prevs` are the events
+    that it builds on, in the given order, none for an init event. Only init events have a `header`,
+    signed ones an `envelope`, time events a `proof`. `payload` is the decoded block that holds
+    `data`; for a time event, the event's block. `car` has the blocks of the event and no others.
+    `capability` is the block of the CACAO that the envelope names, if it names one.
     """
 
     cid: CID
@@ -74,11 +72,11 @@ class Event:
 
     @property
     def data(self) -> Any:
-        """What the event says, decoded; None for time events and deterministic init events."""
+        """The decoded data; None for time events and deterministic init events."""
         return self.payload.get("data")
 
     def event_id(self, network: Network, header: InitHeader, height: int) -> EventId:
-        """The event's key on that network; `header` is that of the stream's init event.
+        """Return the event's key on that network; `header` is that of the stream's init event.
 
         Raises:
             EventIdError: the height is out of range.
@@ -88,10 +86,10 @@ class Event:
         )
 
     def stream_id(self, header: InitHeader | None = None) -> StreamId:
-        """The event's stream; `header` is that of its init event, which may leave it out.
+        """Return the event's stream; `header` is that of its init event, not needed for that one.
 
         Raises:
-            ValueError: no header, and the event is no init event.
+            ValueError: the header is missing, and the event is not an init event.
         """
         header = header or self.header
         if header is None:
@@ -103,8 +101,8 @@ def parse_event(data: bytes) -> Event:
     """Read the event that a CARv1 holds.
 
     Raises:
-        InvalidEventError: too large, not a CAR, a block that does not match its CID or is
-            missing, a wrong shape, unknown fields, a time proof whose path leads elsewhere.
+        InvalidEventError: too large, not a CAR, a block that is missing or does not match its CID,
+            wrong or unknown fields, a time proof whose path does not end at the prev.
     """
     if len(data) > MAX_CAR_SIZE:
         raise InvalidEventError(f"the event has {len(data)} bytes; the limit is {MAX_CAR_SIZE}")
@@ -114,11 +112,11 @@ def parse_event(data: bytes) -> Event:
         raise InvalidEventError(str(error)) from None
     if len(decoded.roots) != 1:
         raise InvalidEventError(f"an event's CAR has one root, not {len(decoded.roots)}")
-    return _Reader(data, decoded).read_event()
+    return _EventReader(data, decoded).read_event()
 
 
-class _Reader:
-    """Reads one event's blocks, and remembers which of the CAR's it needed."""
+class _EventReader:
+    """Reads one event's blocks, and remembers which blocks of the CAR it needed."""
 
     def __init__(self, data: bytes, decoded: Car) -> None:
         self._data = data
@@ -126,7 +124,7 @@ class _Reader:
         self._needed: dict[CID, bytes] = {}
 
     def read_event(self) -> Event:
-        cid = shape.event_cid(self._car.roots[0], "the CAR's root")
+        cid = strict.event_cid(self._car.roots[0], "the CAR's root")
         root = self._read(cid, "the root")
         envelope = None
         if is_envelope(root):
@@ -170,7 +168,7 @@ class _Reader:
             header = _check_init(payload)
         init = cid
         if kind is not EventKind.INIT:
-            init = shape.event_cid(payload["id"], "the event's 'id'")
+            init = strict.event_cid(payload["id"], "the event's 'id'")
         return Event(
             cid=cid,
             kind=kind,
@@ -185,16 +183,16 @@ class _Reader:
         )
 
     def _check_time(self, payload: Any) -> tuple[tuple[CID, ...], TimeProof]:
-        event = shape.fields(payload, "the time event", _TIME, _NO_FIELDS)
-        prev = shape.event_cid(event["prev"], "the time event's 'prev'")
-        path = shape.of_type(event["path"], str, "the time event's 'path'")
-        proof_cid = shape.of_type(event["proof"], CID, "the time event's 'proof'")
+        event = strict.fields(payload, "the time event", _TIME)
+        prev = strict.event_cid(event["prev"], "the time event's 'prev'")
+        path = strict.of_type(event["path"], str, "the time event's 'path'")
+        proof_cid = strict.of_type(event["proof"], CID, "the time event's 'proof'")
         proof = TimeProof.from_fields(self._read_node(proof_cid, "the proof"))
         check_path(proof.root, path, prev, self._read_node)
         return (prev,), proof
 
     def _read_node(self, cid: CID, what: str) -> Any:
-        return self._read(shape.block_cid(cid, what), what)
+        return self._read(strict.block_cid(cid, what), what)
 
     def _read(self, cid: CID, what: str) -> Any:
         """The decoded block of that CID, which the CAR must have."""
@@ -213,10 +211,10 @@ class _Reader:
         return self._needed[envelope.capability]
 
     def _own_car(self, cid: CID) -> bytes:
-        """The event's blocks, each once, in the order in which they came: no one may ride along
-        for free, and no one may swell an event of another's by its own blocks.
+        """The event's blocks, each once, in the order in which they came, without other blocks:
+        nobody may make an event larger by adding to it.
 
-        Where every block is needed, as it is and once, that is the very CAR that was read.
+        If the CAR that was read has exactly these, it is returned as it is.
         """
         if len(self._needed) == len(self._car.blocks) and self._car.is_exact:
             return self._data
@@ -225,30 +223,30 @@ class _Reader:
 
 
 def _check_init(payload: Any) -> InitHeader:
-    fields = shape.fields(payload, "the init event", _INIT, _NO_FIELDS)
+    fields = strict.fields(payload, "the init event", _INIT)
     return InitHeader.from_fields(fields["header"])
 
 
 def _check_data(payload: Any) -> tuple[CID, ...]:
-    fields = shape.fields(payload, "the data event", _DATA, _DATA_OPTIONAL)
+    fields = strict.fields(payload, "the data event", _DATA, _DATA_OPTIONAL)
     if "header" in fields:
-        header = shape.fields(fields["header"], "the header", _NO_FIELDS, _DATA_HEADER)
+        header = strict.fields(fields["header"], "the header", optional=_DATA_HEADER)
         if "shouldIndex" in header:
-            shape.of_type(header["shouldIndex"], bool, "the header's 'shouldIndex'")
+            strict.of_type(header["shouldIndex"], bool, "the header's 'shouldIndex'")
         if "modelVersion" in header:
-            shape.of_type(header["modelVersion"], CID, "the header's 'modelVersion'")
+            strict.of_type(header["modelVersion"], CID, "the header's 'modelVersion'")
     return _check_prevs(fields["prev"])
 
 
 def _check_prevs(value: Any) -> tuple[CID, ...]:
     """CIP-145: `prev` is a CID or a list of CIDs; a list of one means the same as that one."""
     if type(value) is not list:
-        return (shape.event_cid(value, "the data event's 'prev'"),)
+        return (strict.event_cid(value, "the data event's 'prev'"),)
     if not 0 < len(value) <= MAX_PREVS:
         raise InvalidEventError(
             f"the data event's 'prev' lists {len(value)} events; it must be 1 to {MAX_PREVS}"
         )
-    prevs = tuple(shape.event_cid(link, "the data event's 'prev'") for link in value)
+    prevs = tuple(strict.event_cid(link, "the data event's 'prev'") for link in value)
     if len(set(prevs)) != len(prevs):
         raise InvalidEventError("the data event's 'prev' lists an event twice")
     return prevs

@@ -7,17 +7,17 @@
     height       CBOR unsigned int, shortest form: such ints sort bytewise as numbers do
     event CID
 
-They sort by network, sort value, controller, stream, height: so whatever a node may be
-interested in is one open range of keys, between two *fenceposts*. A fencepost is a bound that is
-no key: an EventID whose event CID is the empty identity CID, which is no event's.
+They sort by network, sort value, controller, stream, height, so every possible interest is one
+open range of keys between two *fenceposts*. A fencepost is a bound that is not a key: an EventID
+whose event CID is the empty identity CID, which no event has.
 
 Why every key of an interest lies strictly between its fenceposts, whatever its hashes:
 a fencepost's fixed part is zeros (lower) or ff bytes (upper) where the interest says nothing, so
-a key's can only equal it or lie inside. Where it is equal, height and CID decide. Below: the
-fencepost's height 0 is the least, and its CID `01 55 00 00` sorts before every event CID that is
-admitted as such. Above: heights end at 2^64 - 2, one below the fencepost's. And where the bounds
-share a prefix, anything between them shares it: a varint or a hash of fixed size is not cut
-short, so no key of another network, sort value, controller or stream can be there.
+a key's can only equal it or lie inside. If it is equal, height and CID decide. At the lower end the
+fencepost has the least height, 0, and its CID `01 55 00 00` sorts before every CID that an event
+may have. At the upper end heights stop at 2^64 - 2, one below the fencepost's. And if the bounds
+share a prefix, everything between them shares it: varints and hashes are never cut short, so
+no key of another network, sort value, controller or stream can be there.
 """
 
 import hashlib
@@ -28,17 +28,25 @@ from typing import Final, Self
 from recon_node.ceramic.errors import EventIdError
 from recon_node.ceramic.network import Network
 from recon_node.ceramic.stream_id import STREAM_ID_CODEC
-from recon_node.ipld import CID, IDENTITY, IpldError, dag_cbor, read_cid, varint
+from recon_node.ipld import CID, IDENTITY, RAW, IpldError, dag_cbor, read_cid, varint
 
 EVENT_ID_TYPE: Final = 0x05
 MAX_HEIGHT: Final = 2**64 - 2
-FENCEPOST_CID: Final = CID(bytes([0x01, 0x55, IDENTITY, 0x00]))
+FENCEPOST_CID: Final = CID(bytes([0x01, RAW, IDENTITY, 0x00]))
 
 _HEAD: Final = varint.encode(STREAM_ID_CODEC) + varint.encode(EVENT_ID_TYPE)
-_STREAM_PART: Final = 8 + 8 + 4
+SHORT_HASH_SIZE: Final = 8
+"""Bytes of the sort value's and of the controller's hash."""
+_INIT: Final = 4
+"""Bytes of the init event's CID."""
+_STREAM_PART: Final = SHORT_HASH_SIZE + SHORT_HASH_SIZE + _INIT
+
+# CBOR unsigned ints: up to 23 in the first byte itself, larger ones in 1, 2, 4 or 8 bytes after it.
+_CBOR_UINT8: Final = 0x18
+_CBOR_UINT64: Final = 0x1B
 
 # What nearly all EventIDs look like: a network of one or two bytes, a height below 24, and the CID
-# of a DAG-CBOR or DAG-JOSE block by its sha2-256. One match in place of some forty steps.
+# of a DAG-CBOR or DAG-JOSE block by its sha2-256. One match instead of some forty steps.
 _USUAL: Final = re.compile(
     re.escape(_HEAD)
     + rb"(?:[\x00-\x7f]|[\x80-\xff][\x01-\x7f]).{20}[\x00-\x17]\x01(?:\x71|\x85\x01)\x12\x20.{32}",
@@ -46,12 +54,11 @@ _USUAL: Final = re.compile(
 )
 
 _LOWEST: Final = b"\x00"
-_HIGHEST: Final = b"\x1b" + b"\xff" * 8
+_HIGHEST: Final = bytes([_CBOR_UINT64]) + b"\xff" * 8
 
 
 def network_id_of(bound: bytes) -> int | None:
-    """The id of the network that a key, or the bound of a range of keys, belongs to; None when too
-    little of it is there to tell."""
+    """Return the network id in a key, or in the bound of a key range; None if it is too short."""
     if not bound.startswith(_HEAD):
         return None
     try:
@@ -64,7 +71,7 @@ class EventId(bytes):
     """An EventID as its bytes, checked when made; it compares and sorts as they do.
 
     Raises:
-        EventIdError: the bytes are no EventID, or more than one.
+        EventIdError: not an EventID, or bytes after one.
     """
 
     __slots__ = ()
@@ -72,7 +79,7 @@ class EventId(bytes):
     def __new__(cls, raw: bytes) -> Self:  # noqa: D102 - the class docstring speaks for it
         end = _check(raw, 0)
         if end != len(raw):
-            raise EventIdError(f"{len(raw) - end} bytes too many after the EventID")
+            raise EventIdError(f"{len(raw) - end} extra bytes after the EventID")
         return bytes.__new__(cls, raw)
 
     @classmethod
@@ -85,7 +92,7 @@ class EventId(bytes):
         height: int,
         event_cid: CID,
     ) -> Self:
-        """The EventID of an event: `height` is 0 for the init event, else 1 + its prevs' largest.
+        """Build the EventID of an event; its height is 0 or 1 + the largest height of its prevs.
 
         Raises:
             EventIdError: the height is out of range, or the CID cannot be an event's.
@@ -93,7 +100,7 @@ class EventId(bytes):
         if not 0 <= height <= MAX_HEIGHT:
             raise EventIdError(f"an event's height is from 0 to 2^64 - 2, not {height}")
         _check_event_cid(event_cid)
-        stream = _stream_prefix(network.id, sort_value, controller) + init_cid[-4:]
+        stream = _stream_prefix(network.id, sort_value, controller) + init_cid[-_INIT:]
         return bytes.__new__(cls, stream + dag_cbor.encode(height) + event_cid)
 
     @property
@@ -105,28 +112,28 @@ class EventId(bytes):
     def separator(self) -> bytes:
         """The last 8 bytes of the sort value's sha256."""
         start = self._fields_start
-        return self[start : start + 8]
+        return self[start : start + SHORT_HASH_SIZE]
 
     @property
     def controller(self) -> bytes:
         """The last 8 bytes of the controller DID's sha256."""
-        start = self._fields_start
-        return self[start + 8 : start + 16]
+        start = self._fields_start + SHORT_HASH_SIZE
+        return self[start : start + SHORT_HASH_SIZE]
 
     @property
     def stream(self) -> bytes:
         """The last 4 bytes of the init event's CID."""
-        start = self._fields_start
-        return self[start + 16 : start + 20]
+        start = self._fields_start + 2 * SHORT_HASH_SIZE
+        return self[start : start + _INIT]
 
     @property
     def prefix(self) -> bytes:
-        """All that comes before the height: the same for all events of a stream."""
+        """Everything before the height: the same for all events of a stream."""
         return self[: self._fields_start + _STREAM_PART]
 
     @property
     def height(self) -> int:
-        """The event's distance from the init event of its stream."""
+        """The longest distance from the init event of the stream."""
         return _read_height(self, self._fields_start + _STREAM_PART)[0]
 
     @property
@@ -136,13 +143,13 @@ class EventId(bytes):
 
     @property
     def is_fencepost(self) -> bool:
-        """Is this a bound that is no key?"""
+        """Whether this is a bound, not a key."""
         return self.endswith(FENCEPOST_CID) and self.event_cid == FENCEPOST_CID
 
     @property
     def _fields_start(self) -> int:
         position = len(_HEAD)
-        while self[position] & 0x80:  # of the network's id; what there is was checked when made
+        while self[position] & 0x80:  # the network's id: a varint, checked when this was made
             position += 1
         return position + 1
 
@@ -154,41 +161,41 @@ class EventId(bytes):
 
 
 def scan(data: bytes, offset: int = 0) -> tuple[EventId, int]:
-    """Read the EventID at `offset`; return it and the offset of what follows it.
+    """Read the EventID at `offset`; return it and the offset after it.
 
-    An EventID delimits itself; nothing after it is looked at.
+    An EventID delimits itself; the bytes after it are ignored.
 
     Raises:
-        EventIdError: no EventID there, or the bytes end within it.
+        EventIdError: there is no EventID, or the bytes end within it.
     """
     end = _check(data, offset)
     return bytes.__new__(EventId, data[offset:end]), end
 
 
 def network_range(network: Network) -> tuple[EventId, EventId]:
-    """The fenceposts around all keys of the network."""
+    """Return the fenceposts around all keys of the network."""
     return _fenceposts(_network_prefix(network.id))
 
 
 def sort_value_range(network: Network, sort_value: str) -> tuple[EventId, EventId]:
-    """The fenceposts around all keys with that sort value: of a model's documents, say."""
-    return _fenceposts(_network_prefix(network.id) + _last_8_of_sha256(sort_value))
+    """Return the fenceposts around all keys with that sort value: of a model's documents, say."""
+    return _fenceposts(_network_prefix(network.id) + short_hash(sort_value))
 
 
 def controller_range(network: Network, sort_value: str, controller: str) -> tuple[EventId, EventId]:
-    """The fenceposts around all keys with that sort value and controller."""
+    """Return the fenceposts around all keys with that sort value and controller."""
     return _fenceposts(_stream_prefix(network.id, sort_value, controller))
 
 
 def stream_range(
     network: Network, sort_value: str, controller: str, init_cid: CID
 ) -> tuple[EventId, EventId]:
-    """The fenceposts around all keys of the stream."""
-    return _fenceposts(_stream_prefix(network.id, sort_value, controller) + init_cid[-4:])
+    """Return the fenceposts around all keys of the stream."""
+    return _fenceposts(_stream_prefix(network.id, sort_value, controller) + init_cid[-_INIT:])
 
 
 def rendezvous(network: Network) -> bytes:
-    """The bytes under which the network's peers find each other.
+    """Return the bytes under which the network's peers find each other.
 
     CIP-124, "Discover all peers in the same network": an EventID that ends after the network id.
     """
@@ -225,26 +232,26 @@ def _check(data: bytes, offset: int) -> int:
 
 
 def _check_event_cid(cid: CID) -> None:
-    """Refuse what would not lie between the fenceposts, and what names no block."""
+    """Refuse CIDs that would not lie between fenceposts, and those that do not name a block."""
     if cid <= FENCEPOST_CID or cid.hash_code == IDENTITY:
         raise EventIdError(f"{cid} cannot be the CID of an event")
 
 
 def _read_height(data: bytes, offset: int) -> tuple[int, int]:
-    """Read the CBOR unsigned int at `offset`; return it and the offset of what follows it."""
+    """Read the CBOR unsigned int at `offset`; return it and the offset after it."""
     first = data[offset : offset + 1]
     if not first:
         raise EventIdError("the bytes end within an EventID, before its height")
-    if first[0] < 0x18:
+    if first[0] < _CBOR_UINT8:
         return first[0], offset + 1
-    if first[0] > 0x1B:
+    if first[0] > _CBOR_UINT64:
         raise EventIdError(f"the height at byte {offset} is not a CBOR unsigned int")
-    size = 1 << (first[0] - 0x18)
+    size = 1 << (first[0] - _CBOR_UINT8)
     raw = data[offset + 1 : offset + 1 + size]
     if len(raw) < size:
         raise EventIdError(f"the bytes end within the height at byte {offset}")
     height = int.from_bytes(raw, "big")
-    if height < (0x18 if size == 1 else 1 << (4 * size)):
+    if height < (_CBOR_UINT8 if size == 1 else 1 << (4 * size)):  # half the bits are too many
         raise EventIdError(f"the height {height} at byte {offset} is not in its shortest form")
     return height, offset + 1 + size
 
@@ -256,12 +263,17 @@ def _network_prefix(network_id: int) -> bytes:
 
 @lru_cache(maxsize=4096)
 def _stream_prefix(network_id: int, sort_value: str, controller: str) -> bytes:
-    hashes = _last_8_of_sha256(sort_value) + _last_8_of_sha256(controller)
+    hashes = short_hash(sort_value) + short_hash(controller)
     return _network_prefix(network_id) + hashes
 
 
-def _last_8_of_sha256(text: str) -> bytes:
+def short_hash(text: str) -> bytes:
+    """Return the last 8 bytes of a text's sha256, as a sort value or a controller is hashed.
+
+    Raises:
+        EventIdError: the text is not valid Unicode.
+    """
     try:
-        return hashlib.sha256(text.encode()).digest()[-8:]
+        return hashlib.sha256(text.encode()).digest()[-SHORT_HASH_SIZE:]
     except UnicodeEncodeError:
         raise EventIdError(f"{text[:100]!r} is not valid Unicode: it has no EventID") from None

@@ -1,22 +1,22 @@
-"""The header of an init event: who controls the stream, and which sets of streams it belongs to.
+"""The header of an init event: who controls the stream, and which stream sets it belongs to.
 
 CIP-124, "Stream Set": the sort key may be any field of the header; its value is the sort value.
 `sep` names the field; without `sep` it is `model`. A header with neither has no sort key: its
-stream belongs to no set but the network.
+stream only belongs to the network.
 
 The fields are those that ceramic-one and the Ceramic SDK know: `controllers` (exactly one DID),
 `model` (a binary StreamID), `sep`, `unique` and `context` (bytes), `shouldIndex` and `modelVersion`
 (which version of its model a document was written for: the CID of an event of the model's stream).
-A header without a model is that of a tile document, the streams that came before models. It may
-have `family`, `schema`, `tags` and `forbidControllerChange`, and `unique` as a string. Any other
-field is refused unless `sep` names it.
+A header without a model is that of a tile document, the kind of stream before models. It may have
+`family`, `schema`, `tags` and `forbidControllerChange`, and `unique` as a string. Any other field
+is refused unless `sep` names it.
 """
 
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Final, Self
 
-from recon_node.ceramic import shape
+from recon_node.ceramic import strict
 from recon_node.ceramic.auth.did import is_did
 from recon_node.ceramic.errors import InvalidEventError, StreamIdError
 from recon_node.ceramic.stream_id import METAMODEL, StreamId, StreamType
@@ -27,10 +27,10 @@ DAG_SORT_KEY: Final = "dag"
 NO_SORT_KEY: Final = ""
 
 _BYTES_KEYS: Final = frozenset({DEFAULT_SORT_KEY, DAG_SORT_KEY, "unique", "context"})
-# What is kept with every stream, and hashed for every EventID, stays small.
 _MAX_SORT_VALUE: Final = 2000
-# A StreamID has about 40 bytes. What is remembered of strangers stays bounded.
+"""Characters of a sort value, which is stored with every stream and hashed for every EventID."""
 _MAX_REMEMBERED: Final = 128
+"""Bytes of a value whose text is remembered (a StreamID has about 40): strangers send these."""
 
 _REQUIRED: Final = frozenset({"controllers"})
 _TYPES: Final[dict[str, type]] = {
@@ -55,8 +55,8 @@ class InitHeader:
     """What an init event says about its stream.
 
     `sep_key` and `sep_value` are CIP-124's sort key and sort value, the latter as the string that
-    EventIDs hash: a StreamID is written in base36, as are other bytes; a link as its CID in base32.
-    Both are empty for a stream without a sort key.
+    EventIDs hash: bytes (a StreamID, for one) in base36, a link as its CID in base32. Both are
+    empty for a stream without a sort key.
     """
 
     controller: str
@@ -66,7 +66,6 @@ class InitHeader:
     unique: bytes | None = None
     context: bytes | None = None
     should_index: bool | None = None
-    model_version: CID | None = None
 
     @classmethod
     def from_fields(cls, value: Any) -> Self:
@@ -74,7 +73,7 @@ class InitHeader:
 
         Raises:
             InvalidEventError: a field is missing, unknown or of a wrong type; not exactly one
-                controller; `sep` names no field that could be a sort key.
+                controller; `sep` does not name a field that can be a sort key.
         """
         header = _checked_fields(value)
         controller = _controller(header["controllers"])
@@ -88,25 +87,24 @@ class InitHeader:
             unique=unique.encode() if isinstance(unique, str) else unique,
             context=header.get("context"),
             should_index=header.get("shouldIndex"),
-            model_version=header.get("modelVersion"),
         )
 
     @property
     def stream_type(self) -> StreamType:
-        """A model (its own model is the metamodel), a document of a model, or a tile document."""
+        """A model (whose own model is the metamodel), a document of a model, or a tile document."""
         if self.model is None:
             return StreamType.TILE
         return StreamType.MODEL if self.model == METAMODEL else StreamType.MODEL_INSTANCE
 
 
 def sort_value_of(sort_key: str, text: str) -> str:
-    """A sort value as EventIDs hash it, from what people and programs write for it.
+    """Normalise a sort value that people and programs wrote to the form that EventIDs hash.
 
-    The values of `model`, `unique`, `context` and `dag` are bytes: multibase text of any base means
-    the same. Those of other fields are taken as they are.
+    The values of `model`, `unique`, `context` and `dag` are bytes, given as multibase text of any
+    base. Those of other fields stay as they are.
 
     Raises:
-        MultibaseError: not multibase text of bytes.
+        MultibaseError: the value of such a field is not multibase text.
     """
     if sort_key not in _BYTES_KEYS:
         return text
@@ -123,18 +121,18 @@ def _checked_fields(value: Any) -> dict[str, Any]:
             types = _TILE_TYPES | {"unique": str} if is_text else _TILE_TYPES
         if type(sep) is str and sep not in optional and sep != NO_SORT_KEY:
             optional = optional | {sep}
-    header = shape.fields(value, "the header", _REQUIRED, optional)
+    header = strict.fields(value, "the header", _REQUIRED, optional)
     for name, expected in types.items():
         if name in header and (name != sep or name in _TYPES):
-            shape.of_type(header[name], expected, f"the header's {name!r}")
+            strict.of_type(header[name], expected, f"the header's {name!r}")
     return header
 
 
 def _controller(value: Any) -> str:
-    controllers = shape.of_type(value, list, "the header's 'controllers'")
+    controllers = strict.of_type(value, list, "the header's 'controllers'")
     if len(controllers) != 1:
         raise InvalidEventError(f"a stream has exactly one controller, not {len(controllers)}")
-    controller = shape.of_type(controllers[0], str, "the controller")
+    controller = strict.of_type(controllers[0], str, "the controller")
     if not is_did(controller):
         raise InvalidEventError(f"the controller {controller[:100]!r} is not a DID")
     return controller
@@ -142,7 +140,7 @@ def _controller(value: Any) -> str:
 
 def _model(value: Any) -> StreamId:
     try:
-        return _remembered_model(shape.of_type(value, bytes, "the header's 'model'"))
+        return _remembered_model(strict.of_type(value, bytes, "the header's 'model'"))
     except StreamIdError as error:
         raise InvalidEventError(f"the header's 'model' is not a StreamID: {error}") from None
 
@@ -150,7 +148,7 @@ def _model(value: Any) -> StreamId:
 def _sort_key(header: dict[str, Any], controller: str) -> tuple[str, str]:
     """The sort key and the sort value."""
     if "sep" in header:
-        key = shape.of_type(header["sep"], str, "the header's 'sep'")
+        key = strict.of_type(header["sep"], str, "the header's 'sep'")
     elif "model" in header:
         key = DEFAULT_SORT_KEY
     else:
@@ -166,7 +164,7 @@ def _sort_value(key: str, value: Any) -> str:
     if type(value) is list and len(value) == 1:
         [value] = value
     if key == DAG_SORT_KEY:
-        shape.of_type(value, bytes, f"the header's {key!r}")
+        strict.of_type(value, bytes, f"the header's {key!r}")
     if type(value) is bytes:
         return (_remembered_text if len(value) <= _MAX_REMEMBERED else _text)(value)
     if type(value) is CID:
@@ -190,6 +188,6 @@ def _text(value: bytes) -> str:
         raise InvalidEventError(f"the sort value cannot be written: {error}") from None
 
 
-# There are few models, and each of them stands in the header of every document.
+# There are few models, and every document's header names one.
 _remembered_model = lru_cache(maxsize=1024)(StreamId.from_bytes)
 _remembered_text = lru_cache(maxsize=1024)(_text)

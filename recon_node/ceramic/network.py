@@ -1,4 +1,4 @@
-"""The Ceramic networks. Their ids come first in every EventID, so that no two ever mix.
+"""The Ceramic networks. Their ids come first in every EventID, so that networks never mix.
 
 Source: the networkIds table of the CIPs
 (https://github.com/ceramicnetwork/CIPs/blob/main/tables/networkIds.csv); names as ceramic-one
@@ -6,6 +6,7 @@ writes them.
 """
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final, Self
 
@@ -24,7 +25,7 @@ class Network:
 
     @classmethod
     def local(cls, local_id: int) -> Self:
-        """The private network of that number, 0 to 2^32 - 1; its name is "local-<number>".
+        """Return the private network "local-<number>"; numbers go from 0 to 2^32 - 1.
 
         Raises:
             NetworkError: the number is out of range.
@@ -35,10 +36,10 @@ class Network:
 
     @classmethod
     def parse(cls, name: str) -> "Network":
-        """The network of that name: "mainnet", "testnet-clay", "local-7"...
+        """Return the network of that name: "mainnet", "testnet-clay", "local-7"...
 
         Raises:
-            NetworkError: there is none.
+            NetworkError: there is no such network.
         """
         for network in _NAMED:
             if name == network.name:
@@ -48,14 +49,14 @@ class Network:
         if match := _LOCAL_NAME.fullmatch(name):
             return cls.local(int(match[1]))
         known = ", ".join(network.name for network in _NAMED)
-        raise NetworkError(f"no network is named {name!r}; there are {known} and local-<number>")
+        raise NetworkError(f"no network is named {name!r}: use {known} or local-<number>")
 
     @classmethod
     def from_id(cls, network_id: int) -> "Network":
-        """The network of that id in the networkIds table.
+        """Return the network of that id in the networkIds table.
 
         Raises:
-            NetworkError: there is none.
+            NetworkError: there is no such network.
         """
         for network in _NAMED:
             if network_id == network.id:
@@ -73,11 +74,27 @@ TESTNET_CLAY: Final = Network(1, "testnet-clay")
 DEV_UNSTABLE: Final = Network(2, "dev-unstable")
 IN_MEMORY: Final = Network(0xFF, "inmemory")
 
+BOOTSTRAP: Final[Mapping[Network, tuple[str, ...]]] = {
+    MAINNET: (
+        "/dns4/bootstrap-mainnet-rust-ceramic-1.3box.io/tcp/4101"
+        "/p2p/12D3KooWJC1yR4KiCnocV9kuAEwtsMNh7Xmu2vzqpBvk2o3MrYd6",
+        "/dns4/bootstrap-mainnet-rust-ceramic-2.3box.io/tcp/4101"
+        "/p2p/12D3KooWCuS388c1im7KkmdrpsLMziihF8mbcv2w6HPCp4Qmww6m",
+    ),
+    TESTNET_CLAY: (
+        "/dns4/bootstrap-tnet-rust-ceramic-1.3box.io/tcp/4101"
+        "/p2p/12D3KooWMqCFj5bnwuNi6D6KLhYiK4C8Eh9xSUKv2E6Jozs4nWEE",
+        "/dns4/bootstrap-tnet-rust-ceramic-2.3box.io/tcp/4101"
+        "/p2p/12D3KooWPFGbRHWfDaWt5MFFeqAHBBq3v5BqeJ4X7pmn2V1t6uNs",
+    ),
+}
+"""The public bootstrap nodes of a network, as multiaddrs; the same as ceramic-one's."""
+
 _NAMED: Final = (MAINNET, TESTNET_CLAY, DEV_UNSTABLE, IN_MEMORY)
 
 
 def network_name(network_id: int) -> str:
-    """The name of the network of that id, for people; the id where the table has none."""
+    """Return the display name of a network; its id if the table has no name for it."""
     try:
         return Network.from_id(network_id).name
     except NetworkError:

@@ -45,7 +45,7 @@ class StreamId:
 
     @classmethod
     def from_bytes(cls, data: bytes) -> Self:
-        """Read a binary StreamID, as it stands in event headers.
+        """Read a binary StreamID, as in event headers.
 
         Raises:
             StreamIdError: not a StreamID, or bytes are left over.
@@ -60,7 +60,7 @@ class StreamId:
             raise StreamIdError(f"broken StreamID: {error}") from None
         if offset != len(data):
             raise StreamIdError(
-                f"{len(data) - offset} bytes too many: a CommitID or something else, not a StreamID"
+                f"{len(data) - offset} extra bytes: a CommitID or something else, not a StreamID"
             )
         return cls(stream_type, cid)
 
@@ -72,5 +72,5 @@ class StreamId:
         return multibase.encode(self.to_bytes(), "base36")
 
 
-# What the header of every model names as its model: the stream "model-v1" that no one can load.
 METAMODEL: Final = StreamId.parse("kh4q0ozorrgaq2mezktnrmdwleo1d")
+"""What every model's header names as its model: the stream "model-v1", which cannot be loaded."""

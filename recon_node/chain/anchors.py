@@ -1,26 +1,26 @@
-"""What becomes of the proofs of time events.
+"""Looking up the proofs of time events on their chains.
 
 A time event is *pending* until the time of its anchor is known. The store collects the proofs of
-pending time events; one proof, and one transaction, often serves thousands of events. For each
-chain that has a provider, one task takes the proofs that are due, in the order in which they fell
-due, looks their transactions up, and tells the store:
+pending time events; thousands of events often share one proof and one transaction. For each chain
+that has a provider, one task takes the proofs that are due, looks up their transactions, and tells
+the store the outcome:
 
-    anchored     the transaction holds the proof's root, its block is final   block time; delivered
-    invalid      the transaction holds something else                         refused for good
-    unknown      the chain has no such transaction                            asked again, rarely
-    unconfirmed  it is in no block yet, or in one that could be replaced       asked again, soon
-    failed       no usable answer                                             asked again, soon
+    anchored     the transaction has the proof's root, in a final block    delivered with its time
+    invalid      the transaction has something else                        permanently refused
+    unknown      the chain has no such transaction                         asked again, rarely
+    unconfirmed  the transaction is not in a final block yet               asked again, soon
+    failed       there was no usable answer                                asked again, soon
 
-Only the first two settle a proof; the store keeps them, so that it is never looked up again. All
-else leaves its events pending, however long that takes, and puts the proof back in the queue, later
+The first two settle a proof. The store keeps them, so that no settled proof is looked up again.
+After any other outcome the events stay pending, and the proof goes back into the queue, for longer
 each time.
 
-**Made-up time events** cost their makers nothing: they need no signature. So what they cost here is
-bounded by what is asked per second, not by how many there are: they wait in the log, as other
-events do. A made-up proof takes its place in the queue once, like any other, and after that it is
-the one whose tries grow rare: each try doubles the time to the next, up to a day. No time event is
-refused because there are many, so that no flood can keep a real one out; it can delay it, by the
-length of the queue. Chains do not wait for each other.
+**Made-up time events** cost their makers nothing, because they need no signature. What they cost
+the node is bounded by the rate of requests, not by their number: they wait in the log, as other
+events do. A made-up proof passes through the queue once like any other; after that, each try
+doubles the wait for the next one, up to a day. No time event is refused because there are many, so
+that a flood cannot keep out a real one; it can delay it by the length of the queue. Chains do not
+wait for each other.
 """
 
 from __future__ import annotations
@@ -36,55 +36,57 @@ from typing import Final
 import structlog
 import trio
 
+from recon_node.backoff import Backoff
 from recon_node.ceramic import (
     ChainAnswerError,
     InvalidEventError,
     check_transaction,
     expected_input,
 )
-from recon_node.chain.errors import ChainError, CoolingError, NoAnswerError
-from recon_node.chain.reports import ChainReport
-from recon_node.chain.rpc import Block, Provider, RpcProvider, Transaction, open_provider
+from recon_node.chain.answers import Block, Transaction
+from recon_node.chain.endpoint import ChainError, CoolingError, NoAnswerError
+from recon_node.chain.rpc import ChainReport, Provider, open_provider
 from recon_node.chain.settings import ChainSettings
 from recon_node.store import PendingProof, Store, StoreError
 
 logger = structlog.get_logger(__name__)
 
 _PAGE: Final = 32
+"""Proofs that are looked up side by side."""
 _CACHE_SIZE: Final = 1024
+"""Transactions that are remembered with their blocks."""
 _CACHED_INPUT: Final = 200
+"""Characters of input; a transaction with more is not remembered. Anchors have fewer."""
 _LONGEST_SLEEP: Final = 3600.0
+"""Seconds after which the queue is looked at again in any case."""
 _AFTER_STORE_ERROR: Final = 5.0
+"""Seconds to wait after the disk failed."""
 
-# Seconds to the second try, and the most between two.
 _DELAYS: Final = {
-    "unknown": (60.0, 86_400.0),
-    "unconfirmed": (30.0, 600.0),
-    "failed": (2.0, 300.0),
-    "bug": (3600.0, 86_400.0),
+    "unknown": Backoff(60.0, 86_400.0),
+    "unconfirmed": Backoff(30.0, 600.0),
+    "failed": Backoff(2.0, 300.0),
+    "bug": Backoff(3600.0, 86_400.0),
 }
+"""When a proof is looked up again, by the outcome of the last lookup."""
 
 _Found = tuple[Transaction, Block]
 
 
 @dataclass(frozen=True, slots=True)
 class _Outcome:
-    """What a lookup led to; `value` is the block time of "anchored", else why."""
+    """The outcome of a lookup; `value` is the block time of "anchored", otherwise the reason."""
 
     kind: str
     value: int | str
 
 
+@dataclass(frozen=True, slots=True)
 class Anchors:
-    """The chain side of a node. Made by `open_anchors`."""
+    """The chain side of a node. Get one from `open_anchors`."""
 
-    def __init__(self) -> None:
-        self._followers: list[_Follower] = []
-
-    @property
-    def reports(self) -> Sequence[ChainReport]:
-        """What was asked so far, for each chain that has a provider."""
-        return [follower.report for follower in self._followers]
+    reports: Sequence[ChainReport]
+    """What was asked so far, for each chain that has a provider."""
 
 
 @asynccontextmanager
@@ -95,39 +97,37 @@ async def open_anchors(
     now: Callable[[], float] = time.time,
     jitter: Callable[[], float] = random.random,
 ) -> AsyncIterator[Anchors]:
-    """Look up the anchors of the store's time events for as long as the context is open.
+    """Look up the anchors of the store's time events while the context is open.
 
     Args:
-        now: Unix time, for what outlives the process.
-        jitter: a number in [0, 1) at each call.
+        settings: which chains are asked, where and how often.
+        store: has the proofs, and receives the outcomes.
+        now: returns Unix time in seconds, for dates that outlive the process.
+        jitter: returns a random number from 0 to 1.
 
     Raises:
-        ChainError: an endpoint is of another chain than the one that it is set for.
+        ChainError: an endpoint serves another chain than the one it is set for.
     """
-    anchors = Anchors()
+    reports = [ChainReport(chain_id) for chain_id in settings.providers]
     async with AsyncExitStack() as stack:
-        providers = []
-        for chain_id in settings.providers:
-            report = ChainReport(chain_id)
-            provider = await stack.enter_async_context(
-                open_provider(chain_id, settings, report, jitter)
-            )
-            providers.append(provider)
-            anchors._followers.append(_Follower(provider, report, store, now, jitter))
+        providers = [
+            await stack.enter_async_context(open_provider(settings, report, jitter))
+            for report in reports
+        ]
         if not providers:
             logger.info("No chain_rpc is set: time events stay pending")
         await _check_providers(providers, settings.start_patience)
         async with trio.open_nursery() as nursery:
-            for follower in anchors._followers:
-                nursery.start_soon(follower.run)
-            yield anchors
+            for provider, report in zip(providers, reports, strict=True):
+                nursery.start_soon(_Follower(provider, report, store, now, jitter).run)
+            yield Anchors(reports)
             nursery.cancel_scope.cancel()
 
 
-async def _check_providers(providers: Iterable[RpcProvider], patience: float) -> None:
+async def _check_providers(providers: Iterable[Provider], patience: float) -> None:
     faults: list[ChainError] = []
 
-    async def check(provider: RpcProvider) -> None:
+    async def check(provider: Provider) -> None:
         try:
             await provider.check()
         except ChainError as error:
@@ -153,7 +153,7 @@ class _Follower:
         jitter: Callable[[], float],
     ) -> None:
         self._provider = provider
-        self.report = report
+        self._report = report
         self._store = store
         self._now = now
         self._jitter = jitter
@@ -161,7 +161,7 @@ class _Follower:
         self._last_fault = ""
 
     async def run(self) -> None:
-        """Take what is due, for ever."""
+        """Look up the proofs that are due, until cancelled."""
         while True:
             seen = self._store.proof_arrivals
             try:
@@ -177,14 +177,14 @@ class _Follower:
                 wake = min(error.until, trio.current_time() + _LONGEST_SLEEP)
                 await trio.sleep_until(wake)
             except StoreError as error:
-                logger.error("Anchors cannot be kept", reason=str(error))
+                logger.error("Cannot store the outcomes of lookups", reason=str(error))
                 await trio.sleep(_AFTER_STORE_ERROR)
 
     async def _look_up(self, proofs: Sequence[PendingProof]) -> None:
-        """Look up some proofs at once and tell the store; what nobody was asked stays due.
+        """Look up some proofs side by side and tell the store the outcomes.
 
         Raises:
-            CoolingError: some were not asked, as no endpoint works.
+            CoolingError: some could not be looked up and are still due: no endpoint works.
             StoreError: the disk failed.
         """
         outcomes: dict[PendingProof, _Outcome] = {}
@@ -194,7 +194,7 @@ class _Follower:
             try:
                 expected_input(proof.proof)
                 by_transaction[proof.proof.transaction_hash].append(proof)
-            except InvalidEventError as error:  # no transaction could bear it out
+            except InvalidEventError as error:  # whatever the transaction says
                 outcomes[proof] = _Outcome("invalid", str(error))
 
         async def look_up(tx_hash: str, wanting: Sequence[PendingProof]) -> None:
@@ -206,18 +206,18 @@ class _Follower:
             except NoAnswerError as error:
                 outcomes.update(dict.fromkeys(wanting, self._failed(error)))
             except Exception as error:
-                logger.exception("a lookup could not be made", transaction=tx_hash)
+                logger.exception("A bug made a lookup fail", transaction=tx_hash)
                 outcomes.update(dict.fromkeys(wanting, _Outcome("bug", repr(error))))
 
         async with trio.open_nursery() as nursery:
             for tx_hash, wanting in by_transaction.items():
                 nursery.start_soon(look_up, tx_hash, wanting)
-        await self._tell(outcomes)
+        await self._report_outcomes(outcomes)
         if cooling:
             raise cooling[0]
 
     async def _find(self, tx_hash: str) -> _Found | _Outcome:
-        """The transaction and its block, once that is final."""
+        """Return a transaction and its block if that is final, otherwise the outcome."""
         found = self._found.get(tx_hash)
         if found is not None:
             self._found.move_to_end(tx_hash)
@@ -227,12 +227,12 @@ class _Follower:
             return _Outcome("unknown", f"the chain has no transaction {tx_hash}")
         block_hash, number = transaction["blockHash"], transaction["blockNumber"]
         if block_hash is None or number is None:
-            return _Outcome("unconfirmed", f"the transaction {tx_hash} is in no block yet")
+            return _Outcome("unconfirmed", f"the transaction {tx_hash} is not in a block yet")
         if int(number, 16) > await self._provider.final_block():
             return _Outcome("unconfirmed", f"the block {block_hash} is not final yet")
         block = await self._provider.block(block_hash)
         if block is None or int(block["number"], 16) != int(number, 16):
-            return _Outcome("failed", f"the block {block_hash} is not to be had")
+            return _Outcome("failed", f"the block {block_hash} is not available")
         if len(transaction["input"]) <= _CACHED_INPUT:
             self._found[tx_hash] = transaction, block
             if len(self._found) > _CACHE_SIZE:
@@ -256,24 +256,21 @@ class _Follower:
             logger.info("A lookup failed", chain=self._provider.chain_id, reason=reason)
         return _Outcome("failed", reason)
 
-    async def _tell(self, outcomes: dict[PendingProof, _Outcome]) -> None:
-        """Hand the outcomes to the store."""
+    async def _report_outcomes(self, outcomes: dict[PendingProof, _Outcome]) -> None:
+        """Tell the store the outcomes, and count them."""
         settled: list[tuple[PendingProof, int | str]] = []
         postponed = []
         for proof, outcome in outcomes.items():
             if outcome.kind in ("anchored", "invalid"):
                 settled.append((proof, outcome.value))
             else:
-                postponed.append((proof.cid, self._now() + self._delay(outcome.kind, proof.tries)))
+                wait = _DELAYS[outcome.kind].wait(proof.tries + 1, self._jitter())
+                postponed.append((proof.cid, self._now() + wait))
         if settled:
             await self._store.settle_proofs([(proof.cid, value) for proof, value in settled])
         if postponed:
             await self._store.postpone_proofs(postponed)
         for proof, outcome in outcomes.items():
-            kind = outcome.kind if outcome.kind in self.report.lookups else "failed"
-            self.report.lookups[kind] += 1
+            kind = outcome.kind if outcome.kind in self._report.lookups else "failed"
+            self._report.lookups[kind] += 1
             logger.debug("Looked up an anchor", proof=str(proof.cid), outcome=kind)
-
-    def _delay(self, kind: str, tries: int) -> float:
-        first, most = _DELAYS[kind]
-        return min(first * 2.0 ** min(tries, 30), most) * (0.75 + self._jitter() / 2)

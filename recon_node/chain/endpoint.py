@@ -1,13 +1,13 @@
 """One JSON-RPC endpoint: a URL that answers questions about a chain, over HTTP.
 
-Everything about an answer is bounded: its time as a whole, its size (read raw: a compressed one
-would be a way around that), its depth. What can go wrong is told apart by what follows from it. An
-`EndpointError` speaks against the endpoint: it is left alone for a while, longer each time. An
-`AnswerError` speaks against this one question: whoever can choose the question (an attacker may put
-a transaction of his own on the chain) must not be able to take the endpoint away from all others.
+An answer is bounded in time, in size (compression is refused, since it would evade that bound) and
+in depth. Errors are divided by their consequences. After an `EndpointError` the endpoint is left
+alone for a while, longer each time. An `AnswerError` is about one question only: whoever chooses
+the question (an attacker may put a transaction on the chain) must not be able to deprive all other
+questions of the endpoint.
 
-The URL is a secret: providers put API keys into the path, the query or the user. Messages name the
-host only, and what comes from outside is searched for the URL's other parts before it is shown.
+The URL is a secret, because providers put API keys into its path, query or user. Messages name the
+host only, and text from outside is searched for the other parts of the URL before it is shown.
 """
 
 from __future__ import annotations
@@ -16,71 +16,100 @@ import json
 import math
 import re
 from collections.abc import Callable
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import unquote
 
 import httpx
 import structlog
 import trio
 
-from recon_node.chain.errors import AnswerError, EndpointError
+from recon_node.backoff import Backoff
+
+if TYPE_CHECKING:
+    from recon_node.chain.rpc import ChainReport
+    from recon_node.chain.settings import ChainSettings
 
 logger = structlog.get_logger(__name__)
 
-_FIRST_COOLING: Final = 1.0
-_LONGEST_COOLING: Final = 60.0
+COOLING: Final = Backoff(first=1.0, longest=60.0)
+"""For how long an endpoint that fails is left alone."""
 _MAX_RETRY_AFTER: Final = 600.0
-_MOST_FAILURES: Final = 10
+"""Seconds; a server that asks for a longer pause is asked again after this one."""
 _SHORTEST_SECRET: Final = 5
-# JSON-RPC errors by which servers say that it is not about the question: too many requests, no
-# credit (EIP-1474), no such method.
+"""Characters; shorter parts of a URL are words such as "v2"."""
 _ENDPOINT_CODES: Final = frozenset({-32005, -32601, 429})
+"""JSON-RPC errors that are not about the question: limit exceeded (EIP-1474), no such method, too
+many requests."""
+_MAX_SHOWN: Final = 300
+"""Characters of a text from outside that are shown."""
 _HEADERS: Final = {"content-type": "application/json", "accept-encoding": "identity"}
 
 
-class Endpoint:
+class ChainError(Exception):
+    """The settings of the chain side are wrong. The message is user-facing and shows no URL."""
+
+
+class NoAnswerError(Exception):
+    """A question got no answer. That says nothing about the event, and may be different later."""
+
+
+class EndpointError(NoAnswerError):
+    """The endpoint does not work: no question would get an answer now."""
+
+
+class AnswerError(NoAnswerError):
+    """The endpoint works, but it has no usable answer to this question."""
+
+
+class CoolingError(NoAnswerError):
+    """No endpoint was asked: all have failed recently and are left alone for a while."""
+
+    def __init__(self, message: str, until: float) -> None:
+        super().__init__(message)
+        self.until = until
+        """When the first of them may be asked again, on trio's clock."""
+
+
+class RpcEndpoint:
     """An endpoint, and whether it works.
 
     Args:
         url: http or https.
-        client: makes the requests; without redirects.
-        timeout: seconds for a request as a whole.
-        max_answer_bytes: a longer answer is an error.
-        jitter: a number in [0, 1) at each call, so that many nodes do not come back together.
-        took: told of the seconds that each answer took.
+        client: makes the requests; it must not follow redirects.
+        settings: limits of a request.
+        report: counts the requests.
+        jitter: returns a random number from 0 to 1.
     """
 
     def __init__(
         self,
         url: str,
         client: httpx.AsyncClient,
-        *,
-        timeout: float,
-        max_answer_bytes: int,
+        settings: ChainSettings,
+        report: ChainReport,
         jitter: Callable[[], float],
-        took: Callable[[float], None],
     ) -> None:
         self._url = url
         self._client = client
-        self._timeout = timeout
-        self._max_answer_bytes = max_answer_bytes
+        self._timeout = settings.timeout
+        self._max_answer_bytes = settings.max_answer_bytes
+        self._report = report
         self._jitter = jitter
-        self._took = took
         self._secrets = _secrets_of(url)
         self._failures = 0
         self._last_id = 0
-        self.host = host_of(url)
-        """For messages."""
+        self.host = url_host(url)
+        """Scheme, host and port, for messages."""
         self.cooling_until = -math.inf
-        """Not to be asked before, on trio's clock."""
+        """Until when the endpoint is left alone, on trio's clock."""
         self.chain_checked = False
-        """Whether it is known to be of the right chain."""
+        """Whether the endpoint has named the right chain."""
 
     async def ask(self, method: str, *params: object) -> Any:
-        """The `result` of a call.
+        """Call a method and return the `result` of the answer.
 
         Raises:
-            EndpointError: it does not work; it cools down now.
+            EndpointError: the endpoint does not work; it is left alone from now on.
             AnswerError: it has no usable answer to this question.
         """
         started = trio.current_time()
@@ -95,15 +124,20 @@ class Endpoint:
         except _RefusedError as error:
             raise self._failed(self._scrub(str(error)), error.retry_after) from None
         self._worked()
-        self._took(trio.current_time() - started)
+        self._report.took(trio.current_time() - started)
         return result
+
+    def check_working(self, at: float) -> None:
+        """Raise CoolingError if the endpoint is left alone at a time on trio's clock."""
+        if self.cooling_until > at:
+            raise CoolingError(f"{self.host} has failed recently", self.cooling_until)
 
     def give_up(self) -> None:
         """Never ask this endpoint again."""
         self.cooling_until = math.inf
 
     async def _post(self, method: str, params: tuple[object, ...]) -> tuple[int, float, bytes]:
-        """Status, Retry-After and body of the answer."""
+        """Return status, Retry-After (seconds) and body of the answer."""
         self._last_id += 1
         call = {"jsonrpc": "2.0", "id": self._last_id, "method": method, "params": list(params)}
         body = bytearray()
@@ -127,7 +161,7 @@ class Endpoint:
         if not isinstance(answer, dict) or ("result" not in answer and "error" not in answer):
             if status != 200:
                 raise _RefusedError(f"HTTP status {status}", retry_after)
-            raise _RefusedError("the answer is not JSON-RPC: is the URL that of an RPC endpoint?")
+            raise _RefusedError("the answer is not JSON-RPC: is this the URL of an RPC endpoint?")
         fault = answer.get("error")
         if fault is not None:
             code, text = _fault(fault)
@@ -146,45 +180,45 @@ class Endpoint:
             self.cooling_until = -math.inf
 
     def _failed(self, reason: str, retry_after: float = 0.0) -> EndpointError:
-        """Cool down. Requests that fail while it does so were under way together: one failure."""
+        """Leave the endpoint alone. Requests that were under way together fail as one."""
+        self._report.failures += 1
         now = trio.current_time()
         if self._failures == 0:
-            logger.warning("An RPC endpoint fails", endpoint=self.host, reason=reason)
+            logger.warning("An RPC endpoint is failing", endpoint=self.host, reason=reason)
         if now >= self.cooling_until:
-            span = min(_FIRST_COOLING * 2.0**self._failures, _LONGEST_COOLING)
-            self._failures = min(self._failures + 1, _MOST_FAILURES)
-            self.cooling_until = now + span * (0.5 + self._jitter() / 2)
+            self._failures += 1
+            self.cooling_until = now + COOLING.wait(self._failures, self._jitter())
         self.cooling_until = max(self.cooling_until, now + min(retry_after, _MAX_RETRY_AFTER))
         return EndpointError(f"{self.host}: {reason}")
 
     def _scrub(self, text: str) -> str:
-        """Text from outside, without the URL's secrets, on one short line."""
+        """Put text from outside on one short line without the URL's secrets."""
         for secret in self._secrets:
             text = text.replace(secret, "***")
-        return " ".join(text.split())[:300]
+        return " ".join(text.split())[:_MAX_SHOWN]
 
 
 class _RefusedError(Exception):
-    """The endpoint answers, but not as one that works."""
+    """The endpoint answers, but not like one that works."""
 
     def __init__(self, reason: str, retry_after: float = 0.0) -> None:
         super().__init__(reason)
         self.retry_after = retry_after
 
 
-def host_of(url: str) -> str:
-    """The part of a URL that is no secret: scheme, host and port."""
+def url_host(url: str) -> str:
+    """Return the part of a URL that is not secret: scheme, host and port."""
     try:
         parsed = httpx.URL(url)
     except httpx.InvalidURL:
-        return "(no URL)"
+        return "(not a URL)"
     host = f"[{parsed.host}]" if ":" in parsed.host else parsed.host
     port = "" if parsed.port is None else f":{parsed.port}"
     return f"{parsed.scheme}://{host}{port}"
 
 
 def _secrets_of(url: str) -> list[str]:
-    """The parts of a URL that may be or hold an API key, the longest first."""
+    """Return the parts of a URL that may be an API key or contain one, the longest first."""
     parsed = httpx.URL(url)
     rest = parsed.raw_path.decode("ascii")
     parts = {url, rest, parsed.username, parsed.password, parsed.userinfo.decode("ascii")}
@@ -194,7 +228,7 @@ def _secrets_of(url: str) -> list[str]:
 
 
 def _fault(fault: object) -> tuple[int | None, str]:
-    """Code and text of a JSON-RPC error object."""
+    """Return code and text of a JSON-RPC error object."""
     if not isinstance(fault, dict):
         return None, f"error: {fault!r:.200}"
     code = fault.get("code")
@@ -203,7 +237,7 @@ def _fault(fault: object) -> tuple[int | None, str]:
 
 
 def _retry_after(response: httpx.Response) -> float:
-    """Seconds; 0 when the server says nothing, or a date."""
+    """Return the seconds of a Retry-After header; 0 if it is missing or a date."""
     text = response.headers.get("retry-after", "")
     return float(text) if re.fullmatch(r"[0-9]{1,6}", text, re.ASCII) else 0.0
 

@@ -1,109 +1,95 @@
-"""A chain, asked by JSON-RPC: several endpoints stand for one chain, and are tried in turn.
+"""A chain that is asked by JSON-RPC, at one or more endpoints that are tried in turn.
 
-The first endpoint that works answers. One that fails is left alone for a while; when all are, the
-question is not asked at all (`CoolingError` says until when). An endpoint that does not know a
-transaction or a block does not settle the matter, since it may lag behind or have pruned its index:
-the others are asked, too.
+The first endpoint that works answers. One that fails is left alone for a while; while all of them
+are, no question is asked (`CoolingError` says until when). If an endpoint does not know a
+transaction or a block, the others are asked too, since it may lag behind or have pruned its index.
 
-No endpoint is asked anything before it has said which chain it is of. The answers are checked as
-far as they can be: their types, and that they are about what was asked. For the rest, a provider is
-trusted.
+An endpoint is asked for its chain before anything else. What it then answers is believed, as far as
+`answers` cannot check it.
 """
 
 from __future__ import annotations
 
 import random
-import re
-from collections.abc import AsyncIterator, Callable, Mapping
+from bisect import bisect_left
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass, field
 from http.cookiejar import CookieJar, DefaultCookiePolicy
-from typing import Any, Final, Protocol, TypedDict, TypeVar
+from typing import Any, Final, TypeVar
 
 import httpx
 import structlog
 import trio
 
-from recon_node.chain.endpoint import Endpoint
-from recon_node.chain.errors import (
+from recon_node.chain.answers import (
+    Block,
+    ShapeError,
+    Transaction,
+    read_block,
+    read_block_number,
+    read_quantity,
+    read_transaction,
+)
+from recon_node.chain.endpoint import (
     AnswerError,
     ChainError,
     CoolingError,
-    EndpointError,
     NoAnswerError,
+    RpcEndpoint,
 )
-from recon_node.chain.reports import ChainReport
 from recon_node.chain.settings import ChainSettings
 
 T = TypeVar("T")
 
 logger = structlog.get_logger(__name__)
 
+OUTCOMES: Final = ("anchored", "invalid", "unknown", "unconfirmed", "failed")
+"""The outcomes of a lookup, as `anchors` defines them."""
+BUCKETS: Final = (0.02, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
+"""Upper bounds of the histogram of request times, in seconds."""
 _FINAL_BLOCK_LIFETIME: Final = 10.0
-_HASH: Final = re.compile(r"0x[0-9a-fA-F]{64}", re.ASCII)
-# "*+": to be able to try again with fewer digits would take 75 times the memory of the answer.
-_DATA: Final = re.compile(r"0x(?:[0-9a-fA-F]{2})*+", re.ASCII)
-_QUANTITY: Final = re.compile(r"0x[0-9a-fA-F]{1,16}", re.ASCII)
-_MAX_QUANTITY: Final = 2**63 - 1  # what SQLite and Arrow can hold
+"""Seconds for which the number of the final block is not asked for again."""
+_KEEP_ALIVE: Final = 30.0
+"""Seconds for which an idle connection to an endpoint is kept open."""
 
 
-class Transaction(TypedDict):
-    """What is needed of the answer to `eth_getTransactionByHash`, in its words."""
+@dataclass(slots=True, eq=False)
+class ChainReport:
+    """What was asked about one chain since the start: plain numbers, for the metrics."""
 
-    hash: str
-    input: str
-    blockHash: str | None
-    blockNumber: str | None
+    chain_id: str
+    lookups: dict[str, int] = field(default_factory=lambda: dict.fromkeys(OUTCOMES, 0))
+    """The number of lookups by outcome."""
+    answers: list[int] = field(default_factory=lambda: [0] * (len(BUCKETS) + 1))
+    """Answered requests in each bucket of the histogram; the last bucket has no upper bound."""
+    answer_seconds: float = 0.0
+    """The sum of their times, in seconds."""
+    failures: int = 0
+    """Requests without an answer that a working endpoint gives."""
 
-
-class Block(TypedDict):
-    """What is needed of the answer to `eth_getBlockByHash`, in its words."""
-
-    hash: str
-    number: str
-    timestamp: str
-
-
-class Provider(Protocol):
-    """Answers questions about one chain. All methods raise `NoAnswerError` when they cannot."""
-
-    @property
-    def chain_id(self) -> str:
-        """CAIP-2, such as `eip155:1`."""
-
-    async def transaction(self, tx_hash: str) -> Transaction | None:
-        """The transaction of that hash (0x and 64 digits), None when the chain has none."""
-
-    async def block(self, block_hash: str) -> Block | None:
-        """The block of that hash, None when the chain has none."""
-
-    async def final_block(self) -> int:
-        """The number of the latest block that is not going to be replaced; may be a little old."""
+    def took(self, seconds: float) -> None:
+        """Count an answered request."""
+        self.answers[bisect_left(BUCKETS, seconds)] += 1
+        self.answer_seconds += seconds
 
 
-class RpcProvider:
-    """A `Provider` over JSON-RPC. Made by `open_provider`."""
+class Provider:
+    """Answers questions about one chain. Get one from `open_provider`."""
 
     def __init__(
         self,
-        chain_id: str,
         settings: ChainSettings,
         client: httpx.AsyncClient,
         report: ChainReport,
         jitter: Callable[[], float],
     ) -> None:
-        self.chain_id = chain_id
+        self.chain_id = report.chain_id
+        """CAIP-2, such as `eip155:1`."""
         self._settings = settings
-        self._report = report
         self._endpoints = [
-            Endpoint(
-                url,
-                client,
-                timeout=settings.timeout,
-                max_answer_bytes=settings.max_answer_bytes,
-                jitter=jitter,
-                took=report.took,
-            )
-            for url in settings.providers[chain_id]
+            RpcEndpoint(url, client, settings, report, jitter)
+            for url in settings.providers[report.chain_id]
         ]
         self._under_way = trio.CapacityLimiter(settings.requests_at_once)
         self._checking = trio.Lock()
@@ -111,29 +97,41 @@ class RpcProvider:
         self._final: tuple[float, int] | None = None
 
     async def check(self) -> None:
-        """Ask every endpoint which chain it is of; one that does not answer is asked later.
+        """Ask every endpoint for its chain; those that do not answer are asked again later.
 
         Raises:
-            ChainError: one is of another chain.
+            ChainError: an endpoint serves another chain.
         """
         for endpoint in self._endpoints:
-            with suppress(NoAnswerError):  # told by the endpoint, which is asked again later
+            with suppress(NoAnswerError):  # the endpoint has logged it
                 await self._check_chain(endpoint)
 
     async def transaction(self, tx_hash: str) -> Transaction | None:
-        """See `Provider`."""
+        """Return the transaction with a hash (0x and 64 digits); None if the chain has none.
+
+        Raises:
+            NoAnswerError: no endpoint has a usable answer.
+        """
         return await self._first(
-            lambda answer: _transaction(tx_hash, answer), "eth_getTransactionByHash", tx_hash
+            lambda answer: read_transaction(tx_hash, answer), "eth_getTransactionByHash", tx_hash
         )
 
     async def block(self, block_hash: str) -> Block | None:
-        """See `Provider`."""
+        """Return the block with a hash; None if the chain has none.
+
+        Raises:
+            NoAnswerError: no endpoint has a usable answer.
+        """
         return await self._first(
-            lambda answer: _block(block_hash, answer), "eth_getBlockByHash", block_hash, False
+            lambda answer: read_block(block_hash, answer), "eth_getBlockByHash", block_hash, False
         )
 
     async def final_block(self) -> int:
-        """See `Provider`; asked at most every ten seconds."""
+        """Return the number of the latest final block, as it was up to ten seconds ago.
+
+        Raises:
+            NoAnswerError: no endpoint has a usable answer.
+        """
         if self._final is None or self._final[0] < trio.current_time() - _FINAL_BLOCK_LIFETIME:
             number = await self._ask_final_block()
             self._final = (trio.current_time(), max(number, self._final[1] if self._final else 0))
@@ -142,19 +140,21 @@ class RpcProvider:
     async def _ask_final_block(self) -> int:
         depth = self._settings.confirmations
         if depth == "finalized":
-            number = await self._first(_block_number, "eth_getBlockByNumber", "finalized", False)
+            number = await self._first(
+                read_block_number, "eth_getBlockByNumber", "finalized", False
+            )
         else:
-            number = await self._first(_quantity, "eth_blockNumber")
+            number = await self._first(read_quantity, "eth_blockNumber")
             number = None if number is None else number - depth + 1
         if number is None:
             raise AnswerError(
-                f"{self.chain_id} has no final block, as its endpoints say: give a number of "
-                "blocks as chain_confirmations"
+                f"the endpoints of {self.chain_id} know no final block: set chain_confirmations to "
+                "a number of blocks"
             )
         return number
 
     async def _first(self, read: Callable[[Any], T], method: str, *params: object) -> T | None:
-        """The first endpoint's answer that is one; None when they work and there is none."""
+        """Return the first answer; None if the endpoints work but do not know the answer."""
         unknown = False
         faults: list[NoAnswerError] = []
         for endpoint in self._endpoints:
@@ -167,134 +167,71 @@ class RpcProvider:
             except NoAnswerError as error:
                 faults.append(error)
             except ChainError as error:
-                logger.error("An RPC endpoint is not used", reason=str(error))
+                logger.error("Not using an RPC endpoint", reason=str(error))
         asked = [fault for fault in faults if not isinstance(fault, CoolingError)]
         if asked:
             raise asked[-1]
         if unknown:
             return None
         raise CoolingError(
-            f"all endpoints of {self.chain_id} have failed lately",
+            f"all endpoints of {self.chain_id} have failed recently",
             min(endpoint.cooling_until for endpoint in self._endpoints),
         )
 
-    async def _check_chain(self, endpoint: Endpoint) -> None:
+    async def _check_chain(self, endpoint: RpcEndpoint) -> None:
         if endpoint.chain_checked:
             return
         async with self._checking:
             if endpoint.chain_checked:
                 return
             answer = await self._ask(endpoint, "eth_chainId")
-            found = f"eip155:{_read(endpoint, 'eth_chainId', _quantity, answer)}"
+            found = f"eip155:{_read(endpoint, 'eth_chainId', read_quantity, answer)}"
             if found != self.chain_id:
                 endpoint.give_up()
                 raise ChainError(
-                    f"the RPC endpoint {endpoint.host} that is set for {self.chain_id} is one of "
+                    f"the RPC endpoint {endpoint.host} is set for {self.chain_id} but serves "
                     f"{found}: correct chain_rpc"
                 )
             endpoint.chain_checked = True
 
-    async def _ask(self, endpoint: Endpoint, method: str, *params: object) -> Any:
-        """Ask when it is this request's turn, unless the endpoint has failed by then."""
+    async def _ask(self, endpoint: RpcEndpoint, method: str, *params: object) -> Any:
+        """Ask an endpoint at the allowed rate, unless it fails before this request's turn."""
         async with self._under_way:
             slot = max(trio.current_time(), self._next_slot)
-            if endpoint.cooling_until > slot:
-                raise CoolingError(f"{endpoint.host} has failed lately", endpoint.cooling_until)
+            endpoint.check_working(slot)
             self._next_slot = slot + 1 / self._settings.requests_per_second
             await trio.sleep_until(slot)
-            if endpoint.cooling_until > trio.current_time():
-                raise CoolingError(f"{endpoint.host} has failed lately", endpoint.cooling_until)
-            try:
-                return await endpoint.ask(method, *params)
-            except EndpointError:
-                self._report.failures += 1
-                raise
+            endpoint.check_working(trio.current_time())
+            return await endpoint.ask(method, *params)
 
 
 @asynccontextmanager
 async def open_provider(
-    chain_id: str,
     settings: ChainSettings,
     report: ChainReport,
     jitter: Callable[[], float] = random.random,
-) -> AsyncIterator[RpcProvider]:
-    """A provider of that chain, by the endpoints in the settings."""
+) -> AsyncIterator[Provider]:
+    """Open a provider of one chain, with the endpoints that the settings name for it.
+
+    Args:
+        settings: endpoints and limits.
+        report: of the chain; it counts what is asked.
+        jitter: returns a random number from 0 to 1.
+    """
     limits = httpx.Limits(
         max_connections=settings.requests_at_once,
         max_keepalive_connections=settings.requests_at_once,
-        keepalive_expiry=30,
+        keepalive_expiry=_KEEP_ALIVE,
     )
     no_cookies = CookieJar(DefaultCookiePolicy(allowed_domains=()))  # a server could send many
     async with httpx.AsyncClient(
         timeout=settings.timeout, limits=limits, cookies=no_cookies
     ) as client:
-        yield RpcProvider(chain_id, settings, client, report, jitter)
+        yield Provider(settings, client, report, jitter)
 
 
-class _ShapeError(ValueError):
-    """An answer of another shape than it should have."""
-
-
-def _read(endpoint: Endpoint, method: str, read: Callable[[Any], T], answer: Any) -> T:
+def _read(endpoint: RpcEndpoint, method: str, read: Callable[[Any], T], answer: Any) -> T:
     try:
         return read(answer)
-    except _ShapeError as error:
+    except ShapeError as error:
         raise AnswerError(f"{endpoint.host}: the answer to {method} {error}") from None
-
-
-def _transaction(tx_hash: str, answer: Any) -> Transaction:
-    fields = _map(answer)
-    block_hash, number = fields.get("blockHash"), fields.get("blockNumber")
-    if block_hash is None or number is None:  # not in a block yet
-        block_hash = number = None
-    else:
-        _quantity(number)
-        _text(fields, "blockHash", _HASH)
-    found = Transaction(
-        hash=_text(fields, "hash", _HASH),
-        input=_text(fields, "input", _DATA),
-        blockHash=block_hash,
-        blockNumber=number,
-    )
-    if found["hash"].lower() != tx_hash.lower():
-        raise _ShapeError("is about another transaction")
-    return found
-
-
-def _block(block_hash: str, answer: Any) -> Block:
-    fields = _map(answer)
-    number: Any
-    timestamp: Any
-    number, timestamp = fields.get("number"), fields.get("timestamp")
-    _quantity(number)
-    _quantity(timestamp)
-    found = Block(hash=_text(fields, "hash", _HASH), number=number, timestamp=timestamp)
-    if found["hash"].lower() != block_hash.lower():
-        raise _ShapeError("is about another block")
-    return found
-
-
-def _block_number(answer: Any) -> int:
-    return _quantity(_map(answer).get("number"))
-
-
-def _map(answer: Any) -> Mapping[str, Any]:
-    if not isinstance(answer, dict):
-        raise _ShapeError("is not an object")
-    return answer
-
-
-def _text(fields: Mapping[str, Any], name: str, pattern: re.Pattern[str]) -> str:
-    value = fields.get(name)
-    if not isinstance(value, str) or not pattern.fullmatch(value):
-        raise _ShapeError(f"has no usable {name!r}")
-    return value
-
-
-def _quantity(value: Any) -> int:
-    if not isinstance(value, str) or not _QUANTITY.fullmatch(value):
-        raise _ShapeError("has no hexadecimal number where one should be")
-    number = int(value, 16)
-    if number > _MAX_QUANTITY:
-        raise _ShapeError(f"has the number {value}, which is too large")
-    return number

@@ -1,15 +1,17 @@
-"""The settings of the chain side, and how they are read from text."""
+"""The settings of the chain side, and how to read them from text."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
-from typing import Literal
+from typing import Annotated, Literal
 
 import httpx
+from pydantic import BeforeValidator, Field
+from pydantic.dataclasses import dataclass
 
-from recon_node.chain.endpoint import host_of
+from recon_node.chain.endpoint import url_host
+from recon_node.setting_types import SETTINGS, Bytes, Count, Flag, Seconds, Setting
 
 Confirmations = int | Literal["finalized"]
 
@@ -17,40 +19,21 @@ _HOST = re.compile(rb"[A-Za-z0-9._:-]+")
 _CHAIN_ID = re.compile(r"eip155:[1-9][0-9]{0,18}", re.ASCII)
 
 
-@dataclass(frozen=True, slots=True)
-class ChainSettings:
-    """Which chains are asked, where, and how much at once. Times are seconds, sizes bytes."""
-
-    providers: Mapping[str, tuple[str, ...]] = field(default_factory=dict, repr=False)
-    """For each chain (CAIP-2, such as `eip155:1`) the URLs of its JSON-RPC endpoints, best first.
-    URLs hold API keys: they are shown to nobody."""
-    confirmations: Confirmations = "finalized"
-    """When a block's time counts: once the chain's own rules call the block final, or once the
-    chain is so many blocks long from it on. The feed cannot take back what it has told, so this
-    must not be a block that a reorganisation can still replace."""
-    requests_per_second: float = 10.0
-    """To one chain at most. One lookup is two requests."""
-    requests_at_once: int = 4
-    """Under way to one chain at most."""
-    timeout: float = 15.0
-    """Longest time for one request."""
-    max_answer_bytes: int = 4 * 1024 * 1024
-    """A longer answer is not read."""
-    start_patience: float = 5.0
-    """The start waits no longer than this to hear which chain an endpoint is of."""
-
-
 def parse_providers(value: object) -> dict[str, tuple[str, ...]]:
-    """A table of chain to URL or URLs, or lines `CHAIN=URL`, as chain to URLs in their order.
+    """Return the URLs of each chain, in their order.
+
+    Args:
+        value: a table of chains with their URL or URLs, or lines `CHAIN=URL`, or one text of such
+            lines separated by commas.
 
     Raises:
-        ValueError: for people; it shows no URL beyond the host.
+        ValueError: it is none of these, or a URL cannot be used; the message shows its host only.
     """
     found: dict[str, list[str]] = {}
     for chain, url in _pairs(value):
         if not _CHAIN_ID.fullmatch(chain):
             raise ValueError(
-                f"{chain[:40]!r} is not a chain that can be asked: it should be like eip155:1 "
+                f"{chain[:40]!r} is not a supported chain: it should look like eip155:1 "
                 "(Ethereum) or eip155:100 (Gnosis)"
             )
         urls = found.setdefault(chain, [])
@@ -60,10 +43,10 @@ def parse_providers(value: object) -> dict[str, tuple[str, ...]]:
 
 
 def parse_confirmations(value: object) -> Confirmations:
-    """`finalized`, or a number of blocks from 1 on.
+    """Return `finalized`, or a number of blocks.
 
     Raises:
-        ValueError: neither.
+        ValueError: it is neither `finalized` nor a number of at least 1.
     """
     if value == "finalized":
         return "finalized"
@@ -76,7 +59,10 @@ def parse_confirmations(value: object) -> Confirmations:
 def _pairs(value: object) -> Iterable[tuple[str, str]]:
     if isinstance(value, Mapping):
         for chain, urls in value.items():
-            for url in [urls] if isinstance(urls, str) else urls:
+            listed = [urls] if isinstance(urls, str) else urls
+            if not isinstance(listed, list | tuple):
+                raise ValueError(f"{str(chain)[:40]} should have a URL, or an array of URLs")
+            for url in listed:
                 yield str(chain), str(url)
         return
     if isinstance(value, str):
@@ -96,9 +82,56 @@ def _checked_url(chain: str, url: str) -> str:
     except (httpx.InvalidURL, ValueError):
         parsed = httpx.URL()
     if not _HOST.fullmatch(parsed.raw_host):
-        raise ValueError(f"the URL for {chain} is none (it is not shown, since it may hold a key)")
+        raise ValueError(
+            f"the URL for {chain} is not valid (it is not shown, since it may be secret)"
+        )
     if parsed.scheme not in ("http", "https"):
         raise ValueError(
-            f"the URL for {chain} ({host_of(url)}) should start with http:// or https://"
+            f"the URL for {chain} ({url_host(url)}) should start with http:// or https://"
         )
     return url
+
+
+@dataclass(frozen=True, slots=True, config=SETTINGS)
+class ChainSettings:
+    """Chains: which are asked about anchors, where, and how much at once."""
+
+    providers: Annotated[
+        Mapping[str, tuple[str, ...]],
+        BeforeValidator(parse_providers),
+        Flag(name="chain_rpc", metavar="CHAIN=URL"),
+    ] = Field(default_factory=dict, repr=False)
+    """JSON-RPC endpoints for checking time events, such as eip155:1=https://... Keep URLs that
+    contain keys in the file or in the environment.
+
+    A time event says that an anchor service wrote a hash to a blockchain. With endpoints of that
+    chain, time events are checked and delivered; without, they are held, and so is everything that
+    depends on them. Give one or more URLs for each chain (CAIP-2), the best first: the next one is
+    asked when one fails. Mainnet is anchored on eip155:1, testnet-clay on eip155:100 (Gnosis). The
+    node believes what an endpoint says, so choose ones that you trust to tell the time.
+    In the environment: RECON_NODE_CHAIN_RPC="eip155:1=https://...,eip155:100=https://..."
+      chain_rpc = { "eip155:1" = ["https://one.example/KEY", "https://two.example"] }
+    """
+    confirmations: Annotated[
+        Confirmations,
+        BeforeValidator(parse_confirmations),
+        Flag(name="chain_confirmations", metavar="BLOCKS"),
+    ] = "finalized"
+    """Blocks after which the time of an anchor's block counts, or "finalized".
+
+    finalized: the chain itself says so, after about 15 minutes on Ethereum and 3 on Gnosis. Use a
+    number for chains that do not. The feed cannot take back what it has delivered, so the block
+    must not be one that a reorganisation can still replace.
+    """
+    requests_per_second: Annotated[
+        float, Setting(name="chain_requests_per_second"), Field(gt=0)
+    ] = 10.0
+    """Maximum requests per second to one chain; a lookup takes one or two."""
+    requests_at_once: Count = 4
+    """Maximum requests to one chain at the same time."""
+    timeout: Seconds = 15.0
+    """The longest time for one request."""
+    max_answer_bytes: Bytes = 4 * 1024 * 1024
+    """The size of the longest answer that is read."""
+    start_patience: Seconds = 5.0
+    """How long the node waits at its start for the endpoints to name their chains."""

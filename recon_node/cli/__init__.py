@@ -1,26 +1,85 @@
-"""The command line. Commands import what they need when they run, so that `--help` is quick."""
+"""The command line. A command's module is imported when the command runs, so `--help` is quick."""
 
 from __future__ import annotations
+
+import errno
+import os
+import sys
+from importlib import import_module
+from typing import Any, Final
 
 import click
 
 from recon_node import __version__
-from recon_node.cli.dag import dag
-from recon_node.cli.events import events
-from recon_node.cli.interests import interests
-from recon_node.cli.peers import peers, status
-from recon_node.cli.run import identity, run
-from recon_node.cli.standard_output import CarefulGroup
-from recon_node.cli.store import store
-from recon_node.cli.stream import stream
-from recon_node.cli.tangle import tangle
-from recon_node.cli.testnet import testnet
 
 __all__ = ["main"]
 
+_COMMANDS: Final = {
+    "dag": ("dag", "Push, pull and publish DAGs."),
+    "events": ("events", "Add events to a node, and read them."),
+    "id": ("run", "Print this node's peer id."),
+    "interests": ("interests", "List and change what a node syncs with its peers."),
+    "peers": ("peers", "List the peers that a node knows, or connect it to another."),
+    "run": ("run", "Run a node until SIGTERM or Ctrl-C."),
+    "status": ("peers", "Show what a node holds, and its latest syncs."),
+    "store": ("store", "Maintain the event log of a stopped node."),
+    "stream": ("stream", "Draw streams."),
+    "tangle": ("tangle", "Draw tangles and feeds of Secure Scuttlebutt."),
+    "testnet": ("testnet", "Run several nodes on this machine until Ctrl-C."),
+}
+"""The commands, each with its module and its line in the help."""
+
+_IS_CLOSED: Final = (errno.EPIPE, errno.EINVAL)
+"""The reader of the output has seen enough, for example `head` (EINVAL: on Windows)."""
+_IS_FULL: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
+
+
+class _MainGroup(click.Group):
+    """The commands, imported when needed. Exit code 1 if standard output is full or closed."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """Return the names of all commands."""
+        return list(_COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Import a command; None if there is none of this name."""
+        if cmd_name not in _COMMANDS:
+            return None
+        module = import_module(f"recon_node.cli.{_COMMANDS[cmd_name][0]}")
+        command: click.Command = getattr(module, {"id": "identity"}.get(cmd_name, cmd_name))
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the list of commands without importing them."""
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, text) for name, (_, text) in _COMMANDS.items()])
+
+    def main(self, *args: Any, **extra: Any) -> Any:
+        """Run a command, and make sure that everything it printed is written."""
+        try:
+            try:
+                return super().main(*args, **extra)
+            finally:
+                if sys.stdout is not None:  # closed by the shell (>&-)
+                    sys.stdout.flush()
+        except OSError as error:
+            if error.errno not in (*_IS_CLOSED, *_IS_FULL) or error.filename is not None:
+                raise
+            _discard_output()
+            if error.errno in _IS_FULL:
+                click.echo(f"Error: standard output cannot be written: {error.strerror}", err=True)
+            sys.exit(1)
+
+
+def _discard_output() -> None:
+    """Discard what the interpreter would still write when it exits."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, sys.stdout.fileno())
+    os.close(nowhere)
+
 
 @click.group(
-    cls=CarefulGroup,
+    cls=_MainGroup,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
     epilog="Try it: `recon-node testnet` starts three nodes on this machine. "
     "`recon-node COMMAND --help` explains a command.",
@@ -29,22 +88,6 @@ __all__ = ["main"]
 def main() -> None:
     """A node of the Ceramic network.
 
-    It keeps a set of events equal to its peers' (Recon, over libp2p), in a log on disk, and serves
-    that log as a feed over HTTP.
+    It keeps its set of events equal to its peers' sets (by Recon, over libp2p), stores them in a
+    log on disk, and serves the log as a feed over HTTP.
     """
-
-
-for command in (
-    run,
-    identity,
-    events,
-    dag,
-    interests,
-    peers,
-    status,
-    store,
-    stream,
-    tangle,
-    testnet,
-):
-    main.add_command(command)

@@ -5,21 +5,20 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import wraps
-from pathlib import Path
 from typing import Any
 
-import click
 import httpx
 
-from recon_node.cli.errors import CommandError
+from recon_node import node_options as shared
+from recon_node.cli.output import CommandError
 
-DEFAULT_URL = "http://127.0.0.1:5101"
 TIMEOUT = 30.0
+"""Seconds that the node may take for one step of a request."""
 
 
 @dataclass(frozen=True, slots=True)
 class NodeApi:
-    """Where a node's API is, and what it may ask for."""
+    """Where a node's API is, and the token for it."""
 
     url: str
     token: str | None = field(default=None, repr=False)
@@ -31,49 +30,15 @@ class NodeApi:
 
 
 def node_options(command: Callable[..., None]) -> Callable[..., None]:
-    """Options that say which node; the command gets them as its parameter `node`, a `NodeApi`."""
+    """Add the options that say which node; the command gets a `NodeApi` as its parameter `node`."""
 
-    @click.option(
-        "--url",
-        envvar="RECON_NODE_URL",
-        default=DEFAULT_URL,
-        show_default=True,
-        metavar="URL",
-        help="The node's API; also RECON_NODE_URL.",
-    )
-    @click.option(
-        "--token",
-        envvar="RECON_NODE_TOKEN",
-        metavar="TOKEN",
-        help="What the API asks for, if it does; better in RECON_NODE_TOKEN, out of others' sight.",
-    )
-    @click.option(
-        "--token-file",
-        envvar="RECON_NODE_TOKEN_FILE",
-        type=click.Path(path_type=Path, dir_okay=False),
-        metavar="FILE",
-        help="A file with the token; also RECON_NODE_TOKEN_FILE.",
-    )
+    @shared.node_options()
     @wraps(command)
-    def with_node(
-        *args: Any, url: str, token: str | None, token_file: Path | None, **options: Any
-    ) -> None:
-        command(*args, node=NodeApi(_with_scheme(url), token or _token_in(token_file)), **options)
+    def with_node(*args: Any, url: str, token: str | None, **options: Any) -> None:
+        with_scheme = url if "://" in url else f"http://{url}"
+        command(*args, node=NodeApi(with_scheme, token), **options)
 
     return with_node
-
-
-def _with_scheme(url: str) -> str:
-    """HOST:PORT alone means http."""
-    return url if "://" in url else f"http://{url}"
-
-
-def _token_in(path: Path | None) -> str | None:
-    try:
-        return None if path is None else path.read_text(encoding="ascii").strip()
-    except (OSError, UnicodeDecodeError) as error:
-        reason = getattr(error, "strerror", None) or "not ASCII"
-        raise CommandError(f"the token's file {path} cannot be read: {reason}") from None
 
 
 class NodeUnreachableError(CommandError):
@@ -83,12 +48,18 @@ class NodeUnreachableError(CommandError):
         detail = str(reason) or type(reason).__name__
         super().__init__(
             f"no node answers at {url} ({detail}); "
-            "start one with `recon-node run`, or name another with --url"
+            "start one with `recon-node run`, or name another one with --url"
         )
 
 
-def ask(node: NodeApi, method: str, path: str, **request: Any) -> httpx.Response:
-    """Send a request to the node; `request` is passed on to httpx.
+def ask(node: NodeApi, method: str, path: str, **request: Any) -> Any:
+    """Send a request to the node and return its answer, as JSON; None if it is empty.
+
+    Args:
+        node: which node.
+        method: of HTTP.
+        path: of the URL.
+        request: is passed on to httpx.
 
     Raises:
         NodeUnreachableError: no answer.
@@ -101,13 +72,16 @@ def ask(node: NodeApi, method: str, path: str, **request: Any) -> httpx.Response
         raise NodeUnreachableError(node.url, error) from None
     if response.is_error:
         raise CommandError(error_message(response))
-    return response
+    try:
+        return response.json() if response.content else None
+    except ValueError:
+        raise CommandError(f"the server at {node.url} is not a node: check --url") from None
 
 
 def error_message(response: httpx.Response) -> str:
-    """What a node said was wrong."""
+    """Return what a node said was wrong."""
     if response.status_code == httpx.codes.UNAUTHORIZED:
-        return "the node asks for its token, or for another one: give it with --token-file"
+        return "the node requires a token, or a different one: give it with --token-file"
     try:
         return str(response.json()["message"])
     except (ValueError, KeyError, TypeError):

@@ -1,88 +1,96 @@
-"""`recon-node dag`: push, pull and publish DAGs, and resolve identifiers."""
+"""`recon-node dag`: push, pull, publish and show DAGs."""
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import click
 
-from recon_node.cli.client import NodeApi, node_options
-from recon_node.cli.complete_file import refuse_existing
-from recon_node.cli.dag_identifiers import grant, publish, resolve, show_key
-from recon_node.cli.dag_show import show
-from recon_node.cli.dag_support import counted, progress_bar, read_cid, told_to_people
-from recon_node.cli.errors import CommandError
-from recon_node.cli.keys import key_option, open_key
-from recon_node.cli.output import json_option
-
-timeout_option = click.option(
-    "--timeout",
-    type=click.FloatRange(min=0),
-    default=300.0,
-    show_default=True,
-    metavar="SECONDS",
-    help="How long to wait for what is not at the node yet.",
+from recon_node.cli import dag_pull, dag_push
+from recon_node.cli.client import NodeApi, ask, node_options
+from recon_node.cli.dag_publish import grant, publish, resolve, show_key
+from recon_node.cli.dag_support import (
+    DagCommand,
+    bytes_bar,
+    key_option,
+    open_key,
+    state_of,
+    want,
 )
+from recon_node.cli.drawing import Drawing, drawing_options, show_picture
+from recon_node.cli.output import (
+    CommandError,
+    counted,
+    human_size,
+    json_option,
+    print_json,
+    refuse_existing,
+)
+from recon_node.dag import MAX_SHARD_SIZE, Identifier, parse_subject
+from recon_node.dag.protocol.operations import ReplicaError
+from recon_node.dag.protocol.replica import decode_replica, replica_picture
+from recon_node.dag.sources import open_source
+from recon_node.ipld import CID, IpldError, multibase
 
 
-@click.group()
+class _DagGroup(click.Group):
+    command_class = DagCommand
+
+
+@click.group(cls=_DagGroup)
 def dag() -> None:
-    """Push, pull and publish DAGs: files, directories, and whatever a CAR file holds.
+    """Push, pull and publish DAGs: files, directories, and anything in a CAR file.
 
-    A DAG is carried from node to node in shards, as events with the sort key "dag". Whoever wants
-    it names its root. A publish binds a DAG to an identifier (a did:key) whose owner permits it.
+    Nodes pass a DAG on in shards, as events with the sort key "dag". A node that wants a DAG names
+    its root. A publish makes an identifier (a did:key) resolve to a DAG, with the permission of the
+    identifier's owner.
     """
 
 
 @dag.command("push")
 @click.argument("source", type=click.Path(path_type=Path, exists=True))
-@click.option("--root", metavar="CID", help="Where the DAG is entered, of a CAR with many roots.")
+@click.option("--root", metavar="CID", help="The root to push, if the CAR has several.")
 @click.option(
     "--shard-bytes",
-    type=click.IntRange(1024),
+    type=click.IntRange(1024, MAX_SHARD_SIZE),
+    default=MAX_SHARD_SIZE,
+    show_default=True,
     metavar="BYTES",
-    help="Largest shard; by default as large as an event can be, about 1 MB.",
+    help="Largest shard. By default a shard is as large as an event can be.",
 )
 @key_option
 @node_options
 def push(
-    source: Path, root: str | None, shard_bytes: int | None, key_file: Path | None, node: NodeApi
+    source: Path, root: str | None, shard_bytes: int, key_file: Path | None, node: NodeApi
 ) -> None:
-    """Store the DAG in SOURCE at a node: a CARv1 file, a directory, or any other file.
+    """Push the DAG in SOURCE to a node: a CARv1 file, a directory, or any other file.
 
     Files and directories become UnixFS, with the CIDs of `ipfs add --cid-version=1
-    --chunker=size-262144`. Prints the root's CID. What the node has already is not sent again:
-    an interrupted push goes on when it is run again.
+    --chunker=size-262144`. Prints the root CID. What the node already has is not sent again, so an
+    interrupted push continues when you run it again.
 
     \b
     Examples:
       recon-node dag push ./photos
       recon-node dag push site.car --url http://127.0.0.1:5102
     """
-    from recon_node.cli.dag_push import push as push_to
-    from recon_node.dag import MAX_SHARD_SIZE
-    from recon_node.dag.sources import open_source
-
-    if shard_bytes is not None and shard_bytes > MAX_SHARD_SIZE:
-        raise CommandError(f"--shard-bytes: at most {MAX_SHARD_SIZE} fit into an event")
     key = open_key(key_file)
-    with told_to_people(), progress_bar("pushing") as bar:
-        opened = open_source(source, None if root is None else read_cid(root))
+    with bytes_bar("pushing") as bar:
+        opened = open_source(source, None if root is None else CID.parse(root))
         task = bar.add_task("", total=opened.size)
         try:
-            done = push_to(
+            done = dag_push.push_dag(
                 node,
                 key,
                 opened,
-                shard_bytes or MAX_SHARD_SIZE,
+                shard_bytes,
                 lambda shard, _: bar.update(task, advance=len(shard.car)),
             )
         finally:
             opened.close()
     click.echo(
-        f"{counted(done.shards, 'shard')}, {done.size / 1e6:.1f} MB in all: {done.sent} sent, "
-        f"{done.shards - done.sent} already there; replica {done.head}",
+        f"{counted(done.shards, 'shard')} ({human_size(done.size)}): {done.sent:,} sent, "
+        f"{done.shards - done.sent:,} already there; replica {done.head}",
         err=True,
     )
     click.echo(str(opened.root))
@@ -101,10 +109,17 @@ def push(
     "--out",
     type=click.Path(path_type=Path),
     metavar="PATH",
-    help="Write the file or directory that the DAG is, instead of a CAR; must not be there yet.",
+    help="Write the DAG's file or directory to PATH instead of a CAR; PATH must not exist.",
 )
 @click.option("--force", is_flag=True, help="Replace the FILE of --car if it exists.")
-@timeout_option
+@click.option(
+    "--timeout",
+    type=click.FloatRange(min=0),
+    default=300.0,
+    show_default=True,
+    metavar="SECONDS",
+    help="How long to wait for what the node does not have yet.",
+)
 @node_options
 def pull(
     name: str,
@@ -114,49 +129,42 @@ def pull(
     timeout: float,
     node: NodeApi,
 ) -> None:
-    """Get a DAG by its root's CID, or the one that an identifier (did:key:...) leads to.
+    """Get a DAG by its root CID, or by an identifier (did:key:...) that resolves to it.
 
-    The node asks its peers for what it lacks, and keeps it: an interrupted pull goes on when it is
-    run again. Every block is checked; the file takes its place when it is whole.
+    The node fetches from its peers what it lacks, and keeps it, so an interrupted pull continues
+    when you run it again. Every block is checked; the file appears when it is complete.
 
     \b
     Examples:
       recon-node dag pull bafybei... --out photos
       recon-node dag pull did:key:z6Mk... --car site.car --timeout 3600
     """
-    from recon_node.cli import dag_pull
-    from recon_node.cli.dag_node import state_of, want
-    from recon_node.dag import Identifier, parse_subject
-
     if car_file is not None and out is not None:
-        raise click.UsageError("--car or --out, not both")
+        raise click.UsageError("use --car or --out, not both")
     if car_file is not None:
         refuse_existing(car_file, force=force)
-    with told_to_people():
-        subject = parse_subject(name)
-        if isinstance(subject, Identifier):
-            want(node, subject)
-            root = dag_pull.wait_for_link(node, subject, timeout)
-            click.echo(f"{subject} leads to {root}", err=True)
+    subject = parse_subject(name)
+    if isinstance(subject, Identifier):
+        want(node, subject)
+        root = dag_pull.wait_for_link(node, subject, timeout)
+        click.echo(f"{subject} resolves to {root}", err=True)
+    else:
+        root = subject
+    want(node, root)
+    with bytes_bar("waiting") as bar:
+        task = bar.add_task("", total=None)
+        dag_pull.wait_for_dag(
+            node, root, timeout, lambda state: bar.update(task, completed=state["bytes"])
+        )
+    with bytes_bar("writing") as bar:
+        task = bar.add_task("", total=state_of(node, root)["bytes"])
+        if out is None:
+            target = car_file or Path(f"{root}.car")
+            dag_pull.download(node, root, target, lambda size: bar.advance(task, size))
+            written = str(target)
         else:
-            root = subject
-        want(node, root)
-        with progress_bar("waiting") as bar:
-            task = bar.add_task("", total=None)
-            dag_pull.wait_for_dag(
-                node, root, timeout, lambda state: bar.update(task, completed=state["bytes"])
-            )
-        with progress_bar("writing") as bar:
-            task = bar.add_task("", total=state_of(node, root)["bytes"])
-            if out is None:
-                target = car_file or Path(f"{root}.car")
-                dag_pull.download(node, root, target, lambda size: bar.advance(task, size))
-                written = str(target)
-            else:
-                files = dag_pull.download_files(
-                    node, root, out, lambda size: bar.advance(task, size)
-                )
-                written = f"{out} ({files} files)"
+            files = dag_pull.download_files(node, root, out, lambda size: bar.advance(task, size))
+            written = f"{out} ({counted(files, 'file')})"
     click.echo(f"wrote {written}")
 
 
@@ -165,32 +173,58 @@ def pull(
 @node_options
 @json_option
 def status(cid: str, node: NodeApi, as_json: bool) -> None:
-    """Say what of the DAG CID is at a node, and what is missing.
+    """Show how much of the DAG CID a node has, and what is missing.
 
-    Exit code 1 if something is missing.
+    Exit code 1 if anything is missing.
 
     \b
     Example:
       recon-node dag status bafybei...
     """
-    from recon_node.cli.dag_node import state_of
-    from recon_node.cli.dag_pull import missing
-
-    with told_to_people():
-        state = state_of(node, read_cid(cid))
+    state = state_of(node, CID.parse(cid))
     if as_json:
-        click.echo(json.dumps(state, indent=2))
+        print_json(state)
     elif state["complete"]:
         head = "none" if state["head"] is None else state["head"]["cid"]
+        shards = len(state["shards"]) + len(state["unclaimed"])
         click.echo(
-            f"complete: {counted(state['blocks'], 'block')}, {state['bytes']} bytes, in "
-            f"{counted(len(state['shards']) + len(state['unclaimed']), 'shard')}; replica {head}"
+            f"complete: {counted(state['blocks'], 'block')}, {counted(state['bytes'], 'byte')}, in "
+            f"{counted(shards, 'shard')}; replica {head}"
         )
     else:
-        click.echo(missing(state))
+        click.echo(dag_pull.missing(state))
     if not state["complete"]:
         raise SystemExit(1)
 
 
-for command in (show, publish, resolve, grant, show_key):
+@dag.command("show")
+@click.argument("cid")
+@node_options
+@drawing_options
+def show(cid: str, node: NodeApi, drawing: Drawing) -> None:
+    """Draw the log of the DAG CID: which replica appended or joined what.
+
+    The newest replica is at the top. Heads are replicas that no other replica continues. Replicas
+    that others continue but the node does not have are marked.
+
+    \b
+    Example:
+      recon-node dag show bafybei... --svg log.svg
+    """
+    if not cid.isalnum():
+        raise CommandError(f"{cid!r} is not a CID")
+    answer = ask(node, "GET", f"/ceramic/dag/{cid}/replicas")
+    try:
+        decoded = [decode_replica(multibase.decode(each["data"])) for each in answer["replicas"]]
+    except (IpldError, ReplicaError) as error:
+        raise CommandError(f"the node's answer cannot be read: {error}") from None
+    replicas = {each.cid: each for each in decoded}
+    if not replicas:
+        raise CommandError(f"the node has no replica of the DAG {cid}")
+    continued = {base for each in decoded for base in each.bases}
+    heads = sorted(replicas.keys() - continued, key=str)
+    show_picture(replica_picture(f"DAG {answer['root']}", heads, replicas), drawing)
+
+
+for command in (publish, resolve, grant, show_key):
     dag.add_command(command)

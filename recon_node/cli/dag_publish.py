@@ -1,80 +1,155 @@
-"""Publishing a DAG that is at a node under an identifier."""
+"""`recon-node dag publish`, `resolve`, `grant` and `key`: DAGs under identifiers."""
 
 from __future__ import annotations
 
+import re
 import time
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, Final, TypeVar
 
+import click
 from nacl.signing import SigningKey
 
-from recon_node.cli.client import NodeApi
-from recon_node.cli.dag_node import contained, post_replica, publication_of, want
+from recon_node.ceramic.auth.did import ed25519_did, public_key
+from recon_node.cli.client import NodeApi, ask, node_options
 from recon_node.cli.dag_push import join_heads
-from recon_node.cli.errors import CommandError
+from recon_node.cli.dag_support import (
+    DagCommand,
+    key_option,
+    open_key,
+    post_replica,
+    publication_of,
+    want,
+)
+from recon_node.cli.output import CommandError, counted, json_option, print_json
 from recon_node.dag import Identifier
-from recon_node.dag.protocol.publishing import check_publish, make_publish
+from recon_node.dag.protocol.publishing import ABILITY, check_publish, make_publish
 from recon_node.dag.protocol.replica import Replica
-from recon_node.dag.protocol.ucan import parse_ucan
+from recon_node.dag.protocol.ucan import Capability, issue_ucan, parse_ucan
 from recon_node.ipld import CID
 
+Command = TypeVar("Command", bound=Callable[..., Any])
 
-class Published(NamedTuple):
-    """What a publish did."""
-
-    identifier: Identifier
-    link: CID
-    replica: CID
+_SECONDS: Final = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
 
 
-def publish_dag(
+def _end_of(context: Any, param: Any, value: str | None) -> int | None:
+    """Return the end of a time span that starts now, in Unix seconds; a callback of click."""
+    if value is None:
+        return None
+    match = re.fullmatch(r"([1-9][0-9]{0,5})([smhdw])", value)
+    if match is None:
+        raise click.BadParameter(f"{value!r} is not a time span, such as 90d, 12h or 30m")
+    return int(time.time()) + int(match[1]) * _SECONDS[match[2]]
+
+
+def expires_option(default: str) -> Callable[[Command], Command]:
+    """Return the option `--expires`; `default` says what holds without it."""
+    return click.option(
+        "--expires",
+        callback=_end_of,
+        metavar="SPAN",
+        help=f"How long nodes accept it, such as 90d or 12h; by default {default}.",
+    )
+
+
+@click.command("publish", cls=DagCommand)
+@click.argument("root", metavar="CID")
+@click.option("--id", "identifier", metavar="DID", help="The identifier; by default the key's own.")
+@click.option(
+    "--proof",
+    "proofs",
+    multiple=True,
+    metavar="UCAN",
+    help="A grant that permits the key to publish under another identifier; @FILE reads it from a "
+    "file. May be repeated.",
+)
+@click.option(
+    "--origin",
+    metavar="CID",
+    help="The replica that contains the DAG's root; by default all replicas that the node knows.",
+)
+@expires_option("forever, or as long as its proofs are valid")
+@key_option
+@node_options
+def publish(
+    root: str,
+    identifier: str | None,
+    proofs: tuple[str, ...],
+    origin: str | None,
+    expires: int | None,
+    key_file: Path | None,
+    node: NodeApi,
+) -> None:
+    """Make an identifier resolve to the DAG CID, which the node must have.
+
+    The identifier is the did:key of the key, or one whose owner granted it (`dag grant`). Prints
+    the identifier.
+
+    \b
+    Examples:
+      recon-node dag publish bafybei...
+      recon-node dag publish bafybei... --id did:key:z6Mk... --proof @grant.ucan
+    """
+    key, link = open_key(key_file), CID.parse(root)
+    chosen = (
+        Identifier(bytes(key.verify_key)) if identifier is None else Identifier.parse(identifier)
+    )
+    replica = _publish(
+        node,
+        key,
+        chosen,
+        link,
+        None if origin is None else CID.parse(origin),
+        [_read_proof(proof) for proof in proofs],
+        expires,
+    )
+    click.echo(f"{chosen} resolves to {link} (publish {replica})", err=True)
+    click.echo(str(chosen))
+
+
+def _publish(
     node: NodeApi,
     key: SigningKey,
-    *,
-    root: CID,
-    identifier: Identifier | None,
-    proofs: Sequence[str],
+    identifier: Identifier,
+    link: CID,
     origin: CID | None,
+    proofs: Sequence[str],
     expires: int | None,
-) -> Published:
-    """Publish the DAG below `root`, after what the node knows to be published already.
+) -> CID:
+    """Publish a DAG after everything that the node knows is published under the identifier.
 
-    Args:
-        node: where the DAG is.
-        key: signs; it is the identifier's, or `proofs` (UCANs) grant it this.
-        root: the DAG's root.
-        identifier: None: the key's own.
-        proofs: see `key`.
-        origin: the replica that describes the DAG; None: all that the node knows of it.
-        expires: Unix seconds; None: as long as the proofs hold.
+    Returns:
+        The new replica.
 
     Raises:
         CommandError: the node knows no replica of the DAG, or not all of it; the replica does not
             contain the root; the node refuses the publish, or does not answer.
         UcanError: the key may not publish under the identifier.
     """
-    identifier = identifier or Identifier(bytes(key.verify_key))
-    origin = origin or join_heads(node, key, root)
+    origin = origin or join_heads(node, key, link)
     if origin is None:
         raise CommandError(
-            f"the node knows no replica of {root}: `recon-node dag push` it, or pull it first"
+            f"the node knows no replica of {link}: push the DAG with `recon-node dag push`, or "
+            "pull it first"
         )
-    _check_contained(node, root, origin)
+    _check_contained(node, link, origin)
     if expires is None:
         bounds = [bound for proof in proofs if (bound := parse_ucan(proof).expires) is not None]
         expires = min(bounds, default=None)
-    change = make_publish(key, identifier.key, root, origin, expires=expires, proofs=proofs)
+    change = make_publish(key, identifier.key, link, origin, expires=expires, proofs=proofs)
     check_publish(change, int(time.time()))
     want(node, identifier)
     order = publication_of(node, identifier)["order"]
     replica = Replica(CID.parse(order[-1]) if order else None, change)
     post_replica(node, key, identifier, replica.block)
-    _check(node, identifier, replica.cid)
-    return Published(identifier, root, replica.cid)
+    _check_accepted(node, identifier, replica.cid)
+    return replica.cid
 
 
 def _check_contained(node: NodeApi, root: CID, origin: CID) -> None:
-    found = contained(node, root, origin)
+    found = ask(node, "GET", f"/ceramic/dag/{root}/contained/{origin}")
     if found["contains"]:
         return
     if found["contains"] is None:
@@ -89,9 +164,92 @@ def _check_contained(node: NodeApi, root: CID, origin: CID) -> None:
     )
 
 
-def _check(node: NodeApi, identifier: Identifier, replica: CID) -> None:
+def _check_accepted(node: NodeApi, identifier: Identifier, replica: CID) -> None:
     found = publication_of(node, identifier)
     reasons = {each["cid"]: each["reason"] for each in found["refused"]}
     if str(replica) not in found["order"] or str(replica) in reasons:
-        reason = reasons.get(str(replica), "it is not among those that it knows")
+        reason = reasons.get(str(replica), "it is not among those that the node knows")
         raise CommandError(f"the node does not accept the publish {replica}: {reason}")
+
+
+@click.command("resolve", cls=DagCommand)
+@click.argument("did")
+@click.option("-v", "--verbose", is_flag=True, help="Show the publishes in order, too.")
+@node_options
+@json_option
+def resolve(did: str, verbose: bool, node: NodeApi, as_json: bool) -> None:
+    """Print the root CID that the identifier DID resolves to, as far as the node knows.
+
+    Exit code 1 if it does not resolve (yet): a publish counts once the node knows that its origin
+    contains its link.
+
+    \b
+    Example:
+      recon-node dag resolve did:key:z6Mk...
+    """
+    found = publication_of(node, Identifier.parse(did))
+    if as_json:
+        print_json(found)
+    else:
+        for line in _described(found, verbose):
+            click.echo(line)
+    if found["link"] is None:
+        raise SystemExit(1)
+
+
+@click.command("grant", cls=DagCommand)
+@click.argument("audience", metavar="DID")
+@expires_option("forever")
+@key_option
+def grant(audience: str, expires: int | None, key_file: Path | None) -> None:
+    """Print a UCAN that permits DID to publish under this key's identifier.
+
+    \b
+    Example:
+      recon-node dag grant did:key:z6Mk... --expires 90d > grant.ucan
+    """
+    key = open_key(key_file)
+    public_key(audience)
+    owner = ed25519_did(bytes(key.verify_key))
+    click.echo(issue_ucan(key, audience, [Capability(owner, ABILITY)], expires))
+
+
+@click.command("key", cls=DagCommand)
+@key_option
+def show_key(key_file: Path | None) -> None:
+    """Print the did:key of the signing key: the identifier that it publishes under.
+
+    \b
+    Example:
+      recon-node dag key
+    """
+    click.echo(ed25519_did(bytes(open_key(key_file).verify_key)))
+
+
+def _described(found: dict[str, Any], verbose: bool) -> Iterator[str]:
+    if found["link"] is not None:
+        yield found["link"]
+    elif found["pending"] is not None:
+        yield (
+            f"{found['id']} does not resolve to {found['pending']['link']} yet: the node does not "
+            "have enough of the DAG to check the publish"
+        )
+    elif not verbose:
+        yield f"nothing is published under {found['id']}, as far as this node knows"
+    if verbose:
+        yield f"origin {found['origin']}"
+        if found["pending"] is not None:
+            yield "pending: {link}, origin {origin}".format(**found["pending"])
+        yield from (f"{place}. {cid}" for place, cid in enumerate(found["order"], 1))
+        yield from (f"missing: {cid}" for cid in found["waiting_for"])
+        yield from (f"refused: {each['cid']}: {each['reason']}" for each in found["refused"])
+        yield f"{counted(found['ignored'], 'other event')} ignored"
+
+
+def _read_proof(text: str) -> str:
+    if not text.startswith("@"):
+        return text
+    try:
+        return Path(text[1:]).read_text(encoding="ascii").strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise CommandError(f"{text[1:]}: {getattr(error, 'strerror', None) or error}") from None

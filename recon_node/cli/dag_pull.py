@@ -1,43 +1,43 @@
 """Pulling a DAG: make the node want it, wait until all of it is there, and write it to disk.
 
 The node gets the DAG by Recon, event by event, and keeps what came: a pull that was interrupted
-goes on where it was, whoever was killed. What it hands out is checked here once more, block by
-block, before it takes its place.
+continues where it stopped, whichever process was killed. Every block that the node returns is
+checked again here before the result gets its name.
 """
 
 from __future__ import annotations
 
-import fcntl
 import os
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
 
 import httpx
 
 from recon_node.cli.client import TIMEOUT, NodeApi, NodeUnreachableError, error_message
-from recon_node.cli.dag_node import publication_of, state_of, want
-from recon_node.cli.errors import CommandError
+from recon_node.cli.dag_support import publication_of, state_of, want
+from recon_node.cli.output import CommandError, counted, output_draft
 from recon_node.dag import Identifier
 from recon_node.dag.errors import DagError
 from recon_node.dag.protocol.shards import ShardError, walk
 from recon_node.dag.sources import CarFile
-from recon_node.dag.unpack import unpack
+from recon_node.dag.unpack import unpack_dag
+from recon_node.files import move_into_place
 from recon_node.ipld import CID
 
 T = TypeVar("T")
 
-_LEAST_PAUSE = 0.2
-_MOST_PAUSE = 5.0
+_MIN_PAUSE = 0.2
+"""Seconds between two questions to the node, at least."""
+_MAX_PAUSE = 5.0
 
 
 def wait_for_link(node: NodeApi, identifier: Identifier, timeout: float) -> CID:
-    """Where an identifier leads to, as soon as the node knows it.
+    """Return what an identifier resolves to, as soon as the node knows it.
 
-    A published DAG of which the node does not have enough to check the publish is wanted. If it
-    does not come in time, what was published before it counts.
+    If the node needs more of a published DAG to check the publish, this makes the node want it. If
+    that does not arrive in time, the publish before it counts.
 
     Raises:
         CommandError: not in time.
@@ -80,7 +80,7 @@ def wait_for_dag(
         node: which node.
         root: the DAG's root.
         timeout: seconds.
-        on_state: called with what the node says of the DAG, each time that it was asked.
+        on_state: called with the state of the DAG each time the node was asked for it.
 
     Raises:
         CommandError: not in time; the message says what is missing.
@@ -97,64 +97,46 @@ def wait_for_dag(
 
 
 def missing(state: dict[str, Any]) -> str:
-    """What of a DAG is missing at a node, for people."""
+    """Describe what a node lacks of a DAG."""
     blocks, shards = state["missing_blocks"], state["missing_shards"]
     first = ", ".join(blocks["first"][:3])
-    text = f"{state['blocks']} blocks are there, {blocks['count']} or more are missing ({first})"
+    have = counted(state["blocks"], "block")
+    text = f"the node has {have} and lacks {blocks['count']:,} or more ({first})"
     if shards["count"]:
-        text += f"; {shards['count']} shards are missing ({', '.join(shards['first'][:3])})"
+        lacking = counted(shards["count"], "shard")
+        text += f"; it lacks {lacking} ({', '.join(shards['first'][:3])})"
     return text
 
 
 def download(node: NodeApi, root: CID, target: Path, on_bytes: Callable[[int], None]) -> None:
-    """Write a DAG that is at the node to the CAR file `target`, which it replaces when it is whole.
+    """Write a DAG that the node has to the CAR file `target`, replacing it when it is complete.
 
     Raises:
-        CommandError: the node does not give it, or not in full, or the disk does not take it.
+        CommandError: the node does not return all of it, or the file cannot be written.
     """
-    with _draft(target) as draft:
+    with output_draft(target) as draft:
         _fetch(node, root, draft, on_bytes)
         _check(draft, root)
-        draft.replace(target)
+        move_into_place(draft, target)
 
 
 def download_files(node: NodeApi, root: CID, target: Path, on_bytes: Callable[[int], None]) -> int:
-    """Write the file or directory that a DAG is to `target`; how many files that were.
+    """Write the file or directory of a DAG to `target`; return the number of files.
 
     Raises:
-        CommandError: see `download`; or `target` is there already.
-        DagError: the DAG is no file or directory.
+        CommandError: see `download`; or `target` already exists.
+        DagError: the DAG is not a file or directory.
     """
     if os.path.lexists(target):
-        raise CommandError(f"{target} is there already: nothing is written over")
-    with _draft(target) as draft:
+        raise CommandError(f"{target} already exists; not overwriting")
+    with output_draft(target) as draft:
         _fetch(node, root, draft, on_bytes)
         _check(draft, root)
         source = CarFile(draft, root)
         try:
-            return unpack(root, source.read, target)
+            return unpack_dag(root, source.read, target)
         finally:
             source.close()
-
-
-@contextmanager
-def _draft(target: Path) -> Iterator[Path]:
-    """An empty file beside `target`, for this process alone; what one that was killed left there
-    is written over."""
-    path = target.with_name(f".{target.name}.part")
-    try:
-        with path.open("ab") as file:
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                raise CommandError(f"another pull is writing {target}") from None
-            try:
-                file.truncate(0)
-                yield path
-            finally:
-                path.unlink(missing_ok=True)
-    except OSError as error:
-        raise CommandError(f"{target} cannot be written: {error.strerror or error}") from None
 
 
 def _fetch(node: NodeApi, root: CID, draft: Path, on_bytes: Callable[[int], None]) -> None:
@@ -170,14 +152,12 @@ def _fetch(node: NodeApi, root: CID, draft: Path, on_bytes: Callable[[int], None
                 for piece in answer.iter_bytes():
                     file.write(piece)
                     on_bytes(len(piece))
-                file.flush()
-                os.fsync(file.fileno())
     except (httpx.HTTPError, httpx.InvalidURL) as error:
         raise NodeUnreachableError(node.url, error) from None
 
 
 def _check(path: Path, root: CID) -> None:
-    """Read a CAR once: all of the DAG must be in it, and every block what its CID says."""
+    """Read a CAR once: it must have all of the DAG, and every block must match its CID."""
     try:
         source = CarFile(path, root)
         try:
@@ -186,13 +166,13 @@ def _check(path: Path, root: CID) -> None:
         finally:
             source.close()
     except (DagError, ShardError) as error:
-        raise CommandError(f"what the node gave is not the DAG {root}: {error}") from None
+        raise CommandError(f"the node's answer is not the DAG {root}: {error}") from None
 
 
 def _wait(look: Callable[[], T | None], timeout: float) -> T | None:
-    """Look again and again until there is something; slower where looking takes long.
+    """Call `look` until it returns something or time is up; the pauses grow with its duration.
 
-    A node that answered once may be away for a while: it is being started again, perhaps.
+    A node that has answered once may be unreachable for a while: it may be restarting.
     """
     deadline = time.monotonic() + timeout
     answered = False
@@ -208,5 +188,5 @@ def _wait(look: Callable[[], T | None], timeout: float) -> T | None:
         now = time.monotonic()
         if found is not None or now >= deadline:
             return found
-        pause = min(max(_LEAST_PAUSE, 2 * (now - started)), _MOST_PAUSE)
+        pause = min(max(_MIN_PAUSE, 2 * (now - started)), _MAX_PAUSE)
         time.sleep(min(pause, max(deadline - now, 0.01)))

@@ -1,8 +1,8 @@
-"""Pushing a DAG to a node: its shards first, then the operations that say that they belong to it.
+"""Pushing a DAG to a node: its shards first, then the operations that append them to it.
 
-Shards are cut, signed and sent one after another, a few at once: of the DAG, only where its blocks
-lie is in memory. Cutting the same DAG gives the same shards: those that the node has already are
-passed over, and so a push that was interrupted goes on where it was.
+Shards are cut, signed and sent in turn, a few at a time; of the DAG itself, only the places of its
+blocks are in memory. The same DAG is always cut into the same shards. Shards that the node already
+has are skipped, so an interrupted push continues where it stopped.
 """
 
 from __future__ import annotations
@@ -17,16 +17,17 @@ from nacl.signing import SigningKey
 
 from recon_node.ceramic import Event
 from recon_node.cli.client import TIMEOUT, NodeApi
-from recon_node.cli.dag_node import post_replica, state_of, want
-from recon_node.cli.errors import CommandError
-from recon_node.cli.sending import post_event
+from recon_node.cli.dag_support import post_replica, state_of, want
+from recon_node.cli.output import CommandError
+from recon_node.cli.sending import send_event
 from recon_node.dag import shard_event
 from recon_node.dag.protocol.replica import decode_replica
 from recon_node.dag.protocol.shards import Shard, appends, split
-from recon_node.dag.sources import Source
+from recon_node.dag.sources import DagSource
 from recon_node.ipld import CID, multibase
 
 WORKERS = 4
+"""Requests at once."""
 
 
 @dataclass(slots=True)
@@ -35,32 +36,32 @@ class Pushed:
 
     shards: int = 0
     sent: int = 0
-    """Those that were not there."""
+    """Shards that the node did not have."""
     size: int = 0
-    """Bytes of all of them."""
+    """Bytes of all shards."""
     head: CID | None = None
-    """The replica that has them."""
+    """The replica that has all shards."""
 
 
-def push(
+def push_dag(
     node: NodeApi,
     key: SigningKey,
-    source: Source,
+    source: DagSource,
     shard_size: int,
     on_shard: Callable[[Shard, bool], None],
 ) -> Pushed:
-    """Push a DAG; what is there already is not sent again.
+    """Push a DAG; shards that the node already has are not sent again.
 
     Args:
-        node: where to.
+        node: where to push it.
         key: signs the events.
         source: the DAG.
-        shard_size: bytes of a shard at most.
+        shard_size: largest shard, in bytes.
         on_shard: called after each shard, with whether it was sent.
 
     Raises:
         CommandError: the node refuses an event, or does not answer.
-        DagError, ShardError: the DAG cannot be read, or not be cut so; inside of exception groups.
+        DagError, ShardError: the DAG cannot be read or cut into such shards; in exception groups.
     """
     want(node, source.root)
     state = state_of(node, source.root)
@@ -86,9 +87,9 @@ def push(
 
 
 def join_heads(node: NodeApi, key: SigningKey, root: CID) -> CID | None:
-    """The replica that has all shards of the DAG that the node knows; None when there is none.
+    """Return the replica that has all shards of the DAG that the node knows, or None.
 
-    Where several replicas have no successor, their join is sent.
+    If several replicas have no successor, their join is sent.
     """
     state = state_of(node, root)
     if state["head"] is None:
@@ -100,7 +101,7 @@ def join_heads(node: NodeApi, key: SigningKey, root: CID) -> CID | None:
 
 
 def _claim(node: NodeApi, key: SigningKey, root: CID, shards: list[CID]) -> CID | None:
-    """Append the shards that no replica names yet."""
+    """Append the shards that no replica has yet."""
     unclaimed = set(state_of(node, root)["unclaimed"])
     head = join_heads(node, key, root)
     for replica in appends((cid for cid in shards if str(cid) in unclaimed), head):
@@ -117,7 +118,7 @@ _Sender = Callable[[Event], Any]
 
 
 async def _send_all(node: NodeApi, work: Callable[[_Sender], Any]) -> None:
-    """Run `work`, which is given what sends an event; a few are under way at once."""
+    """Run `work` with a function that sends an event; a few requests run at once."""
     limits = httpx.Limits(max_connections=WORKERS)
     give, take = trio.open_memory_channel[Event](0)
 
@@ -125,7 +126,7 @@ async def _send_all(node: NodeApi, work: Callable[[_Sender], Any]) -> None:
         async with take:
             async for event in take:
                 data = await trio.to_thread.run_sync(multibase.encode, event.car)
-                reason = await post_event(client, data)
+                reason = await send_event(client, data)
                 if reason is not None:
                     raise CommandError(f"the node refuses a shard: {reason}")
 

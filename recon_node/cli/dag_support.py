@@ -1,84 +1,132 @@
-"""What the commands about DAGs share: reading their arguments, telling of errors, progress."""
+"""What the commands about DAGs share: requests to a node, the signing key, and errors.
+
+The key is Ed25519. Its file, which only its owner can read, has the 32 bytes of the seed as one
+line of hexadecimal text.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import TYPE_CHECKING
+import os
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Any, Final
 
 import click
+from nacl.signing import SigningKey
+from rich.progress import (
+    DownloadColumn,
+    Progress,
+    TextColumn,
+    TimeRemainingColumn,
+    TransferSpeedColumn,
+)
 
-from recon_node.cli.errors import CommandError
-from recon_node.cli.output import make_console
+from recon_node.ceramic import CeramicError
+from recon_node.cli.client import NodeApi, ask
+from recon_node.cli.output import CommandError, progress_bar
+from recon_node.dag import SORT_KEY, DagError, Identifier, Subject, replica_event, sort_value
+from recon_node.dag.protocol.operations import ReplicaError
+from recon_node.dag.protocol.shards import ShardError
+from recon_node.dag.protocol.ucan import UcanError
+from recon_node.exception_groups import unwrapped
+from recon_node.files import draft_of, move_into_place
+from recon_node.ipld import CID, IpldError, multibase
+from recon_node.setting_types import default_data_dir
 
-if TYPE_CHECKING:
-    from rich.progress import Progress
+KEY_FILE: Final = "dag.key"
+_REFUSALS: Final = (CeramicError, DagError, IpldError, ReplicaError, ShardError, UcanError)
 
-    from recon_node.ipld import CID
+key_option = click.option(
+    "--key",
+    "key_file",
+    type=click.Path(path_type=Path, dir_okay=False),
+    metavar="FILE",
+    help="The Ed25519 signing key, in hexadecimal; by default dag.key in the data directory "
+    "(RECON_NODE_DATA_DIR), which is created if missing.",
+)
 
 
-def read_cid(text: str) -> CID:
-    """The CID that an argument is; raises `CommandError`."""
-    from recon_node.ipld import CID, CidError
+class DagCommand(click.Command):
+    """A command that prints what the rooms below refuse as one line."""
 
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run the command."""
+        try:
+            with unwrapped(CommandError, *_REFUSALS):
+                return super().invoke(ctx)
+        except _REFUSALS as error:
+            raise CommandError(str(error)) from None
+
+
+def bytes_bar(what: str) -> AbstractContextManager[Progress]:
+    """Show a progress bar that counts bytes."""
+    after = (DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn())
+    return progress_bar(TextColumn(what), *after)
+
+
+def state_of(node: NodeApi, root: CID) -> dict[str, Any]:
+    """Ask the node for the state of a DAG."""
+    return dict(ask(node, "GET", f"/ceramic/dag/{root}"))
+
+
+def publication_of(node: NodeApi, identifier: Identifier) -> dict[str, Any]:
+    """Ask the node what is published under an identifier."""
+    return dict(ask(node, "GET", f"/ceramic/dag/publish/{identifier}"))
+
+
+def want(node: NodeApi, subject: Subject) -> None:
+    """Make the node want a DAG, or the publishes of an identifier.
+
+    A node neither gets from peers nor offers them what it does not want. A node without interests
+    wants everything, and stays so: its first interest would narrow that.
+    """
+    if ask(node, "GET", "/ceramic/experimental/interests")["interests"]:
+        body = {"sep": SORT_KEY, "sepValue": sort_value(subject)}
+        ask(node, "POST", "/ceramic/interests", json=body)
+
+
+def post_replica(node: NodeApi, key: SigningKey, subject: Subject, block: bytes) -> None:
+    """Send an operation on a DAG, or a publish.
+
+    Raises:
+        CommandError: the node refuses it, or does not answer.
+    """
+    event = replica_event(key, subject, block)
+    ask(node, "POST", "/ceramic/events", json={"data": multibase.encode(event.car)})
+
+
+def open_key(path: Path | None) -> SigningKey:
+    """Return the key in a file; None: the default one, which is created by the first call.
+
+    Raises:
+        CommandError: the file is missing, does not contain a key, or cannot be read or written.
+    """
+    chosen = path or _default_path()
     try:
-        return CID.parse(text)
-    except CidError as error:
-        raise CommandError(str(error)) from None
+        if path is None and not chosen.exists():
+            return _create(chosen)
+        seed = bytes.fromhex(chosen.read_text(encoding="ascii").strip())
+        return SigningKey(seed)
+    except OSError as error:
+        raise CommandError(f"the key {chosen}: {error.strerror or error}") from None
+    except ValueError:
+        raise CommandError(
+            f"{chosen} is not a key: it should be 64 hexadecimal digits, the seed of an Ed25519 key"
+        ) from None
 
 
-@contextmanager
-def told_to_people() -> Iterator[None]:
-    """Turn what this floor and those below refuse into one line; also out of exception groups."""
-    from recon_node.ceramic import CeramicError
-    from recon_node.dag import DagError
-    from recon_node.dag.protocol.operations import ReplicaError
-    from recon_node.dag.protocol.shards import ShardError
-    from recon_node.dag.protocol.ucan import UcanError
-    from recon_node.ipld import IpldError
-
-    known = (CeramicError, DagError, IpldError, ReplicaError, ShardError, UcanError)
-    try:
-        yield
-    except BaseExceptionGroup as group:
-        if group.subgroup(KeyboardInterrupt):
-            raise click.Abort from None
-        if group.split((CommandError, *known))[1] is not None:
-            raise
-        error: BaseException = group
-        while isinstance(error, BaseExceptionGroup):
-            error = error.exceptions[0]
-        raise (error if isinstance(error, CommandError) else CommandError(str(error))) from None
-    except known as error:
-        raise CommandError(str(error)) from None
+def _default_path() -> Path:
+    configured = os.environ.get("RECON_NODE_DATA_DIR")
+    return (Path(configured).expanduser() if configured else default_data_dir()) / KEY_FILE
 
 
-def counted(number: int, noun: str) -> str:
-    """A number with its noun: "1 shard", "2 shards"."""
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
-
-
-@contextmanager
-def progress_bar(what: str) -> Iterator[Progress]:
-    """A bar of bytes on standard error, where that is a terminal."""
-    from rich.progress import (
-        BarColumn,
-        DownloadColumn,
-        Progress,
-        TextColumn,
-        TimeRemainingColumn,
-        TransferSpeedColumn,
-    )
-
-    console = make_console(stderr=True)
-    with Progress(
-        TextColumn(what),
-        BarColumn(),
-        DownloadColumn(),
-        TransferSpeedColumn(),
-        TimeRemainingColumn(),
-        console=console,
-        disable=not console.is_terminal,
-        transient=True,
-    ) as progress:
-        yield progress
+def _create(path: Path) -> SigningKey:
+    key = SigningKey.generate()
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with draft_of(path, wait=True, mode=0o600) as draft:
+        if path.exists():  # another command made one meanwhile
+            return open_key(path)
+        draft.write_text(bytes(key).hex() + "\n", encoding="ascii")
+        move_into_place(draft, path)
+    click.echo(f"created a new key: {path}", err=True)
+    return key

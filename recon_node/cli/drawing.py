@@ -1,30 +1,28 @@
-"""Pictures of graphs on the terminal and in files; the options that the commands for it share."""
+"""Pictures of graphs, on the terminal and in files, and the options of the commands that draw."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
+from rich.console import Console
+from rich.text import Text
 
-from recon_node.cli.errors import CommandError
-
-if TYPE_CHECKING:
-    from rich.console import Console
-    from rich.text import Text
-
-    from recon_node.draw.layout import Layout, Picture
-    from recon_node.draw.text import Line
+from recon_node.cli.output import CommandError, counted, make_console
+from recon_node.draw.layout import Layout, NodeShape, Picture, Tone, fold_runs, lay_out, plain
+from recon_node.draw.svg import draw_svg
+from recon_node.draw.text import ASCII, UNICODE, Line, draw_lines
 
 DEFAULT_LIMIT = 200
 
 
 @dataclass(frozen=True, slots=True)
 class Drawing:
-    """How a picture shall be drawn."""
+    """How to draw a picture."""
 
     svg: Path | None
     everything: bool
@@ -34,35 +32,34 @@ class Drawing:
 
 
 def drawing_options(command: Callable[..., None]) -> Callable[..., None]:
-    """Options that say how to draw; the command gets them as its parameter `drawing`."""
+    """Add the options that say how to draw; the command gets them as its parameter `drawing`."""
 
     @click.option(
         "--svg",
         type=click.Path(path_type=Path, dir_okay=False, allow_dash=True),
         metavar="FILE",
-        help="Write the picture to FILE, as SVG (- for standard output).",
+        help="Write the picture to FILE as SVG (- for standard output).",
     )
-    @click.option("--all", "everything", is_flag=True, help="Show long runs without a fork, too.")
+    @click.option("--all", "everything", is_flag=True, help="Show long runs without forks in full.")
     @click.option(
         "--limit",
         type=click.IntRange(min=0),
         default=DEFAULT_LIMIT,
         show_default=True,
-        help="Rows at most, the newest; 0: all.",
+        metavar="N",
+        help="Show the newest N rows; 0 shows all.",
     )
     @click.option("--ascii", "ascii_only", is_flag=True, help="Draw with ASCII characters.")
-    @click.option("--why/--no-why", default=True, help="Tell below what decided (default), or not.")
+    @click.option(
+        "--why/--no-why",
+        default=True,
+        show_default=True,
+        help="Print an explanation below the picture.",
+    )
     @wraps(command)
-    def with_drawing(
-        *args: Any,
-        svg: Path | None,
-        everything: bool,
-        limit: int,
-        ascii_only: bool,
-        why: bool,
-        **options: Any,
-    ) -> None:
-        command(*args, drawing=Drawing(svg, everything, limit, ascii_only, why), **options)
+    def with_drawing(*args: Any, **options: Any) -> None:
+        drawing = Drawing(**{each.name: options.pop(each.name) for each in fields(Drawing)})
+        command(*args, drawing=drawing, **options)
 
     return with_drawing
 
@@ -73,10 +70,7 @@ def show_picture(picture: Picture, drawing: Drawing) -> None:
     Raises:
         CommandError: the file cannot be written.
     """
-    from recon_node.cli.output import make_console
-    from recon_node.draw.layout import fold, lay_out
-
-    nodes = picture.nodes if drawing.everything else fold(picture.nodes, picture.unit)
+    nodes = picture.nodes if drawing.everything else fold_runs(picture.nodes, picture.unit)
     layout = lay_out(nodes, drawing.limit or None)
     if drawing.svg is not None:
         _write_svg(picture, layout, drawing.svg)
@@ -87,7 +81,7 @@ def show_picture(picture: Picture, drawing: Drawing) -> None:
 
 
 def is_ascii(console: Console) -> bool:
-    """Whether the output takes ASCII only."""
+    """Whether the output can only show ASCII."""
     try:
         "├●╯…".encode(console.encoding)
     except (UnicodeError, LookupError):
@@ -96,8 +90,6 @@ def is_ascii(console: Console) -> bool:
 
 
 def _write_svg(picture: Picture, layout: Layout, path: Path) -> None:
-    from recon_node.draw.svg import draw_svg
-
     svg = draw_svg(picture, layout)
     if path == Path("-"):
         click.echo(svg.encode(), nl=False)
@@ -106,15 +98,10 @@ def _write_svg(picture: Picture, layout: Layout, path: Path) -> None:
         path.write_text(svg, encoding="utf-8")
     except OSError as error:
         raise CommandError(f"{path}: {error.strerror or error}") from None
-    click.echo(f"wrote {path}: {len(layout.placed)} rows")
+    click.echo(f"wrote {path}: {counted(len(layout.placed), 'row')}")
 
 
 def _lines(picture: Picture, layout: Layout, drawing: Drawing, as_ascii: bool) -> Iterator[Text]:
-    from rich.text import Text
-
-    from recon_node.draw.layout import plain
-    from recon_node.draw.text import ASCII, UNICODE, draw_lines
-
     def text(words: str, style: str = "") -> Text:
         shown = plain(words)
         return Text(_to_ascii(shown) if as_ascii else shown, style)
@@ -136,7 +123,7 @@ def _lines(picture: Picture, layout: Layout, drawing: Drawing, as_ascii: bool) -
 
 
 def _columns(lines: Sequence[Line]) -> list[int]:
-    """How wide each column of text is; where a run is folded, the text is of no column."""
+    """Return the width of each column of text; the text of a folded run is not in a column."""
     widths: list[int] = []
     for line in lines:
         cells = _texts(line)
@@ -153,10 +140,6 @@ def _texts(line: Line) -> tuple[str, ...]:
 
 
 def _line(line: Line, columns: Sequence[int], text: Callable[..., Text]) -> Text:
-    from rich.text import Text
-
-    from recon_node.draw.layout import Shape, Tone
-
     styles = {
         Tone.TIP: "bold green",
         Tone.KEPT: "cyan",
@@ -174,7 +157,7 @@ def _line(line: Line, columns: Sequence[int], text: Callable[..., Text]) -> Text
     whole.append(" ")
     soft = "bright_black" if node.tone is Tone.PRUNED else ""
     if not node.details:
-        whole.append(text(node.name, "dim" if node.shape is Shape.FOLD else soft))
+        whole.append(text(node.name, "dim" if node.shape is NodeShape.FOLD else soft))
     for number, (cell, width) in enumerate(zip(_texts(line), columns, strict=False)):
         style = "bold" if node.tone is Tone.TIP and not number else soft
         whole.append(text(cell.ljust(width) + "  ", style))

@@ -11,20 +11,22 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import Any, BinaryIO, Final
 
 import click
+import trio
+from rich.progress import TextColumn
 
+from recon_node.ceramic import StreamId, StreamIdError, parse_event, signer
 from recon_node.cli.client import NodeApi, ask, node_options
-from recon_node.cli.errors import CommandError
-from recon_node.cli.output import make_console
+from recon_node.cli.output import CommandError, counted, progress_bar
+from recon_node.cli.sending import WORKERS, Outcome, send_items
+from recon_node.cli.sources import Item, read_items
+from recon_node.exception_groups import unwrapped
+from recon_node.ipld import CID, multibase
 
-if TYPE_CHECKING:
-    from recon_node.cli.sending import Outcome
-    from recon_node.cli.sources import Item
-
-_STEP = 50
-"""Events from one change of the progress bar to the next."""
+_STEP: Final = 50
+"""Events from one update of the progress bar to the next."""
 
 
 @click.group()
@@ -38,55 +40,52 @@ def events() -> None:
 @click.option(
     "--workers",
     type=click.IntRange(1, 64),
-    default=4,
+    default=WORKERS,
     show_default=True,
-    help="Requests under way at once; each carries up to 500 events.",
+    metavar="N",
+    help="Requests at once; each carries up to 500 events.",
 )
 def add(file: BinaryIO, node: NodeApi, workers: int) -> None:
     """Send the events of FILE (- for standard input) to a node.
 
-    FILE holds one event a line: a JSON object with the CAR as multibase text in `car` (or `data`),
-    or the multibase text itself. Or it is one binary CAR. An event is sent after the events that
-    it builds on, also where the file has them later. Sending a file again does no harm. A file
-    whose first lines hold no event is refused as a whole.
+    FILE has one event per line: a JSON object with the CAR as multibase text in `car` (or `data`),
+    or the multibase text itself. It can also be one binary CAR. Each event is sent after the events
+    that it depends on, even if these come later in the file. Sending a file again does no harm. A
+    file whose first lines have no events is refused as a whole.
 
-    Exit code 1 if any event was refused; the first 100 are named, with their lines.
+    Exit code 1 if any event was refused; the first 100 are listed with their lines.
 
     \b
     Examples:
       recon-node events add events.jsonl
       recon-node events get CID | recon-node events add - --url http://127.0.0.1:5102
     """
-    from recon_node.cli.sending import Outcome
-
     started = time.monotonic()
     outcome = Outcome()
     try:
         with _progress(file) as on_done:
             _send(node, file, outcome, workers, on_done)
-    except (click.Abort, click.ClickException):
+    except (KeyboardInterrupt, click.ClickException):
         if outcome.total:
-            _tell(outcome, time.monotonic() - started)
-            click.echo("not all were sent: the same command again sends the rest", err=True)
+            _print_outcome(outcome, time.monotonic() - started)
+            click.echo("not all events were sent: run the command again to send the rest", err=True)
         raise
-    _tell(outcome, time.monotonic() - started)
+    _print_outcome(outcome, time.monotonic() - started)
     if outcome.refused:
         sys.exit(1)
 
 
-def _tell(outcome: Outcome, seconds: float) -> None:
-    """Say what became of the events."""
+def _print_outcome(outcome: Outcome, seconds: float) -> None:
     refusals = outcome.refusals
     for refusal in refusals:
         cid = f" ({refusal.cid})" if refusal.cid else ""
         click.echo(f"line {refusal.line}{cid}: {refusal.reason}", err=True)
     if outcome.refused > len(refusals):
-        click.echo(f"... and {outcome.refused - len(refusals)} more refused", err=True)
-    noun = "event" if outcome.total == 1 else "events"
+        click.echo(f"... and {outcome.refused - len(refusals):,} more refused", err=True)
     click.echo(
-        f"{outcome.total} {noun}: {outcome.new} new, {outcome.known} known, "
-        f"{outcome.refused} refused, "
-        f"in {seconds:.1f} s ({outcome.total / max(seconds, 1e-6):.0f} a second)"
+        f"{counted(outcome.total, 'event')}: {outcome.new:,} new, {outcome.known:,} known, "
+        f"{outcome.refused:,} refused, in {seconds:.1f} s "
+        f"({outcome.total / max(seconds, 1e-6):,.0f} per second)"
     )
 
 
@@ -100,7 +99,7 @@ def _tell(outcome: Outcome, seconds: float) -> None:
     metavar="FILE",
     help="Write the binary CAR to FILE (- for standard output) instead.",
 )
-@click.option("--show", is_flag=True, help="Print what the event says, as JSON, instead.")
+@click.option("--show", is_flag=True, help="Print the event's content as JSON instead.")
 def get(cid: str, node: NodeApi, car_file: Path | None, show: bool) -> None:
     """Print the event CID as a multibase CAR.
 
@@ -109,11 +108,9 @@ def get(cid: str, node: NodeApi, car_file: Path | None, show: bool) -> None:
       recon-node events get bagcqcera... --show
       recon-node events get bagcqcera... --car event.car
     """
-    from recon_node.ipld import multibase
-
     _refuse_stream_id(cid)
-    answer = ask(node, "GET", f"/ceramic/events/{cid}").json()
-    car = multibase.decode(answer["data"])
+    data = ask(node, "GET", f"/ceramic/events/{cid}")["data"]
+    car = multibase.decode(data)
     if car_file == Path("-"):
         click.echo(car, nl=False)
     elif car_file is not None:
@@ -124,27 +121,24 @@ def get(cid: str, node: NodeApi, car_file: Path | None, show: bool) -> None:
     if show:
         click.echo(json.dumps(describe_event(car), indent=2, ensure_ascii=False))
     elif car_file is None:
-        click.echo(answer["data"])
+        click.echo(data)
 
 
 def _refuse_stream_id(text: str) -> None:
-    """Say what to do with a StreamId, which is easily taken for an event's CID."""
-    from recon_node.ceramic import StreamId, StreamIdError
-
+    """Say what to do with a StreamID, which is easily taken for the CID of an event."""
     try:
         stream_id = StreamId.parse(text)
     except StreamIdError:
         return
     raise CommandError(
-        f"{text} is a StreamId: `recon-node stream show {text}` shows the stream; "
+        f"{text} is a StreamID: `recon-node stream show {text}` shows the stream; "
         f"its first event is {stream_id.cid}"
     )
 
 
 def describe_event(car: bytes) -> dict[str, Any]:
-    """What an event says, in DAG-JSON's way: links are {"/": cid}, bytes {"/": {"bytes": ...}}."""
-    from recon_node.ceramic import parse_event, signer
-
+    """Return the content of an event as DAG-JSON: {"/": cid} is a link, {"/": {"bytes": ...}}
+    bytes."""
     event = parse_event(car)
     return {
         "cid": str(event.cid),
@@ -157,8 +151,6 @@ def describe_event(car: bytes) -> dict[str, Any]:
 
 
 def _dag_json(value: Any) -> Any:
-    from recon_node.ipld import CID
-
     if isinstance(value, CID):
         return {"/": str(value)}
     if isinstance(value, bytes):
@@ -177,11 +169,6 @@ def _send(
     workers: int,
     on_done: Callable[[Item, str | None], None],
 ) -> None:
-    import trio
-
-    from recon_node.cli.sending import send_items
-    from recon_node.cli.sources import read_items
-
     reader = _reopened(file)
     path = getattr(file, "name", "<stdin>")
     name = "standard input" if path == "<stdin>" else str(path)
@@ -189,18 +176,16 @@ def _send(
     async def send() -> None:
         await send_items(node, read_items(reader, name), outcome, workers=workers, on_done=on_done)
 
-    try:
+    with unwrapped(CommandError):
         trio.run(send)
-    except BaseExceptionGroup as group:
-        raise what_to_tell(group) from None
     if reader is not file:
         reader.close()
 
 
 def _reopened(file: BinaryIO) -> BinaryIO:
-    """The same input, for a thread that may still wait for a line when the command is interrupted.
+    """Open the input again, for a thread that may still wait for a line when Ctrl-C comes.
 
-    The interpreter closes its own standard input at its end, and aborts if a thread reads it.
+    The interpreter closes its own standard input when it exits, and aborts if a thread reads it.
     """
     try:
         descriptor = os.dup(file.fileno())
@@ -209,30 +194,11 @@ def _reopened(file: BinaryIO) -> BinaryIO:
     return os.fdopen(descriptor, "rb")
 
 
-def what_to_tell(group: BaseExceptionGroup[BaseException]) -> BaseException:
-    """What to raise for a nursery's group: Ctrl-C, the one known error, or the group itself."""
-    if group.subgroup(KeyboardInterrupt):
-        return click.Abort()
-    error: BaseException = group
-    while isinstance(error, BaseExceptionGroup):
-        error = error.exceptions[0]
-    return group if group.split(CommandError)[1] else error
-
-
 @contextmanager
 def _progress(file: BinaryIO) -> Iterator[Callable[[Item, str | None], None]]:
-    """A progress bar on standard error, where that is a terminal."""
-    from rich.progress import BarColumn, Progress, TextColumn
-
-    console = make_console(stderr=True)
-    with Progress(
-        TextColumn("sending"),
-        BarColumn(),
-        TextColumn("{task.fields[count]} events, {task.fields[refused]} refused"),
-        console=console,
-        disable=not console.is_terminal,
-        transient=True,
-    ) as progress:
+    """Show a progress bar while events are sent; yields what to call after each event."""
+    counts = TextColumn("{task.fields[count]} events, {task.fields[refused]} refused")
+    with progress_bar(TextColumn("sending"), counts) as progress:
         task = progress.add_task("", total=_size(file), count=0, refused=0)
         count = refused = size = 0
 
@@ -252,7 +218,7 @@ def _progress(file: BinaryIO) -> Iterator[Callable[[Item, str | None], None]]:
 
 
 def _size(file: BinaryIO) -> int | None:
-    """Bytes of a regular file; None for a pipe."""
+    """Return the size of a regular file in bytes; None for a pipe."""
     try:
         info = os.fstat(file.fileno())
     except (OSError, ValueError):  # not a file of the system

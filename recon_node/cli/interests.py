@@ -2,29 +2,27 @@
 
 from __future__ import annotations
 
-import json
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from recon_node.ceramic import StreamId
 from recon_node.cli.client import NodeApi, ask, node_options
-from recon_node.cli.errors import CommandError
-from recon_node.cli.output import interest_text, json_option
+from recon_node.cli.output import CommandError, interest_text, json_option, print_json
 
 if TYPE_CHECKING:
-    from recon_node.ceramic import StreamId
     from recon_node.store import Interest
 
 USUAL_SORT_KEYS = ("model", "controllers", "context", "unique", "dag")
-EVERYTHING = "no interests: the node syncs everything of its network"
+EVERYTHING = "no interests: the node syncs everything on its network"
 
 
 @click.group()
 def interests() -> None:
-    """List what a node syncs with its peers, and change it.
+    """List and change what a node syncs with its peers.
 
-    A node without interests syncs everything of its network; the first interest narrows that.
-    The setting `interests` (`recon-node run --interest`) names some before the first sync.
+    A node without interests syncs everything on its network; the first interest narrows that. To
+    set interests before the first sync, use the setting `interests` (`recon-node run --interest`).
     """
 
 
@@ -32,17 +30,17 @@ def interests() -> None:
 @node_options
 @json_option
 def list_interests(node: NodeApi, as_json: bool) -> None:
-    """List the interests of a node, one a line, as `interests add` and `remove` take them.
+    """List the interests of a node, one per line, as `interests add` and `remove` take them.
 
-    "(settings)" marks those of the node's settings, which can only be removed there.
+    "(settings)" marks interests in the node's settings, which can only be removed there.
 
     \b
     Example:
       recon-node interests list --json
     """
-    found = ask(node, "GET", "/ceramic/experimental/interests").json()["interests"]
+    found = ask(node, "GET", "/ceramic/experimental/interests")["interests"]
     if as_json:
-        click.echo(json.dumps(found, indent=2))
+        print_json(found)
         return
     if not found:
         click.echo(EVERYTHING)
@@ -58,28 +56,25 @@ def list_interests(node: NodeApi, as_json: bool) -> None:
 def add_interest(node: NodeApi, interest: tuple[str, ...]) -> None:
     """Make a node sync the events of INTEREST.
 
-    INTEREST is a StreamID or a list of fields. A model's StreamID stands for all its documents, a
-    document's for that document alone. The fields are model=STREAM_ID, controller=DID and
-    stream=STREAM_ID; a document that the node does not have yet needs all three. Any other sort key
-    can take the place of the model: family=blog. The values of unique, context and dag are
-    multibase text.
+    INTEREST is a StreamID or a list of fields. A model's StreamID stands for all documents of the
+    model, a document's for that document alone. The fields are model=STREAM_ID, controller=DID and
+    stream=STREAM_ID; a document that the node does not have yet needs all three. Another sort key
+    can replace the model: family=blog. The values of unique, context and dag are multibase text.
 
     \b
-    Examples: the documents of a model, those of one controller, one document, and all models
+    Examples: the documents of a model, those of one controller, one document, all models
       recon-node interests add kjzl6hvfrbw6c...
       recon-node interests add model=kjzl6hvfrbw6c... controller=did:key:z6Mk...
       recon-node interests add kjzl6kcym7w8y...
       recon-node interests add kh4q0ozorrgaq2mezktnrmdwleo1d
     """
-    from recon_node.store import Interest
-
     wanted = _parse(interest)
     ask(node, "POST", "/ceramic/interests", json=_as_json(wanted))
     click.echo(f"the node syncs {' '.join(interest)} from now on")
-    if isinstance(wanted, Interest) and wanted.sort_key not in USUAL_SORT_KEYS:
+    if not isinstance(wanted, StreamId) and wanted.sort_key not in USUAL_SORT_KEYS:
         click.echo(
             f"note: {wanted.sort_key!r} is not a usual sort key ({', '.join(USUAL_SORT_KEYS)}); "
-            "only events whose header names it as `sep` match",
+            "it only matches events whose header has it as `sep`",
             err=True,
         )
 
@@ -88,9 +83,10 @@ def add_interest(node: NodeApi, interest: tuple[str, ...]) -> None:
 @click.argument("interest", nargs=-1, required=True)
 @node_options
 def remove_interest(node: NodeApi, interest: tuple[str, ...]) -> None:
-    """Remove INTEREST, which is written as for `interests add`.
+    """Remove INTEREST, written as for `interests add`.
 
-    The node keeps the events that it has. Without interests it syncs everything of its network.
+    The node keeps the events that it has. Without any interests, it syncs everything on its
+    network.
 
     \b
     Examples:
@@ -99,12 +95,12 @@ def remove_interest(node: NodeApi, interest: tuple[str, ...]) -> None:
     """
     ask(node, "DELETE", "/ceramic/interests", params=_as_json(_parse(interest)))
     click.echo(f"removed the interest {' '.join(interest)}")
-    if not ask(node, "GET", "/ceramic/experimental/interests").json()["interests"]:
+    if not ask(node, "GET", "/ceramic/experimental/interests")["interests"]:
         click.echo(EVERYTHING)
 
 
 def _parse(fields: tuple[str, ...]) -> Interest | StreamId:
-    from recon_node.store import InvalidInterestError, parse_interest
+    from recon_node.store import InvalidInterestError, parse_interest  # half a second
 
     try:
         return parse_interest(" ".join(fields))
@@ -113,14 +109,12 @@ def _parse(fields: tuple[str, ...]) -> Interest | StreamId:
 
 
 def _as_json(wanted: Interest | StreamId) -> dict[str, Any]:
-    """An interest as the API takes it."""
-    from recon_node.ceramic import StreamId
-
+    """Return an interest as the API takes it."""
     if isinstance(wanted, StreamId):
         return {"streamId": str(wanted)}
-    told = {"sep": wanted.sort_key, "sepValue": wanted.sort_value}
+    body = {"sep": wanted.sort_key, "sepValue": wanted.sort_value}
     if wanted.controller is not None:
-        told["controller"] = wanted.controller
+        body["controller"] = wanted.controller
     if wanted.stream_id is not None:
-        told["streamId"] = str(wanted.stream_id)
-    return told
+        body["streamId"] = str(wanted.stream_id)
+    return body

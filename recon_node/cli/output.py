@@ -1,28 +1,44 @@
-"""Tables and other text on standard output, whole also where that is no terminal."""
+"""What commands print and write: errors, JSON, tables, numbers, progress bars, and files."""
 
 from __future__ import annotations
 
+import json
 import os
-from collections.abc import Mapping
-from typing import Literal
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, BinaryIO, Literal
 
 import click
 from rich.console import Console
+from rich.progress import BarColumn, Progress, ProgressColumn
 from rich.table import Table
 
-json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON, for programs.")
+from recon_node.files import draft_of, move_into_place
+
+json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 
 WIDTH_OF_FILES = 200
-"""Columns, where the output is no terminal that has a width: ids and addresses fit unbroken."""
+"""Columns, where the output is not a terminal with a width: ids and addresses fit unbroken."""
+
+
+class CommandError(click.ClickException):
+    """A command that failed: one line on standard error, exit code 1."""
+
+
+def print_json(value: Any) -> None:
+    """Print a value as JSON."""
+    click.echo(json.dumps(value, indent=2))
 
 
 def color_system() -> Literal["auto"] | None:
-    """What rich may style text with: nothing, not even bold, where NO_COLOR is set."""
+    """What rich may style text with: nothing, not even bold, if NO_COLOR is set."""
     return None if os.environ.get("NO_COLOR") else "auto"
 
 
 def make_console(*, stderr: bool = False) -> Console:
-    """A console on standard output, or standard error, which prints text as it is.
+    """Return a console on standard output, or standard error, which prints text as it is.
 
     By default rich would take the middle of `did:key:z6Mk...` for an emoji, and `[...]` for markup.
     """
@@ -34,15 +50,8 @@ def make_console(*, stderr: bool = False) -> Console:
     return console
 
 
-def interest_text(interest: Mapping[str, str]) -> str:
-    """An interest of the API's JSON as `recon-node interests add` takes it."""
-    names = {"controller": "controller", "streamId": "stream"}
-    fields = [f"{name}={interest[key]}" for key, name in names.items() if key in interest]
-    return " ".join([f"{interest['sep']}={interest['sepValue']}", *fields])
-
-
 def make_table(*columns: str, numbers: tuple[str, ...] = (), title: str | None = None) -> Table:
-    """A plain table. Text that is too wide is folded, never cut: it may have to be copied.
+    """Return a plain table. Text that is too wide is folded, not cut: it may have to be copied.
 
     Args:
         columns: the headings.
@@ -54,3 +63,89 @@ def make_table(*columns: str, numbers: tuple[str, ...] = (), title: str | None =
         justify = "right" if column in numbers else "left"
         table.add_column(column, overflow="fold", justify=justify)  # type: ignore[arg-type]
     return table
+
+
+def interest_text(interest: Mapping[str, str]) -> str:
+    """Return an interest of the API's JSON as `recon-node interests add` takes it."""
+    names = {"controller": "controller", "streamId": "stream"}
+    fields = [f"{name}={interest[key]}" for key, name in names.items() if key in interest]
+    return " ".join([f"{interest['sep']}={interest['sepValue']}", *fields])
+
+
+def counted(number: int, noun: str) -> str:
+    """Return a number with its noun: "1 shard", "2,000 shards"."""
+    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
+
+
+def human_size(number: int) -> str:
+    """Return a readable number of bytes: "5 B", "1.2 MiB"."""
+    size, unit = float(number), "B"
+    for unit in ("B", "KiB", "MiB", "GiB", "TiB"):
+        if size < 1024 or unit == "TiB":
+            break
+        size /= 1024
+    return f"{size:,.0f} {unit}" if unit == "B" else f"{size:,.1f} {unit}"
+
+
+@contextmanager
+def progress_bar(before: ProgressColumn, *after: ProgressColumn) -> Iterator[Progress]:
+    """Show a progress bar between other columns, if standard error is a terminal."""
+    console = make_console(stderr=True)
+    with Progress(
+        before,
+        BarColumn(),
+        *after,
+        console=console,
+        disable=not console.is_terminal,
+        transient=True,
+    ) as progress:
+        yield progress
+
+
+@contextmanager
+def complete_file(path: Path, *, force: bool = False) -> Iterator[BinaryIO]:
+    """Open a file for writing that gets its name when the block ends; `-` is standard output.
+
+    If the block fails, what was at `path` before stays as it was.
+
+    Args:
+        path: of the file.
+        force: replace a file that exists.
+
+    Raises:
+        CommandError: the file exists, and `force` is not set; or it cannot be written.
+    """
+    if str(path) == "-":
+        yield sys.stdout.buffer
+        sys.stdout.buffer.flush()
+        return
+    refuse_existing(path, force=force)
+    with output_draft(path) as draft:
+        with draft.open("wb") as file:
+            yield file
+        refuse_existing(path, force=force)  # it took a while: another command may have made one
+        move_into_place(draft, path)
+
+
+@contextmanager
+def output_draft(path: Path) -> Iterator[Path]:
+    """`draft_of`, with user-facing errors.
+
+    Raises:
+        CommandError: another command is writing the file, or it cannot be written.
+    """
+    try:
+        with draft_of(path) as draft:
+            yield draft
+    except BlockingIOError:
+        raise CommandError(f"another command is writing {path}: wait for it to end") from None
+    except OSError as error:
+        if error.filename not in (str(path.with_name(f".{path.name}.part")), None):
+            raise
+        raise CommandError(f"{path} cannot be written: {error.strerror or error}") from None
+
+
+def refuse_existing(path: Path, *, force: bool = False) -> None:
+    """Raise `CommandError` if there is a file at `path`, unless `force` is set."""
+    if not force and os.path.lexists(path):
+        raise CommandError(f"{path} already exists: choose another name, or use --force")

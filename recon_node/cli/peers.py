@@ -1,8 +1,7 @@
-"""`recon-node peers` and `recon-node status`: whom a node knows and what it holds."""
+"""`recon-node peers` and `recon-node status`: the peers that a node knows, and what it holds."""
 
 from __future__ import annotations
 
-import json
 import time
 from typing import Any
 
@@ -10,18 +9,24 @@ import click
 from rich.table import Table
 
 from recon_node.cli.client import NodeApi, ask, node_options
-from recon_node.cli.errors import CommandError
-from recon_node.cli.output import interest_text, json_option, make_console, make_table
+from recon_node.cli.output import (
+    CommandError,
+    interest_text,
+    json_option,
+    make_console,
+    make_table,
+    print_json,
+)
 
 FIRST_SYNC = 3.0
 """Seconds that `peers add` waits for the first sync."""
-PEERS_ANSWER = 0.7
-"""Seconds in which a peer of another network will have asked for what it wants itself."""
+RESPONSE_TIME = 0.7
+"""Seconds after our own sync in which a peer of another network will have started one, too."""
 CLOCK_SLACK = 1.0
-"""How much a node's clock may differ from ours, in seconds."""
+"""Seconds by which a node's clock may differ from ours."""
 SYNCS_SHOWN = 10
 ANOTHER_NETWORK = "another network"
-"""How the outcome of such a sync begins; see `recon_node.p2p.sync.reports`."""
+"""How the outcome of a sync with such a peer begins; see `recon_node.p2p.sync.reports`."""
 
 
 @click.group(invoke_without_command=True)
@@ -29,7 +34,7 @@ ANOTHER_NETWORK = "another network"
 @json_option
 @click.pass_context
 def peers(context: click.Context, node: NodeApi, as_json: bool) -> None:
-    """List the peers that a node knows, or connect it to another.
+    """List the peers that a node knows, or connect it to another one.
 
     \b
     Examples:
@@ -39,16 +44,17 @@ def peers(context: click.Context, node: NodeApi, as_json: bool) -> None:
     context.obj = node
     if context.invoked_subcommand is not None:
         return
-    recon = ask(node, "GET", "/ceramic/recon").json()
+    recon = ask(node, "GET", "/ceramic/recon")
     known: list[dict[str, Any]] = recon.get("peers", [])
     if as_json:
-        click.echo(json.dumps(known, indent=2))
+        print_json(known)
         return
-    table = make_table("peer", "connected", "last sync", "addresses")
+    table = make_table("peer", "connected", "speaks", "last sync", "addresses")
     for peer in sorted(known, key=lambda peer: (not peer["connected"], peer["id"])):
         table.add_row(
             peer["id"],
             "yes" if peer["connected"] else "no",
+            "\n".join(peer.get("speaks", ())),
             _ago(peer.get("last_sync")),
             "\n".join(peer["addresses"]),
         )
@@ -64,8 +70,12 @@ def peers(context: click.Context, node: NodeApi, as_json: bool) -> None:
 def add_peer(node: NodeApi, multiaddr: str) -> None:
     """Connect the node to the peer at MULTIADDR, which ends with /p2p/PEER_ID.
 
-    The peer must answer there, over TCP, and be on the same network. Names (/dns4, /dns6, /dnsaddr)
-    are looked up. Waits a moment for the first sync and shows how it went.
+    The peer must answer there over TCP, and be on the same network. Names (/dns4, /dns6, /dnsaddr)
+    are resolved. Waits a moment for the first sync and shows its outcome.
+
+    \b
+    Example:
+      recon-node peers add /ip4/192.0.2.7/tcp/4101/p2p/12D3KooW...
     """
     started = time.time()
     ask(node, "POST", "/ceramic/peers", params={"addresses": multiaddr})
@@ -79,18 +89,19 @@ def add_peer(node: NodeApi, multiaddr: str) -> None:
 
 
 def _first_outcome(node: NodeApi, peer: str, since: float) -> str | None:
-    """How the first sync went that the peer began, which says what it wants; else our own one."""
+    """Return the outcome of the first sync that the peer started, which tells what it wants; or
+    else of our own first sync."""
     outcome: str | None = None
     deadline = time.monotonic() + FIRST_SYNC
     while time.monotonic() < deadline:
-        for sync in ask(node, "GET", "/ceramic/recon").json()["syncs"]:
+        for sync in ask(node, "GET", "/ceramic/recon")["syncs"]:
             if sync["peer"] != peer or sync["finished_at"] < since:
                 continue
             if sync["role"] == "responder":
                 return str(sync["outcome"])
             if outcome is None:
                 outcome = str(sync["outcome"])
-                deadline = min(deadline, time.monotonic() + PEERS_ANSWER)
+                deadline = min(deadline, time.monotonic() + RESPONSE_TIME)
         time.sleep(0.1)
     return outcome
 
@@ -99,24 +110,24 @@ def _first_outcome(node: NodeApi, peer: str, since: float) -> str | None:
 @node_options
 @json_option
 def status(node: NodeApi, as_json: bool) -> None:
-    """Show what a node holds, its latest syncs, and the latest ones that moved events.
+    """Show what a node holds, its latest syncs, and the latest syncs that moved events.
 
-    Two nodes of a network without interests hold the same events if their sha256a is the same.
+    Two nodes of one network without interests hold the same events if their sha256a is equal.
 
     \b
     Example:
       recon-node status --url http://127.0.0.1:5102
     """
-    recon = ask(node, "GET", "/ceramic/recon").json()
+    recon = ask(node, "GET", "/ceramic/recon")
     if as_json:
-        click.echo(json.dumps(recon, indent=2))
+        print_json(recon)
         return
     console = make_console()
     facts = Table(box=None, show_header=False, pad_edge=False)
     for name in ("network", "peer_id", "events", "waiting", "pending", "head", "sha256a"):
         facts.add_row(name, str(recon.get(name, "")), style="bold" if name == "events" else None)
     facts.add_row("peers", _peers_of(recon))
-    facts.add_row("interests", "\n".join(_wanted(recon)))
+    facts.add_row("interests", "\n".join(_interests_of(recon)))
     if recon.get("damaged"):
         facts.add_row("damaged", f"{recon['damaged']} (see the node's log)", style="bold red")
     console.print(facts)
@@ -132,19 +143,19 @@ def status(node: NodeApi, as_json: bool) -> None:
 def _peers_of(recon: dict[str, Any]) -> str:
     known = recon.get("peers", ())
     connected = sum(bool(peer["connected"]) for peer in known)
-    told = f"{connected} connected, {len(known)} known"
+    counts = f"{connected} connected, {len(known)} known"
     if connected:
-        return told
+        return counts
     return (
-        f"{told}: this node is alone; name a peer with `recon-node peers add MULTIADDR` or "
+        f"{counts}: no peer is connected; add one with `recon-node peers add MULTIADDR` or "
         "`recon-node run --bootstrap`"
     )
 
 
-def _wanted(recon: dict[str, Any]) -> list[str]:
-    """What the node syncs, an interest a line, as `recon-node interests add` takes it."""
+def _interests_of(recon: dict[str, Any]) -> list[str]:
+    """Return the node's interests as `recon-node interests add` takes them."""
     found = [interest_text(each) for each in recon.get("interests", ())]
-    return found or ["none: everything of the network is synced"]
+    return found or ["none: the node syncs everything on its network"]
 
 
 def _sync_table(title: str, syncs: list[dict[str, Any]]) -> Table:

@@ -1,9 +1,9 @@
-"""Sending many events to a node: batches, several under way, never one before what it builds on.
+"""Sending many events to a node, in batches, each event after everything it depends on.
 
-One task reads the input into a window (`recon_node.cli.window`), in a thread, for reading may wait.
-A few others each take a batch from it, send it as NDJSON in one request over a connection that
-stays open, and acknowledge it, which frees what builds on it. A node that takes one event a request
-(ceramic-one) gets the batch one event at a time.
+One task reads the input into a window (`recon_node.cli.window`), in a thread, since reading may
+block. A few others each take a batch from the window, send it as NDJSON in one request over a
+connection that stays open, and acknowledge it, which releases the events that depend on it. A node
+that takes one event per request (ceramic-one) gets a batch one event at a time.
 """
 
 from __future__ import annotations
@@ -16,19 +16,21 @@ from itertools import islice
 import httpx
 import trio
 
+from recon_node.backoff import Backoff
 from recon_node.cli.client import TIMEOUT, NodeApi, NodeUnreachableError, error_message
-from recon_node.cli.errors import CommandError
+from recon_node.cli.output import CommandError
 from recon_node.cli.sources import Item
-from recon_node.cli.window import Entry, Window
+from recon_node.cli.window import Window, WindowEntry
 from recon_node.ipld import CID
 
 WORKERS = 4
-"""Batches under way at once: one that is read, one checked, one written, one answered."""
+"""Batches under way at once: one being read, one checked, one written, one answered."""
 READ_AHEAD = 200
-"""Items that are read in one go."""
+"""Items to read at once."""
 BUSY_RETRIES = 8
+BUSY_DELAYS = Backoff(first=0.1, longest=12.8)
 MAX_REFUSALS = 100
-"""Refused events that are told one by one."""
+"""Refused events that are listed one by one."""
 _BUSY = (httpx.codes.SERVICE_UNAVAILABLE, httpx.codes.TOO_MANY_REQUESTS)
 _HOPELESS = (
     httpx.codes.UNAUTHORIZED,
@@ -39,12 +41,12 @@ _HOPELESS = (
     httpx.codes.TOO_MANY_REQUESTS,
     httpx.codes.INSUFFICIENT_STORAGE,
 )
-"""Answers that are not about the event: the next one would get the same."""
+"""Answers that are not about the event: the next event would get the same answer."""
 
 
 @dataclass(frozen=True, slots=True)
-class Refusal:
-    """An event that the node did not take."""
+class RefusedEvent:
+    """An event that the node refused."""
 
     line: int
     cid: CID | None
@@ -56,23 +58,23 @@ class Outcome:
     """What became of the events of an input."""
 
     new: int = 0
-    """Of a node that takes one event a request: also those that it had."""
+    """With a node that takes one event per request, also events that it already had."""
     known: int = 0
     refused: int = 0
-    _refusals: list[Refusal] = field(default_factory=list)
+    _refusals: list[RefusedEvent] = field(default_factory=list)
 
     @property
     def total(self) -> int:
-        """Events that the node has answered for, and lines that hold none."""
+        """Events that the node has answered for, and lines without an event."""
         return self.new + self.known + self.refused
 
     @property
-    def refusals(self) -> list[Refusal]:
-        """The first refused events, in the order of the input; at most `MAX_REFUSALS`."""
+    def refusals(self) -> list[RefusedEvent]:
+        """The first refused events in the order of the input, at most `MAX_REFUSALS`."""
         return sorted(self._refusals, key=lambda refusal: refusal.line)[:MAX_REFUSALS]
 
     def note(self, item: Item, status: str, reason: str | None) -> None:
-        """Count one event; events come in any order."""
+        """Count one event; events may arrive in any order."""
         if status == "new":
             self.new += 1
         elif status == "known":
@@ -80,7 +82,7 @@ class Outcome:
         else:
             self.refused += 1
             reason = reason or "the node gave no reason"
-            self._refusals.append(Refusal(item.line, item.cid, reason))
+            self._refusals.append(RefusedEvent(item.line, item.cid, reason))
             if len(self._refusals) > 2 * MAX_REFUSALS:
                 self._refusals = self.refusals
 
@@ -97,13 +99,13 @@ async def send_items(
 
     Args:
         node: its API.
-        items: the events; one may come before what it builds on, within the window's lookahead.
-        outcome: counts them as the node answers, so that it also tells how far a failure let us.
-        workers: requests under way at once.
+        items: the events; within the window's lookahead, they may be in any order.
+        outcome: counts the answers as they come, so that it is right after a failure, too.
+        workers: requests at once.
         on_done: called after each event, with the reason if it was refused.
 
     Raises:
-        CommandError: the node does not answer, or takes nothing; inside of an exception group.
+        CommandError: the node does not answer, or accepts nothing; in an exception group.
     """
     limits = httpx.Limits(max_connections=workers, max_keepalive_connections=workers)
     async with httpx.AsyncClient(
@@ -157,8 +159,8 @@ class _Sending:
                 self._window.acknowledge(batch)
                 self._changed.notify_all()
 
-    async def _next_batch(self) -> list[Entry]:
-        """The next batch; empty when there is none any more."""
+    async def _next_batch(self) -> list[WindowEntry]:
+        """Return the next batch; it is empty when everything was taken."""
         async with self._changed:
             while not (batch := self._window.take()) and not self._window.is_done:
                 await self._changed.wait()
@@ -166,10 +168,10 @@ class _Sending:
             return batch
 
     async def _send(self, batch: list[Item]) -> None:
-        """Send a batch, whole or, if the node does not take it like that, in smaller parts."""
+        """Send a batch; in smaller parts if the node does not accept it as a whole."""
         if not self._takes_batches:
             for item in batch:
-                reason = await post_event(self._client, item.data)
+                reason = await send_event(self._client, item.data)
                 self._note(item, "new" if reason is None else "refused", reason)
             return
         body = "".join(json.dumps({"data": item.data}) + "\n" for item in batch)
@@ -192,7 +194,7 @@ class _Sending:
 
 
 async def _read_chunk(items: Iterator[Item]) -> list[Item]:
-    """The next few items, read in a thread; Ctrl-C does not wait for a pipe's next line."""
+    """Read the next few items in a thread; Ctrl-C does not wait for the next line of a pipe."""
 
     def read() -> list[Item]:
         return list(islice(items, READ_AHEAD))
@@ -204,40 +206,41 @@ async def _read_chunk(items: Iterator[Item]) -> list[Item]:
 
 
 def _verdicts(response: httpx.Response, count: int) -> list[tuple[str, str | None]]:
-    """A status and perhaps a reason for each event; raises CommandError when it is no such list."""
+    """Return each event's status, and perhaps a reason; raise CommandError if they are missing."""
     try:
         found = [(str(each["status"]), each.get("reason")) for each in response.json()]
     except (ValueError, KeyError, TypeError, AttributeError):
         found = []
     if len(found) != count:
-        raise CommandError(f"what answers at {response.url} is not a node: check --url")
+        raise CommandError(f"the server at {response.url} is not a node: check --url")
     return found
 
 
-async def post_event(client: httpx.AsyncClient, data: str) -> str | None:
-    """Send one event, a CAR as multibase text; returns why it was refused, or None.
+async def send_event(client: httpx.AsyncClient, data: str) -> str | None:
+    """Send one event, a CAR as multibase text; return why it was refused, or None.
 
-    Waits while the node is busy.
+    Retries while the node is busy.
 
     Raises:
         NodeUnreachableError: no answer.
-        CommandError: the node takes no event now, or none from us.
+        CommandError: the node accepts no events now, or none from us.
     """
     response = await _post(client, json.dumps({"data": data}), "application/json")
     return None if response.is_success else error_message(response)
 
 
 async def _post(client: httpx.AsyncClient, body: str, content_type: str) -> httpx.Response:
-    """POST /ceramic/events, again while the node is busy; raises as `post_event` does."""
+    """POST /ceramic/events, and retry while the node is busy; raises as `send_event` does."""
     headers = {"content-type": content_type}
-    for attempt in range(BUSY_RETRIES):
+    for attempt in range(1, BUSY_RETRIES + 1):
         try:
             response = await client.post("/ceramic/events", content=body, headers=headers)
         except (httpx.HTTPError, httpx.InvalidURL, UnicodeEncodeError) as error:
             raise NodeUnreachableError(str(client.base_url), error) from None
         if response.status_code not in _BUSY:
             break
-        await trio.sleep(max(0.1 * 2**attempt, _seconds(response.headers.get("retry-after"))))
+        asked_to_wait = _seconds(response.headers.get("retry-after"))
+        await trio.sleep(max(BUSY_DELAYS.wait(attempt), asked_to_wait))
     if response.status_code in _HOPELESS:
         raise CommandError(error_message(response))
     return response

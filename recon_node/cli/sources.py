@@ -8,14 +8,15 @@ from dataclasses import dataclass
 from typing import BinaryIO
 
 from recon_node.ceramic import InvalidEventError, parse_event
-from recon_node.cli.errors import CommandError
+from recon_node.cli.output import CommandError
 from recon_node.ipld import CID, IpldError, multibase
 
 MAX_LINE = 4 * 1024 * 1024
+"""Longest line, in bytes."""
 _HOPELESS_LINES = 10
-"""If so many lines at the start of a file hold no event, it is a file of another kind."""
+"""If none of the first lines of a file is an event, it is a file of another kind."""
 _CAR_MARK = b"\x65roots"
-"""The key of a CAR's header, in the first bytes of every binary CAR and of no text."""
+"""The key in a CAR's header: in the first bytes of every binary CAR, and of no text."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,14 +26,14 @@ class Item:
     line: int
     """Counted from 1."""
     size: int
-    """Bytes that it takes in the file."""
+    """Bytes in the file."""
     data: str
-    """Its CAR as multibase; empty if the line holds none."""
+    """Its CAR as multibase text; empty if the line has none."""
     cid: CID | None = None
     parents: frozenset[CID] = frozenset()
-    """The events that must be there before it."""
+    """The events that the node must have first."""
     problem: str | None = None
-    """Why it cannot be sent at all."""
+    """Why it cannot be sent."""
 
 
 class NoEventsError(CommandError):
@@ -40,16 +41,20 @@ class NoEventsError(CommandError):
 
     def __init__(self, name: str, item: Item) -> None:
         super().__init__(
-            f"{name} holds no events: it is not a CAR, and its lines are not JSON or multibase "
+            f"{name} has no events: it is not a CAR, and its lines are not JSON or multibase "
             f"(line {item.line}: {item.problem})"
         )
 
 
 def read_items(file: BinaryIO, name: str = "the input") -> Iterator[Item]:
-    """The events of a file, in its order; errors call it by its name.
+    """Yield the events of a file, in order.
+
+    Args:
+        file: JSON lines, multibase lines, or one binary CAR.
+        name: what errors call it.
 
     Raises:
-        NoEventsError: none of its first lines holds an event; nothing came before.
+        NoEventsError: none of the first lines has an event; nothing was yielded.
     """
     first = file.readline(MAX_LINE)
     if _CAR_MARK in first[:32]:
@@ -84,19 +89,19 @@ def _read_line(number: int, line: bytes) -> Item:
     except (ValueError, RecursionError) as error:
         return Item(number, len(line), "", problem=_why(error))
     except KeyError as error:
-        return Item(number, len(line), "", problem=f"the JSON object lacks {error}")
+        return Item(number, len(line), "", problem=f"the JSON object has no {error}")
 
 
 def _why(error: Exception) -> str:
     if isinstance(error, IpldError | UnicodeDecodeError):
-        return "not multibase text of a CAR, nor a JSON object"
+        return "not a CAR as multibase text, nor a JSON object"
     if isinstance(error, json.JSONDecodeError | RecursionError):
         return f"not JSON: {error}"
     return str(error)
 
 
 def _car_text(line: bytes) -> str:
-    """The multibase CAR of a line; raises ValueError or KeyError."""
+    """Return the multibase CAR in a line; raises ValueError or KeyError."""
     text = line.decode().strip()
     if not text.startswith("{"):
         return text

@@ -2,54 +2,49 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
 from recon_node.cli.client import NodeApi, ask, node_options
 from recon_node.cli.drawing import Drawing, drawing_options, show_picture
-from recon_node.cli.errors import CommandError
-from recon_node.cli.output import json_option
-
-if TYPE_CHECKING:
-    from recon_node.streams.picture import HeldEvent, StreamPicture
+from recon_node.cli.output import CommandError, json_option, print_json
+from recon_node.ipld import CID
+from recon_node.streams import StreamEvent, StreamShapeError
+from recon_node.streams.picture import HeldEvent, StreamPicture, stream_picture
 
 
 @click.group()
 def stream() -> None:
-    """Look at streams."""
+    """Draw streams."""
 
 
 @stream.command("show")
 @click.argument("stream_id")
 @node_options
 @drawing_options
-@click.option("--full", is_flag=True, help="Name events by their whole CIDs.")
+@click.option("--full", is_flag=True, help="Show the full CIDs of events.")
 @json_option
 def show(stream_id: str, node: NodeApi, drawing: Drawing, full: bool, as_json: bool) -> None:
-    """Draw the events of the stream STREAM_ID that are at a node, the newest first.
+    """Draw the events of the stream STREAM_ID that a node has, the newest first.
 
     STREAM_ID is a StreamID (k...), with or without ceramic:// before it, or the CID of the stream's
-    init event. The picture marks the tip (CIP-145), what was anchored, and the branches that are
-    pruned; below it stands what decided, and how to merge a stream that has diverged. Events that
-    wait for others, or for the lookup of an anchor, are shown and do not count. A capability that
-    has expired makes the events by it count no more, unless they were anchored before.
+    init event. The picture marks the tip (CIP-145), anchored events, and pruned branches; the text
+    below it explains how the tip was chosen, and how to merge a stream that has diverged. Events
+    that wait for others, or for the lookup of an anchor, are shown but do not count. Neither do
+    events whose capability has expired, unless they were anchored before.
 
     \b
     Examples:
       recon-node stream show kjzl6kcym7w8y7...
       recon-node stream show bagcqcera... --all --limit 0 --svg stream.svg
     """
-    from recon_node.streams import StreamShapeError
-    from recon_node.streams.picture import stream_picture
-
     bare = stream_id.removeprefix("ceramic://")
     if not bare or "/" in bare:
-        raise CommandError(f"{stream_id!r} is not a StreamID: it is one word, k... or a CID")
-    answer = ask(node, "GET", f"/ceramic/streams/{bare}/events").json()
+        raise CommandError(f"{stream_id!r} is not a StreamID (k...) or a CID")
+    answer = ask(node, "GET", f"/ceramic/streams/{bare}/events")
     try:
         drawn = stream_picture(
             f"Stream {answer['id']}",
@@ -58,27 +53,23 @@ def show(stream_id: str, node: NodeApi, drawing: Drawing, full: bool, as_json: b
             full=full,
         )
     except StreamShapeError as error:
-        raise CommandError(f"the node's events are not one whole stream: {error}") from None
+        raise CommandError(f"the node's events are not one complete stream: {error}") from None
     if as_json:
-        click.echo(json.dumps({**answer, **_describe(drawn)}, indent=2))
+        print_json({**answer, **_describe(drawn)})
     else:
         show_picture(drawn.picture, drawing)
 
 
-def held_event(told: dict[str, Any]) -> HeldEvent:
-    """An event as the node's API tells of it."""
-    from recon_node.ipld import CID
-    from recon_node.streams import StreamEvent
-    from recon_node.streams.picture import HeldEvent
-
+def held_event(entry: dict[str, Any]) -> HeldEvent:
+    """Return an event of the API's JSON."""
     shape = StreamEvent(
-        id=CID.parse(told["cid"]),
-        kind=told["kind"],
-        prev=tuple(map(CID.parse, told["prev"])),
-        time=told["time"],
-        expires=told["expires"],
+        id=CID.parse(entry["cid"]),
+        kind=entry["kind"],
+        prev=tuple(map(CID.parse, entry["prev"])),
+        time=entry["time"],
+        expires=entry["expires"],
     )
-    return HeldEvent(shape, told["height"], told["state"], told["chain_id"])
+    return HeldEvent(shape, entry["height"], entry["state"], entry["chain_id"])
 
 
 def _describe(drawn: StreamPicture) -> dict[str, Any]:

@@ -6,19 +6,19 @@ import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import Any, BinaryIO
 
 import click
 
 from recon_node.cli.drawing import Drawing, drawing_options, show_picture
-from recon_node.cli.errors import CommandError
-
-if TYPE_CHECKING:
-    from recon_node.draw.layout import Picture
-    from recon_node.tangles.tangle import Backlinks, Message
+from recon_node.cli.output import CommandError
+from recon_node.draw.layout import Picture
+from recon_node.tangles.classic_feed import classic_feed, message_id
+from recon_node.tangles.pictures import feed_picture, tangle_picture
+from recon_node.tangles.tangle import Backlinks, TangleError, TangleMessage, tangle_of
 
 MAX_LINE = 1024 * 1024
-"""Bytes of a line; a message has 8 KiB."""
+"""Longest line, in bytes; a message has at most 8 KiB."""
 
 Keyed = tuple[str, dict[str, Any]]
 """A message's id and the message."""
@@ -26,23 +26,27 @@ Keyed = tuple[str, dict[str, Any]]
 
 @click.group()
 def tangle() -> None:
-    """Look at the tangles and feeds of Secure Scuttlebutt."""
+    """Draw tangles and feeds of Secure Scuttlebutt."""
 
 
 @tangle.command("show")
 @click.argument("file", type=click.File("rb"))
 @click.option("--root", metavar="ID", help="The message that starts the tangle.")
 @click.option("--name", metavar="NAME", help="The tangle's name in `content.tangles`.")
-@click.option("--feed", metavar="AUTHOR", help='Draw the classic feed of "@...=.ed25519" instead.')
+@click.option(
+    "--feed",
+    metavar="AUTHOR",
+    help='Draw the classic feed of this author, "@...=.ed25519", instead.',
+)
 @drawing_options
 def show(
     file: BinaryIO, root: str | None, name: str | None, feed: str | None, drawing: Drawing
 ) -> None:
     """Draw a tangle of the messages in FILE (- for standard input), the newest first.
 
-    FILE holds one message a line, as JSON: {"key": ID, "value": MESSAGE}, or MESSAGE alone. The
-    tangle is named by its root and its name. Messages that name its root and do not belong are
-    drawn beside it, with the rule that they break.
+    FILE has one message per line, as JSON: {"key": ID, "value": MESSAGE}, or MESSAGE alone. A
+    tangle is identified by its root and its name. Messages that name its root but do not belong to
+    it are drawn beside it, with the rule that they break.
 
     \b
     Examples:
@@ -50,7 +54,7 @@ def show(
       recon-node tangle show messages.jsonl --feed @FCX/tsDL...=.ed25519 --svg feed.svg
     """
     if (feed is None) == (root is None) or (root is None) != (name is None):
-        raise click.UsageError("give --root and --name for a tangle, or --feed for a feed")
+        raise click.UsageError("use --root and --name for a tangle, or --feed for a feed")
     messages = list(_read(file))
     if root is not None and name is not None:
         picture = _tangle(messages, root, name)
@@ -60,22 +64,15 @@ def show(
 
 
 def _tangle(messages: Sequence[Keyed], root: str, name: str) -> Picture:
-    from recon_node.tangles.pictures import tangle_picture
-    from recon_node.tangles.tangle import TangleError
-    from recon_node.tangles.tangle import tangle as weave
-
     details = {id_: (_author(message), _when(message)) for id_, message in messages}
     try:
-        woven = weave([_message(*each) for each in messages], name, root)
+        woven = tangle_of([_message(*each) for each in messages], name, root)
     except TangleError as error:
         raise CommandError(str(error)) from None
     return tangle_picture(f"Tangle {name!r} of {root}", woven, details)
 
 
 def _feed(messages: Sequence[dict[str, Any]], author: str) -> Picture:
-    from recon_node.tangles.classic_feed import classic_feed
-    from recon_node.tangles.pictures import feed_picture
-
     try:
         return feed_picture(f"Feed of {author}", classic_feed(messages, author), messages)
     except ValueError as error:
@@ -83,13 +80,13 @@ def _feed(messages: Sequence[dict[str, Any]], author: str) -> Picture:
 
 
 def _read(file: BinaryIO) -> Iterator[Keyed]:
-    """The messages of a file with their ids, those given twice once."""
+    """Yield the messages of a file with their ids, without repetitions."""
     seen: dict[str, dict[str, Any]] = {}
     number = 0
     while line := file.readline(MAX_LINE + 1):
         number += 1
         if len(line) > MAX_LINE:
-            raise CommandError(f"line {number} has more than {MAX_LINE} bytes: no message")
+            raise CommandError(f"line {number} is longer than {MAX_LINE:,} bytes: not a message")
         if line.strip():
             id_, message = _keyed(line, number)
             if seen.setdefault(id_, message) != message:
@@ -98,26 +95,22 @@ def _read(file: BinaryIO) -> Iterator[Keyed]:
 
 
 def _keyed(line: bytes, number: int) -> Keyed:
-    from recon_node.tangles.classic_feed import message_id
-
     try:
         value = json.loads(line)
     except (ValueError, RecursionError) as error:
         raise CommandError(f"line {number} is not JSON: {error}") from None
     message = value.get("value") if isinstance(value, dict) and "value" in value else value
     if not isinstance(message, dict):
-        raise CommandError(f"line {number} is not a message: a JSON object, or one as 'value'")
+        raise CommandError(f"line {number} is not a message: a JSON object, or one under 'value'")
     key = value.get("key", None)
     if key is None or message is value:
         key = message_id(message)
     if not isinstance(key, str):
-        raise CommandError(f"line {number}: the 'key' of a message is text")
+        raise CommandError(f"line {number}: the 'key' of a message must be text")
     return key, message
 
 
-def _message(id_: str, message: Mapping[str, Any]) -> Message[str]:
-    from recon_node.tangles.tangle import Message
-
+def _message(id_: str, message: Mapping[str, Any]) -> TangleMessage[str]:
     content = message.get("content")
     tangles = content.get("tangles") if isinstance(content, dict) else None
     links = {
@@ -125,13 +118,11 @@ def _message(id_: str, message: Mapping[str, Any]) -> Message[str]:
         for name, said in (tangles.items() if isinstance(tangles, dict) else ())
         if (found := _backlinks(said)) is not None
     }
-    return Message(id_, _timestamp(message) or 0, links)
+    return TangleMessage(id_, _timestamp(message) or 0, links)
 
 
 def _backlinks(said: Any) -> Backlinks[str] | None:
-    """What a message says of a tangle; None where that has another shape."""
-    from recon_node.tangles.tangle import Backlinks
-
+    """Return what a message says about a tangle; None if it has another shape."""
     if not isinstance(said, dict) or not isinstance(said.get("root"), str | None):
         return None
     previous = said.get("previous")

@@ -11,14 +11,18 @@ import click
 from rich.console import Console
 from rich.table import Table
 
-from recon_node.cli.errors import CommandError
-from recon_node.cli.output import make_console, make_table
+from recon_node.cli.output import CommandError, counted, make_console, make_table
 from recon_node.testnet import Testnet, TestnetError
 
 
 @click.command()
 @click.option(
-    "--nodes", type=click.IntRange(1, 50), default=3, show_default=True, help="How many nodes."
+    "--nodes",
+    type=click.IntRange(1, 50),
+    default=3,
+    show_default=True,
+    metavar="N",
+    help="Number of nodes.",
 )
 @click.option(
     "--dir",
@@ -36,16 +40,16 @@ from recon_node.testnet import Testnet, TestnetError
     default=2.0,
     show_default=True,
     metavar="SECONDS",
-    help="Time between syncs while nothing is new.",
+    help="Time between syncs while there are no new events.",
 )
 def testnet(nodes: int, directory: Path | None, network: str | None, sync_interval: float) -> None:
     """Run several nodes on this machine until Ctrl-C.
 
-    Each is a process of its own on free ports. Only the first is told to the others; they find
-    each other through the DHT. No node is left behind, however the command ends.
+    Each node is a process on free ports. The others only know the address of the first one, and
+    find each other through the DHT. All nodes stop with the command, however it ends.
 
     \b
-    Example, with the URLs that it prints:
+    Example, with the URLs that the command prints:
       recon-node testnet --nodes 3
       recon-node events add events.jsonl --url http://127.0.0.1:41234
       recon-node status --url http://127.0.0.1:45678
@@ -55,11 +59,11 @@ def testnet(nodes: int, directory: Path | None, network: str | None, sync_interv
     console = make_console()
     net = Testnet(nodes, directory, network, flags)
     try:
-        with console.status(f"starting {nodes} nodes"):
+        with console.status(f"starting {counted(nodes, 'node')}"):
             net.start()
-        console.print(f"network {net.network}, logs and data in {net.directory}")
+        console.print(f"network {net.network}; data and logs in {net.directory}")
         console.print(_table(net))
-        console.print("Ctrl-C ends it.")
+        console.print("Press Ctrl-C to stop.")
         _watch(net, console)
     except KeyboardInterrupt:
         console.print("stopping")
@@ -77,12 +81,12 @@ def _table(net: Testnet) -> Table:
 
 
 def _watch(net: Testnet, console: Console) -> None:
-    """Wait for Ctrl-C, and tell of each node that ends by itself."""
+    """Wait for Ctrl-C, and report each node that stops by itself."""
     running = list(net.nodes)
     while True:
         for node in [node for node in running if not node.running]:
             running.remove(node)
-            console.print(f"{node.name} has ended; its last log lines:\n{node.log_tail()}")
+            console.print(f"{node.name} has stopped; its last log lines:\n{node.log_tail()}")
         time.sleep(0.5)
 
 

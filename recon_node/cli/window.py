@@ -1,8 +1,8 @@
-"""Which events of an input may be sent now: none before what it builds on.
+"""Which events of an input may be sent now: each only after everything it depends on.
 
-The window holds events between their reading and the node's acknowledgement. One that builds on
-others in the window is blocked until those are acknowledged, or travels behind them in the same
-batch, which the node admits in order. A parent may also come later in the input: so nothing is
+The window holds events from the time they are read until the node acknowledges them. An event that
+depends on others in the window is blocked until those are acknowledged, or follows them in the same
+batch, which the node admits in order. A parent may also come later in the input, so nothing is
 taken from a window that is not full, unless the input has ended.
 
 Pure: no clock, no I/O. Memory is bounded by the window, however long the input.
@@ -17,36 +17,36 @@ from recon_node.cli.sources import Item
 from recon_node.ipld import CID
 
 LOOKAHEAD = 10_000
-"""Events looked at together: a parent that comes later in the input than that comes too late."""
+"""Maximum events in a window: a parent that follows its child at a greater distance is too late."""
 LOOKAHEAD_BYTES = 64 * 1024 * 1024
-"""The same, by their size in the input."""
+"""The same bound, in bytes of the input."""
 BATCH_EVENTS = 500
 BATCH_BYTES = 512 * 1024
-"""A batch of such a size gains nothing from being larger, and every node takes it."""
+"""Larger batches are not faster, and every node accepts a batch of this size."""
 
 
 @dataclass(slots=True, eq=False)
-class Entry:
+class WindowEntry:
     """An event of the window."""
 
     item: Item
     number: int
     """Its place in the input."""
     blockers: int = 0
-    """Parents in the window: each lacks its acknowledgement."""
+    """Parents in the window, which are not acknowledged yet."""
 
 
 class Window:
-    """The events that are read and not acknowledged."""
+    """The events that are read but not acknowledged."""
 
     def __init__(self) -> None:
         self._count = 0
-        self._waiting: dict[int, Entry] = {}
+        self._waiting: dict[int, WindowEntry] = {}
         self._waiting_bytes = 0
-        self._by_cid: dict[CID, Entry] = {}
-        self._children: dict[CID, dict[int, Entry]] = {}
+        self._by_cid: dict[CID, WindowEntry] = {}
+        self._children: dict[CID, dict[int, WindowEntry]] = {}
         self._ready: list[int] = []
-        """A heap. Those that were taken or blocked since are passed over."""
+        """A heap. Events that were taken or blocked since are skipped."""
         self.ended = False
         """Whether the input has ended: set by the reader."""
 
@@ -61,8 +61,8 @@ class Window:
         return self.ended and not self._waiting
 
     def add(self, item: Item) -> None:
-        """Put in the next event of the input."""
-        entry = Entry(item, self._count)
+        """Add the next event of the input."""
+        entry = WindowEntry(item, self._count)
         self._count += 1
         self._waiting[entry.number] = entry
         self._waiting_bytes += item.size
@@ -76,13 +76,13 @@ class Window:
         if not entry.blockers:
             heapq.heappush(self._ready, entry.number)
 
-    def take(self) -> list[Entry]:
-        """Take the next batch, in the order in which it is to be admitted; empty: not now."""
-        batch: list[Entry] = []
+    def take(self) -> list[WindowEntry]:
+        """Take the next batch, in the order in which to admit it; it may be empty for now."""
+        batch: list[WindowEntry] = []
         if not (self.is_full or self.ended):
             return batch
         size = 0
-        free: list[int] = []  # but for parents in this very batch
+        free: list[int] = []  # blocked only by parents in this very batch
         left: dict[int, int] = {}
         while len(batch) < BATCH_EVENTS and size < BATCH_BYTES:
             number = self._next(free)
@@ -98,8 +98,8 @@ class Window:
         self._waiting_bytes -= size
         return batch
 
-    def acknowledge(self, batch: list[Entry]) -> None:
-        """Note that the node has answered for a batch, whatever it said."""
+    def acknowledge(self, batch: list[WindowEntry]) -> None:
+        """Note that the node has answered for a batch, whatever the answer."""
         for entry in batch:
             for at, child in self._children_of(entry).items():
                 child.blockers -= 1
@@ -109,21 +109,21 @@ class Window:
             self._forget(entry)
 
     def _next(self, free: list[int]) -> int | None:
-        """The first in the input of what is ready and what the batch has made free."""
+        """Return the first event in the input that is ready or that the batch has freed."""
         ready = self._ready
         while ready and (ready[0] not in self._waiting or self._waiting[ready[0]].blockers):
             heapq.heappop(ready)
         heaps = [heap for heap in (ready, free) if heap]
         return heapq.heappop(min(heaps)) if heaps else None
 
-    def _children_of(self, entry: Entry) -> dict[int, Entry]:
-        """What waits for an event: for its first copy, if the input has it more than once."""
+    def _children_of(self, entry: WindowEntry) -> dict[int, WindowEntry]:
+        """Return what waits for an event: for its first copy, if the input repeats it."""
         cid = entry.item.cid
         if cid is None or self._by_cid.get(cid) is not entry:
             return {}
         return self._children.get(cid, {})
 
-    def _forget(self, entry: Entry) -> None:
+    def _forget(self, entry: WindowEntry) -> None:
         cid = entry.item.cid
         if cid is not None and self._by_cid.get(cid) is entry:
             del self._by_cid[cid]

@@ -1,17 +1,16 @@
 """DAGs in the node: stored and replicated as events, assembled, published and resolved.
 
-The "DAG Replication & Publishing Protocol" over Recon: `events` says how shards, replicas and
-publishes travel, `service` keeps an index of those in the log (`schema`, `index`) and answers from
-it (`state`). `sources` cuts CAR files and directories into shards, `unpack` writes directories.
+The "DAG Replication & Publishing Protocol" over Recon. `events` turns shards, replicas and
+publishes into events; `service` indexes those in the log (`schema`, `index`) and answers from the
+index (`state`). `sources` cuts CAR files and directories into shards; `unpack` writes directories.
 """
 
 from recon_node.dag.containment import Containment
-from recon_node.dag.errors import DagError, IncompleteDagError
+from recon_node.dag.errors import DagError, DagEventError, IncompleteDagError
 from recon_node.dag.events import (
     DAG_MODEL,
     MAX_SHARD_SIZE,
     SORT_KEY,
-    DagEventError,
     Identifier,
     Subject,
     parse_subject,

@@ -1,12 +1,12 @@
-"""Does the DAG that a replica describes contain a block?
+"""Whether the DAG that a replica describes contains a block.
 
 Source: "DAG Replication & Publishing Protocol", section "Publishing Protocol": the `link` of a
 publish, and its `shard` if it names one, "must be contained by origin".
 
 A replica describes the set of shards that its history appends: its own change, those of its priors
-and of the forks that it joins. The replica contains the blocks of these shards. All of it is named
-by hashes. So the answer is the same at all nodes and for ever, under whichever root the replica
-and the shards came; but a node can tell only once it has them.
+and of the forks that it joins. The replica contains the blocks of these shards. All of them are
+named by hashes, so the answer is the same at all nodes and forever, whatever the root under which
+the replica and the shards came; but a node only knows it once it has them.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from typing import Final
 from recon_node.ipld import CID, IDENTITY
 
 MAX_LISTED: Final = 100
-"""CIDs that a list of what is missing names at most."""
+"""CIDs in a list of what is missing."""
 
 
 @dataclass(frozen=True, slots=True)
 class Containment:
     """Whether a replica contains a block.
 
-    `holds` is None while it cannot be told; then `waiting_for` names replicas and shards that are
-    not here, at most `MAX_LISTED` of each.
+    `holds` is None while that is unknown; then `waiting_for` has the missing replicas and shards,
+    at most `MAX_LISTED` of each.
     """
 
     holds: bool | None
@@ -66,13 +66,13 @@ _MISSING_SHARDS: Final = """
 def find(
     connection: sqlite3.Connection, link: CID, origin: CID, shard: CID | None = None
 ) -> Containment:
-    """Whether the DAG that the replica `origin` describes contains the block `link`.
+    """Find out whether the DAG that the replica `origin` describes contains the block `link`.
 
     Args:
         connection: of the index.
-        link: a block that is inside its CID is contained anywhere.
+        link: a block; one inside its own CID is contained everywhere.
         origin: a replica.
-        shard: the shard in which the block must be, if any will not do.
+        shard: the shard that must have the block; None for any.
     """
     if link.hash_code == IDENTITY and shard is None:
         return Containment(True)

@@ -1,9 +1,19 @@
-"""What goes wrong on this floor, told to people."""
+"""The errors of this room. Their messages are user-facing."""
+
+from recon_node.ipld import IpldError
 
 
 class DagError(Exception):
-    """The index of DAGs cannot be used, or a DAG is not what is asked for."""
+    """The index of DAGs cannot be used, or a DAG or its source does not fit the request."""
 
 
 class IncompleteDagError(DagError):
-    """Blocks of the DAG are not here."""
+    """Blocks of the DAG are missing here."""
+
+
+class DagEventError(ValueError):
+    """A name that is not of a DAG or identifier, or an event that is not about one."""
+
+
+class UnixFsError(IpldError):
+    """Not UnixFS, or a kind of it that is not supported here."""

@@ -4,16 +4,16 @@
     data    {shard: bytes}      a CARv1 with some blocks of the DAG
             {replica: bytes}    a replica's block: an append or a join; or a publish
 
-Each is the signed init event of a stream that has no other events, so that nothing waits for
-anything. `dag`, their sort value, is the binary CID of the DAG's root, or what an identifier's
-did:key has behind its "z" (`0xed 0x01`, then the Ed25519 public key): an interest in that sort
-value gets the DAG, or all publishes of the identifier. As text a sort value is multibase base36,
-as everywhere; any other multibase of the same bytes means the same ("bafy...", "z6Mk...").
+Each is the signed init event of a stream without other events, so none waits for another. `dag`,
+their sort value, is the binary CID of the DAG's root, or what follows the "z" in an identifier's
+did:key (`0xed 0x01`, then the Ed25519 public key): an interest in that sort value gets the DAG, or
+all publishes of the identifier. As text, a sort value is multibase base36; any other multibase of
+the same bytes ("bafy...", "z6Mk...") means the same.
 
-Anyone can write events under any sort value. Nothing here believes them: a block is what its CID
-says, a replica is a claim of which shards belong to a DAG, and a publish shows its UCAN.
+Anyone can write events under any sort value, so they are not trusted: a block must match its CID, a
+replica only claims which shards belong to a DAG, and a publish shows its UCAN.
 
-The same key, DAG and data make the same event, so that pushing again what is there changes nothing.
+The same key, DAG and data make the same event, so pushing something again changes nothing.
 """
 
 from __future__ import annotations
@@ -30,30 +30,29 @@ from recon_node.ceramic import (
     ed25519_did,
     parse_event,
 )
-from recon_node.ceramic.auth.did import ed25519_key
-from recon_node.ceramic.auth.signing import Key, controller_of
+from recon_node.ceramic.auth.did import controller_of, ed25519_key
+from recon_node.ceramic.auth.keys import PrivateKey
 from recon_node.ceramic.builder import signed_event
 from recon_node.ceramic.header import DAG_SORT_KEY
+from recon_node.dag.errors import DagEventError
 from recon_node.ipld import CID, IpldError, multibase
 
 SORT_KEY: Final = DAG_SORT_KEY
 
 DAG_MODEL: Final = StreamId(StreamType.UNLOADABLE, CID(b"\x01\x55\x00\x06dag-v1"))
-"""What their headers name as their model: a stream that no one can load, as the metamodel is."""
+"""The model in their headers: a stream that cannot be loaded, like the metamodel."""
 
 MAX_SHARD_SIZE: Final = MAX_CAR_SIZE - 4_000
-"""Bytes of a shard that fits into an event; the rest is room for the envelope and the header."""
+"""Bytes of a shard that fits into an event; the rest is for the envelope and the header."""
 
 _ED25519_HEAD: Final = b"\xed\x01"
-
-
-class DagEventError(ValueError):
-    """A name that is none of a DAG, or an event that says nothing of one."""
+_KEY_SIZE: Final = 32
+"""Bytes of an Ed25519 public key."""
 
 
 @dataclass(frozen=True, slots=True)
 class Identifier:
-    """What publishes are about: an Ed25519 public key of 32 bytes."""
+    """The subject of publishes: an Ed25519 public key of 32 bytes."""
 
     key: bytes
 
@@ -62,7 +61,7 @@ class Identifier:
         """Read a did:key.
 
         Raises:
-            DidError: it is none, or of another kind of key.
+            DidError: not a did:key, or of another kind of key.
         """
         return cls(bytes(ed25519_key(text)))
 
@@ -71,13 +70,12 @@ class Identifier:
 
 
 Subject = CID | Identifier
-"""What an event is about: a DAG, by its root, or an identifier."""
+"""The subject of an event: a DAG, by the CID of its root, or an identifier."""
 
 
 @dataclass(frozen=True, slots=True)
 class DagEvent:
-    """What an event brings: a shard of a DAG (a CAR), or a replica's block; or nothing that is
-    known here."""
+    """The content of an event: a shard of a DAG (a CAR), a replica's block, or neither."""
 
     subject: Subject
     shard: bytes | None = None
@@ -85,49 +83,49 @@ class DagEvent:
 
 
 def sort_bytes(subject: Subject) -> bytes:
-    """The sort value of a DAG's or an identifier's events, as their headers have it."""
+    """Return the sort value of a DAG's or an identifier's events, as in their headers."""
     return _ED25519_HEAD + subject.key if isinstance(subject, Identifier) else bytes(subject)
 
 
 def sort_value(subject: Subject) -> str:
-    """The same as text: as `InitHeader.sep_value` and interests have it."""
+    """Return the sort value as text, as `InitHeader.sep_value` and interests have it."""
     return multibase.encode(sort_bytes(subject), "base36")
 
 
 def parse_subject(text: str) -> Subject:
-    """A DAG by its root's CID, or an identifier by its did:key.
+    """Read a DAG, by its root's CID, or an identifier, by its did:key.
 
     Raises:
-        CidError, DidError: it is neither.
+        CidError: not a CID.
+        DidError: not the did:key of an Ed25519 key.
     """
     return Identifier.parse(text) if text.startswith("did:") else CID.parse(text)
 
 
-def shard_event(key: Key, root: CID, shard: bytes) -> Event:
-    """The event that brings a shard of the DAG below `root`.
+def shard_event(key: PrivateKey, root: CID, shard: bytes) -> Event:
+    """Build the event with a shard of the DAG below `root`.
 
     Raises:
-        InvalidEventError: it is larger than an event can be (`MAX_SHARD_SIZE`).
+        InvalidEventError: the shard is larger than `MAX_SHARD_SIZE`.
     """
     return _event(key, root, {"shard": shard})
 
 
-def replica_event(key: Key, subject: Subject, block: bytes) -> Event:
-    """The event that brings an operation: on a DAG, or a publish of an identifier.
+def replica_event(key: PrivateKey, subject: Subject, block: bytes) -> Event:
+    """Build the event with an operation: on a DAG, or a publish of an identifier.
 
     Raises:
-        InvalidEventError: it is larger than an event can be.
+        InvalidEventError: the event would be too large.
     """
     return _event(key, subject, {"replica": block})
 
 
 def read_dag_event(car: bytes) -> DagEvent:
-    """Read an event with the sort key "dag", whose signature was checked already.
+    """Read an event with the sort key "dag", whose signature has been checked.
 
     Raises:
-        DagEventError: it has another sort key, or its sort value is neither a CID nor an Ed25519
-            key.
-        InvalidEventError: it is no event.
+        DagEventError: another sort key, or a sort value that is neither a CID nor an Ed25519 key.
+        InvalidEventError: not an event.
     """
     event = parse_event(car)
     if event.kind is not EventKind.INIT or event.header is None or event.header.sep_key != SORT_KEY:
@@ -144,21 +142,21 @@ def read_dag_event(car: bytes) -> DagEvent:
 
 
 def subject_of(text: str) -> Subject:
-    """What a sort value (multibase text) names.
+    """Read a sort value (multibase text).
 
     Raises:
         DagEventError: neither a CID nor an Ed25519 public key.
     """
     try:
         raw = multibase.decode(text)
-        if raw.startswith(_ED25519_HEAD) and len(raw) == 34:
-            return Identifier(raw[2:])
+        if raw.startswith(_ED25519_HEAD) and len(raw) == len(_ED25519_HEAD) + _KEY_SIZE:
+            return Identifier(raw.removeprefix(_ED25519_HEAD))
         return CID(raw)
     except IpldError as error:
-        raise DagEventError(f"{text[:100]!r} names no DAG and no identifier: {error}") from None
+        raise DagEventError(f"{text[:100]!r} is neither a DAG nor an identifier: {error}") from None
 
 
-def _event(key: Key, subject: Subject, data: dict[str, Any]) -> Event:
+def _event(key: PrivateKey, subject: Subject, data: dict[str, Any]) -> Event:
     header = {
         "controllers": [controller_of(key)],
         "model": DAG_MODEL.to_bytes(),

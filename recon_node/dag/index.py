@@ -1,22 +1,22 @@
 """Writing the index: what each event of the feed adds to it.
 
-Nothing is believed. A shard is taken when all its blocks match their CIDs and their links can be
-read; its blocks are the DAG's then, whoever sent them, for what a CID names is beyond doubt. A
-replica must have its canonical form. A publish must be permitted by its UCAN *now*: it is judged
-once, when this node first reads it, and what came of it is remembered for ever, so that a
-capability that has run out since does not take back what it permitted (nor the other way round).
-All else is counted as ignored.
+Nothing is trusted. A shard is accepted if all its blocks match their CIDs and their links can be
+read; then its blocks belong to the DAG, whoever sent them, because CIDs leave no doubt. A replica
+must have its canonical form. A publish must be permitted by its UCAN *now*: it is judged once, when
+this node first reads it, and the verdict is kept forever, so a capability that expires later does
+not revoke what it permitted (nor the other way round). Everything else is counted as ignored.
 """
 
 from __future__ import annotations
 
 import sqlite3
 from collections.abc import Sequence
+from typing import Final
 
 from recon_node.ceramic import InvalidEventError
+from recon_node.dag.errors import DagEventError
 from recon_node.dag.events import (
     DagEvent,
-    DagEventError,
     Identifier,
     read_dag_event,
     sort_bytes,
@@ -32,21 +32,21 @@ from recon_node.store import FeedRow
 
 
 def position(connection: sqlite3.Connection) -> int:
-    """The feed position up to which the log was read."""
+    """Return the feed position up to which the log was read."""
     return int(connection.execute("SELECT position FROM marks").fetchone()[0])
 
 
 def take(connection: sqlite3.Connection, rows: Sequence[FeedRow], upto: int, now: int) -> int:
-    """Take events into the index, and note that the feed was read up to `upto`.
+    """Add events to the index in one transaction, and note how far the feed was read.
 
     Args:
-        connection: of the index; all is one transaction.
+        connection: of the index.
         rows: events with the sort key "dag", in the order of the feed.
-        upto: the position read up to.
-        now: Unix seconds, by which publishes are judged.
+        upto: the feed position reached.
+        now: Unix seconds by which publishes are judged.
 
     Returns:
-        How many of the events were ignored.
+        The number of ignored events.
     """
     ignored = 0
     with transaction(connection):
@@ -67,6 +67,8 @@ def take(connection: sqlite3.Connection, rows: Sequence[FeedRow], upto: int, now
 
 
 _FAULTS = (InvalidEventError, DagEventError, CarError, ShardError, ReplicaError)
+_MAX_FAULT: Final = 500
+"""Characters kept of why a publish was refused."""
 
 
 def _take(
@@ -76,7 +78,7 @@ def _take(
         _take_shard(connection, subject, event.shard, event_cid)
         return
     if event.replica is None:
-        raise DagEventError(f"{event_cid} brings neither a shard of a DAG nor a replica")
+        raise DagEventError(f"{event_cid} has neither a shard of a DAG nor a replica")
     replica = decode_replica(event.replica)
     if isinstance(event.subject, Identifier):
         _take_publish(connection, event.subject, subject, replica, now)
@@ -113,8 +115,7 @@ def _take_shard(connection: sqlite3.Connection, subject: bytes, shard: bytes, ev
 
 
 def _once(targets: Sequence[CID]) -> list[CID]:
-    """Each link once, at its last place (where `shards.walk` goes down, too), and none to
-    a block that is inside its CID."""
+    """Each link once, at its last place (as in `shards.walk`), without those inside their CIDs."""
     last = reversed(dict.fromkeys(reversed(targets)))
     return [cid for cid in last if cid.hash_code != IDENTITY]
 
@@ -165,7 +166,7 @@ def _take_publish(
     try:
         check_publish(publish, now)
     except UcanError as error:
-        fault = str(error)[:500]
+        fault = str(error)[:_MAX_FAULT]
     connection.execute(
         "INSERT INTO publishes VALUES (?, ?, ?, ?, ?)",
         (subject, replica.cid, now, None if fault else replica.block, fault),

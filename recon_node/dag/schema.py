@@ -1,18 +1,18 @@
-"""The file `dags.sqlite3`: what this node's log says of DAGs, in a form that can be asked.
+"""The file `dags.sqlite3`: an index of what this node's log has about DAGs.
 
-It holds no blocks: those stay in the event log, and a block is known here by the event whose shard
-has it. All of it can be made again from the log, but for one thing: when a publish was judged. So
-when the log is another one (its epoch says so), everything is dropped but `publishes`.
+It has no blocks: those stay in the event log, and the index knows the event with the shard of each.
+Everything can be rebuilt from the log, except when a publish was judged. So if the log is another
+one (its epoch says so), everything but `publishes` is dropped.
 
     marks      the log's epoch, and the feed position up to which it was read
-    shards     the shards that are here, and the event that brought each
-    nodes      the blocks of a DAG: those here (`shard` says where), and those that are only linked
-    contents   which blocks each shard has; a block may be in several
-    links      from a block to those that it names, in their order
+    shards     the shards held, and the event that has each
+    nodes      the blocks of a DAG: those held (`shard` says where), and those only linked
+    contents   the blocks of each shard; a block may be in several
+    links      from a block to the blocks that it names, in their order
     replicas   the operations on a DAG; `bases` are those that each continues
     claims     the shards that are appended to a DAG; `appends` says by which replica
-    publishes  the operations of an identifier, each with when it was judged, and why it is refused
-    ignored    how many events about a DAG or an identifier brought nothing that holds
+    publishes  the operations of an identifier, with the time of the verdict, and why one is refused
+    ignored    the number of events about a DAG or an identifier that added nothing
 
 `subject` is a sort value's bytes: a root's CID, or an identifier's key (see `dag.events`).
 """
@@ -30,6 +30,8 @@ from recon_node.dag.errors import DagError
 FILE_NAME: Final = "dags.sqlite3"
 VERSION: Final = 2
 APPLICATION_ID: Final = 0x52454344  # "RECD"
+_LOCK_TIMEOUT: Final = 5.0
+"""Seconds to wait for a lock of the file."""
 
 _TABLES: Final = """
     CREATE TABLE marks (
@@ -88,19 +90,23 @@ _OF_THE_LOG: Final = (
 )
 
 
-def open_database(data_dir: Path, epoch: str, head: int) -> sqlite3.Connection:
-    """Open the index for writing; make it, or make it anew for another log, where that is due.
+def open_index(data_dir: Path, epoch: str, head: int) -> sqlite3.Connection:
+    """Open the index for writing; create it, or rebuild it if the log is another one.
 
-    `epoch` and `head` are the log's: one that ends before what was read of it is another log, too
-    (a backup, say).
+    Args:
+        data_dir: with the file.
+        epoch: of the log.
+        head: the log's last feed position. If it is below what the index has read, the log is
+            another one, too (a backup, for example).
 
-    The connection is in autocommit mode and may be used from any thread, one at a time.
+    Returns:
+        A connection in autocommit mode, to be used from any thread, but one at a time.
 
     Raises:
-        DagError: the file is damaged, foreign, of a later version, or cannot be used.
+        DagError: the file is damaged, foreign, of a later version, or not accessible.
     """
     path = data_dir / FILE_NAME
-    with told_to_people(path):
+    with translated_errors(path):
         connection = _connect(str(path))
         try:
             connection.execute("PRAGMA journal_mode = WAL")
@@ -116,10 +122,14 @@ def open_database(data_dir: Path, epoch: str, head: int) -> sqlite3.Connection:
 
 @contextmanager
 def reading(data_dir: Path) -> Iterator[sqlite3.Connection]:
-    """A connection that sees one commit, for one question."""
+    """Open a connection with one snapshot, for one question.
+
+    Raises:
+        DagError: the file cannot be read.
+    """
     path = data_dir / FILE_NAME
     with (
-        told_to_people(path),
+        translated_errors(path),
         closing(_connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)) as connection,
     ):
         connection.execute("BEGIN")
@@ -128,7 +138,7 @@ def reading(data_dir: Path) -> Iterator[sqlite3.Connection]:
 
 @contextmanager
 def transaction(connection: sqlite3.Connection) -> Iterator[None]:
-    """All that is done inside, or nothing of it."""
+    """Commit everything done inside, or none of it."""
     connection.execute("BEGIN IMMEDIATE")
     try:
         yield
@@ -139,21 +149,27 @@ def transaction(connection: sqlite3.Connection) -> Iterator[None]:
 
 
 @contextmanager
-def told_to_people(path: Path) -> Iterator[None]:
-    """Turn what SQLite complains of into `DagError`s about the file at `path`."""
+def translated_errors(path: Path) -> Iterator[None]:
+    """Turn errors of SQLite into errors about the file at `path`.
+
+    Raises:
+        DagError: SQLite failed inside.
+    """
     try:
         yield
     except sqlite3.DatabaseError as error:
         if isinstance(error, sqlite3.IntegrityError | sqlite3.ProgrammingError):
-            raise  # a bug of ours
+            raise  # a bug here
         raise DagError(
-            f"the index of DAGs {path} failed: {error}; where the disk is sound and has room, stop "
-            "the node and delete the file: the node makes it again from its log"
+            f"the index of DAGs {path} failed: {error}; if the disk is healthy and not full, stop "
+            "the node and delete the file: the node rebuilds it from its log"
         ) from error
 
 
 def _connect(path: str, *, uri: bool = False) -> sqlite3.Connection:
-    return sqlite3.connect(path, uri=uri, isolation_level=None, check_same_thread=False, timeout=5)
+    return sqlite3.connect(
+        path, uri=uri, isolation_level=None, check_same_thread=False, timeout=_LOCK_TIMEOUT
+    )
 
 
 def _prepare(connection: sqlite3.Connection, path: Path, epoch: str, head: int) -> None:
@@ -161,7 +177,7 @@ def _prepare(connection: sqlite3.Connection, path: Path, epoch: str, head: int) 
     version = connection.execute("PRAGMA user_version").fetchone()[0]
     tables = connection.execute("SELECT count(*) FROM sqlite_schema").fetchone()[0]
     if (application_id, version) == (APPLICATION_ID, 1):
-        # It lacks tables. The log has all of it but when publishes were judged.
+        # It lacks tables. The log has everything except when publishes were judged.
         for table in ("marks", *_OF_THE_LOG):
             connection.execute(f"DROP TABLE IF EXISTS {table}")
         tables = 0
@@ -173,7 +189,7 @@ def _prepare(connection: sqlite3.Connection, path: Path, epoch: str, head: int) 
     elif (application_id, version) != (APPLICATION_ID, VERSION):
         raise DagError(
             f"{path} is not an index of DAGs that this version of recon-node knows (its header "
-            f"says {application_id:#x} and {version}): move it away, and the node makes it again"
+            f"says {application_id:#x} and {version}): move it away, and the node rebuilds it"
         )
     row = connection.execute("SELECT epoch, position FROM marks").fetchone()
     if row is None or row[0] != epoch or row[1] > head:

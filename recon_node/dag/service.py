@@ -1,10 +1,10 @@
-"""The DAGs of a node: the index follows the feed, and answers questions about them.
+"""The DAGs of a node: an index that follows the feed, and questions to it.
 
-Theory of operation. Shards and operations come as events (`dag.events`), by this node's clients or
-by Recon from peers, and are delivered to the feed as all events are. `Dags` reads the feed on, and
-takes into its index (`dag.index`) what has the sort key "dag"; nothing else is touched. Each step
-is one transaction together with the position reached, so that after a kill at any moment it goes on
-where it was. A question first waits until the index is where the feed was when it was asked.
+Theory of operation. Shards and operations come as events (`dag.events`), from this node's clients
+or by Recon from peers, and are delivered to the feed like all events. `Dags` follows the feed, and
+adds events with the sort key "dag" to its index (`dag.index`); it ignores all others. Each step is
+one transaction with the position reached, so after a kill at any moment it continues where it was.
+A question first waits until the index has reached the head that the feed had when it was asked.
 """
 
 from __future__ import annotations
@@ -36,37 +36,42 @@ log = structlog.get_logger(__name__)
 T = TypeVar("T")
 
 _WINDOW: Final = 20_000
-"""Positions of the feed that are looked through in one step."""
+"""Positions of the feed in one step."""
 _EVENTS: Final = 64
+"""Events about DAGs in one step."""
 _BYTES: Final = 4 * 1024 * 1024
+"""Bytes of their CARs."""
 _PAUSE: Final = 5.0
-"""Seconds until the next try, when the disk did not take a step."""
+"""Seconds until the next attempt after a failed step."""
 _GATHER: Final = 0.02
-"""Seconds between two looks at a feed that has nothing about DAGs, so that a node under load is not
-asked after each of its batches."""
+"""Seconds between two steps without events about DAGs, so that a busy node is not queried after
+each of its batches."""
 _PATIENCE: Final = 20.0
 """Seconds that a question waits for the index."""
 _PLACES: Final = 256
+"""Blocks that are located at once while a DAG is exported."""
 _TOLD: Final = 10_000
-"""Publishes of which it is remembered whether their link is contained by their origin."""
+"""Publishes for which the cache knows whether their origin contains their link."""
 _SHARDS: Final = 4
-"""Shards in memory while a DAG is written out: its blocks lie near to each other, as a rule."""
+"""Shards in memory while a DAG is exported: neighbouring blocks are usually in the same one."""
+_THREADS: Final = 2
+"""Questions and steps that run at once."""
+_MAX_NAMED: Final = 3
+"""Missing blocks that an error names."""
 
 
 @asynccontextmanager
 async def open_dags(
     store: Store, data_dir: Path, *, clock: Callable[[], float] = time.time
 ) -> AsyncIterator[Dags]:
-    """The DAGs of a store; their index is a file of its own in the data directory.
+    """Open the DAGs of a store; their index is a separate file in the data directory.
 
-    `clock` gives Unix seconds.
+    `clock` returns Unix seconds.
 
     Raises:
         DagError: the index cannot be used.
     """
-    connection = await trio.to_thread.run_sync(
-        schema.open_database, data_dir, store.epoch, store.head
-    )
+    connection = await trio.to_thread.run_sync(schema.open_index, data_dir, store.epoch, store.head)
     try:
         dags = Dags(store, data_dir, connection, clock)
         async with trio.open_nursery() as nursery:
@@ -78,7 +83,7 @@ async def open_dags(
 
 
 class Dags:
-    """What a node knows of DAGs. Made by `open_dags`; used from trio's thread only."""
+    """What a node knows about DAGs. Made by `open_dags`; used from trio's thread only."""
 
     def __init__(
         self,
@@ -93,12 +98,12 @@ class Dags:
         self._clock = clock
         self._position = index.position(connection)
         self._noted = self._position
-        self._moved = trio.Event()
-        self._limiter = trio.CapacityLimiter(2)
+        self._moved = trio.lowlevel.ParkingLot()
+        self._limiter = trio.CapacityLimiter(_THREADS)
         self._told: dict[CID, bool] = {}
 
     async def state(self, root: CID) -> DagState:
-        """What of the DAG below `root` is here.
+        """Return how much of the DAG is here below `root`.
 
         Raises:
             DagError: the index cannot be read, or does not keep up with the feed.
@@ -106,7 +111,7 @@ class Dags:
         return await self._ask(partial(state.read_state, root=root))
 
     async def replicas(self, root: CID, max_bytes: int) -> dict[CID, Replica] | None:
-        """The replicas of a DAG that are here; None where their blocks have more bytes.
+        """Return the replicas held of a DAG; None if their blocks exceed `max_bytes`.
 
         Raises:
             DagError: the index cannot be read, or does not keep up with the feed.
@@ -114,7 +119,7 @@ class Dags:
         return await self._ask(partial(state.read_replicas, root=root, max_bytes=max_bytes))
 
     async def resolve(self, identifier: Identifier) -> Publication:
-        """What an identifier leads to, and by which publishes.
+        """Resolve an identifier to the DAG published under it.
 
         Raises:
             DagError: the index cannot be read, or does not keep up with the feed.
@@ -125,7 +130,7 @@ class Dags:
         return await self._ask(question)
 
     async def contains(self, origin: CID, link: CID) -> Containment:
-        """Whether the DAG that the replica `origin` describes contains the block `link`.
+        """Find out whether the DAG that the replica `origin` describes contains the block `link`.
 
         Raises:
             DagError: the index cannot be read, or does not keep up with the feed.
@@ -133,17 +138,18 @@ class Dags:
         return await self._ask(partial(containment.find, link=link, origin=origin))
 
     async def car(self, root: CID) -> AsyncIterator[bytes]:
-        """The DAG below `root` as a CARv1, in pieces: its blocks depth first, whatever its shards.
+        """Export the DAG below `root` as a CARv1, in pieces, its blocks depth first.
 
         Raises:
-            IncompleteDagError: a block is not here. Nothing was given then.
-            DagError, StoreError: the index or the log cannot be read.
+            IncompleteDagError: a block is missing; raised before the first piece.
+            DagError: the index cannot be read.
+            StoreError: the log cannot be read.
         """
         found = await self.state(root)
         if not found.complete:
             raise IncompleteDagError(
-                f"{found.missing_blocks.count} or more blocks of {root} are not here: "
-                + ", ".join(map(str, found.missing_blocks.first[:3]))
+                f"the DAG {root} is incomplete, with {found.missing_blocks.count} or more missing "
+                "blocks: " + ", ".join(map(str, found.missing_blocks.first[:_MAX_NAMED]))
             )
         return self._write(root)
 
@@ -163,7 +169,7 @@ class Dags:
     async def _shard(
         self, event: CID, shards: OrderedDict[CID, dict[CID, bytes]]
     ) -> dict[CID, bytes]:
-        """The blocks of the shard that an event brought."""
+        """The blocks of the shard in an event."""
         if event not in shards:
             stored = await self._store.get_event(event)
             if stored is None:
@@ -178,7 +184,7 @@ class Dags:
         head = self._store.head
         with trio.move_on_after(_PATIENCE):
             while self._position < head:
-                await self._moved.wait()
+                await self._moved.park()
         if self._position < head:
             raise DagError(
                 f"the index of DAGs is at position {self._position} of the feed, which has {head}: "
@@ -195,21 +201,21 @@ class Dags:
         return await trio.to_thread.run_sync(function, limiter=self._limiter)
 
     async def _follow(self) -> None:
-        """Read the feed on, for ever. A disk that does not take it now is tried again."""
+        """Follow the feed, forever; try again after errors of the disk."""
         while True:
             await self._store.wait_for_feed(self._position)
             try:
                 if not await self._step():
                     await trio.sleep(_GATHER)
             except (DagError, StoreError) as error:
-                log.error("The index of DAGs is not kept up", reason=str(error))
+                log.error("Cannot update the index of DAGs", reason=str(error))
                 await trio.sleep(_PAUSE)
 
     async def _step(self) -> bool:
-        """Read the feed on a bit; was there anything about DAGs?
+        """Read one step of the feed; return whether it had anything about DAGs.
 
-        Where there was nothing, the position is written now and then only: after a kill so many
-        positions are looked through once more.
+        If not, the position is written once per `_WINDOW`: after a kill, at most that many are read
+        again.
         """
         upto = min(self._store.head, self._position + _WINDOW)
         rows = await self._store.read_sort_key(SORT_KEY, self._position, upto, _EVENTS, _BYTES)
@@ -218,18 +224,17 @@ class Dags:
         if rows or upto - self._noted >= _WINDOW:
             await self._take(rows, upto)
         self._position = upto
-        self._moved.set()
-        self._moved = trio.Event()
+        self._moved.unpark_all()
         return bool(rows)
 
     async def _take(self, rows: list[FeedRow], upto: int) -> None:
         def take() -> int:
-            with schema.told_to_people(self._data_dir / schema.FILE_NAME):
+            with schema.translated_errors(self._data_dir / schema.FILE_NAME):
                 return index.take(self._connection, rows, upto, int(self._clock()))
 
         ignored = await self._in_thread(take)
         if ignored:
-            log.info("Events about DAGs that bring nothing", count=ignored, upto=upto)
+            log.info("Ignored events about DAGs", count=ignored, upto=upto)
         self._noted = upto
 
 
@@ -240,5 +245,5 @@ def _next_places(order: Iterator[Place]) -> list[Place]:
 def _blocks(event: bytes) -> dict[CID, bytes]:
     shard = read_dag_event(event).shard
     if shard is None:
-        raise DagError("the index of DAGs names an event that brings no shard")
+        raise DagError("the index of DAGs names an event without a shard")
     return car.decode(shard).blocks

@@ -1,8 +1,7 @@
 """Where a DAG comes from: a CAR file with its blocks in any order, or a file or directory.
 
-Neither is taken into memory: of a CAR it is remembered where each block lies, of a file where each
-of its chunks does; they are read when they are asked for, and checked against their CIDs, so that
-a file that was changed meanwhile is noticed.
+Neither is loaded into memory, only the position of each block in a CAR and of each chunk in a file.
+They are read on demand and checked against their CIDs, which detects a file changed in between.
 """
 
 from __future__ import annotations
@@ -14,26 +13,47 @@ from pathlib import Path
 from typing import BinaryIO, Final, NamedTuple, Protocol
 
 from recon_node.dag.errors import DagError
-from recon_node.dag.unixfs import CHUNK_SIZE, Tree, balanced, directory
-from recon_node.ipld import CID, RAW, CidError, IpldError, VarintError, car, read_cid, varint
+from recon_node.dag.unixfs import CHUNK_SIZE, UnixFsEntry, balanced, directory
+from recon_node.ipld import (
+    CID,
+    MAX_DIGEST,
+    RAW,
+    CidError,
+    IpldError,
+    VarintError,
+    car,
+    dag_cbor,
+    read_cid,
+    varint,
+)
 
 _MAX_HEADER: Final = 1024 * 1024
-_MAX_HEAD: Final = 9 + 160  # a section's length and CID
+"""Bytes of a CAR's header."""
+_MAX_CID: Final = 4 * varint.MAX_BYTES + MAX_DIGEST
+_MAX_HEAD: Final = varint.MAX_BYTES + _MAX_CID
+"""Bytes of a section's length and CID."""
+_CAR_KEY: Final = dag_cbor.encode("roots")
+_CAR_KEY_WITHIN: Final = 32
+"""Bytes of a file among which a CAR has this key."""
 
 
-class Source(Protocol):
+class DagSource(Protocol):
     """A DAG that can be read block by block."""
 
     root: CID
     size: int
-    """Bytes of its blocks, more or less: for progress."""
+    """Approximate bytes of its blocks, for progress."""
 
     def read(self, cid: CID) -> bytes:
-        """A block. Raises `DagError` when it is not there, or not what its CID says."""
+        """Read a block.
+
+        Raises:
+            DagError: it is missing, or does not match its CID.
+        """
 
 
 class _Slice(NamedTuple):
-    """Some bytes of a file."""
+    """A part of a file: the file's number, and offset and size in bytes."""
 
     file: int
     offset: int
@@ -41,7 +61,7 @@ class _Slice(NamedTuple):
 
 
 class _Slices:
-    """Reads slices of files, the last file kept open."""
+    """Reads slices of files, keeping the last file open."""
 
     def __init__(self) -> None:
         self._paths: list[Path] = []
@@ -65,7 +85,7 @@ class _Slices:
         if not _matches(cid, block):
             raise DagError(
                 f"{path}: the {place.size} bytes at {place.offset} are not the block {cid}: the "
-                "file was changed meanwhile, or is damaged"
+                "file has been changed, or is damaged"
             )
         return block
 
@@ -80,10 +100,10 @@ class CarFile:
 
     Args:
         path: the file.
-        root: where the DAG is entered; None takes the one root that the file names.
+        root: of the DAG; None for the one root that the file names.
 
     Raises:
-        DagError: the file cannot be read, is no CARv1, or names several roots.
+        DagError: the file cannot be read, is not a CARv1, or names several roots.
     """
 
     def __init__(self, path: Path, root: CID | None = None) -> None:
@@ -103,12 +123,12 @@ class CarFile:
             raise DagError(f"{path} is not a CARv1 that can be read here: {error}") from None
         self.root = root or self._only_root()
 
-    def read(self, cid: CID) -> bytes:  # noqa: D102 - see Source
+    def read(self, cid: CID) -> bytes:  # noqa: D102 - see DagSource
         place = self._places.get(cid)
         if place is None:
             raise DagError(
-                f"{self._path} lacks the block {cid} of the DAG {self.root}: it holds a part of "
-                "the DAG only"
+                f"{self._path} lacks the block {cid} of the DAG {self.root}: it holds only a "
+                "part of the DAG"
             )
         return self._slices.read(cid, place)
 
@@ -124,14 +144,14 @@ class CarFile:
 
 
 class FileTree:
-    """A file, or a directory with all that is in it, as UnixFS; hidden files count, too.
+    """A file, or a directory with everything in it, as UnixFS; including hidden files.
 
-    Its CID is the one that `ipfs add --cid-version=1 --chunker=size-262144` gives (for directories
-    with `--recursive --hidden`), where no directory has so many entries that kubo cuts it up.
+    Its CID is that of `ipfs add --cid-version=1 --chunker=size-262144` (for directories with
+    `--recursive --hidden`), unless kubo shards a directory because of its many entries.
 
     Raises:
         DagError: something cannot be read, is neither file nor directory (a link, a socket), or
-            has a name that is no UTF-8.
+            has a name that is not UTF-8.
     """
 
     def __init__(self, path: Path) -> None:
@@ -147,21 +167,21 @@ class FileTree:
         self.root = tree.cid
         self.size = tree.total
 
-    def read(self, cid: CID) -> bytes:  # noqa: D102 - see Source
+    def read(self, cid: CID) -> bytes:  # noqa: D102 - see DagSource
         node = self._nodes.get(cid)
         return self._slices.read(cid, self._leaves[cid]) if node is None else node
 
     def close(self) -> None:
-        """Close what is open."""
+        """Close the file that is open."""
         self._slices.close()
 
-    def _add(self, path: Path) -> Tree:
+    def _add(self, path: Path) -> UnixFsEntry:
         if not stat.S_ISDIR(_mode(path)):
             return self._add_file(path)
         directories = [path]
-        for each in directories:  # grows while it is walked: every directory before those in it
+        for each in directories:  # grows during the loop: every directory precedes those in it
             directories += (inner for inner in each.iterdir() if stat.S_ISDIR(_mode(inner)))
-        trees: dict[Path, Tree] = {}
+        trees: dict[Path, UnixFsEntry] = {}
         for each in reversed(directories):
             entries = [
                 (_name(inner), trees.pop(inner) if inner in trees else self._add_file(inner))
@@ -170,11 +190,11 @@ class FileTree:
             trees[each] = directory(entries, self._nodes.__setitem__)
         return trees[path]
 
-    def _add_file(self, path: Path) -> Tree:
+    def _add_file(self, path: Path) -> UnixFsEntry:
         if not stat.S_ISREG(_mode(path)):
-            raise DagError(f"{path} is neither a file nor a directory; such things are not taken")
+            raise DagError(f"{path} is neither a file nor a directory")
         number = self._slices.add(path)
-        leaves: list[Tree] = []
+        leaves: list[UnixFsEntry] = []
         with path.open("rb") as file:
             while True:
                 offset = file.tell()
@@ -183,14 +203,14 @@ class FileTree:
                     break
                 cid = CID.of(RAW, chunk)
                 self._leaves.setdefault(cid, _Slice(number, offset, len(chunk)))
-                leaves.append(Tree(cid, len(chunk), len(chunk)))
+                leaves.append(UnixFsEntry(cid, len(chunk), len(chunk)))
                 if len(chunk) < CHUNK_SIZE:
                     break
         return balanced(leaves, self._nodes.__setitem__)
 
 
 def open_source(path: Path, root: CID | None = None) -> CarFile | FileTree:
-    """The DAG in a CAR file; for a directory, and for a file that is no CAR, its UnixFS.
+    """Open the DAG in a CAR file; for a directory or any other file, its UnixFS.
 
     Raises:
         DagError: see `CarFile` and `FileTree`.
@@ -203,9 +223,9 @@ def open_source(path: Path, root: CID | None = None) -> CarFile | FileTree:
 
 
 def _looks_like_car(path: Path) -> bool:
-    """By the key of its header, which is in the first bytes of every CAR."""
+    """By a key of its header, which is in the first bytes of every CAR."""
     with path.open("rb") as file:
-        return b"\x65roots" in file.read(32)
+        return _CAR_KEY in file.read(_CAR_KEY_WITHIN)
 
 
 def _mode(path: Path) -> int:
@@ -228,7 +248,7 @@ def _matches(cid: CID, block: bytes) -> bool:
 
 
 def _read_header(file: BinaryIO) -> tuple[CID, ...]:
-    head = file.read(9)
+    head = file.read(varint.MAX_BYTES)
     length, start = varint.decode(head)
     if length > _MAX_HEADER:
         raise CidError(f"its header claims {length} bytes")
@@ -248,6 +268,8 @@ def _sections(file: BinaryIO, end: int) -> Iterator[tuple[CID, int, int]]:
         cid, body = read_cid(head, start)
         size = length - (body - start)
         if size < 0 or at + start + length > end:
-            raise VarintError(f"the block at byte {at} claims {length} bytes, which are not there")
+            raise VarintError(
+                f"the block at byte {at} claims {length} bytes, more than the file has"
+            )
         yield cid, at + body, size
         at += start + length

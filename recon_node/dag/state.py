@@ -1,7 +1,7 @@
-"""Reading the index: what of a DAG is here, in which order its blocks go, what was published.
+"""Reading the index: how much of a DAG is here, the order of its blocks, what was published.
 
-What the root leads to is followed in SQL, which keeps it on the disk where it is much: a DAG of
-millions of blocks costs time, not memory.
+Links are followed in SQL, which spills to disk if necessary: a DAG of millions of blocks takes
+time, not memory.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from recon_node.ipld import CID, IDENTITY
 
 @dataclass(frozen=True, slots=True)
 class Lacking:
-    """Things that are not here: how many, and the first of them."""
+    """Missing things: how many, and the first of them."""
 
     count: int
     first: tuple[CID, ...]
@@ -30,12 +30,12 @@ class Lacking:
 
 @dataclass(frozen=True, slots=True)
 class DagState:
-    """What of a DAG is here.
+    """How much of a DAG is here.
 
-    `blocks` and `size` (bytes) count what the root leads to and is here. `shards` are here and
-    named by a replica, `unclaimed` are here only. `heads` are the replicas that no other one
-    continues; `head` is the one that has the shards of them all: their join, which need not be
-    here. None: there is no replica whose whole history is here.
+    `blocks` and `size` (bytes) count the blocks held below the root. `shards` are held and named by
+    a replica, `unclaimed` are held but not named. `heads` are the replicas that no other one
+    continues; `head` is their join, which has the shards of all of them and need not be held; None
+    if there is no replica with its whole history.
     """
 
     root: CID
@@ -52,18 +52,18 @@ class DagState:
 
     @property
     def complete(self) -> bool:
-        """Is all here that the root leads to?"""
+        """Whether all blocks below the root are here."""
         return self.missing_blocks.count == 0
 
 
 @dataclass(frozen=True, slots=True)
 class Publication:
-    """What an identifier leads to.
+    """What was published under an identifier.
 
-    `current` is the last publish whose link is contained by its origin, `pending` a later one of
-    which that cannot be told yet. `order` has all permitted publishes in the order that all nodes
-    agree on. `waiting_for` are priors that are not here, and what it takes to tell of `pending`.
-    `faults` says why a publish is refused, of at most `MAX_LISTED` of them.
+    `current` is the last publish whose origin contains its link; `pending` is a later one for which
+    that is unknown. `order` has all permitted publishes in the order that all nodes agree on.
+    `waiting_for` are missing priors, and what is missing to judge `pending`. `faults` says why
+    publishes are refused, for at most `MAX_LISTED` of them.
     """
 
     identifier: Identifier
@@ -76,7 +76,7 @@ class Publication:
 
 
 class Place(NamedTuple):
-    """Where a block is: its CID, and the event whose shard has it."""
+    """The location of a block: its CID, and the event whose shard has it."""
 
     cid: CID
     event: CID
@@ -103,7 +103,7 @@ _CLAIMED: Final = "EXISTS (SELECT 1 FROM claims WHERE (subject, shard) = (:subje
 
 
 def read_state(connection: sqlite3.Connection, root: CID) -> DagState:
-    """What of the DAG below `root` is here."""
+    """Return how much of the DAG is here below `root`."""
     named = {"subject": sort_bytes(root)}
 
     def lacking(sql: str) -> Lacking:
@@ -148,7 +148,7 @@ def read_state(connection: sqlite3.Connection, root: CID) -> DagState:
 def read_replicas(
     connection: sqlite3.Connection, root: CID, max_bytes: int
 ) -> dict[CID, Replica] | None:
-    """The replicas of a DAG that are here; None where their blocks have more than `max_bytes`."""
+    """Return the replicas held of a DAG; None if their blocks exceed `max_bytes`."""
     found: dict[CID, Replica] = {}
     for cid, block in connection.execute(
         "SELECT cid, block FROM replicas WHERE subject = ? ORDER BY cid", (sort_bytes(root),)
@@ -174,7 +174,7 @@ def _missing_blocks(connection: sqlite3.Connection, root: CID, lacking: Any) -> 
 
 
 def read_order(connection: sqlite3.Connection, root: CID) -> Iterator[Place]:
-    """Where the blocks are that the root leads to and that are here: depth first, each once."""
+    """Yield the locations of the blocks held below the root, depth first, each once."""
     subject = sort_bytes(root)
     row = connection.execute(
         "SELECT id FROM nodes WHERE (subject, cid) = (?1, ?1)", (subject,)
@@ -213,10 +213,9 @@ def read_order(connection: sqlite3.Connection, root: CID) -> Iterator[Place]:
 def read_publication(
     connection: sqlite3.Connection, identifier: Identifier, told: dict[CID, bool]
 ) -> Publication:
-    """What was published under an identifier.
+    """Return what was published under an identifier.
 
-    `told` remembers which publishes have a link that is contained by their origin: once it can be
-    told, it stays so.
+    `told` caches whether a publish's origin contains its link, which never changes once known.
     """
     subject = sort_bytes(identifier)
     log = PublishLog(identifier.key)

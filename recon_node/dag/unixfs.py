@@ -6,11 +6,11 @@
         optional uint64 filesize = 3;     bytes of the whole file
         repeated uint64 blocksizes = 4;   bytes of content below each link
         optional uint64 hashType = 5; optional uint64 fanout = 6;     of a HAMT
-        ... mode = 7, mtime = 8, which are passed over
+        ... mode = 7, mtime = 8, which are ignored
     }
 
 `balanced` builds what `ipfs add --cid-version=1 --chunker=size-262144` builds: chunks as raw
-leaves, below nodes of at most 174 links, in levels that are full but for the last node of each.
+leaves, below nodes of at most 174 links, in levels that are full except for their last nodes.
 """
 
 from __future__ import annotations
@@ -20,10 +20,11 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import Final
 
+from recon_node.dag.errors import UnixFsError
 from recon_node.ipld import dag_pb, varint
 from recon_node.ipld.cid import CID
 from recon_node.ipld.dag_pb import DAG_PB, PbLink, PbNode
-from recon_node.ipld.errors import UnixFsError, VarintError
+from recon_node.ipld.errors import VarintError
 
 CHUNK_SIZE: Final = 256 * 1024
 """Bytes of a file in one leaf; 1 MiB, the other common size, would not fit into an event."""
@@ -32,10 +33,12 @@ MAX_LINKS: Final = 174
 
 _TYPE, _DATA, _FILE_SIZE, _BLOCK_SIZE, _FANOUT = 0x08, 0x12, 0x18, 0x20, 0x30
 _VARINT, _DELIMITED = 0, 2
+_WIRE_TYPE: Final = 0b111
+"""The bits of a tag that say how the value is encoded."""
 
 
 class NodeType(IntEnum):
-    """What a node of UnixFS is."""
+    """The kind of a UnixFS node."""
 
     RAW = 0
     DIRECTORY = 1
@@ -57,8 +60,8 @@ class UnixFs:
 
 
 @dataclass(frozen=True, slots=True)
-class Tree:
-    """A file's or a directory's entry: its CID, the bytes of its content, and of all its blocks."""
+class UnixFsEntry:
+    """A file, a part of one, or a directory: its CID, and bytes of content and of all blocks."""
 
     cid: CID
     content: int
@@ -66,7 +69,7 @@ class Tree:
 
 
 def encode(value: UnixFs) -> bytes:
-    """Write a node's data as go-unixfs does: fields in their order, what is absent left out."""
+    """Encode a node's data as go-unixfs does: fields in order, without absent ones."""
     parts = [bytes([_TYPE, value.type])]
     if value.data:
         parts.append(bytes([_DATA]) + varint.encode(len(value.data)) + value.data)
@@ -77,10 +80,10 @@ def encode(value: UnixFs) -> bytes:
 
 
 def decode(data: bytes) -> UnixFs:
-    """Read a node's data.
+    """Decode a node's data.
 
     Raises:
-        UnixFsError: it is no UnixFS.
+        UnixFsError: not UnixFS.
     """
     type_: NodeType | None = None
     content, file_size, fanout = b"", None, None
@@ -104,10 +107,10 @@ def decode(data: bytes) -> UnixFs:
     return UnixFs(type_, content, file_size, tuple(block_sizes), fanout)
 
 
-def balanced(leaves: Iterable[Tree], put: Callable[[CID, bytes], None]) -> Tree:
-    """Build the tree of a file over its leaves, in their order; at least one.
+def balanced(leaves: Iterable[UnixFsEntry], put: Callable[[CID, bytes], None]) -> UnixFsEntry:
+    """Build the tree of a file over its leaves, at least one, in their order.
 
-    `put` gets every node above the leaves, those below first.
+    `put` gets every node above the leaves, from the bottom up.
     """
     level = list(leaves)
     while len(level) > 1:
@@ -117,13 +120,15 @@ def balanced(leaves: Iterable[Tree], put: Callable[[CID, bytes], None]) -> Tree:
     return root
 
 
-def directory(entries: Iterable[tuple[str, Tree]], put: Callable[[CID, bytes], None]) -> Tree:
-    """Build the node of a directory out of its entries' names and trees."""
+def directory(
+    entries: Iterable[tuple[str, UnixFsEntry]], put: Callable[[CID, bytes], None]
+) -> UnixFsEntry:
+    """Build the node of a directory from the names of its entries and their trees."""
     links = [PbLink(tree.cid, name, tree.total) for name, tree in entries]
     return _put(PbNode(tuple(links), encode(UnixFs(NodeType.DIRECTORY))), 0, put)
 
 
-def _file_node(children: Sequence[Tree], put: Callable[[CID, bytes], None]) -> Tree:
+def _file_node(children: Sequence[UnixFsEntry], put: Callable[[CID, bytes], None]) -> UnixFsEntry:
     content = sum(child.content for child in children)
     sizes = tuple(child.content for child in children)
     data = encode(UnixFs(NodeType.FILE, file_size=content, block_sizes=sizes))
@@ -131,11 +136,11 @@ def _file_node(children: Sequence[Tree], put: Callable[[CID, bytes], None]) -> T
     return _put(PbNode(links, data), content, put)
 
 
-def _put(node: PbNode, content: int, put: Callable[[CID, bytes], None]) -> Tree:
+def _put(node: PbNode, content: int, put: Callable[[CID, bytes], None]) -> UnixFsEntry:
     block = dag_pb.encode(node)
     cid = CID.of(DAG_PB, block)
     put(cid, block)
-    return Tree(cid, content, len(block) + sum(link.size for link in node.links))
+    return UnixFsEntry(cid, content, len(block) + sum(link.size for link in node.links))
 
 
 def _fields(data: bytes) -> Iterable[tuple[int, int, bytes]]:
@@ -143,10 +148,10 @@ def _fields(data: bytes) -> Iterable[tuple[int, int, bytes]]:
     offset = 0
     while offset < len(data):
         tag, offset = varint.decode(data, offset)
-        if tag & 7 not in (_VARINT, _DELIMITED):
-            raise UnixFsError(f"not UnixFS: a field of the wire type {tag & 7}")
+        if tag & _WIRE_TYPE not in (_VARINT, _DELIMITED):
+            raise UnixFsError(f"not UnixFS: a field of the wire type {tag & _WIRE_TYPE}")
         value, offset = varint.decode(data, offset)
-        if tag & 7 == _VARINT:
+        if tag & _WIRE_TYPE == _VARINT:
             yield tag, value, b""
             continue
         if value > len(data) - offset:

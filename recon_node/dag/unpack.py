@@ -1,8 +1,8 @@
-"""Writing a DAG of UnixFS back to files and directories.
+"""Writing a UnixFS DAG back to files and directories.
 
-What a DAG says is not trusted: a name that would lead out of the directory (`..`, a slash, a NUL)
-is refused, nothing that is there is written over, and links between files (symlinks) are not made.
-All is written beside its place first and moved there when it is whole.
+DAGs are not trusted: names that lead out of the directory (`..`, a slash, a NUL) are refused,
+existing files are never overwritten, and symlinks are not created. Everything is first written next
+to its place and moved there when complete.
 """
 
 from __future__ import annotations
@@ -22,26 +22,26 @@ from recon_node.ipld.dag_pb import PbNode
 Read = Callable[[CID], bytes]
 
 MAX_DEPTH: Final = 64
-"""Levels of nodes below a file, or of a directory in shards: far beyond what anyone builds."""
+"""Levels of nodes in a file, or in a sharded directory: far more than real ones have."""
 
 
-def unpack(root: CID, read: Read, target: Path) -> int:
-    """Write the file or directory `root` as `target`, which must not be there.
+def unpack_dag(root: CID, read: Read, target: Path) -> int:
+    """Write the file or directory `root` as `target`, which must not exist.
 
-    `read` gives the block of a CID.
+    `read` returns the block of a CID.
 
     Returns:
-        How many files were written.
+        The number of files written.
 
     Raises:
-        DagError: `target` is there, the DAG is no UnixFS, or has names that are refused; or the
-            disk does not take it. Nothing is left behind then.
+        DagError: `target` exists, the DAG is not UnixFS or has refused names, or writing fails.
+            Nothing is left behind then.
     """
     if os.path.lexists(target):
-        raise DagError(f"{target} is there already: nothing is written over")
+        raise DagError(f"{target} already exists; not overwriting")
     draft = target.with_name(f".{target.name}.unpacking")
     try:
-        _remove(draft)  # of one that was killed
+        _remove(draft)  # left by a process that was killed
         files = _write(root, read, draft)
         draft.rename(target)
     except OSError as error:
@@ -89,8 +89,8 @@ def _is_directory(cid: CID, read: Read) -> bool:
 
 
 def _entries(cid: CID, read: Read, depth: int) -> Iterator[tuple[str, CID]]:
-    """The entries of a directory. In one that is cut up, a name starts with its place in hex; a
-    name that is nothing else leads to a part."""
+    """The entries of a directory. In a sharded one, names start with a position in hex; a name that
+    is just a position links to a shard."""
     _check_depth(depth)
     node, data = _node(cid, read)
     if data.type is NodeType.DIRECTORY:
@@ -107,13 +107,13 @@ def _entries(cid: CID, read: Read, depth: int) -> Iterator[tuple[str, CID]]:
 
 
 def _write_file(cid: CID, read: Read, file: BinaryIO, depth: int) -> int:
-    """Write the content below a node; how many bytes that were."""
+    """Write the content below a node and return its size in bytes."""
     _check_depth(depth)
     if cid.codec == RAW:
         return file.write(_block(cid, read))
     node, data = _node(cid, read)
     if data.type not in (NodeType.FILE, NodeType.RAW):
-        raise DagError(f"{cid} is a {data.type.name.lower()}, which is not written")
+        raise DagError(f"{cid} is a {data.type.name.lower()}, which is not supported")
     size = file.write(data.data)
     for link in node.links:
         size += _write_file(link.cid, read, file, depth + 1)

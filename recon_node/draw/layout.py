@@ -1,16 +1,15 @@
-"""Drawings of graphs in lanes, newest first, as `git log --graph` has them: where everything goes.
+"""The layout of graphs in lanes, newest first, like `git log --graph`.
 
-Theory of operation. A *row* holds one node, and every node comes above all that it builds on. The
-order is that in which a walk upwards from the roots is done with each node: what is above it has
-been drawn then, and branches stay together, nested as they fork.
+Theory of operation. A *row* has one node, and every node is above everything it builds on. The
+order is the post-order of a walk upwards from the roots: what is above a node is drawn before it,
+and branches stay together, nested as they fork.
 
-Between the rows run *lanes*. A lane waits for one node: it begins below the first node that names
-this one as prev, every other one joins it, and it ends at the node itself. So an edge leads from
-its upper node sideways into the lane of its lower one, and straight down: it meets no third node,
-and a lane never moves. There are never more lanes than nodes that are waited for at once, and one.
+*Lanes* run between the rows. A lane waits for one node: it begins below the first node that names
+this one as prev, all others that name it join, and it ends at the node itself. So an edge goes from
+its upper node sideways into the lane of its lower one, and straight down: it crosses no third node,
+and lanes never move. There is at most one lane more than nodes being waited for at once.
 
-`fold` takes long runs without a fork for one node each. What the drawing looks like is up to
-`drawing_text` and `drawing_svg`.
+`fold_runs` replaces long runs without a fork by one node each. `draw.text` and `draw.svg` draw.
 """
 
 from __future__ import annotations
@@ -21,13 +20,13 @@ from enum import Enum, IntEnum
 from typing import Final
 
 _SHORT_NAME: Final = 12
-"""Characters of an id that are shown."""
+"""Characters shown of an id."""
 SHORTEST_FOLD: Final = 3
-"""Nodes of a run that is worth folding."""
+"""Nodes of the shortest run that is folded."""
 
 
-class Shape(Enum):
-    """What kind of node it is."""
+class NodeShape(Enum):
+    """The kind of a node."""
 
     ROOT = "root"
     DATA = "data"
@@ -37,7 +36,7 @@ class Shape(Enum):
 
 
 class Tone(IntEnum):
-    """What a node means to the whole, the best first."""
+    """The role of a node in the graph, the best first."""
 
     TIP = 0
     KEPT = 1
@@ -47,16 +46,16 @@ class Tone(IntEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Node:
+class PictureNode:
     """A node to draw; `prev` are the nodes that it builds on.
 
-    `name` is a short id, `details` are texts for columns, `marks` what is special about the node.
-    A node that is to be kept is never folded.
+    `name` is a short id, `details` are texts for columns, `marks` are labels. A node with `keep` is
+    never folded.
     """
 
     id: Hashable
     prev: tuple[Hashable, ...] = ()
-    shape: Shape = Shape.DATA
+    shape: NodeShape = NodeShape.DATA
     tone: Tone = Tone.KEPT
     name: str = ""
     details: tuple[str, ...] = ()
@@ -66,29 +65,29 @@ class Node:
 
 @dataclass(frozen=True, slots=True)
 class Picture:
-    """What is to be drawn: `title` and `summary` above the graph, `notes` below it."""
+    """A graph to draw, with `title` and `summary` above it and `notes` below."""
 
     title: str
     summary: str
-    nodes: tuple[Node, ...]
+    nodes: tuple[PictureNode, ...]
     notes: tuple[str, ...] = ()
     unit: str = "events"
 
 
 @dataclass(frozen=True, slots=True)
 class Placed:
-    """A node at its place: rows count from 0 at the top, lanes from 0 at the left."""
+    """A node and its place: rows count from 0 at the top, lanes from 0 at the left."""
 
-    node: Node
+    node: PictureNode
     row: int
     lane: int
 
 
 @dataclass(frozen=True, slots=True)
 class Edge:
-    """From the node in the row `upper` to its prev in the row `lower`, by way of a lane.
+    """An edge from the node in the row `upper` to its prev in the row `lower`, through a lane.
 
-    `lower` is None when the prev is below the last row that is drawn.
+    `lower` is None if the prev is below the last row drawn.
     """
 
     upper: int
@@ -98,8 +97,8 @@ class Edge:
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """Where everything goes; `edges` are in the order of their upper rows, `hidden` nodes are not
-    drawn because the layout was to have fewer rows."""
+    """Where everything goes. `edges` are in the order of their upper rows, `width` is in lanes, and
+    `hidden` counts the nodes below the last row."""
 
     placed: tuple[Placed, ...]
     edges: tuple[Edge, ...]
@@ -107,16 +106,16 @@ class Layout:
     hidden: int
 
 
-def lay_out(nodes: Iterable[Node], rows: int | None = None) -> Layout:
+def lay_out(nodes: Iterable[PictureNode], rows: int | None = None) -> Layout:
     """Place nodes and edges.
 
     Args:
-        nodes: a whole graph, in any order; of several branches or roots, those of a better tone
-            come first, then those given first.
-        rows: draw so many rows at most, the upper ones.
+        nodes: a whole graph, in any order; among branches or roots, those of a better tone come
+            first, then those given first.
+        rows: the maximum number of rows, from the top.
 
     Raises:
-        ValueError: a node is given twice, a prev is not there, or there is a cycle.
+        ValueError: a node is given twice, a prev is missing, or there is a cycle.
     """
     by_id = _by_id(nodes)
     order = newest_first(by_id.values())
@@ -133,19 +132,19 @@ def lay_out(nodes: Iterable[Node], rows: int | None = None) -> Layout:
     return Layout(tuple(placed), tuple(edges), lanes.width, len(order) - len(shown))
 
 
-def newest_first(nodes: Iterable[Node]) -> list[Node]:
-    """The nodes, each before all that it builds on, branches together.
+def newest_first(nodes: Iterable[PictureNode]) -> list[PictureNode]:
+    """Return the nodes, each before everything it builds on, with branches together.
 
     Raises:
         ValueError: as `lay_out`.
     """
     by_id = _by_id(nodes)
-    nexts = nexts_of(by_id)
+    nexts = _nexts_of(by_id)
     given = {id_: number for number, id_ in enumerate(by_id)}
     main = _main_line(by_id)
     for above in nexts.values():
         above.sort(key=lambda id_: (by_id[id_].tone, id_ not in main, given[id_]))
-    order: list[Node] = []
+    order: list[PictureNode] = []
     seen: set[Hashable] = set()
     for root in [node.id for node in by_id.values() if not node.prev]:
         seen.add(root)
@@ -163,19 +162,19 @@ def newest_first(nodes: Iterable[Node]) -> list[Node]:
     return order
 
 
-def fold(nodes: Iterable[Node], unit: str = "events") -> list[Node]:
-    """The nodes, with long runs of those that are nothing special taken for one node each.
+def fold_runs(nodes: Iterable[PictureNode], unit: str = "events") -> list[PictureNode]:
+    """Return the nodes, with long runs of ordinary ones replaced by one node each.
 
-    Such a run has one prev and one next for each of its nodes, and one tone.
+    In such a run, each node has one prev and one next, and all have the same tone.
     """
     by_id = _by_id(nodes)
-    nexts = nexts_of(by_id)
+    nexts = _nexts_of(by_id)
 
-    def is_plain(node: Node) -> bool:
+    def is_plain(node: PictureNode) -> bool:
         return not node.keep and len(set(node.prev)) == 1 and len(nexts[node.id]) == 1
 
-    folded: dict[Hashable, Node] = {}
-    instead: dict[Hashable, Node] = {}
+    folded: dict[Hashable, PictureNode] = {}
+    instead: dict[Hashable, PictureNode] = {}
     for node in newest_first(by_id.values()):
         if not is_plain(node) or node.id in folded:
             continue
@@ -195,26 +194,26 @@ def fold(nodes: Iterable[Node], unit: str = "events") -> list[Node]:
 
 
 def plain(text: str) -> str:
-    """A text for one line, by whoever it was written: what does not print becomes `\ufffd`.
+    """Make a stranger's text safe for one line: what does not print becomes `\ufffd`.
 
-    So no text can move a terminal's cursor, turn its direction, or break a document.
+    So it cannot move a terminal's cursor, change its writing direction, or break a document.
     """
     return text if text.isprintable() else "".join(c if c.isprintable() else "\ufffd" for c in text)
 
 
-def nexts_of(by_id: Mapping[Hashable, Node]) -> dict[Hashable, list[Hashable]]:
+def _nexts_of(by_id: Mapping[Hashable, PictureNode]) -> dict[Hashable, list[Hashable]]:
     """The nodes that build on each node."""
     nexts: dict[Hashable, list[Hashable]] = {id_: [] for id_ in by_id}
     for node in by_id.values():
         for prev in dict.fromkeys(node.prev):
             if prev not in nexts:
-                raise ValueError(f"{node.id!r} builds on {prev!r}, which is not there")
+                raise ValueError(f"{node.id!r} builds on {prev!r}, which is missing")
             nexts[prev].append(node.id)
     return nexts
 
 
-def _main_line(by_id: Mapping[Hashable, Node]) -> set[Hashable]:
-    """The node of the best tone, and down its first prevs: what should stay one straight line."""
+def _main_line(by_id: Mapping[Hashable, PictureNode]) -> set[Hashable]:
+    """The node of the best tone and its first prevs, which should stay one straight line."""
     line: set[Hashable] = set()
     best = min(by_id.values(), key=lambda node: node.tone, default=None)
     while best is not None and best.id not in line:
@@ -232,11 +231,11 @@ class _Lanes:
 
     @property
     def width(self) -> int:
-        """How many lanes there have been side by side."""
+        """The largest number of lanes side by side."""
         return len(self._waits)
 
     def take(self, id_: Hashable) -> int:
-        """The lane of a node that comes now; it is free from here on."""
+        """Return the lane of a node, and free it."""
         lane = self._lane_of.pop(id_, None)
         if lane is None:
             lane = self._free_lane(0)
@@ -244,7 +243,7 @@ class _Lanes:
         return lane
 
     def wait_for(self, id_: Hashable, beside: int) -> int:
-        """The lane that waits for a node, or the closest free one, which does from now on."""
+        """Return the lane that waits for a node: a new one, the closest free lane."""
         lane = self._lane_of.get(id_)
         if lane is None:
             lane = self._lane_of[id_] = self._free_lane(beside)
@@ -259,21 +258,21 @@ class _Lanes:
         return min(free, key=lambda lane: (abs(lane - beside), lane < beside))
 
 
-def _fold_of(run: Sequence[Node], unit: str) -> Node:
-    times = sum(node.shape is Shape.TIME for node in run)
+def _fold_of(run: Sequence[PictureNode], unit: str) -> PictureNode:
+    times = sum(node.shape is NodeShape.TIME for node in run)
     among = f", {times} time event{'s'[: times > 1]} among them" if times else ""
-    return Node(
+    return PictureNode(
         id=("fold", run[0].id),
         prev=run[-1].prev,
-        shape=Shape.FOLD,
+        shape=NodeShape.FOLD,
         tone=run[0].tone,
         name=f"{len(run)} {unit}{among}",
         keep=True,
     )
 
 
-def _by_id(nodes: Iterable[Node]) -> dict[Hashable, Node]:
-    by_id: dict[Hashable, Node] = {}
+def _by_id(nodes: Iterable[PictureNode]) -> dict[Hashable, PictureNode]:
+    by_id: dict[Hashable, PictureNode] = {}
     for node in nodes:
         if node.id in by_id:
             raise ValueError(f"{node.id!r} was given twice")
@@ -282,11 +281,11 @@ def _by_id(nodes: Iterable[Node]) -> dict[Hashable, Node]:
 
 
 def _refuse_cycles(
-    by_id: Mapping[Hashable, Node], seen: set[Hashable], order: Sequence[Node]
+    by_id: Mapping[Hashable, PictureNode], seen: set[Hashable], order: Sequence[PictureNode]
 ) -> None:
     if len(seen) < len(by_id):
         stuck = next(id_ for id_ in by_id if id_ not in seen)
-        raise ValueError(f"{stuck!r} is part of a cycle, or builds on nothing but one")
+        raise ValueError(f"{stuck!r} is part of a cycle, or builds only on one")
     row_of = {node.id: row for row, node in enumerate(order)}
     for node in order:
         for prev in node.prev:
@@ -294,11 +293,11 @@ def _refuse_cycles(
                 raise ValueError(f"{node.id!r} is part of a cycle")
 
 
-def missing(id_: str) -> Node:
+def missing_node(id_: str) -> PictureNode:
     """Return the node of something that is referred to but not held."""
-    return Node(
+    return PictureNode(
         id=id_,
-        shape=Shape.MISSING,
+        shape=NodeShape.MISSING,
         tone=Tone.WAITING,
         name=short_name(id_),
         marks=("not here",),

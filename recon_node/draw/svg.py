@@ -1,4 +1,4 @@
-"""Drawings as SVG: one file that needs no other, light or dark as its reader has it.
+"""Drawings as SVG: one self-contained file, light or dark as its reader prefers.
 
 Every edge is one `path`, every node one `g` of the class `node` with the whole id as its tooltip.
 """
@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 from xml.sax.saxutils import escape
 
-from recon_node.draw.layout import Edge, Layout, Picture, Placed, Shape, Tone, plain
+from recon_node.draw.layout import Edge, Layout, NodeShape, Picture, Placed, Tone, plain
 
 # Pixels.
 ROW: Final = 30
@@ -18,10 +18,15 @@ LANE: Final = 22
 MARGIN: Final = 28
 HEAD: Final = 84
 CHAR: Final = 7.3
-"""The advance of a character; the fonts are monospace, of 12 px."""
+"""The width of a character; the fonts are monospace, of 12 px."""
 TITLE_CHAR: Final = 10.4
+MARK_CHAR: Final = 6.7
+MARK_PADDING: Final = 7
+MARK_GAP: Final = 6
 NARROWEST: Final = 640
 LINE: Final = 19
+GAP_COLUMNS: Final = 2
+"""Characters between columns."""
 
 LONGEST_TITLE: Final = 120
 """Characters."""
@@ -65,7 +70,7 @@ text { font: 12px ui-monospace, SFMono-Regular, Menlo, Consolas, "DejaVu Sans Mo
 
 
 def _colours(palette: Mapping[str, str]) -> str:
-    """Rules without variables: not every program that shows SVG knows those."""
+    """Rules without variables, which not every SVG viewer supports."""
     rules = [
         "text {{ fill: {ink}; }} .summary, .detail, .node.pruned text {{ fill: {soft}; }}",
         ".paper {{ fill: {paper}; }} .stripe {{ fill: {stripe}; }} .rule {{ stroke: {rule}; }}",
@@ -91,10 +96,7 @@ _STYLE: Final = (
 
 
 def draw_svg(picture: Picture, layout: Layout) -> str:
-    """A picture of a graph, its nodes laid out as given.
-
-    `layout` is that of the picture's nodes, folded or not.
-    """
+    """Draw a picture with the layout of its nodes, folded or not."""
     columns = _columns(layout)
     start = MARGIN + max(layout.width, 1) * LANE + 6
     widest = max(_right_ends(layout, columns, start), default=0)
@@ -124,7 +126,7 @@ def draw_svg(picture: Picture, layout: Layout) -> str:
 
 
 def _lowest_first(layout: Layout) -> list[Edge]:
-    """The edges of a better tone are painted over the others."""
+    """Edges of a better tone are painted over the others."""
     return sorted(layout.edges, key=lambda edge: -layout.placed[edge.upper].node.tone)
 
 
@@ -153,34 +155,34 @@ def _node(placed: Placed, columns: Sequence[int], start: float) -> str:
     parts.append(_glyph(placed, x, y))
     left = start
     for number, (text, size) in enumerate(zip(_cells(placed), columns, strict=False)):
-        kind = "detail" if number or node.shape is Shape.FOLD else "name"
+        kind = "detail" if number or node.shape is NodeShape.FOLD else "name"
         if text:
             parts.append(f'<text class="{kind}" x="{left:g}" y="{y + 4}">{_text(text)}</text>')
-        left += (size + 2) * CHAR
+        left += (size + GAP_COLUMNS) * CHAR
     left = _marks_at(columns, start)
     for number, mark in enumerate(node.marks):
-        long = len(mark) * 6.7 + 14
+        long = len(mark) * MARK_CHAR + 2 * MARK_PADDING
         first = " first" if number == 0 else ""
         parts.append(
             f'<g class="mark{first}"><rect x="{left:g}" y="{y - 9}" width="{long:g}" height="18" '
-            f'rx="9"/><text x="{left + 7:g}" y="{y + 4}">{_text(mark)}</text></g>'
+            f'rx="9"/><text x="{left + MARK_PADDING:g}" y="{y + 4}">{_text(mark)}</text></g>'
         )
-        left += long + 6
+        left += long + MARK_GAP
     return f'<g class="node {node.tone.name.lower()}">{"".join(parts)}</g>'
 
 
 def _glyph(placed: Placed, x: int, y: int) -> str:
     shape = placed.node.shape
-    if shape is Shape.ROOT:
+    if shape is NodeShape.ROOT:
         return f'<path class="solid" d="M{x} {y - 9}l9 9l-9 9l-9 -9z"/>'
-    if shape is Shape.DATA:
+    if shape is NodeShape.DATA:
         return f'<circle class="solid" cx="{x}" cy="{y}" r="7"/>'
-    if shape is Shape.FOLD:
+    if shape is NodeShape.FOLD:
         dots = "".join(f'<circle cx="{x}" cy="{y + dy}" r="2"/>' for dy in (-7, 0, 7))
         ground = "paper" if placed.row % 2 else "stripe"
         gap = f'<rect class="{ground}" x="{x - 3}" y="{y - 11}" width="6" height="22"/>'
         return f'{gap}<g class="dots">{dots}</g>'
-    missing = " missing" if shape is Shape.MISSING else ""
+    missing = " missing" if shape is NodeShape.MISSING else ""
     return f'<circle class="ring{missing}" cx="{x}" cy="{y}" r="5.5"/>'
 
 
@@ -193,7 +195,7 @@ def _stripes(layout: Layout, width: int) -> Iterator[str]:
 
 
 def _notes(lines: Sequence[tuple[str, int]], bottom: int, width: int) -> Iterator[str]:
-    """The notes: lines, and how far below the last node each of them is."""
+    """The notes: lines, and their distances below the last node in pixels."""
     if lines:
         y = bottom + 12
         yield f'<line class="rule" x1="{MARGIN}" x2="{width - MARGIN}" y1="{y}" y2="{y}"/>'
@@ -220,7 +222,7 @@ def _columns(layout: Layout) -> list[int]:
     """The width of each column of text, in characters."""
     widths: list[int] = []
     for placed in layout.placed:
-        cells = () if placed.node.shape is Shape.FOLD else _cells(placed)
+        cells = () if placed.node.shape is NodeShape.FOLD else _cells(placed)
         for number, text in enumerate(cells):
             if number == len(widths):
                 widths.append(0)
@@ -229,13 +231,15 @@ def _columns(layout: Layout) -> list[int]:
 
 
 def _marks_at(columns: Sequence[int], start: float) -> float:
-    return start + sum((size + 2) * CHAR for size in columns)
+    return start + sum((size + GAP_COLUMNS) * CHAR for size in columns)
 
 
 def _right_ends(layout: Layout, columns: Sequence[int], start: float) -> Iterator[float]:
     """Where the marks of each node end."""
+    around = 2 * MARK_PADDING + MARK_GAP
     for placed in layout.placed:
-        yield _marks_at(columns, start) + sum(len(mark) * 6.7 + 20 for mark in placed.node.marks)
+        marks = sum(len(mark) * MARK_CHAR + around for mark in placed.node.marks)
+        yield _marks_at(columns, start) + marks
 
 
 def _place(lane: int, row: int) -> tuple[int, int]:

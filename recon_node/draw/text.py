@@ -1,8 +1,8 @@
-"""Drawings as lines of text: what stands left of each node, cell by cell.
+"""Drawings as text: the cells to the left of each node, line by line.
 
-A node's line has its glyph and the lanes that pass it. Where a node's edges go to other lanes, a
-line of links follows: `├─╮` opens a lane, `├─╯` joins one, and a lane that is only crossed stays
-whole: `├─│─╯`. Below a root there is a gap, for what comes next in its lane is nothing of its own.
+A node's line has its glyph and the lanes that pass it. If its edges go to other lanes, a line of
+links follows: `├─╮` opens a lane, `├─╯` joins one, and a lane that is only crossed stays intact:
+`├─│─╯`. Below a root there is a gap, since what follows in its lane is unrelated.
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from recon_node.draw.layout import Edge, Layout, Placed, Shape, Tone
+from recon_node.draw.layout import Edge, Layout, NodeShape, Placed, Tone
 
 
 @dataclass(frozen=True, slots=True)
 class Glyphs:
-    """The characters of a drawing; `joints` are by what they connect: up, down, left, right."""
+    """The characters of a drawing; `joints` by what they connect: up, down, left, right."""
 
-    nodes: Mapping[Shape, str]
+    nodes: Mapping[NodeShape, str]
     joints: Mapping[str, str]
     vertical: str
     horizontal: str
@@ -28,11 +28,11 @@ class Glyphs:
 
 UNICODE: Final = Glyphs(
     nodes={
-        Shape.ROOT: "◆",
-        Shape.DATA: "●",
-        Shape.TIME: "○",
-        Shape.MISSING: "?",
-        Shape.FOLD: "┊",
+        NodeShape.ROOT: "◆",
+        NodeShape.DATA: "●",
+        NodeShape.TIME: "○",
+        NodeShape.MISSING: "?",
+        NodeShape.FOLD: "┊",
     },
     joints={
         "ud": "│",
@@ -52,7 +52,13 @@ UNICODE: Final = Glyphs(
     cut="┊",
 )
 ASCII: Final = Glyphs(
-    nodes={Shape.ROOT: "#", Shape.DATA: "*", Shape.TIME: "o", Shape.MISSING: "?", Shape.FOLD: ":"},
+    nodes={
+        NodeShape.ROOT: "#",
+        NodeShape.DATA: "*",
+        NodeShape.TIME: "o",
+        NodeShape.MISSING: "?",
+        NodeShape.FOLD: ":",
+    },
     joints={
         "ud": "|",
         "lr": "-",
@@ -77,19 +83,19 @@ Cells = tuple[tuple[str, Tone | None], ...]
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """A line: its cells with their tones (None: empty), and the node that it is about, if any."""
+    """A line: its cells with their tones (None: empty), and its node, if any."""
 
     cells: Cells
     placed: Placed | None
 
     @property
     def text(self) -> str:
-        """The cells as they stand."""
+        """The cells without their tones."""
         return "".join(cell for cell, _ in self.cells)
 
 
 def draw_lines(layout: Layout, glyphs: Glyphs = UNICODE) -> Iterator[Line]:
-    """The lines of a drawing from the top; two cells a lane, the second one between lanes."""
+    """Yield the lines of a drawing from the top; two cells per lane, the second between lanes."""
     edges: defaultdict[int, list[Edge]] = defaultdict(list)
     for edge in layout.edges:
         edges[edge.upper].append(edge)
@@ -116,7 +122,7 @@ def _node_line(layout: Layout, placed: Placed, lanes: Mapping[int, Tone], glyphs
 
 
 def _lanes(layout: Layout, lanes: Mapping[int, Tone], glyph: str) -> Cells:
-    """Lanes that go on, and nothing else."""
+    """Lanes that continue, and nothing else."""
     return _cells(layout, {lane: (glyph, tone) for lane, tone in lanes.items()})
 
 

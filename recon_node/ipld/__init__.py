@@ -1,8 +1,7 @@
-"""Floor 1, IPLD: the bytes that everything above is made of.
+"""Floor 1, IPLD: varints, CIDs, DAG-CBOR, DAG-PB, CARv1 and multibase.
 
-Varints, CIDs (raw bytes inside), DAG-CBOR, DAG-PB, CARv1 and multibase. Pure functions over
-`bytes`; everything read is checked, and whatever is refused is an `IpldError` with a message for
-people.
+Pure functions over `bytes`. All input is checked; what is refused raises an `IpldError` whose
+message is user-facing.
 """
 
 from recon_node.ipld import car, dag_cbor, dag_pb, multibase, varint
@@ -26,7 +25,6 @@ from recon_node.ipld.errors import (
     DagPbError,
     IpldError,
     MultibaseError,
-    UnixFsError,
     VarintError,
 )
 
@@ -46,7 +44,6 @@ __all__ = [
     "DagPbError",
     "IpldError",
     "MultibaseError",
-    "UnixFsError",
     "VarintError",
     "car",
     "cid_head",

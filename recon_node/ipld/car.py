@@ -21,8 +21,8 @@ from recon_node.ipld.errors import CarError, CidError, DagCborError, VarintError
 class Car:
     """A CAR in memory: the CIDs of its roots, and its blocks in the order of the file.
 
-    Where `is_exact`, `encode` gives back the file byte for byte. It does not where the file holds a
-    block more than once, or a block that was restored: a CAR has no other freedom.
+    If `is_exact`, `encode` reproduces the file byte for byte. It cannot if the file holds a block
+    more than once, or one that was restored; nothing else in a CAR is a matter of choice.
     """
 
     roots: tuple[CID, ...]
@@ -30,7 +30,7 @@ class Car:
     is_exact: bool = True
 
     def block(self, cid: CID) -> bytes | None:
-        """The block of that CID, or None where the CAR does not have it."""
+        """Return the block of that CID, or None if the CAR does not have it."""
         block = self.blocks.get(cid)
         if block is None and cid.hash_code == IDENTITY:
             return cid.digest
@@ -38,14 +38,13 @@ class Car:
 
 
 Restore = Callable[[bytes], bytes | None]
-"""Gives the canonical form of a block that does not match its CID, or None."""
+"""Returns the canonical form of a block that does not match its CID, or None."""
 
 
 def decode(data: bytes, restore: Restore | None = None) -> Car:
     """Read a CARv1, checking every block against its CID.
 
-    A block that does not match is given to `restore`: what this returns takes its place if it
-    matches.
+    A block that does not match is passed to `restore`, whose result takes its place if it matches.
 
     Raises:
         CarError: not a CARv1, a block that does not match its CID, a root without its block,
@@ -63,7 +62,7 @@ def decode(data: bytes, restore: Restore | None = None) -> Car:
 
 
 def encode(roots: Iterable[CID], blocks: Mapping[CID, bytes]) -> bytes:
-    """Write a CARv1 with these roots and blocks, in the order given. Nothing is checked."""
+    """Write a CARv1 with these roots and blocks, in the given order. Nothing is checked."""
     header = dag_cbor.encode({"roots": list(roots), "version": 1})
     parts = [varint.encode(len(header)), header]
     for cid, block in blocks.items():
@@ -72,10 +71,10 @@ def encode(roots: Iterable[CID], blocks: Mapping[CID, bytes]) -> bytes:
 
 
 def read_roots(data: bytes) -> tuple[CID, ...]:
-    """The roots that the header of a CARv1 names; what follows it is not looked at.
+    """Return the roots that the header of a CARv1 names. Bytes after the header are ignored.
 
     Raises:
-        CarError: no header of a CARv1.
+        CarError: the header is not that of a CARv1.
     """
     try:
         return _read_header(data)[0]
@@ -84,7 +83,7 @@ def read_roots(data: bytes) -> tuple[CID, ...]:
 
 
 def _read_section(data: bytes, offset: int, what: str) -> tuple[int, int]:
-    """The start and end of the section whose length stands at `offset`."""
+    """The start and end of the section whose length is at `offset`."""
     length, start = varint.decode(data, offset)
     if length > len(data) - start:
         raise CarError(
@@ -115,7 +114,7 @@ def _read_any_header(data: bytes) -> tuple[tuple[CID, ...], int]:
 
 def _check_header(header: Any) -> tuple[CID, ...]:
     if not isinstance(header, dict) or type(header.get("version")) is not int:
-        raise CarError("not a CAR: its header names no version")
+        raise CarError("not a CAR: its header has no version")
     if header["version"] != 1:
         raise CarError(f"a CAR of version {header['version']}; only CARv1 is accepted")
     roots = header.get("roots")
@@ -129,7 +128,7 @@ def _check_header(header: Any) -> tuple[CID, ...]:
 def _read_blocks(
     data: bytes, offset: int, restore: Restore | None
 ) -> tuple[dict[CID, bytes], bool]:
-    """The blocks from `offset` on, and whether each came once and as its CID says."""
+    """The blocks from `offset` on, and whether each came once and matched its CID."""
     blocks: dict[CID, bytes] = {}
     sections = 0
     restored = False
@@ -153,9 +152,9 @@ def _read_blocks(
 
 
 def _common_header(codec: int) -> tuple[bytes, int, int]:
-    """What stands before the digest in a header with one root, and where the root starts and ends.
+    """The bytes before the digest in a header with one root, and where the root starts and ends.
 
-    `codec` is the root's, its hash sha2-256.
+    The root has that codec and is hashed with sha2-256.
     """
     root = CID.of(codec, b"")
     before = encode([root], {}).removesuffix(root.digest + _AFTER_ROOT)
@@ -163,6 +162,6 @@ def _common_header(codec: int) -> tuple[bytes, int, int]:
     return before, start, start + len(root)
 
 
-# Headers of nearly all CARs there are differ in the digest of their one root only.
+# The headers of nearly all CARs differ only in the digest of their one root.
 _AFTER_ROOT: Final = dag_cbor.encode("version") + dag_cbor.encode(1)
 _COMMON_HEADERS: Final = tuple(_common_header(codec) for codec in (DAG_JOSE, DAG_CBOR))

@@ -2,8 +2,8 @@
 
 A CIDv1 is `varint(1) varint(codec) multihash`, and a multihash is
 `varint(hash code) varint(length) digest` (https://github.com/multiformats/cid). `CID` is a
-`bytes` that was checked once, when it was made: it compares, hashes and sorts as its bytes do,
-and becomes text only at the edges.
+`bytes` that was checked once, when it was made: it compares, hashes and sorts like its bytes, and
+becomes text only at the edges.
 
 CIDv0 (a bare sha2-256 multihash, "Qm...") is refused everywhere: Ceramic does not use it.
 """
@@ -23,31 +23,43 @@ RAW: Final = 0x55
 IDENTITY: Final = 0x00
 SHA2_256: Final = 0x12
 
-# Longer digests are refused: no hash function in use has one, and an identity "hash" carries
-# its block inside, without bound. 128 bytes is what other implementations allow, too.
 MAX_DIGEST: Final = 128
+"""Bytes of a digest. No hash function in use has a longer one, but an identity "hash" carries its
+block inside, without bound. Other implementations have the same limit."""
 
-_DIGEST_SIZES: Final = {SHA2_256: 32, 0x13: 64, 0x16: 32, 0x1B: 32, 0xB220: 32, 0x1E: 32}
+_VERSION: Final = 1
+_DIGEST: Final = 32
+"""Bytes of a sha2-256."""
+_SHA2_512, _SHA3_256, _KECCAK_256, _BLAKE3, _BLAKE2B_256 = 0x13, 0x16, 0x1B, 0x1E, 0xB220
+_DIGEST_SIZES: Final = {
+    SHA2_256: 32,
+    _SHA2_512: 64,
+    _SHA3_256: 32,
+    _KECCAK_256: 32,
+    _BLAKE3: 32,
+    _BLAKE2B_256: 32,
+}
+"""Bytes of the digests of each hash function."""
 _HASH_FUNCTIONS: Final[dict[int, Callable[[bytes], bytes]]] = {
     IDENTITY: bytes,
     SHA2_256: lambda block: hashlib.sha256(block).digest(),
-    0x13: lambda block: hashlib.sha512(block).digest(),
-    0x16: lambda block: hashlib.sha3_256(block).digest(),
-    0xB220: lambda block: hashlib.blake2b(block, digest_size=32).digest(),
+    _SHA2_512: lambda block: hashlib.sha512(block).digest(),
+    _SHA3_256: lambda block: hashlib.sha3_256(block).digest(),
+    _BLAKE2B_256: lambda block: hashlib.blake2b(block, digest_size=32).digest(),
 }
-_SHA2_256_HEAD: Final = bytes([SHA2_256, 32])
+_SHA2_256_HEAD: Final = bytes([SHA2_256, _DIGEST])
 
 
 @lru_cache(maxsize=64)
 def cid_head(codec: int) -> bytes:
-    """The bytes before the digest in every CID of that codec with sha2-256, and in no other CID."""
-    return b"\x01" + varint.encode(codec) + _SHA2_256_HEAD
+    """Return what precedes the digest in every CID of that codec with sha2-256, and in no other."""
+    return varint.encode(_VERSION) + varint.encode(codec) + _SHA2_256_HEAD
 
 
-# The first bytes of nearly all CIDs there are, each followed by 32 bytes of digest.
+# The first bytes of nearly all CIDs.
 _COMMON_HEADS: Final = tuple(cid_head(codec) for codec in (DAG_CBOR, DAG_JOSE, RAW))
 _COMMON_HEADS_BY_SIZE: Final = {
-    size: tuple(head for head in _COMMON_HEADS if len(head) + 32 == size) for size in (36, 37)
+    size: tuple(head for head in _COMMON_HEADS if len(head) + _DIGEST == size) for size in (36, 37)
 }
 
 
@@ -55,7 +67,7 @@ class CID(bytes):
     """A binary CIDv1, checked when made; `str()` is its multibase base32 text.
 
     Raises:
-        CidError: the bytes are no CIDv1, or more than one.
+        CidError: not a CIDv1, or bytes after one.
     """
 
     __slots__ = ()
@@ -64,7 +76,7 @@ class CID(bytes):
         if not raw.startswith(_COMMON_HEADS_BY_SIZE.get(len(raw), ())):
             end = _end_of_cid(raw, 0)
             if end != len(raw):
-                raise CidError(f"{len(raw) - end} bytes too many after the CID {_shown(raw[:end])}")
+                raise CidError(f"{len(raw) - end} extra bytes after the CID {_shown(raw[:end])}")
         return bytes.__new__(cls, raw)
 
     @classmethod
@@ -83,7 +95,7 @@ class CID(bytes):
 
     @classmethod
     def of(cls, codec: int, block: bytes) -> Self:
-        """The CID of `block`, hashed with sha2-256."""
+        """Return the CID of `block`, hashed with sha2-256."""
         return bytes.__new__(cls, cid_head(codec) + hashlib.sha256(block).digest())
 
     @property
@@ -125,16 +137,16 @@ class CID(bytes):
 
 
 def read_cid(data: bytes, offset: int = 0) -> tuple[CID, int]:
-    """Read the CID at `offset`; return it and the offset of what follows it.
+    """Read the CID at `offset`; return it and the offset after it.
 
-    A CID delimits itself; nothing after it is looked at.
+    A CID delimits itself; the bytes after it are ignored.
 
     Raises:
-        CidError: no CIDv1 there, or the bytes end within it.
+        CidError: there is no CIDv1, or the bytes end within it.
     """
     window = data[offset : offset + 37]
     if window.startswith(_COMMON_HEADS):
-        size = 37 if window[1] == 0x85 else 36
+        size = 37 if window[1] == 0x85 else 36  # DAG-JOSE takes two bytes; literals are faster here
         if len(window) >= size:
             return bytes.__new__(CID, window[:size]), offset + size
     end = _end_of_cid(data, offset)
@@ -146,7 +158,7 @@ def _end_of_cid(data: bytes, offset: int) -> int:
         raise CidError(f"a CIDv0 at byte {offset}: only CIDv1 is accepted")
     try:
         version, position = varint.decode(data, offset)
-        if version != 1:
+        if version != _VERSION:
             raise CidError(f"no CIDv1 at byte {offset}: its version is {version}")
         _, position = varint.decode(data, position)
         hash_code, position = varint.decode(data, position)

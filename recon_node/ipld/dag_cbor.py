@@ -2,8 +2,8 @@
 
 Source: https://ipld.io/specs/codecs/dag-cbor/spec/. The work is done by `cbrrr` (about 1 µs a
 block), with `CID` as its checking link type. When it refuses a block, the `dag-cbor` package
-reads the same bytes again, 50 times slower, only to tell people what is wrong and where; its
-opinion never admits anything.
+reads the same bytes again, 50 times slower, only to say what is wrong and where; it never admits
+anything.
 
 Values: None, bool, int (-2^64 to 2^64 - 1), float (finite), str, bytes, list, dict with str
 keys, and `CID` for links.
@@ -17,14 +17,15 @@ import cbrrr
 from recon_node.ipld.cid import CID
 from recon_node.ipld.errors import CidError, DagCborError
 
-# A block of nested lists costs nothing to make, and whatever walks it recursively later (`==`,
-# `repr`, JSON) would die of it. Real data is not nested anywhere near this deep; other
-# implementations stop at this depth, too.
 MAX_DEPTH: Final = 256
+"""Levels of nesting. A deeply nested block costs nothing to make, but whatever walks it recursively
+(`==`, `repr`, JSON) would crash. Real data is far less deep; other implementations have this limit,
+too."""
 
-# Longer blocks are refused without a second reading, which would cost more than the first.
 MAX_EXPLAINED: Final = 16 * 1024
+"""Bytes of a refused block that is read again for a better error, which is slow."""
 MAX_EXPLANATION: Final = 300
+"""Characters of that error."""
 
 _NOT_CONTAINERS: Final = bytes(byte for byte in range(256) if byte >> 5 not in (4, 5))
 
@@ -33,7 +34,7 @@ def encode(value: Any) -> bytes:
     """Encode `value` as DAG-CBOR.
 
     Raises:
-        DagCborError: something in it has no place in DAG-CBOR.
+        DagCborError: it holds something that DAG-CBOR cannot represent.
     """
     try:
         return cbrrr.encode_dag_cbor(value, cid_type=CID)
@@ -53,7 +54,7 @@ def decode(data: bytes) -> Any:
         raise DagCborError(f"not strict DAG-CBOR, a link in it is broken: {error}") from None
     except (ValueError, MemoryError) as error:
         raise DagCborError(f"not strict DAG-CBOR: {_explain(data, error)}") from None
-    # Every level takes a byte of its own that opens a list or map: few such bytes, no depth.
+    # Every level needs a byte of its own that opens a list or map: with few of them, it is shallow.
     if len(data) > MAX_DEPTH and len(data.translate(None, _NOT_CONTAINERS)) > MAX_DEPTH:
         _check_depth(value)
     return value
@@ -77,7 +78,7 @@ def _children(value: Any) -> Any:
 def _explain(data: bytes, error: Exception) -> str:
     if len(data) > MAX_EXPLAINED:
         return str(error)
-    import dag_cbor as reference  # imports slowly, and only refused blocks need it
+    import dag_cbor as reference  # slow to import, and only refused blocks need it
 
     try:
         reference.decode(data)
@@ -89,7 +90,7 @@ def _explain(data: bytes, error: Exception) -> str:
 
 
 def _on_one_line(explanation: str) -> str:
-    """The reference's drawing of the bytes with arrows under them, as a sentence."""
+    """The reference's drawing of bytes and arrows as one sentence."""
     lines = [line.strip(" \\") for line in explanation.splitlines()]
     words = [line for line in lines if line and not line.startswith(("At byte #", "^"))]
     positions = re.findall(r"At byte #(\d+)", explanation)

@@ -3,7 +3,7 @@
     message PBNode { repeated PBLink Links = 2; optional bytes Data = 1; }    links come first
     message PBLink { optional bytes Hash = 1; optional string Name = 2; optional uint64 Tsize = 3; }
 
-One node has one encoding, so reading is strict: fields in this order, each once, no others.
+A node has exactly one encoding, so reading is strict: fields in this order, each once, no others.
 """
 
 from __future__ import annotations
@@ -21,11 +21,13 @@ DAG_PB: Final = 0x70
 _DATA, _LINK = 0x0A, 0x12  # the tags of PBNode's fields 1 and 2, both length-delimited
 _HASH, _NAME, _SIZE = 0x0A, 0x12, 0x18
 _CID_V0_HEAD: Final = b"\x12\x20"
+_CID_V0_SIZE: Final = 34
+"""Bytes of a CIDv0: a bare sha2-256 multihash."""
 
 
 @dataclass(frozen=True, slots=True)
 class PbLink:
-    """A link to a node, with its name in a directory and the size of all that it leads to."""
+    """A link to a node: its CID, its name in a directory, and the bytes of all blocks below it."""
 
     cid: CID
     name: str = ""
@@ -34,14 +36,14 @@ class PbLink:
 
 @dataclass(frozen=True, slots=True)
 class PbNode:
-    """A node: links, and data for the layer above (UnixFS, as a rule)."""
+    """A node: links, and data for the layer above (usually UnixFS)."""
 
     links: tuple[PbLink, ...]
     data: bytes | None = None
 
 
 def encode(node: PbNode) -> bytes:
-    """Write a node; its links are sorted by name, as the codec demands (a stable sort)."""
+    """Write a node, its links stably sorted by name as the codec demands."""
     parts: list[bytes] = []
     for link in sorted(node.links, key=lambda each: each.name.encode()):
         body = b"".join(
@@ -58,10 +60,10 @@ def encode(node: PbNode) -> bytes:
 
 
 def decode(block: bytes) -> PbNode:
-    """Read a node. A link by CIDv0 is given as the CIDv1 of the same block.
+    """Read a node. Links by CIDv0 become the CIDv1 of the same block.
 
     Raises:
-        DagPbError: not DAG-PB, or not in the one form that it has.
+        DagPbError: not DAG-PB, or not its canonical form.
     """
     try:
         return _decode_node(block)
@@ -90,7 +92,7 @@ def _decode_link(body: bytes) -> PbLink:
             raise DagPbError("not DAG-PB: the fields of a link are repeated or out of order")
         last = tag
         if tag == _HASH:
-            is_v0 = len(value) == 34 and value.startswith(_CID_V0_HEAD)
+            is_v0 = len(value) == _CID_V0_SIZE and value.startswith(_CID_V0_HEAD)
             cid = CID(b"\x01" + bytes([DAG_PB]) + value if is_v0 else value)
         elif tag == _NAME:
             name = value.decode()

@@ -1,8 +1,8 @@
-"""What goes wrong on this floor. All of it is bad input, hence `ValueError`."""
+"""The errors of this room. All of them are caused by bad input, hence `ValueError`."""
 
 
 class IpldError(ValueError):
-    """Bytes or text that are not what they claim to be. The message is for people."""
+    """Bytes or text that are not what they claim to be. The message is user-facing."""
 
 
 class VarintError(IpldError):
@@ -10,7 +10,7 @@ class VarintError(IpldError):
 
 
 class CidError(IpldError):
-    """Not a CIDv1, or one that this library cannot work with."""
+    """Not a CIDv1, or one that is not supported here."""
 
 
 class DagCborError(IpldError):
@@ -19,10 +19,6 @@ class DagCborError(IpldError):
 
 class DagPbError(IpldError):
     """Not strict DAG-PB."""
-
-
-class UnixFsError(IpldError):
-    """Not UnixFS, or a kind of it that cannot be used here."""
 
 
 class CarError(IpldError):

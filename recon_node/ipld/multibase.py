@@ -1,6 +1,6 @@
 """Multibase: bytes as text whose first character names the base.
 
-Source: https://github.com/multiformats/multibase. The bases that Ceramic writes are done here,
+Source: https://github.com/multiformats/multibase. The bases that Ceramic uses are implemented here
 with the standard library: base64 for CAR files in the HTTP API, base32 for CIDs, base36 for
 StreamIds, base58btc for did:key. All others go through the `multiformats` package, 20 to 100
 times slower. Decoding is strict: one text for each value, no blanks, no wrong padding.
@@ -12,9 +12,12 @@ from typing import Final
 
 from recon_node.ipld.errors import MultibaseError
 
-# Bases whose length is no power of two take quadratic time; nothing that people write as
-# base36 or base58 (StreamIds, keys, CIDs) comes near this many characters.
 MAX_SLOW_TEXT: Final = 2048
+"""Characters, or bytes, in bases that are not powers of two: those take quadratic time, and what
+people write in them (StreamIds, keys, CIDs) is far shorter."""
+
+_MAX_SHOWN: Final = 40
+"""Characters of a text that an error quotes."""
 
 _BASE36 = "0123456789abcdefghijklmnopqrstuvwxyz"
 _BASE58 = "123456789ABCDEFGHJKLMNPQRSTUVWXYZabcdefghijkmnopqrstuvwxyz"
@@ -30,7 +33,7 @@ def encode(data: bytes, base: str = "base64") -> str:
     """Write `data` as multibase text in the base of that name (as in the multibase table).
 
     Raises:
-        MultibaseError: no such base, or the data is too long for a slow one.
+        MultibaseError: the base is unknown, or the data is too long for a slow one.
     """
     if base == "base64":
         return "m" + binascii.b2a_base64(data, newline=False).decode().rstrip("=")
@@ -49,7 +52,7 @@ def decode(text: str) -> bytes:
     """Read multibase text of any known base.
 
     Raises:
-        MultibaseError: empty, an unknown base, a character or padding that does not belong.
+        MultibaseError: the text is empty, or its base unknown, or a character or padding wrong.
     """
     if not text:
         raise MultibaseError("empty text is not multibase: its first character names the base")
@@ -79,7 +82,7 @@ def _padded(body: str, group: int) -> str:
 
 
 def _exactly(text: str, base: str, data: bytes) -> bytes:
-    """`data`, if it would be written as `text`: the library decoders skip what they don't know."""
+    """Return `data` if it encodes to `text`; the library's decoders skip what they don't know."""
     if encode(data, base) != text:
         raise MultibaseError(f"{_shown(text)} is not valid {base}: wrong characters or padding")
     return data
@@ -111,7 +114,7 @@ def _decode_integer(body: str, code: str) -> bytes:
 
 
 def _encode_other(data: bytes, base: str) -> str:
-    from multiformats import multibase  # costs 60 ms to import: only when it is needed
+    from multiformats import multibase  # takes 60 ms to import
 
     try:
         return multibase.encode(data, base)
@@ -132,8 +135,8 @@ def _decode_other(text: str) -> bytes:
         return base.decode(text)
     except (KeyError, ValueError):  # its message shows the library's objects
         raise MultibaseError(
-            f"{_shown(text)} is not valid multibase: {text[0]!r} means {base.name}, which the rest "
-            "is not"
+            f"{_shown(text)} is not valid multibase: {text[0]!r} stands for "
+            f"{base.name}, but the rest is not {base.name}"
         ) from None
 
 
@@ -142,4 +145,4 @@ def _reason(error: Exception) -> str:
 
 
 def _shown(text: str) -> str:
-    return repr(text if len(text) <= 40 else text[:40] + "…")
+    return repr(text if len(text) <= _MAX_SHOWN else text[:_MAX_SHOWN] + "…")

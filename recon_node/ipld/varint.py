@@ -1,13 +1,19 @@
 """Unsigned varints: little-endian base 128, seven bits a byte, the high bit means "more".
 
-Source: https://github.com/multiformats/unsigned-varint. A number has one encoding only, its
-shortest, and at most nine bytes (63 bits).
+Source: https://github.com/multiformats/unsigned-varint. A number has exactly one encoding, the
+shortest, of at most nine bytes (63 bits).
 """
+
+from typing import Final
 
 from recon_node.ipld.errors import VarintError
 
-MAX_BYTES = 9
-MAX_VALUE = 2**63 - 1
+MAX_BYTES: Final = 9
+"""Bytes of a varint."""
+MAX_VALUE: Final = 2**63 - 1
+
+# In each byte, 0x80 says that more bytes follow and 0x7F are the seven bits of the number. They are
+# written out because a lookup of a name would be a good part of the cost.
 
 
 def encode(value: int) -> bytes:
@@ -29,13 +35,13 @@ def encode(value: int) -> bytes:
 
 
 def decode(data: bytes | memoryview, offset: int = 0) -> tuple[int, int]:
-    """Read the varint at `offset`; return its value and the offset of what follows it.
+    """Read the varint at `offset`; return its value and the offset after it.
 
     Raises:
-        VarintError: the bytes end within it, it is longer than nine bytes or not in its
+        VarintError: the bytes end within it, it is longer than nine bytes, or not in its
             shortest form.
     """
-    # Nearly all of them have one byte or two, and every block of every CAR has several.
+    # Nearly all have one byte or two, and there are several in every block of a CAR.
     if 0 <= offset < len(data) - 1:
         first = data[offset]
         if first < 0x80:

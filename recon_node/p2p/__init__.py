@@ -1,13 +1,14 @@
 """Floor 5, the network side: libp2p host, recon and event streams, discovery, sync with peers.
 
-``open_p2p`` joins a store to its network and keeps it equal to its peers' stores. Start reading
-with ``service`` (what is put together), ``sync`` (when, with whom), ``sessions`` and
-``recon_stream`` (how), ``hardening`` (what py-libp2p needs to run for long). The wire is described
-in docs/wire.md.
+``open_p2p`` joins a store to its network and keeps it equal to its peers' stores. Read ``service``
+first (the composition), then ``sync/driver`` (when and with whom), ``sync/sessions`` and
+``sync/recon_stream`` (how), and ``transport/hardening`` (the remedies for py-libp2p's defects). The
+wire formats are in docs/wire.md.
 """
 
 from recon_node.p2p.errors import P2PError, PeerError
-from recon_node.p2p.service import P2P, PeerInfo, open_p2p
+from recon_node.p2p.peers.descriptions import PeerIdentity, PeerInfo
+from recon_node.p2p.service import P2P, open_p2p
 from recon_node.p2p.settings import ConnectionLimits, P2PSettings
 from recon_node.p2p.sync.reports import (
     AGREED,
@@ -27,6 +28,7 @@ __all__ = [
     "P2PError",
     "P2PSettings",
     "PeerError",
+    "PeerIdentity",
     "PeerInfo",
     "SyncReport",
     "open_p2p",

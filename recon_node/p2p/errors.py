@@ -1,4 +1,4 @@
-"""What can go wrong on the network side, in words for people."""
+"""The errors of the network side. Their messages are user-facing."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from recon_node.store import StoreError
 
 
 class P2PError(Exception):
-    """The network side of the node cannot start or run; the text says why and what to do."""
+    """The network side cannot start or run; the message says why and what to do about it."""
 
 
 class PeerError(P2PError):
@@ -19,24 +19,24 @@ class PeerError(P2PError):
 
 
 class PeerGoneError(P2PError):
-    """A stream ended where it must not: the peer or the connection is gone, by no fault of it."""
+    """A stream ended too early because the peer or the connection is gone. Nobody is to blame."""
 
 
 class PeerProtocolError(Exception):
-    """A peer broke the protocol of a stream; the stream is reset and the peer scored down."""
+    """A peer broke the protocol of a stream. The stream is reset and the peer's score lowered."""
 
 
 MISBEHAVED: Final = 4
-"""How many failures it counts as when a peer breaks a protocol."""
+"""Breaking a protocol counts as so many failures."""
 BROKEN_PROTOCOL: Final = (PeerProtocolError, RemoteProtocolError)
 PEER_FAILURES: Final = (P2PError, *BROKEN_PROTOCOL, trio.BrokenResourceError)
-"""What a peer, or the way to it, can do to a session."""
+"""The errors of a session that a peer, or the connection to it, can cause."""
 
 
-def describe(error: BaseException) -> str:
-    """Say what went wrong, for people."""
+def describe_error(error: BaseException) -> str:
+    """Describe an error to users."""
     if isinstance(error, trio.BrokenResourceError):
         return str(error) or "the connection was lost"
     if isinstance(error, (*PEER_FAILURES, StoreError)):
         return str(error)
-    return f"a bug of this node: {error!r}"
+    return f"a bug in this node: {error!r}"

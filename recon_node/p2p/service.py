@@ -1,27 +1,30 @@
-"""The network side as one thing: ``open_p2p`` starts it, ``P2P`` is what the floors above see."""
+"""The network side: ``open_p2p`` starts it, and ``P2P`` is its interface for the floors above."""
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import AsyncIterator
+import random
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import structlog
 import trio
+from libp2p.crypto.keys import KeyPair
+from nacl.signing import SigningKey
 
+from recon_node.exception_groups import unwrapped
 from recon_node.p2p.errors import MISBEHAVED, PeerError
-from recon_node.p2p.nursery import open_service_nursery
-from recon_node.p2p.peers.book import PeerBook
+from recon_node.p2p.peers.book import PeerBook, load_peers, save_peers
+from recon_node.p2p.peers.connections import let_go_of_idle, tell_when_alone
+from recon_node.p2p.peers.descriptions import PeerIdentity, PeerInfo, recon_versions
 from recon_node.p2p.peers.discovery import Discovery, networks_in
-from recon_node.p2p.peers.file import load_peers, save_peers
 from recon_node.p2p.settings import P2PSettings
 from recon_node.p2p.sync.driver import Syncer
-from recon_node.p2p.sync.event_server import EventServer
-from recon_node.p2p.sync.mending import sync_when_damaged
-from recon_node.p2p.sync.reports import ANOTHER_NETWORK, Counters, SyncHistory, SyncReport
+from recon_node.p2p.sync.event_stream import EventServer
+from recon_node.p2p.sync.reports import ANOTHER_NETWORK, Counters, SyncHistory
+from recon_node.p2p.sync.rings import MODEL_RING, PEER_RING, Rings
 from recon_node.p2p.sync.sessions import Sessions
 from recon_node.p2p.transport.addresses import (
     check_dialable,
@@ -34,60 +37,66 @@ from recon_node.p2p.transport.budget import REFUSED_FOR
 from recon_node.p2p.transport.host import Host, open_host
 from recon_node.p2p.transport.identity import open_identity
 from recon_node.p2p.transport.streams import EVENTS_PROTOCOL, shielded
-from recon_node.recon.protocols import PROTOCOLS
+from recon_node.recon import VERSIONS, KeyRange, Version
+from recon_node.recon.v0_1.peer_ring import PeerRing
 from recon_node.store import Store
 
 log = structlog.get_logger(__name__)
 
 ENOUGH_PEERS: Final = 16
-"""With so many connections, peers found through the DHT are noted, but not connected to at once."""
-ALONE_AFTER: Final = 60.0
-"""Seconds in which the peers that are known should have answered."""
-ALONE_INTERVAL: Final = 1800.0
+"""With so many connections, peers that the DHT finds are noted, but not connected to at once."""
 ADDRESS_INTERVAL: Final = 30.0
 """Seconds between looks at this machine's own addresses."""
+SEED_SIZE: Final = 32
+"""Bytes of an Ed25519 seed, which a private key begins with."""
 _SAVE_INTERVAL: Final = 60.0
+"""Seconds between two looks whether the peer book must be saved."""
 _SAVE_LIMIT: Final = 1.0
-
-
-@dataclass(frozen=True, slots=True)
-class PeerInfo:
-    """What the node knows of a peer."""
-
-    id: str
-    addresses: tuple[str, ...]
-    connected: bool
-    latency: float | None
-    """Seconds that a ping takes there and back."""
-    last_sync: float | None
-    """When a sync with it last ended in agreement, in seconds since 1970."""
-    failures: int
-    """Failures in a row; breaking a protocol counts as several."""
+"""Seconds in which the peer book is saved at the end."""
 
 
 @asynccontextmanager
-async def open_p2p(settings: P2PSettings, store: Store, data_dir: Path) -> AsyncIterator[P2P]:
+async def open_p2p(
+    settings: P2PSettings,
+    store: Store,
+    data_dir: Path,
+    versions: Sequence[Version[Any]] = VERSIONS,
+) -> AsyncIterator[P2P]:
     """Take part in the network of a store until the block ends.
 
-    Raises P2PError when the identity cannot be used, an address cannot be listened on, or a
-    bootstrap address is none.
+    Args:
+        settings: how to take part.
+        store: its events are exchanged with peers.
+        data_dir: the directory of the identity and of the known peers.
+        versions: the versions of recon to speak, best first.
+
+    Raises:
+        P2PError: the identity cannot be used, an address cannot be listened on, or a bootstrap
+            address is not valid.
     """
+    if store.ring_keys is not None:  # public bootstrap nodes speak only the rings
+        settings = settings.joining(store.network)
     for address in settings.bootstrap:
         peer_id_in(address)
         check_dialable(parse_address(address))
     identity = await trio.to_thread.run_sync(open_identity, data_dir)
     book = PeerBook(settings.max_known_peers)
     await load_peers(book, data_dir)
-    async with open_host(settings, identity) as host, open_service_nursery() as nursery:
-        p2p = P2P(host, store, book, settings, nursery)
-        nursery.start_soon(_save_from_time_to_time, book, data_dir)
-        log.info("Listening for peers", peer_id=p2p.peer_id, addresses=p2p.addresses)
-        try:
-            yield p2p
-        finally:
-            nursery.cancel_scope.cancel()
-            with shielded(_SAVE_LIMIT):
-                await save_peers(book, data_dir)
+    with unwrapped():
+        async with (
+            open_host(settings, identity, partial(_note_cut_off, book)) as host,
+            trio.open_nursery() as nursery,
+        ):
+            peer_ring = _peer_ring(identity, book)
+            p2p = P2P(host, store, book, settings, versions, peer_ring, nursery)
+            nursery.start_soon(_save_from_time_to_time, book, data_dir)
+            log.info("Listening for peers", peer_id=p2p.peer_id, addresses=p2p.addresses)
+            try:
+                yield p2p
+            finally:
+                nursery.cancel_scope.cancel()
+                with shielded(_SAVE_LIMIT):
+                    await save_peers(book, data_dir)
 
 
 class P2P:
@@ -99,63 +108,99 @@ class P2P:
         store: Store,
         book: PeerBook,
         settings: P2PSettings,
+        versions: Sequence[Version[Any]],
+        peer_ring: PeerRing,
         nursery: trio.Nursery,
     ) -> None:
         self._host = host
         self._network = store.network
         self._book = book
         self._nursery = nursery
-        self._history = SyncHistory(host.budget)
-        self._sessions = Sessions(host, store, book, settings, self._history)
-        self._events = EventServer(store, book, settings, self._history.counters)
-        self._syncer = Syncer(host, store, book, self._sessions, settings)
-        self._sessions.on_stranger = self._syncer.request  # so that it learns of us what we are
+        self.counters = Counters(memory=host.budget)
+        """Totals since the start, for metrics."""
+        history = SyncHistory(self.counters)
+        self.sync_reports = history.reports
+        """The latest sessions, the newest last."""
+        self.transfers = history.transfers
+        """The latest sessions that moved events, the newest last."""
+        self.peer_id = host.peer_id
+        """This node's peer id, in base58."""
+        self._versions = versions
+        self._sessions = Sessions(
+            host,
+            store,
+            book,
+            settings,
+            history,
+            self.counters,
+            self._meet_stranger,
+            versions,
+        )
+        self._events = EventServer(store, book, settings, self.counters)
+        self._syncer = Syncer(host, store, book, self._sessions, settings, self.counters)
         self._discovery: Discovery | None = None
-        for protocol in PROTOCOLS:
-            host.handle(protocol.id, self._sessions.serve)
+        self._rings: Rings | None = None
+        if store.ring_keys is not None:
+            self._rings = Rings(
+                host,
+                store,
+                store.ring_keys,
+                peer_ring,
+                book,
+                settings,
+                history,
+                self._found,
+                [version.id for version in versions],
+            )
+            for protocol in (PEER_RING, MODEL_RING):
+                host.handle(protocol, self._rings.serve)
+            nursery.start_soon(self._rings.run)
+        for version in versions:
+            host.handle(version.id, self._sessions.serve)
         host.handle(EVENTS_PROTOCOL, self._events.serve)
         host.on_identified(self._identified)
-        host.budget.on_cut = self._cut_off
         nursery.start_soon(self._syncer.run)
         nursery.start_soon(self._watch_addresses)
         nursery.start_soon(tell_when_alone, host, book, settings)
-        nursery.start_soon(
-            sync_when_damaged,
-            store,
-            host.connected_peers,
-            self._syncer.request,
-            settings.sync_peers,
-        )
+        nursery.start_soon(let_go_of_idle, host, book)
         if settings.discovery:
             self._discovery = Discovery(
-                host, store.network, settings.announce_interval, self._found
+                host,
+                store.network,
+                settings.announce_interval,
+                self._found,
+                ipfs_kad=settings.ipfs_kad,
             )
             nursery.start_soon(self._discovery.run)
 
     @property
-    def peer_id(self) -> str:
-        """This node's peer id, in base58."""
-        return self._host.peer_id
-
-    @property
     def addresses(self) -> list[str]:
-        """The multiaddrs that others reach this node by, each with /p2p/<peer id>."""
+        """The multiaddrs at which peers can reach this node, each with /p2p/<peer id>."""
         return self._host.addresses
 
     @property
-    def sync_reports(self) -> deque[SyncReport]:
-        """The latest sessions, the newest last."""
-        return self._history.reports
+    def protocols(self) -> frozenset[str]:
+        """The libp2p protocols that this node speaks."""
+        return self._host.own_protocols
 
-    @property
-    def transfers(self) -> deque[SyncReport]:
-        """The latest sessions that moved events, the newest last."""
-        return self._history.transfers
+    def interests_of(self, peer_id: str) -> list[KeyRange]:
+        """Return the ranges that a peer has lately said to be interested in: of EventIDs, or, from
+        a ceramic-one node, of EventIDs without height."""
+        ring = [] if self._rings is None else self._rings.interests_of(peer_id)
+        return ring + self._book.interests(peer_id)
 
-    @property
-    def counters(self) -> Counters:
-        """Totals since the start, for metrics."""
-        return self._history.counters
+    async def identify(self, peer_id: str) -> PeerIdentity | None:
+        """Return what a connected peer says about itself; None if it is not connected.
+
+        Raises:
+            PeerError: it does not answer.
+        """
+        if not self._host.is_connected(peer_id):
+            return None
+        protocols = await self._host.protocols_of(peer_id)
+        known = self._book.get(peer_id)
+        addresses = () if known is None else tuple(known.addresses)
+        return PeerIdentity(peer_id, addresses, *self._host.known_agent(peer_id), protocols)
 
     def peers(self) -> list[PeerInfo]:
         """Return the peers that the node knows, connected ones first."""
@@ -168,21 +213,23 @@ class P2P:
                 latency=self._host.latency(each.id) or each.latency,
                 last_sync=each.last_sync,
                 failures=each.failures,
+                speaks=recon_versions(self._host.known_protocols(each.id)),
             )
             for each in self._book.peers()
         ]
         return sorted(known, key=lambda each: (not each.connected, each.id))
 
     async def connect(self, multiaddr: str) -> None:
-        """Reach a peer at its multiaddr with /p2p/<peer id>, and sync with it soon.
+        """Connect to a peer at its multiaddr with /p2p/<peer id>, and sync with it soon.
 
-        Raises PeerError when nobody answers there, when it is another peer, or when it is one that
-        this node can never sync with; the text says why. Such a peer is not kept.
+        Raises:
+            PeerError: nobody answers, or another peer does, or this node can never sync with the
+                peer, which is then removed from the book.
         """
         try:
             peer_id = peer_id_in(multiaddr)
             was_connected = self._host.is_connected(peer_id)
-            await self._host.dial(multiaddr)
+            await self._host.connect(multiaddr, anew=True)
             reason = self._why_incompatible(await self._host.protocols_of(peer_id))
             if reason is not None:
                 self._book.forget(peer_id)
@@ -196,9 +243,9 @@ class P2P:
         self._syncer.request(peer_id)
 
     def _identified(self, peer_id: str, addresses: list[str]) -> None:
-        """A connected peer has told what it speaks, and where it listens."""
+        """Take up a connected peer that has told its protocols and addresses."""
         if self._nursery.cancel_scope.cancel_called:
-            return  # we are leaving, and the nursery may be closed
+            return  # the node is stopping, and the nursery may be closed
         reason = self._why_incompatible(self._host.known_protocols(peer_id))
         if reason is not None:
             self._book.forget(peer_id)
@@ -213,29 +260,33 @@ class P2P:
             self._nursery.start_soon(self._discovery.join, peer_id)
         if self._host.has_dialled(peer_id):  # one side's sync does for both
             self._syncer.request(peer_id)
+        if self._rings is not None:
+            self._rings.meet(peer_id)
 
-    def _cut_off(self, peer_id: str) -> None:
-        """A peer made this node hold too much memory, and is refused for a while."""
-        if self._book.get(peer_id) is not None:
-            self._book.failed(peer_id, severity=MISBEHAVED, at_least=REFUSED_FOR)
+    def _meet_stranger(self, peer_id: str) -> None:
+        """Sync with a peer of another network once, so that it learns which one is ours."""
+        self._syncer.request(peer_id)
 
     async def _watch_addresses(self) -> None:
-        """Announce the node anew when a network comes up or another address is given to it."""
+        """Announce the node again when its addresses have changed."""
         known = self.addresses
         while True:
             await trio.sleep(ADDRESS_INTERVAL)
             if self.addresses != known:
                 known = self.addresses
-                log.info("This node is at other addresses now", addresses=known)
+                log.info("The addresses of this node have changed", addresses=known)
                 if self._discovery is not None:
                     self._discovery.look_now()
 
     def _why_incompatible(self, protocols: frozenset[str]) -> str | None:
-        """Why this node can never sync with a peer that speaks these protocols; None if it can.
+        """Return why this node can never sync with a peer of these protocols; None if it can.
 
-        A peer that takes no part in a DHT does not say its network. Its first sync tells.
+        A peer without a DHT does not reveal its network before the first sync.
         """
-        if not any(each.id in protocols for each in PROTOCOLS):
+        recon = {each.id for each in self._versions}
+        if self._rings is not None:
+            recon |= {PEER_RING, MODEL_RING}
+        if protocols.isdisjoint(recon):
             return "does not speak Recon: it is not a node of the Ceramic network, or an old one"
         networks = networks_in(protocols)
         if networks and self._network.name not in networks:
@@ -244,7 +295,7 @@ class P2P:
         return None
 
     def _found(self, peer_id: str, addresses: list[str]) -> None:
-        """The DHT knows of a peer of our network."""
+        """Note a peer that the DHT or the peer ring has found."""
         is_new = self._book.get(peer_id) is None
         if not all(map(is_loopback, self.addresses)):
             addresses = [each for each in addresses if not is_loopback(each)]
@@ -256,18 +307,19 @@ class P2P:
             self._syncer.request(peer_id)
 
 
-async def tell_when_alone(host: Host, book: PeerBook, settings: P2PSettings) -> None:
-    """Tell the operator of a node that has nobody to sync with, at the start and seldom again."""
-    if settings.bootstrap or len(book):
-        await trio.sleep(ALONE_AFTER)
-    while True:
-        if not any(map(book.get, host.connected_peers())):  # others take no part in the network
-            log.warning(
-                "This node is alone: no peer is connected. Name one that it can reach by "
-                "--bootstrap (setting bootstrap), or by `recon-node peers add MULTIADDR`",
-                known_peers=len(book),
-            )
-        await trio.sleep(ALONE_INTERVAL)
+def _peer_ring(identity: KeyPair, book: PeerBook) -> PeerRing:
+    def was_connected(peer_id: str) -> bool:
+        peer = book.get(peer_id)
+        return peer is not None and peer.last_sync is not None
+
+    seed = identity.private_key.to_bytes()[:SEED_SIZE]
+    return PeerRing(SigningKey(seed), pick=random.randrange, was_connected=was_connected)
+
+
+def _note_cut_off(book: PeerBook, peer_id: str) -> None:
+    """Leave a peer alone that was cut off because of its memory, as long as it is refused."""
+    if book.get(peer_id) is not None:
+        book.failed(peer_id, severity=MISBEHAVED, at_least=REFUSED_FOR)
 
 
 async def _save_from_time_to_time(book: PeerBook, data_dir: Path) -> None:

@@ -1,128 +1,180 @@
-"""Settings of the network side: one frozen object, checked where it is made."""
+"""Settings of the network side. Times are in seconds, sizes in bytes."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, fields, replace
-from typing import Final
+from dataclasses import dataclass as plain_dataclass
+from dataclasses import replace
+from typing import Annotated, Final, Self
 
-from recon_node.ceramic import MAX_CAR_SIZE
-from recon_node.recon import SessionSettings
+from pydantic import Field
+from pydantic.dataclasses import dataclass
+
+from recon_node.ceramic import MAX_CAR_SIZE, Network
+from recon_node.ceramic.network import BOOTSTRAP
+from recon_node.p2p.errors import PeerError
+from recon_node.p2p.transport.addresses import is_loopback, parse_address
+from recon_node.recon import DEFAULT_SETTINGS, SessionSettings
+from recon_node.setting_types import (
+    SETTINGS,
+    Bytes,
+    Count,
+    Flag,
+    Seconds,
+    Setting,
+    TextList,
+    checked_by,
+)
 
 MIB: Final = 1 << 20
 MIN_FRAME: Final = MAX_CAR_SIZE + 1
 MAX_FRAME: Final = 32 * MIB
-"""More than that one peer could make us hold for each of its streams."""
+"""A peer can make this node hold one frame for each of its streams."""
 MIN_MESSAGE: Final = 16 * 1024
-"""A recon message smaller than that would hardly tell a thing."""
+"""Smaller recon messages would carry too few keys to make progress."""
 MIN_PEER_MEMORY: Final = 32 * MIB
-"""With less, a session with many differences to tell would not fit."""
+"""With less, a session with many differences would not fit."""
 MAX_REQUEST: Final = 1000
-"""EventIds in one request on the event stream at most, for every node (docs/wire.md)."""
+"""Maximum EventIds in one request on the event stream; part of the protocol (docs/wire.md)."""
 MESSAGE_OVERRUN: Final = 16 * 1024
-"""By how much a recon message may be larger than it aims to be: the last split is written out."""
+"""Bytes by which a recon message may exceed its target, because its last split is completed."""
 
 
-@dataclass(frozen=True, slots=True)
+@plain_dataclass(frozen=True, slots=True)
 class ConnectionLimits:
-    """What one connection may cost. Times are in seconds, sizes in bytes."""
+    """The limits of one connection. Times are in seconds, sizes in bytes."""
 
     max_inbound_streams: int = 128
-    """Streams that a peer may have open to us at once on one connection; more are reset."""
+    """Maximum inbound streams at the same time; further ones are reset."""
     max_window: int = 4 * MIB
-    """A stream's receive window at most: what a peer may send ahead of our reading."""
+    """The largest receive window of a stream: how far a peer may send ahead of our reading."""
     max_buffered: int = 32 * MIB
-    """Unread bytes of all streams of a connection, after which it is cut."""
+    """Maximum unread bytes of all streams of a connection; it is cut when there are more."""
     write_timeout: float = 15.0
-    """A frame that the network does not take for so long ends the connection."""
+    """The connection is cut when the network does not accept a frame for this long."""
     ping_interval: float = 15.0
     ping_timeout: float = 20.0
-    """A peer that leaves a ping unanswered for so long is dropped."""
+    """The connection is cut when the peer leaves a ping unanswered for this long."""
 
 
-@dataclass(frozen=True, slots=True)
+def _check_multiaddrs(addresses: tuple[str, ...]) -> None:
+    try:
+        for text in addresses:
+            parse_address(text)
+    except PeerError as error:
+        raise ValueError(str(error)) from None
+
+
+def _check_peer_ids(addresses: tuple[str, ...]) -> None:
+    for text in addresses:
+        if "/p2p/" not in text:
+            raise ValueError(f"{text!r} lacks the peer id: it should end with /p2p/<peer id>")
+
+
+def _check_not_empty(addresses: tuple[str, ...]) -> None:
+    if not addresses:
+        raise ValueError("give at least one address to listen on")
+
+
+Multiaddrs = Annotated[TextList, checked_by(_check_multiaddrs), Flag(metavar="MULTIADDR")]
+
+
+@dataclass(frozen=True, slots=True, config=SETTINGS)
 class P2PSettings:
-    """How the node takes part in the network. Times are in seconds, sizes in bytes."""
+    """Peers: where to listen, whom to join, how much they may cost."""
 
-    listen: tuple[str, ...] = ("/ip4/0.0.0.0/tcp/4101",)
-    """Multiaddrs to listen on: TCP only; port 0 takes any free port."""
-    announce: tuple[str, ...] = ()
-    """Addresses told to other peers instead of those listened on (behind NAT, say)."""
-    bootstrap: tuple[str, ...] = ()
-    """Multiaddrs, with /p2p/<peer id>, of peers to join the network by."""
-    discovery: bool = True
-    """Whether to find and be found through the network's DHT."""
-    announce_interval: float = 600.0
-    """How often the DHT is told of this node and asked for others, once the node has settled in."""
-    max_connections: int = 200
-    max_peer_memory: int = 256 * MIB
-    """What all peers together may make this node hold, in bytes of its memory. When it is more, the
-    peers that hold the most are cut off (``recon_node.p2p.transport.budget``)."""
-    max_known_peers: int = 1000
-    dial_timeout: float = 10.0
-    connection: ConnectionLimits = field(default_factory=ConnectionLimits)
+    listen: Annotated[Multiaddrs, checked_by(_check_not_empty)] = ("/ip4/0.0.0.0/tcp/4101",)
+    """Multiaddrs for peers to connect to: TCP over IPv4 or IPv6; port 0 takes any free port."""
+    announce: Multiaddrs = ()
+    """Multiaddrs to tell peers instead of those in `listen`, for a node behind NAT or in a
+    container."""
+    bootstrap: Annotated[Multiaddrs, checked_by(_check_peer_ids)] = ()
+    """Peers through which to join the network, such as /ip4/192.0.2.7/tcp/4101/p2p/12D3KooW...
 
-    sync_interval: float = 30.0
-    """How often each round of syncs with known peers starts, when nothing new comes in."""
-    push_delay: float = 0.25
-    """How long new events are gathered before they are pushed to peers."""
-    sync_peers: int = 3
-    """Peers synced with in one round, and at once."""
-    max_sessions: int = 64
-    """Inbound recon sessions at once."""
-    max_sessions_per_peer: int = 4
-    """Inbound recon sessions at once from one peer."""
-    max_event_streams: int = 128
-    """Inbound event streams at once; each side of a session may open one."""
-    max_event_streams_per_peer: int = 16
-    turn_timeout: float = 120.0
-    """How long a peer may take before it begins its turn, or takes more of ours: it fetches and
-    stores events meanwhile."""
-    idle_timeout: float = 30.0
-    """How long a peer may take for anything else: to say its first word on a stream, to send the
-    rest of a frame or of a turn, to take a single message."""
-    session_timeout: float = 3600.0
-    max_frame: int = MIB
-    """A frame on a stream at most; a longer one is refused unread. An event must fit into it.
-
-    Where recon sessions have many differences to tell to a peer that speaks 1.0.0 alone, and the
-    peer takes longer frames, fewer rounds are taken with a larger one and ``recon.message_bytes``.
+    The other node prints its peer id with `recon-node id`.
     """
-    events_per_request: int = 500
-    """EventIds that we ask for at a time on the event stream."""
-    recon: SessionSettings = field(default_factory=SessionSettings)
-    """How recon sessions split and list; their messages are kept below ``max_frame``."""
+    public_bootstrap: Annotated[bool, Flag()] = True
+    """Join mainnet and testnet-clay by their public bootstrap nodes if `bootstrap` is empty.
 
-    def __post_init__(self) -> None:
-        """Refuse values that cannot work."""
-        if not self.listen:
-            raise ValueError("the p2p setting `listen` needs at least one address")
-        for each in fields(self):
-            value = getattr(self, each.name)
-            if type(value) in (int, float) and not value > 0:
-                raise ValueError(f"the p2p setting `{each.name}` must be above 0, not {value}")
-        if self.max_frame < MIN_FRAME:
-            raise ValueError(
-                f"the p2p setting `max_frame` must be at least {MIN_FRAME}, so that every event "
-                f"fits; {self.max_frame} is less"
-            )
-        if self.max_frame > MAX_FRAME:
-            raise ValueError(
-                f"the p2p setting `max_frame` must be at most {MAX_FRAME}, so that a peer cannot "
-                f"fill the memory; {self.max_frame} is more"
-            )
-        if self.max_peer_memory < MIN_PEER_MEMORY:
-            raise ValueError(
-                f"the p2p setting `max_peer_memory` must be at least {MIN_PEER_MEMORY}, so that a "
-                f"sync has room; {self.max_peer_memory} is less"
-            )
-        if self.events_per_request > MAX_REQUEST:
-            raise ValueError(
-                f"the p2p setting `events_per_request` must be at most {MAX_REQUEST}, which is "
-                f"what a peer accepts, not {self.events_per_request}"
-            )
+    Those are ceramic-one nodes. They are not used if `ceramic_one` is off, or if `listen` has only
+    loopback addresses.
+    """
+    discovery: Annotated[bool, Flag()] = True
+    """Find peers, and be found, through the DHT."""
+    ipfs_kad: Annotated[bool, Setting()] = False
+    """Speak the DHT under the protocol id /ipfs/kad/1.0.0, too.
+
+    For nodes that know no other, such as ceramic-one nodes built with Kademlia; in release 0.58 it
+    is switched off. Nodes of the public IPFS network use this id as well, and may come to ask.
+    """
+    announce_interval: Seconds = 600.0
+    """How often the node announces itself in the DHT and looks for peers, in the long run."""
+    max_connections: Annotated[Count, Setting()] = 200
+    """Maximum number of connections to peers.
+
+    A quarter of them is reserved for connections that this node opens. When all others are taken, a
+    peer from another address replaces one of the address that has the most.
+    """
+    max_peer_memory: Annotated[Bytes, Setting(), Field(ge=MIN_PEER_MEMORY)] = 256 * MIB
+    """Maximum memory that all peers together may use, in bytes; at least 33554432.
+
+    It covers unread data, messages, and events in transit. Above it, the node cuts off the peers
+    that use the most, and refuses them for a minute. The node's own keys and caches are not
+    included (docs/operations.md).
+    """
+    max_known_peers: Count = 1000
+    dial_timeout: Seconds = 10.0
+    connection: ConnectionLimits = ConnectionLimits()
+
+    sync_interval: Annotated[Seconds, Flag(metavar="SECONDS")] = 30.0
+    """Seconds between syncs with known peers while there are no new events.
+
+    New events are pushed at once.
+    """
+    push_delay: Seconds = 0.25
+    """How long new keys are gathered before they are pushed to peers."""
+    sync_peers: Count = 3
+    """The number of peers in a round, and the most syncs at the same time."""
+    max_sessions: Count = 64
+    """Maximum inbound recon sessions at the same time."""
+    max_sessions_per_peer: Count = 4
+    """Maximum inbound recon sessions of one peer at the same time."""
+    max_event_streams: Count = 128
+    """Maximum inbound event streams at the same time; each side of a session may open one."""
+    max_event_streams_per_peer: Count = 16
+    turn_timeout: Seconds = 120.0
+    """How long a peer may take to begin its turn, or to accept more of ours. It fetches and stores
+    events in that time."""
+    idle_timeout: Seconds = 30.0
+    """How long a peer may take for anything else: to send its first message on a stream or the rest
+    of a frame or turn, or to accept a single message."""
+    session_timeout: Seconds = 3600.0
+    max_frame: Annotated[Bytes, Setting(), Field(ge=MIN_FRAME, le=MAX_FRAME)] = MIB
+    """Largest frame to accept from a peer, in bytes; at most 33554432.
+
+    An event must fit into a frame, and a longer frame is refused unread. A session holds a frame
+    of this size in memory. With peers that only speak recon/1.0.0, 10,000 differences among a
+    million keys take 20 round trips at 1 MiB and 5 at 8 MiB (8388608): raise this and
+    `message_bytes` on both sides. recon/1.1.0 needs 5 anyway.
+    """
+    message_bytes: Annotated[Bytes, Setting(), Field(ge=MIN_MESSAGE)] = (
+        DEFAULT_SETTINGS.message_bytes
+    )
+    """Largest recon message to send, in bytes. It is kept below `max_frame`."""
+    events_per_request: Annotated[Count, Field(le=MAX_REQUEST)] = 500
+    """The number of EventIds in one of our requests on the event stream."""
+    recon: SessionSettings = DEFAULT_SETTINGS
+    """How recon sessions split and list."""
+
+    def joining(self, network: Network) -> Self:
+        """Return these settings with the peers to join a network by: its public ones, if it has
+        any, none are configured, and they are not switched off."""
+        is_local = all(map(is_loopback, self.listen))
+        if self.bootstrap or not self.public_bootstrap or is_local:
+            return self
+        return replace(self, bootstrap=BOOTSTRAP.get(network, ()))
 
     @property
     def session_settings(self) -> SessionSettings:
-        """The recon settings, with messages that fit a frame even where one overruns its size."""
-        fitting = min(self.recon.message_bytes, self.max_frame - MESSAGE_OVERRUN)
+        """`recon`, with messages that fit into a frame even where one overruns its size."""
+        fitting = min(self.message_bytes, self.max_frame - MESSAGE_OVERRUN)
         return replace(self.recon, message_bytes=fitting)

@@ -1,33 +1,43 @@
 """Recon: set reconciliation over sorted keys (CIP-124), without I/O.
 
-``KeyStore`` holds the keys and hashes any range of them; ``Session`` is one side of a
-reconciliation; ``PROTOCOLS`` names the versions, with their sessions and codecs.
+``KeyStore`` holds the keys and hashes any range of them. ``VERSIONS`` lists the versions of the
+protocol; each is a folder with its messages and its sessions, which share the state in ``Side``.
+Start reading with ``session``.
 """
 
-from recon_node.recon.errors import LocalProtocolError, ProtocolError, RemoteProtocolError
-from recon_node.recon.keys.key_store import KeyStore, Summary
+from typing import Any, Final
+
+from recon_node.recon.keys.key_store import KeyStore, KeyView, Summary
 from recon_node.recon.keys.ranges import KeyRange, intersect_ranges, merge_ranges, subtract_ranges
 from recon_node.recon.keys.sha256a import ZERO, Sha256a
-from recon_node.recon.protocols import PROTOCOLS, RECON_1_0, RECON_1_1, Protocol
-from recon_node.recon.session import Session
+from recon_node.recon.session import Session, Version, all_at_once
 from recon_node.recon.settings import DEFAULT_SETTINGS, SessionSettings
+from recon_node.recon.side import LocalProtocolError, ProtocolError, RemoteProtocolError, Side
+from recon_node.recon.v1_0 import RECON_1_0
+from recon_node.recon.v1_1 import RECON_1_1
+
+VERSIONS: Final[tuple[Version[Any], ...]] = (RECON_1_1, RECON_1_0)
+"""The versions that this node speaks, in the order in which an initiator offers them."""
 
 __all__ = [
     "DEFAULT_SETTINGS",
-    "PROTOCOLS",
     "RECON_1_0",
     "RECON_1_1",
+    "VERSIONS",
     "ZERO",
     "KeyRange",
     "KeyStore",
+    "KeyView",
     "LocalProtocolError",
-    "Protocol",
     "ProtocolError",
     "RemoteProtocolError",
     "Session",
     "SessionSettings",
     "Sha256a",
+    "Side",
     "Summary",
+    "Version",
+    "all_at_once",
     "intersect_ranges",
     "merge_ranges",
     "subtract_ranges",

@@ -2,16 +2,15 @@
 
 A B-tree whose links are CIDs. The level of a key follows from its hash alone, as in a Merkle
 search tree (Auvolat and Taiani, 2019): with fan-out f, one key in f is on level 1 or higher, one
-in f^2 on level 2 or higher, and so on. Hence the tree depends on the set of keys and the fan-out
-and on nothing else: whoever holds the same keys makes the same blocks, whatever order they came
-in.
+in f^2 on level 2 or higher, and so on. Hence the tree depends only on the set of keys and the
+fan-out: everyone with the same keys makes the same blocks, in whatever order the keys arrived.
 
 A node is a DAG-CBOR list that alternates subtrees and keys, both in key order,
 
     [tree, key, tree, key, ..., tree]       tree = null | [Sha256a, number of keys, CID]
 
-with the keys of the highest level that occurs in the node's part of the set. A subtree comes with
-the hash of its keys, so that a reader fetches only where it differs from what it holds.
+with the keys of the highest level that occurs in the node's part of the set. A link has the hash of
+the subtree's keys, so that a reader fetches only the subtrees that differ from its own.
 """
 
 from __future__ import annotations
@@ -38,7 +37,7 @@ class Tree:
 
 @dataclass(slots=True)
 class _Node:
-    """A node being filled from left to right; ``lanes`` is what its subtrees and keys add up to."""
+    """A node being filled from left to right; ``lanes`` is the sum of its subtrees and keys."""
 
     level: int
     items: list[Any] = field(default_factory=list)
@@ -58,7 +57,10 @@ def build_tree(
         fan_out: keys a node on average; at least 2.
 
     Returns:
-        the link to the root, or None where there are no keys.
+        The link to the root, or None if there are no keys.
+
+    Raises:
+        ValueError: the fan-out is less than 2.
     """
     if fan_out < 2:
         raise ValueError(f"the fan-out must be at least 2, not {fan_out}")

@@ -1,14 +1,18 @@
 """Floor 4, the store: the durable event log, admission and the feed.
 
-`open_store` gives the `Store` of a data directory. An event is handed in (`admit_local`,
-`admit_remote`), checked, written to the log, entered in the key store, and delivered to the feed in
-causal order. Start reading with `admission` (what is accepted), `ladder` (when it is delivered),
-`schema` (the file, and what survives what), `writer` (how commits are grouped) and `verifiers`
-(where signatures are checked).
+`open_store` yields the `Store` of a data directory. An event that is submitted (`admit_local`,
+`admit_remote`) takes one way down:
+
+    intake        gathers requests into batches
+    verification  what the event alone can tell, in other processes
+    admission     `rules`: whether it is accepted; `ladder`: when it is delivered
+    db            the transaction of the batch (see `schema` for what survives what)
+    contents      the key store and the feed's head move, and readers wake up
+
+and then its verdict is returned.
 """
 
 from recon_node.store.damage.detection import Damage, DamagedEventError
-from recon_node.store.db.feed_filter import FeedFilter
 from recon_node.store.errors import (
     DamagedLogError,
     DiskFullError,
@@ -20,6 +24,7 @@ from recon_node.store.opening import open_store
 from recon_node.store.store import Store
 from recon_node.store.values import (
     FeedColumns,
+    FeedFilter,
     FeedRow,
     Interest,
     PendingProof,

@@ -1,11 +1,15 @@
-"""What goes wrong on this floor, told to people."""
+"""What goes wrong on this floor, explained to people."""
 
 from __future__ import annotations
 
 import errno
 import sqlite3
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
+
+from recon_node.ipld import CarError
 
 
 class StoreError(Exception):
@@ -13,7 +17,7 @@ class StoreError(Exception):
 
 
 class DiskFullError(StoreError):
-    """The disk has no room: nothing is written, what is there can be read. It passes."""
+    """The disk has no room: the log can be read, but not written, until there is some."""
 
 
 class DamagedLogError(StoreError):
@@ -21,18 +25,25 @@ class DamagedLogError(StoreError):
 
 
 class InvalidInterestError(ValueError):
-    """An interest that names no range of keys."""
+    """An interest that does not name a range of keys."""
 
 
 class DamagedRowError(Exception):
-    """A row of the log says what the program never writes."""
+    """A row of the log has values that this program never writes."""
 
 
 REPAIR: Final = (
     "stop the node and run `recon-node store check --repair`, which saves what can be saved and "
-    "keeps the damaged file; or put a backup in its place"
+    "keeps the damaged file; or restore a backup"
 )
 
+_BUGS: Final = (
+    sqlite3.IntegrityError,
+    sqlite3.ProgrammingError,
+    sqlite3.InterfaceError,
+    sqlite3.DataError,
+    sqlite3.NotSupportedError,
+)
 _SIGNS_OF_DAMAGE: Final = (
     "unsupported file format",  # of the header
     "no such ",  # table or column: the list of tables
@@ -50,8 +61,26 @@ _ADVICE: Final = {
 }
 
 
+@contextmanager
+def explained_errors(path: Path) -> Iterator[None]:
+    """Raise what SQLite and the disk report about the file `path` as `StoreError`s.
+
+    Misuse of SQLite (a broken constraint, say) is a bug of ours and is raised as it is.
+    """
+    try:
+        yield
+    except _BUGS:
+        raise
+    except sqlite3.Error as error:
+        raise explain(error, path) from error
+    except (CarError, DamagedRowError, UnicodeDecodeError) as error:  # Unicode: in the schema
+        raise damaged(path, str(error)) from error
+    except OSError as error:
+        raise explain_os(error, path) from error
+
+
 def explain(error: sqlite3.Error, path: Path) -> StoreError:
-    """Make a `StoreError` for people out of what SQLite says about the file at `path`."""
+    """Return a `StoreError` that explains what SQLite reports about the file `path`."""
     name = getattr(error, "sqlite_errorname", None) or ""
     kind = "_".join(name.split("_")[:2])  # SQLITE_IOERR_WRITE is a kind of SQLITE_IOERR
     detail = f"{error} [{name}]" if name else str(error)
@@ -71,12 +100,12 @@ def explain(error: sqlite3.Error, path: Path) -> StoreError:
 
 
 def explain_os(error: OSError, path: Path) -> StoreError:
-    """Make a `StoreError` for people out of what the system says about the file at `path`."""
+    """Return a `StoreError` that explains what the system reports about the file `path`."""
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         return DiskFullError(f"{path} cannot be written: {_FULL} ({error})")
     return StoreError(f"{path} cannot be used: {error}")
 
 
 def damaged(path: Path, detail: str) -> DamagedLogError:
-    """What to say of a damaged log."""
+    """Return the error for a damaged log."""
     return DamagedLogError(f"the event log {path} is damaged ({detail}): {REPAIR}")

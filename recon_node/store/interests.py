@@ -10,14 +10,15 @@ The notation of settings and commands is a StreamID, or fields with blanks betwe
     family=blog                                       and one whose values are text
 
 A stream is a range of keys only together with its sort value and controller. They may be left out
-where the stream's init event is here, which names them: see `Interests.complete`.
+if the init event of the stream is here, which names them: see `Interests.complete`.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import Final
 
 import trio
 
@@ -29,6 +30,7 @@ from recon_node.ceramic import (
     StreamIdError,
     StreamType,
     controller_range,
+    heightless_event_id,
     network_range,
     sort_value_range,
     stream_range,
@@ -36,27 +38,37 @@ from recon_node.ceramic import (
 from recon_node.ceramic.header import DEFAULT_SORT_KEY, sort_value_of
 from recon_node.ipld import IpldError
 from recon_node.recon import KeyRange, merge_ranges
-from recon_node.store.errors import InvalidInterestError
+from recon_node.store.contents import Writer
+from recon_node.store.db import questions
+from recon_node.store.db.log import EventLog
+from recon_node.store.db.reader import ReaderPool
+from recon_node.store.errors import InvalidInterestError, explained_errors
 from recon_node.store.values import Interest
 
-if TYPE_CHECKING:
-    from recon_node.store.admission.pipeline import Writer
-    from recon_node.store.db.reader import ReaderPool
+_THIS_INTEREST: Final = "(sort_key, sort_value) = (?1, ?2) AND controller IS ?3 AND stream_id IS ?4"
 
 
 class Interests:
-    """What a node wants: the interests of its settings, and those that were added to its log."""
+    """What a node wants: the interests of its settings, and those that were added to its log.
 
-    def __init__(
-        self, network: Network, added: Iterable[Interest], writer: Writer, readers: ReaderPool
-    ) -> None:
-        self._network = network
+    Args:
+        added: those of the log.
+        writer: which adds others to the log, and removes them.
+        readers: of the same log.
+
+    Attributes:
+        all: the interests; none means everything of the network.
+        ranges: the keys that they cover, ascending and apart.
+        ring_ranges: the same on the model ring, as EventIDs without height.
+    """
+
+    def __init__(self, added: Iterable[Interest], writer: Writer, readers: ReaderPool) -> None:
         self._added = tuple(added)
         self._writer = writer
         self._readers = readers
         self.configured: tuple[Interest, ...] = ()
         """Those of the settings. They are not in the log."""
-        self._changed = trio.Event()
+        self._changed = trio.lowlevel.ParkingLot()
         self._update()
 
     async def configure(self, wanted: Iterable[Interest | StreamId]) -> None:
@@ -70,20 +82,21 @@ class Interests:
         self._update()
 
     async def complete(self, wanted: Interest | StreamId) -> Interest:
-        """The interest that is meant. A StreamId is that stream alone, whose sort value and
-        controller stand in its init event.
+        """Return the interest that is meant.
+
+        A StreamId means that stream alone. Its init event names its sort value and controller.
 
         Raises:
-            InvalidInterestError: no event can fit it, or a stream alone is not here.
+            InvalidInterestError: no event can match it, or the stream is not here.
             StoreError: the disk failed.
         """
         if isinstance(wanted, Interest):
             check_interest(wanted)
             return wanted
-        stream = await self._readers.stream_header(wanted.cid)
+        stream = await self._readers.ask(partial(questions.read_stream_header, wanted.cid))
         if stream is None:
             raise InvalidInterestError(
-                f"the stream {wanted} is not here yet, so its model and controller, "
+                f"this node does not have the stream {wanted} yet, so its model and controller, "
                 "which its keys start with, are unknown. Give them too: "
                 f"model=STREAM_ID controller=DID stream={wanted} "
                 "(in the API: sep, sepValue, controller and streamId)"
@@ -96,23 +109,29 @@ class Interests:
         return Interest(stream.sep_key, stream.sep_value, stream.controller, wanted)
 
     async def add(self, interest: Interest) -> bool:
-        """Keep an interest; False when it is kept already.
+        """Add an interest; return False if it was added before.
 
-        The first one narrows what is accepted from peers: without any that is the whole network.
+        The first one narrows what is accepted from peers: without any, that is the whole
+        network.
 
         Raises:
             StoreError: the disk did not take it, or the store is closed.
         """
-        added = await self._writer.add_interest(interest)
+        added = await self._change(
+            "INSERT INTO interests (sort_key, sort_value, controller, stream_id) "
+            "SELECT ?1, ?2, ?3, ?4 WHERE NOT EXISTS "
+            f"(SELECT 1 FROM interests WHERE {_THIS_INTEREST})",
+            interest,
+        )
         if added:
             self._added = (*self._added, interest)
             self._update()
         return added
 
     async def remove(self, interest: Interest) -> bool:
-        """Forget an interest; False when there was none. Events that are here stay.
+        """Remove an interest; return False if there was none. Events stay.
 
-        Without the last one, the whole network is wanted.
+        After the last one, the whole network is wanted.
 
         Raises:
             InvalidInterestError: it comes from the settings.
@@ -124,32 +143,72 @@ class Interests:
                 "remove it from `interests` there (the file, RECON_NODE_INTERESTS or --interest) "
                 "and restart the node"
             )
-        removed = await self._writer.remove_interest(interest)
+        removed = await self._change(f"DELETE FROM interests WHERE {_THIS_INTEREST}", interest)
         if removed:
             self._added = tuple(each for each in self._added if each != interest)
             self._update()
         return removed
 
     async def wait_for_change(self, known: Sequence[Interest]) -> None:
-        """Return when the interests are not the `known` ones (any more)."""
+        """Return when the interests are no longer the `known` ones."""
         while self.all == tuple(known):
-            await self._changed.wait()
+            await self._changed.park()
+
+    async def _change(self, sql: str, interest: Interest) -> bool:
+        """Run a statement with the fields of an interest; return whether it changed anything."""
+        stream = None if interest.stream_id is None else str(interest.stream_id)
+        values = (interest.sort_key, interest.sort_value, interest.controller, stream)
+        log = self._writer.log
+
+        def change() -> bool:
+            with log.transaction():
+                return log.connection.execute(sql, values).rowcount > 0
+
+        return await self._writer.run(change)
 
     def _update(self) -> None:
         self.all = tuple(dict.fromkeys((*self.configured, *self._added)))
-        self.ranges = key_ranges(self._network, self.all)
-        self._changed.set()
-        self._changed = trio.Event()
+        self.ranges = key_ranges(self._writer.log.network, self.all)
+        self.ring_ranges = ring_ranges(self._writer.log.network, self.all)
+        self._changed.unpark_all()
+
+
+def load_interests(log: EventLog) -> list[Interest]:
+    """Return the interests that were added to a log, in that order.
+
+    Raises:
+        StoreError: the disk failed.
+    """
+    with explained_errors(log.path):
+        rows = log.connection.execute(
+            "SELECT sort_key, sort_value, controller, stream_id FROM interests ORDER BY id"
+        )
+        return [
+            Interest(key, value, controller, None if stream is None else StreamId.parse(stream))
+            for key, value, controller, stream in rows
+        ]
 
 
 def key_ranges(network: Network, interests: Iterable[Interest]) -> list[KeyRange]:
-    """The ranges of all interests, ascending and apart; the network's when there are none."""
+    """Return the ranges of all interests, ascending and apart; without any, the network's."""
     ranges = [KeyRange(*_fenceposts(network, interest)) for interest in interests]
     return merge_ranges(ranges or [KeyRange(*network_range(network))])
 
 
+def ring_ranges(network: Network, interests: Iterable[Interest]) -> list[KeyRange]:
+    """The ranges of all interests on the model ring, ascending and apart.
+
+    Interests that do not name a model have none there.
+    """
+    wanted = list(interests)
+    if not wanted:
+        return [KeyRange(*heightless_event_id.network_range(network))]
+    fenceposts = (_ring_fenceposts(network, each) for each in wanted)
+    return merge_ranges(KeyRange(*bounds) for bounds in fenceposts if bounds is not None)
+
+
 def covers(ranges: Sequence[KeyRange], key: bytes) -> bool:
-    """Tell whether a key lies in one of the ranges, which are ascending and apart."""
+    """Return whether a key lies in one of the ranges, which are ascending and apart."""
     at = bisect_left(ranges, key, key=lambda each: each.lower) - 1
     return at >= 0 and ranges[at].covers(key)
 
@@ -158,10 +217,10 @@ def parse_interest(text: str) -> Interest | StreamId:
     """Read an interest; see the module's text for the notation.
 
     Returns:
-        The interest; a StreamId where it is a stream whose model and controller are not named.
+        The interest; a StreamId if only a stream is given, without its model and controller.
 
     Raises:
-        InvalidInterestError: it cannot be read, or names no range of keys.
+        InvalidInterestError: it cannot be read, or does not name a range of keys.
     """
     fields = text.split()
     if len(fields) == 1 and "=" not in text:
@@ -178,7 +237,7 @@ def parse_interest(text: str) -> Interest | StreamId:
 
 
 def format_interest(interest: Interest) -> str:
-    """The interest as `parse_interest` reads it."""
+    """Return the interest as text that `parse_interest` reads."""
     text = f"{interest.sort_key}={interest.sort_value}"
     if interest.controller is not None:
         text += f" controller={interest.controller}"
@@ -188,7 +247,7 @@ def format_interest(interest: Interest) -> str:
 
 
 def is_of_a_document(interest: Interest) -> bool:
-    """Tell whether a document stands in the place of a model, so that no event can ever fit."""
+    """Return whether its model is really a document, so that no event can ever match."""
     if interest.sort_key != DEFAULT_SORT_KEY:
         return False
     try:
@@ -198,7 +257,7 @@ def is_of_a_document(interest: Interest) -> bool:
 
 
 def check_interest(interest: Interest) -> None:
-    """Refuse an interest that no event can fit.
+    """Refuse an interest that no event can match.
 
     Raises:
         InvalidInterestError: its model is a document.
@@ -212,7 +271,7 @@ def check_interest(interest: Interest) -> None:
 
 
 def _parse_stream_id(text: str) -> Interest | StreamId:
-    """What a StreamID alone stands for: documents of a model, or one document."""
+    """Return what a StreamID alone means: the documents of a model, or one document."""
     try:
         stream_id = StreamId.parse(text)
     except StreamIdError as error:
@@ -249,7 +308,7 @@ def _from_fields(named: dict[str, str]) -> Interest | StreamId:
 
 
 def _sort_value(sort_key: str, text: str) -> str:
-    """The sort value as EventIDs hash it, however it was written."""
+    """Return the sort value as EventIDs hash it, however it was written."""
     if sort_key == DEFAULT_SORT_KEY:
         return str(StreamId.parse(text))
     return sort_value_of(sort_key, text)
@@ -262,3 +321,18 @@ def _fenceposts(network: Network, interest: Interest) -> tuple[EventId, EventId]
     if stream is None:
         return controller_range(network, value, controller)
     return stream_range(network, value, controller, stream.cid)
+
+
+def _ring_fenceposts(network: Network, interest: Interest) -> tuple[bytes, bytes] | None:
+    try:
+        model = StreamId.parse(interest.sort_value)
+    except StreamIdError:
+        return None
+    controller = interest.controller
+    if interest.sort_key != DEFAULT_SORT_KEY:
+        return None
+    if controller is None:
+        return heightless_event_id.model_range(network, model)
+    if interest.stream_id is None:
+        return heightless_event_id.controller_range(network, model, controller)
+    return heightless_event_id.stream_range(network, model, controller, interest.stream_id.cid)

@@ -1,4 +1,4 @@
-"""Opening the store of a data directory, and closing it again."""
+"""How a store is opened and closed: the directory's lock, the log, and what is kept in memory."""
 
 from __future__ import annotations
 
@@ -8,21 +8,25 @@ from pathlib import Path
 
 import trio
 
-from recon_node.ceramic import Network
+from recon_node.ceramic import EventId, Network
+from recon_node.recon import KeyStore
 from recon_node.store.db.log import EventLog
+from recon_node.store.db.reader import ReaderPool
 from recon_node.store.errors import StoreError
+from recon_node.store.interests import load_interests
 from recon_node.store.lock import directory_lock
-from recon_node.store.store import Opened, Store
-from recon_node.store.values import StoreSettings
+from recon_node.store.ring_keys import RingKeys
+from recon_node.store.store import Store
+from recon_node.store.values import Interest, StoreSettings
 
 
 @asynccontextmanager
 async def open_store(
     data_dir: Path, network: Network, *, settings: StoreSettings | None = None
 ) -> AsyncIterator[Store]:
-    """Open the store of a data directory; both are made when they are not there.
+    """Open the store of a data directory; both are created if they do not exist.
 
-    On leaving, what was handed in is written (see `StoreSettings.drain_seconds`), the log is
+    On leaving, what was submitted is written (see `StoreSettings.drain_seconds`), the log is
     closed and the directory's lock released.
 
     Raises:
@@ -32,10 +36,10 @@ async def open_store(
     settings = settings or StoreSettings()
     with ExitStack() as stack:
         opened = await trio.to_thread.run_sync(_open, stack, data_dir, network, settings)
-        store = Store(opened, data_dir, network, settings)
+        store = Store(*opened, ReaderPool(data_dir, settings.readers), data_dir)
         failure: BaseException | None = None
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(store.run_writer)
+            nursery.start_soon(store.run_intake)
             try:
                 yield store
             except BaseException as error:  # raised below: the nursery would wrap it in a group
@@ -46,15 +50,20 @@ async def open_store(
             raise failure
 
 
-def _open(stack: ExitStack, data_dir: Path, network: Network, settings: StoreSettings) -> Opened:
+def _open(
+    stack: ExitStack, data_dir: Path, network: Network, settings: StoreSettings
+) -> tuple[EventLog, KeyStore, RingKeys | None, list[EventId], list[Interest]]:
+    """Open the log, and read from it what the store keeps in memory."""
     try:
         data_dir.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise StoreError(f"the data directory {data_dir} cannot be made: {error}") from error
+        raise StoreError(f"the data directory {data_dir} cannot be created: {error}") from error
     stack.enter_context(directory_lock(data_dir))
     log = EventLog(data_dir, network, settings)
     try:
-        return Opened(log, log.load_keys(), log.load_refused(), log.load_interests())
+        keys = log.load_keys()
+        ring_keys = log.load_ring_keys(keys) if settings.ceramic_one else None
+        return log, keys, ring_keys, log.load_refused(), load_interests(log)
     except BaseException:
         log.close()
         raise

@@ -1,36 +1,58 @@
-"""What the store takes and gives: plain values, no behaviour."""
+"""What goes into the store and comes out of it: plain values."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-from typing import Literal
+from dataclasses import dataclass, fields
+from typing import Annotated, Final, Literal
+
+from pydantic import Field
+from pydantic.dataclasses import dataclass as settings_dataclass
 
 from recon_node.ceramic import MAX_CAR_SIZE, EventId, EventKind, StreamId, TimeProof
+from recon_node.ceramic.heightless_event_id import HeightlessEventId
 from recon_node.ipld import CID
+from recon_node.setting_types import SETTINGS, Bytes, Setting
 from recon_node.store.errors import InvalidInterestError
+from recon_node.verification import Finding
+
+MAX_VERIFIERS: Final = 64
+"""Maximum processes that the setting `verifiers` can ask for."""
 
 Cause = Literal["car", "event", "history", "waiting", "bounds", "node"]
 """What a refusal is about.
 
-- "car": what came is not the event that it was to be: unreadable, too large, or another one. It
-  says nothing about the event; whoever sent it need not be asked for it again, others may have it.
-- "event": the event, or the EventId that it came under, is wrong for good.
-- "history": a local event that builds on what is not here.
-- "waiting": a peer's event that would have to wait, where no more events can: later, perhaps.
-- "bounds": not for this node, or not now: another network, no interest, a capability run out.
+- "car": the CAR is not the expected event: it is unreadable, too large, or another one. This says
+  nothing about the event: there is no point in asking its sender again, but others may have it.
+- "event": the event, or the EventId that it came under, is permanently wrong.
+- "history": an event without an EventId (a local one, or one from the model ring) depends on one
+  that is missing.
+- "waiting": a peer's event would have to wait, but no more events may wait now; perhaps later.
+- "bounds": not for this node, or not now: another network, no interest, an expired capability.
 - "node": this node failed over it.
 """
 
 
 @dataclass(frozen=True, slots=True)
+class Submission:
+    """An event submitted by a peer, under an EventID of either kind, or by a local client."""
+
+    car: bytes
+    event_id: EventId | None = None
+    ring_key: HeightlessEventId | None = None
+    """What a ceramic-one node sent the event under."""
+    finding: Finding | None = None
+    """What is known of the CAR; None until it is verified."""
+
+
+@dataclass(frozen=True, slots=True)
 class Verdict:
-    """What became of one event that was handed in.
+    """What became of one submitted event.
 
     "new" and "known" are given only after the commit: the event survives a crash. "known" may
     come without a look at the CAR, when that EventId is already held. "refused" left no trace in
-    the log of events; `reason` says why, for people.
+    the log of events; `reason` says why, in plain English.
     """
 
     status: Literal["new", "known", "refused"]
@@ -62,9 +84,10 @@ class FeedRow:
 
 @dataclass(frozen=True, slots=True)
 class FeedColumns:
-    """Delivered events column by column, in the order of the feed: for bulk readers, to whom an
-    object for each value is too dear. What the columns hold is what `FeedRow` says of its fields,
-    as plain values.
+    """Delivered events column by column, in feed order, for bulk readers.
+
+    They cannot afford an object for each value. The columns hold the fields of `FeedRow` as plain
+    values.
     """
 
     positions: Sequence[int] = ()
@@ -78,13 +101,30 @@ class FeedColumns:
 
 
 @dataclass(frozen=True, slots=True)
+class FeedFilter:
+    """Which rows of the feed are wanted: those that match every field that is given.
+
+    `sort_value` is the text in an init event's header; a StreamID is its base36 form.
+    """
+
+    sort_key: str | None = None
+    sort_value: str | None = None
+    controller: str | None = None
+    stream_id: StreamId | None = None
+
+    def __bool__(self) -> bool:
+        """Is anything filtered out?"""
+        return any(getattr(self, field.name) is not None for field in fields(self))
+
+
+@dataclass(frozen=True, slots=True)
 class PendingProof:
-    """A proof of time events whose anchor was not looked up with success yet."""
+    """A proof of time events whose anchor was not looked up successfully yet."""
 
     cid: CID
     proof: TimeProof
     tries: int
-    """How often it was looked up in vain."""
+    """Lookups that were not successful."""
     due: float
     """When it should be looked up (again), in Unix seconds."""
 
@@ -97,7 +137,7 @@ class Interest:
     keys only together with its controller. `sort_value` is text; a StreamID is its base36 form.
 
     Raises:
-        InvalidInterestError: no range of keys is named.
+        InvalidInterestError: it does not name a range of keys.
     """
 
     sort_key: str
@@ -122,37 +162,56 @@ class Interest:
 
 
 def usable_cores() -> int:
-    """The processor's cores that this process may use, at most 4; 0 where there is but one."""
+    """Return how many cores this process may use, at most 4; 0 if there is only one."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     return 0 if cores in (None, 1) else min(4, cores)
 
 
-@dataclass(frozen=True, slots=True)
+@settings_dataclass(frozen=True, slots=True, config=SETTINGS)
 class StoreSettings:
-    """Bounds and choices of a store. Sizes are bytes, times are seconds."""
+    """Event log: what it accepts, how it writes. Sizes are bytes, times are seconds."""
 
-    max_event_bytes: int = MAX_CAR_SIZE
-    """A larger CAR is refused; above `MAX_CAR_SIZE` it has no effect."""
-    synchronous: Literal["full", "normal"] = "full"
-    """When a commit is on the disk itself; see `recon_node.store.db.schema`."""
+    max_event_bytes: Annotated[Bytes, Setting(), Field(le=MAX_CAR_SIZE)] = MAX_CAR_SIZE
+    """Largest event (its CAR) to accept, in bytes; the default is the most that is possible."""
+    synchronous: Annotated[Literal["full", "normal"], Setting()] = "full"
+    """full: an acknowledged event survives a power cut. normal: faster, and an acknowledged event
+    survives a crash of the node, but not of the machine."""
     max_batch_events: int = 1000
     """A transaction takes no further callers' events once it has so many."""
     max_batch_bytes: int = 16 * 1024 * 1024
     """The same, by the size of their CARs."""
     queue_size: int = 1024
-    """Most requests that wait for the writer; more callers wait to hand theirs in."""
+    """Maximum requests that wait for the writer; further callers wait to submit theirs."""
     readers: int = 4
-    """Most reads at once."""
+    """Maximum reads at once."""
     drain_seconds: float = 3.0
-    """On closing, what was handed in before is written for so long; the rest is refused."""
-    max_waiting: int = 1_000_000
-    """Most events kept without their history; further ones are refused until some of it comes."""
-    max_waiting_bytes: int = 4 * 1024**3
-    """The same, by the size of their CARs."""
-    verifiers: int = field(default_factory=usable_cores)
-    """Processes that check events, beside the node's own; 0: none. At most 4 by default."""
+    """On closing, events submitted before are written for up to this long; the rest are refused."""
+    max_waiting: Annotated[int, Setting(), Field(ge=0)] = 1_000_000
+    """Maximum events from peers to keep while events that they depend on are missing.
+
+    Beyond it, an event that would have to wait is refused for now; no valid event is lost by this
+    (docs/admission.md). Without a limit, anyone could fill the disk.
+    """
+    max_waiting_bytes: Annotated[int, Setting(), Field(ge=0)] = 4 * 1024**3
+    """The same limit by the size of these events, in bytes."""
+    verifiers: Annotated[
+        Literal["auto"] | Annotated[int, Field(ge=0, le=MAX_VERIFIERS)], Setting()
+    ] = "auto"
+    """Processes that check signatures beside the node's own, when many events come at once.
+
+    auto: one for each core that the node may use, at most 4; none on a single core.
+    """
+    ceramic_one: Annotated[bool, Setting()] = True
+    """Reconcile with ceramic-one nodes, too (recon/0.1.0). It takes a second index of the keys:
+    about 145 bytes of memory for each event.
+    """
     max_refused: int = 65_536
     """How many refused EventIds are remembered."""
+
+    @property
+    def verifier_processes(self) -> int:
+        """`verifiers` as a number."""
+        return usable_cores() if self.verifiers == "auto" else self.verifiers
 
 
 @dataclass(frozen=True, slots=True)

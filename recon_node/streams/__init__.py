@@ -1,8 +1,7 @@
 """One stream: its graph, its tip (CIP-145) and its state. Pure functions over events.
 
-`select_tip` says which event of a stream is its tip, and why; `StreamTip` does so while events
-come. `StreamStates` says what the stream's data is after each of its events; `event_states` and
-`branch_states` are shortcuts for the common questions.
+`select_tip` finds the tip of a stream and says why; `StreamTip` keeps it up to date while events
+arrive. `StreamStates` computes the stream's data after each of its events.
 """
 
 from recon_node.streams.graph import StreamEvent, StreamShapeError, causal_order, heights

@@ -1,18 +1,18 @@
 """Whether a document conforms to the JSON Schema of its model.
 
 Theory of operation. The work is done by jsonschema-rs, the Rust crate that ceramic-one validates
-with. It reads `$schema` for the draft, 2020-12 where there is none, fetches nothing, and matches
-patterns with an engine that is linear in the text. All nodes have to reach the same verdict, and a
-schema comes from the network like everything else; so no clock bounds the work, but a price that
-depends on the schema and the content alone, and is known before the work starts:
+with. It takes the draft from `$schema` (default 2020-12), fetches nothing, and matches patterns in
+time linear in the text. Schemas come from strangers, and all nodes must reach the same verdict. So
+the work is not bounded by a clock but by a price that depends on schema and content alone and is
+known before the work starts:
 
-- What a schema costs is known from itself (`recon_node.streams.schema_price`): from the number of
-  its parts, and of those of the content; where it refers to itself, from the content's depth, too.
-- A pattern costs something for each byte of the content: more with counted repetitions, which the
-  engine writes out.
+- The price of a schema (`recon_node.streams.schema_price`) follows from the numbers of its parts
+  and of the content's parts, and if the schema refers to itself, from the content's depth.
+- The price of a pattern grows with the bytes of the content, and with counted repetitions, which
+  the engine expands.
 
-Content that is more expensive than `MAX_COST` is rejected unseen. That is far beyond what people
-write: 100 kB of text with a schema of 200 fields comes to a fiftieth of it.
+Content with a price above `MAX_COST` is rejected unchecked. That is far beyond what people write:
+100 kB of text with a schema of 200 fields costs a fiftieth of it.
 """
 
 from __future__ import annotations
@@ -30,30 +30,29 @@ from recon_node.streams.schema_loops import SchemaError
 from recon_node.streams.schema_price import SchemaPrice
 
 MAX_SCHEMA: Final = 100_000
-"""Bytes of a schema's JSON, about."""
+"""Approximate bytes of a schema's JSON."""
 MAX_COST: Final = 100_000_000
-"""Of checking a document, in units of about 4 ns. The interpreter can do nothing else meanwhile."""
+"""Cost of checking a document, in units of about 4 ns during which the interpreter is blocked."""
 
 MAX_REASON: Final = 10_000_000
-"""Bytes copied to say why a document does not conform. The engine copies what each of the
-alternatives of an `anyOf` rejects."""
+"""Bytes copied to explain why a document does not conform: what each alternative rejects."""
 MAX_STACK: Final = 10_000
-"""Levels of schema and content that are under way at once, each some hundred bytes of the stack."""
+"""Nested levels of schema and content, each of which takes some hundred bytes of the stack."""
 
 _REMEMBERED: Final = 64
-"""Compiled schemas, the latest used."""
+"""Compiled schemas in the cache."""
 _PATTERN_BYTES: Final = 1024 * 1024
-"""Of a compiled pattern, and of what the engine remembers while it matches."""
+"""Bytes of a compiled pattern, and of the engine's memory while it matches."""
 
 
 class DocumentSchema:
-    """A schema, compiled. Nothing in it depends on what was checked before.
+    """A compiled schema, without memory of what it checked.
 
     Args:
         schema: as a model's definition has it.
 
     Raises:
-        SchemaError: it is not a JSON Schema, or not one that can be checked by within bounds.
+        SchemaError: not a JSON Schema, or too expensive to check documents by.
     """
 
     __slots__ = ("_price", "_validator")
@@ -76,14 +75,14 @@ class DocumentSchema:
             raise SchemaError(str(error)) from None
 
     def error(self, content: Any, weight: int) -> str | None:
-        """The first thing in the content that breaks the schema, for people; None when it conforms.
+        """Return the first violation of the schema, in plain English; None if the content conforms.
 
         Args:
-            content: of a document; bytes and links count as what they are in DAG-JSON.
-            weight: the bytes of its JSON, about; see `recon_node.streams.json_values`.
+            content: of a document; bytes and links are checked as DAG-JSON has them.
+            weight: approximate bytes of its JSON; see `recon_node.streams.json_values`.
         """
         depth = 0
-        # A value weighs 2 at least, so that most content need not be measured.
+        # A value weighs at least 2, so most content need not be measured.
         if self._price.is_recursive or self._price.of_check(weight // 2, weight, 0) > MAX_COST:
             size = measure(content, 2 * MAX_WEIGHT)
             depth = size.depth
@@ -115,10 +114,10 @@ class DocumentSchema:
 
 
 def compiled(schema: Any) -> DocumentSchema:
-    """A schema, compiled once for all documents.
+    """Compile a schema, once for all documents.
 
     Raises:
-        SchemaError: as `DocumentSchema`; it is not an object.
+        SchemaError: not an object, or as `DocumentSchema`.
     """
     if not isinstance(schema, dict):
         raise SchemaError("it is not a JSON object")
@@ -137,7 +136,7 @@ def compiled(schema: Any) -> DocumentSchema:
 
 @lru_cache(maxsize=_REMEMBERED)
 def _compiled(text: str) -> DocumentSchema | str:
-    """A schema, or why there is none: that is remembered as well."""
+    """The compiled schema, or what is wrong with it: both are cached."""
     try:
         return DocumentSchema(json.loads(text))
     except SchemaError as error:
@@ -145,10 +144,10 @@ def _compiled(text: str) -> DocumentSchema | str:
 
 
 def dag_json(value: Any) -> Any:
-    """What a link or bytes are in DAG-JSON; for `json.dumps(default=...)`.
+    """Convert a link or bytes to DAG-JSON; for `json.dumps(default=...)`.
 
     Raises:
-        TypeError: it is neither.
+        TypeError: the value is neither.
     """
     if isinstance(value, CID):
         return {"/": str(value)}

@@ -1,9 +1,9 @@
 """One stream as a directed acyclic graph: its events, their causal order and their heights.
 
-Event `B` *covers* `A` when `A` is among `B`'s prevs, or among the events that `B`'s prevs cover
-(CIP-145, "Definitions"). A stream is whole when it has one init event, and every prev of its events
-is there. Events nearly always come in a causal order (every prev before its successors), which one
-look at each tells; only else are they sorted.
+Event `B` *covers* `A` if `A` is one of `B`'s prevs, or covered by one of them (CIP-145,
+"Definitions"). A stream is *whole* if it has one init event and every prev of its events. Events
+nearly always arrive in a causal order (every prev before its successors), which one pass confirms;
+only otherwise are they sorted.
 """
 
 from collections.abc import Hashable, Iterable, Mapping, Sequence
@@ -11,28 +11,27 @@ from dataclasses import dataclass
 from typing import Any, Generic, Literal, Protocol, TypeVar
 
 
-class Identifier(Hashable, Protocol):
-    """What an event id must offer: equality, a hash, a total order (for CIDs the binary one)."""
+class SortableId(Hashable, Protocol):
+    """An event id: it has equality, a hash, and a total order (for CIDs the binary one)."""
 
     def __lt__(self, other: Any, /) -> bool: ...
 
 
-Id = TypeVar("Id", bound=Identifier)
+Id = TypeVar("Id", bound=SortableId)
 
 
 class StreamShapeError(ValueError):
-    """The events are not one whole stream: no init or several, a prev not there, a cycle."""
+    """The events are not one whole stream: no init event or several, a missing prev, a cycle."""
 
 
 @dataclass(frozen=True, slots=True)
 class StreamEvent(Generic[Id]):
-    """An event of a stream, as far as its shape goes.
+    """An event of a stream, without its content.
 
-    `time` is the block time (seconds) that a time event proves; None when it is not known (its
-    anchor was not looked up yet) and for events of other kinds. `valid` is False for a data event
-    with a wrong signature, and for a time event whose proof is wrong. `expires` (Unix seconds) is
-    the last second in which the CACAO holds that a data event was signed by: the event is invalid
-    when its time is after that.
+    `time` is the block time (Unix seconds) that a time event proves; None if its anchor was not
+    looked up yet, and for events of other kinds. `valid` is False for a data event with a wrong
+    signature and for a time event with a wrong proof. `expires` is the last Unix second in which
+    the CACAO holds by which a data event was signed: an event of a later time is invalid.
     """
 
     id: Id
@@ -44,8 +43,9 @@ class StreamEvent(Generic[Id]):
 
 
 def causal_order(events: Iterable[StreamEvent[Id]]) -> list[StreamEvent[Id]]:
-    """The events of one stream, every prev before its successors: in the order given, where that
-    is such an order. The same event given twice counts once.
+    """Return the events of one stream, every prev before its successors; repeated ones once.
+
+    The given order is kept if it is causal.
 
     Raises:
         StreamShapeError: the events are not one whole stream.
@@ -55,8 +55,9 @@ def causal_order(events: Iterable[StreamEvent[Id]]) -> list[StreamEvent[Id]]:
 
 
 def heights(events: Iterable[StreamEvent[Id]]) -> dict[Id, int]:
-    """The height of every event, in the order of `causal_order`: 0 for the init, else 1 + the
-    largest height of its prevs.
+    """Return the height of every event, in the order of `causal_order`.
+
+    It is 0 for the init event, else 1 + the largest height of its prevs.
 
     Raises:
         StreamShapeError: the events are not one whole stream.
@@ -65,18 +66,18 @@ def heights(events: Iterable[StreamEvent[Id]]) -> dict[Id, int]:
 
 
 def heights_by_prevs(prevs: Mapping[Id, Sequence[Id]]) -> dict[Id, int]:
-    """What `heights` says, from the prevs of every event; the init is the one that has none.
+    """Compute `heights` from the prevs of every event; the init event is the one without prevs.
 
     Raises:
         StreamShapeError: the events are not one whole stream.
     """
     inits = [id_ for id_, below in prevs.items() if not below]
     if len(inits) != 1:
-        found = "none" if not inits else ", ".join(sorted(map(show, inits)))
+        found = "none" if not inits else ", ".join(sorted(map(show_id, inits)))
         raise StreamShapeError(f"a stream has exactly one init event; found: {found}")
     try:
         return _climb(prevs)
-    except KeyError:  # the order given is not causal, or something is missing
+    except KeyError:  # the given order is not causal, or an event is missing
         return _climb({id_: prevs[id_] for id_ in _sorted(prevs)})
 
 
@@ -89,18 +90,18 @@ def _by_id(events: Iterable[StreamEvent[Id]]) -> dict[Id, StreamEvent[Id]]:
     for event in events:
         known = by_id.setdefault(event.id, event)
         if known is not event and known != event:
-            raise StreamShapeError(f"event {show(event.id)} was given twice, with differences")
+            raise StreamShapeError(f"event {show_id(event.id)} was given twice, with differences")
         if bool(event.prev) == (event.kind == "init"):
             expected = "no prev" if event.kind == "init" else "at least one prev"
-            raise StreamShapeError(f"{event.kind} event {show(event.id)} must have {expected}")
+            raise StreamShapeError(f"{event.kind} event {show_id(event.id)} must have {expected}")
     return by_id
 
 
 def _climb(prevs: Mapping[Id, Sequence[Id]]) -> dict[Id, int]:
-    """The heights of events that come in causal order; raises `KeyError` when they do not."""
+    """The heights of events in causal order; raises `KeyError` if they are in another."""
     height: dict[Id, int] = {}
     for id_, below in prevs.items():
-        if len(below) == 1:  # as nearly always
+        if len(below) == 1:  # nearly always
             height[id_] = 1 + height[below[0]]
         else:
             height[id_] = 1 + max((height[prev] for prev in below), default=-1)
@@ -117,7 +118,7 @@ def _sorted(prevs: Mapping[Id, Sequence[Id]]) -> list[Id]:
         for prev in distinct:
             if prev not in nexts:
                 raise StreamShapeError(
-                    f"event {show(id_)} names prev {show(prev)}, which is not there"
+                    f"event {show_id(id_)} names prev {show_id(prev)}, which is missing"
                 )
             nexts[prev].append(id_)
         waiting[id_] = len(distinct)
@@ -129,11 +130,11 @@ def _sorted(prevs: Mapping[Id, Sequence[Id]]) -> list[Id]:
             if waiting[successor] == 0:
                 ready.append(successor)
     if len(ready) < len(prevs):
-        stuck = show(min(id_ for id_, left in waiting.items() if left))
+        stuck = show_id(min(id_ for id_, left in waiting.items() if left))
         raise StreamShapeError(f"event {stuck} is part of a cycle, or covers one")
     return ready
 
 
-def show(id_: object) -> str:
-    """An id for a message: a CID prints as its base32 text, plain bytes as hex."""
+def show_id(id_: object) -> str:
+    """Return an id as text: a CID in base32, plain bytes in hex."""
     return id_.hex() if type(id_) is bytes else str(id_)

@@ -1,23 +1,21 @@
 """JSON Patch (RFC 6902) that shares what it does not change, and whose cost is bounded.
 
 Theory of operation. A stream's content changes by small patches, and the content after every event
-is wanted. So a patch never changes its document: it makes new the containers on the way to a
-change, each of them once, and the result shares all others with the document before. `copy` shares,
-too: a document may hold the same value in many places. Hence values must not be changed by whoever
-gets them.
+is needed. So a patch never changes its document: it copies the containers on the path to a change,
+each once, and the result shares all others with the document before. The operation `copy` shares,
+too: a document may hold the same value in many places. Hence callers must not change values.
 
-What is shared costs no memory, but whoever writes a document out pays for each place: ten thousand
-copies of the root into itself are a document of 2^10000 values. So the weight of the document is
-kept while it changes: what comes in is weighed, and what goes out. And nothing may be nested deeper
-than `MAX_DEPTH`, for recursion is what JSON encoders do.
+Shared values cost no memory, but writing a document out costs time for each place: ten thousand
+copies of the root into itself make a document of 2^10000 values. So the weight of the document is
+tracked while it changes, by weighing what is added and removed. And nothing may be nested deeper
+than `MAX_DEPTH`, because JSON encoders are recursive.
 
-The time that a patch takes is linear in its size and in that of the document, but for a few
-operations that cost as much as a container is long: an insertion at the front of an array, or a
-change in a container after a copy of it. So the steps are counted, and a patch that takes more than
-`MAX_WORK` of them is refused. A step is about 0.1 µs; the count depends on document and patch
-alone, so that all nodes come to the same verdict.
+The time of a patch is linear in its size and in that of the document, except for a few operations
+that take as long as a container: inserting at the front of an array, or changing a container after
+a copy of it. So the steps are counted, and a patch of more than `MAX_WORK` steps is refused. A step
+is about 0.1 µs; the count depends on document and patch alone, so all nodes reach the same verdict.
 
-Values are those of DAG-CBOR: besides JSON's, there are bytes and links, which are just leaves.
+Values are those of DAG-CBOR: JSON's, and bytes and links, which are leaves.
 """
 
 from __future__ import annotations
@@ -33,12 +31,12 @@ from recon_node.streams.json_values import (
     TEXTS,
     VALUE_WEIGHT,
     JsonPatchError,
-    Size,
+    JsonSize,
     check_depth,
     check_weight,
     is_equal,
     measure,
-    weigh,
+    weigh_json,
 )
 
 __all__ = [
@@ -48,11 +46,11 @@ __all__ = [
     "JsonPatchError",
     "apply_patch",
     "parse_pointer",
-    "weigh",
+    "weigh_json",
 ]
 
 MAX_WORK: Final = 2_000_000
-"""Steps of one patch; an event has at most a million bytes. What counts how much: see `_Run`."""
+"""Steps of one patch, which has at most a million bytes. `_Run` says what is counted."""
 
 _FIELDS: Final[Mapping[str, tuple[str, ...]]] = {
     "add": ("path", "value"),
@@ -63,8 +61,11 @@ _FIELDS: Final[Mapping[str, tuple[str, ...]]] = {
     "test": ("path", "value"),
 }
 _MAX_INDEX_DIGITS: Final = 9
+_MAX_SHOWN: Final = 60
+"""Characters of a value that an error quotes."""
 
-# Steps, measured.
+# Measured: steps of an operation, of a token of a path, of measuring a value, of comparing one; and
+# members that are copied, or shifted, in one step.
 _OPERATION: Final = 15
 _TOKEN: Final = 3
 _MEASURED: Final = 10
@@ -74,7 +75,7 @@ _SHIFTED_A_STEP: Final = 256
 
 
 def parse_pointer(text: object) -> tuple[str, ...]:
-    """The reference tokens of a JSON Pointer (RFC 6901); none for the whole document.
+    """Return the reference tokens of a JSON Pointer (RFC 6901); none for the whole document.
 
     Raises:
         JsonPatchError: not a JSON Pointer.
@@ -90,16 +91,16 @@ def parse_pointer(text: object) -> tuple[str, ...]:
 
 
 def apply_patch(document: Any, patch: object, weight: int) -> tuple[Any, int]:
-    """The document after a patch, and its weight.
+    """Return the document after a patch, and its weight.
 
     Args:
-        document: stays as it is; the result shares parts of it.
+        document: is not changed; the result shares parts of it.
         patch: an array of operations, as decoded from an event.
-        weight: what the document weighs.
+        weight: of the document.
 
     Raises:
-        JsonPatchError: not a patch, an operation that does not fit the document (the message says
-            which one), a failed `test`, or a result or work beyond the limits.
+        JsonPatchError: an invalid patch, an operation that cannot be applied (the message says
+            which), a failed `test`, or a result or work beyond the limits.
     """
     if not isinstance(patch, list):
         raise JsonPatchError(f"the patch is not an array of operations, but {_show(patch)}")
@@ -114,11 +115,11 @@ def apply_patch(document: Any, patch: object, weight: int) -> tuple[Any, int]:
 
 
 class _Run:
-    """One patch on its way through a document.
+    """One patch while it is applied to a document.
 
-    A container that the patch made may be changed in place as long as it is in one place: it is
-    in `_own`. A copied one is in two. It leaves `_own`, and so do its members when it is made anew;
-    until then they cannot be reached but through it.
+    A container that the patch made may be changed in place while it is in one place only: it is in
+    `_own`. Once copied it is in two places and leaves `_own`; so do its members when it is copied
+    on write, since until then they are only reachable through it.
 
     `work` counts steps: for each operation and token of a path, each value that is weighed (once
     for all copies of a container) or compared, and for members that are copied or shifted.
@@ -130,10 +131,10 @@ class _Run:
         self.document = document
         self.weight = weight
         self.work = 0
-        # By id, and kept alive by it.
+        # By id; holding the object keeps its id from being used again.
         self._own: dict[int, Any] = {}
-        self._shared: dict[int, Any] = {}  # left `_own`; some of the members may still be in it
-        self._sizes: dict[int, tuple[Any, Size]] = {}  # of containers that have been copied
+        self._shared: dict[int, Any] = {}  # left `_own`, though some members may still be in it
+        self._sizes: dict[int, tuple[Any, JsonSize]] = {}  # of containers that were copied
 
     def apply(self, operation: object) -> None:
         self._spend(_OPERATION)
@@ -183,7 +184,7 @@ class _Run:
             raise JsonPatchError("a value cannot be moved into itself")
         self._add(path, value, self._remove(source))
 
-    def _add(self, path: tuple[str, ...], value: Any, size: Size) -> None:
+    def _add(self, path: tuple[str, ...], value: Any, size: JsonSize) -> None:
         check_depth(len(path) + size.depth)
         if not path:
             self._set_root(value, size)
@@ -211,21 +212,21 @@ class _Run:
             self.weight += size.weight - self._size(parent[int(last)]).weight
             parent[int(last)] = value
 
-    def _set(self, parent: dict[str, Any], name: str, value: Any, size: Size) -> None:
+    def _set(self, parent: dict[str, Any], name: str, value: Any, size: JsonSize) -> None:
         if name in parent:
             self.weight += size.weight - self._size(parent[name]).weight
         else:
             self.weight += size.weight + MEMBER_WEIGHT + len(name)
         parent[name] = value
 
-    def _set_root(self, value: Any, size: Size) -> None:
+    def _set_root(self, value: Any, size: JsonSize) -> None:
         self.document, self.weight = value, size.weight
 
-    def _remove(self, path: tuple[str, ...]) -> Size:
-        """Take a value out; return its size."""
+    def _remove(self, path: tuple[str, ...]) -> JsonSize:
+        """Remove a value and return its size."""
         if not path:
             size = self._size(self.document)
-            self._set_root(None, Size(VALUE_WEIGHT, 0, 0))
+            self._set_root(None, JsonSize(VALUE_WEIGHT, 0, 0))
             return size
         parent, last = self._open(path), path[-1]
         size = self._size(_member(parent, last))
@@ -245,7 +246,7 @@ class _Run:
         return value
 
     def _open(self, path: tuple[str, ...]) -> Any:
-        """The container that holds the end of `path`, with all above it, ours to change."""
+        """The container that holds the end of `path`; it and those above it may be changed."""
         self.document = container = self._mine(self.document)
         for token in path[:-1]:
             member = self._mine(_member(container, token))
@@ -268,13 +269,13 @@ class _Run:
         return own
 
     def _share(self, value: Any) -> None:
-        """From now on the value is in more than one place."""
+        """Note that the value is in more than one place from now on."""
         if self._own.pop(id(value), None) is not None:
             self._shared[id(value)] = value
 
-    def _size(self, value: Any) -> Size:
+    def _size(self, value: Any) -> JsonSize:
         if not isinstance(value, CONTAINERS):
-            return Size(VALUE_WEIGHT + (len(value) if isinstance(value, TEXTS) else 0), 0, 0)
+            return JsonSize(VALUE_WEIGHT + (len(value) if isinstance(value, TEXTS) else 0), 0, 0)
         known = self._sizes.get(id(value))
         if known is not None:
             return known[1]
@@ -313,8 +314,8 @@ def _index(token: str, length: int) -> int:
 
 
 def _show(value: object) -> str:
-    """A value for a message, short whatever it holds."""
+    """A short text for a value in an error."""
     if isinstance(value, CONTAINERS):
         return "an object" if isinstance(value, dict) else "an array"
     text = repr(value)
-    return text if len(text) <= 60 else text[:59] + "…"
+    return text if len(text) <= _MAX_SHOWN else text[: _MAX_SHOWN - 1] + "…"

@@ -1,7 +1,7 @@
-"""JSON values: how heavy they are, how deep, and which are equal.
+"""JSON values: their weight, their depth, and their equality.
 
-Values are those of DAG-CBOR. They may share parts, and then be far larger than the memory that they
-take. The work is done level by level, where possible in loops that run in C.
+Values are those of DAG-CBOR. They may share parts and thus be far larger than their memory. All
+functions work level by level, where possible in loops that run in C.
 """
 
 from __future__ import annotations
@@ -13,47 +13,47 @@ from typing import Any, Final, NamedTuple
 from recon_node.ipld.dag_cbor import MAX_DEPTH
 
 MAX_WEIGHT: Final = 16_000_000
-"""Of a document: js-ceramic's bound of a document's bytes (its MAX_DOCUMENT_SIZE)."""
+"""Approximate bytes of a document's JSON: js-ceramic's limit (its MAX_DOCUMENT_SIZE)."""
 
 CONTAINERS: Final = (dict, list)
 TEXTS: Final = (str, bytes)
 VALUE_WEIGHT: Final = 2
-"""Of each value, with the comma behind it."""
+"""Bytes of each value without its text, with the comma after it."""
 MEMBER_WEIGHT: Final = 3
-"""Of a member of an object: with its name, the quotes and the colon."""
+"""Bytes of an object's member without its name: the quotes and the colon."""
 
 _NUMBERS: Final = frozenset({int, float})
 
 
 class JsonPatchError(ValueError):
-    """Not a patch, or one that does not fit its document. The message is for people."""
+    """An invalid, inapplicable or oversized patch. The message is user-facing."""
 
 
-def weigh(value: Any) -> tuple[int, int]:
-    """The weight of a value, about the bytes of its JSON, and how deep it is nested.
+def weigh_json(value: Any) -> tuple[int, int]:
+    """Return the weight of a value, about the bytes of its JSON, and the levels of its nesting.
 
     Raises:
-        JsonPatchError: it is heavier than `MAX_WEIGHT`, or nested deeper than `MAX_DEPTH`.
+        JsonPatchError: heavier than `MAX_WEIGHT`, or nested deeper than `MAX_DEPTH`.
     """
     size = measure(value, 2 * MAX_WEIGHT)
     check_weight(size.weight)
     return size.weight, size.depth
 
 
-class Size(NamedTuple):
-    """What a value adds to a document, without the name that it is under."""
+class JsonSize(NamedTuple):
+    """What a value adds to a document, without its name in an object."""
 
     weight: int
     depth: int
     steps: int
-    """What it took to find out: 1 for each value, and 2 more for each container."""
+    """Of measuring it: 1 for each value, and 2 more for each container."""
 
 
-def measure(value: Any, max_steps: int) -> Size:
-    """The size of a value.
+def measure(value: Any, max_steps: int) -> JsonSize:
+    """Measure a value.
 
     Raises:
-        JsonPatchError: it takes more than `max_steps`, or is nested deeper than `MAX_DEPTH`.
+        JsonPatchError: this takes more than `max_steps`, or it is nested deeper than `MAX_DEPTH`.
     """
     weight = depth = steps = 0
     level: list[Any] = [value]
@@ -71,27 +71,35 @@ def measure(value: Any, max_steps: int) -> Size:
         weight += sum(map(len, chain.from_iterable(dicts)))
         level = [*chain.from_iterable(map(dict.values, dicts)), *chain.from_iterable(lists)]
         if not level:
-            return Size(weight, depth, steps)
+            return JsonSize(weight, depth, steps)
         depth += 1
         check_depth(depth)
 
 
 def check_depth(depth: int) -> None:
-    """Raise `JsonPatchError` for a document nested deeper than `MAX_DEPTH`."""
+    """Check the depth of a document, in levels.
+
+    Raises:
+        JsonPatchError: deeper than `MAX_DEPTH`.
+    """
     if depth > MAX_DEPTH:
         raise JsonPatchError(f"the document would be nested deeper than {MAX_DEPTH} levels")
 
 
 def check_weight(weight: int) -> None:
-    """Raise `JsonPatchError` for a document heavier than `MAX_WEIGHT`."""
+    """Check the weight of a document.
+
+    Raises:
+        JsonPatchError: heavier than `MAX_WEIGHT`.
+    """
     if weight > MAX_WEIGHT:
         raise JsonPatchError(f"the document would be larger than {MAX_WEIGHT} bytes")
 
 
 def is_equal(one: Any, other: Any, count: Callable[[int], None]) -> bool:
-    """Equal as JSON: numbers by value, and true is not 1; a link is not bytes.
+    """Whether two values are equal as JSON: numbers by value; true is not 1, a link is not bytes.
 
-    `count` is called with the number of values that are compared, and 1 more for each level.
+    `count` is called for each level with the number of values compared there, plus 1.
     """
     if one != other:
         return False
@@ -109,7 +117,7 @@ def is_equal(one: Any, other: Any, count: Callable[[int], None]) -> bool:
 
 
 def _level_below(values: list[Any], others: list[Any]) -> list[Any]:
-    """The members of `others`, which equal `values`, in the order of the latter's."""
+    """The members of `others`, which equal `values`, in the order of the members of `values`."""
     return [
         member
         for value, other in zip(values, others, strict=True)
@@ -119,7 +127,7 @@ def _level_below(values: list[Any], others: list[Any]) -> list[Any]:
 
 
 def _same_kinds(kinds: list[type], others: list[type]) -> bool:
-    """Are the types of equal values the same, but for numbers?"""
+    """Whether the types of equal values are the same, except among numbers."""
     return kinds == others or all(
         kind is other or {kind, other} == _NUMBERS
         for kind, other in zip(kinds, others, strict=True)

@@ -1,19 +1,19 @@
 """What a change of a stream's content may do, by the kind of stream and by its model.
 
-The rules are those that ceramic-one's pipeline holds events to (rust-ceramic,
-`pipeline/src/aggregator/validation`); docs/api.md lists where they differ.
+The rules are those of ceramic-one's pipeline (rust-ceramic, `pipeline/src/aggregator/validation`);
+docs/api.md lists the differences.
 
-- A **model** has a schema that allows no additional properties. Of version 1.0 it never changes. Of
-  version 2.0, name, description, `implements` and schema may change; an interface may not at all.
+- A **model** has a schema without additional properties. In version 1.0 it never changes. In
+  version 2.0, name, description, `implements` and schema may change, but not those of an interface.
 - A **document** conforms to the JSON Schema of its model (`document_schema`). It belongs to its
-  controller by the model's account relation. Where there is one for an account ("single") or for an
-  account and some fields ("set"), its init event is unsigned and has no content, and `unique` is
-  empty or made of these fields. Such fields, and the model's `immutableFields`, keep what the
-  document's first content says.
+  controller by the model's account relation. If an account can have one document ("single") or one
+  for some fields ("set"), its init event is unsigned and without content, and `unique` is empty or
+  made of these fields. Such fields, and the model's `immutableFields`, keep the values of the
+  document's first content.
 - A field that relates a document to another holds the StreamID of a document.
 
-A definition of a model comes from the network like everything else: where it is not what it should
-be, its rules are as if it had left that out. Without a usable schema, though, no document conforms.
+Definitions of models come from strangers: an invalid part counts as left out. Without a usable
+schema, however, no document conforms.
 """
 
 from __future__ import annotations
@@ -45,8 +45,7 @@ class ContentRules:
     Args:
         header: of the stream's init event.
         definition: of the document's model, in the version that the document names. None for
-            models, and for documents of a model that is not here: they are held to the general
-            rules only.
+            models, and if the document's model is not here: then only the general rules apply.
     """
 
     __slots__ = ("_document", "_is_model")
@@ -57,12 +56,11 @@ class ContentRules:
         self._document = _DocumentRules(header, definition) if is_known else None
 
     def check(self, before: Any, after: Any, weight: int, *, is_init: bool) -> Errors:
-        """What is wrong with the content becoming `after`, for people; nothing when all is well.
+        """Return what is wrong with a change of content, in plain English; empty if nothing is.
 
         Args:
-            before: the content that the event changes; None for an init event, or when there is
-                none.
-            after: the content that the event leads to; None when there is none.
+            before: the content before the event; None if there is none.
+            after: the content after the event; None if there is none.
             weight: of `after`, at most; see `recon_node.streams.json_values`.
             is_init: whether the event is the init event.
         """
@@ -158,7 +156,7 @@ class _DocumentRules:
 
     def check(self, before: Any, after: Any, weight: int, is_init: bool) -> Errors:
         if self._is_interface:
-            return ["there can be no documents of an interface: use a model that implements it"]
+            return ["an interface cannot have documents: use a model that implements it"]
         errors: Errors = []
         if is_init and after is not None and self._kind in ("single", "set"):
             kind = self._kind
@@ -166,7 +164,7 @@ class _DocumentRules:
         if self._unique_error is not None:
             errors.append(self._unique_error)
         elif self._kind == "set" and after is not None and self._said_by(after) != self._unique:
-            errors.append(f"the fields {', '.join(self._named)} do not say what 'unique' does")
+            errors.append(f"the fields {', '.join(self._named)} do not match 'unique'")
         if self._locked and before is not None:
             errors += self._check_locked(before, after)
         if after is not None:
@@ -178,7 +176,7 @@ class _DocumentRules:
         return errors
 
     def _said_by(self, content: Mapping[str, Any]) -> bytes:
-        """`unique` as the fields that it is made of have it."""
+        """`unique` as made of the content's fields."""
         return "|".join(_as_text(content.get(name)) for name in self._named).encode()
 
     def _check_locked(self, before: Mapping[str, Any], after: Mapping[str, Any]) -> Errors:
@@ -205,7 +203,7 @@ def _unique_error(kind: str | None, unique: bytes | None) -> str | None:
 
 
 def _document_relations(definition: Mapping[str, Any]) -> tuple[str, ...]:
-    """The fields that relate a document to another one."""
+    """The fields that relate a document to another."""
     relations = definition.get("relations")
     if not isinstance(relations, dict):
         return ()
@@ -248,7 +246,7 @@ def _is_id(value: Any, stream_type: StreamType) -> bool:
 
 
 def _as_text(value: Any) -> str:
-    """A value as the SDK writes it into `unique`: JavaScript's `String(value)`, "" for null."""
+    """A value as the SDK writes it into `unique`: JavaScript's `String(value)`; null is ""."""
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, float) and value.is_integer():
@@ -257,5 +255,5 @@ def _as_text(value: Any) -> str:
 
 
 def _same(one: Any, other: Any) -> bool:
-    """Equal as JSON; Python holds true for 1."""
+    """Whether both are equal as JSON; in Python, `True == 1`."""
     return one is other or (bool(one == other) and isinstance(one, bool) == isinstance(other, bool))

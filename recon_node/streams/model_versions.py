@@ -1,9 +1,9 @@
-"""Versions of a model: which one a document is of, and what the model says there.
+"""Versions of a model: which one applies to a document, and the model's definition in it.
 
-A version is an event of the model's stream. A document is of the one that its header names as
-`modelVersion`, until one of its data events names another; of the model's init event where none
-does. What a model says after an event never changes, so that what comes later to the model's
-stream is of no consequence for the documents that are there.
+A version is an event of the model's stream. A document follows the one that its header names as
+`modelVersion`, until one of its data events names another; by default, the model's init event.
+The definition after an event never changes, so later events of the model's stream do not affect
+existing documents.
 """
 
 from __future__ import annotations
@@ -18,20 +18,22 @@ if TYPE_CHECKING:
     from recon_node.streams.state import EventState
 
 Definitions = Mapping[CID, Any]
-"""What a model says after some of its events: after its init event, and after those that documents
-name as `modelVersion` and that were accepted."""
+"""A model's definitions, by version: after its init event, and after the accepted events that
+documents name as `modelVersion`."""
 
 MAX_VERSIONS: Final = 100
-"""Of its model that a document can name."""
+"""Versions of its model that a document can name."""
 MAX_DEFINITION: Final = 200_000
-"""Weight of a model's definition that documents can be judged by."""
+"""Weight of a model's definition that can be used, about bytes of JSON."""
 
 _METADATA: Final = ("shouldIndex", "modelVersion")
 
 
 def event_metadata(event: Event) -> dict[str, Any]:
-    """What an event says of the stream's metadata; links as text. A stream is to be indexed unless
-    its init event says otherwise; a time event says nothing."""
+    """Return the metadata in an event, links as text; empty for a time event.
+
+    `shouldIndex` is true unless the init event says otherwise.
+    """
     found: dict[str, Any] = {"shouldIndex": True} if event.kind is EventKind.INIT else {}
     header = None if event.kind is EventKind.TIME else event.payload.get("header")
     if isinstance(header, dict):
@@ -40,7 +42,7 @@ def event_metadata(event: Event) -> dict[str, Any]:
 
 
 def version_of(metadata: Mapping[str, Any], init: CID) -> CID | None:
-    """The version of its model that a document is of; None where what it names is not a CID."""
+    """Return the version of its model that applies to a document; None if it is not a CID."""
     if "modelVersion" not in metadata:
         return init
     try:
@@ -50,8 +52,10 @@ def version_of(metadata: Mapping[str, Any], init: CID) -> CID | None:
 
 
 def named_versions(events: Iterable[Event]) -> set[CID]:
-    """The versions of its model that a document names, beside the model's init event: no more than
-    `MAX_VERSIONS`, those with the lowest CIDs."""
+    """Return the versions of its model that a document names, without the model's init event.
+
+    If there are more than `MAX_VERSIONS`, those with the lowest CIDs.
+    """
     headers = (event.payload.get("header") for event in events if event.kind is not EventKind.TIME)
     found = {header.get("modelVersion") for header in headers if isinstance(header, dict)}
     return set(sorted(version for version in found if version is not None)[:MAX_VERSIONS])
@@ -60,15 +64,15 @@ def named_versions(events: Iterable[Event]) -> set[CID]:
 def definitions_of(
     states: Iterable[EventState], init: CID, versions: Collection[CID]
 ) -> dict[CID, Any]:
-    """What a model says after its init event, and after those of `versions` that it accepted.
+    """Return a model's definitions: after its init event, and after accepted `versions`.
 
     Args:
         states: after all events of the model's stream.
         init: the CID of its init event.
-        versions: those that documents name.
+        versions: events that documents name.
 
     Returns:
-        An empty object for what is heavier than `MAX_DEFINITION`, or missing.
+        By event; an empty object for a definition that is missing or exceeds `MAX_DEFINITION`.
     """
     found: dict[CID, Any] = {}
     for state in states:

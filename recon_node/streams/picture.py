@@ -1,6 +1,6 @@
 """A stream as a picture: its events, its tip, what is pruned, and why, in plain words.
 
-An event's id is whatever sorts as CIP-145 wants it: a `CID`, not its text, which sorts otherwise.
+Event ids must sort as CIP-145 demands: a `CID` does; its text does not.
 """
 
 from __future__ import annotations
@@ -10,35 +10,36 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any, Final, Literal
 
-from recon_node.draw.layout import Node, Picture, Shape, Tone, newest_first
+from recon_node.draw.layout import NodeShape, Picture, PictureNode, Tone, newest_first
 from recon_node.streams.graph import StreamEvent, StreamShapeError
 from recon_node.streams.tip import Decision, Rule, StreamTip, Tip
 
-State = Literal["delivered", "pending", "waiting"]
+Progress = Literal["delivered", "pending", "waiting"]
+"""How far an event has come at a node."""
 
-_SHAPES: Final = {"init": Shape.ROOT, "data": Shape.DATA, "time": Shape.TIME}
+_SHAPES: Final = {"init": NodeShape.ROOT, "data": NodeShape.DATA, "time": NodeShape.TIME}
 _NAME: Final = 8
-"""Characters of a CID that tell it from others of its stream: the last, for the first are alike."""
+"""Characters of a CID that are shown: the last ones, since the first are the same in all CIDs."""
 _ORDINARY: Final = frozenset({"pruned", "pending", "waiting"})
-"""Marks of events that are no reason to show each one of a long run."""
+"""Marks of events that may be folded in a long run."""
 
 
 @dataclass(frozen=True, slots=True)
 class HeldEvent:
-    """An event of a stream, its height, and how far it has come at a node.
+    """An event of a stream at a node.
 
-    Only delivered events count for the tip. `chain_id` is that of a time event's anchor.
+    Only delivered events count for the tip. `chain_id` is that of a time event's anchor (CAIP-2).
     """
 
     shape: StreamEvent[Any]
     height: int
-    state: State = "delivered"
+    state: Progress = "delivered"
     chain_id: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class StreamPicture:
-    """A stream's picture, its tip (None: it has none), and the prevs of an event to merge it."""
+    """A stream's picture, its tip (if any), and the prevs of an event that would merge it."""
 
     picture: Picture
     tip: Tip[Any] | None
@@ -51,18 +52,18 @@ def stream_picture(
     """Draw the events of one stream.
 
     Args:
-        title: what to write above it.
-        events: all events that are here, in any order; some of what they build on may be missing.
-        now: Unix seconds, by which capabilities have expired, as in `select_tip`.
-        full: name events by their whole CIDs.
+        title: the text above it.
+        events: all events held, in any order; some of their prevs may be missing.
+        now: Unix seconds by which capabilities have expired, as in `select_tip`.
+        full: show whole CIDs.
 
     Raises:
         StreamShapeError: the delivered events are not one whole stream.
-        ValueError: the events are no graph: there is a cycle.
+        ValueError: the events have a cycle.
     """
     by_id: dict[Hashable, HeldEvent] = {event.shape.id: event for event in events}
     missing = _missing(by_id.values(), full)
-    bare = [*missing, *(Node(event.shape.id, event.shape.prev) for event in by_id.values())]
+    bare = [*missing, *(PictureNode(event.shape.id, event.shape.prev) for event in by_id.values())]
     newest = [by_id[node.id] for node in newest_first(bare) if node.id in by_id]
     delivered = [event.shape for event in reversed(newest) if event.state == "delivered"]
     tip, merge, trouble = _select(delivered, now)
@@ -88,7 +89,7 @@ def stream_picture(
 
 
 class _Judge:
-    """What is to be said of each event."""
+    """What the picture says about each event."""
 
     def __init__(
         self, newest: Sequence[HeldEvent], tip: Tip[Any] | None, now: int | None, full: bool
@@ -104,10 +105,10 @@ class _Judge:
             for each in (decision.winner, *decision.rivals)
         }
 
-    def node(self, event: HeldEvent) -> Node:
-        """An event as it is drawn."""
+    def node(self, event: HeldEvent) -> PictureNode:
+        """The node of an event."""
         marks = self._marks(event)
-        return Node(
+        return PictureNode(
             id=event.shape.id,
             prev=tuple(dict.fromkeys(event.shape.prev)),
             shape=_SHAPES[event.shape.kind],
@@ -177,7 +178,7 @@ class _Judge:
 def _select(
     shapes: Sequence[StreamEvent[Any]], now: int | None
 ) -> tuple[Tip[Any] | None, tuple[Any, ...], str]:
-    """The tip, what would merge the stream, and why there is no tip."""
+    """The tip, the prevs that would merge the stream, and the reason if there is no tip."""
     stream: StreamTip[Any] = StreamTip()
     for shape in shapes:
         stream.add(shape)
@@ -187,15 +188,15 @@ def _select(
         return None, (), str(error)
 
 
-def _missing(held: Iterable[HeldEvent], full: bool) -> list[Node]:
-    """What the events build on and is not here."""
+def _missing(held: Iterable[HeldEvent], full: bool) -> list[PictureNode]:
+    """The nodes of prevs that are not held."""
     shapes = [event.shape for event in held]
     there = {shape.id for shape in shapes}
     absent = {prev for shape in shapes for prev in shape.prev} - there
     return [
-        Node(
+        PictureNode(
             id=each,
-            shape=Shape.MISSING,
+            shape=NodeShape.MISSING,
             tone=Tone.WAITING,
             name=_name(each, full),
             marks=("not here",),
@@ -206,7 +207,7 @@ def _missing(held: Iterable[HeldEvent], full: bool) -> list[Node]:
 
 
 def _times(newest: Sequence[HeldEvent]) -> dict[Hashable, int]:
-    """The earliest proven time of what covers each event, or of itself."""
+    """The earliest proven time of each event: its own, or that of what covers it."""
     times: dict[Hashable, int] = {}
     for event in newest:
         shape = event.shape
@@ -230,7 +231,7 @@ def _anchored(time: int | None) -> str:
 
 
 def _utc(time: int) -> str:
-    """Unix seconds for people; as they are where the calendar ends."""
+    """Unix seconds as text; the number itself if it is outside the calendar."""
     try:
         return f"{datetime.fromtimestamp(time, UTC):%Y-%m-%d %H:%M:%S} UTC"
     except (ValueError, OverflowError, OSError):

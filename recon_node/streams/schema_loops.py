@@ -1,8 +1,8 @@
-"""Where a JSON Schema refers to itself, and how often that makes it look at the same content.
+"""Where a JSON Schema refers to itself, and how often it therefore checks the same content.
 
-A loop is closed by a `$ref` to something that is being looked at: its *head*. Each way around a
-loop has to lead from the content into a part of it (through `properties` or `items`, say), or it
-would never end.
+A loop is closed by a `$ref` to something that is being checked: its *head*. Each path around a loop
+must descend into a part of the content (through `properties` or `items`, for example), or it would
+never end.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ from recon_node.streams.json_values import JsonPatchError
 MAX_NESTING: Final = 100
 """Levels of an unfolded schema."""
 
-# Keywords with schemas: in an object by name, or not. They are for the content itself ...
+# Keywords with schemas; True: in an object by name. These check the content itself ...
 _HERE: Final = {
     **dict.fromkeys(("not", "if", "then", "else", "allOf", "anyOf", "oneOf"), False),
     **dict.fromkeys(("dependentSchemas", "dependencies"), True),
 }
-# ... or for parts of it. One of these at most looks at the same part ...
+# ... these check a part of it, at most one of them the same part ...
 _EITHER: Final = {
     **dict.fromkeys(("items", "prefixItems", "additionalItems", "additionalProperties"), False),
     "properties": True,
 }
-# ... and each of these may look at it, too.
+# ... and each of these may check that part, too.
 _EACH: Final = {
     **dict.fromkeys(("contains", "propertyNames"), False),
     **dict.fromkeys(("unevaluatedItems", "unevaluatedProperties"), False),
@@ -37,7 +37,7 @@ _EACH: Final = {
 
 
 class SchemaError(ValueError):
-    """A schema that documents cannot be checked by; the message says why."""
+    """A schema that cannot be used to check documents; the message says why."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,9 +46,9 @@ class Loops:
 
     Attributes:
         heads: the references that close them.
-        starts: how often a head looks at the whole content, at most, and 1 more.
-        branching: how often a head looks at a part of the content, at most, for each time that a
-            head looks at what it is a part of; at least 1.
+        starts: how often heads check the whole content, at most, plus 1.
+        branching: how often heads check a part of the content, at most, for each time that a head
+            checks the containing part; at least 1.
     """
 
     heads: frozenset[str] = frozenset()
@@ -57,17 +57,17 @@ class Loops:
 
 
 class _Looks(NamedTuple):
-    """How often a schema has heads look at the content itself, and at one part of it."""
+    """How often a schema makes heads check the content itself, and one part of it."""
 
     here: int
     below: int
 
 
 def find_loops(schema: dict[str, Any], max_steps: int) -> Loops:
-    """Where a schema refers to itself.
+    """Find where a schema refers to itself.
 
     Raises:
-        SchemaError: it refers to what is not in it, or to itself without end; or to find out takes
+        SchemaError: it refers to something outside, or to itself without end, or the search takes
             more than `max_steps`.
     """
     walk = _Walk(schema, max_steps)
@@ -80,7 +80,7 @@ def find_loops(schema: dict[str, Any], max_steps: int) -> Loops:
 
 
 def target_of(schema: Any, reference: str) -> Any:
-    """What a `$ref` leads to.
+    """Return the target of a `$ref`.
 
     Raises:
         SchemaError: it is not in the schema.
@@ -107,7 +107,7 @@ class _Walk:
         self.heads: set[str] = set()
 
     def find_heads(self) -> None:
-        """Follow all references; note those that lead back to what is under way."""
+        """Follow all references; note those to something that is being followed."""
         under_way = {"#": True}
         todo = [("#", self._references(self._schema))]
         while todo:
@@ -137,7 +137,7 @@ class _Walk:
                 todo.extend(_parts(value, _EACH))
 
     def looks(self, schema: Any, depth: int = 0) -> _Looks:
-        """How often a schema has heads look at the content."""
+        """Count how often a schema makes heads check the content."""
         self._step(depth)
         here = below = either = 0
         for part in _parts(schema, _HERE):
@@ -153,7 +153,7 @@ class _Walk:
         return _Looks(here, below + either)
 
     def _of_reference(self, reference: str, depth: int) -> _Looks:
-        if reference in self.heads:  # what it has looked at below counts as its own
+        if reference in self.heads:  # what it checks below counts as its own
             return _Looks(1 + self._here_of(reference, depth), 0)
         if reference not in self._looks:
             self._here_of(reference, depth)

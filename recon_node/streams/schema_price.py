@@ -1,12 +1,12 @@
-"""What it costs to check documents by a JSON Schema, at most: known before the work starts.
+"""The maximum cost of checking documents by a JSON Schema, known before the work starts.
 
-A schema is *unfolded*: each `$ref` is replaced with what it refers to. Each part of the unfolded
-schema looks at a part of the content at most once, so their numbers multiplied bound the work.
+A schema is *unfolded*: each `$ref` is replaced with its target. Each part of the unfolded schema
+checks a part of the content at most once, so the product of their numbers bounds the work.
 
-Where a schema refers to itself, unfolding stops at what closes the loop (a *head*; see
-`recon_node.streams.schema_loops`). A head is checked anew at each level of the content, at most
+If a schema refers to itself, unfolding stops at the target that closes the loop (a *head*; see
+`recon_node.streams.schema_loops`). A head is checked again at each level of the content, at most
 `branching` times as often as at the level above. So the work grows with the content's depth, and
-exponentially where alternatives lead to the same place.
+exponentially if alternatives lead to the same place.
 """
 
 from __future__ import annotations
@@ -28,26 +28,30 @@ from recon_node.streams.schema_loops import (
 MAX_PARTS: Final = 100_000
 """Parts of an unfolded schema."""
 MAX_PATTERNS: Final = 30_000
-"""What the patterns of a schema cost for each byte. A compiled pattern takes up to 150 bytes of
-memory for each unit."""
+"""Cost of a schema's patterns for each byte of content. A unit takes up to 150 bytes of memory."""
 
 _CONVERSION: Final = 50
-"""What each value in the content costs beside."""
+"""Additional cost of each value in the content."""
 _COMPARISONS: Final = 300
-"""What it costs to find equal items among others, for each."""
+"""Cost of comparing one item with the others, to find equal ones."""
 _MAX_PATTERN: Final = 3_000
-"""What the largest pattern that the engine takes costs for each byte."""
+"""Cost, for each byte of content, of the largest pattern that the engine accepts."""
+_MAX_DIGITS: Final = 15
+"""Decimal digits of the largest number that is computed; beyond it is `_BEYOND`."""
 _BEYOND: Final = 10**30
-"""More than any bound."""
+"""More than any limit."""
+_TEXT_OF_A_PART: Final = 64
+"""Characters of a text in a schema that count as one part of it."""
+_COUNT_DIGITS: Final = 6
+"""Digits of a pattern's repetition count that are read."""
 
 _REPETITION: Final = re.compile(r"\{(\d+)(?:,(\d*))?\}")
 _UNSUPPORTED: Final = ("$dynamicRef", "$recursiveRef")
 
 
 class _Price(NamedTuple):
-    """Of an unfolded schema: its parts, those of them that are in alternatives, the keywords that
-    look at the parts beside them once more, what its patterns cost for each byte of the content,
-    and its levels."""
+    """Of an unfolded schema: its parts, how many are in alternatives, the keywords that check the
+    parts next to them again, the cost of its patterns for each byte of content, and its levels."""
 
     parts: int = 1
     alternatives: int = 0
@@ -56,7 +60,7 @@ class _Price(NamedTuple):
     levels: int = 1
 
     def plus(self, part: _Price) -> _Price:
-        """With a part of it."""
+        """The price with that of a part added."""
         return _Price(
             self.parts + part.parts,
             self.alternatives + part.alternatives,
@@ -68,18 +72,18 @@ class _Price(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class SchemaPrice:
-    """What a schema costs.
-
-    Raises:
-        SchemaError: it refers to what is not in it, refers to itself without end, or is too large.
-    """
+    """The price of a schema."""
 
     _whole: _Price
     _loops: Loops
 
     @classmethod
     def of(cls, schema: dict[str, Any]) -> SchemaPrice:
-        """The price of a schema."""
+        """Compute the price of a schema.
+
+        Raises:
+            SchemaError: it refers to something outside, or to itself without end, or is too large.
+        """
         loops = find_loops(schema, MAX_PARTS)
         return cls(_Unfolding(schema, loops.heads).whole(), loops)
 
@@ -89,36 +93,41 @@ class SchemaPrice:
         return bool(self._loops.heads)
 
     def of_check(self, values: int, weight: int, depth: int) -> int:
-        """What it costs to find out whether content conforms, in units of about 4 ns."""
+        """The cost of checking content, in units of about 4 ns.
+
+        Args:
+            values: in the content.
+            weight: approximate bytes of its JSON.
+            depth: levels of its nesting.
+        """
         once = self._whole.parts * (1 + self._whole.unevaluated) * (values + 1)
         once += self._whole.patterns * weight
         return _CONVERSION * (values + 1) + self._times(self._loops.branching, depth) * once
 
     def of_reason(self, weight: int, depth: int) -> int:
-        """The bytes that are copied to say why content does not conform: for each alternative that
-        fails, what fails there."""
+        """The bytes copied to say why content does not conform: what fails in each alternative."""
         return self._times(2 * self._loops.branching, depth) * self._whole.alternatives * weight
 
     def stack(self, depth: int) -> int:
-        """The levels of schema that are under way at once, at most."""
+        """The maximum of nested levels of schema."""
         return self._whole.levels * (depth + 1 if self.is_recursive else 1)
 
     def _times(self, branching: int, depth: int) -> int:
-        """How often a part may look at the same part of the content."""
+        """How often a part may check the same part of the content."""
         if not self.is_recursive:
             return 1
-        if depth * math.log10(branching) > 15:
+        if depth * math.log10(branching) > _MAX_DIGITS:
             return _BEYOND
         return int(self._loops.starts * (depth + 1) * branching**depth)
 
 
 class _Unfolding:
-    """Finds out what a schema costs, without unfolding it: what is referred to is priced once."""
+    """Computes the price of a schema without unfolding it: each target of a reference once."""
 
     def __init__(self, schema: dict[str, Any], heads: Collection[str]) -> None:
         self._schema = schema
         self._heads = heads
-        # Before draft 6, `id` is what `$id` is since: what refers to something else below it.
+        # Before draft 6, `$id` was called `id`: it changes what references below it mean.
         self._id = "id" if "draft-04" in str(schema.get("$schema")) else "$id"
         self._targets: dict[str, _Price | None] = {}
 
@@ -127,7 +136,7 @@ class _Unfolding:
         price = self._of(self._schema, 0)
         for head in self._heads:
             part = self._of(target_of(self._schema, head), 0)
-            # Heads can follow each other at one place in the content.
+            # Heads can refer to each other at the same place in the content.
             levels = price.levels + part.levels
             price = price.plus(part)._replace(levels=levels)
             self._check_size(price)
@@ -147,7 +156,7 @@ class _Unfolding:
                 for each in value:
                     price = price.plus(self._of(each, depth + 1))
             elif isinstance(value, str):
-                price = _Price(1 + len(value) // 64)
+                price = _Price(1 + len(value) // _TEXT_OF_A_PART)
         if depth + price.levels > MAX_NESTING:
             raise SchemaError(f"it is nested deeper than {MAX_NESTING} levels")
         self._check_size(price)
@@ -182,11 +191,11 @@ class _Unfolding:
         if reference not in self._targets:
             self._targets[reference] = None  # under way
             self._targets[reference] = self._of(target_of(self._schema, reference), depth + 1)
-        # What is under way and not a head is only beside it, as in $defs.
+        # A target that is being priced and is not a head is only next to it, as in $defs.
         return self._targets[reference] or _Price()
 
 
 def _price_of_pattern(pattern: str) -> int:
-    """Of each byte of the content: the states of the automaton, at most."""
-    counts = (int((most or least)[:6]) for least, most in _REPETITION.findall(pattern))
+    """The cost for each byte of content: the maximum number of the automaton's states."""
+    counts = (int((most or least)[:_COUNT_DIGITS]) for least, most in _REPETITION.findall(pattern))
     return min(len(pattern) * math.prod(max(count, 1) for count in counts), _MAX_PATTERN)

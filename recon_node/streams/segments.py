@@ -1,15 +1,15 @@
-"""A stream's graph with its chains folded up: what tip selection looks at, kept up event by event.
+"""A stream's graph with its chains folded, as tip selection uses it, updated event by event.
 
 Most events of a stream follow one another without a fork. A *segment* is such a chain: each of its
-events but the first builds on the one before it alone, and nothing else builds on that. All events
-of a segment are covered by the same uncovered events, so that whatever is decided between branches
-can be decided between segments, of which there are about as many as forks, and not as events.
+events but the first builds only on the one before it, on which nothing else builds. All events of a
+segment are covered by the same uncovered events, so branches can be decided on segments, of which
+there are about as many as forks, instead of events.
 
-Adding an event extends a segment, or starts one; a fork from the middle of a segment splits it.
-Splitting relabels the shorter half, so that an event changes its segment O(log n) times at most.
+Adding an event extends a segment or starts one; a fork from the middle of a segment splits it.
+Splitting relabels the shorter half, so an event changes its segment O(log n) times at most.
 
-Validity: an event that is not valid stays outside the graph (not *counted*) until something valid
-builds on it. Then it is there to cover what is below, but never as data.
+Validity: an invalid event stays outside the graph (not *counted*) until something valid builds on
+it. Then it covers what is below it, but is never data.
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ from typing import Any, Final, Generic
 from recon_node.streams.graph import Id, StreamEvent
 
 NEVER: Final = float("inf")
-"""The time of what is not anchored: after all that is."""
+"""The time of events that are not anchored: after all that are."""
 
 
-class Node(Generic[Id]):
-    """An event in the graph: `time` is the earliest proven time of what covers it, or its own."""
+class EventNode(Generic[Id]):
+    """An event in the graph. `time` is its earliest proven time: its own, or of what covers it."""
 
     __slots__ = ("counted", "event", "height", "id", "is_data", "prevs", "segment", "time", "valid")
 
-    def __init__(self, event: StreamEvent[Id], prevs: list[Node[Id]]) -> None:
+    def __init__(self, event: StreamEvent[Id], prevs: list[EventNode[Id]]) -> None:
         self.event = event
         self.id = event.id
         self.prevs = prevs
-        if len(prevs) == 1:  # as nearly always
+        if len(prevs) == 1:  # nearly always
             self.height: int = 1 + prevs[0].height
         else:
             self.height = 1 + max((prev.height for prev in prevs), default=-1)
@@ -46,7 +46,7 @@ class Node(Generic[Id]):
 
     @property
     def rank(self) -> tuple[float, Id]:
-        """What decides between data: the earlier one, then the lower CID (rules 4 and 5)."""
+        """The order of data: by time, then by CID (rules 4 and 5)."""
         return self.time, self.id
 
 
@@ -54,46 +54,45 @@ class Node(Generic[Id]):
 class Segment(Generic[Id]):
     """A chain of events; `first_data` is the lowest of them that is data, `bases` lie below.
 
-    `field` is for whoever decides between segments: what was found out about the segment and all
-    above it, None when something changed there since.
+    `field` is a cache for `race`: what it found out about the segment and everything above it; None
+    after a change there.
     """
 
-    nodes: list[Node[Id]]
+    nodes: list[EventNode[Id]]
     bases: list[Segment[Id]]
-    first_data: Node[Id] | None = None
+    first_data: EventNode[Id] | None = None
     nexts: list[Segment[Id]] = dataclass_field(default_factory=list)
     field: Any = None
 
     @property
-    def top(self) -> Node[Id]:
+    def top(self) -> EventNode[Id]:
         """The highest event."""
         return self.nodes[-1]
 
     @property
     def height(self) -> int:
-        """Of the lowest event: what lies above has a greater one."""
+        """The height of the lowest event."""
         return self.nodes[0].height
 
-    def ends_with(self, node: Node[Id]) -> bool:
-        """Is the node an uncovered event, the last one here?"""
+    def ends_with(self, node: EventNode[Id]) -> bool:
+        """Whether the node is the last one here, and uncovered."""
         return self.nodes[-1] is node and not self.nexts
 
 
 class SegmentGraph(Generic[Id]):
-    """The counted events of a stream as segments; `merges` tells how many have several bases."""
+    """The counted events of a stream as segments."""
 
-    __slots__ = ("merges", "root", "segments")
+    __slots__ = ("root", "segments")
 
     def __init__(self) -> None:
         self.segments: list[Segment[Id]] = []
         self.root: Segment[Id]
-        self.merges = 0
 
-    def insert(self, node: Node[Id]) -> None:
-        """Count a valid event, and with it all that it builds on."""
+    def insert(self, node: EventNode[Id]) -> None:
+        """Count a valid event, and everything that it builds on."""
         uncounted = {node: None}
         left = [node]
-        while left:  # there are far more ways through merges than events
+        while left:  # there are far more paths through merges than events
             for prev in left.pop().prevs:
                 if not prev.counted and prev not in uncounted:
                     uncounted[prev] = None
@@ -101,8 +100,8 @@ class SegmentGraph(Generic[Id]):
         for each in sorted(uncounted, key=lambda node: node.height):
             self._count(each)
 
-    def extend(self, segment: Segment[Id], node: Node[Id]) -> None:
-        """Put a node onto a segment's top, on which it alone builds."""
+    def extend(self, segment: Segment[Id], node: EventNode[Id]) -> None:
+        """Put a node on top of a segment, on which nothing else builds."""
         node.counted = True
         node.segment = segment
         segment.nodes.append(node)
@@ -112,7 +111,7 @@ class SegmentGraph(Generic[Id]):
             self.touch([segment])
 
     def touch(self, segments: list[Segment[Id]]) -> None:
-        """Forget what was found out about these segments and those below."""
+        """Clear the `field` of these segments and of those below."""
         left = list(segments)
         while left:
             segment = left.pop()
@@ -120,7 +119,7 @@ class SegmentGraph(Generic[Id]):
                 segment.field = None
                 left.extend(segment.bases)
 
-    def _count(self, node: Node[Id]) -> None:
+    def _count(self, node: EventNode[Id]) -> None:
         for prev in node.prevs:
             if prev.segment.top is not prev:
                 self._split_above(prev)
@@ -135,13 +134,11 @@ class SegmentGraph(Generic[Id]):
         self.touch(bases)
         for base in bases:
             base.nexts.append(segment)
-        if len(bases) > 1:
-            self.merges += 1
-        elif not bases:
+        if not bases:
             self.root = segment
 
-    def _split_above(self, node: Node[Id]) -> None:
-        """Make the node the top of its segment, and what follows a segment of its own."""
+    def _split_above(self, node: EventNode[Id]) -> None:
+        """Make the node the top of its segment, and the rest a segment of its own."""
         segment = node.segment
         self.touch([segment])
         at = node.height - segment.height + 1  # heights rise by one along a segment
@@ -165,11 +162,11 @@ class SegmentGraph(Generic[Id]):
         self.segments.append(new)
 
 
-class Shape(Generic[Id]):
-    """What a stream's segments tell at a glance.
+class Candidates(Generic[Id]):
+    """The candidates of a stream by rules 1 and 2.
 
-    `dominant` is the number of data events that no other data covers, `candidates` the uncovered
-    events whose branch holds one of these (rules 1 and 2).
+    `dominant` counts the data events that no other data covers; `nodes` are the uncovered events
+    whose branch holds one of these.
     """
 
     def __init__(self, segments: Iterable[Segment[Id]]) -> None:
@@ -179,7 +176,7 @@ class Shape(Generic[Id]):
             if segment.first_data is not None or segment in below_data:
                 below_data.update(segment.bases)
         self.dominant = 0
-        self.candidates: list[Node[Id]] = []
+        self.nodes: list[EventNode[Id]] = []
         leads: set[Segment[Id]] = set()
         for segment in ordered:
             is_dominant = segment.first_data is not None and segment not in below_data
@@ -187,4 +184,4 @@ class Shape(Generic[Id]):
             if is_dominant or not leads.isdisjoint(segment.bases):
                 leads.add(segment)
                 if not segment.nexts:
-                    self.candidates.append(segment.top)
+                    self.nodes.append(segment.top)

@@ -1,17 +1,17 @@
-"""What a stream says: its data after each of its events, and at its tip.
+"""The state of a stream: its data after each of its events, and at its tip.
 
 Theory of operation. The data of a stream is its *content* (JSON) and its *metadata* (`shouldIndex`
-and `modelVersion`). The init event has the first content, or none; a data event changes that of the
-event that it builds on by a JSON Patch, and its header the metadata; a time event changes nothing.
-An event that merges branches builds on the first of its prevs: which one is up to the aggregation
-layer (CIP-145, "Abstract"), and its writer knows which content it patched.
+and `modelVersion`). The init event has the first content, if any; a data event changes the content
+of its prev by a JSON Patch, and the metadata by its header; a time event changes nothing. An event
+that merges branches builds on the first of its prevs: the choice is up to the aggregation layer
+(CIP-145, "Abstract"), and its writer knows which content it patched.
 
-Whoever controls a stream can write events that are signed correctly and still make no sense: a
-patch that does not fit, content that breaks a rule of the stream's model. Such an event is
-*rejected*: it has `validation_errors` and changes nothing, and what follows builds on the data that
-was there before it. Only the content of a rejected init event stays, for later events to mend,
-because there is nothing before it. A time event is rejected along with the event that it anchors.
-No exception is raised for any of this.
+A stream's controller can write events that are signed correctly and still make no sense: an
+inapplicable patch, or content that breaks a rule of the stream's model. Such an event is
+*rejected*: it has `validation_errors` and changes nothing, and the events after it build on the
+data before it. Only the content of a rejected init event stays, for later events to mend, because
+there is nothing before it. A time event is rejected along with the event that it anchors. None of
+this raises an exception.
 
 The tip of a stream's state is that of CIP-145 over the events that were accepted
 (`accepted_tip`): a rejected event never moves it, so that clients always build on accepted data.
@@ -21,10 +21,9 @@ everywhere: not on the order of arrival, on the tip, or on other branches. Of th
 on one version, as in ceramic-one: the event of the model's stream that the document's header names
 as `modelVersion`, else its init event. A later change of a model leaves its documents as they are.
 
-What is computed is let go as soon as no event is left that builds on it: every patch makes new the
-containers that it changes, so that to hold the data after each event of a long stream of a large
-document may take a thousand times the memory of its events. Whoever needs some of it again says of
-which events (`StreamStates`).
+A state is dropped when no remaining event builds on it: every patch copies the containers that it
+changes, so all states of a long stream of a large document may take a thousand times the memory of
+its events. `StreamStates` can be told which of them to keep.
 
 The names are those of ceramic-one: `event_states` of its pipeline, `StreamState` of its API.
 """
@@ -41,32 +40,34 @@ from recon_node.ceramic import Event, EventKind, InitHeader, StreamId, StreamTyp
 from recon_node.ipld import CID
 from recon_node.streams.document_schema import dag_json
 from recon_node.streams.graph import StreamEvent, StreamShapeError, heights_by_prevs
-from recon_node.streams.json_patch import JsonPatchError, apply_patch, weigh
+from recon_node.streams.json_patch import JsonPatchError, apply_patch, weigh_json
 from recon_node.streams.model_rules import ContentRules
 from recon_node.streams.model_versions import Definitions, event_metadata, version_of
 from recon_node.streams.tip import Tip, select_tip
 
 _ERRORS: Final = 8
-"""Validation errors of an event that are kept."""
+"""Validation errors kept for an event."""
 _MAX_ERROR: Final = 300
-"""Characters of one."""
+"""Characters of a validation error."""
 
 
 @dataclass(frozen=True, slots=True)
 class StreamData:
-    """Content and metadata of a stream at one of its events. Never change what is in them: the
-    data of other events shares it."""
+    """Content and metadata of a stream at one of its events. Other events share parts of them, so
+    they must not be changed."""
 
     content: Any
-    """A JSON object, None where there is none yet."""
+    """A JSON object; None if there is none yet."""
     metadata: Mapping[str, Any]
     weight: int = field(default=0, compare=False, repr=False)
-    """What the content weighs at most; see `recon_node.streams.json_patch`."""
+    """Of the content, at most; see `recon_node.streams.json_patch`."""
     _json: bytes | None = field(default=None, init=False, compare=False, repr=False)
 
     def to_json(self) -> bytes:
-        """`{"metadata": ..., "content": ...}` as ceramic-one has it; bytes and links in the content
-        are written as in DAG-JSON. Written once, for all events that share the data."""
+        """Return `{"metadata": ..., "content": ...}` as ceramic-one has it.
+
+        Bytes and links in the content are written as in DAG-JSON. The result is cached.
+        """
         if self._json is None:
             value = {"metadata": dict(self.metadata), "content": self.content}
             object.__setattr__(self, "_json", _ENCODER.encode(value).encode())
@@ -82,16 +83,16 @@ class EventState:
     height: int
     data: StreamData
     validation_errors: tuple[str, ...]
-    """Why the event was rejected, for people; empty when it was accepted."""
+    """Why the event was rejected, in plain English; empty when it was accepted."""
 
 
 @dataclass(frozen=True, slots=True)
 class StreamState:
-    """A stream's data at its tip, and whose it is."""
+    """A stream's data at its tip, and its controller and dimensions."""
 
     id: StreamId
     event_cid: CID
-    """The tip of the accepted events: what the next event should name as its prev."""
+    """The tip of the accepted events, which the next event should name as its prev."""
     controller: str
     dimensions: Mapping[str, bytes]
     data: StreamData
@@ -104,9 +105,8 @@ class StreamStates:
 
     Args:
         events: all events of one stream, in any order.
-        definitions: what the stream's model says, by which documents are judged; None when the
-            model is not known. Of no use for the streams of models.
-        keep: events whose states `all` remembers for `at`, when it comes by; the tip, say.
+        definitions: of the stream's model; None if it is unknown. Ignored for models.
+        keep: events (the tip, for example) whose states `all` keeps for `at`.
 
     Raises:
         StreamShapeError: the events are not one whole stream.
@@ -132,15 +132,14 @@ class StreamStates:
 
     @property
     def rejected(self) -> Mapping[CID, tuple[str, ...]]:
-        """The events that were rejected, in causal order, and why: known once `all` came by, else
-        it comes by now."""
+        """The rejected events, in causal order, and why; runs `all` unless it has run."""
         if self._rejected is None:
             deque(self.all(), maxlen=0)
         assert self._rejected is not None
         return self._rejected
 
     def all(self) -> Iterator[EventState]:
-        """The states after all events, in causal order: the order given, where that is one."""
+        """Yield the states after all events, in causal order: in the given one, if it is causal."""
         uses = Counter(event.prevs[0] for event in self._events.values() if event.prevs)
         states: dict[CID, EventState] = {}
         rejected: dict[CID, tuple[str, ...]] = {}
@@ -151,7 +150,7 @@ class StreamStates:
                 prev = event.prevs[0]
                 before = states[prev]
                 uses[prev] -= 1
-                if not uses[prev]:  # no one builds on it any more
+                if not uses[prev]:  # nothing builds on it any more
                     del states[prev]
             state = self._apply(event, height, before)
             if cid in uses:
@@ -164,13 +163,13 @@ class StreamStates:
         self._rejected = rejected
 
     def branch(self, cid: CID) -> Iterator[EventState]:
-        """The states after the events that lead to the data of the event `cid`, the init first.
+        """Yield the states along the branch that leads to the event `cid`, the init event first.
 
         Raises:
             StreamShapeError: there is no such event.
         """
         if cid not in self._events:
-            raise StreamShapeError(f"event {cid} is not there")
+            raise StreamShapeError(f"there is no event {cid}")
         branch = [self._events[cid]]
         while branch[-1].prevs:
             branch.append(self._events[branch[-1].prevs[0]])
@@ -180,8 +179,7 @@ class StreamStates:
             yield state
 
     def at(self, cid: CID) -> EventState:
-        """The state after the event `cid`: remembered if `all` came by and it is one to keep, else
-        computed along its branch.
+        """Return the state after the event `cid`: kept by `all`, or computed along its branch.
 
         Raises:
             StreamShapeError: there is no such event.
@@ -205,7 +203,7 @@ class StreamStates:
 
     def _start(self, event: Event, errors: list[str]) -> StreamData:
         content, metadata = event.data, event_metadata(event)
-        weight, _ = weigh(content)
+        weight, _ = weigh_json(content)
         errors += self._check(metadata, None, content, weight)
         return StreamData(content if isinstance(content, dict) else None, metadata, weight)
 
@@ -237,7 +235,7 @@ class StreamStates:
 
 
 def accepted_tip(shapes: Iterable[StreamEvent[CID]], rejected: Collection[CID]) -> Tip[CID]:
-    """The tip of a stream's state: that of CIP-145 where rejected events are not valid.
+    """Select the tip of a stream's state: that of CIP-145 with rejected events as invalid.
 
     Args:
         shapes: all events of one stream, as `shape_of` gives them.
@@ -252,7 +250,7 @@ def accepted_tip(shapes: Iterable[StreamEvent[CID]], rejected: Collection[CID]) 
 def stream_state(
     header: InitHeader, init: CID, state: EventState, rejected: Mapping[CID, tuple[str, ...]]
 ) -> StreamState:
-    """The state of a stream.
+    """Build the state of a stream.
 
     Args:
         header: of the stream's init event.
@@ -271,7 +269,7 @@ def stream_state(
 
 
 def dimensions(header: InitHeader) -> dict[str, bytes]:
-    """The dimensions of a stream, as ceramic-one has them: empty where the header has none."""
+    """Return the dimensions of a stream as ceramic-one has them, empty if not in the header."""
     return {
         "model": b"" if header.model is None else header.model.to_bytes(),
         "controller": header.controller.encode(),
@@ -281,16 +279,16 @@ def dimensions(header: InitHeader) -> dict[str, bytes]:
 
 
 def shape_of(event: Event, *, time: int | None = None) -> StreamEvent[CID]:
-    """An event as `select_tip` takes it: valid, since only valid events are delivered.
+    """Convert an event for `select_tip`: as valid, since only valid events are delivered.
 
-    `time` is the block time that a time event proves, if it was looked up.
+    `time` is the block time (Unix seconds) that a time event proves, if it was looked up.
     """
     expires = validity_of(event).expires
     return StreamEvent(event.cid, event.kind.value, event.prevs, time, True, expires)
 
 
 def _in_brief(errors: list[str]) -> tuple[str, ...]:
-    """The first errors, each at a length for people: what they name comes from the network."""
+    """The first errors, shortened: they quote what comes from the network."""
     return tuple(e if len(e) <= _MAX_ERROR else e[: _MAX_ERROR - 1] + "…" for e in errors[:_ERRORS])
 
 

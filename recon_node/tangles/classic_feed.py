@@ -1,17 +1,17 @@
-"""The classic SSB feed: the tangle of one author, a chain that is signed link by link.
+"""The classic SSB feed: the tangle of one author, a chain with every link signed.
 
 Theory of operation (SIP "Tangles", "Classic feed"; the Scuttlebutt Protocol Guide, "Feeds"). The
-message with sequence 1 is the root; each further one names the message before it. An author signs
-the JSON text of a message with two spaces of indent, as JavaScript's `JSON.stringify(value, null,
-2)` writes it, without the signature; the message's id is the sha2-256 of that text with the
-signature, of which each UTF-16 code unit gives its low byte (a quirk of the first implementation
-that every later one must share).
+message with sequence 1 is the root; each later one names the message before it. An author signs the
+JSON text of a message without the signature, indented by two spaces as by JavaScript's
+`JSON.stringify(value, null, 2)`. The message's id is the sha2-256 of the text with the signature,
+of which each UTF-16 code unit contributes its low byte (a quirk of the first implementation that
+all others must share).
 
-Of a set of messages, the feed is the longest prefix of the chain without a doubt: it ends before
-the first gap, and before the first place for which the author signed two messages (a fork).
+The feed of a set of messages is the longest unambiguous prefix of the chain: it ends before the
+first gap, and before the first place for which the author signed two messages (a fork).
 
-Limitation: JavaScript puts the keys of an object that look like array indexes first. A message
-that another implementation signed with such keys in another order counts here, and not there.
+Limitation: JavaScript moves the keys of an object that look like array indexes to the front. A
+message that another implementation signed with such keys in another order is valid here only.
 """
 
 from __future__ import annotations
@@ -33,13 +33,19 @@ from nacl.signing import VerifyKey
 _KEY_SUFFIX: Final = ".ed25519"
 _SIGNATURE_SUFFIX: Final = ".sig.ed25519"
 _FIELDS: Final = ("previous", "author", "sequence", "timestamp", "hash", "content", "signature")
-# Early clients wrote these two the other way round; both are valid.
+# Early clients swapped these two; both orders are valid.
 _FIELDS_SWAPPED: Final = ("previous", "sequence", "author", *_FIELDS[3:])
 Value = dict[str, Any]
 """A message as JSON decodes it: the order of its keys matters."""
 
 _MAX_UNITS: Final = 8192
-"""UTF-16 code units of a message's text at most."""
+"""UTF-16 code units of a message's text."""
+_UNIT: Final = 2
+"""Bytes of a UTF-16 code unit."""
+_INDENT: Final = "  "
+# The bounds between which JavaScript writes a number without an exponent.
+_SMALLEST_PLAIN: Final = 1e-6
+_SMALLEST_EXPONENTIAL: Final = 1e21
 
 
 class FeedRule(Enum):
@@ -48,14 +54,14 @@ class FeedRule(Enum):
     FIELDS = "a message has the fields " + ", ".join(_FIELDS) + ", each of its type"
     SIZE = f"the text of a message has at most {_MAX_UNITS} UTF-16 code units"
     SIGNATURE = "a message must be signed by the author of the feed"
-    PREVIOUS = "a message names the message before it as previous; the first one names none"
+    PREVIOUS = "a message names the message before it as previous; the first one has no previous"
     FORK = "an author signs one message for each place in the feed"
     GAP = "all messages before it must be here"
 
 
 @dataclass(frozen=True, slots=True)
 class ClassicFeed:
-    """The messages of a feed in order (their ids), and why the author's others are left out."""
+    """The ids of a feed's messages in order, and why other messages of the author are left out."""
 
     author: str
     order: tuple[str, ...]
@@ -68,10 +74,10 @@ class ClassicFeed:
 
 
 def classic_feed(messages: Iterable[Value], author: str) -> ClassicFeed:
-    """The feed of an author ("@...=.ed25519") out of any set of messages, decoded from JSON.
+    """Extract the feed of an author ("@...=.ed25519") from any messages, decoded from JSON.
 
     Raises:
-        ValueError: `author` is no Ed25519 identity.
+        ValueError: `author` is not an Ed25519 identity.
     """
     key = _verify_key(author)
     excluded: dict[str, FeedRule] = {}
@@ -95,13 +101,13 @@ def classic_feed(messages: Iterable[Value], author: str) -> ClassicFeed:
 
 
 def message_id(message: Value) -> str:
-    """The id of a message: "%...=.sha256"."""
-    low_bytes = _text(message).encode("utf-16-le", "surrogatepass")[::2]
+    """Return the id of a message: "%...=.sha256"."""
+    low_bytes = _text(message).encode("utf-16-le", "surrogatepass")[::_UNIT]
     return f"%{base64.b64encode(sha256(low_bytes).digest()).decode()}.sha256"
 
 
 def signing_input(message: Value) -> bytes:
-    """What the author of a message signs: its text without the signature."""
+    """Return what the author of a message signs: its text without the signature."""
     unsigned = {name: value for name, value in message.items() if name != "signature"}
     return _text(unsigned).encode("utf-8", "surrogatepass")
 
@@ -110,7 +116,7 @@ def _fault(message: Value, key: VerifyKey) -> FeedRule | None:
     """What is wrong with a message alone."""
     if not _is_well_formed(message):
         return FeedRule.FIELDS
-    if len(_text(message).encode("utf-16-le", "surrogatepass")) > 2 * _MAX_UNITS:
+    if len(_text(message).encode("utf-16-le", "surrogatepass")) > _UNIT * _MAX_UNITS:
         return FeedRule.SIZE
     try:
         signature = _decode(message["signature"].removesuffix(_SIGNATURE_SUFFIX))
@@ -165,9 +171,9 @@ def _decode(text: str) -> bytes:
 
 
 def _text(value: Any) -> str:
-    """`JSON.stringify(value, null, 2)`; without recursion, for who knows how deep a message is."""
+    """`JSON.stringify(value, null, 2)`; not recursive, since a message may be deeply nested."""
     out: list[str] = []
-    # What is still to be written, the next last: text as it is, or a value and its depth.
+    # What is left to write, in reverse: text, or a value and its depth.
     left: list[str | tuple[Any, int]] = [(value, 0)]
     while left:
         item = left.pop()
@@ -185,9 +191,9 @@ def _text(value: Any) -> str:
 
 
 def _parts(value: dict[str, Any] | list[Any], depth: int) -> list[str | tuple[Any, int]]:
-    """What a map or a list that is not empty is written as."""
+    """The parts of a map or list that is not empty."""
     is_map = isinstance(value, dict)
-    margin = "\n" + "  " * (depth + 1)
+    margin = "\n" + _INDENT * (depth + 1)
     parts: list[str | tuple[Any, int]] = ["{" if is_map else "["]
     for number, each in enumerate(value):
         parts.append("," + margin if number else margin)
@@ -195,14 +201,14 @@ def _parts(value: dict[str, Any] | list[Any], depth: int) -> list[str | tuple[An
             parts += [json.dumps(each, ensure_ascii=False) + ": ", (value[each], depth + 1)]
         else:
             parts.append((each, depth + 1))
-    return [*parts, "\n" + "  " * depth, "}" if is_map else "]"]
+    return [*parts, "\n" + _INDENT * depth, "}" if is_map else "]"]
 
 
 def _number(value: float) -> str:
-    """A number as ECMAScript's Number::toString writes it; Python has other limits for "e"."""
-    if value == int(value) and abs(value) < 1e21:
+    """A number as by ECMAScript's Number::toString; Python uses "e" within other bounds."""
+    if value == int(value) and abs(value) < _SMALLEST_EXPONENTIAL:
         return str(int(value))
     text = repr(value)
-    if abs(value) >= 1e-6 and "e-" in text:
+    if abs(value) >= _SMALLEST_PLAIN and "e-" in text:
         return format(Decimal(text), "f")
     return text.replace("e-0", "e-")

@@ -5,7 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from recon_node.draw.layout import Node, Picture, Shape, Tone, count_of, missing, short_name
+from recon_node.draw.layout import (
+    NodeShape,
+    Picture,
+    PictureNode,
+    Tone,
+    count_of,
+    missing_node,
+    short_name,
+)
 from recon_node.tangles.classic_feed import ClassicFeed, message_id
 from recon_node.tangles.tangle import Tangle, TangleRule
 
@@ -13,15 +21,14 @@ from recon_node.tangles.tangle import Tangle, TangleRule
 def tangle_picture(
     title: str, woven: Tangle[str], details: Mapping[str, tuple[str, ...]] | None = None
 ) -> Picture:
-    """Draw a tangle, and beside it the candidates that do not belong, with the reason.
+    """Draw a tangle, and next to it the excluded candidates, with the reasons.
 
-    `details` are texts for columns, by message: its author and its time, for example. Of a
-    candidate that does not belong, the links that break a rule are drawn alone; those of a circle
-    not at all.
+    `details` are texts for columns, by message: its author and time, for example. Of an excluded
+    candidate, only the links that break a rule are drawn; those of a cycle are not.
     """
     told = details or {}
     tips = set(woven.tips)
-    nodes: list[Node] = []
+    nodes: list[PictureNode] = []
     absent: dict[str, None] = {}
     for each, exclusion in woven.excluded.items():
         prev = () if exclusion.rule is TangleRule.CYCLE else exclusion.previous
@@ -33,10 +40,10 @@ def tangle_picture(
         prev = woven.previous[each]
         is_tip = each in tips
         nodes.append(
-            Node(
+            PictureNode(
                 id=each,
                 prev=prev,
-                shape=Shape.DATA if prev else Shape.ROOT,
+                shape=NodeShape.DATA if prev else NodeShape.ROOT,
                 tone=Tone.TIP if is_tip else Tone.KEPT,
                 name=short_name(each),
                 details=told.get(each, ()),
@@ -49,19 +56,19 @@ def tangle_picture(
         summary += f", {len(woven.excluded)} left out"
     merge = "The next message names as previous:\n" + "\n".join(woven.tips)
     return Picture(
-        title, summary, (*map(missing, absent), *nodes), (merge,) if tips else (), "messages"
+        title, summary, (*map(missing_node, absent), *nodes), (merge,) if tips else (), "messages"
     )
 
 
 def feed_picture(title: str, feed: ClassicFeed, messages: Iterable[dict[str, Any]]) -> Picture:
-    """Draw a classic feed, and the author's messages that are left out, with the reason."""
+    """Draw a classic feed, and the author's messages that are left out, with the reasons."""
     previous = {
         message_id(message): message.get("previous")
         for message in messages
         if message.get("author") == feed.author
     }
     absent: dict[str, None] = {}
-    nodes: list[Node] = []
+    nodes: list[PictureNode] = []
     for each, rule in feed.excluded.items():
         before = previous[each]
         prev = (before,) if isinstance(before, str) and before != each else ()
@@ -70,10 +77,10 @@ def feed_picture(title: str, feed: ClassicFeed, messages: Iterable[dict[str, Any
     for number, each in enumerate(feed.order, 1):
         is_tip = each == feed.tip
         nodes.append(
-            Node(
+            PictureNode(
                 id=each,
                 prev=feed.order[number - 2 : number - 1],
-                shape=Shape.DATA if number > 1 else Shape.ROOT,
+                shape=NodeShape.DATA if number > 1 else NodeShape.ROOT,
                 tone=Tone.TIP if is_tip else Tone.KEPT,
                 name=short_name(each),
                 details=(f"sequence {number}",),
@@ -84,11 +91,11 @@ def feed_picture(title: str, feed: ClassicFeed, messages: Iterable[dict[str, Any
     summary = f"{len(feed.order)} messages in the feed"
     if feed.excluded:
         summary += f", {len(feed.excluded)} left out"
-    return Picture(title, summary, (*map(missing, absent), *nodes), (), "messages")
+    return Picture(title, summary, (*map(missing_node, absent), *nodes), (), "messages")
 
 
-def _wrong(id_: str, prev: tuple[str, ...], details: tuple[str, ...], mark: str) -> Node:
-    return Node(
+def _wrong(id_: str, prev: tuple[str, ...], details: tuple[str, ...], mark: str) -> PictureNode:
+    return PictureNode(
         id=id_,
         prev=prev,
         tone=Tone.WRONG,

@@ -1,15 +1,15 @@
 """Tangles: messages of many authors, each naming the tips that its author knew (SIP "Tangles").
 
-Theory of operation. A message may belong to any number of tangles; for each it says which message
-is the *root* and which messages are immediately *previous* to it (`Backlinks`). The candidates of
-a tangle are its root and the messages that name that root; the recipe is a fix-point: the root
-belongs, and a message belongs when it names at least one previous message and all of them belong.
-So a message whose history is not whole, or leads in a circle, stays out, and comes in by itself
-when what it lacks arrives: the tangle depends on the set of messages alone.
+Theory of operation. A message may belong to any number of tangles; for each it names the *root*
+message and the immediately *previous* messages (`Backlinks`). The candidates of a tangle are its
+root and the messages that name it. Membership is a fixed point: the root is a member, and so is a
+message that names at least one previous message if all of those are members. A message with an
+incomplete or cyclic history is excluded, and becomes a member when what it lacks arrives: the
+tangle depends on the set of messages alone.
 
-Order: every message after all of its history; among those that could come next, the lowest
-(asserted timestamp, id). The time of *receiving* a message differs from node to node, so it has no
-say, although clients often break ties by it: an order by it would not converge.
+Order: every message after its whole history; among those that could come next, the lowest
+(asserted timestamp, id). The time of *receipt*, by which clients often break ties, differs between
+nodes, so an order by it would not converge.
 
 All functions cost O((messages + links) · log messages).
 """
@@ -27,7 +27,7 @@ from recon_node.streams.graph import Id
 
 
 class TangleError(ValueError):
-    """The messages cannot be a tangle, whichever of them belong."""
+    """The messages cannot form a tangle."""
 
 
 class TangleRule(Enum):
@@ -36,20 +36,20 @@ class TangleRule(Enum):
     EMPTY_PREVIOUS = "a message other than the root must name at least one previous message"
     MISSING_PREVIOUS = "all previous messages must be here"
     PREVIOUS_OUTSIDE = "all previous messages must belong to the tangle"
-    CYCLE = "the links back from a message must not lead in a circle"
+    CYCLE = "the links back from a message must not form a cycle"
 
 
 @dataclass(frozen=True, slots=True)
 class Backlinks(Generic[Id]):
-    """What a message says of one tangle (`content.tangles[name]`): both None in its root."""
+    """What a message says about one tangle (`content.tangles[name]`): both None in its root."""
 
     root: Id | None
     previous: tuple[Id, ...] | None
 
 
 @dataclass(frozen=True, slots=True)
-class Message(Generic[Id]):
-    """A message as far as tangles go; `timestamp` is the one that its author asserts."""
+class TangleMessage(Generic[Id]):
+    """A message without its content; `timestamp` is the one asserted by its author."""
 
     id: Id
     timestamp: float = 0
@@ -58,7 +58,7 @@ class Message(Generic[Id]):
 
 @dataclass(frozen=True, slots=True)
 class Exclusion(Generic[Id]):
-    """Why a candidate does not belong: the rule, and the previous messages that break it."""
+    """Why a candidate is excluded: the rule, and the previous messages that break it."""
 
     rule: TangleRule
     previous: tuple[Id, ...] = ()
@@ -70,10 +70,10 @@ class Exclusion(Generic[Id]):
 
 @dataclass(frozen=True, slots=True)
 class Tangle(Generic[Id]):
-    """The members of a tangle and how they hang together.
+    """The members of a tangle and their links.
 
-    `order` has all members, every one after its history. `previous` and `next` are the links
-    between members, ascending. `excluded` are the candidates that do not belong, and why.
+    `order` has all members, each after its history. `previous` and `next` are the links between
+    members, ascending. `excluded` has the other candidates, and why.
     """
 
     order: tuple[Id, ...]
@@ -97,21 +97,11 @@ class Tangle(Generic[Id]):
         """The members that no member links back to, ascending: `previous` of the next message."""
         return tuple(sorted(each for each in self.order if not self.next[each]))
 
-    @property
-    def branches(self) -> tuple[Id, ...]:
-        """The members that several members link back to, ascending."""
-        return tuple(sorted(each for each in self.order if len(self.next[each]) > 1))
-
-    @property
-    def merges(self) -> tuple[Id, ...]:
-        """The members that link back to several members, ascending."""
-        return tuple(sorted(each for each in self.order if len(self.previous[each]) > 1))
-
     def history(self, message: Id) -> frozenset[Id]:
-        """All members that come before a member by its links, itself not included.
+        """Return all members before a member by its links, excluding itself.
 
         Raises:
-            KeyError: the message is no member.
+            KeyError: the message is not a member.
         """
         found: set[Id] = set()
         left = [message]
@@ -123,12 +113,12 @@ class Tangle(Generic[Id]):
         return frozenset(found)
 
 
-def tangle(messages: Iterable[Message[Id]], name: str, root: Id) -> Tangle[Id]:
-    """The tangle `name` that starts at the message `root`, out of any set of messages.
+def tangle_of(messages: Iterable[TangleMessage[Id]], name: str, root: Id) -> Tangle[Id]:
+    """Extract the tangle `name` with that root from any set of messages.
 
     Raises:
-        TangleError: the root is not here or says that it is none; a message links to itself, or
-            is given twice.
+        TangleError: the root is missing, or is not a root; a message links to itself, or is given
+            twice.
     """
     candidates: dict[Id, tuple[Id, ...] | None] = {}
     timestamps: dict[Id, float] = {}
@@ -144,21 +134,16 @@ def tangle(messages: Iterable[Message[Id]], name: str, root: Id) -> Tangle[Id]:
         candidates[message.id] = previous if message.id == root else previous or ()
         timestamps[message.id] = message.timestamp
     if root not in candidates:
-        raise TangleError(f"the root {root} of the tangle {name!r} is not here")
+        raise TangleError(f"the root {root} of the tangle {name!r} is missing")
     if candidates[root] is not None:
         raise TangleError(f"{root} is not a root: in {name!r} it names previous messages")
     return weave(candidates, timestamps)
 
 
-def backlinks(woven: Tangle[Id], root: Id) -> Backlinks[Id]:
-    """What a new message says to follow everything that a tangle holds (SIP, "Publishing")."""
-    return Backlinks(root, woven.tips)
-
-
 def weave(
     candidates: Mapping[Id, tuple[Id, ...] | None], timestamps: Mapping[Id, float] | None = None
 ) -> Tangle[Id]:
-    """The tangle that candidates make by their links alone; those without links (None) are roots.
+    """Build the tangle of candidates by their links; those without links (None) are roots.
 
     Raises:
         TangleError: no candidate is a root, or one links to itself.
@@ -189,7 +174,7 @@ def weave(
 
 
 def _order(links: Mapping[Id, tuple[Id, ...] | None], timestamps: Mapping[Id, float]) -> list[Id]:
-    """Kahn's algorithm; who never gets free does not belong."""
+    """Kahn's algorithm; candidates that never become free are not members."""
     waiting = {each: len(previous) for each, previous in links.items() if previous}
     following: defaultdict[Id, list[Id]] = defaultdict(list)
     for each in waiting:
@@ -211,7 +196,7 @@ def _order(links: Mapping[Id, tuple[Id, ...] | None], timestamps: Mapping[Id, fl
 def _exclusions(
     links: Mapping[Id, tuple[Id, ...] | None], members: set[Id]
 ) -> dict[Id, Exclusion[Id]]:
-    """Why each of the candidates that are no members is none."""
+    """Why the other candidates are excluded."""
     outside = {
         each: tuple(base for base in previous or () if base in links and base not in members)
         for each, previous in links.items()

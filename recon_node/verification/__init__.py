@@ -1,12 +1,20 @@
-"""Floor 3, verification: what can be said of one event alone, and a process that says it.
+"""Floor 3, verification: checks that need only the event itself, and a process that makes them.
 
-Reading an event and checking its signature is most of what admission costs in CPU time, and needs
-no log, no order and no clock. So it is done beside the node: `check` turns a CAR into `Facts`, and
-`python -m recon_node.verification.worker` does so for whole lists of CARs, over pipes. The pool of
-such processes is `store.admission.verifiers`; this package imports nothing but the floors that the
-check needs, for each process pays for its imports.
+Reading an event and checking its signature takes most of admission's CPU time, and needs no log, no
+order and no clock. So it is done outside the node: `check_event` turns a CAR into `Facts`, and
+`python -m recon_node.verification.worker` does so for lists of CARs, over pipes. The pool of these
+processes is `verification.pool`. Apart from it, this package imports only the floors that the check
+needs, since each process pays for its imports.
 """
 
-from recon_node.verification.facts import Facts, Names, Refusal, Unreadable, check
+from recon_node.verification.facts import (
+    Broken,
+    Facts,
+    Finding,
+    Names,
+    Refusal,
+    Unreadable,
+    check_event,
+)
 
-__all__ = ["Facts", "Names", "Refusal", "Unreadable", "check"]
+__all__ = ["Broken", "Facts", "Finding", "Names", "Refusal", "Unreadable", "check_event"]

@@ -1,8 +1,9 @@
-"""What admission has to know of an event, without the event's content.
+"""What admission has to know about an event, without the event's content.
 
-`check` gives the facts of a CAR, or says why it holds no event. Facts are small and travel between
-processes as tuples of plain values (`to_wire`, `from_wire`): a CAR comes back only where it is not
-the one that was sent.
+`check_event` returns the facts of a CAR, or says why it does not hold an event. Facts are small and
+travel between processes as tuples of plain values (`to_wire`, `from_wire`); a CAR comes back only
+if it differs from the one that was sent. Pickled, an event would cost the worker 20 microseconds
+more and the node 9, of about 70 each.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from recon_node.ceramic import (
+    ALWAYS,
     Event,
     EventKind,
     InitHeader,
@@ -27,9 +29,7 @@ from recon_node.ceramic import (
 from recon_node.ipld import CID
 
 Wire = tuple[Any, ...]
-"""Facts as `marshal` writes them: tuples of bytes, text, whole numbers and None."""
-
-ALWAYS = Validity(None, None)
+"""Facts as `marshal` writes them: tuples of bytes, text, integers and None."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,14 +38,21 @@ class Refusal:
 
     reason: str
     inherent: bool = False
-    """The event itself is wrong, under whichever EventId, and so is all that builds on it."""
+    """The event itself is wrong under any EventId, and so is everything that builds on it."""
     passing: bool = False
-    """Nothing is wrong with it: it may be accepted when it is offered again."""
+    """Nothing is wrong with the event: it may be accepted when it is offered again."""
 
 
 @dataclass(frozen=True, slots=True)
 class Unreadable:
-    """A CAR that holds no well-formed event. It proves nothing about the event it claims to be."""
+    """A CAR without a well-formed event. It proves nothing about the event that it claims to be."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Broken:
+    """An event over which this node failed: a bug, or worse."""
 
     reason: str
 
@@ -70,7 +77,7 @@ class Facts:
     init: CID
     prevs: tuple[CID, ...]
     header: InitHeader | None
-    """Of an init event; between processes only what keys and authority follow from."""
+    """Of an init event; between processes, only the fields that keys and authority depend on."""
     envelope: Names | None
     proof: TimeProof | None
     proof_cid: CID | None
@@ -83,12 +90,16 @@ class Facts:
     car: bytes = field(repr=False)
 
 
-def check(car: bytes) -> Facts | Unreadable:
+Finding = Facts | Unreadable | Broken
+"""What is found out about one CAR."""
+
+
+def check_event(car: bytes) -> Facts | Unreadable:
     """Read a CAR and check the signature of its event.
 
-    That of an init event must be its controller's. Whether that of a data event is, only the init
-    event can tell: it is checked against the key that it names, and its capability, if it has one,
-    against the issuer that this names.
+    An init event must be signed by its controller. Only the init event can tell who that is for a
+    data event, so a data event is checked against the key that it names, and its capability against
+    the issuer that this names.
     """
     try:
         event = parse_event(car)
@@ -126,7 +137,7 @@ def _verify(event: Event) -> tuple[Validity, Refusal | None]:
 
 
 def to_wire(facts: Facts | Unreadable, car: bytes) -> Wire:
-    """The facts of `car` as plain values."""
+    """Return the facts of `car` as plain values."""
     if isinstance(facts, Unreadable):
         return (facts.reason,)
     header, envelope, proof, fault = facts.header, facts.envelope, facts.proof, facts.fault
@@ -147,7 +158,7 @@ def to_wire(facts: Facts | Unreadable, car: bytes) -> Wire:
 
 
 def from_wire(wire: Wire, car: bytes) -> Facts | Unreadable:
-    """The facts of `car` that `to_wire` wrote; its CIDs are checked again."""
+    """Read the facts of `car` that `to_wire` wrote; CIDs are checked again."""
     if len(wire) == 1:
         return Unreadable(wire[0])
     cid, kind, init, prevs, header, envelope, proof, proof_cid = wire[:8]

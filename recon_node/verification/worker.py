@@ -1,12 +1,12 @@
-"""A process that checks events: lists of CARs come in on standard input, facts go out.
+"""A process that checks events: it reads lists of CARs from standard input and writes facts.
 
     request   u32 size, then marshal of a list of CARs
     answer    u32 size, then marshal of a list, for each CAR (1, the facts) or (0, a bug's text)
 
-A first answer, an empty list, says that the process is ready. It ends when its standard input does:
-whichever way the node dies, the pipe closes. Signals that are sent to a whole group of processes
-(Ctrl-C, a service manager's SIGTERM) are left to the node. `marshal` is for values of the same
-Python version, which both ends are; neither end takes such bytes from anyone else.
+A first answer, an empty list, says that the process is ready. The process ends when its standard
+input does: however the node dies, the pipe closes. Signals to the whole process group (Ctrl-C, a
+service manager's SIGTERM) are left to the node. `marshal` needs the same Python version at both
+ends, which they have, and a trusted peer: neither end reads such bytes from anyone else.
 """
 
 from __future__ import annotations
@@ -17,9 +17,10 @@ import signal
 import struct
 from typing import IO, Any
 
-from recon_node.verification.facts import check, to_wire
+from recon_node.verification.facts import check_event, to_wire
 
 SIZE = struct.Struct("<I")
+"""Bytes of the frame that follows."""
 
 
 def main() -> None:
@@ -28,18 +29,18 @@ def main() -> None:
         signal.signal(each, signal.SIG_IGN)
     requests = os.fdopen(os.dup(0), "rb")
     answers = os.fdopen(os.dup(1), "wb")
-    os.dup2(2, 1)  # whatever prints something must not print into the answers
+    os.dup2(2, 1)  # nothing may print into the answers
     try:
         write_frame(answers, [])
         while (cars := read_frame(requests)) is not None:
             write_frame(answers, [_answer(car) for car in cars])
     except BrokenPipeError:
         pass  # the node is gone
-    os._exit(0)  # nothing is left to be flushed, and an ending interpreter takes its time
+    os._exit(0)  # everything is flushed, and a regular exit is slow
 
 
 def read_frame(stream: IO[bytes]) -> Any:
-    """The next value, None at the end of the stream, also in the midst of a frame."""
+    """Read the next value; None at the end of the stream, even within a frame."""
     head = stream.read(SIZE.size)
     if len(head) < SIZE.size:
         return None
@@ -49,7 +50,7 @@ def read_frame(stream: IO[bytes]) -> Any:
 
 
 def write_frame(stream: IO[bytes], value: list[Any]) -> None:
-    """Write a value and hand it on at once."""
+    """Write a value and flush it."""
     body = marshal.dumps(value)
     stream.write(SIZE.pack(len(body)) + body)
     stream.flush()
@@ -57,8 +58,8 @@ def write_frame(stream: IO[bytes], value: list[Any]) -> None:
 
 def _answer(car: bytes) -> tuple[int, object]:
     try:
-        return 1, to_wire(check(car), car)
-    except Exception as error:  # a bug, met by one event: the others are not to suffer from it
+        return 1, to_wire(check_event(car), car)
+    except Exception as error:  # a bug: one event must not take the others with it
         return 0, repr(error)
 
 

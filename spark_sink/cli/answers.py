@@ -1,4 +1,4 @@
-"""What a query gave: JSON lines for programs, a table on a terminal."""
+"""Printing query results: JSON lines for programs, a table on a terminal."""
 
 import os
 import sys
@@ -16,19 +16,19 @@ from rich.table import Table
 from rich.text import Text
 
 from spark_sink.query.hints import Findings, hints
-from spark_sink.query.question import Answer, run_query
+from spark_sink.query.question import QueryAnswer, run_query
 from spark_sink.query.show import to_json, to_text
 from spark_sink.tables.versions import At
 
 _ANY_WIDTH: Final = 1_000_000
-# Characters of a value on a terminal: a screen or two of them.
+# Characters of a value that are shown on a terminal: a screen or two.
 _MAX_CELL: Final = 5_000
 
 
 def ask(tables: Path, sql: str, at: At, *, as_json: bool) -> None:
-    """Ask, print the answer, and say on standard error what is no part of it.
+    """Run a query, print its result, and print everything else on standard error.
 
-    Ctrl-C ends the process: DuckDB may be at work on something that it does to the end.
+    Ctrl-C ends the process, because some of DuckDB's operations cannot be interrupted.
     """
     try:
         with run_query(tables, sql, at) as answer:
@@ -40,7 +40,7 @@ def ask(tables: Path, sql: str, at: At, *, as_json: bool) -> None:
                 colors: Literal["auto"] | None = None if os.environ.get("NO_COLOR") else "auto"
                 print_table(noted, Console(highlight=False, color_system=colors))
     except KeyboardInterrupt:
-        with suppress(OSError, RuntimeError):  # interrupted in the midst of a write
+        with suppress(OSError, RuntimeError):  # interrupted in the middle of a write
             sys.stdout.flush()
         click.echo("Aborted!", err=True)
         os._exit(130)
@@ -51,15 +51,14 @@ def ask(tables: Path, sql: str, at: At, *, as_json: bool) -> None:
             click.echo(f"Hint: {hint}", err=True)
 
 
-def print_json(answer: Answer) -> None:
-    """Each row as an object, one a line."""
+def print_json(answer: QueryAnswer) -> None:
+    """Print each row as an object on its own line."""
     for row in answer.rows:
         click.echo(to_json(dict(zip(_distinct(answer.columns), row, strict=True))))
 
 
 def _distinct(names: Iterable[str]) -> list[str]:
-    """The names, with a number where one is there again, as in a, a_1, a_2: an object has each
-    name once."""
+    """Number repeated names, as in a, a_1, a_2: the keys of an object must be unique."""
     seen: list[str] = []
     for name in names:
         number, new = 0, name
@@ -70,8 +69,8 @@ def _distinct(names: Iterable[str]) -> list[str]:
     return seen
 
 
-def print_table(answer: Answer, console: Console) -> None:
-    """Rows below each other; where they are wider than the terminal, one `name  value` a line."""
+def print_table(answer: QueryAnswer, console: Console) -> None:
+    """Print rows as a table; if they are wider than the terminal, one `name  value` per line."""
     rows = list(answer.rows)
     if not rows:
         console.print("no rows", style="dim")

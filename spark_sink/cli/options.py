@@ -1,18 +1,16 @@
 """What the commands of `spark-sink` have in common: options and their types."""
 
-import os
 import re
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
-from functools import wraps
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 import click
 
-from spark_sink.errors import SinkError, over_connect
-
-DEFAULT_URL: Final = "http://127.0.0.1:5101"
+from recon_node.node_options import DEFAULT_URL, Command
+from recon_node.node_options import node_options as shared_node_options
+from spark_sink.errors import over_connect
 
 _SECOND = 1_000
 _MINUTE = 60 * _SECOND
@@ -26,8 +24,6 @@ _UNITS = {
     r"d|days?": _DAY,
 }
 _BYTES = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}
-
-Command = Callable[..., Any]
 
 
 def _milliseconds(text: str) -> float | None:
@@ -92,7 +88,7 @@ class Heap(click.ParamType[str]):
         """The size, as it was."""
         text = str(value).strip()
         if re.fullmatch(r"0*[1-9]\d*[kmgt]", text, re.IGNORECASE) is None:
-            self.fail(f"{value!r} is not a size as Java takes it, such as 512m or 2g", param, ctx)
+            self.fail(f"{value!r} is not a Java memory size such as 512m or 2g", param, ctx)
         return text
 
 
@@ -122,7 +118,7 @@ class Master(click.ParamType[str]):
             self.fail(str(over_connect(text)), param, ctx)
         if re.fullmatch(_MASTERS, text) is None:
             self.fail(
-                f"{value!r} is not a master of Spark's: local[4], spark://HOST:7077, yarn, "
+                f"{value!r} is not a Spark master: local[4], spark://HOST:7077, yarn, "
                 "k8s://https://HOST:6443",
                 param,
                 ctx,
@@ -152,7 +148,7 @@ class Directory(click.Path):
         return super().convert(value, param, ctx)
 
 
-class Setting(click.ParamType[tuple[str, str]]):
+class SparkSetting(click.ParamType[tuple[str, str]]):
     """A setting of Spark, NAME=VALUE."""
 
     name = "setting"
@@ -198,8 +194,8 @@ class NodeUrl(click.ParamType[str]):
         text = str(value).strip()
         if "," in text:
             self.fail(
-                "tables hold the log of one node, and each node has an order of its own: name one "
-                '(the source "recon" of a job of your own reads several; docs/tables.md)',
+                "tables hold the log of one node, and each node has its own order: name one "
+                '(the source "recon" of your own job reads several; docs/tables.md)',
                 param,
                 ctx,
             )
@@ -208,66 +204,16 @@ class NodeUrl(click.ParamType[str]):
         return text if "://" in text else f"http://{text}"
 
 
-class _OfTheNode(click.Option):
-    """An option that `recon-node` has as well: its variable holds here, too, where neither the
-    option nor `spark-sink`'s own variable is given."""
-
-    def resolve_envvar_value(self, ctx: click.Context) -> str | None:
-        """What the environment says."""
-        own = super().resolve_envvar_value(ctx)
-        return own or os.environ.get(f"RECON_NODE_{(self.name or '').upper()}") or None
-
-
 def node_options(
-    *, url: str | None = DEFAULT_URL, what: str = "The node's HTTP API"
+    *, url: str | None = DEFAULT_URL, what: str = "URL of the node's HTTP API."
 ) -> Callable[[Command], Command]:
-    """Options that say which node, and what it asks for; the command gets `url` and `token`.
+    """Options that say which node, and its token; the command gets `url` and `token`.
 
     Args:
         url: the default.
-        what: begins the help of --url.
+        what: the help of --url.
     """
-
-    def decorate(command: Command) -> Command:
-        @click.option(
-            "--url",
-            cls=_OfTheNode,
-            type=NodeUrl(),
-            default=url,
-            metavar="URL",
-            help=f"{what}; also RECON_NODE_URL.",
-        )
-        @click.option(
-            "--token",
-            cls=_OfTheNode,
-            metavar="TOKEN",
-            help="What the API asks for, if it does; better in RECON_NODE_TOKEN, out of others' "
-            "sight.",
-        )
-        @click.option(
-            "--token-file",
-            cls=_OfTheNode,
-            type=click.Path(path_type=Path, dir_okay=False),
-            metavar="FILE",
-            help="A file with the token; also RECON_NODE_TOKEN_FILE.",
-        )
-        @wraps(command)
-        def with_node(
-            *args: Any, token: str | None, token_file: Path | None, **options: Any
-        ) -> None:
-            command(*args, token=token or _token_in(token_file), **options)
-
-        return with_node
-
-    return decorate
-
-
-def _token_in(path: Path | None) -> str | None:
-    try:
-        return None if path is None else path.read_text(encoding="ascii").strip()
-    except (OSError, UnicodeDecodeError) as error:
-        reason = getattr(error, "strerror", None) or "not ASCII"
-        raise SinkError(f"the token's file {path} cannot be read: {reason}") from None
+    return shared_node_options(url=url, url_help=what, url_type=NodeUrl())
 
 
 tables_option = click.option(
@@ -277,4 +223,4 @@ tables_option = click.option(
     metavar="DIR",
     help="Directory of the tables.",
 )
-json_option = click.option("--json", "as_json", is_flag=True, help="JSON, for programs.")
+json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")

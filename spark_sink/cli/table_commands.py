@@ -1,4 +1,4 @@
-"""The commands that look at the tables and look after them. None of them needs Java."""
+"""The commands that inspect and maintain the tables. None of them needs Java."""
 
 import json
 import sys
@@ -14,20 +14,25 @@ from spark_sink.schema import TABLES
 _names = click.argument("names", nargs=-1, type=click.Choice(tuple(TABLES)), metavar="[TABLE]...")
 
 
-@click.command(short_help="Say how far and how old the tables are, and how big.")
+@click.command(short_help="Show how complete, old and large the tables are.")
 @tables_option
-@node_options(url=None, what="A node to compare with")
-@click.option("--max-lag", type=click.IntRange(0), help="Exit code 1 when more events behind.")
+@node_options(url=None, what="URL of a node to compare with.")
 @click.option(
-    "--max-age", type=Hours(), help="Exit code 1 when a table's last commit is older: 10m."
+    "--max-lag",
+    type=click.IntRange(0),
+    metavar="N",
+    help="Exit with 1 if a table is more than N events behind.",
+)
+@click.option(
+    "--max-age", type=Hours(), help="Exit with 1 if a table's last commit is older, such as 10m."
 )
 @json_option
 def status(as_json: bool, **options: Any) -> None:
-    """Say how far the tables are: rows, position in the feed, size, version, and how old each is.
+    """Show the rows, feed position, size, version and age of each table.
 
-    With a node, also how many of its events each table lacks. Exit code 0 when all is well, and 1
-    when there are no tables or one is damaged, when the node does not answer, has another log or a
-    shorter one, or when --max-lag or --max-age is exceeded: a health check for a container.
+    With a node, also show how many of its events each table lacks. As a health check: exits with 1
+    if there are no tables or one is damaged, if the node does not answer or has a different or
+    shorter log, or if --max-lag or --max-age is exceeded; otherwise with 0.
 
     \b
     Examples:
@@ -35,11 +40,11 @@ def status(as_json: bool, **options: Any) -> None:
       spark-sink status --tables ./tables --url http://127.0.0.1:5101 --max-lag 10000
       spark-sink status --tables ./tables --max-age 1h --json | jq '.tables[].rows'
     """
-    from spark_sink.upkeep.health import health_json, look, show_health
+    from spark_sink.upkeep.health import check_health, health_json, show_health
 
     if options["max_lag"] is not None and options["url"] is None:
-        raise click.UsageError("--max-lag is a distance to a node: say which with --url")
-    health, now = look(**options), datetime.now(UTC)
+        raise click.UsageError("--max-lag compares with a node: name it with --url")
+    health, now = check_health(**options), datetime.now(UTC)
     if as_json:
         click.echo(json.dumps(health_json(health, now)))
     else:
@@ -50,33 +55,35 @@ def status(as_json: bool, **options: Any) -> None:
         raise SystemExit(1)
 
 
-@click.command(short_help="Ask the tables something in SQL.")
+@click.command(short_help="Query the tables with SQL.")
 @tables_option
 @click.argument("sql")
-@click.option("--version", type=click.IntRange(0), help="Of the tables; the latest if left out.")
+@click.option(
+    "--version", type=click.IntRange(0), metavar="N", help="Version to query; default: the latest."
+)
 @click.option(
     "--as-of",
     type=Moment(),
-    help="The tables as they were then: 2026-01-31T12:00:00Z, or 90m for that long ago.",
+    help="Query the tables as of a time: 2026-01-31T12:00:00Z, or 90m for that long ago.",
 )
 @json_option
 def query(
     tables: Path, sql: str, version: int | None, as_of: datetime | None, as_json: bool
 ) -> None:
-    """Ask the tables something in SQL, DuckDB's. Prints JSON lines where it is not on a terminal.
+    """Query the tables with DuckDB's SQL. Prints JSON lines if not on a terminal.
 
-    CIDs, StreamIDs, DIDs and JSON are shown as what they are, other bytes as hex; decimals with all
-    of their digits. Rows wider than the terminal are a line for each value. SQL of - is read from
-    standard input; of several statements only the last may have an answer.
+    CIDs, StreamIDs, DIDs and JSON are decoded, other bytes are shown as hex, and decimals keep all
+    of their digits. Rows wider than the terminal take one line per value. With - the SQL is read
+    from standard input. Of several statements, only the last may return rows.
 
     \b
-    Functions, for what is binary in the tables:
+    Functions for binary columns:
       cid(BLOB), from_cid(TEXT)                    a CID as text, and back
       stream_id(stream_type, stream_cid)           the StreamID of a stream
       stream_cid_of(TEXT)                          the stream_cid of a StreamID
       stream_id_string(BLOB), from_stream_id(TEXT) dimensions['model'] as text, and back
-      stream_partition(stream_cid)                 the partition that a stream is in
-      is_dag(dimensions)                           whether it is a shard of a DAG and the like
+      stream_partition(stream_cid)                 the partition of a stream
+      is_dag(dimensions)                           whether a stream belongs to a DAG
 
     \b
     Examples:
@@ -91,25 +98,25 @@ def query(
     from spark_sink.cli.answers import ask
 
     if version is not None and as_of is not None:
-        raise click.UsageError("--version or --as-of, not both")
+        raise click.UsageError("use --version or --as-of, not both")
     text = sys.stdin.read() if sql == "-" else sql
     if not text.strip(" \t\r\n;"):
-        raise click.UsageError("there is no SQL: say what to ask")
+        raise click.UsageError("the SQL is empty")
     at = as_of if version is None else version
     ask(tables, text, at, as_json=as_json or not sys.stdout.isatty())
 
 
-@click.command(short_help="Make a table anew.")
+@click.command(short_help="Rebuild a table.")
 @tables_option
 @click.argument("name", type=click.Choice(tuple(TABLES)), metavar="TABLE")
-@node_options(what="Of raw_events: the node's HTTP API, to read it from")
+@node_options(what="URL of the node's HTTP API, to rebuild raw_events from.")
 def rebuild(tables: Path, name: str, url: str, token: str | None) -> None:
-    """Make a table anew from raw_events, beside the old one, and put it in its place at the end.
+    """Rebuild a table from raw_events, and replace the old one when it is complete.
 
-    With raw_events itself, which is read from the node at --url as far as it was, all other tables
-    are made anew; spark-sink run reads the rest. Readers go on meanwhile; stop spark-sink run
-    first. Broken off, it has changed nothing until tables are put in their places. A Delta table is
-    by one commit; Parquet files are one by one: readers find some of both for a moment.
+    Rebuilding raw_events reads it from the node at --url, up to its old position, and rebuilds all
+    other tables too; spark-sink run then reads the rest. Stop spark-sink run first; readers can
+    continue. Interrupting it changes nothing until tables are replaced: a Delta table by one
+    commit, Parquet files one by one, so that readers may briefly see some of both.
 
     \b
     Tables: raw_events, conclusion_events, event_states, stream_tips, stream_states
@@ -124,17 +131,17 @@ def rebuild(tables: Path, name: str, url: str, token: str | None) -> None:
     from spark_sink.upkeep.maintenance import rebuild as rebuild_table
 
     with lock(tables, make=False):
-        rebuild_table(tables, name, Feed(url, PATIENCE, token), _tell)
-    click.echo(f"{name} is new")
+        rebuild_table(tables, name, Feed(url, PATIENCE, token), _print_progress)
+    click.echo(f"{name} is rebuilt")
 
 
-@click.command(short_help="Sort the tables by stream, in few files.")
+@click.command(short_help="Sort the tables by stream, into few files.")
 @tables_option
 @_names
 def optimize(tables: Path, names: tuple[str, ...]) -> None:
-    """Sort the tables (all without TABLE) by stream, in few files: a stream is one small read then.
+    """Sort tables (default: all) by stream, into few files, so that reading a stream is fast.
 
-    Readers go on meanwhile; stop spark-sink run first.
+    Stop spark-sink run first; readers can continue.
 
     \b
     Examples:
@@ -155,14 +162,14 @@ def optimize(tables: Path, names: tuple[str, ...]) -> None:
 @click.option(
     "--history",
     type=Hours(),
-    show_default="as the table says: that of spark-sink run",
-    help="For how long back versions stay: 90m, 7d.",
+    show_default="the setting stored in the table by spark-sink run",
+    help="How far back versions are kept: 90m, 7d.",
 )
-@click.option("--dry-run", is_flag=True, help="Only say how many files would be deleted.")
+@click.option("--dry-run", is_flag=True, help="Only count the files that would be deleted.")
 def vacuum(tables: Path, names: tuple[str, ...], history: float | None, dry_run: bool) -> None:
-    """Delete the files that only versions older than --history need. They cannot be read after.
+    """Delete files that only versions older than --history need. Those versions become unreadable.
 
-    spark-sink run does it now and then; this is for tables that it does not write at the time.
+    spark-sink run does this regularly; use this command while it is stopped.
 
     \b
     Examples:
@@ -177,5 +184,5 @@ def vacuum(tables: Path, names: tuple[str, ...], history: float | None, dry_run:
             click.echo(f"{name:18} {files} files {'to delete' if dry_run else 'deleted'}")
 
 
-def _tell(name: str, position: int, goal: int) -> None:
+def _print_progress(name: str, position: int, goal: int) -> None:
     click.echo(f"{name:18} position {position} of {goal}")

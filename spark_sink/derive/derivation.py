@@ -1,19 +1,18 @@
-"""Bringing the derived tables to the position of `raw_events`.
+"""Brings the derived tables to the position of `raw_events`.
 
-Theory of operation. There is no state but the tables. For the streams that have events beyond a
-table's position, all their events are read back from `raw_events`, and what changed is computed
-from them (`derive.portion`). Tables that are at the same position, as they nearly always are,
-share the reading. A long step is cut into the partitions of the tables, which Spark's workers
-compute side by side; a short one, of an event or some hundred, is computed here at once.
+Theory of operation. The tables are the only state. For each stream that has events after a table's
+position, all its events are read back from `raw_events`, and what changed is computed from them
+(`derive.portion`). Tables at the same position, which is nearly always the case, share the reading.
+A long step is divided by the partitions of the tables, which Spark's workers compute in parallel. A
+short step, of up to a few hundred events, is computed in this process.
 
-What a document says depends on its model, which is another stream. Models come before their
-documents, as a rule, and hardly ever change. Where one gets events, all its documents are read back
-as well.
+The content of a document depends on its model, which is another stream. Models usually come before
+their documents and rarely change. When a model gets events, all its documents are read back, too.
 
-Each table takes a step in one commit, which moves its position. The rows of documents that change
-because their model does can be many: they are put in place before that, some thousand streams at a
-time, without moving the position; so are the rows of very large streams. A crash in between leaves
-some of them ahead of it; the step is done again then, and gives the same rows.
+Each table takes a step in one commit, which moves its position. When a model changes, many rows of
+documents may change: they are written before that commit, a few thousand streams at a time, without
+moving the position; so are the rows of very large streams. After a crash in between, some rows are
+ahead of the position; the step is repeated and computes the same rows.
 """
 
 from collections.abc import Sequence
@@ -30,23 +29,23 @@ from spark_sink.tables.directory import Tables
 from spark_sink.tables.raw_files import RawFiles
 from spark_sink.tables.staging import Staged, Stager
 
-# Positions of a step, when the tables are far behind. Each step reads whole streams back, so that
-# few long ones are quicker than many short ones; and the rows of streams are in memory once.
+# Positions per step when the tables are far behind. Each step reads whole streams back, so a few
+# long steps are faster than many short ones, within the limits of memory.
 WINDOW: Final = 1_000_000
-# Streams of a step, for the same reason: a step is made shorter until it has no more.
-_MOST_STREAMS: Final = 250_000
-# Positions of a step that is computed here: to start tasks elsewhere takes longer than the work.
-_SHORT: Final = 1_000
-# What its events may take in files.
-_SMALL: Final = 32 * 1024 * 1024
-# Bytes of rows that are put in the place of others at once.
-_AT_ONCE: Final = 256 * 1024 * 1024
-# Documents of changed models that are computed at once.
-_STREAMS: Final = 2_000
+# Streams per step, for the same reason: a step with more is shortened.
+_MAX_STREAMS: Final = 250_000
+# Positions of a step that is computed in this process: starting tasks would take longer.
+_SHORT_POSITIONS: Final = 1_000
+# The size of its events in files, in bytes.
+_SHORT_BYTES: Final = 32 * 1024 * 1024
+# Bytes of rows per merge.
+_MERGE_BYTES: Final = 256 * 1024 * 1024
+# Documents of changed models that are recomputed per commit.
+_DOCUMENTS_PER_COMMIT: Final = 2_000
 
 
 class Derivation:
-    """Keeps the derived tables of `tables` up to date, long steps by way of `workers`."""
+    """Keeps the derived tables of `tables` up to date; `workers` compute long steps."""
 
     def __init__(self, tables: Tables, workers: Workers | None = None) -> None:
         self._tables = tables
@@ -55,10 +54,14 @@ class Derivation:
         tables.clear_staging()
 
     def catch_up(self, window: int | None = None, *, steps: int | None = None) -> int:
-        """Bring the tables to the position of `raw_events`; returns how many streams changed.
+        """Bring the tables to the position of `raw_events`.
 
-        `window` are the positions of a step at most, None: what memory allows; `steps` ends it
-        after so many.
+        Args:
+            window: positions per step; None: as many as memory allows.
+            steps: stop after so many.
+
+        Returns:
+            How many streams changed.
 
         Raises:
             TablesError: `raw_events` is damaged, or a table cannot be written.
@@ -71,21 +74,23 @@ class Derivation:
             left = None if left is None else left - 1
             behind = [name for name, table in derived.items() if table.position == after]
             ahead = [table.position for table in derived.values() if table.position > after]
-            # A step that broke off is done again as it was: some rows are as they are at its end.
+            # An interrupted step is repeated exactly, because some rows are at its end already.
             begun = [u for name in behind if (u := derived[name].under_way) > after]
             upto = min(begun) if begun else min(after + (window or WINDOW), end, *ahead)
-            streams += self._take(behind, after, upto, shorten=not begun)
+            streams += self._run_step(behind, after, upto, shorten=not begun)
         return streams
 
-    def _take(self, names: Sequence[str], after: int, upto: int, *, shorten: bool) -> int:
-        """Bring these tables from one position to another, or not quite as far."""
+    def _run_step(self, names: Sequence[str], after: int, upto: int, *, shorten: bool) -> int:
+        """Bring these tables from one position to another, or nearly as far."""
         raw = self._tables.raw.files_upto(upto)
         touched = raw.streams_between(after, upto)
-        while shorten and len(touched) > _MOST_STREAMS and upto - after > _SHORT:
+        while shorten and len(touched) > _MAX_STREAMS and upto - after > _SHORT_POSITIONS:
             upto = after + (upto - after) // 2
             touched = raw.streams_between(after, upto)
         step = Step(raw, tuple(names), after, upto, self._own_stagers(names))
-        is_short = upto - after <= _SHORT and raw.bytes_between(after, upto) <= _SMALL
+        is_short = (
+            upto - after <= _SHORT_POSITIONS and raw.bytes_between(after, upto) <= _SHORT_BYTES
+        )
         portion = self._short(step, touched) if is_short else self._long(step)
         if after and portion.changed:
             self._revise_documents(step, portion.changed, touched)
@@ -108,17 +113,17 @@ class Derivation:
         return portion
 
     def _own_stagers(self, names: Sequence[str]) -> dict[str, Stager]:
-        """What writes rows where they belong in the end, where they are new ones for good."""
+        """Return the stagers of the tables to which rows are only appended."""
         own = {name: self._tables.derived[name].stager() for name in names}
         return {name: s for name, s in own.items() if s is not None and TABLES[name].is_history}
 
     def _finish(self, name: str, rows: Staged, upto: int) -> None:
-        """The commit that brings a table to a position."""
+        """Commit the rows that bring a table to a position."""
         table = self._tables.derived[name]
         if table.spec.is_history:
             rows = table.append(rows, upto)
         else:
-            *some, last = rows.portions(table.spec.schema, _AT_ONCE)
+            *some, last = rows.portions(table.spec.schema, _MERGE_BYTES)
             for part in some:
                 table.revise(part, upto)
             table.put(last, upto)
@@ -127,21 +132,21 @@ class Derivation:
     def _revise(self, name: str, rows: Staged, towards: int) -> None:
         if rows.num_rows:
             table = self._tables.derived[name]
-            for part in rows.portions(table.spec.schema, _AT_ONCE):
+            for part in rows.portions(table.spec.schema, _MERGE_BYTES):
                 table.revise(part, towards)
             self._tables.on_write(name, rows)
 
     def _revise_documents(
         self, step: Step, changed: dict[bytes, bytes], touched: Sequence[bytes]
     ) -> None:
-        """Compute those documents of changed models anew that have no new events themselves."""
+        """Recompute the documents of changed models that have no new events themselves."""
         names = tuple(name for name in step.names if name in NEED_MODELS)
         documents = self._tables.derived[names[0]].streams_of_models(changed.values())
-        # Those next to each other in the files of raw_events are one small read.
+        # Neighbours in the files of raw_events are one small read.
         others = sorted(set(documents).difference(touched), key=lambda c: (partition_of(c), c))
         anew = Step(step.raw, names, step.after, step.upto)
         models = Models(step.raw, step.after, step.upto)
-        for start in range(0, len(others), _STREAMS):
-            rows = compute_anew(anew, others[start : start + _STREAMS], models)
+        for start in range(0, len(others), _DOCUMENTS_PER_COMMIT):
+            rows = compute_anew(anew, others[start : start + _DOCUMENTS_PER_COMMIT], models)
             for name in names:
                 self._revise(name, Staged(tables=(rows[name],)), step.upto)

@@ -1,8 +1,8 @@
-"""What models say, as those who compute the states of their documents need it.
+"""The definitions of models, which the states of their documents depend on.
 
-A model is a stream like any other: it, or the version of it that a document names, can come after
-the document. A step goes from one feed position to another; what a model says is taken at the
-step's end. Where the step has brought new events to it, all its documents are computed anew.
+A model is a stream like any other: it, or the version that a document names, can arrive after the
+document. A step goes from one feed position to another and uses each model as of its end. If the
+step has brought new events to a model, all its documents are recomputed.
 """
 
 from collections.abc import Collection, Iterable
@@ -14,13 +14,13 @@ from recon_node.streams import Definitions, definitions_of
 from spark_sink.derive.streams import Stream, read_streams
 from spark_sink.tables.raw_files import RawFiles
 
-# More are forgotten all at once, and read again when they are needed.
-_REMEMBERED: Final = 10_000
+# With more models than this the cache is cleared.
+_MAX_CACHED: Final = 10_000
 
 
 @dataclass(frozen=True, slots=True)
 class _Model:
-    """What a model says in its first version and in those that were asked for."""
+    """The definitions of a model: of its first version, and of those that documents name."""
 
     definitions: Definitions | None
     asked: frozenset[CID]
@@ -37,8 +37,8 @@ class Models:
         self._models: dict[bytes, _Model] = {}
 
     def move(self, raw: RawFiles, after: int, upto: int, touched: Collection[bytes]) -> None:
-        """Go on to the step from `after` to `upto`, in which these streams get events."""
-        if self._upto != after or len(self._models) > _REMEMBERED:
+        """Continue with the step from `after` to `upto`, in which streams `touched` get events."""
+        if self._upto != after or len(self._models) > _MAX_CACHED:
             self._models.clear()
         self._raw, self._after, self._upto = raw, after, upto
         self._models = {
@@ -48,7 +48,7 @@ class Models:
         }
 
     def load(self, streams: Iterable[Stream]) -> None:
-        """Read the models of these documents, and these models, all at once."""
+        """Read the models of these documents, and those among the streams, at once."""
         asked: dict[bytes, set[CID]] = {}
         for stream in streams:
             cid = stream.cid if stream.is_model else stream.model
@@ -72,12 +72,14 @@ class Models:
             )
 
     def of(self, stream: Stream) -> Definitions | None:
-        """What a document's model says, which was loaded; None when it is not known, for models
-        themselves, and for streams without a model."""
+        """Return the definitions of a document's model, which must have been loaded.
+
+        None if they are unknown, for models themselves, and for streams without a model.
+        """
         if stream.is_model or stream.model is None:
             return None
         return self._models[stream.model].definitions
 
     def has_changed(self, model: bytes | None) -> bool:
-        """Whether the step has brought events to a model, which was loaded."""
+        """Return whether the step brought events to a model, which must have been loaded."""
         return model is not None and self._models[model].changed

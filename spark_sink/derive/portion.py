@@ -1,8 +1,8 @@
 """A portion of a step: the rows of some streams in all tables, computed by one worker.
 
-All events of the streams that get new ones are read back from `raw_events`, and the rows of each
-table follow from them (`derive.transforms`). So a portion is a function of `raw_events` alone:
-it can be computed anywhere, and again.
+All events of the streams that get new ones are read back from `raw_events`, and determine the rows
+of each table (`derive.transforms`). So a portion is a function of `raw_events` alone: it can be
+computed anywhere, and more than once.
 """
 
 import gc
@@ -19,22 +19,23 @@ from spark_sink.derive.streams import Row, Stream, read_streams
 from spark_sink.derive.transforms import NEED_MODELS, rows_of
 from spark_sink.schema import TABLES
 from spark_sink.tables.raw_files import RawFiles
-from spark_sink.tables.staging import MOST_BYTES, Staged, Stager
+from spark_sink.tables.staging import MAX_STAGED_BYTES, Staged, Stager
 
 Item = TypeVar("Item")
 
-# Streams whose models are looked up at once; rows that are made Arrow at once, or bytes of data.
-_STREAMS: Final = 500
-_ROWS: Final = 4_096
-_DATA: Final = 16 * 1024 * 1024
+# Streams whose models are read at once; rows, or bytes of data, per conversion to Arrow.
+_STREAMS_PER_LOOKUP: Final = 500
+_ROWS_PER_TABLE: Final = 4_096
+_DATA_BYTES: Final = 16 * 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """The way of some tables from the position `after` to `upto`. Can be sent to a worker.
+    """A step of some tables from the position `after` to `upto`. Can be sent to a worker.
 
-    `stagers` are those of the tables whose rows shall be written to files where they are computed,
-    `aside` those for the earlier rows of tables that a changed model changes.
+    Attributes:
+        stagers: of the tables whose rows the worker writes to files.
+        aside: stagers for earlier rows that change because a model did.
     """
 
     raw: RawFiles
@@ -46,17 +47,19 @@ class Step:
 
     @property
     def needs_models(self) -> bool:
-        """Whether what models say matters."""
+        """Whether the tables depend on models."""
         return not NEED_MODELS.isdisjoint(self.names)
 
 
 @dataclass(slots=True)
 class Portion:
-    """What was computed of a step, of so many streams.
+    """The results of a step for some streams.
 
-    `rows` are new rows of tables with a row an event, and all rows of tables with a row a stream;
-    `revised` earlier rows of the former, which may have changed because a model did; `changed` the
-    models among the streams, as CID and StreamID.
+    Attributes:
+        streams: how many.
+        rows: by table: new rows of event tables, all rows of stream tables.
+        revised: earlier rows of event tables, which may have changed because a model did.
+        changed: the changed models among the streams, as CID and StreamID.
     """
 
     streams: int = 0
@@ -65,7 +68,7 @@ class Portion:
     changed: dict[bytes, bytes] = field(default_factory=dict)
 
     def add(self, other: "Portion") -> None:
-        """Take another portion of the same step in."""
+        """Merge another portion of the same step."""
         self.streams += other.streams
         for mine, others in (self.rows, other.rows), (self.revised, other.revised):
             for name, staged in others.items():
@@ -74,7 +77,7 @@ class Portion:
 
 
 def compute_partition(step: Step, partition: int) -> Portion:
-    """The portion of the streams in a partition.
+    """Compute the portion of the streams in a partition.
 
     Raises:
         TablesError: `raw_events` is damaged, or files cannot be written.
@@ -85,7 +88,7 @@ def compute_partition(step: Step, partition: int) -> Portion:
 
 
 def compute(step: Step, streams: Sequence[bytes], models: Models) -> Portion:
-    """The portion of these streams.
+    """Compute the portion of these streams.
 
     Raises:
         TablesError: as `compute_partition`.
@@ -116,7 +119,7 @@ def compute(step: Step, streams: Sequence[bytes], models: Models) -> Portion:
 
 
 def compute_anew(step: Step, streams: Sequence[bytes], models: Models) -> dict[str, pa.Table]:
-    """All rows of these streams, as they are at the end of the step.
+    """Compute all rows of these streams as of the end of the step.
 
     Raises:
         TablesError: `raw_events` is damaged.
@@ -131,13 +134,13 @@ def compute_anew(step: Step, streams: Sequence[bytes], models: Models) -> dict[s
 
 
 def _streams_of(step: Step, streams: Sequence[bytes]) -> Iterator[list[Stream]]:
-    """Some streams at a time, read."""
+    """Read the streams, a few at a time."""
     for piece in step.raw.pieces(streams, step.upto):
-        yield from _pieces(read_streams(step.raw.events_of(piece, step.upto)), _STREAMS)
+        yield from _batched(read_streams(step.raw.events_of(piece, step.upto)), _STREAMS_PER_LOOKUP)
 
 
 class _Rows:
-    """Rows of a table as they are computed: kept as Arrow, or written to files with a stager."""
+    """Collects rows of a table as Arrow, or in files if there is a stager."""
 
     def __init__(self, name: str, stager: Stager | None) -> None:
         self._schema = TABLES[name].schema
@@ -149,14 +152,14 @@ class _Rows:
         self._staged = Staged()
 
     def add(self, row: Row) -> None:
-        """One more row."""
+        """Add a row."""
         self._rows.append(row)
         self._data += len(row.get("data") or b"")
-        if len(self._rows) >= _ROWS or self._data >= _DATA:
+        if len(self._rows) >= _ROWS_PER_TABLE or self._data >= _DATA_BYTES:
             self._pack()
 
     def finish(self) -> Staged:
-        """All rows."""
+        """Return all rows."""
         self._pack()
         if self._stager is None:
             return Staged(tables=tuple(self._tables))
@@ -168,7 +171,7 @@ class _Rows:
             self._tables.append(pa.Table.from_pylist(self._rows, schema=self._schema))
             self._bytes += self._tables[-1].nbytes
             self._rows, self._data = [], 0
-        if self._stager is not None and self._bytes >= MOST_BYTES:
+        if self._stager is not None and self._bytes >= MAX_STAGED_BYTES:
             self._write()
 
     def _write(self) -> None:
@@ -178,7 +181,7 @@ class _Rows:
             self._tables, self._bytes = [], 0
 
 
-def _pieces(items: Iterable[Item], size: int) -> Iterator[list[Item]]:
+def _batched(items: Iterable[Item], size: int) -> Iterator[list[Item]]:
     rest = iter(items)
     while piece := list(islice(rest, size)):
         yield piece
@@ -186,7 +189,7 @@ def _pieces(items: Iterable[Item], size: int) -> Iterator[list[Item]]:
 
 @contextmanager
 def _no_garbage_collection() -> Iterator[None]:
-    """Nothing here makes cycles, and to look for them takes a good part of the time."""
+    """Switch off garbage collection, which takes much of the time, though no cycles are made."""
     was_on = gc.isenabled()
     gc.disable()
     try:

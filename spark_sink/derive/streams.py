@@ -1,4 +1,4 @@
-"""Rows of `raw_events` as streams: each stream's events, read once, for all tables."""
+"""Converts rows of `raw_events` to streams, whose events are read once for all tables."""
 
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
@@ -33,7 +33,7 @@ from recon_node.streams import (
 )
 from spark_sink.errors import TablesError
 from spark_sink.schema import HISTORY_COLUMNS, PARTITION_COLUMN, partition_of
-from spark_sink.tables.large import ordered_slices
+from spark_sink.tables.raw_files import ordered_slices
 
 Row = dict[str, Any]
 
@@ -44,10 +44,11 @@ _MODEL_HEADER: Final = METAMODEL.to_bytes()
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """An event and what the feed says of it.
+    """An event with its columns in the feed.
 
-    `time` is the block time of a time event's anchor in Unix seconds, None when it is not known;
-    `expires` the last second at which the capability holds that the event was signed by.
+    Attributes:
+        time: block time of a time event's anchor in Unix seconds; None if unknown.
+        expires: last second at which the capability that signed the event is valid.
     """
 
     position: int
@@ -57,13 +58,13 @@ class Entry:
     expires: int | None
 
     def shape(self) -> StreamEvent[CID]:
-        """The event as tip selection takes it. The node served it, so its signature is right."""
+        """Return the input for tip selection. The node has verified the event's signature."""
         return shape_of(self.event, time=self.time)
 
 
 @dataclass(frozen=True)
 class Stream:
-    """A stream, whole up to some feed position; its entries in the order of their positions."""
+    """A stream, complete up to some feed position, with its entries in feed order."""
 
     cid: bytes
     header: InitHeader
@@ -76,20 +77,20 @@ class Stream:
 
     @property
     def is_model(self) -> bool:
-        """Whether it is the stream of a model."""
+        """Whether the stream is a model."""
         return self.header.stream_type is StreamType.MODEL
 
     @property
     def model(self) -> bytes | None:
-        """The CID of the stream of the stream's model; None for a stream without one."""
+        """The stream CID of the stream's model; None if it has none."""
         return None if self.header.model is None else bytes(self.header.model.cid)
 
     @cached_property
     def tip(self) -> Tip[CID] | None:
-        """Its tip by CIP-145; None when there is no valid event in it.
+        """The tip by CIP-145; None if the stream has no valid event.
 
-        An event by a capability that had expired is not valid from the moment on that an anchor
-        proves it; what is not anchored counts as valid, so that no clock is needed.
+        An event signed with an expired capability is invalid once an anchor proves that. Without an
+        anchor it counts as valid, so that no clock is needed.
         """
         try:
             return select_tip(entry.shape() for entry in self.entries)
@@ -100,24 +101,21 @@ class Stream:
                 ) from error
             return None
 
-    def upto(self, position: int) -> "Stream | None":
-        """The stream as it was at an earlier position; None when it was not there."""
-        entries = tuple(entry for entry in self.entries if entry.position <= position)
-        return Stream(self.cid, self.header, entries) if entries else None
-
     @cached_property
     def versions(self) -> Collection[CID]:
-        """The versions of its model that it names, if it is a document."""
+        """The versions of its model that a document names."""
         return () if self.is_model else named_versions(entry.event for entry in self.entries)
 
     def states(self, definitions: Definitions | None = None) -> StreamStates:
-        """What it says after each of its events, by what its model says. That at its tip is
-        remembered, once it was passed."""
+        """Return its content after each event, by the definitions of its model.
+
+        The content at the tip is kept after the iteration has passed it.
+        """
         tip = () if self.tip is None else (self.tip.event,)
         return StreamStates((entry.event for entry in self.entries), definitions, keep=tip)
 
     def state_tip(self, states: StreamStates) -> Tip[CID] | None:
-        """The tip of its accepted events; None when there are none. `states` are its own."""
+        """Return the tip of the accepted events; None if there are none. `states` are its own."""
         if not states.rejected or self.tip is None:
             return self.tip
         try:
@@ -127,13 +125,13 @@ class Stream:
 
     @cached_property
     def columns(self) -> Row:
-        """What every row says of the stream."""
+        """The columns of every row about the stream."""
         header = self.header
         return {
             "stream_cid": self.cid,
             "stream_type": int(header.stream_type),
             "controller": header.controller,
-            # These four are what ceramic-one keeps of a header; empty when they are not given.
+            # ceramic-one keeps these four fields of a header; empty if not set.
             "dimensions": [
                 ("model", b"" if header.model is None else header.model.to_bytes()),
                 ("controller", header.controller.encode()),
@@ -145,15 +143,16 @@ class Stream:
 
 
 def read_streams(raw_events: pa.Table, *, models_only: bool = False) -> Iterator[Stream]:
-    """The streams among the rows of `raw_events`, of each of which all rows up to some position
-    must be there. One stream at a time is held.
+    """Yield the streams in rows of `raw_events`, one at a time.
+
+    All rows of each stream up to some position must be present.
 
     Args:
         raw_events: at least the columns `HISTORY_COLUMNS`, in any order of rows.
-        models_only: leave out all streams but those of models, nearly for free.
+        models_only: skip all streams but models, which costs next to nothing.
 
     Raises:
-        TablesError: a row holds no event of its stream, or a stream's events are not all there.
+        TablesError: a row holds no event of its stream, or a stream is incomplete.
     """
     slices = ordered_slices(
         raw_events.select(HISTORY_COLUMNS), ("stream_cid", "position"), _ROWS_AT_ONCE

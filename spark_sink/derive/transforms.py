@@ -1,13 +1,11 @@
-"""The rows of each table of a stream: pure functions of the stream, and of what it says.
+"""A stream's rows in each table: pure functions of the stream and its content.
 
-What a stream says (`StreamStates`) depends on what its model says, too.
+The content (`StreamStates`) also depends on the stream's model. Rows change
 
-Whether a row changes when events come:
-
-- of `conclusion_events`: never;
-- of `event_states`: when an event comes to the stream of the model, else never;
-- of `stream_tips` and `stream_states`: when the stream gets an event, the latter also when that of
-  its model does.
+- in `conclusion_events`: never;
+- in `event_states`: when the model gets an event;
+- in `stream_tips`: when the stream gets an event;
+- in `stream_states`: when the stream or its model gets an event.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -27,7 +25,7 @@ from spark_sink.derive.streams import Entry, Row, Stream
 
 
 def conclusion_events(stream: Stream) -> Iterator[Row]:
-    """The rows of `conclusion_events`, one an event."""
+    """Yield the rows of `conclusion_events`, one per event."""
     columns = stream.columns
     for entry in stream.entries:
         yield {
@@ -40,7 +38,7 @@ def conclusion_events(stream: Stream) -> Iterator[Row]:
 
 
 def event_states(stream: Stream, states: StreamStates) -> Iterator[Row]:
-    """The rows of `event_states`, one an event."""
+    """Yield the rows of `event_states`, one per event."""
     columns = stream.columns
     entries = {entry.event.cid: entry for entry in stream.entries}
     for state in states.all():
@@ -54,7 +52,7 @@ def event_states(stream: Stream, states: StreamStates) -> Iterator[Row]:
 
 
 def stream_tips(stream: Stream) -> Iterator[Row]:
-    """The row of `stream_tips`."""
+    """Yield the row of `stream_tips`."""
     tip = stream.tip
     kinds = [entry.event.kind for entry in stream.entries]
     pending = [e for e in stream.entries if e.event.kind is EventKind.TIME and e.time is None]
@@ -75,7 +73,7 @@ def stream_tips(stream: Stream) -> Iterator[Row]:
 
 
 def stream_states(stream: Stream, states: StreamStates) -> Iterator[Row]:
-    """The row of `stream_states`."""
+    """Yield the row of `stream_states`."""
     tip = stream.state_tip(states)
     yield {
         **stream.columns,
@@ -94,16 +92,16 @@ _OF_STATES: Final[dict[str, Callable[[Stream, StreamStates], Iterator[Row]]]] = 
     "event_states": event_states,
     "stream_states": stream_states,
 }
-#: The tables that depend on what models say.
+#: The tables that depend on models.
 NEED_MODELS: Final = frozenset(_OF_STATES)
 
 
 def rows_of(
     stream: Stream, names: Iterable[str], definitions: Definitions | None
 ) -> Iterator[tuple[str, Row]]:
-    """The rows of a stream in some derived tables, each with the name of its table.
+    """Yield the rows of a stream in some derived tables, each with the name of its table.
 
-    `definitions` are what the stream's model says; None where it is not known, or of no use.
+    `definitions` are those of the stream's model; None if unknown or not needed.
     """
     states: StreamStates | None = None
     for name in names:
@@ -143,8 +141,10 @@ def _reason(decision: Decision[CID]) -> Row:
 
 
 def _payload(event: Event) -> bytes | None:
-    """What an event says, as ceramic-one writes it: of an init event the content, of a data event
-    the JSON Patch; nothing for a time event."""
+    """Return an event's data in ceramic-one's format; None for a time event.
+
+    That is the content of an init event, or the JSON Patch of a data event.
+    """
     if event.kind is EventKind.TIME:
         return None
     return StreamData(event.data, event_metadata(event)).to_json()

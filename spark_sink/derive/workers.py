@@ -1,4 +1,4 @@
-"""Where the parts of a step are computed: in this process, or in Spark's Python workers."""
+"""Runs the parts of a step, in this process or in Spark's Python workers."""
 
 from __future__ import annotations
 
@@ -19,34 +19,36 @@ Item = TypeVar("Item")
 Answer = TypeVar("Answer")
 
 _ANSWER: Final = "answer binary"
-# Seconds for a Spark that stops to let go of a job.
-_PATIENCE: Final = 10.0
+# Seconds to wait for the warm-up when Spark stops.
+_JOIN_PATIENCE: Final = 10.0
 
 
 class Workers(Protocol):
-    """Whoever computes a function for each of some items."""
+    """Calls a function for each of some items."""
 
     def map(self, function: Callable[[Item], Answer], items: Sequence[Item]) -> Iterator[Answer]:
-        """The answers, in any order."""
+        """Return the results, in any order."""
 
 
 class InProcess:
-    """One item after the other, here."""
+    """Works in this process, one item after the other."""
 
     def map(self, function: Callable[[Item], Answer], items: Sequence[Item]) -> Iterator[Answer]:
-        """The answers, in order, each computed when it is asked for."""
+        """Yield the results in order, each computed on demand."""
         return map(function, items)
 
 
 class SparkWorkers:
-    """Spark's workers, each item as a task of its own. Items and answers travel as pickles: answers
-    should be small."""
+    """Works in Spark's workers, with one task per item.
+
+    Items and results are pickled; results should be small.
+    """
 
     def __init__(self, spark: SparkSession) -> None:
         self._spark = spark
 
     def map(self, function: Callable[[Item], Answer], items: Sequence[Item]) -> Iterator[Answer]:
-        """The answers, in any order, once all are there."""
+        """Return the results, in any order, when all are there."""
 
         def answer(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
             for batch in batches:
@@ -59,11 +61,11 @@ class SparkWorkers:
 
 @contextmanager
 def warming_up(spark: SparkSession) -> Iterator[None]:
-    """Have Spark's workers start in the background, while the block prepares their first work."""
+    """Start Spark's workers in the background, while the block prepares their first work."""
     workers = SparkWorkers(spark)
 
     def warm_up() -> None:
-        with suppress(Exception):  # whatever is wrong, their first work meets it as well
+        with suppress(Exception):  # their first real task reports what is wrong
             list(workers.map(abs, range(spark.sparkContext.defaultParallelism)))
 
     thread = threading.Thread(target=warm_up, name="warm-up", daemon=True)
@@ -71,11 +73,11 @@ def warming_up(spark: SparkSession) -> Iterator[None]:
     try:
         yield
     finally:
-        thread.join(_PATIENCE)
+        thread.join(_JOIN_PATIENCE)
 
 
 def stage_frame(frame: DataFrame, stager: Stager, after: int) -> list[StagedFeed]:
-    """Let the workers that have them write the rows of the feed beyond the position `after`."""
+    """Let the workers write their rows of the feed after the position `after` to files."""
 
     def stage(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         return map(_pickled, stage_feed(batches, stager, after))

@@ -1,7 +1,7 @@
-"""A quick look into the tables in SQL, by DuckDB.
+"""SQL queries over the tables, by DuckDB.
 
-- `question`: asks, with functions for CIDs and StreamIDs
-- `duck`: DuckDB in a thread of its own, which Ctrl-C can end
-- `hints`: what a query that finds nothing may have meant
-- `types`, `show`: its values as text and as JSON
+- `question`: runs a query, with functions for CIDs and StreamIDs
+- `duck`: DuckDB in its own thread, which Ctrl-C can interrupt
+- `hints`: likely mistakes in a query that finds nothing
+- `types`, `show`: values as text and as JSON
 """

@@ -1,8 +1,8 @@
-"""DuckDB in a thread of its own, so that Ctrl-C ends it at once.
+"""DuckDB in its own thread, so that Ctrl-C ends it at once.
 
-Python hears of signals in its main thread only, and DuckDB goes back to Python between its tasks,
-of which one can take half a minute. So it works elsewhere, while the main thread waits and can tell
-it to stop: DuckDB looks at that after each few thousand rows.
+Python handles signals only in its main thread, and only when DuckDB returns to Python, which can
+take half a minute. So DuckDB runs in another thread, while the main thread waits and can interrupt
+it: DuckDB checks for that every few thousand rows.
 """
 
 from __future__ import annotations
@@ -15,18 +15,18 @@ from typing import Final, TypeVar
 import duckdb
 from duckdb import DuckDBPyConnection
 
-# Seconds for what was broken off. What DuckDB does to one value, sort a list say, it does to the
-# end.
-_PATIENCE: Final = 1.0
+# Seconds to wait for an interrupted query. DuckDB cannot interrupt an operation on one value,
+# such as sorting a list.
+_CLOSE_PATIENCE: Final = 1.0
 
 T = TypeVar("T")
 
 
 class Duck:
-    """A DuckDB in memory, and the thread that it works in."""
+    """An in-memory DuckDB and its thread."""
 
     def __init__(self) -> None:
-        # Without it a name that is no table is looked for among this program's variables.
+        # By default, DuckDB looks up unknown table names among this program's variables.
         config: dict[str, str | bool | int | float | list[str]] = {
             "python_enable_replacements": False
         }
@@ -34,10 +34,10 @@ class Duck:
         self._pool = ThreadPoolExecutor(1, "duckdb")
 
     def do(self, work: Callable[[], T]) -> T:
-        """Do something with the connection.
+        """Call a function in DuckDB's thread.
 
         Raises:
-            KeyboardInterrupt: the main thread, if this is it, was told so; DuckDB was as well.
+            KeyboardInterrupt: the main thread was interrupted, and DuckDB with it.
         """
         try:
             return self._pool.submit(work).result()
@@ -46,16 +46,18 @@ class Duck:
             raise
 
     def close(self) -> None:
-        """End what it does. Its threads go on with a query that was broken off, and closing waits
-        for them: not for ever. A process that ends with DuckDB at work does so by `os._exit`."""
+        """Interrupt the query, and close. Waits a moment for DuckDB's threads.
+
+        A process that has to end while DuckDB is still busy must use `os._exit`.
+        """
         self.connection.interrupt()
-        wait([self._pool.submit(self.connection.close)], _PATIENCE)
+        wait([self._pool.submit(self.connection.close)], _CLOSE_PATIENCE)
         self._pool.shutdown(wait=False)
 
 
 @contextmanager
 def opened() -> Iterator[Duck]:
-    """A DuckDB for the block."""
+    """Provide a DuckDB for the block."""
     duck = Duck()
     try:
         yield duck

@@ -1,7 +1,7 @@
-"""What a query that finds nothing may have meant: mistakes that SQL knows nothing of.
+"""Hints for a query that finds nothing: mistakes that are valid SQL.
 
-CIDs and StreamIDs are bytes in the tables and text in everybody's hands. To compare bytes with text
-is no error in SQL, they are only never equal; nor is it one to look for JSON in bytes.
+CIDs and StreamIDs are bytes in the tables, but people write them as text. Comparing bytes with text
+is valid SQL, but they are never equal; so is reading JSON from bytes, but it finds nothing.
 """
 
 import re
@@ -18,12 +18,12 @@ _COMPARED: Final = (
     rf"'(?P<text>\w+)'\s*(?:==?|<>|!=)\s*{_NAME}",
 )
 _JSON_IN_BYTES: Final = re.compile(r"\bdata\"?\s*->>?\s*('[^']*')", re.IGNORECASE)
-# Some other way to text: nothing is known of the column then.
+# The query converts the column itself.
 _DECODED: Final = re.compile(r"\bdecode\s*\(|\bas\s+\"?data\b", re.IGNORECASE)
 
 
 class Findings:
-    """What there was in an answer of so many columns, noted while its rows are read."""
+    """Observes the rows of a result with so many columns while they are read."""
 
     def __init__(self, columns: int) -> None:
         self._rows = 0
@@ -31,7 +31,7 @@ class Findings:
         self._empty = set(range(columns))
 
     def noted(self, rows: Iterator[tuple[Any, ...]]) -> Iterator[tuple[Any, ...]]:
-        """The rows."""
+        """Pass the rows on."""
         for row in rows:
             self._rows += 1
             if self._empty:
@@ -42,26 +42,26 @@ class Findings:
 
     @property
     def nothing(self) -> bool:
-        """There was no row, or one of nothing but NULL and 0: a count, or a sum."""
+        """Whether there was no row, or only one of NULLs and zeros, such as a count or a sum."""
         return self._rows == 0 or (self._rows == 1 and not self._something)
 
     @property
     def no_values(self) -> bool:
-        """There was no row, or a column without a value in any."""
+        """Whether there was no row, or a column was always NULL."""
         return self._rows == 0 or bool(self._empty)
 
 
 def hints(sql: str, found: Findings) -> Sequence[str]:
-    """What to tell, of SQL that found this."""
-    told = _bytes_as_text(sql) if found.nothing else []
+    """Return the hints for a query with these findings."""
+    texts = _bytes_as_text(sql) if found.nothing else []
     json = _JSON_IN_BYTES.search(sql)
     if json and found.no_values and not _DECODED.search(sql):
-        told.append(f"data is bytes: decode(data)->{json[1]} looks into them")
-    return told
+        texts.append(f"data is bytes: use decode(data)->{json[1]}")
+    return texts
 
 
 def _bytes_as_text(sql: str) -> list[str]:
-    """Columns of bytes that are compared with CIDs and StreamIDs as text."""
+    """Find binary columns that are compared with CIDs and StreamIDs as text."""
     told = []
     for pattern in _COMPARED:
         for found in re.finditer(pattern, sql, re.IGNORECASE):
@@ -73,7 +73,7 @@ def _bytes_as_text(sql: str) -> list[str]:
 
 
 def _function(text: str, name: str) -> str | None:
-    """What makes the bytes that a column has of a text; None of one that is no identifier."""
+    """Return the function that turns text into a column's bytes; None if it is not an id."""
     try:
         StreamId.parse(text)
     except StreamIdError:

@@ -1,16 +1,15 @@
-"""A quick look into the tables in SQL, by DuckDB: no Java, no server, JSON functions built in.
+"""SQL queries over the tables by DuckDB, which needs no Java and no server, and reads JSON.
 
-DuckDB reads the Parquet files that a version of a Delta table names; spark-sink writes nothing
-beside them, such as deletion vectors. What Ceramic writes as text is bytes in the tables, so there
-are functions for it:
+DuckDB reads the Parquet files of a version of a Delta table, which is enough because spark-sink
+writes no deletion vectors. Identifiers are bytes in the tables, so there are functions for them:
 
-| function | gives |
+| function | returns |
 |---|---|
 | cid(BLOB) | a CID as text, `b...`; also under ceramic-one's name `cid_string` |
 | from_cid(VARCHAR) | the bytes of a CID |
-| stream_id(stream_type, BLOB) | the StreamID of a stream, `k...`, of its type and its CID |
-| stream_cid_of(VARCHAR) | the bytes of the CID of a stream, of its StreamID |
-| stream_id_string(BLOB) | a StreamID in its bytes, such as dimensions['model'], as text |
+| stream_id(stream_type, BLOB) | the StreamID, `k...`, for a type and a stream CID |
+| stream_cid_of(VARCHAR) | the stream CID in a StreamID, as bytes |
+| stream_id_string(BLOB) | a binary StreamID, such as dimensions['model'], as text |
 | from_stream_id(VARCHAR) | the bytes of a StreamID |
 | stream_partition(BLOB) | the value of `stream_cid_partition` for a stream's CID |
 | is_dag(dimensions) | whether a stream is a shard, a replica or a publish of a DAG |
@@ -50,7 +49,7 @@ from spark_sink.tables.versions import At, open_at
 #: The model of the streams that carry DAGs, `recon_node.dag.DAG_MODEL`.
 DAG_MODEL: Final = StreamId.parse("k17ydli1hfz9iplck75yr5")
 
-# Name, types of the arguments, type of the result, and what it does with each row.
+# Name, argument types, result type, and the function.
 _Function = tuple[str, list[Any], str, Callable[..., Any]]
 _FUNCTIONS: Final[tuple[_Function, ...]] = (
     ("cid", ["BLOB"], "VARCHAR", lambda raw: str(CID(raw))),
@@ -62,20 +61,20 @@ _FUNCTIONS: Final[tuple[_Function, ...]] = (
     ("from_stream_id", ["VARCHAR"], "BLOB", lambda text: StreamId.parse(text).to_bytes()),
     ("stream_partition", ["BLOB"], "INTEGER", partition_of),
 )
-# A macro is DuckDB's own code: it costs next to nothing, also for millions of rows.
+# A macro runs inside DuckDB: it is cheap even for millions of rows.
 _IS_DAG: Final = (
     "CREATE MACRO is_dag(dimensions) AS coalesce(dimensions['model'] = "
     f"from_hex('{DAG_MODEL.to_bytes().hex()}'), false)"
 )
-# Delta keeps the partition in the names of directories.
+# Delta stores the partition in directory names.
 _PARTITIONED: Final = f", hive_partitioning=true, hive_types={{'{PARTITION_COLUMN}': INTEGER}}"
-_FETCH: Final = 10_000
-# The tables are views to DuckDB; it has many words for it that they cannot be written.
+_FETCH_ROWS: Final = 10_000
+# To DuckDB the tables are views, and it has many messages for an attempt to write one.
 _WRITING: Final = re.compile(
     "[Cc]an only (delete from|update|merge into|create an index|vacuum or analyze|modify view)|"
     "is not an? table|is of type View"
 )
-# They have an answer to DuckDB, and nothing to say: PRAGMA, CHECKPOINT.
+# Statements that formally return rows, but nothing worth showing.
 _QUIET: Final = (StatementType.PRAGMA, StatementType.CALL)
 _DENIED: Final = "Permission denied"
 _FILE: Final = re.compile(r'(?:No files found that match the pattern|Cannot open file) "(.+)"')
@@ -84,9 +83,15 @@ Row = tuple[Any, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
-    """What a query gave: the columns' names, which of them are numbers, and the rows, whose values
-    are as `spark_sink.query.show.show` gives them. `written`: how many rows COPY has written."""
+class QueryAnswer:
+    """The result of a query.
+
+    Attributes:
+        columns: their names.
+        numbers: which of them are numeric.
+        rows: with values as `spark_sink.query.show.show` returns them.
+        written: how many rows COPY has written, if the query has one.
+    """
 
     columns: tuple[str, ...]
     numbers: tuple[bool, ...]
@@ -95,22 +100,22 @@ class Answer:
 
 
 @contextmanager
-def run_query(directory: Path, sql: str, at: At = None) -> Iterator[Answer]:
-    """Ask the tables in `directory`; the answer can be read in the block.
+def run_query(directory: Path, sql: str, at: At = None) -> Iterator[QueryAnswer]:
+    """Query the tables in `directory`; the result can be read within the block.
 
     Args:
         directory: of the tables.
-        sql: in DuckDB's dialect; of several statements the last one alone may have an answer.
-        at: the version of the Delta tables that are asked; of a time, each table's of then.
+        sql: in DuckDB's dialect; of several statements, only the last may return rows.
+        at: which version of the Delta tables to query; a time selects one for each table.
 
     Raises:
-        TablesError: there are no tables, or no such versions, or the query is wrong; also while the
-            rows are read.
+        TablesError: there are no tables, no such versions, or the query is wrong; also raised while
+            the rows are read.
     """
     here = [name for name in TABLES if _is_table(directory / name)]
     if not here:
         raise no_tables(directory)
-    with opened() as duck, _told(here):
+    with opened() as duck, _as_sink_errors(here):
         _add_functions(duck.connection)
         *before, last = _statements(duck.connection, sql)
         for name in _asked(duck.connection, sql, here):
@@ -120,33 +125,31 @@ def run_query(directory: Path, sql: str, at: At = None) -> Iterator[Answer]:
 
 
 def _add_functions(connection: DuckDBPyConnection) -> None:
-    """Those for what is binary in the tables."""
+    """Add the functions for binary columns."""
     for name, types, result, function in _FUNCTIONS:
         connection.create_function(name, function, types, result)
     connection.execute(_IS_DAG)
 
 
 def _statements(connection: DuckDBPyConnection, sql: str) -> list[Statement]:
-    """The statements in `sql`, one at least.
+    """Split `sql` into its statements, at least one.
 
     Raises:
-        TablesError: there is none, or one before the last has an answer, which nobody would see.
+        TablesError: there is none, or one before the last returns rows, which nobody would see.
     """
     statements = connection.extract_statements(sql)
     if not statements:
-        raise TablesError("there is no statement in this SQL")
+        raise TablesError("the SQL contains no statement")
     if any(
         each.expected_result_type == [ExpectedResultType.QUERY_RESULT] and each.type not in _QUIET
         for each in statements[:-1]
     ):
-        raise TablesError(
-            "this SQL has several answers: of several statements, only the last one may have one"
-        )
+        raise TablesError("only the last of several statements may return rows")
     return statements
 
 
 def _run(connection: DuckDBPyConnection, statement: Statement) -> int | None:
-    """Run a statement without an answer; how many rows it has written to files."""
+    """Run a statement that returns no rows; return how many rows COPY has written."""
     connection.execute(statement)
     if statement.type != StatementType.COPY:
         return None
@@ -160,22 +163,27 @@ def _written(counts: Iterable[int | None]) -> int | None:
 
 
 def _asked(connection: DuckDBPyConnection, sql: str, here: Sequence[str]) -> list[str]:
-    """The tables that a query names. All of them if it names none, such as SHOW TABLES, or where
-    DuckDB does not say: of several statements, of an ANTI JOIN."""
+    """Return the tables that a query uses.
+
+    All of them if it names none, as SHOW TABLES does, or if DuckDB cannot tell, as with several
+    statements or an ANTI JOIN.
+    """
     try:
         names = {name.lower() for name in connection.get_table_names(sql)}
-    except duckdb.Error:  # told by what follows, if the query is wrong
+    except duckdb.Error:  # reported later, if the query is wrong
         return list(here)
     return [name for name in here if name in names] or ([] if names else list(here))
 
 
-def _answer(duck: Duck, statement: Statement, here: Sequence[str], written: int | None) -> Answer:
+def _answer(
+    duck: Duck, statement: Statement, here: Sequence[str], written: int | None
+) -> QueryAnswer:
     if statement.type == StatementType.COPY:
         count = duck.do(partial(_run, duck.connection, statement))
-        return Answer((), (), iter(()), _written([written, count]))
+        return QueryAnswer((), (), iter(()), _written([written, count]))
     relation = duck.do(partial(duck.connection.sql, statement))
-    if relation is None:  # of SET, say
-        return Answer((), (), iter(()), written)
+    if relation is None:  # of SET, for example
+        return QueryAnswer((), (), iter(()), written)
     names, types = tuple(relation.columns), list(relation.types)
     wanted = [fetched_as(kind) for kind in types]
     if wanted != [str(kind) for kind in types]:
@@ -183,7 +191,7 @@ def _answer(duck: Duck, statement: Statement, here: Sequence[str], written: int 
         relation = relation.project(", ".join(casts))
     readers = [reader_of(kind) for kind in types]
     rows = _rows(duck, relation, readers, here)
-    return Answer(names, tuple(map(is_number, types)), rows, written)
+    return QueryAnswer(names, tuple(map(is_number, types)), rows, written)
 
 
 def _rows(
@@ -192,15 +200,15 @@ def _rows(
     readers: list[Callable[[Any], Any]],
     here: Sequence[str],
 ) -> Iterator[Row]:
-    with _told(here):
-        while rows := duck.do(partial(relation.fetchmany, _FETCH)):
+    with _as_sink_errors(here):
+        while rows := duck.do(partial(relation.fetchmany, _FETCH_ROWS)):
             for row in rows:
                 yield tuple(read(value) for read, value in zip(readers, row, strict=True))
 
 
 @contextmanager
-def _told(here: Sequence[str]) -> Iterator[None]:
-    """What DuckDB finds wrong, in one line."""
+def _as_sink_errors(here: Sequence[str]) -> Iterator[None]:
+    """Raise DuckDB's errors as one-line errors."""
     try:
         yield
     except duckdb.Error as error:
@@ -218,7 +226,7 @@ def _told(here: Sequence[str]) -> Iterator[None]:
 
 
 def _may_read(file: Path) -> bool:
-    """False also where a directory on the way to it cannot be looked into."""
+    """Return whether a file and the directories above it may be read."""
     try:
         file.open("rb").close()
     except PermissionError:
@@ -229,7 +237,7 @@ def _may_read(file: Path) -> bool:
 
 
 def _is_table(path: Path) -> bool:
-    """Whether there is a table, or what cannot be read: who asks for it is told."""
+    """Whether there is a table, or something unreadable, which is reported if it is queried."""
     try:
         return is_delta(path) or read_position(path) is not None
     except (*FAULTS, TablesError):
@@ -238,7 +246,7 @@ def _is_table(path: Path) -> bool:
 
 @contextmanager
 def _opening(path: Path) -> Iterator[None]:
-    """Say in one line why a table cannot be opened."""
+    """Raise a one-line error if a table cannot be opened."""
     try:
         yield
     except (*FAULTS, TablesError) as error:
@@ -250,7 +258,7 @@ def _opening(path: Path) -> Iterator[None]:
 
 
 def _register(connection: DuckDBPyConnection, path: Path, at: At) -> None:
-    """Make a table known by its name.
+    """Make a table available by its name.
 
     Raises:
         TablesError: it has no such version, or cannot be read.
@@ -258,9 +266,9 @@ def _register(connection: DuckDBPyConnection, path: Path, at: At) -> None:
     with _opening(path):
         of_delta = is_delta(path)
         if not of_delta:
-            read_position(path)  # tells what is wrong with it
+            read_position(path)  # raises if it is damaged
     if at is not None and not of_delta:
-        raise TablesError(f"{path.name} is a Parquet table, of which there are no older versions")
+        raise TablesError(f"{path.name} is a Parquet table, which has no older versions")
     with _opening(path):
         delta = open_at(path, at) if of_delta else None
         files = delta_files.files_of(delta) if delta else list(map(str, files_of(path)))

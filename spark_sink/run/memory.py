@@ -1,38 +1,38 @@
-"""How much memory the pipeline may take, and whether it was killed for taking more.
+"""How much memory the pipeline may use, and whether the kernel killed it for using more.
 
-A container's bound is that of a control group of Linux: the kernel kills a process of the group
-when all of them together exceed it, and counts that. Neither Java nor Python hears of it.
+A container's limit is that of a Linux control group: if its processes together exceed it, the
+kernel kills one of them and counts that. Neither Java nor Python notices.
 """
 
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-#: Bytes that the pipeline needs with its default settings, to be sure.
-NEEDED: Final = 2 * 1024**3
+#: Bytes that the pipeline needs with its default settings.
+NEEDED_BYTES: Final = 2 * 1024**3
 
 _GROUPS: Final = Path("/sys/fs/cgroup")
 _OWN_GROUP: Final = Path("/proc/self/cgroup")
-# Version 1 writes a bound of about 2**63 where there is none.
-_NO_BOUND: Final = 2**60
-# Of a small bound: Python, which has most of the work, gets the rest.
-_HEAP_SHARE: Final = 4
-_LEAST_HEAP: Final = 512  # Spark refuses less than 450
-_MOST_HEAP: Final = 1024
+# Version 1 of control groups shows about 2**63 bytes if there is no limit.
+_NO_LIMIT: Final = 2**60
+# The heap's share of a small limit. Python does most of the work and gets the rest.
+_HEAP_DIVISOR: Final = 4
+_MIN_HEAP_MIB: Final = 512  # MiB; Spark refuses less than 450
+_MAX_HEAP_MIB: Final = 1024
 
 
 @dataclass(frozen=True, slots=True)
 class Allowance:
-    """What a control group may take."""
+    """What a control group may use."""
 
     limit: int | None
-    """Bytes for this process and those that it starts together; None: no bound of their own."""
+    """Bytes for this process and its children together; None if there is no limit."""
     kills: int
-    """Processes of the group that the kernel has killed for exceeding it."""
+    """How many processes of the group the kernel has killed for exceeding the limit."""
 
 
 def allowance(groups: Path = _GROUPS, own_group: Path = _OWN_GROUP) -> Allowance:
-    """What this process may take, from the control group that bounds it most.
+    """Return what this process may use, by the tightest of its control groups.
 
     Args:
         groups: where control groups are mounted, of version 1 or 2.
@@ -42,7 +42,7 @@ def allowance(groups: Path = _GROUPS, own_group: Path = _OWN_GROUP) -> Allowance
     for place in _places(groups, own_group):
         for name in ("memory.max", "memory.limit_in_bytes"):
             text = _read(place / name).strip()
-            if text.isdecimal() and int(text) < _NO_BOUND:
+            if text.isdecimal() and int(text) < _NO_LIMIT:
                 limits.append(int(text))
         for name in ("memory.events", "memory.oom_control"):
             for line in _read(place / name).splitlines():
@@ -53,24 +53,24 @@ def allowance(groups: Path = _GROUPS, own_group: Path = _OWN_GROUP) -> Allowance
 
 
 def heap_within(limit: int | None) -> str:
-    """The Java heap to take, as Java writes it, within a bound of so many bytes in all."""
-    if limit is None or limit >= _HEAP_SHARE * _MOST_HEAP * 1024**2:
-        return f"{_MOST_HEAP}m"
-    return f"{max(_LEAST_HEAP, limit // _HEAP_SHARE // 1024**2)}m"
+    """Return the size of the Java heap, as Java writes it, for a limit in bytes."""
+    if limit is None or limit >= _HEAP_DIVISOR * _MAX_HEAP_MIB * 1024**2:
+        return f"{_MAX_HEAP_MIB}m"
+    return f"{max(_MIN_HEAP_MIB, limit // _HEAP_DIVISOR // 1024**2)}m"
 
 
 def tasks_within(limit: int | None) -> int:
-    """How many of Spark's Python workers to have at once within such a bound."""
-    return 2 if limit is None or limit >= NEEDED else 1
+    """Return the number of Python workers for such a limit."""
+    return 2 if limit is None or limit >= NEEDED_BYTES else 1
 
 
 def why_killed(before: Allowance, now: Allowance, java_exit: int | None) -> str | None:
-    """What to tell people if the kernel killed a part of the pipeline; None: it did not.
+    """Return an error message if the kernel killed a part of the pipeline; None if it did not.
 
     Args:
-        before: what `allowance` gave when the pipeline started.
-        now: what it gives after a failure.
-        java_exit: how Spark's Java ended, as `subprocess` has it; None: it runs.
+        before: `allowance` when the pipeline started.
+        now: `allowance` after a failure.
+        java_exit: exit code of Spark's Java, as in `subprocess`; None if it is running.
     """
     if now.kills > before.kills:
         limit = "" if now.limit is None else f" of {now.limit / 1024**2:,.0f} MiB"
@@ -80,16 +80,16 @@ def why_killed(before: Allowance, now: Allowance, java_exit: int | None) -> str 
     else:
         return None
     return (
-        f"{what}. The pipeline needs {NEEDED // 1024**3} GiB: allow it more, or take less with "
+        f"{what}. The pipeline needs {NEEDED_BYTES // 1024**3} GiB: allow more, or use less with "
         "--master local[1], a smaller --driver-memory and a smaller --max-rows-per-batch. "
         "Nothing is lost: start again"
     )
 
 
 def _places(groups: Path, own_group: Path) -> list[Path]:
-    """The directories of the process's control groups, and of those above them.
+    """Return the directories of the process's control groups and their parents.
 
-    A container sees its own group as the root, whatever its name on the host is.
+    In a container, its own group appears as the root, whatever its name on the host.
     """
     places = [groups, groups / "memory"]
     for line in _read(own_group).splitlines():

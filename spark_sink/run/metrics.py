@@ -1,4 +1,4 @@
-"""What `spark-sink run` does, for Prometheus."""
+"""Prometheus metrics of `spark-sink run`."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -8,23 +8,24 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, star
 
 from spark_sink.errors import SinkError
 
+# Seconds.
 _BUCKETS: Final = (0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
 
 
 class SinkMetrics:
-    """The numbers of a run; its registry is its own."""
+    """The metrics of one run, in a registry of their own."""
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
         self.rows = Counter(
             "spark_sink_rows",
-            "Rows written, new ones and those that changed.",
+            "Rows written, new and changed.",
             ["table"],
             registry=self.registry,
         )
         self.position = Gauge(
             "spark_sink_position",
-            "The feed position that a table includes.",
+            "The feed position up to which a table is complete.",
             ["table"],
             registry=self.registry,
         )
@@ -33,12 +34,12 @@ class SinkMetrics:
         )
         self.lag = Gauge(
             "spark_sink_lag",
-            "Events of the feed that are not in all tables.",
+            "Events of the feed that are not in all tables yet.",
             registry=self.registry,
         )
         self.batch_seconds = Histogram(
             "spark_sink_batch_seconds",
-            "From a batch's arrival to its last commit.",
+            "Time from a batch's arrival to its last commit.",
             buckets=_BUCKETS,
             registry=self.registry,
         )
@@ -50,7 +51,7 @@ class SinkMetrics:
         )
 
     def reached(self, positions: dict[str, int], head: int | None) -> None:
-        """Where the tables are, and the feed as far as that is known."""
+        """Record the positions of the tables, and the feed's head if it is known."""
         for name, position in positions.items():
             self.position.labels(name).set(position)
         self.node_up.set(head is not None)
@@ -61,10 +62,10 @@ class SinkMetrics:
 
 @contextmanager
 def served(metrics: SinkMetrics, address: str | None) -> Iterator[str | None]:
-    """Serve the numbers at HOST:PORT while the block runs; yields the URL, None without an address.
+    """Serve the metrics at HOST:PORT during the block; yields the URL, or None without an address.
 
     Raises:
-        SinkError: the address is none, or cannot be listened at.
+        SinkError: the address is invalid, or cannot be bound.
     """
     if address is None:
         yield None

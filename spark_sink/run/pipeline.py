@@ -1,28 +1,28 @@
 """One streaming query that keeps the tables up to date with a node's feed, exactly once.
 
-Spark cuts the feed into batches and writes down the end of each before it starts; its workers
-fetch a batch's rows in parallel, and write them to files (`tables.staging`). `Sink` then does
-two things with a batch:
+Spark divides the feed into batches and records the end of each in its checkpoint before it starts.
+Its workers fetch a batch's rows in parallel and write them to files (`tables.staging`). Then `Sink`
+takes two steps:
 
-1. append to `raw_events` the rows beyond the table's position, which must follow it without a gap;
-2. bring the other tables to the position of `raw_events` (`spark_sink.derive`), each in one commit;
-   while there is much more at the node, that waits for some batches.
+1. It appends to `raw_events` the rows after the table's position, which must follow without a gap.
+2. It brings the other tables to the position of `raw_events` (`spark_sink.derive`), each in one
+   commit. While the node has many more events, this waits for further batches.
 
-Why every row counts once. A position holds the same event for ever, and each commit carries the
-position that it brings its table to (see `spark_sink.tables`). Whatever is done again after a crash
-is measured against the tables themselves:
+Why every row counts once: A position always holds the same event, and each commit records the
+position that its table has reached (see `spark_sink.tables`). Whatever is repeated after a crash is
+compared with the tables themselves:
 
-- killed before or in commit 1: nothing of it is visible; the batch runs again.
-- killed between 1 and the last of 2: the batch runs again; its rows are not beyond the position of
-  `raw_events`, so none is appended. The tables that are still behind are computed now.
-- killed after that, before Spark has noted the batch as done: it runs again and changes nothing,
+- Killed before or during commit 1: nothing is visible, and the batch runs again.
+- Killed between commit 1 and the last commit of step 2: the batch runs again. Its rows are not
+  after the position of `raw_events`, so none is appended. The tables that are behind catch up.
+- Killed after that, before Spark has recorded the batch as done: it runs again and changes nothing,
   not even a table's version.
-- the checkpoint is lost: a new one starts at the position of `raw_events`. It has another batch
-  numbering, which no table knows of.
-- a table is lost: it is at position 0 again, and the next run computes all of it.
+- The checkpoint is lost: a new one starts at the position of `raw_events`. Its batch numbers start
+  again, but no table depends on them.
+- A table is lost: it starts at position 0 again, and the next run computes all of it.
 
-No step depends on Spark's batch ids, nor on batches being cut the same way twice. A gap, which
-only a deleted `raw_events` can cause, ends the run with an error.
+No step depends on Spark's batch ids, nor on the same division into batches. A gap, which only a
+deleted `raw_events` can cause, ends the run with an error.
 """
 
 import json
@@ -48,24 +48,32 @@ from spark_sink.tables.delta import FAULTS
 from spark_sink.tables.directory import Tables
 from spark_sink.tables.staging import StagedFeed
 
-# Rows of a batch where the workers' files become the table's; else this process writes it all.
+# Rows per batch if the workers' files become the table's; otherwise this process writes them all.
 _ROWS_PER_BATCH: Final = 50_000
-# With more than that at the node still to be read, the derived tables wait for it: a step of theirs
-# reads whole streams back, and one long step reads them once.
+# With more events than this still to be read from the node, the derived tables wait: a step reads
+# whole streams back, and one long step reads each only once.
 _BACKLOG: Final = 20_000
-# They wait for no more than that many events, or as many as they have.
+# They wait for at most this many events, or for as many as they already contain.
 _LONGEST_WAIT: Final = 1_000_000
-# A batch of so few leaves time to tidy up what large ones before it have left.
-_FEW_ROWS: Final = 1_000
-# Ranges that are fetched at once, where Spark has that many cores. A node is not quicker for more,
-# and each of them writes files of its own.
-_MOST_RANGES: Final = 8
+# A batch with fewer rows leaves time to merge the many files of large batches before it.
+_IDLE_ROWS: Final = 1_000
+# Ranges to fetch in parallel if Spark has enough cores. More do not make a node faster, and each
+# of them writes its own files.
+_MAX_RANGES: Final = 8
 
 
 @dataclass(frozen=True, slots=True)
 class BatchReport:
-    """What a batch did: rows appended to `raw_events`, streams computed anew, and the position
-    that all tables have reached, and each of them."""
+    """What a batch did.
+
+    Attributes:
+        batch: Spark's number of it.
+        rows: appended to `raw_events`.
+        streams: recomputed.
+        position: that all tables have reached.
+        seconds: from its arrival to its last commit.
+        positions: by table.
+    """
 
     batch: int
     rows: int
@@ -76,13 +84,16 @@ class BatchReport:
 
 
 class Sink:
-    """What Spark calls with each batch.
+    """Spark calls this with each batch.
 
-    `head` tells where the node's feed ends, None when that is not known; `workers` compute long
-    steps.
+    Args:
+        tables: to keep up to date.
+        on_batch: called after each batch.
+        head: returns the head of the node's feed; None if unknown.
+        workers: compute long steps; by default, this process does.
 
-    `error` is what went wrong in the latest batch, as it was raised here: Spark hands on only its
-    text.
+    Attributes:
+        error: the error of the latest batch, of which Spark passes on only the text.
     """
 
     def __init__(
@@ -101,42 +112,38 @@ class Sink:
         self._closed = False
 
     def __call__(self, frame: DataFrame, batch_id: int) -> None:
-        """Take a batch into the tables.
+        """Add a batch to the tables.
 
         Raises:
-            SinkError: it could not be; nothing is lost, the batch can run again.
+            SinkError: this failed. Nothing is lost, and the batch can run again.
         """
         started = time.monotonic()
-        with self._telling():
-            parts = self._stage(frame)
+        with self._as_sink_errors():
+            parts = stage_frame(frame, self.tables.raw_stager(), self.tables.raw_position)
             with self._busy:
-                report = self._take(parts, batch_id, started)
+                report = self._commit(parts, batch_id, started)
         self._on_batch(report)
 
     def close(self, patience: float) -> None:
-        """Let the batch under way finish, for at most `patience` seconds, and take no other."""
+        """Let the current batch finish, for at most `patience` seconds, and take no other."""
         finished = self._busy.acquire(timeout=patience)
         self._closed = True
         if finished:
             self._busy.release()
 
-    def _stage(self, frame: DataFrame) -> list[StagedFeed]:
-        """The batch's new rows, in files."""
-        return stage_frame(frame, self.tables.raw_stager(), self.tables.raw_position)
-
-    def _take(self, parts: Sequence[StagedFeed], batch_id: int, started: float) -> BatchReport:
+    def _commit(self, parts: Sequence[StagedFeed], batch_id: int, started: float) -> BatchReport:
         if self._closed:
             raise SinkError("the pipeline is stopping")
         appended = self.tables.append_staged(parts)
         self.tables.clear_staging()
         streams = 0 if self._is_far_behind() else self.catch_up()
-        self.tables.tidy(idle=appended < _FEW_ROWS)
+        self.tables.tidy(idle=appended < _IDLE_ROWS)
         seconds = time.monotonic() - started
         positions = self.tables.positions
         return BatchReport(batch_id, appended, streams, min(positions.values()), seconds, positions)
 
     def _is_far_behind(self) -> bool:
-        """Should the derived tables wait until more of the feed is here?"""
+        """Return whether the derived tables should wait for more of the feed."""
         raw, derived = self.tables.raw_position, self.tables.position
         if raw - derived >= max(_LONGEST_WAIT, derived):
             return False
@@ -144,28 +151,30 @@ class Sink:
         return head is not None and head - raw >= _BACKLOG
 
     def catch_up(self, window: int | None = None) -> int:
-        """Bring the derived tables to the position of `raw_events`; returns how many streams
-        were computed.
+        """Bring the derived tables to the position of `raw_events`.
+
+        Returns:
+            How many streams were recomputed.
 
         Raises:
-            SinkError: they could not be; nothing is lost.
+            SinkError: this failed. Nothing is lost.
         """
-        with self._telling():
+        with self._as_sink_errors():
             return self._derivation.catch_up(window)
 
     def finish(self) -> None:
-        """After the last batch: what it left to the next one, and the tidying up.
+        """After the last batch, let the derived tables catch up, and merge small files.
 
         Raises:
             SinkError: as `catch_up`.
         """
         self.catch_up()
-        with self._telling():
+        with self._as_sink_errors():
             self.tables.tidy(idle=True)
 
     @contextmanager
-    def _telling(self) -> Iterator[None]:
-        """What the disk, the libraries and Spark say, as errors of ours."""
+    def _as_sink_errors(self) -> Iterator[None]:
+        """Raise errors of the disk, the libraries and Spark as `SinkError`s."""
         try:
             yield
         except SinkError as error:
@@ -180,7 +189,7 @@ class Sink:
 
 
 def _check_checkpoint(checkpoint: Path, tables: Tables) -> None:
-    """Would the query go on where the tables end? It shows with the next event only, otherwise."""
+    """Check that the query continues where the tables end, before the next event shows it."""
     commits = checkpoint / "commits"
     done = [int(file.name) for file in commits.glob("*") if file.name.isdigit()]
     if not done:
@@ -190,21 +199,28 @@ def _check_checkpoint(checkpoint: Path, tables: Tables) -> None:
         offset = json.loads(last)
         epoch, position = str(offset["epoch"]), int(offset["position"])
     except (OSError, ValueError, KeyError, TypeError):
-        return  # Spark says what is wrong with it
+        return  # Spark reports what is wrong
     if epoch != tables.epoch or position > tables.raw_position:
         raise TablesError(
             f"raw_events in {tables.directory} is at position {tables.raw_position} of log "
             f"{tables.epoch}, but the checkpoint {checkpoint} has read up to {position} of log "
             f"{epoch}: was the table deleted while its checkpoint was kept? Delete the checkpoint, "
-            "and reading goes on where the table ends"
+            "and reading continues where the table ends"
         )
 
 
 @dataclass(frozen=True, slots=True)
 class QuerySettings:
-    """How the feed is read. `trigger_ms` None: up to the head as it is now, then stop;
-    `max_rows_per_batch` None: what the tables' format is good for; `partitions` None: as many as
-    Spark has cores, up to a bound."""
+    """How the feed is read.
+
+    Attributes:
+        url: of the node's HTTP API.
+        checkpoint: directory of Spark's checkpoint.
+        trigger_ms: milliseconds between batches; None: stop at the current head.
+        max_rows_per_batch: None: a default for the tables' format.
+        partitions: parallel requests; None: as many as Spark has cores, up to a limit.
+        token: of the API.
+    """
 
     url: str
     checkpoint: Path
@@ -223,7 +239,7 @@ def start_query(spark: SparkSession, sink: Sink, settings: QuerySettings) -> Str
     _check_checkpoint(settings.checkpoint, sink.tables)
     by_workers = sink.tables.raw.stager() is not None
     rows = settings.max_rows_per_batch or (_ROWS_PER_BATCH if by_workers else MAX_ROWS_PER_BATCH)
-    ranges = settings.partitions or min(_MOST_RANGES, spark.sparkContext.defaultParallelism)
+    ranges = settings.partitions or min(_MAX_RANGES, spark.sparkContext.defaultParallelism)
     source = (
         spark.readStream.format("recon")
         .option("url", settings.url)

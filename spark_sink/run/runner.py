@@ -1,4 +1,4 @@
-"""Running the pipeline from start to stop: node, tables, Spark, query, and the telling of it."""
+"""Runs the pipeline from start to stop: node, tables, Spark, query; and reports events."""
 
 import shutil
 import tempfile
@@ -15,8 +15,8 @@ from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from spark_sink.derive.workers import SparkWorkers, warming_up
-from spark_sink.errors import FeedUnreachableError, SinkError, TablesError
-from spark_sink.run.cluster import WORKERS_PATIENCE, check_workers, is_local
+from spark_sink.errors import SinkError, TablesError
+from spark_sink.run.cluster import WORKERS_PATIENCE, calling_after, check_workers, is_local
 from spark_sink.run.java import Java, find_java
 from spark_sink.run.memory import allowance, heap_within, tasks_within, why_killed
 from spark_sink.run.metrics import SinkMetrics, served
@@ -27,28 +27,35 @@ from spark_sink.source.feed import Feed, Head
 from spark_sink.tables.directory import CHECKPOINT_DIR, SCRATCH_DIR, Format, Tables, format_of, lock
 from spark_sink.tables.staging import Staged
 
-# How long a node is waited for at the start, a batch at the end; seconds.
+# Seconds to wait for the node at the start, and for the current batch at the end.
 _START_PATIENCE: Final = 30.0
 _STOP_PATIENCE: Final = 30.0
+# Seconds between two looks at the query, and at the node and the disk.
 _POLL: Final = 0.2
 _ASK_NODE_EVERY: Final = 5.0
-# After so long without an answer it is told that a node is waited for.
+# Seconds without an answer after which `waiting` is reported.
 _SILENCE: Final = 1.0
 KEEP_FREE: Final = 64_000_000
+"""Bytes to keep free on the tables' disk."""
 
-Tell = Callable[[str, dict[str, Any]], None]
+OnEvent = Callable[[str, dict[str, Any]], None]
 
 
 @dataclass(frozen=True, slots=True)
 class RunSettings:
-    """What `spark-sink run` is told.
+    """The options of `spark-sink run`.
 
-    `tables` None: a directory that is gone afterwards. `checkpoint` None: inside `tables`. `names`
-    are the tables wanted beside `raw_events`, `table_format` None is that of the tables that are
-    there. `show_rows`: tell of each row. `history` is how many hours old versions can be read. With
-    less than `keep_free` bytes free on the tables' disk the run ends, before writing fails. For the
-    rest see `QuerySettings` and `start_session`; `master` and `driver_memory` None: what the memory
-    allows.
+    Attributes:
+        tables: their directory; None: a temporary one.
+        checkpoint: None: inside `tables`.
+        names: tables to keep up to date besides `raw_events`.
+        table_format: None: that of the existing tables.
+        show_rows: report each row as an event.
+        history: hours for which old versions stay readable.
+        keep_free: the run ends when the tables' disk has fewer bytes free.
+        master: see `start_session`; None: depends on the available memory, like `driver_memory`.
+
+    The others are those of `QuerySettings` and `start_session`.
     """
 
     url: str
@@ -72,18 +79,18 @@ class RunSettings:
 
 
 class Runner:
-    """One run. `tell` gets what happens, as the name of an event and its facts:
+    """One run. `on_event` is called with the name of an event and its fields:
 
     waiting {url}, resumed {url}, starting {url, tables, epoch, position, head},
     no_workers {master, patience},
     started {url, tables, epoch, position, head, metrics},
     batch {batch, rows, streams, position, seconds, lag}, row {table, row},
-    stopped {position, rows, seconds}. `waiting` at the start also has {patience}, in seconds.
+    stopped {position, rows, seconds}. At the start, `waiting` also has {patience}, in seconds.
     """
 
-    def __init__(self, settings: RunSettings, tell: Tell) -> None:
+    def __init__(self, settings: RunSettings, on_event: OnEvent) -> None:
         self._settings = settings
-        self._tell = tell
+        self._on_event = on_event
         self._feed = Feed(settings.url, _START_PATIENCE, settings.token)
         self._metrics = SinkMetrics()
         self._stop = threading.Event()
@@ -97,14 +104,14 @@ class Runner:
         """Ask for a clean end, from any thread or a signal handler.
 
         Returns:
-            False while the query has not begun: there is nothing to finish. The process can end
+            False if the query has not begun: there is nothing to finish, so the process can end
             at once, after `clean`.
         """
         self._stop.set()
         return self._began
 
     def clean(self) -> None:
-        """Remove the tables, if they are of this run alone."""
+        """Delete the tables if they are temporary."""
         if self._temporary is not None:
             shutil.rmtree(self._temporary, ignore_errors=True)
 
@@ -112,7 +119,7 @@ class Runner:
         """Run until the end: the head with `once`, else `stop()`.
 
         Raises:
-            SinkError: what ended the run early. The tables are whole; another run goes on.
+            SinkError: what ended the run early. The tables are consistent; another run continues.
         """
         started = time.monotonic()
         java = find_java()
@@ -123,8 +130,8 @@ class Runner:
         self._directory = directory
         try:
             with lock(directory), served(self._metrics, self._settings.metrics) as metrics:
-                self._check_room()
-                position = self._keep_up(java, directory, head, metrics)
+                self._check_disk()
+                position = self._run_pipeline(java, directory, head, metrics)
         except SinkError as error:
             if (why := why_killed(self._allowance, allowance(), java_exit())) is None:
                 raise
@@ -132,29 +139,24 @@ class Runner:
         finally:
             self.clean()
         seconds = round(time.monotonic() - started, 3)
-        self._tell("stopped", {"position": position, "rows": self._rows, "seconds": seconds})
+        self._on_event("stopped", {"position": position, "rows": self._rows, "seconds": seconds})
 
     def _find_node(self) -> Head:
-        """Where the node's feed is; says so while it does not answer."""
+        """Return the head of the node's feed; report if the node does not answer."""
         waits = threading.Event()
 
         def tell() -> None:
             waits.set()
-            self._tell("waiting", {"url": self._settings.url, "patience": _START_PATIENCE})
+            self._on_event("waiting", {"url": self._settings.url, "patience": _START_PATIENCE})
 
-        timer = threading.Timer(_SILENCE, tell)
-        timer.daemon = True
-        timer.start()
-        try:
+        with calling_after(_SILENCE, tell):
             head = self._feed.head()
-        finally:
-            timer.cancel()
         if waits.is_set():
-            self._tell("resumed", {"url": self._settings.url})
+            self._on_event("resumed", {"url": self._settings.url})
         return head
 
-    def _keep_up(self, java: Java, directory: Path, head: Head, metrics: str | None) -> int:
-        """Tables, Spark, query; returns the position that `raw_events` is at in the end."""
+    def _run_pipeline(self, java: Java, directory: Path, head: Head, metrics: str | None) -> int:
+        """Open the tables, start Spark, run the query; return `raw_events`' final position."""
         settings = self._settings
         tables = Tables(
             directory,
@@ -164,16 +166,14 @@ class Runner:
             on_write=self._on_write,
         )
         self._feed.check(tables.raw_position, head.epoch, head)
-        self._tell(
-            "starting",
-            {
-                "url": settings.url,
-                "tables": str(directory),
-                "epoch": head.epoch,
-                "position": tables.raw_position,
-                "head": head.head,
-            },
-        )
+        facts = {
+            "url": settings.url,
+            "tables": str(directory),
+            "epoch": head.epoch,
+            "position": tables.raw_position,
+            "head": head.head,
+        }
+        self._on_event("starting", facts)
         tables.keep_history(settings.history)
         spark = start_session(
             java,
@@ -184,17 +184,7 @@ class Runner:
             verbose=settings.verbose,
             settings=settings.spark_settings,
         )
-        self._tell(
-            "started",
-            {
-                "url": settings.url,
-                "tables": str(directory),
-                "epoch": head.epoch,
-                "position": tables.raw_position,
-                "head": head.head,
-                "metrics": metrics,
-            },
-        )
+        self._on_event("started", {**facts, "metrics": metrics})
         with warming_up(spark):
             try:
                 self._check_cluster(spark, directory)
@@ -203,23 +193,23 @@ class Runner:
                 self._metrics.reached(tables.positions, head.head)
                 self._run_query(spark, sink)
             finally:
-                with suppress(Exception):  # it may be gone already, and has nothing of ours
+                with suppress(Exception):  # it may have ended already
                     spark.stop()
         return tables.raw_position
 
     def _check_cluster(self, spark: SparkSession, directory: Path) -> None:
-        """Before the first batch, where it is more than this process."""
+        """Check the workers before the first batch, except in local mode."""
         master = spark.sparkContext.master or ""
         if not is_local(master):
             facts = {"master": master, "patience": WORKERS_PATIENCE}
-            tell = partial(self._tell, "no_workers", facts)
+            tell = partial(self._on_event, "no_workers", facts)
             try:
                 check_workers(spark, directory, tell, patience=WORKERS_PATIENCE)
             except Exception as error:
                 raise translate(error) from error
 
     def _run_query(self, spark: SparkSession, sink: Sink) -> None:
-        """Start the query and see it through to its end, or to ours."""
+        """Start the query, and wait until it ends or the run is stopped."""
         settings = self._settings
         self._began = True
         checkpoint = settings.checkpoint or sink.tables.directory / CHECKPOINT_DIR
@@ -251,19 +241,19 @@ class Runner:
                 raise translate(error) from error
 
     def _watch(self, query: StreamingQuery, sink: Sink) -> None:
-        """Wait for the end of the query or of us; tell when the node goes away and comes back."""
+        """Wait until the query ends or the run is stopped; report if the node comes or goes."""
         answers = True
         asked = time.monotonic()
         while query.isActive and not self._stop.wait(_POLL):
             if time.monotonic() - asked < _ASK_NODE_EVERY:
                 continue
             asked = time.monotonic()
-            self._check_room()
+            self._check_disk()
             head = self._head()
             self._metrics.reached(sink.tables.positions, head)
             if (head is not None) != answers:
                 answers = not answers
-                self._tell("resumed" if answers else "waiting", {"url": self._settings.url})
+                self._on_event("resumed" if answers else "waiting", {"url": self._settings.url})
 
     def _on_batch(self, report: BatchReport) -> None:
         self._rows += report.rows
@@ -272,30 +262,28 @@ class Runner:
         self._metrics.reached(report.positions, head)
         lag = None if head is None else max(0, head - report.position)
         facts = {**asdict(report), "seconds": round(report.seconds, 3), "lag": lag}
-        self._tell("batch", facts)
-        self._check_room()
+        self._on_event("batch", facts)
+        self._check_disk()
 
-    def _check_room(self) -> None:
-        """End the run while the disk still has room for what is being written."""
+    def _check_disk(self) -> None:
+        """End the run while there is still space for what is being written."""
         free = shutil.disk_usage(self._directory).free
         if free < self._settings.keep_free:
             raise TablesError(
                 f"the disk of {self._directory} is nearly full: {free / 1e6:.0f} MB are free, and "
-                f"--keep-free is {self._settings.keep_free / 1e6:.0f} MB; make room and start "
-                "again, nothing is lost"
+                f"--keep-free is {self._settings.keep_free / 1e6:.0f} MB; free some space and "
+                "start again, nothing is lost"
             )
 
     def _on_write(self, name: str, rows: Staged) -> None:
         self._metrics.rows.labels(name).inc(rows.num_rows)
         if self._settings.show_rows:
             for row in rows.read(TABLES[name].schema).to_pylist():
-                self._tell("row", {"table": name, "row": row})
+                self._on_event("row", {"table": name, "row": row})
 
     def _head(self) -> int | None:
-        """The feed's head; None when the node does not answer, or has another log by now."""
+        """Return the feed's head; None if the node does not answer, or refuses to."""
         try:
             return self._feed.head(patience=0).head
-        except FeedUnreachableError:
-            return None
-        except SinkError:  # the query meets it too, and ends with it
+        except SinkError:  # unless the node is just down, the query fails with it, too
             return None

@@ -1,4 +1,4 @@
-"""Starting Spark in this process, quietly, and telling its errors in one line."""
+"""Starts Spark in this process, quietly, and translates its errors to one line."""
 
 import logging
 import os
@@ -24,12 +24,12 @@ from spark_sink.run.cluster import check_master, is_local
 from spark_sink.run.java import Java, java_home
 from spark_sink.source.data_source import ReconDataSource
 
-# Java only directs here, the rows are Python's: the quick compiler saves 40 % of its time.
+# Java only coordinates, Python handles the rows: the fast compiler saves 40 % of Java's CPU time.
 JAVA_OPTIONS: Final = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"
 
-# Spark puts its zipped pyspark first on the path of each Python that it starts. Out of a zip Python
-# compiles all that it imports, anew in each process: 0.4 s of CPU. This very Python has an
-# installed pyspark, the one that the zip is a copy of.
+# Spark puts a zipped pyspark first on the path of each Python that it starts. Each process would
+# compile what it imports from the zip, which takes 0.4 s of CPU. The zip is a copy of the installed
+# pyspark, which this script uses instead.
 _PYTHON: Final = """\
 #!/bin/sh
 set -f
@@ -45,7 +45,7 @@ export PYTHONPATH="$path"
 exec '{python}' "$@"
 """
 
-# The gateway's level is named too, or it prints that it falls back to the root's.
+# Without a level for the gateway, Spark prints that it falls back to the root's.
 _LOG4J: Final = """\
 rootLogger.level = {level}
 rootLogger.appenderRef.stderr.ref = stderr
@@ -58,10 +58,10 @@ appender.stderr.layout.type = PatternLayout
 appender.stderr.layout.pattern = %d{{HH:mm:ss}} %p %c{{1}}: %m%n%ex
 """
 
-# What Spark says of it goes on for pages, and does not begin with that.
+# Where Spark's own messages are pages long.
 _JAVA_GONE: Final = "its Java process is gone: was the machine's memory full?"
 _PY4J_TRACE: Final = "Exception while sending command."
-# Of a call that Java answered with an error.
+# Follows in the message of a call to which Java answered with an error.
 _JAVA_TRACE: Final = ":\n"
 _SIGNS: Final = {
     "Python worker exited unexpectedly": "one of its Python processes was killed: was the "
@@ -75,15 +75,15 @@ _SETTINGS: Final = {
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
     "spark.sql.shuffle.partitions": "2",
-    # Killed while writing its first offset, Spark leaves a file there and then refuses to start.
+    # Spark refuses to start if it was killed while it wrote its first offset.
     "spark.sql.streaming.verifyCheckpointDirectoryEmptyOnStart": "false",
-    # Both save a quarter of a batch's latency, and are safe for a checkpoint on a local disk.
+    # Both save a quarter of a batch's latency, and are safe with a checkpoint on a local disk.
     "spark.sql.streaming.checkpoint.fileChecksum.enabled": "false",
     "spark.sql.streaming.checkpointFileManagerClass": "org.apache.spark.sql.execution.streaming."
     "checkpointing.FileSystemBasedCheckpointFileManager",
     "spark.sql.streaming.stopTimeout": "30s",
 }
-# Nobody else needs to reach this Spark.
+# Other machines cannot reach this Spark.
 _ON_THIS_MACHINE: Final = {
     "spark.driver.host": "127.0.0.1",
     "spark.driver.bindAddress": "127.0.0.1",
@@ -107,24 +107,23 @@ def start_session(
     """Start Spark with the source "recon" registered. Takes 6 to 8 seconds.
 
     Args:
-        java: what to run it on.
+        java: to run it on.
         scratch: a directory for Spark's temporary files; emptied first.
-        master: where the work is done; None: what spark-submit was told if it started this
-            process, else on this machine.
-        tasks: how many are worked on at once there, if `master` does not say.
-        driver_memory: the Java heap, as Java writes it. Nothing to spark-submit, whose Java runs.
-        verbose: let Spark's own warnings through to stderr.
+        master: Spark's master; None: that of spark-submit if it started this process, else local.
+        tasks: how many run in parallel if `master` is None.
+        driver_memory: the Java heap, as Java writes it; ignored under spark-submit.
+        verbose: print Spark's own warnings on stderr.
         java_options: for the driver's Java.
-        settings: Spark settings, on top of those of this module and of spark-submit.
+        settings: Spark settings, overriding those of this module and of spark-submit.
 
     Raises:
-        SinkError: Spark does not start, or not with such a `scratch`.
+        SinkError: Spark does not start, or cannot use `scratch`.
         TablesError: `scratch` cannot be written.
     """
     if "," in str(scratch):
         raise SinkError(
-            f"the directory {scratch.parent} has a comma in its name, where Spark takes it to end: "
-            "take another one"
+            f"the directory {scratch.parent} has a comma in its name, which Spark takes for a "
+            "separator: use another one"
         )
     log4j = scratch / "log4j2.properties"
     try:
@@ -168,13 +167,13 @@ def start_session(
             f"{_first_line(error)}. Run with --verbose for its own messages"
         ) from error
     if not verbose:
-        _hush(spark)
+        _silence_traces(spark)
     spark.dataSource.register(ReconDataSource)
     return spark
 
 
-def _hush(spark: SparkSession) -> None:
-    """Where Java is killed, py4j and pyspark print traces of their own; `translate` says it."""
+def _silence_traces(spark: SparkSession) -> None:
+    """If Java is killed, py4j and pyspark print stack traces; `translate` reports it instead."""
     logging.getLogger().addFilter(_is_not_py4js)
     server = spark.sparkContext._accumulatorServer
     server.handle_error = lambda request, client_address: None  # type: ignore[method-assign]
@@ -185,20 +184,22 @@ def _is_not_py4js(record: logging.LogRecord) -> bool:
 
 
 def java_exit() -> int | None:
-    """How the Java that `start_session` started has ended, as `subprocess` has it; None: it runs,
-    or somebody else started it."""
+    """Return the exit code of the Java that `start_session` started, as in `subprocess`.
+
+    None if it is running, or if something else started it.
+    """
     process = getattr(SparkContext._gateway, "proc", None)
     return None if process is None else process.poll()
 
 
 def _quoted(option: str) -> str:
-    """As Spark takes an option for Java, whatever is in it."""
+    """Quote a Java option for Spark."""
     escaped = option.replace("\\", r"\\").replace('"', r"\"")
     return f'"{escaped}"'
 
 
 def _submitted() -> dict[str, str]:
-    """What spark-submit was told, if it started this process."""
+    """The settings of spark-submit, if it started this process."""
     if "PYSPARK_GATEWAY_PORT" not in os.environ:
         return {}
     SparkContext._ensure_initialized()
@@ -206,7 +207,7 @@ def _submitted() -> dict[str, str]:
 
 
 def translate(error: BaseException) -> SinkError:
-    """What went wrong, in one line for people, out of what Spark raised."""
+    """Translate an error that Spark raised to a one-line error."""
     if isinstance(error, SinkError):
         return error
     own = re.findall(r"\bspark_sink\.errors\.(\w+): (.+)", str(error))
@@ -218,7 +219,7 @@ def translate(error: BaseException) -> SinkError:
 
 
 def _reason(error: BaseException) -> str:
-    """What to make of what Spark says; of an error of Python's the line that says what it is."""
+    """Return the reason in Spark's message; for a Python error, the line that names it."""
     text = f"{type(error).__name__}: {error}"
     for sign, reason in _SIGNS.items():
         if sign in text:
@@ -230,14 +231,14 @@ def _reason(error: BaseException) -> str:
 
 
 def _set_environment(scratch: Path | None, python: str | None) -> None:
-    """Spark's Python processes must run this Python; another Spark on the machine stays out.
+    """Make Spark's Python processes use this Python, and ignore other installations of Spark.
 
-    With `scratch`, all of them run on this machine, start more quickly, and nobody else's can reach
-    them. Elsewhere `python` may have another place.
+    With `scratch`, they run on this machine, start faster, and cannot be reached from others. On a
+    cluster, `python` is its path there.
     """
     workers = python or os.environ.get("PYSPARK_PYTHON") or sys.executable
     if scratch is not None:
-        workers = str(_quick_python(scratch))
+        workers = str(_write_python(scratch))
         os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
     os.environ["PYSPARK_PYTHON"] = workers
     os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
@@ -245,8 +246,8 @@ def _set_environment(scratch: Path | None, python: str | None) -> None:
         os.environ.pop(name, None)
 
 
-def _quick_python(directory: Path) -> Path:
-    """A program in `directory` that is this Python, without Spark's zips on its path."""
+def _write_python(directory: Path) -> Path:
+    """Write a script to `directory` that runs this Python without Spark's zips on its path."""
     program = directory / "python"
     program.write_text(_PYTHON.format(python=sys.executable.replace("'", "'\\''")))
     program.chmod(0o755)
@@ -255,7 +256,7 @@ def _quick_python(directory: Path) -> Path:
 
 @contextmanager
 def _temporary_files_in(directory: Path) -> Iterator[None]:
-    """Who ends while Spark starts leaves nothing behind that the next start does not remove."""
+    """Keep temporary files where the next start removes them if this one is interrupted."""
     before = tempfile.tempdir
     tempfile.tempdir = str(directory)
     try:
@@ -266,7 +267,7 @@ def _temporary_files_in(directory: Path) -> Iterator[None]:
 
 @contextmanager
 def _own_interrupts() -> Iterator[None]:
-    """Spark takes SIGINT for itself when it starts; it stays ours."""
+    """Keep our SIGINT handler, which Spark replaces when it starts."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -278,7 +279,7 @@ def _own_interrupts() -> Iterator[None]:
 
 
 def _first_line(error: BaseException) -> str:
-    """The first line of a message that says something; Spark's go on for pages."""
+    """Return the first meaningful line of a message; Spark's are pages long."""
     text = str(error)
     if isinstance(error, PySparkException):
         text = error.getMessage() or text

@@ -1,6 +1,6 @@
 """The Spark data source "recon": a node's event feed as a streaming or a batch table.
 
 - `data_source`: the source itself, its readers, and `lag`
-- `feed`: the node's feed over HTTP; `failover`: the feeds of several nodes
-- `options`: what users can say; `registration`: by which Spark finds the source
+- `feed`: the node's feed over HTTP; `failover`: which node is read, and which batch is next
+- `options`: the source's options; `registration`: how Spark finds the source
 """

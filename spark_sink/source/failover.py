@@ -1,21 +1,24 @@
-"""Reading several nodes of one set, one at a time: when its node is gone, another one's log.
+"""Which node is read, and which batch comes next.
 
-Nodes that reconcile hold the same events, but each delivers them in an order of its own: a position
-in one log says nothing about another. So a stream that goes over to another node reads that node's
-log from its beginning. What it had read already comes again, and nothing is left out: **each event
-arrives at least once**, and its key is `event_cid`. Whoever wants it once drops duplicates by that,
-or merges by it. With one url there is no other log, and each event arrives exactly once.
+With one node there is one log, and each event arrives exactly once. An offset is {epoch, position}.
+A stream waits while the node is down, and fails if the node has another log. The checkpoint of a
+query that had several nodes is understood, too; its last batch is repeated, as explained below.
 
-An offset here is {epoch, position, after}: its batch was (after, position] of the log `epoch`. A
-batch is planned, and written down by Spark, before it is read; the node may go in between. What
-then?
+Nodes that reconcile hold the same events, but each delivers them in its own order: a position in
+one log says nothing about another. So when the node that was read is gone, the stream reads
+another node's log from its beginning: **each event arrives at least once**, identified by its
+`event_cid`. To have each event once, drop duplicates or merge by that column.
 
-- A reader waits `failoverAfter` seconds for its log, then fails, and Spark's task or the query is
-  started again. The driver is asked for the ranges of the batch anew, cannot reach the log either,
-  and leaves the batch empty. It goes over to another log, or, when this one is back by then, reads
+With several nodes an offset is {epoch, position, after}: its batch was (after, position] of the log
+`epoch`. Spark plans a batch and writes it to the checkpoint before reading it, and the node may
+disappear in between:
+
+- A worker waits `failoverAfter` seconds for the log, then fails, and Spark restarts the task or the
+  query. The driver is asked for the ranges of the batch again, cannot reach the log either, and
+  leaves the batch empty. It then goes over to another log or, if this one is back by then, reads
   the range again with the next batch.
-- Should the driver die in between, the next one does not know whether the last batch was left
-  empty. So the first batch of a query that was started again begins where its last one began.
+- If the driver dies in between, the next driver does not know whether the last batch was left
+  empty. So the first batch of a restarted query begins where its last one began.
 """
 
 import time
@@ -33,47 +36,53 @@ Offset = dict[str, Any]
 
 
 class Nodes:
-    """The feeds of several nodes; the one that answered last is asked first."""
+    """The feeds of one or several nodes; the one that answered last is asked first."""
 
     def __init__(self, feeds: Sequence[Feed]) -> None:
         self._feeds = list(feeds)
+        self.several = len(self._feeds) > 1
 
     @property
     def first(self) -> Feed:
         """The feed that answered last."""
         return self._feeds[0]
 
-    def find(self, epoch: str | None = None) -> tuple[Feed, Head] | None:
-        """The first feed that answers, with the log `epoch` if one is given, and its head.
+    def find(self, epoch: str | None = None) -> Head | None:
+        """Return the head of the first node that answers; None if no node does.
+
+        With several nodes and an `epoch`, only a node with that log counts. A single node is not
+        held to it, because there is no other node: its caller has to check the log.
 
         Raises:
-            FeedRefusedError: an answer is no feed's.
+            FeedRefusedError: something answers, but not as a feed does.
         """
         for feed in self._feeds:
             try:
                 head = feed.head(patience=0)
             except FeedUnreachableError:
                 continue
-            if epoch in (None, head.epoch):
+            if not self.several or epoch in (None, head.epoch):
                 self._feeds.remove(feed)
                 self._feeds.insert(0, feed)
-                return feed, head
+                return head
         return None
 
     def await_any(self, patience: float, epoch: str | None = None) -> Head:
-        """The head of a node, or of the log `epoch`; waits for it.
+        """Wait for what `find` returns.
 
         Raises:
-            FeedUnreachableError: it is not there within `patience` seconds.
-            FeedRefusedError: an answer is no feed's.
+            FeedUnreachableError: nothing within `patience` seconds.
+            FeedRefusedError: something answers, but not as a feed does.
         """
+        if not self.several:
+            return self.first.head(patience)
         retry = Retry(patience)
-        while (found := self.find(epoch)) is None:
-            retry.wait(self.nobody(epoch))
-        return found[1]
+        while (head := self.find(epoch)) is None:
+            retry.wait(self.unreachable(epoch))
+        return head
 
     def heads(self) -> dict[str, Head]:
-        """The heads of all logs that can be reached now, by their epochs."""
+        """Return the heads of all logs that can be reached now, by epoch."""
         heads: dict[str, Head] = {}
         for feed in self._feeds:
             with suppress(FeedUnreachableError):
@@ -82,20 +91,45 @@ class Nodes:
         return heads
 
     def read(self, partition: RangePartition, patience: float) -> Iterator[pa.RecordBatch]:
-        """The rows of a range, from whichever node has its log.
+        """Yield the rows of a range, from whichever node has its log; then close the connections.
 
         Raises:
             FeedUnreachableError: no row arrived for `patience` seconds.
-            FeedRefusedError: an answer is no feed's.
+            FeedChangedError: the only node has another log.
+            FeedRefusedError: something answers, but not as a feed does.
         """
-        after, upto, epoch = partition.after, partition.upto, partition.epoch
+        try:
+            after, upto, epoch = partition.after, partition.upto, partition.epoch
+            if self.several:
+                yield from self._read_any(after, upto, epoch, patience)
+            else:
+                yield from self.first.read(after, upto, epoch, patience)
+        finally:
+            self.close()
+
+    def unreachable(self, epoch: str | None) -> FeedUnreachableError:
+        """The error when no node answers, or none with that log."""
+        urls = ", ".join(sorted(feed.url for feed in self._feeds))
+        what = "answers" if epoch is None else f"serves log {epoch} now"
+        return FeedUnreachableError(
+            f"none of the nodes at {urls} {what}: are they running? A restarted query continues "
+            "from another node"
+        )
+
+    def close(self) -> None:
+        """Close all connections."""
+        for feed in self._feeds:
+            feed.close()
+
+    def _read_any(
+        self, after: int, upto: int, epoch: str, patience: float
+    ) -> Iterator[pa.RecordBatch]:
         retry = Retry(patience)
         while after < upto:
-            found = self.find(epoch)
             try:
-                if found is None:
-                    raise self.nobody(epoch)
-                for batch in found[0].read(after, upto, epoch, patience=0):
+                if self.find(epoch) is None:
+                    raise self.unreachable(epoch)
+                for batch in self.first.read(after, upto, epoch, patience=0):
                     yield batch
                     after = last_position(batch)
                     retry = Retry(patience)
@@ -103,107 +137,118 @@ class Nodes:
             except (FeedUnreachableError, FeedChangedError) as error:
                 retry.wait(FeedUnreachableError(str(error)))
 
-    def nobody(self, epoch: str | None) -> FeedUnreachableError:
-        """What is wrong when no node answers, or none with that log."""
-        urls = ", ".join(sorted(feed.url for feed in self._feeds))
-        what = "answers" if epoch is None else f"serves the log {epoch} now"
-        return FeedUnreachableError(
-            f"none of the nodes at {urls} {what}: are they running? A query that is started again "
-            "reads on from another one"
-        )
 
-    def close(self) -> None:
-        """Give back all connections."""
-        for feed in self._feeds:
-            feed.close()
+class BatchPlan:
+    """Decides on the driver which batch is next.
 
-
-class FailOver:
-    """Which batch is next, on the driver: pure but for what the nodes answer and for the clock."""
+    Args:
+        nodes: where the logs are.
+        patience: seconds to wait for a log.
+        clock: tells the time in seconds.
+    """
 
     def __init__(
-        self, nodes: Nodes, after: float, clock: Callable[[], float] = time.monotonic
+        self, nodes: Nodes, patience: float, clock: Callable[[], float] = time.monotonic
     ) -> None:
-        self.nodes = nodes
-        self._after = after
+        self._nodes = nodes
+        self._patience = patience
         self._clock = clock
         self._silent_since: float | None = None
         self._read: Offset | None = None  # the end of the last batch that was not left empty
-        self._ends: dict[str, Head] | None = None  # of the logs, where they shall end
+        self._ends: dict[str, Head] | None = None  # where to stop in each log, by epoch
 
-    def only_up_to_now(self) -> None:
-        """Let all logs end where they end now.
+    def offset(self, epoch: str, position: int, after: int) -> Offset:
+        """Return the offset at the end of the batch (after, position]."""
+        offset: Offset = {"epoch": epoch, "position": position}
+        return {**offset, "after": after} if self._nodes.several else offset
+
+    def end_at_head(self) -> None:
+        """Stop in every log where it ends now.
 
         Raises:
-            FeedUnreachableError: there is no node to ask.
+            FeedUnreachableError: no node answers.
         """
-        self.nodes.await_any(self._after)
-        self._ends = self.nodes.heads()
+        head = self._nodes.await_any(self._patience)
+        self._ends = self._nodes.heads() if self._nodes.several else {head.epoch: head}
+
+    def head(self) -> Head | None:
+        """Return the head that the stream is heading for; None if no node answers.
+
+        Raises:
+            FeedRefusedError: something answers, but not as a feed does.
+        """
+        if self._ends and not self._nodes.several:
+            return next(iter(self._ends.values()))
+        return self._nodes.find()
 
     def next(self, start: Offset, limit: int | None) -> Offset:
-        """The end of the batch after `start`; `start` itself when there is nothing to read now.
+        """Return the end of the batch after `start`, or `start` if there is nothing to read now.
 
         Raises:
-            FeedChangedError: the log of `start` was cut.
-            FeedUnreachableError: with fixed ends, no log is left.
+            FeedChangedError: the log of `start` was cut, or the only node has another log.
+            FeedUnreachableError: the logs end where they did at the start, and none is left.
         """
-        epoch, position = start["epoch"], start["position"]
-        head = self._head(epoch)
+        epoch, position = str(start["epoch"]), int(start["position"])
+        head = self._head_of(epoch)
         if head is None:
-            return self._another(start, limit)
-        self.nodes.first.check(position, epoch, head)
-        whole = start["after"] == position or start == self._read
-        begin = position if whole else start["after"]
+            return self._next_log(start, limit) if self._nodes.several else start
+        self._nodes.first.check(position, epoch, head)
+        # A query that was started with one url has no `after` in its checkpoint.
+        after = start.get("after", position)
+        begin = position if start == self._read else after
         end = head.head if limit is None else min(head.head, position + limit)
         if begin == end:
             return start
-        offset = {"epoch": epoch, "position": end, "after": begin}
-        if end == position:  # nothing but a repetition: Spark must see that it is another batch
+        offset = self.offset(epoch, end, begin)
+        if begin != position:
+            offset["after"] = begin
+        if end == position:  # only a repetition: Spark must see that it is another batch
             offset["again"] = start.get("again", 0) + 1
         return offset
 
-    def ranges(self, end: Offset, options: SourceOptions) -> list[RangePartition]:
-        """The ranges of a batch; none when its log is gone."""
-        epoch = end["epoch"]
-        try:
-            self.nodes.await_any(self._after, epoch)
-        except FeedUnreachableError:
-            self._silent_since = self._clock() - self._after
-            if self._ends is not None:
-                self._ends.pop(epoch, None)
-            return []
+    def ranges(self, start: Offset, end: Offset, options: SourceOptions) -> list[RangePartition]:
+        """Return the ranges of a batch; with several nodes, none if its log is gone."""
+        epoch = str(end["epoch"])
+        if self._nodes.several:
+            try:
+                self._nodes.await_any(self._patience, epoch)
+            except FeedUnreachableError:
+                self._silent_since = self._clock() - self._patience
+                if self._ends is not None:
+                    self._ends.pop(epoch, None)
+                return []
         self._read = end
-        return options.ranges(end["after"], end["position"], epoch)
+        after = int(end["after"] if "after" in end else start["position"])
+        return options.ranges(after, int(end["position"]), epoch)
 
-    def _head(self, epoch: str) -> Head | None:
-        """Where a log ends; None while no node has it. With fixed ends, waits for a node."""
+    def _head_of(self, epoch: str) -> Head | None:
+        """Return where a log ends; None while no node has it. With fixed ends, wait for a node."""
         if self._ends is None:
-            found = self.nodes.find(epoch)
-            head = None if found is None else found[1]
+            head = self._nodes.find(epoch)
         else:
             head = self._ends.get(epoch)
             if head is None:
                 try:
-                    head = self._ends[epoch] = self.nodes.await_any(self._after, epoch)
+                    head = self._ends[epoch] = self._nodes.await_any(self._patience, epoch)
                 except FeedUnreachableError:
                     return None
         if head is not None:
             self._silent_since = None
         return head
 
-    def _another(self, start: Offset, limit: int | None) -> Offset:
-        """The first batch of another log, once this one was away for long enough."""
+    def _next_log(self, start: Offset, limit: int | None) -> Offset:
+        """Return the first batch of another log, once this one has been away for long enough."""
         if self._ends is None:
             now = self._clock()
             self._silent_since = now if self._silent_since is None else self._silent_since
-            if now - self._silent_since < self._after:
+            if now - self._silent_since < self._patience:
                 return start
-        heads = self.nodes.heads() if self._ends is None else self._ends
+        heads = self._nodes.heads() if self._ends is None else self._ends
         for epoch, head in heads.items():
             if epoch != start["epoch"]:
                 self._silent_since = None
                 end = head.head if limit is None else min(head.head, head.low + limit)
-                return {"epoch": epoch, "position": end, "after": head.low}
+                return self.offset(epoch, end, head.low)
         if self._ends is not None:
-            raise self.nodes.nobody(start["epoch"])
+            raise self._nodes.unreachable(start["epoch"])
         return start

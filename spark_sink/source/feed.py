@@ -1,10 +1,10 @@
-"""A node's event feed over HTTP: where it stands, and its rows as Arrow record batches.
+"""A node's event feed over HTTP: its head, and its rows as Arrow record batches.
 
-The feed is a log: position p holds the same event for ever, as long as the log's `epoch` stays
-the same. So a read that breaks off can go on after the last row that arrived, and a node may
-restart at any time: its reader waits for it, up to `patience` seconds without a single new row.
+The feed is a log: as long as its `epoch` stays the same, a position always holds the same event. So
+an interrupted read can continue after the last row that arrived, and a node may restart at any
+time: the reader waits for it, for up to `patience` seconds without a new row.
 
-Filters are applied by the node: rows that do not fit are left out, and positions stay as they are.
+The node applies the filters: rows that do not match are left out, and positions do not change.
 """
 
 import io
@@ -19,28 +19,30 @@ import httpx
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from recon_node.backoff import Backoff
 from spark_sink.errors import FeedChangedError, FeedRefusedError, FeedUnreachableError, one_line
 from spark_sink.schema import FEED
 
 PATIENCE: Final = 120.0
-_FIRST_DELAY: Final = 0.1
-_LONGEST_DELAY: Final = 1.0
+"""Seconds to wait for a node that does not answer."""
+_READ_BUFFER_BYTES: Final = 1 << 16
+_DELAYS: Final = Backoff(first=0.1, longest=1.0)
 _TIMEOUT: Final = httpx.Timeout(30.0, connect=5.0)
 _START_AGAIN: Final = "start again with empty tables and a new checkpoint"
 _TOKEN: Final = (
-    "spark-sink takes it from --token-file or RECON_NODE_TOKEN, the source 'recon' from its option "
-    "token"
+    "give it to spark-sink by --token-file or RECON_NODE_TOKEN, or to the source 'recon' by its "
+    "option token"
 )
-# What httpx says of an answer that begins with no HTTP. What else it calls an error of the protocol
-# is an answer that breaks off, as a node's does that ends.
+# How httpx's errors begin if an answer is not HTTP at all. Its other protocol errors mean that an
+# answer was cut off, for example because the node stopped.
 _NO_HTTP: Final = ("illegal request line", "illegal status line", "illegal header line")
-# How an Arrow stream ends; one that was cut between two batches looks whole otherwise.
+# The end of an Arrow stream; one that was cut off between two batches looks complete otherwise.
 _END_OF_STREAM: Final = b"\xff\xff\xff\xff\x00\x00\x00\x00"
 
 
 @dataclass(frozen=True, slots=True)
 class Head:
-    """The feed holds the positions in (low, head] of the log `epoch`."""
+    """The feed holds the positions (low, head] of the log `epoch`."""
 
     epoch: str
     low: int
@@ -48,11 +50,14 @@ class Head:
 
 
 class Feed:
-    """The feed of the node at `url`. Can be pickled; connects when first used.
+    """The feed of the node at `url`. It can be pickled, and connects on first use.
 
-    `patience` is how long, in seconds, an unreachable node is waited for before giving up; `token`
-    is shown to a node that asks for one; `filters` are what rows must fit, by the names of the
-    API's parameters (sortKey, sortValue, controller, streamId).
+    Args:
+        url: of the node's HTTP API.
+        patience: seconds to wait for an unreachable node before giving up.
+        token: the API token, if the node requires one.
+        filters: what rows must match, by parameter of the API (sortKey, sortValue, controller,
+            streamId).
     """
 
     def __init__(
@@ -71,17 +76,17 @@ class Feed:
         return Feed, (self.url, self.patience, self._token, self.filters)
 
     def close(self) -> None:
-        """Give back the connection; the next call makes a new one."""
+        """Close the connection; the next call opens a new one."""
         client = self.__dict__.pop("_client", None)
         if client is not None:
             client.close()
 
     def head(self, patience: float | None = None) -> Head:
-        """Where the feed stands now.
+        """Return the current head of the feed.
 
         Raises:
             FeedUnreachableError: no answer within `patience` seconds (default: the feed's own).
-            FeedRefusedError: an answer that is no feed's.
+            FeedRefusedError: something answers, but not as a feed does.
         """
         retry = Retry(self.patience if patience is None else patience)
         while True:
@@ -91,7 +96,7 @@ class Feed:
                 retry.wait(error)
 
     def check(self, position: int, epoch: str, head: Head) -> None:
-        """Does the feed still continue what was read, up to `position` of the log `epoch`?
+        """Check that the feed continues what was read, up to `position` of the log `epoch`.
 
         Raises:
             FeedChangedError: it does not.
@@ -113,13 +118,14 @@ class Feed:
     def read(
         self, after: int, upto: int, epoch: str, patience: float | None = None
     ) -> Iterator[pa.RecordBatch]:
-        """The rows of positions (after, upto] in order, in the schema `FEED`, without a gap; with
-        filters, those that fit them.
+        """Yield the rows at positions (after, upto] in order, in the schema `FEED`.
+
+        There are no gaps, except with filters, which leave out rows that do not match.
 
         Raises:
             FeedChangedError: the node has another log now.
             FeedUnreachableError: no row arrived for `patience` seconds (default: the feed's own).
-            FeedRefusedError: an answer that is no feed's.
+            FeedRefusedError: something answers, but not as a feed does.
         """
         patience = self.patience if patience is None else patience
         retry = Retry(patience)
@@ -141,7 +147,7 @@ class Feed:
         try:
             response = self._client.get("/ceramic/feed/head")
         except httpx.HTTPError as error:
-            raise _failed(self.url, error) from None
+            raise _connection_error(self.url, error) from None
         self._check_status(response)
         try:
             body = response.json()
@@ -152,7 +158,7 @@ class Feed:
             ) from None
 
     def _read_once(self, after: int, upto: int, epoch: str) -> Iterator[pa.RecordBatch]:
-        """One request's rows, as far as they arrive whole."""
+        """Yield the rows of one request, as far as they arrive completely."""
         params: dict[str, Any] = {"after": after, "upto": upto, "epoch": epoch, **self.filters}
         try:
             with self._client.stream("GET", "/ceramic/feed/arrow", params=params) as response:
@@ -160,16 +166,16 @@ class Feed:
                     response.read()
                 self._check_status(response, epoch)
                 raw = _Body(response)
-                stream = pa.ipc.open_stream(io.BufferedReader(raw, 1 << 16))
+                stream = pa.ipc.open_stream(io.BufferedReader(raw, _READ_BUFFER_BYTES))
                 self._check_filters(stream.schema)
                 for batch in stream:
                     if batch.num_rows:
                         yield self._checked(batch, after, upto)
                         after = last_position(batch)
                 if raw.tail != _END_OF_STREAM:
-                    raise OSError("its answer was cut short")
-        except (httpx.HTTPError, pa.ArrowInvalid, OSError) as error:  # broken off, or cut short
-            raise _failed(self.url, error) from None
+                    raise OSError("its answer was cut off")
+        except (httpx.HTTPError, pa.ArrowInvalid, OSError) as error:  # interrupted or cut off
+            raise _connection_error(self.url, error) from None
 
     def _checked(self, batch: pa.RecordBatch, after: int, upto: int) -> pa.RecordBatch:
         try:
@@ -177,23 +183,23 @@ class Feed:
             checked = pa.RecordBatch.from_arrays(columns, schema=FEED)
         except (KeyError, pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
             raise FeedRefusedError(
-                f"the feed of the node at {self.url} has other columns than it should ({error}): "
-                "use a node and a pipeline of the same version"
+                f"the feed of the node at {self.url} has unexpected columns ({error}): use a node "
+                "and a pipeline of the same version"
             ) from None
         positions = checked.column("position")
         first, last = positions[0].as_py(), positions[-1].as_py()
         right = _ascends(positions) and after < first and last <= upto
-        # Ascending integers have no gap when their ends are as far apart as they are many.
+        # Ascending integers have no gaps if their count equals the distance between their ends.
         if not right or not (self.filters or last == after + len(positions)):
             raise FeedRefusedError(
                 f"the node at {self.url} served the positions {first} to {last} "
-                f"where {after + 1} to {upto} were asked for: is it a recon-node, and undamaged?"
+                f"instead of {after + 1} to {upto}: is it a recon-node, and is it undamaged?"
             )
         return checked
 
     def _check_filters(self, schema: pa.Schema) -> None:
-        told = (schema.metadata or {}).get(b"filter", b"{}")
-        if json.loads(told) != self.filters:
+        applied = (schema.metadata or {}).get(b"filter", b"{}")
+        if json.loads(applied) != self.filters:
             raise FeedRefusedError(
                 f"the node at {self.url} does not know the filters {', '.join(self.filters)}: use "
                 "a node and a pipeline of the same version, or no filter"
@@ -208,11 +214,11 @@ class Feed:
                 f"the node at {self.url} answered {status}: {_reason(response)}"
             )
         if status == httpx.codes.UNAUTHORIZED:
-            told = "refuses the token" if self._token else "wants a token"
-            raise FeedRefusedError(f"the node at {self.url} {told} (401): {_TOKEN}")
+            what = "refuses the token" if self._token else "requires a token"
+            raise FeedRefusedError(f"the node at {self.url} {what} (401): {_TOKEN}")
         if not response.is_success:
             raise FeedRefusedError(
-                f"the node at {self.url} does not serve its feed, it answered {status}: "
+                f"the node at {self.url} does not serve its feed; it answered {status}: "
                 f"{_reason(response)}"
             )
 
@@ -228,39 +234,39 @@ class Feed:
 
 
 def last_position(batch: pa.RecordBatch) -> int:
-    """The position of a batch's last row."""
+    """Return the position of a batch's last row."""
     return int(batch.column("position")[-1].as_py())
 
 
 def _ascends(positions: pa.Array) -> bool:
-    """Is each of these greater than the one before it, and none of them null?"""
+    """Return whether each position is greater than the previous one and none is null."""
     steps = pc.less(positions[:-1], positions[1:])
     return positions.null_count == 0 and bool(pc.all(steps, min_count=0).as_py())
 
 
 class Retry:
-    """Waits longer and longer, and no longer than `patience` seconds in all."""
+    """Waits longer and longer between tries, for `patience` seconds in all."""
 
     def __init__(self, patience: float) -> None:
         self._deadline = time.monotonic() + patience
-        self._delay = _FIRST_DELAY
+        self._failures = 0
 
     def wait(self, error: FeedUnreachableError) -> None:
-        """Sleep before the next try; raise `error` when there should be none."""
+        """Sleep before the next try; raise `error` if time is up."""
         left = self._deadline - time.monotonic()
         if left <= 0:
             raise error
-        time.sleep(min(self._delay, left))
-        self._delay = min(2 * self._delay, _LONGEST_DELAY)
+        self._failures += 1
+        time.sleep(min(_DELAYS.wait(self._failures), left))
 
 
 class _Body(io.RawIOBase):
-    """A response's body as a file, for the Arrow reader."""
+    """A response's body as a file for the Arrow reader."""
 
     def __init__(self, response: httpx.Response) -> None:
         self._chunks = response.iter_bytes()
         self._rest = memoryview(b"")
-        self.tail = b""  # the last bytes that came
+        self.tail = b""  # the last bytes received
 
     def readable(self) -> bool:
         return True
@@ -278,11 +284,11 @@ class _Body(io.RawIOBase):
         return size
 
 
-def _failed(url: str, error: Exception) -> FeedUnreachableError | FeedRefusedError:
+def _connection_error(url: str, error: Exception) -> FeedUnreachableError | FeedRefusedError:
     reason = one_line(error)
     if isinstance(error, httpx.RemoteProtocolError) and reason.startswith(_NO_HTTP):
         return FeedRefusedError(
-            f"what answers at {url} does not speak HTTP: is it the node's API? ({reason})"
+            f"the server at {url} does not speak HTTP: is it the node's API? ({reason})"
         )
     return FeedUnreachableError(
         f"the node at {url} cannot be reached ({reason}): is it running, and is the URL right?"
@@ -291,8 +297,8 @@ def _failed(url: str, error: Exception) -> FeedUnreachableError | FeedRefusedErr
 
 def _epoch_changed(url: str, found: str, expected: str) -> FeedChangedError:
     return FeedChangedError(
-        f"the node at {url} has {found}, not {expected}: it was set up anew, or is another node. "
-        f"Point --url at the node that the tables were made from, or {_START_AGAIN}"
+        f"the node at {url} has {found}, not {expected}: it was set up from scratch, or is another "
+        f"node. Point --url at the node that the tables were made from, or {_START_AGAIN}"
     )
 
 

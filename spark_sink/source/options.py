@@ -1,4 +1,4 @@
-"""The options of the source "recon", checked. `spark_sink.source.data_source` lists them."""
+"""Checks the options of the source "recon", which `spark_sink.source.data_source` lists."""
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -14,6 +14,7 @@ from spark_sink.source.feed import PATIENCE, Feed, Head
 MAX_ROWS_PER_BATCH: Final = 10_000
 PARTITIONS: Final = 2
 FAILOVER_AFTER: Final = 30.0
+"""Seconds to wait for the log that is being read before another node is read."""
 FILTERS: Final = ("sortKey", "sortValue", "controller", "streamId")
 _OPTIONS: Final = (
     "url",
@@ -25,13 +26,13 @@ _OPTIONS: Final = (
     "patience",
     "failoverAfter",
 )
-# What Spark adds: the arguments of `load()`, and what it notes down of a table in a catalog.
-# Whatever has a dot is a property of a table or a setting, and none of ours.
+# Options that Spark adds: the arguments of `load()`, and properties of a table in a catalog.
+# Names with a dot are table properties or settings, not options of this source.
 _SPARKS_OWN: Final = frozenset(
     {"path", "paths", "provider", "location", "is_managed_location", "external"}
     | {"owner", "comment", "collation"}
 )
-# Below this a range is not cut further: one more request would cost more than it saves.
+# Positions. A smaller range is not split: one more request would cost more than it saves.
 _MIN_RANGE: Final = 500
 
 _Number = TypeVar("_Number", int, float)
@@ -48,7 +49,7 @@ class RangePartition(InputPartition):
 
 @dataclass(frozen=True, slots=True)
 class SourceOptions:
-    """The options of one `load()`, checked. There is one feed for each url."""
+    """The checked options of one `load()`, with one feed per url."""
 
     feeds: tuple[Feed, ...]
     starting_offset: str | int
@@ -61,9 +62,19 @@ class SourceOptions:
         """The feed of the node that is named first."""
         return self.feeds[0]
 
+    @property
+    def patience(self) -> float:
+        """Seconds to wait for a node."""
+        return self.feed.patience
+
+    @property
+    def log_patience(self) -> float:
+        """Seconds to wait for the log that is being read; with several nodes, before another."""
+        return self.failover_after if len(self.feeds) > 1 else self.patience
+
     @classmethod
     def parse(cls, options: Mapping[str, str]) -> "SourceOptions":
-        """Check the options as Spark hands them over: text, names in any case.
+        """Check the options as Spark passes them: as text, with names in any case.
 
         Raises:
             SinkError: the url is missing, an option is unknown, or a value is not of the right
@@ -75,14 +86,14 @@ class SourceOptions:
         for url in urls:
             if not url.startswith(("http://", "https://")):
                 raise SinkError(
-                    "the source 'recon' needs the option url, as in http://127.0.0.1:5101, or "
-                    f"several with commas between; it is {url!r}"
+                    "the source 'recon' needs the option url, such as http://127.0.0.1:5101, or a "
+                    f"comma-separated list of urls; it is {url!r}"
                 )
         start = given.get("startingoffset", "earliest")
         if start not in ("earliest", "latest") and len(urls) > 1:
             raise SinkError(
-                f"startingOffset {start} is a position in the log of one node, and there are "
-                f"{len(urls)} in url: name one, or start at earliest or latest"
+                f"startingOffset {start} is a position in the log of one node, but url has "
+                f"{len(urls)}: name one, or start at earliest or latest"
             )
         filters = _checked({name: given[name.lower()] for name in FILTERS if name.lower() in given})
         patience = _number(given, "patience", PATIENCE, float)
@@ -97,7 +108,7 @@ class SourceOptions:
         )
 
     def start(self, head: Head) -> int:
-        """The position after which reading starts.
+        """Return the position after which reading starts.
 
         Raises:
             SinkError: the feed has no such position.
@@ -111,13 +122,13 @@ class SourceOptions:
             raise SinkError(f"startingOffset {position} is beyond the node's head, {head.head}")
         if position < head.low:
             raise SinkError(
-                f"startingOffset {position} is before the node's first events: it has dropped "
+                f"startingOffset {position} is before the node's first event: it has dropped "
                 f"those up to position {head.low}"
             )
         return position
 
     def ranges(self, after: int, upto: int, epoch: str) -> list[RangePartition]:
-        """(after, upto] as at most `partitions` ranges of about the same size."""
+        """Split (after, upto] into at most `partitions` ranges of about the same size."""
         count = max(1, min(self.partitions, (upto - after) // _MIN_RANGE))
         cuts = [after + (upto - after) * i // count for i in range(count + 1)]
         return [RangePartition(low, high, epoch) for low, high in pairwise(cuts) if low < high]
@@ -139,13 +150,13 @@ def _meant(given: str, known: Mapping[str, str]) -> str:
 
 
 def _checked(filters: dict[str, str]) -> dict[str, str]:
-    """The filters as the node compares them. What can fit no event is an error, not an empty table.
+    """Return the filters as the node compares them; refuse those that cannot match any event.
 
-    A sort key alone, or a sort value alone, is fine: the node answers both.
+    A sort key or a sort value alone is fine: the node supports both.
     """
     if not filters:
         return filters
-    # Not needed by Spark's workers, which get the checked options and would start more slowly.
+    # Spark's workers get checked options. Without these imports they start faster.
     from recon_node.ceramic import StreamId, StreamIdError
     from recon_node.ceramic.auth.did import is_did
 
@@ -163,7 +174,7 @@ def _checked(filters: dict[str, str]) -> dict[str, str]:
     key = filters.get("sortKey")
     right = dict(filters)
     if key == "model" and "sortValue" in filters:
-        right["sortValue"] = stream_id("sortValue", " is that of a model")
+        right["sortValue"] = stream_id("sortValue", " names a model")
     if key == "controllers" and "sortValue" in filters:
         right["sortValue"] = did("sortValue")
     if "controller" in filters:

@@ -1,6 +1,6 @@
-"""What makes Spark find the source "recon" by itself.
+"""Lets Spark find the source "recon" without being told.
 
-Spark looks through Python's modules for those named `pyspark_...` and registers what they call
+Spark searches Python's modules for names that begin with `pyspark_` and registers their
 `DefaultSource`. The wheel installs this file as the module `pyspark_recon` (see pyproject.toml).
 """
 

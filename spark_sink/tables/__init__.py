@@ -1,7 +1,7 @@
-"""The tables on disk, and how far each of them is.
+"""The tables on disk, and the feed position of each.
 
 - `directory`: all tables of a log, in a directory that one process writes
 - `delta` (with `delta_files`) and `parquet`: the formats
 - `staging`: rows on their way into a table; `raw_files`: reading `raw_events` back
-- `status`, `versions`: what a look at them tells; `datafusion`: SQL for our own use
+- `status`, `versions`: the current state of the tables; older versions
 """

@@ -1,15 +1,14 @@
-"""A table as a Delta table, without Java: written by delta-rs, read by whatever reads Delta.
+"""A Delta table without Java: written by delta-rs, readable by any Delta reader.
 
-Every commit that moves the table forward carries a Delta *application transaction*: the log's epoch
-as the application's name, the feed position that the table now includes as its version. Delta
-writes both or neither, so the table itself says how far it is, whatever became of Spark's
-checkpoint.
+Every commit that advances the table carries a Delta *application transaction*: its name has the
+log's epoch, its version is the feed position that the table now includes. Delta commits both or
+neither, so the table itself knows its position, whatever happens to Spark's checkpoint.
 
-The table is partitioned by `stream_cid_partition`: the history of the streams that a batch touches
-is read back from their partitions only. Delta keeps no statistics on binary columns, so it cannot
-skip files by `stream_cid`; Parquet does, so that a reader of a file that is sorted by it decodes
-only the row groups with the stream. All files of events are. Those of streams are what a merge
-leaves: in small row groups, but not sorted until `tidy` or `optimize` writes them anew.
+The table is partitioned by `stream_cid_partition`: the history of the streams in a batch is read
+back from their partitions only. Delta has no statistics on binary columns, so it cannot skip files
+by `stream_cid`. Parquet has: in a file sorted by it, a reader decodes only the row groups with the
+stream. Event files are always sorted. Stream files are written by merges, in small row groups, and
+sorted only when `tidy` or `optimize` rewrites them.
 """
 
 import math
@@ -31,36 +30,43 @@ from deltalake.transaction import AddAction, RemoveAction
 
 from spark_sink.errors import TablesError, another_log, cannot_open, other_columns, other_rules
 from spark_sink.schema import PARTITION_COLUMN, RAW, TableSpec
-from spark_sink.tables.datafusion import query
-from spark_sink.tables.delta_files import HISTORY, WRITER, added, merge_small_files, placed, vacuum
+from spark_sink.tables.delta_files import (
+    HISTORY,
+    WRITER,
+    added,
+    merge_small_files,
+    placed,
+    query,
+    vacuum,
+)
 from spark_sink.tables.raw_files import RawFile, RawFiles
 from spark_sink.tables.staging import DataFile, Staged, Stager
 
-#: What the disk and the libraries raise that read and write tables.
+#: Exceptions of the disk and of the libraries that read and write tables.
 FAULTS: Final = (DeltaError, OSError, pa.ArrowException)
 
 _EPOCH: Final = "recon.epoch"
 _RULES: Final = "recon.rules"
 _STEP: Final = "/step"
-# Delta leaves alone what begins with an underscore.
-_STAGED: Final = "_staged"
-# A batch adds up to one file a partition: this many commits make a thousand, tidied in a second.
-_TIDY_EVERY: Final = 64
-_MANY_FILES: Final = 256
-# The last position of a file that someone wrote without statistics.
+# Delta ignores names that begin with an underscore.
+_STAGED_DIR: Final = "_staged"
+# A batch adds up to one file per partition: this many commits make a thousand, merged in a second.
+_COMMITS_PER_TIDY: Final = 64
+_MAX_NEW_FILES: Final = 256
+# The last position of a file without statistics.
 _UNKNOWN: Final = 2**63 - 1
-# What raw_events of version 0.1 lacks; right for events that are no time events.
+# Columns that raw_events of version 0.1 lacks; null is right except for time events.
 _ADDED_COLUMNS: Final = ("time", "chain_id")
-# A commit of every half second makes many small files: they are not kept for a month.
+# A commit every half second writes many log files, which must not be kept for a month.
 _LOG: Final = "delta.logRetentionDuration"
 _LOG_HOURS: Final = 24
 _PROPERTIES: Final = {"delta.enableChangeDataFeed": "true"}
 
 
 class DeltaStore:
-    """The table `spec` at `path`, of the log `epoch`; made when it is not there.
+    """The table `spec` at `path`, of the log `epoch`; created if it does not exist.
 
-    With `for_replacement` its columns may be other ones.
+    With `for_replacement` it may have other columns. See `directory.Store` for the methods.
 
     Raises:
         FeedChangedError: it was made from another log.
@@ -75,7 +81,7 @@ class DeltaStore:
         self.epoch = epoch
         self._table = _open(spec, path, epoch)
         self._tidied = self._table.version()
-        self._count = len(self._table.file_uris())  # of files, now or after it was tidied
+        self._count = len(self._table.file_uris())  # of files, after it was last tidied
         if for_replacement:
             return
         if _columns(self._table) != _sorted(spec.schema):
@@ -90,74 +96,75 @@ class DeltaStore:
 
     @property
     def under_way(self) -> int:
-        """The position of the latest `revise`: some rows may be as they are there."""
+        """The goal of the latest `revise`."""
         return self._table.transaction_version(_app_id(self.epoch) + _STEP) or 0
 
     def stager(self) -> Stager:
-        """What writes the files that `append` takes; in a worker, for it can be sent there."""
-        return Stager(self.spec, self.path / _STAGED)
+        """Return what writes files for `append`."""
+        return Stager(self.spec, self.path / _STAGED_DIR)
 
     def clear_staging(self) -> None:
-        """Delete the files that were written for `append`, and did not come to it."""
-        shutil.rmtree(self.path / _STAGED, ignore_errors=True)
+        """Delete files that were written for `append` but not committed."""
+        shutil.rmtree(self.path / _STAGED_DIR, ignore_errors=True)
 
     def append(self, rows: Staged, position: int) -> Staged:
-        """Add rows that are not in the table, which then is at `position`: one commit; returns
-        them where they are now.
+        """Append new rows in one commit.
 
         Raises:
-            TablesError: a file of theirs is not to be seen from here.
+            TablesError: this process does not see a staged file.
         """
         files = [placed(self.path, file) for file in rows.files]
         for table in rows.tables:
             files += Stager(self.spec, self.path).stage(table).files
-        self._commit([added(self.path, file) for file in files], self._reaches(position))
+        self._commit(
+            [added(self.path, file) for file in files], self._position_properties(position)
+        )
         return Staged(tuple(files))
 
     def put(self, rows: pa.Table, position: int) -> None:
-        """Put rows in the place of those with the same key, or beside the others; the table then
-        is at `position`: one commit."""
+        """Insert or update rows in one commit."""
         if self.position or self._table.file_uris():
-            self._merge(rows, self._reaches(position))
-        else:  # no others: these are sorted, and nothing is compared
+            self._merge(rows, self._position_properties(position))
+        else:  # an empty table: append sorted rows without comparing
             self.append(Staged(tables=(rows,)), position)
 
     def revise(self, rows: pa.Table, towards: int) -> None:
-        """Put rows in the place of those with the same key, as they are at the position `towards`,
-        which is not reached by this: one commit."""
+        """Update rows ahead of the position, in one commit."""
         under_way = [Transaction(_app_id(self.epoch) + _STEP, towards)]
         self._merge(rows, CommitProperties(app_transactions=under_way))
 
     def replace(self, other: "DeltaStore") -> None:
-        """Put the rows and the position of `other` in the place of all that is here: one commit.
+        """Replace all rows and the position by those of `other`, in one commit.
 
-        They are moved: `other` is of no use after. A crash in between leaves this table as it was.
+        Files are moved, so `other` is unusable afterwards. A crash before that changes nothing.
         """
-        told = self._table.metadata().configuration
-        if missing := {n: v for n, v in _PROPERTIES.items() if told.get(n) != v}:
+        current = self._table.metadata().configuration
+        if missing := {n: v for n, v in _PROPERTIES.items() if current.get(n) != v}:
             self._table.alter.set_table_properties(missing)  # a table of an older version
         files = [placed(self.path, file) for file in other._files_now()]
         adds = [added(self.path, file) for file in files]
-        self._commit(adds, self._reaches(other.position), mode="overwrite")
+        self._commit(adds, self._position_properties(other.position), mode="overwrite")
         if _rules_of(self._table) != self.spec.rules:  # only now are its rows by these rules
             rules = {_RULES: str(self.spec.rules)}
             self._table.alter.set_table_properties(rules, raise_if_not_exists=False)
 
     def keep_history(self, hours: float) -> None:
-        """For how long what is replaced can be read in older versions."""
+        """Set how long older versions stay readable."""
         wanted = {
             HISTORY: f"interval {round(hours * 3600)} seconds",
             _LOG: f"interval {max(_LOG_HOURS, math.ceil(hours))} hours",
         }
-        told = self._table.metadata().configuration
-        if any(told.get(name) != value for name, value in wanted.items()):
+        current = self._table.metadata().configuration
+        if any(current.get(name) != value for name, value in wanted.items()):
             self._table.alter.set_table_properties(wanted)
 
     def tidy(self, *, idle: bool) -> None:
-        """Every so many commits, and when there is time for the many files of large batches: make
-        few of them, delete those replaced long ago."""
-        many = idle and len(self._table.file_uris()) - self._count >= _MANY_FILES
-        if not many and self._table.version() // _TIDY_EVERY == self._tidied // _TIDY_EVERY:
+        """Merge small files and vacuum, every so many commits and after large batches."""
+        many = idle and len(self._table.file_uris()) - self._count >= _MAX_NEW_FILES
+        if (
+            not many
+            and self._table.version() // _COMMITS_PER_TIDY == self._tidied // _COMMITS_PER_TIDY
+        ):
             return
         if actions := merge_small_files(self._table, Stager(self.spec, self.path)):
             self._commit(actions, CommitProperties())
@@ -165,10 +172,8 @@ class DeltaStore:
         self._tidied = self._table.version()
         self._count = len(self._table.file_uris())
 
-    # What only some tables are asked for.
-
     def files_upto(self, position: int) -> RawFiles:
-        """Of raw_events: the files with rows up to a position."""
+        """List the files with rows up to a position."""
         files = pa.table(self._table.get_add_actions(flatten=True))
         columns = (
             "path",
@@ -187,13 +192,13 @@ class DeltaStore:
         )
 
     def streams_of_models(self, models: Iterable[bytes]) -> list[bytes]:
-        """Of a derived table: the streams whose model's StreamID, as bytes, is one of these."""
+        """Return the streams of these models."""
         ids = ", ".join(map(_literal, models))
         found = self.select("DISTINCT stream_cid", f"dimensions['model'] IN ({ids})")
         return sorted(found["stream_cid"].to_pylist())
 
     def _files_now(self) -> list[DataFile]:
-        """The files of a table that this version of the pipeline wrote."""
+        """List the files of a table that this version of the pipeline wrote."""
         order = self.spec.order
         columns = (
             "path",
@@ -243,20 +248,20 @@ class DeltaStore:
         merge.when_matched_update_all().when_not_matched_insert_all().execute()
 
     def select(self, columns: str, where: str) -> pa.Table:
-        """Columns of the rows for which a condition in SQL holds."""
+        """Return columns of the rows that match a condition in SQL."""
         return query({"t": self._table}, f"SELECT {columns} FROM t WHERE {where}")
 
-    def _reaches(self, position: int) -> CommitProperties:
+    def _position_properties(self, position: int) -> CommitProperties:
         return CommitProperties(app_transactions=[Transaction(_app_id(self.epoch), position)])
 
 
 def epoch_of(table: DeltaTable) -> str:
-    """The log that a table was made from; empty for a table that is not ours."""
+    """Return the log that a table was made from; empty for a table of someone else."""
     return table.metadata().configuration.get(_EPOCH) or ""
 
 
 def position_of(table: DeltaTable, epoch: str) -> int:
-    """How far a table is: the feed position that its latest commit brought it to."""
+    """Return the feed position of a table."""
     return table.transaction_version(_app_id(epoch)) or 0
 
 
@@ -282,21 +287,21 @@ def _open(spec: TableSpec, path: Path, epoch: str) -> DeltaTable:
 
 
 def _rules_of(table: DeltaTable) -> int | None:
-    """The version of the rules that the rows of a table were computed by."""
-    told = table.metadata().configuration.get(_RULES) or ""
-    return int(told) if told.isdecimal() else None
+    """Return the version of the rules that computed the rows of a table."""
+    text = table.metadata().configuration.get(_RULES) or ""
+    return int(text) if text.isdecimal() else None
 
 
 def _migrate(spec: TableSpec, table: DeltaTable, path: Path) -> None:
-    """Bring a table of an older version to its schema, where its rows stay right."""
+    """Add missing columns to a table of an older version, if its rows stay correct."""
     added = [field for field in spec.schema if field.name in _ADDED_COLUMNS]
     if spec.name != RAW or _sorted([*_columns(table), *added]) != _sorted(spec.schema):
         raise other_columns(path)
     anchors = query({"t": table}, "SELECT count(*) AS n FROM t WHERE event_type = 'time'")
     if count := anchors["n"].to_pylist()[0]:
         raise TablesError(
-            f"the table {path} was written by an older version, which did not read when the "
-            f"anchors of its {count} time events were made: read the feed again with spark-sink "
+            f"the table {path} was written by an older version, without the anchor times "
+            f"of its {count} time events: read the feed again with spark-sink "
             f"rebuild {RAW} --tables {path.parent} --url URL"
         )
     table.alter.add_columns(Schema.from_arrow(pa.schema(added)).fields)

@@ -1,4 +1,4 @@
-"""The files of a Delta table: what commits say of new ones, and how they stay few and sorted."""
+"""The files of a Delta table: adding them to commits, keeping them few and sorted; SQL."""
 
 import json
 import math
@@ -15,19 +15,19 @@ from typing import Final
 from urllib.parse import unquote, urlsplit
 
 import pyarrow as pa
-from deltalake import DeltaTable, WriterProperties
+from deltalake import DeltaTable, QueryBuilder, WriterProperties
 from deltalake.transaction import AddAction, RemoveAction
 
-from spark_sink.errors import TablesError
+from spark_sink.errors import TablesError, cannot_read
 from spark_sink.schema import PARTITION_COLUMN
 from spark_sink.tables.staging import ROW_GROUP, DataFile, Stager, read_file_upto
 
-#: The table property that says for how long what is replaced can be read in older versions.
+#: The table property for how long older versions stay readable.
 HISTORY: Final = "delta.deletedFileRetentionDuration"
-#: What delta-rs writes by itself; it compresses nothing if not told to.
+#: For files that delta-rs writes; by default it does not compress.
 WRITER: Final = WriterProperties(compression="SNAPPY", max_row_group_size=ROW_GROUP)
 _CHANGES: Final = "_change_data"
-# What it is told in; months and years are as long as the longest.
+# Hours per unit of the property; months and years count with their greatest length.
 _HOURS: Final = {
     "microsecond": Fraction(1, 3_600_000_000),
     "millisecond": Fraction(1, 3_600_000),
@@ -39,21 +39,22 @@ _HOURS: Final = {
     "month": Fraction(31 * 24),
     "year": Fraction(366 * 24),
 }
-# Files of this size stay as they are.
-_FILE_SIZE: Final = 32 * 1024 * 1024
-# So many are worth merging; one that has so many times the size of all smaller ones is not; so many
-# bytes are merged at once, which may be many more in memory.
-_MANY: Final = 8
-_BY_FAR: Final = 2
-_MOST_MERGED: Final = 64 * 1024 * 1024
-_MOST_ROWS: Final = 512 * 1024 * 1024
+_PLAIN_TYPES: Final = {pa.binary_view(): pa.binary(), pa.string_view(): pa.string()}
+# Files of this size are not merged.
+_TARGET_BYTES: Final = 32 * 1024 * 1024
+# Merge at least this many files, none of which is more than so many times as large as all smaller
+# ones together; limits in bytes per merge, on disk and in memory.
+_MIN_FILES: Final = 8
+_MAX_RATIO: Final = 2
+_MAX_MERGE_BYTES: Final = 64 * 1024 * 1024
+_MAX_ROW_BYTES: Final = 512 * 1024 * 1024
 
 
 def placed(table: Path, file: DataFile) -> DataFile:
-    """A file that was staged, moved to where files of the table belong.
+    """Move a staged file into the table's directory.
 
     Raises:
-        TablesError: it is not to be seen from here.
+        TablesError: this process does not see the file.
     """
     path = table / f"{PARTITION_COLUMN}={file.partition}" / file.path.name
     path.parent.mkdir(exist_ok=True)
@@ -61,15 +62,14 @@ def placed(table: Path, file: DataFile) -> DataFile:
         shutil.move(file.path, path)
     except FileNotFoundError:
         raise TablesError(
-            f"{file.path} was written for the table {table}, but it is not to "
-            "be seen from here: all workers and the driver must have the directory of the tables "
-            "at the same path"
+            f"{file.path} was written for the table {table}, but the driver does not see it: all "
+            "workers and the driver must have the directory of the tables at the same path"
         ) from None
     return replace(file, path=path)
 
 
 def added(table: Path, file: DataFile, *, is_new: bool = True) -> AddAction:
-    """What a commit says of a file that becomes part of the table."""
+    """Return the action of a commit that adds a file."""
     stats = {
         "numRecords": file.rows,
         "minValues": {file.order: file.first},
@@ -87,50 +87,51 @@ def added(table: Path, file: DataFile, *, is_new: bool = True) -> AddAction:
 
 
 def merge_small_files(table: DeltaTable, stager: Stager) -> list[AddAction | RemoveAction]:
-    """Write few files of many in each partition, sorted by stream; what a commit says of it.
+    """Merge small files in each partition, sorted by stream; return the actions to commit.
 
-    Files of about the same size are merged, so that a row is written anew as often as the table
-    has doubled since, and not each time.
+    Only files of similar size are merged, so that a row is rewritten once per doubling of the table
+    instead of every time.
     """
     found = pa.table(table.get_add_actions(flatten=True))
     columns = ("path", "size_bytes", f"partition.{PARTITION_COLUMN}")
-    files: dict[int, list[_Small]] = defaultdict(list)
+    files: dict[int, list[_SmallFile]] = defaultdict(list)
     for path, size, partition in zip(*(found[c].to_pylist() for c in columns), strict=True):
-        if size < _FILE_SIZE:
-            files[partition].append(_Small(path, size))
+        if size < _TARGET_BYTES:
+            files[partition].append(_SmallFile(path, size))
     actions: list[AddAction | RemoveAction] = []
     for partition, small in files.items():
-        for old in _of_a_size(small):
+        for old in _groups_of_like_size(small):
             actions += _merge(stager, partition, old)
     return actions
 
 
 @dataclass(frozen=True, slots=True)
-class _Small:
+class _SmallFile:
     path: str
     size: int
 
 
-def _of_a_size(files: list[_Small]) -> Iterator[list[_Small]]:
-    """Of these files the groups to merge: from the smallest on, until one is larger by far than all
-    before it together."""
-    group: list[_Small] = []
+def _groups_of_like_size(files: list[_SmallFile]) -> Iterator[list[_SmallFile]]:
+    """Group files to merge: from the smallest on, until one is much larger than all before it."""
+    group: list[_SmallFile] = []
     total = 0
     for file in sorted(files, key=attrgetter("size")):
-        if group and (file.size > _BY_FAR * total or total >= _MOST_MERGED):
-            if len(group) >= _MANY:
+        if group and (file.size > _MAX_RATIO * total or total >= _MAX_MERGE_BYTES):
+            if len(group) >= _MIN_FILES:
                 yield group
             group, total = [], 0
         group.append(file)
         total += file.size
-    if len(group) >= _MANY:
+    if len(group) >= _MIN_FILES:
         yield group
 
 
-def _merge(stager: Stager, partition: int, old: list[_Small]) -> Iterator[AddAction | RemoveAction]:
+def _merge(
+    stager: Stager, partition: int, old: list[_SmallFile]
+) -> Iterator[AddAction | RemoveAction]:
     now = round(time.time() * 1000)
     values: dict[str, str | None] = {PARTITION_COLUMN: str(partition)}
-    for files, rows in _that_fit(stager, partition, old):
+    for files, rows in _fitting_in_memory(stager, partition, old):
         if len(files) > 1:
             for new in stager.stage(pa.concat_tables(rows)).files:
                 yield added(stager.directory, new, is_new=False)
@@ -138,20 +139,22 @@ def _merge(stager: Stager, partition: int, old: list[_Small]) -> Iterator[AddAct
                 yield RemoveAction(file.path, False, now, file.size, values)
 
 
-def _that_fit(
-    stager: Stager, partition: int, files: list[_Small]
-) -> Iterator[tuple[list[_Small], list[pa.Table]]]:
-    """So many files and their rows as may be in memory at once. A small file may be too large for
-    that, where its rows repeat each other: it is left out."""
-    some: list[_Small] = []
+def _fitting_in_memory(
+    stager: Stager, partition: int, files: list[_SmallFile]
+) -> Iterator[tuple[list[_SmallFile], list[pa.Table]]]:
+    """Yield files and their rows as far as they fit in memory.
+
+    A small file with repetitive rows may be too large on its own; it is skipped.
+    """
+    some: list[_SmallFile] = []
     kept: list[pa.Table] = []
     size = 0
     for file in files:
         path = stager.directory / unquote(file.path)
-        rows = read_file_upto(path, partition, stager.spec.schema, _MOST_ROWS)
+        rows = read_file_upto(path, partition, stager.spec.schema, _MAX_ROW_BYTES)
         if rows is None:
             continue
-        if size + rows.nbytes > _MOST_ROWS:
+        if size + rows.nbytes > _MAX_ROW_BYTES:
             yield some, kept
             some, kept, size = [], [], 0
         some.append(file)
@@ -161,21 +164,25 @@ def _that_fit(
 
 
 def optimize(table: DeltaTable) -> int:
-    """Sort the table's partitions by stream, in few files; returns how many files it has then."""
+    """Sort the table's partitions by stream, into few files; return the number of files."""
     table.optimize.z_order(
         ["stream_cid"],
-        target_size=_FILE_SIZE,
+        target_size=_TARGET_BYTES,
         writer_properties=WRITER,
     )
     return len(table.file_uris())
 
 
 def vacuum(table: DeltaTable, hours: float | None, *, dry_run: bool) -> list[str]:
-    """Delete the files that only versions older than `hours` need (None: as the table says), and
-    those as old that no version has, for whoever wrote them ended before the commit; returns their
-    names. Nobody else may be writing the table."""
+    """Delete files that only versions older than `hours` need, and uncommitted files of that age.
+
+    `hours` None: as the table's property says. Nothing else may be writing the table.
+
+    Returns:
+        The names of the files.
+    """
     keep = history_of(table) if hours is None else timedelta(hours=hours)
-    # delta-rs counts whole hours: rather keep too much.
+    # delta-rs counts whole hours: round up to keep too much rather than too little.
     whole_hours = math.ceil(keep / timedelta(hours=1))
     files = table.vacuum(whole_hours, enforce_retention_duration=False, dry_run=dry_run, full=True)
     path = Path(unquote(urlsplit(table.table_uri).path))
@@ -183,7 +190,7 @@ def vacuum(table: DeltaTable, hours: float | None, *, dry_run: bool) -> list[str
 
 
 def _old_changes(path: Path, keep: timedelta, *, dry_run: bool) -> list[str]:
-    """The files of the change data feed, which delta-rs leaves where they are."""
+    """Delete files of the change data feed, which delta-rs does not vacuum."""
     before = time.time() - keep.total_seconds()
     found = [f for f in (path / _CHANGES).rglob("*.parquet") if f.stat().st_mtime <= before]
     for file in () if dry_run else found:
@@ -192,15 +199,15 @@ def _old_changes(path: Path, keep: timedelta, *, dry_run: bool) -> list[str]:
 
 
 def files_of(table: DeltaTable) -> list[str]:
-    """The paths of the table's files."""
+    """Return the paths of the table's files."""
     return [unquote(uri) for uri in table.file_uris()]
 
 
 def history_of(table: DeltaTable) -> timedelta:
-    """For how long what is replaced can be read in older versions.
+    """Return how long older versions stay readable.
 
     Raises:
-        TablesError: another writer has said so in words that are not known.
+        TablesError: the property has an unknown format.
     """
     text = table.metadata().configuration.get(HISTORY, "interval 7 days")
     words = text.lower().split()
@@ -208,12 +215,43 @@ def history_of(table: DeltaTable) -> timedelta:
     try:
         numbers = [Fraction(number) for number in pairs[::2]]
         hours = [_HOURS[unit.removesuffix("s")] for unit in pairs[1::2]]
-        told = sum((n * h for n, h in zip(numbers, hours, strict=True)), Fraction())
-        if not pairs or told < 0:
+        total = sum((n * h for n, h in zip(numbers, hours, strict=True)), Fraction())
+        if not pairs or total < 0:
             raise ValueError(text)
-        return timedelta(hours=float(told))
+        return timedelta(hours=float(total))
     except (ValueError, KeyError, ZeroDivisionError, OverflowError):
         raise TablesError(
-            f"the table at {table.table_uri} has the property {HISTORY} = {text!r}, which is no "
-            "time such as 'interval 7 days'"
+            f"the table at {table.table_uri} has the property {HISTORY} = {text!r}, which is "
+            "not a duration such as 'interval 7 days'"
         ) from None
+
+
+def query(tables: dict[str, DeltaTable], sql: str) -> pa.Table:
+    """Return the answer of delta-rs's DataFusion to a SELECT, with plain text and binary columns.
+
+    Not `DeltaTable.to_pyarrow_table`: a process that used it was seen to abort when it ended.
+
+    Raises:
+        TablesError: a file of a table is missing or damaged.
+    """
+    builder = QueryBuilder()
+    for name, table in tables.items():
+        builder.register(name, table)
+    try:
+        answer = pa.table(builder.execute(sql).read_all())
+    except Exception as error:  # the reader of the answer raises no class of its own
+        raise cannot_read(error) from error
+    return answer.cast(pa.schema([_plain(field) for field in answer.schema]))
+
+
+def _plain(field: pa.Field) -> pa.Field:
+    kind = field.type
+    if pa.types.is_map(kind):
+        kind = pa.map_(_plain(kind.key_field).type, _plain(kind.item_field))
+    elif pa.types.is_list(kind):
+        kind = pa.list_(_plain(kind.value_field))
+    elif pa.types.is_struct(kind):
+        kind = pa.struct([_plain(each) for each in kind])
+    else:
+        kind = _PLAIN_TYPES.get(kind, kind)
+    return field.with_type(kind)

@@ -1,32 +1,32 @@
-"""The tables on disk, and how far each of them is.
+"""The tables on disk, and the feed position of each.
 
 - `raw_events` at position p holds the feed's positions 1 to p, each once, and nothing else.
-- Each other table at position p is a pure function of the rows of `raw_events` up to p (see
-  `spark_sink.derive.transforms`). None of them is ever ahead of `raw_events`.
+- Every other table at position p is a pure function of the rows of `raw_events` up to p (see
+  `spark_sink.derive.transforms`), and is never ahead of `raw_events`.
 
-A table is written by this process alone: a lock on the directory sees to it. How a table and its
-position change at once is up to its format: `spark_sink.tables.delta`, `spark_sink.tables.parquet`.
+A lock on the directory ensures that only one process writes the tables. Each format makes sure that
+a table and its position change together: `spark_sink.tables.delta`, `spark_sink.tables.parquet`.
 """
 
-import fcntl
 import shutil
 import tempfile
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from operator import attrgetter
 from pathlib import Path
-from typing import Final, Literal
+from typing import Final, Literal, Protocol
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from recon_node.files import open_locked
 from spark_sink.errors import TablesError
-from spark_sink.schema import DERIVED, RAW, TABLES
+from spark_sink.schema import DERIVED, RAW, TABLES, TableSpec
 from spark_sink.tables.delta import DeltaStore
 from spark_sink.tables.parquet import POSITION_FILE, ParquetStore
+from spark_sink.tables.raw_files import RawFiles
 from spark_sink.tables.staging import Staged, StagedFeed, Stager, feed_rows
 from spark_sink.tables.status import is_table, no_tables
-from spark_sink.tables.store import Store
 
 CHECKPOINT_DIR: Final = "_checkpoint"
 SCRATCH_DIR: Final = "_scratch"
@@ -40,7 +40,7 @@ _STORES: Final[dict[str, type[DeltaStore] | type[ParquetStore]]] = {
     "delta": DeltaStore,
     "parquet": ParquetStore,
 }
-# What each format has in the directory of a table, and the other has not.
+# What only tables of each format have in their directory.
 _SIGNS: Final[dict[Format, str]] = {"delta": "_delta_log", "parquet": POSITION_FILE}
 
 
@@ -50,7 +50,7 @@ def lock(directory: Path, *, make: bool = True) -> Iterator[None]:
 
     Args:
         directory: of the tables.
-        make: whether it is made when it is missing.
+        make: whether to create it.
 
     Raises:
         TablesError: another process holds them, the directory cannot be written, or is a table.
@@ -59,22 +59,20 @@ def lock(directory: Path, *, make: bool = True) -> Iterator[None]:
         if is_table(directory) or not (make or directory.is_dir()):
             raise no_tables(directory)
         directory.mkdir(parents=True, exist_ok=True)
-        tempfile.TemporaryFile(dir=directory).close()  # a lock file that is there proves nothing
-        file = (directory / _LOCK_FILE).open("w")
+        tempfile.TemporaryFile(dir=directory).close()  # an existing lock file proves nothing
+        file = open_locked(directory / _LOCK_FILE)
+    except BlockingIOError:
+        raise TablesError(
+            f"another spark-sink is writing the tables in {directory}: stop it first"
+        ) from None
     except OSError as error:
         raise TablesError(f"cannot write to {directory}: {error.strerror}") from None
     with file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            raise TablesError(
-                f"another spark-sink is writing the tables in {directory}: stop it first"
-            ) from None
         yield
 
 
 def format_of(directory: Path) -> Format:
-    """The format of the tables in `directory`; that of new ones is Delta."""
+    """Return the format of the tables in `directory`; Delta if there are none."""
     is_parquet = any((directory / name / POSITION_FILE).exists() for name in TABLES)
     return "parquet" if is_parquet else "delta"
 
@@ -88,18 +86,61 @@ def _check_format(path: Path, table_format: Format) -> None:
         )
 
 
+class Store(Protocol):
+    """A table on disk; its rows and its position change together."""
+
+    spec: TableSpec
+    path: Path
+    epoch: str
+
+    @property
+    def position(self) -> int:
+        """The feed position that the table includes."""
+
+    @property
+    def under_way(self) -> int:
+        """The goal of the latest `revise`: some rows may be as of that position already."""
+
+    def stager(self) -> Stager | None:
+        """Return what writes files for `append`, also in a worker; None if `append` writes them."""
+
+    def clear_staging(self) -> None:
+        """Delete files that were written for `append` but not committed."""
+
+    def append(self, rows: Staged, position: int) -> Staged:
+        """Append new rows, which brings the table to `position`; return them in their place."""
+
+    def put(self, rows: pa.Table, position: int) -> None:
+        """Insert rows or update those with the same key; this brings the table to `position`."""
+
+    def revise(self, rows: pa.Table, towards: int) -> None:
+        """Update rows by key to their values at `towards`; the position does not change."""
+
+    def keep_history(self, hours: float) -> None:
+        """Set how long older versions stay readable."""
+
+    def tidy(self, *, idle: bool) -> None:
+        """Merge small files if it is time to."""
+
+    def files_upto(self, position: int) -> RawFiles:
+        """List the files of raw_events with rows up to a position."""
+
+    def streams_of_models(self, models: Iterable[bytes]) -> list[bytes]:
+        """Return a derived table's streams whose model's StreamID, as bytes, is one of these."""
+
+
 class Tables:
     """The tables in a directory, of the log `epoch`. Positions are the feed's.
 
-    Opening makes the tables that are missing.
+    Missing tables are created.
 
     Args:
-        directory: where they are.
-        epoch: the log.
-        names: those of the derived tables that are to be kept up to date.
+        directory: of the tables.
+        epoch: of the log.
+        names: the derived tables to keep up to date.
         table_format: delta or parquet.
-        raw: the directory of `raw_events`, when it is another one.
-        on_write: called with the name of a table and its rows that are new or have changed.
+        raw: the directory of `raw_events`, if different.
+        on_write: called with the name of a table and its new or changed rows.
 
     Raises:
         FeedChangedError: a table was made from another log.
@@ -131,12 +172,12 @@ class Tables:
             if table.position > self.raw_position:
                 raise TablesError(
                     f"in {directory} the table {name} is at position {table.position}, but "
-                    f"raw_events only at {self.raw_position}: delete {table.path}, it will be made "
-                    "anew"
+                    f"raw_events only at {self.raw_position}: delete {table.path}, and it will be "
+                    "rebuilt"
                 )
 
     def store(self, name: str) -> Store:
-        """A table."""
+        """Return a table."""
         return self.raw if name == RAW else self.derived[name]
 
     @property
@@ -155,21 +196,21 @@ class Tables:
         return min((t.position for t in self.derived.values()), default=self.raw_position)
 
     def raw_stager(self) -> Stager:
-        """What writes rows of raw_events to files; in a worker, for it can be sent there."""
+        """Return what writes rows of raw_events to files, also in a worker."""
         return self.raw.stager() or self.staged_aside(RAW)
 
     def staged_aside(self, name: str) -> Stager:
-        """What writes rows of a table to files that are gone after `clear_staging`."""
+        """Return what writes rows of a table to files that `clear_staging` deletes."""
         return Stager(TABLES[name], self.directory / STAGING_DIR / name)
 
     def clear_staging(self) -> None:
-        """Delete the files that stagers wrote: their rows are in the tables, or of no use."""
+        """Delete files of stagers that are not part of a table."""
         for table in (self.raw, *self.derived.values()):
             table.clear_staging()
         shutil.rmtree(self.directory / STAGING_DIR, ignore_errors=True)
 
     def append(self, rows: pa.Table) -> int:
-        """Append those of the feed's rows that `raw_events` does not hold; returns how many.
+        """Append those rows of the feed that `raw_events` does not hold; return how many.
 
         Raises:
             TablesError: there is a gap between the table and the rows, or within the rows.
@@ -178,10 +219,10 @@ class Tables:
         return self.append_staged([feed_rows(new)] if new.num_rows else [])
 
     def append_staged(self, parts: Iterable[StagedFeed]) -> int:
-        """The same with rows that were staged, of positions that `raw_events` does not hold.
+        """Append staged rows, at positions that `raw_events` does not hold; return how many.
 
         Raises:
-            TablesError: as `append`; a staged file is not to be seen from here.
+            TablesError: as `append`; or this process does not see a staged file.
         """
         done = last = self.raw_position
         ordered = sorted(parts, key=attrgetter("first"))
@@ -192,7 +233,7 @@ class Tables:
                     f"raw_events in {self.directory} ends at position {done}, but the rows to "
                     f"append are {count} from {ordered[0].first} to {ordered[-1].last}: was the "
                     "table deleted while its checkpoint was kept? Delete the checkpoint (by "
-                    f"default {CHECKPOINT_DIR} in that directory), and reading goes on where the "
+                    f"default {CHECKPOINT_DIR} in that directory), and reading continues where the "
                     "table ends"
                 )
             last = part.last
@@ -202,11 +243,11 @@ class Tables:
         return count
 
     def keep_history(self, hours: float) -> None:
-        """For how long what is replaced can be read in older versions."""
+        """Set how long older versions stay readable."""
         for table in (self.raw, *self.derived.values()):
             table.keep_history(hours)
 
     def tidy(self, *, idle: bool = False) -> None:
-        """Every so many commits: make few files of many, delete those replaced long ago."""
+        """Merge small files and vacuum, every so many commits."""
         for table in (self.raw, *self.derived.values()):
             table.tidy(idle=idle)

@@ -1,22 +1,20 @@
-"""A table as plain Parquet files: for readers that know nothing else.
+"""A table of plain Parquet files, for readers that support nothing else.
 
-Parquet has no transactions, so exactly once rests on two things. Each file is written beside its
-place and renamed into it, so that a reader sees it before or after, whole. And which rows belong
-into which file is fixed: of an event the file of its feed position (10,000 a file), of a stream
-that of its partition. So a row is in one place, whatever is done again after a crash, and a reader
-of all `*.parquet` files finds each row once.
+Parquet has no transactions, so exactly-once depends on two rules. Each file is written under
+another name and renamed, so that readers see either the old or the new file. And each row belongs
+to a fixed file: an event by its feed position (10,000 per file), a stream by its partition. So a
+row has one place, whatever is repeated after a crash, and a reader of all `*.parquet` files finds
+each row once.
 
-`_position.json` says how far the table is, and which files it had then; it is renamed into place
-after the files. Until it is, some rows may be ahead of it, but none is missing or there twice.
-Files come, and none goes: one that was named and is gone was deleted by someone else, which is an
-error. That a file is an older copy of itself is not noticed.
+`_position.json` has the table's position and the names of its files; it is renamed into place after
+them. Until then, some rows may be ahead of it, but none is missing or duplicated. Files are never
+removed: a missing file was deleted by someone else, which is an error. A file that was replaced by
+an older copy is not noticed.
 
-Files are written anew when a row of theirs changes, and there are no older versions: Delta is the
-better choice where it can be read.
+A changed row rewrites its file, and there are no older versions: use Delta if readers support it.
 """
 
 import json
-import os
 from collections import defaultdict
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -28,23 +26,24 @@ import pyarrow.compute as pc
 import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 
+from recon_node.files import draft_of, move_into_place
 from spark_sink.errors import another_log, cannot_open, damaged, other_columns, other_rules
 from spark_sink.schema import PARTITION_COLUMN, RAW, TableSpec
-from spark_sink.tables.large import ordered_slices
-from spark_sink.tables.raw_files import RawFile, RawFiles
+from spark_sink.tables.raw_files import RawFile, RawFiles, ordered_slices
 from spark_sink.tables.staging import Staged, Stager, read_rows
 
 POSITION_FILE: Final = "_position.json"
-_ROWS_A_FILE: Final = 10_000
+_POSITIONS_PER_FILE: Final = 10_000
 _ROW_GROUP: Final = 8192
-# Bytes of rows that are in memory at once, beside those of one file.
-_AT_ONCE: Final = 1024 * 1024 * 1024
+# Bytes of rows in memory at a time, besides those of one file.
+_APPEND_BYTES: Final = 1024 * 1024 * 1024
 
 
 class ParquetStore:
-    """The table `spec` in the directory `path`, of the log `epoch`; made when it is not there.
+    """The table `spec` in the directory `path`, of the log `epoch`; created if it does not exist.
 
-    With `for_replacement` its columns may be other ones, and files of it gone.
+    With `for_replacement` it may have other columns, and lack files. See `directory.Store` for the
+    methods.
 
     Raises:
         FeedChangedError: it was made from another log.
@@ -66,71 +65,71 @@ class ParquetStore:
             self._check()
 
     def stager(self) -> Stager | None:
-        """None: rows come into their files here, not where they are made."""
+        """Return None: `append` writes the files."""
         return None
 
     def clear_staging(self) -> None:
-        """There are no such files."""
+        """Do nothing: there are no staged files."""
 
     def append(self, rows: Staged, position: int) -> Staged:
-        """Add rows, after which the table is at `position`; returns them."""
-        for part in rows.portions(self.spec.schema, _AT_ONCE):
+        """Append rows; return them."""
+        for part in rows.portions(self.spec.schema, _APPEND_BYTES):
             self._put_in_files(part)
-        self._tell(position, self.under_way)
+        self._write_position(position, self.under_way)
         return rows
 
     def put(self, rows: pa.Table, position: int) -> None:
-        """Put rows in the place of those with the same key, or beside the others; the table then
-        is at `position`."""
+        """Insert or update rows."""
         self._put_in_files(rows)
-        self._tell(position, self.under_way)
+        self._write_position(position, self.under_way)
 
     def revise(self, rows: pa.Table, towards: int) -> None:
-        """Put rows in the place of those with the same key, as they are at the position `towards`,
-        which is not reached by this."""
-        self._tell(self.position, towards)
+        """Update rows ahead of the position."""
+        self._write_position(self.position, towards)
         self._put_in_files(rows)
 
     def replace(self, other: "ParquetStore") -> None:
-        """Put the rows and the position of `other` in the place of all that is here, file by file:
-        a crash leaves some of both in raw_events, each row once, and a derived table to do again.
+        """Replace all rows and the position by those of `other`, file by file.
+
+        After a crash in between, raw_events has some files of both, with each row once, and a
+        derived table starts again at position 0.
         """
         is_raw = self.spec.name == RAW
         names = {file.name for file in other.files()}
         kept = names if is_raw else set()
         self._names &= kept
-        self._tell(self.position if is_raw else 0, 0)
+        self._write_position(self.position if is_raw else 0, 0)
         for file in self.files():
             if file.name not in kept:
                 file.unlink()
         for file in other.files():
             file.rename(self.path / file.name)
         self._names = names
-        self._tell(other.position, 0)
+        self._write_position(other.position, 0)
 
     def keep_history(self, hours: float) -> None:
-        """There are no older versions here."""
+        """Do nothing: there are no older versions."""
 
     def tidy(self, *, idle: bool) -> None:
-        """There is nothing to tidy."""
+        """Do nothing: there are no small files."""
 
     def files(self) -> list[Path]:
-        """The table's files, in the order of their names."""
+        """Return the table's files, by name."""
         return files_of(self.path)
 
     def files_upto(self, position: int) -> RawFiles:
-        """Of raw_events: the files with rows up to a position."""
+        """List the files with rows up to a position."""
         firsts = ((file, int(file.stem.removeprefix("part-"))) for file in self.files())
         return RawFiles(
             tuple(
-                RawFile(file, None, first, first + _ROWS_A_FILE - 1, file.stat().st_size)
+                RawFile(file, None, first, first + _POSITIONS_PER_FILE - 1, file.stat().st_size)
                 for file, first in firsts
                 if first <= position
             )
         )
 
     def streams_of_models(self, models: Iterable[bytes]) -> list[bytes]:
-        """Of a derived table: the streams whose model's StreamID, as bytes, is one of these."""
+        """Return the streams of these models."""
         ids = set(models)
         found = self._select(["stream_cid", "dimensions"])
         pairs = zip(found["stream_cid"].to_pylist(), found["dimensions"].to_pylist(), strict=True)
@@ -151,10 +150,10 @@ class ParquetStore:
         return found
 
     def _file(self, value: int) -> str:
-        """The file of a feed position, or of a partition."""
+        """Return the file of a feed position, or of a partition."""
         if not self.spec.is_history:
             return f"part-{value:02}.parquet"
-        return f"part-{(value - 1) // _ROWS_A_FILE * _ROWS_A_FILE + 1:012}.parquet"
+        return f"part-{(value - 1) // _POSITIONS_PER_FILE * _POSITIONS_PER_FILE + 1:012}.parquet"
 
     def _put_in_files(self, rows: pa.Table) -> None:
         for file, indices in self._by_file(rows).items():
@@ -175,7 +174,7 @@ class ParquetStore:
             for part in ordered_slices(rows, (self.spec.key,), _ROW_GROUP):
                 writer.write_table(part.cast(schema), row_group_size=_ROW_GROUP)
 
-    def _tell(self, position: int, under_way: int) -> None:
+    def _write_position(self, position: int, under_way: int) -> None:
         facts = {
             "epoch": self.epoch,
             "position": position,
@@ -191,20 +190,20 @@ class ParquetStore:
         self.path.mkdir(parents=True, exist_ok=True)
         found = read_position(self.path)
         if found is None:
-            self._tell(0, 0)
+            self._write_position(0, 0)
             return
         if found.epoch != self.epoch:
             raise another_log(self.path, found.epoch, self.epoch)
         self.position, self.under_way = found.position, found.under_way
-        if self.position == self.under_way == 0:  # what is there was left by something broken off
+        if self.position == self.under_way == 0:  # leftovers of an interrupted run
             for file in self.files():
                 file.unlink()
             return
         if found.rules != self.spec.rules and not self._for_replacement:
             raise other_rules(self.path)
         self._names = {*found.files, *(file.name for file in self.files())}
-        if self.spec.name == RAW:  # an older version named no files
-            self._names |= {self._file(p) for p in range(1, self.position + 1, _ROWS_A_FILE)}
+        if self.spec.name == RAW:  # an older version recorded no files
+            self._names |= {self._file(p) for p in range(1, self.position + 1, _POSITIONS_PER_FILE)}
 
     def _check(self) -> None:
         check_files(self.path, self._names)
@@ -219,9 +218,15 @@ class ParquetStore:
 
 @dataclass(frozen=True, slots=True)
 class Position:
-    """The log and the feed position that a table is at; the one that rows were last revised
-    towards; the names of the files that it had then, none where an older version wrote it; and the
-    version of the rules that its rows are computed by."""
+    """The state of a Parquet table.
+
+    Attributes:
+        epoch: the log that it was made from.
+        position: the feed position that it includes.
+        under_way: the goal of the latest `revise`.
+        files: their names; empty if an older version wrote the table.
+        rules: the version of the rules that computed its rows.
+    """
 
     epoch: str
     position: int
@@ -231,10 +236,10 @@ class Position:
 
 
 def read_position(path: Path) -> Position | None:
-    """What a Parquet table says of itself; None when it is no table.
+    """Read the state of a Parquet table; None if there is none.
 
     Raises:
-        TablesError: the file that says so is damaged.
+        TablesError: the file with the state is damaged.
     """
     try:
         facts = json.loads((path / POSITION_FILE).read_text())
@@ -250,29 +255,22 @@ def read_position(path: Path) -> Position | None:
 
 
 def check_files(path: Path, names: Iterable[str]) -> None:
-    """Are these files of a Parquet table there?
+    """Check that these files of a Parquet table exist.
 
     Raises:
-        TablesError: they are not.
+        TablesError: one is missing.
     """
     if gone := sorted(set(names).difference(file.name for file in files_of(path))):
-        raise damaged(path, f"{gone[0]}{' and others are' if gone[1:] else ' is'} gone")
+        raise damaged(path, f"{gone[0]}{' and others are' if gone[1:] else ' is'} missing")
 
 
 def files_of(path: Path) -> list[Path]:
-    """The files of a Parquet table, in the order of their names."""
+    """Return the files of a Parquet table, by name."""
     return sorted(path.glob("part-*.parquet"))
 
 
 def _write(path: Path, write: Callable[[Path], Any]) -> None:
-    """Write a file that is there in full or not at all, also when the machine fails."""
-    part = path.with_name(f".{path.name}.new")
-    write(part)
-    with part.open("rb") as file:
-        os.fsync(file.fileno())
-    part.rename(path)
-    directory = os.open(path.parent, os.O_RDONLY)
-    try:
-        os.fsync(directory)
-    finally:
-        os.close(directory)
+    """Write a file atomically and durably."""
+    with draft_of(path) as draft:
+        write(draft)
+        move_into_place(draft, path)

@@ -1,14 +1,13 @@
-"""Reading `raw_events` back: the files of one of its versions, as driver and workers read them.
+"""Reads `raw_events` back from the files of one version, on the driver and in workers.
 
-The driver lists the files once a step; whoever computes a part of the step reads from them what it
-needs, without a look at the table's log. Of each file it is known which positions are in it, and
-for Delta also which partition, so that most files are not opened. Within a file rows are sorted by
-stream, so that Parquet's statistics leave out nearly all of it when few streams are asked for, or
-many that are next to each other.
+The driver lists the files once per step, and workers read what they need without the table's log.
+The positions in each file are known, and for Delta its partition, so most files are not opened.
+Rows within a file are sorted by stream, so Parquet's statistics skip nearly everything when a few
+streams are wanted, or many neighbouring ones.
 """
 
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain, pairwise
 from pathlib import Path
@@ -21,16 +20,22 @@ import pyarrow.dataset as ds
 from spark_sink.errors import cannot_read
 from spark_sink.schema import HISTORY_COLUMNS, RAW_EVENTS, partition_of
 
-# No fewer streams are read at once, however large they are.
-_FEW_STREAMS: Final = 32
-# Bytes in files, of streams that are read at once.
-_AT_ONCE: Final = 256 * 1024 * 1024
+# At least this many streams are read at once, however large they are.
+_MIN_STREAMS: Final = 32
+# Bytes in files of streams that are read at once.
+_READ_BYTES: Final = 256 * 1024 * 1024
+# A plain binary column holds 2 GB in one piece, and sorting makes one piece of each column.
+_LARGE: Final = {pa.binary(): pa.large_binary(), pa.string(): pa.large_string()}
+# Bytes of a sorted slice, on average.
+_SLICE_BYTES: Final = 64 * 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)
 class RawFile:
-    """A file of `raw_events` of so many bytes, and the least and the largest position in it;
-    `partition` is None where it has rows of all."""
+    """A file of `raw_events`, with its first and last position and its size in bytes.
+
+    `partition` is None if it has rows of all partitions.
+    """
 
     path: Path
     partition: int | None
@@ -43,7 +48,7 @@ class RawFile:
 class RawFiles:
     """All files of `raw_events`. Can be sent to a worker.
 
-    Its methods raise TablesError where a file is not there or damaged.
+    Its methods raise TablesError if a file is missing or damaged.
     """
 
     files: tuple[RawFile, ...]
@@ -51,27 +56,27 @@ class RawFiles:
     def streams_between(
         self, after: int, upto: int, partitions: Collection[int] | None = None
     ) -> list[bytes]:
-        """The streams with events at the positions (after, upto], of some partitions or all."""
+        """Return the streams with events at positions (after, upto], in some partitions or all."""
         between = (pc.field("position") > after) & (pc.field("position") <= upto)
         files = [f for f in self._files(partitions, upto) if f.last > after]
         found = _select(files, ["stream_cid"], between)["stream_cid"].unique().to_pylist()
         return sorted(c for c in found if partitions is None or partition_of(c) in partitions)
 
     def bytes_between(self, after: int, upto: int) -> int:
-        """What the events at the positions (after, upto] take in files, and what is with them."""
+        """Return the size of the files with events at positions (after, upto], in bytes."""
         return sum(file.size for file in self._files(None, upto) if file.last > after)
 
     def pieces(self, streams: Sequence[bytes], upto: int) -> list[list[bytes]]:
-        """Streams whose events, up to a position, can be in memory at once; few streams can."""
+        """Divide streams into pieces whose events, up to a position, fit in memory."""
         by_partition = _by_partition(streams)
         size = sum(file.size for file in self._files(by_partition, upto))
-        number = max(1, min(size // _AT_ONCE, len(streams) // _FEW_STREAMS))
+        number = max(1, min(size // _READ_BYTES, len(streams) // _MIN_STREAMS))
         ordered = [cid for some in by_partition.values() for cid in some]
         ends = [len(ordered) * i // number for i in range(number + 1)]
         return [ordered[start:end] for start, end in pairwise(ends)]
 
     def events_of(self, streams: Iterable[bytes], upto: int) -> pa.Table:
-        """The columns `HISTORY_COLUMNS` of these streams' events, up to a position."""
+        """Return the columns `HISTORY_COLUMNS` of these streams' events, up to a position."""
         by_partition = _by_partition(streams)
         if any(file.partition is None for file in self.files):
             wanted = [(self._files(None, upto), sorted(chain(*by_partition.values())))]
@@ -93,7 +98,7 @@ class RawFiles:
 
 
 def _by_partition(streams: Iterable[bytes]) -> dict[int, list[bytes]]:
-    """The streams of each partition, in order."""
+    """Group streams by partition, in order."""
     found: dict[int, list[bytes]] = defaultdict(list)
     for cid in sorted(set(streams)):
         found[partition_of(cid)].append(cid)
@@ -101,8 +106,11 @@ def _by_partition(streams: Iterable[bytes]) -> dict[int, list[bytes]]:
 
 
 def _one_of(streams: list[bytes]) -> pc.Expression:
-    """Whether a row is of one of these streams, which are in order. Arrow looks up some fifty in
-    the statistics of a row group; the first and the last one are there for more of them."""
+    """Return a condition for rows of these streams, which are in order.
+
+    Arrow compares about fifty of them with the statistics of a row group; with more, the first and
+    last one still skip row groups.
+    """
     stream = pc.field("stream_cid")
     first, last = (pa.scalar(cid, pa.binary()) for cid in (streams[0], streams[-1]))
     return (stream >= first) & (stream <= last) & stream.isin(pa.array(streams, pa.binary()))
@@ -114,3 +122,21 @@ def _select(files: list[RawFile], columns: list[str], where: Any) -> pa.Table:
         return dataset.to_table(columns=columns, filter=where)
     except (OSError, pa.ArrowInvalid) as error:
         raise cannot_read(error) from error
+
+
+def ordered_slices(table: pa.Table, names: Sequence[str], most_rows: int) -> Iterator[pa.Table]:
+    """Yield the rows sorted by some columns, at most so many at a time, fewer if they are large.
+
+    Bytes and text become Arrow's large types, which makes no difference in Python.
+    """
+    order = pc.sort_indices(table.select(names), [(name, "ascending") for name in names])
+    whole = _with_large_columns(table).combine_chunks()
+    rows = max(1, min(most_rows, _SLICE_BYTES * len(order) // max(1, whole.nbytes)))
+    for start in range(0, len(order), rows):
+        yield whole.take(order.slice(start, rows))
+
+
+def _with_large_columns(table: pa.Table) -> pa.Table:
+    """Convert bytes and text to the large types, which copies only their lengths."""
+    fields = [field.with_type(_LARGE.get(field.type, field.type)) for field in table.schema]
+    return table.cast(pa.schema(fields))

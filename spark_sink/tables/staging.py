@@ -1,12 +1,12 @@
-"""Rows on their way into a table: written to files where they are made, made its rows by a commit.
+"""Rows on their way into a table: written to files by workers, added to the table by a commit.
 
-Theory of operation. Spark's workers hold the rows, the driver makes the commits. So a worker writes
-its rows as Parquet files, sorted by stream, and tells the driver no more than their names and what
-is in them (`DataFile`). They lie aside until the driver moves them to the table's other files,
-right before the commit that names them; no reader sees them earlier. What a crash or a second
-attempt of a task leaves aside is deleted when the next step or run begins, and what was moved
-already by vacuum. On a cluster the workers must see the tables' directory at the same path as the
-driver does.
+Theory of operation. Spark's workers have the rows, and the driver makes the commits. So a worker
+writes its rows as Parquet files, sorted by stream, and sends the driver only their names and
+statistics (`DataFile`). The files are staged in another directory until the driver moves them to
+the table, right before the commit that adds them; no reader sees them earlier. Staged files that a
+crash or a repeated task leaves behind are deleted when the next step or run begins; those that were
+moved already are deleted by vacuum. On a cluster, workers and driver must have the tables'
+directory at the same path.
 """
 
 import uuid
@@ -23,21 +23,22 @@ import pyarrow.parquet as pq
 
 from spark_sink.errors import cannot_read, cannot_write
 from spark_sink.schema import PARTITION_COLUMN, TableSpec, with_partition
-from spark_sink.tables.large import in_portions
 
-# Small, so that the history of a stream, whose rows are beside each other, is a small read.
+# Rows. Small, so that the history of a stream, whose rows are adjacent, is a small read.
 ROW_GROUP: Final = 1024
-# Bytes of rows that are kept until they are written. A batch has more files otherwise.
-MOST_BYTES: Final = 64 * 1024 * 1024
-# A dictionary pays where few values come again and again.
+# Bytes of rows to collect before writing a file. Otherwise, a batch would have more files.
+MAX_STAGED_BYTES: Final = 64 * 1024 * 1024
+# Columns with few distinct values, for which a dictionary is worthwhile.
 _FEW_VALUES: Final = ("stream_cid", "event_type", "controller", "chain_id")
 
 
 @dataclass(frozen=True, slots=True)
 class DataFile:
-    """A Parquet file with rows of one partition of a table, sorted by stream; it has no partition
-    column. `first` and `last` are the least and the largest value of the column `order`, the feed
-    positions of the rows."""
+    """A Parquet file with rows of one partition, sorted by stream, without the partition column.
+
+    `first` and `last` are the least and the largest value of the column `order`, the rows' feed
+    positions; `size` is in bytes.
+    """
 
     path: Path
     partition: int
@@ -57,7 +58,7 @@ class Staged:
 
     @property
     def num_rows(self) -> int:
-        """How many rows they are."""
+        """The number of rows."""
         in_memory: int = sum(table.num_rows for table in self.tables)
         return in_memory + sum(file.rows for file in self.files)
 
@@ -65,12 +66,12 @@ class Staged:
         return Staged(self.files + other.files, self.tables + other.tables)
 
     def read(self, schema: pa.Schema) -> pa.Table:
-        """All of them."""
+        """Read all rows."""
         return pa.concat_tables([schema.empty_table(), *self._tables(schema)])
 
     def portions(self, schema: pa.Schema, most: int) -> Iterator[pa.Table]:
-        """All of them, so many bytes in memory at a time or a little more; at least one portion."""
-        return in_portions(chain([schema.empty_table()], self._tables(schema)), most)
+        """Read all rows, about `most` bytes at a time; yields at least one portion."""
+        return _in_portions(chain([schema.empty_table()], self._tables(schema)), most)
 
     def _tables(self, schema: pa.Schema) -> Iterator[pa.Table]:
         yield from self.tables
@@ -78,15 +79,29 @@ class Staged:
             yield read_file(file.path, file.partition, schema)
 
 
+def _in_portions(tables: Iterable[pa.Table], most: int) -> Iterator[pa.Table]:
+    """Concatenate tables up to so many bytes at a time, or a single larger table."""
+    kept: list[pa.Table] = []
+    size = 0
+    for table in tables:
+        if size and size + table.nbytes > most:
+            yield pa.concat_tables(kept)
+            kept, size = [], 0
+        kept.append(table)
+        size += table.nbytes
+    if kept:
+        yield pa.concat_tables(kept)
+
+
 @dataclass(frozen=True, slots=True)
 class Stager:
-    """Writes rows of the table `spec` as files below `directory`. Can be sent to a worker."""
+    """Writes rows of the table `spec` to files in `directory`. Can be sent to a worker."""
 
     spec: TableSpec
     directory: Path
 
     def stage(self, rows: pa.Table) -> Staged:
-        """Write rows, those of each partition into a file.
+        """Write rows to one file per partition.
 
         Raises:
             TablesError: the files cannot be written.
@@ -116,7 +131,7 @@ class Stager:
 
 @dataclass(frozen=True, slots=True)
 class StagedFeed:
-    """Rows of `raw_events`: the positions from `first` to `last`, so many of which are there."""
+    """Rows of `raw_events` from position `first` to `last`; `positions` counts distinct ones."""
 
     first: int
     last: int
@@ -127,7 +142,7 @@ class StagedFeed:
 def stage_feed(
     batches: Iterable[pa.RecordBatch], stager: Stager, after: int
 ) -> Iterator[StagedFeed]:
-    """Write those rows of a part of the feed that are beyond the position `after`.
+    """Write the rows of a part of the feed that are after the position `after`.
 
     Raises:
         TablesError: the files cannot be written.
@@ -138,14 +153,14 @@ def stage_feed(
 
 
 def feed_rows(rows: pa.Table) -> StagedFeed:
-    """Rows of the feed, at least one, kept in memory."""
+    """Describe rows of the feed, at least one, that stay in memory."""
     span = pc.min_max(rows["position"]).as_py()
     positions = pc.count_distinct(rows["position"]).as_py()
     return StagedFeed(span["min"], span["max"], positions, Staged(tables=(with_partition(rows),)))
 
 
 def _portions(batches: Iterable[pa.RecordBatch], after: int) -> Iterator[pa.Table]:
-    """The rows beyond a position, as many at a time as may be kept."""
+    """Yield the rows after a position, as many at a time as may be collected."""
     kept: list[pa.RecordBatch] = []
     size = 0
     for batch in batches:
@@ -153,7 +168,7 @@ def _portions(batches: Iterable[pa.RecordBatch], after: int) -> Iterator[pa.Tabl
         if new.num_rows:
             kept.append(new)
             size += new.nbytes
-        if size >= MOST_BYTES:
+        if size >= MAX_STAGED_BYTES:
             yield pa.Table.from_batches(kept)
             kept, size = [], 0
     if kept:
@@ -168,17 +183,16 @@ def _by_partition(ordered: pa.Table) -> Iterator[tuple[int, pa.Table]]:
 
 
 def read_file(path: Path, partition: int, schema: pa.Schema) -> pa.Table:
-    """The rows of a file of a partition, with the partition column; columns that were added to the
-    table since are null.
+    """Read a file, adding the partition column, and nulls for columns that were added later.
 
     Raises:
-        TablesError: it is not there or damaged.
+        TablesError: it is missing or damaged.
     """
     return _whole(read_rows(path), partition, schema)
 
 
 def read_file_upto(path: Path, partition: int, schema: pa.Schema, most: int) -> pa.Table | None:
-    """The same, or None where the rows take more than so many bytes in memory.
+    """Read a file as `read_file` does; None if its rows take more than `most` bytes in memory.
 
     Raises:
         TablesError: as `read_file`.
@@ -198,10 +212,10 @@ def read_file_upto(path: Path, partition: int, schema: pa.Schema, most: int) -> 
 
 
 def read_rows(path: Path) -> pa.Table:
-    """What is in a Parquet file.
+    """Read a Parquet file.
 
     Raises:
-        TablesError: it is not there or damaged.
+        TablesError: it is missing or damaged.
     """
     try:
         return pq.ParquetFile(path).read()
@@ -210,7 +224,7 @@ def read_rows(path: Path) -> pa.Table:
 
 
 def _whole(rows: pa.Table, partition: int, schema: pa.Schema) -> pa.Table:
-    """Rows of a file as rows of the table."""
+    """Convert rows of a file to rows of the table."""
     columns = {name: rows[name] for name in rows.schema.names}
     columns[PARTITION_COLUMN] = pa.repeat(pa.scalar(partition, pa.int32()), rows.num_rows)
     whole = [columns.get(f.name, pa.nulls(rows.num_rows, f.type)).cast(f.type) for f in schema]

@@ -1,4 +1,4 @@
-"""Looking at the tables without Spark: how far they are, what they take, and how old they are."""
+"""The status of the tables, without Spark: position, size and age."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -19,8 +19,11 @@ from spark_sink.tables.versions import committed_at
 
 @dataclass(frozen=True, slots=True)
 class TableStatus:
-    """A table as it is now. `position` is the feed's; `files` and `size`, in bytes, are those of
-    the latest version; only Delta tables have versions."""
+    """A table's current state.
+
+    `position` is the feed position; `files` and `size`, in bytes, are those of the latest version;
+    only Delta tables have versions.
+    """
 
     name: str
     format: str
@@ -34,7 +37,7 @@ class TableStatus:
 
 
 def table_status(directory: Path) -> list[TableStatus]:
-    """How far each table in `directory` is.
+    """Return the status of each table in `directory`.
 
     Raises:
         TablesError: there are no tables, or one cannot be read.
@@ -46,7 +49,7 @@ def table_status(directory: Path) -> list[TableStatus]:
 
 
 def is_table(directory: Path) -> bool:
-    """Whether a directory is that of a table, of either format; not of one that may not be read."""
+    """Return whether a directory is a table of either format; False if it is not readable."""
     try:
         return any((directory / name).exists() for name in ("_delta_log", POSITION_FILE))
     except OSError:
@@ -54,20 +57,20 @@ def is_table(directory: Path) -> bool:
 
 
 def no_tables(directory: Path) -> TablesError:
-    """What is wrong with a directory that holds no tables."""
+    """Return the error for a directory without tables."""
     absolute = directory.absolute()
     if is_table(absolute):
         return TablesError(f"{directory} is a table itself: the tables are in {absolute.parent}")
     try:
         if not absolute.is_dir():
-            return TablesError(f"there are no tables in {directory}: there is no such directory")
+            return TablesError(f"there are no tables in {directory}: the directory does not exist")
     except OSError as error:
-        return TablesError(f"there are no tables to be seen in {directory}: {error.strerror}")
-    return TablesError(f"there are no tables in {directory}: spark-sink run makes them")
+        return TablesError(f"cannot look for tables in {directory}: {error.strerror}")
+    return TablesError(f"there are no tables in {directory}: spark-sink run creates them")
 
 
 def open_delta(directory: Path) -> dict[str, DeltaTable]:
-    """The Delta tables in `directory` by their names.
+    """Open the Delta tables in `directory`, by name.
 
     Raises:
         TablesError: one cannot be opened.
@@ -77,16 +80,17 @@ def open_delta(directory: Path) -> dict[str, DeltaTable]:
 
 
 def is_delta(path: Path) -> bool:
-    """Whether there is a Delta table at `path`."""
+    """Return whether there is a Delta table at `path`."""
     return DeltaTable.is_deltatable(str(path))
 
 
 def made_from(path: Path) -> tuple[str, int] | None:
-    """The log that the table at `path` was made from, and the feed position that it is at; None
-    when there is no table. No file with rows is looked at: they may be damaged.
+    """Return the log that the table at `path` was made from, and its feed position.
+
+    None if there is no table. Files with rows are not read: they may be damaged.
 
     Raises:
-        TablesError: what the table says of itself is damaged, and what to do; or it is not ours.
+        TablesError: its metadata is damaged, or it was not made by spark-sink.
     """
     if is_delta(path):
         table = _open(path)
@@ -151,7 +155,7 @@ def _delta_status(name: str, path: Path) -> TableStatus:
 
 
 def _rows_of(path: Path, files: pa.Table) -> Iterator[int]:
-    """The rows in each file; one that someone wrote without statistics says so itself."""
+    """Yield the number of rows in each file, reading it from files without statistics."""
     names, counts = files["path"].to_pylist(), files["num_records"].to_pylist()
     for name, count in zip(names, counts, strict=True):
         yield pq.read_metadata(path / unquote(name)).num_rows if count is None else count

@@ -1,8 +1,8 @@
-"""Older versions of a Delta table: one is found by its number, or by a time.
+"""Older versions of a Delta table, by number or by time.
 
-A version can be read while its notes in the log and all of its files are there. `vacuum`, and
-`spark-sink run` itself, delete the files that only versions older than the history need: so when a
-version can be read, all later ones can.
+A version is readable while its log entries and all of its files exist. `vacuum`, and `spark-sink
+run` itself, delete files that only versions older than the history need. So if a version is
+readable, all later ones are.
 """
 
 import json
@@ -16,15 +16,15 @@ from spark_sink.errors import TablesError, cannot_open
 from spark_sink.tables import delta_files
 from spark_sink.tables.delta import FAULTS
 
-#: A version: its number, a time (the version of then), or None for the latest.
+#: A version: its number, a time, or None for the latest.
 At = int | datetime | None
 
 
 def open_at(path: Path, at: At) -> DeltaTable:
-    """The Delta table at `path`, as it was.
+    """Open the Delta table at `path` as of a version.
 
     Raises:
-        TablesError: it cannot be read as of then; the message says which versions can be.
+        TablesError: the version is not readable; the message says which are.
     """
     table = _open(path)
     if at is None:
@@ -36,19 +36,19 @@ def open_at(path: Path, at: At) -> DeltaTable:
 
 
 def committed_at(path: Path, version: int) -> datetime:
-    """When a version of the Delta table at `path` was committed."""
+    """Return when a version of the Delta table at `path` was committed."""
     commit = path / "_delta_log" / f"{version:020}.json"
     try:
         for line in commit.read_text().splitlines():
             if info := json.loads(line).get("commitInfo"):
                 return datetime.fromtimestamp(info["timestamp"] / 1000, UTC)
-    except FileNotFoundError:  # older than the log goes back
+    except FileNotFoundError:  # older than the log
         commit = commit.with_suffix(".checkpoint.parquet")
     return datetime.fromtimestamp(commit.stat().st_mtime, UTC)
 
 
 def text_of(moment: datetime) -> str:
-    """A time as it is shown, in UTC."""
+    """Format a time for display, in UTC."""
     return moment.astimezone(UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
 
 
@@ -60,7 +60,7 @@ def _open(path: Path, version: int | None = None) -> DeltaTable:
 
 
 def _load(path: Path, at: int | datetime) -> DeltaTable | None:
-    """The table as it was; None when there is no such version."""
+    """Open a version of the table; None if it does not exist."""
     version = at if isinstance(at, int) else _version_of(path, at)
     try:
         return None if version is None else DeltaTable(str(path), version=version)
@@ -69,8 +69,11 @@ def _load(path: Path, at: int | datetime) -> DeltaTable | None:
 
 
 def _version_of(path: Path, moment: datetime) -> int | None:
-    """The latest version at a time; None before the first. (delta-rs asks the files' own times,
-    which a copy of the table does not have, and gives the first version for times before it.)"""
+    """Return the latest version at a time; None before the first.
+
+    delta-rs uses the files' modification times, which a copy of the table loses, and returns the
+    first version for earlier times.
+    """
     commits = (path / "_delta_log").glob("*.json")
     versions = sorted(int(commit.stem) for commit in commits if commit.stem.isdecimal())
     later = bisect_right(versions, moment, key=lambda version: committed_at(path, version))
@@ -90,9 +93,9 @@ def _not_there(path: Path, at: int | datetime, latest: int) -> str:
             oldest = middle
         else:
             low = middle + 1
-    what = f"has no version {at}" if isinstance(at, int) else f"has none of {text_of(at)}"
+    what = f"has no version {at}" if isinstance(at, int) else f"has no version of {text_of(at)}"
     first = text_of(committed_at(path, oldest))
-    kept = "; spark-sink run --history says how long they are kept" if oldest else ""
+    kept = "; spark-sink run --history sets how long they are kept" if oldest else ""
     return (
         f"{path.name} {what} that can be read: its versions are {oldest} (of {first}) to "
         f"{latest} (of {text_of(committed_at(path, latest))}){kept}"

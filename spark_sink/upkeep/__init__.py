@@ -1,2 +1,1 @@
-"""Looking after the tables: `maintenance` sorts them, deletes old versions, makes one anew;
-`health` says whether all is well."""
+"""Maintaining the tables: `maintenance` sorts, vacuums and rebuilds them; `health` checks them."""

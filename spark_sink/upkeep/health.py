@@ -1,4 +1,4 @@
-"""What `spark-sink status` tells: how the tables are, how far behind a node, and what is wrong."""
+"""The output of `spark-sink status`: the tables, how far behind a node they are, and problems."""
 
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime, timedelta
@@ -15,8 +15,7 @@ from spark_sink.tables.versions import text_of
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """The node that the tables are compared with; where its feed stands, None when it does not
-    answer."""
+    """The node that the tables are compared with; `feed` is None if it does not answer."""
 
     url: str
     feed: Head | None
@@ -24,8 +23,14 @@ class Node:
 
 @dataclass(frozen=True, slots=True)
 class Health:
-    """The tables; `lag` has the number of the node's events that each of them lacks, where the node
-    goes on from it; `troubles` say in one line each why all is not well."""
+    """The state of the tables.
+
+    Attributes:
+        tables: each of them.
+        node: that they are compared with.
+        lag: how many of its events each table lacks, if the node's log continues the table.
+        troubles: problems, one line each.
+    """
 
     tables: list[TableStatus]
     node: Node | None
@@ -33,27 +38,25 @@ class Health:
     troubles: list[str]
 
 
-def look(
+def check_health(
     tables: Path,
     url: str | None,
     token: str | None,
     max_lag: int | None,
     max_age: float | None,
 ) -> Health:
-    """How the tables are.
+    """Check the tables.
 
     Args:
         tables: their directory.
         url: of a node to compare with.
-        token: what the node asks for.
+        token: of the node's API.
         max_lag: how many events behind the node they may be.
         max_age: how many hours old their last commit may be.
 
     Raises:
         SinkError: there are no tables, or one cannot be read.
     """
-    if max_lag is not None and url is None:
-        raise SinkError("--max-lag is a distance to a node: say which with --url")
     found = table_status(tables)
     troubles: list[str] = []
     node = None if url is None else _ask(url, token, troubles)
@@ -69,20 +72,20 @@ def look(
                 lag[table.name] = node.feed.head - table.position
     for name, behind in lag.items():
         if max_lag is not None and behind > max_lag:
-            troubles.append(f"{name} is {behind} events behind the node, not at most {max_lag}")
+            troubles.append(f"{name} is {behind} events behind the node; the limit is {max_lag}")
     now = datetime.now(UTC)
     for table in found:
         age = now - table.committed_at
         if max_age is not None and age > timedelta(hours=max_age):
             troubles.append(
-                f"the last commit of {table.name} was {_span(age)} ago, not at most "
+                f"the last commit of {table.name} was {_span(age)} ago; the limit is "
                 f"{_span(timedelta(hours=max_age))}"
             )
     return Health(found, node, lag, troubles)
 
 
 def show_health(health: Health, now: datetime) -> None:
-    """Print it, for people."""
+    """Print it as text."""
     width = len(str(max(table.position for table in health.tables)))
     rows = [
         (
@@ -102,13 +105,13 @@ def show_health(health: Health, now: datetime) -> None:
         cells = [row[0].ljust(widths[0])]
         cells += [cell.rjust(width) for cell, width in zip(row[1:], widths[1:], strict=True)]
         click.echo("  ".join(cells))
-    click.echo(f"of the log {', '.join(sorted({table.epoch for table in health.tables}))}")
+    click.echo(f"log: {', '.join(sorted({table.epoch for table in health.tables}))}")
     if health.node is not None and health.node.feed is not None:
         click.echo(f"the node at {health.node.url} is at position {health.node.feed.head}")
 
 
 def health_json(health: Health, now: datetime) -> dict[str, Any]:
-    """The same for programs; times in UTC, `age` in seconds, `lag` null where it is not known."""
+    """Return it as JSON: times in UTC, `age` in seconds, `lag` null if unknown."""
     return {
         "tables": [
             {
@@ -134,7 +137,7 @@ def _ask(url: str, token: str | None, troubles: list[str]) -> Node:
 
 
 def _span(age: timedelta) -> str:
-    """A time span in its largest unit: 4 s, 5 min, 3 h, 2 d."""
+    """Format a time span in its largest unit: 4 s, 5 min, 3 h, 2 d."""
     seconds = max(0, round(age.total_seconds()))
     for unit, size in (("d", 86_400), ("h", 3_600), ("min", 60)):
         if seconds >= 2 * size:

@@ -1,17 +1,17 @@
-"""Looking after the tables: sorting them, deleting old versions, making one anew.
+"""Sorts, vacuums and rebuilds the tables.
 
-None of it needs Spark, and all of it holds the lock of the tables: stop `spark-sink run` first.
+None of this needs Spark, and all of it holds the lock of the tables: stop `spark-sink run` first.
 
-A table is made anew side by side: in `_rebuild`, from all rows of `raw_events` (or, `raw_events`
-itself, from the node's feed), while readers go on with what is there. Its files are then moved to
-the place of the old ones: by one commit in a Delta table, file by file in a plain Parquet one.
-Whatever breaks off before that has changed nothing; the next attempt starts over.
+A rebuild writes a new table to `_rebuild`, from all rows of `raw_events` (or, for `raw_events`
+itself, from the node's feed), while readers continue with the old one. Then it moves the files into
+place: in one commit for a Delta table, file by file for plain Parquet. An interrupted rebuild
+changes nothing before that, and the next attempt starts over.
 
-With `raw_events` all tables are made anew, and each is put in its place by itself, `raw_events`
-last. So the feed is read up to the old position of `raw_events` only, though the node may have
-more: a derived table that is in its place already is right for the old `raw_events` too, and not
-ahead of it. `spark-sink run` goes on from there, whatever breaks off in between. Where there is no
-`raw_events`, or one that the others are ahead of, it comes first, and has all that the node has.
+Rebuilding `raw_events` rebuilds all tables. Each is swapped in separately, `raw_events` last.
+Therefore the feed is read only up to the old position of `raw_events`, even if the node has more: a
+derived table that is in place already also fits the old `raw_events`, and is not ahead of it.
+Wherever this is interrupted, `spark-sink run` continues. If `raw_events` is missing or behind the
+other tables, it is swapped in first, and includes everything the node has.
 """
 
 import shutil
@@ -34,80 +34,80 @@ from spark_sink.tables.parquet import ParquetStore
 from spark_sink.tables.status import made_from, no_tables, open_delta, table_status
 
 REBUILD_DIR: Final = "_rebuild"
-_ROWS: Final = 50_000
+_ROWS_PER_READ: Final = 50_000
 
 OnProgress = Callable[[str, int, int], None]
 
 
 def optimize(directory: Path, names: Sequence[str] = ()) -> dict[str, int]:
-    """Sort Delta tables (all without `names`) by stream, in few files; returns how many each has.
+    """Sort Delta tables (default: all) by stream, into few files; return how many each has.
 
-    A stream's history is one small read then.
+    Then a stream's history is one small read.
 
     Raises:
-        TablesError: there are no such Delta tables, or they cannot be written.
+        TablesError: there are no such Delta tables, or they are not writable.
     """
-    tables = _deltas(directory, names)
-    with _told(directory):
+    tables = _delta_tables(directory, names)
+    with _as_sink_errors(directory):
         return {name: delta_files.optimize(table) for name, table in tables.items()}
 
 
 def vacuum(
     directory: Path, names: Sequence[str], hours: float | None, *, dry_run: bool
 ) -> dict[str, int]:
-    """Delete what only versions older than `hours` need; returns how many files, for each table.
+    """Delete files that only versions older than `hours` need; return how many, by table.
 
     Raises:
-        TablesError: there are no such Delta tables, or they cannot be written.
+        TablesError: there are no such Delta tables, or they are not writable.
     """
-    tables = _deltas(directory, names)
-    with _told(directory):
+    tables = _delta_tables(directory, names)
+    with _as_sink_errors(directory):
         return {
             name: len(delta_files.vacuum(table, hours, dry_run=dry_run))
             for name, table in tables.items()
         }
 
 
-def rebuild(directory: Path, name: str, feed: Feed | None, tell: OnProgress) -> None:
-    """Make a table anew; with `raw_events` all others too, for they are computed from it.
+def rebuild(directory: Path, name: str, feed: Feed | None, on_progress: OnProgress) -> None:
+    """Rebuild a table; with `raw_events` all others, too, because they are computed from it.
 
     Args:
         directory: of the tables.
         name: of the table.
-        feed: what `raw_events` is read from.
-        tell: gets a table's name, its position and the one that it is to reach.
+        feed: to read `raw_events` from.
+        on_progress: called with a table's name, its position and its goal.
 
     Raises:
-        SinkError: it cannot be; the tables are as before, or each is the old one or the new.
+        SinkError: this failed. Each table is either the old one or the new one.
     """
     beside = directory / REBUILD_DIR
-    with _told(directory):
+    with _as_sink_errors(directory):
         shutil.rmtree(beside, ignore_errors=True)
         try:
             if name == RAW:
-                _rebuild_all(directory, beside, feed, tell)
+                _rebuild_all(directory, beside, feed, on_progress)
             else:
-                _rebuild_one(directory, beside, name, tell)
+                _rebuild_one(directory, beside, name, on_progress)
         finally:
             shutil.rmtree(beside, ignore_errors=True)
 
 
-def _rebuild_one(directory: Path, beside: Path, name: str, tell: OnProgress) -> None:
+def _rebuild_one(directory: Path, beside: Path, name: str, on_progress: OnProgress) -> None:
     raw = made_from(directory / RAW)
     if raw is None:
         if not any((directory / table).is_dir() for table in TABLES):
             raise no_tables(directory)
-        raise TablesError(f"there is no table raw_events in {directory} to make {name} from")
-    made_from(directory / name)  # tells what is wrong with it while there is nothing in vain
+        raise TablesError(f"there is no table raw_events in {directory} to rebuild {name} from")
+    made_from(directory / name)  # reports damage before any work is done
     new = Tables(beside, raw[0], [name], table_format=format_of(directory), raw=directory)
     new.derived[name].keep_history(0.0)
-    _derive(new, tell)
+    _derive(new, on_progress)
     _swap(directory, new, name)
 
 
-def _rebuild_all(directory: Path, beside: Path, feed: Feed | None, tell: OnProgress) -> None:
+def _rebuild_all(directory: Path, beside: Path, feed: Feed | None, on_progress: OnProgress) -> None:
     if feed is None:
-        raise SinkError("raw_events is made from a node's feed: say which with --url")
+        raise SinkError("raw_events is rebuilt from a node's feed: name it with --url")
     found = {name: known for name in TABLES if (known := made_from(directory / name)) is not None}
     if not found:
         raise no_tables(directory)
@@ -121,22 +121,22 @@ def _rebuild_all(directory: Path, beside: Path, feed: Feed | None, tell: OnProgr
     new = Tables(beside, head.epoch, derived, table_format=format_of(directory))
     new.keep_history(0.0)
     while new.raw_position < upto:
-        end = min(new.raw_position + _ROWS, upto)
+        end = min(new.raw_position + _ROWS_PER_READ, upto)
         new.append(pa.Table.from_batches(feed.read(new.raw_position, end, head.epoch)))
         new.raw.tidy(idle=True)
-        tell(RAW, new.raw_position, upto)
-    _derive(new, tell)
+        on_progress(RAW, new.raw_position, upto)
+    _derive(new, on_progress)
     for name in (RAW, *derived) if raw_first else (*derived, RAW):
         _swap(directory, new, name)
 
 
-def _derive(new: Tables, tell: OnProgress) -> None:
+def _derive(new: Tables, on_progress: OnProgress) -> None:
     derivation = Derivation(new)
     while new.position < new.raw_position:
         derivation.catch_up(steps=1)
         for name, table in new.derived.items():
             table.tidy(idle=True)
-            tell(name, table.position, new.raw_position)
+            on_progress(name, table.position, new.raw_position)
 
 
 def _swap(directory: Path, new: Tables, name: str) -> None:
@@ -149,15 +149,15 @@ def _swap(directory: Path, new: Tables, name: str) -> None:
         ParquetStore(TABLES[name], directory / name, new.epoch, for_replacement=True).replace(made)
 
 
-def _deltas(directory: Path, names: Sequence[str]) -> dict[str, DeltaTable]:
+def _delta_tables(directory: Path, names: Sequence[str]) -> dict[str, DeltaTable]:
     found = open_delta(directory)
     there = [status.name for status in table_status(directory)]
     missing = [name for name in names or there if name not in found]
     if missing:
         parquet = [name for name in missing if name in there]
         raise TablesError(
-            f"{', '.join(parquet)} in {directory}: plain Parquet files, which are in order as they "
-            "are; optimize and vacuum are for Delta tables"
+            f"{', '.join(parquet)} in {directory}: plain Parquet tables need no maintenance; "
+            "optimize and vacuum are for Delta tables"
             if parquet
             else f"there is no table {', '.join(missing)} in {directory}, but {', '.join(there)}"
         )
@@ -165,8 +165,8 @@ def _deltas(directory: Path, names: Sequence[str]) -> dict[str, DeltaTable]:
 
 
 @contextmanager
-def _told(directory: Path) -> Iterator[None]:
-    """What the disk or the library says, as an error of ours."""
+def _as_sink_errors(directory: Path) -> Iterator[None]:
+    """Raise errors of the disk and the libraries as `SinkError`s."""
     try:
         yield
     except FAULTS as error:

@@ -69,7 +69,7 @@ async def browser(directory: Path) -> AsyncIterator[Browser]:
     """A browser with its files in `directory`; the test is skipped on a machine without one."""
     program = next(filter(None, map(shutil.which, PROGRAMS)), None)
     if program is None:
-        pytest.skip(f"none of {', '.join(PROGRAMS)} is installed: the pages are not looked at")
+        pytest.skip(f"none of {', '.join(PROGRAMS)} is installed: the pages cannot be tested")
     flags = ["--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"]
     flags += ["--remote-debugging-port=0", "--no-first-run", f"--user-data-dir={directory}"]
     command = [program, *flags, "about:blank"]

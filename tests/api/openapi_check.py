@@ -9,7 +9,9 @@ from typing import Any
 import httpx
 from jsonschema import Draft202012Validator
 
-from recon_node.api.openapi import DOCUMENT
+from recon_node.api.app import openapi_document
+
+DOCUMENT = openapi_document()
 
 
 @cache
@@ -37,7 +39,8 @@ async def check_answer(answer: httpx.Response) -> None:
         assert answer.status_code in (200, 404, 405), (request.method, request.url.path)
         if answer.is_error:
             await answer.aread()
-            validator_of("ErrorResponse").validate(answer.json())
+            is_kubo = request.url.path.startswith("/api/v0/")
+            validator_of("KuboError" if is_kubo else "ErrorResponse").validate(answer.json())
         return
     described = operation["responses"].get(str(answer.status_code))
     assert described, (

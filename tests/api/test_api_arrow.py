@@ -116,7 +116,7 @@ async def test_an_empty_feed_is_an_empty_table(api: httpx.AsyncClient) -> None:
 @pytest.mark.parametrize(
     ("params", "status", "words"),
     [
-        ({"epoch": "another"}, 410, "the log another is gone"),
+        ({"epoch": "another"}, 410, "the log another no longer exists"),
         ({"after": 61}, 400, "after is 61, which is past 60"),
         ({"after": 5, "upto": 4}, 400, "after is 5, which is past 4"),
         ({"upto": 61}, 400, "upto is 61, but the feed ends at position 60"),

@@ -104,6 +104,7 @@ async def test_a_piece_without_a_row_is_an_empty_batch(
     ("params", "words"),
     [
         ({"controller": ""}, "controller cannot be empty"),
+        ({"streamId": ""}, "streamId cannot be empty"),
         ({"streamId": "k2"}, "streamId: "),
         ({"streamId": "did:key:z6Mk"}, "streamId: "),
     ],
@@ -124,8 +125,8 @@ async def test_a_stream_is_found_by_its_index_and_the_rest_without_cars(
     connection = schema.open_reader(tmp_path / "node")
 
     def plan(wanted: FeedFilter) -> list[str]:
-        terms, values = wanted.where(network)
-        sql = f"{questions._COLUMNS}WHERE position > 0 AND position <= 9 {terms}ORDER BY position"
+        terms, values = questions._where(wanted, network)
+        sql = f"{questions._ROWS}WHERE position > 0 AND position <= 9 {terms}ORDER BY position"
         return [row[3] for row in connection.execute(f"EXPLAIN QUERY PLAN {sql}", values)]
 
     stream = StreamId(StreamType.MODEL_INSTANCE, MODELS[0].cid)

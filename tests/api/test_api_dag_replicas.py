@@ -11,7 +11,7 @@ from nacl.signing import SigningKey
 from openapi_check import check_answer
 
 from recon_node.api import Services, create_app
-from recon_node.api.routes import dag_replicas
+from recon_node.api.routes import dag
 from recon_node.dag import open_dags, replica_event
 from recon_node.dag.protocol.operations import Append, Join
 from recon_node.dag.protocol.replica import Replica, decode_replica, join
@@ -53,7 +53,7 @@ async def test_all_that_is_here_of_a_log(
         assert told == {each.cid: each for each in replicas}
         assert (await ask(answering, CID.of(RAW, b"nobody's"))).json()["replicas"] == []
         assert (await ask(answering, "nonsense")).status_code == 400
-        monkeypatch.setattr(dag_replicas, "MAX_BYTES", sum(len(r.block) for r in replicas) - 1)
+        monkeypatch.setattr(dag, "MAX_REPLICA_BYTES", sum(len(r.block) for r in replicas) - 1)
         too_many = await ask(answering, ROOT)
         assert too_many.status_code == 400
         assert "read them as events" in too_many.json()["message"]

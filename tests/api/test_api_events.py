@@ -115,7 +115,7 @@ async def test_each_of_many_is_refused_alone(
     words = ["is not JSON", "should be a JSON object", "'data' is missing", "multibase", "CAR"]
     for each, word in zip(refused, words, strict=False):
         assert word in each["reason"]
-    assert "is not here" in refused[-1]["reason"]
+    assert "is missing" in refused[-1]["reason"]
     assert store.head == len(store.keys) == 1
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import json
 from types import SimpleNamespace
 from typing import Any
@@ -129,12 +130,26 @@ def test_an_interest_s_bytes_are_ceramic_one_s() -> None:
     key_range = KeyRange(bytes([0, 1, 2]), bytes([0, 1, 9]))
     found = multibase.encode(encode_range(sort_key, peer, key_range, 0), "base58btc")
     assert found == "zSeLpVyYXXyR6aowRRqCo76S7kDJkqeid8Mcg8v8DdHjBrNdCpB1kSMVvikk6AcgWg7rTgQ7ocLP"
-    whole = encode_interest(Network.local(7), peer, Interest("model", "kx"))
-    assert whole.startswith(b"\x48" + sort_key)
+    whole = encode_interest(Network.local(7), peer, Interest("family", "blog"))
+    assert whole.startswith(b"\x48" + hashlib.sha256(b"family").digest()[-8:])
+
+
+def test_an_interest_in_a_model_is_the_same_as_ceramic_one_s() -> None:
+    """As a ceramic-one node (0.58) on the network local-7 listed it."""
+    peer = multibase.decode("z12D3KooWG8KxhYuy15rmtTVVzkrxV6wXP8ucCiXVbDwxKkmwZf5M")
+    metamodel = Interest("model", "kh4q0ozorrgaq2mezktnrmdwleo1d")
+    found = multibase.encode(encode_interest(Network.local(7), peer, metamodel), "base58btc")
+    assert found == (
+        "zEXhmhSRvVCfmgFppAomnFjg7GE6vA9PkVftpUqEgDTaQepBz7o9dXLj84omBGraNqjub9eZseedXLCz4ndzT5YCfD"
+        "qyZbbixtMSStqp2qd8Re8AoWRCCXFvPttqxM1JekRLwEz2xUxQsvX3GbdJDwJWvb"
+    )
 
 
 async def test_interests_are_listed(services: Services, store: Store) -> None:
-    app = create_app(dataclasses.replace(services, peers=SimpleNamespace(peer_id=PEER)))
+    peer, key_range = "1AZtAkWrrQrsXMQuBEcBget2vGAPbdQ2Wn4bESe9QEVypJ", KeyRange(b"\1", b"\2")
+    told = {peer: [key_range]}
+    peers = SimpleNamespace(peer_id=PEER, interests_of=lambda peer_id: told.get(peer_id, ()))
+    app = create_app(dataclasses.replace(services, peers=peers))
     async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://node") as api:
         path = "/ceramic/experimental/interests"
         assert (await api.get(path)).json() == {"interests": []}
@@ -145,11 +160,13 @@ async def test_interests_are_listed(services: Services, store: Store) -> None:
         }
         await api.post("/ceramic/interests", json=body)
         [listed] = (await api.get(path, params={"peerId": PEER})).json()["interests"]
-        data = encode_interest(store.network, multibase.decode("z" + PEER), store.interests[0])
+        data = encode_interest(store.network, multibase.decode("z" + PEER), store.wanted.all[0])
         assert multibase.decode(listed.pop("data")) == data
         assert listed == body | {"configured": False}
-        other = await api.get(
-            path, params={"peerId": "1AZtAkWrrQrsXMQuBEcBget2vGAPbdQ2Wn4bESe9QEVypJ"}
-        )
-        assert other.json() == {"interests": []}
+        [theirs] = (await api.get(path, params={"peerId": peer})).json()["interests"]
+        sort_key = bytes.fromhex("0f70d652b6b825e4")
+        data = encode_range(sort_key, multibase.decode(f"z{peer}"), key_range, 0)
+        assert theirs == {"data": multibase.encode(data, "base58btc")}
+        stranger = "12D3KooWG8KxhYuy15rmtTVVzkrxV6wXP8ucCiXVbDwxKkmwZf5M"
+        assert (await api.get(path, params={"peerId": stranger})).json() == {"interests": []}
         assert (await api.get(path, params={"peerId": "0"})).status_code == 400

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from itertools import islice
 from typing import Any
 
@@ -81,7 +83,7 @@ async def test_tokens(api: httpx.AsyncClient, filled: Events, store: Store) -> N
     assert now == {"resumeToken": str(len(filled))}
     beyond = await api.get(FEED, params={"resumeAt": "1000"})
     assert beyond.status_code == 410, "waiting for it would skip what comes until then"
-    assert "is of a log that is gone" in beyond.json()["message"]
+    assert "belongs to a log that no longer exists" in beyond.json()["message"]
     before = await api.get(FEED, params={"resumeAt": "-5", "limit": 1})
     assert before.json() == {"events": [{"id": filled[0]["cid"]}], "resumeToken": "1"}
     head = (await api.get("/ceramic/feed/head")).json()
@@ -96,16 +98,17 @@ async def test_a_token_just_given_is_never_beyond_the_end(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Between the commit of a batch and the news of it on trio's thread, anyone may read."""
-    commit = store._writer._log.admit
+    transaction = store._writer.log.transaction
     committed, go_on = threading.Event(), threading.Event()
 
-    def commit_and_dawdle(*args: Any) -> Any:
-        result = commit(*args)
+    @contextmanager
+    def commit_and_dawdle() -> Iterator[Any]:
+        with transaction() as marks:
+            yield marks
         committed.set()
         assert go_on.wait(30)
-        return result
 
-    monkeypatch.setattr(store._writer._log, "admit", commit_and_dawdle)
+    monkeypatch.setattr(store._writer.log, "transaction", commit_and_dawdle)
     async with trio.open_nursery() as nursery:
         cars = [multibase.decode(event["car"]) for event in sample[60:64]]
         nursery.start_soon(store.admit_local, cars)

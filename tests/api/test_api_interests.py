@@ -30,7 +30,7 @@ STREAM = "k2t6wz4ylx0qs435j9oi1s6469uekyk6qkxfcb21ikm5ag2g1cook14ole90aw"
 
 
 def ranges(store: Store) -> list[tuple[bytes, bytes]]:
-    return [(key_range.lower, key_range.upper) for key_range in store.key_ranges()]
+    return [(key_range.lower, key_range.upper) for key_range in store.wanted.ranges]
 
 
 @pytest.mark.parametrize("sort_value", [BASE36, BASE58])
@@ -67,7 +67,7 @@ async def test_controller_alone_and_nulls(api: httpx.AsyncClient, store: Store) 
     for _ in range(2):  # the second time, it is known already
         assert (await api.post("/ceramic/interests", json=body)).status_code == 204
     assert ranges(store) == [controller_range(store.network, BASE36, DID)]
-    assert len(store.interests) == 1
+    assert len(store.wanted.all) == 1
 
 
 async def listed(api: httpx.AsyncClient) -> list[dict[str, Any]]:
@@ -91,11 +91,11 @@ async def test_the_stream_id_of_a_document_is_that_stream_alone(
     as_model = await api.post(f"/ceramic/interests/model/{stream}")
     assert as_model.status_code == 400
     assert "the StreamID of a document, not of a model" in as_model.json()["message"]
-    assert store.interests == ()
+    assert store.wanted.all == ()
 
     answer = await api.post("/ceramic/interests", json={"streamId": str(stream)})
     assert answer.status_code == 204
-    assert store.interests == (interest,)
+    assert store.wanted.all == (interest,)
     assert await listed(api) == [
         {
             "sep": "model",
@@ -106,7 +106,7 @@ async def test_the_stream_id_of_a_document_is_that_stream_alone(
         }
     ]
     gone = await api.delete("/ceramic/interests", params={"streamId": str(stream)})
-    assert (gone.status_code, store.interests) == (204, ())
+    assert (gone.status_code, store.wanted.all) == (204, ())
 
 
 async def test_a_stream_that_is_not_here_is_no_dead_end(
@@ -115,11 +115,11 @@ async def test_a_stream_that_is_not_here_is_no_dead_end(
     stream = str(StreamId(StreamType.MODEL_INSTANCE, METAMODEL.cid))
     answer = await api.post("/ceramic/interests", json={"streamId": stream})
     assert answer.status_code == 400
-    assert "is not here yet" in answer.json()["message"]
+    assert "does not have the stream" in answer.json()["message"]
     assert f"model=STREAM_ID controller=DID stream={stream}" in answer.json()["message"]
     named = {"sep": "model", "sepValue": BASE36, "controller": DID, "streamId": stream}
     assert (await api.post("/ceramic/interests", json=named)).status_code == 204
-    assert len(store.interests) == 1
+    assert len(store.wanted.all) == 1
 
 
 @pytest.mark.parametrize("by_path", [True, False])

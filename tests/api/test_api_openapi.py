@@ -9,11 +9,12 @@ import httpx
 import openapi_check
 import pytest
 from jsonschema import ValidationError
+from openapi_check import DOCUMENT
 from openapi_spec_validator import validate
 
 import recon_node.api
-from recon_node.api.app import ENDPOINTS, make_routes
-from recon_node.api.openapi import DOCUMENT
+from recon_node.api import Services
+from recon_node.api.app import ENDPOINTS, create_app
 
 HTML = Path(recon_node.api.__file__).parent / "html"
 
@@ -22,17 +23,19 @@ def test_it_is_valid_openapi() -> None:
     validate(DOCUMENT)
 
 
-def test_every_route_is_described_and_nothing_else_is() -> None:
+async def test_every_route_is_described_and_nothing_else_is(services: Services) -> None:
     described = {
         (method.upper(), path)
         for path, operations in DOCUMENT["paths"].items()
         for method in operations
         if method != "options"
     }
-    assert described == {(method, path) for method, path, _ in ENDPOINTS}
-    for route in make_routes():
-        assert "options" in DOCUMENT["paths"][route.path]
-        assert "OPTIONS" in (route.methods or ())
+    assert described == {(endpoint.method, endpoint.path) for endpoint in ENDPOINTS}
+    routes = create_app(services).routes
+    assert [route.path for route in routes] == list(DOCUMENT["paths"])
+    for route in routes:
+        methods = {method.upper() for method in DOCUMENT["paths"][route.path]}
+        assert set(route.methods or ()) - {"HEAD"} == methods
 
 
 def test_every_parameter_of_a_path_is_described() -> None:
@@ -56,6 +59,18 @@ CERAMIC_ONE = {  # rust-ceramic, api/ceramic.yaml, version 0.47.2, below /cerami
     "/feed/events": {"get"},
     "/feed/resumeToken": {"get"},
     "/peers": {"get", "post"},
+}
+KUBO = {  # rust-ceramic, kubo-rpc/kubo-rpc.yaml, version 0.58.0: each a POST below /api/v0
+    "/id": {"arg"},
+    "/version": set[str](),
+    "/swarm/peers": set[str](),
+    "/swarm/connect": {"arg"},
+    "/block/get": {"arg", "timeout", "offline"},
+    "/block/stat": {"arg"},
+    "/dag/get": {"arg", "output-codec"},
+    "/dag/resolve": {"arg"},
+    "/pin/add": {"arg", "recursive", "progress"},
+    "/pin/rm": {"arg"},
 }
 QUERY = {
     "/interests/{}/{}": {"controller", "streamId"},
@@ -84,6 +99,19 @@ def test_it_has_all_that_ceramic_one_s_has() -> None:
         assert QUERY.get(path, set()) <= names, path
 
 
+def test_it_has_kubo_s_paths_that_ceramic_one_has() -> None:
+    ours = {
+        path.removeprefix("/api/v0"): operations["post"]
+        for path, operations in DOCUMENT["paths"].items()
+        if path.startswith("/api/v0/")
+    }
+    names = {
+        path: {parameter["name"] for parameter in operation.get("parameters", ())}
+        for path, operation in ours.items()
+    }
+    assert names == KUBO
+
+
 async def test_it_is_served(api: httpx.AsyncClient) -> None:
     assert (await api.get("/openapi.json")).json() == DOCUMENT
 
@@ -93,16 +121,36 @@ async def test_pages_need_nothing_from_elsewhere(api: httpx.AsyncClient, path: s
     answer = await api.get(path)
     assert answer.headers["content-type"] == "text/html; charset=utf-8"
     assert not re.findall(r"(?:https?:)?//\w", answer.text)
-    assert not re.findall(r"<(?:link|img|iframe)\b|@import|url\(|\bstyle=|\bon\w+=", answer.text)
+    assert not re.findall(r"<(?:img|iframe)\b|@import|url\(|\bstyle=|\bon\w+=", answer.text)
     policy = answer.headers["content-security-policy"]
     assert policy.startswith("default-src 'none'; style-src 'sha256-")
     assert policy.count("sha256-") == 2
     assert "unsafe" not in policy
+    sources = {source for rule in policy.split("; ") for source in rule.split()[1:]}
+    others = {source for source in sources if not source.startswith("'sha256-")}
+    assert others <= {"'none'", "'self'", "data:"}
+
+
+async def test_the_files_of_docs_are_served(api: httpx.AsyncClient) -> None:
+    page = await api.get("/docs")
+    files = re.findall(r'(?:href|src)="(/docs/[^"]+)"', page.text)
+    assert [Path(name).suffix for name in files] == [".css", ".js"]
+    for name in files:
+        packed = await api.get(name, headers={"accept-encoding": "gzip"})
+        plain = await api.get(name, headers={"accept-encoding": "identity"})
+        assert packed.headers["content-encoding"] == "gzip"
+        assert "content-encoding" not in plain.headers
+        assert packed.content == plain.content  # httpx decompresses
+        assert packed.headers["content-type"].partition(";")[0] in ("text/css", "text/javascript")
+        assert not re.findall(rb"@import|url\((?!\"?data:)", plain.content[:300_000])
+        again = await api.get(name, headers={"if-none-match": packed.headers["etag"]})
+        assert (again.status_code, again.content) == (304, b"")
+    assert b"Apache License" in (HTML / "swagger-ui" / "LICENSE").read_bytes()
 
 
 @pytest.mark.parametrize("name", ["status.html", "docs.html"])
 def test_pages_ask_for_paths_that_there_are(name: str) -> None:
-    paths = re.findall(r"(?:href|ask|fetch)(?:=|\()\"(/[\w./]*)\"", (HTML / name).read_text())
+    paths = re.findall(r"(?:href|src|ask|fetch)(?:=|\()\"(/[\w./-]*)\"", (HTML / name).read_text())
     assert paths
     assert set(paths) <= set(DOCUMENT["paths"])
 

@@ -1,4 +1,4 @@
-"""The pages for people, in a browser: they stay as they are while the node's state changes."""
+"""The web pages, in a browser: they stay as they are while the node's state changes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any
 import trio
 from browser import Browser, browser
 
-from recon_node.api import Services, create_app, open_listener, serve
+from recon_node.api import Access, Services, create_app, open_listener, serve
 from recon_node.p2p import Counters, PeerInfo, SyncReport
 
 PEER = "12D3KooWEyoppNCUx8Yx66oV9fJnriXwCcXwDDUA2kj6vnc6iDEp"
@@ -51,7 +51,9 @@ async def shown(
         sync_reports=syncs,
         transfers=syncs[:1],
         counters=Counters(),
-        peers=lambda: [PeerInfo(PEER, (ADDRESS,), True, 0.01, syncs[-1].finished_at, 0)],
+        peers=lambda: [
+            PeerInfo(PEER, (ADDRESS,), True, 0.01, syncs[-1].finished_at, 0, ("recon/1.1.0",))
+        ],
     )
     services = dataclasses.replace(services, peers=peers)
     listener = await open_listener("127.0.0.1", 0)
@@ -86,13 +88,32 @@ async def test_a_selection_outlasts_what_comes_in(services: Services, tmp_path: 
 
 async def test_the_pages_fit_a_phone(services: Services, tmp_path: Path) -> None:
     async with shown(services, tmp_path) as (page, url, _):
-        for path, there in (("/", "#syncs tbody tr"), ("/docs", "#schemas details")):
+        for path, there in (("/", "#syncs tbody tr"), ("/docs", ".opblock")):
             await page.open(url + path, 375)
             await page.until(f"document.querySelector('{there}') !== null")
-            await page.run(
-                "for (const each of document.querySelectorAll('details')) each.open = true"
-            )
             assert await page.run("document.documentElement.scrollWidth") == 375, path
+
+
+async def test_docs_sends_a_request_with_the_token(services: Services, tmp_path: Path) -> None:
+    token = "0123456789abcdef"
+    services = dataclasses.replace(services, access=Access(token=token, token_for="all"))
+    async with shown(services, tmp_path) as (page, url, _):
+        await page.open(url + "/docs", 390)
+        await page.until("document.querySelector('button.authorize') !== null")
+        await page.run("document.querySelector('button.authorize').click()")
+        await page.until("document.querySelector('.auth-container input') !== null")
+        await page.run("document.querySelector('.auth-container input').focus()")
+        await page.call("Input.insertText", text=token)
+        await page.run("document.querySelector('.auth-container button.authorize').click()")
+        await page.run("document.querySelector('.btn-done').click()")
+        await page.run("document.querySelector('[id$=get_ceramic_recon] button').click()")
+        await page.until("document.querySelector('.execute') !== null")
+        await page.run("document.querySelector('.execute').click()")
+        await page.until("document.querySelector('.live-responses-table .response') !== null")
+        answer = await page.run("document.querySelector('.live-responses-table').textContent")
+        assert "200" in answer
+        assert PEER in answer
+        assert await page.run("document.documentElement.scrollWidth") == 390
 
 
 async def test_headings_break_between_words_only(services: Services, tmp_path: Path) -> None:

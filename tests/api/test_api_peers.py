@@ -3,32 +3,37 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import httpx
+import pytest
 import trio
-from openapi_check import check_answer
+from openapi_check import DOCUMENT, check_answer
 
 from recon_node.api import Limits, Services, create_app
-from recon_node.api.openapi import DOCUMENT
 from recon_node.api.routes.node_info import did_of_peer
 from recon_node.ceramic import Network
 from recon_node.ipld import multibase
 from recon_node.p2p import P2P, P2PSettings, open_p2p
+from recon_node.p2p.sync.rings import PEER_RING
+from recon_node.recon import VERSIONS, Version
 from recon_node.store import Store, open_store
 
+LISTING = "/ceramic/experimental/interests"
 Events = list[dict[str, str]]
 SETTINGS = P2PSettings(listen=("/ip4/127.0.0.1/tcp/0",), discovery=False, sync_interval=0.5)
 
 
 @asynccontextmanager
-async def running(data_dir: Path) -> AsyncIterator[tuple[httpx.AsyncClient, P2P, Store]]:
+async def running(
+    data_dir: Path, versions: Sequence[Version[Any]] = VERSIONS
+) -> AsyncIterator[tuple[httpx.AsyncClient, P2P, Store]]:
     async with (
         open_store(data_dir, Network.local(7)) as store,
-        open_p2p(SETTINGS, store, data_dir) as p2p,
+        open_p2p(SETTINGS, store, data_dir, versions) as p2p,
     ):
         services = Services(store=store, peers=p2p)
         services = dataclasses.replace(services, limits=Limits(connect=5))
@@ -61,16 +66,45 @@ async def test_two_nodes_get_connected_and_say_so(tmp_path: Path, sample: Events
         assert (answer.status_code, answer.content) == (204, b"")
 
         peers = await until(api, "/ceramic/peers", lambda answer: answer["peers"])
-        assert peers == {"peers": [{"id": did_of_peer(other.peer_id), "addresses": [good]}]}
-        recon = await until(api, "/ceramic/recon", lambda answer: answer["syncs"])
+        speaks = ["recon/1.1.0", "recon/1.0.0", "recon/0.1.0"]
+        [peer] = peers["peers"]
+        assert peer["id"] == did_of_peer(other.peer_id)
+        assert (peer["addresses"], peer["speaks"]) == ([good], speaks)
+        recon = await until(api, "/ceramic/recon", lambda answer: answer["transfers"])
+        recon["syncs"] = [each for each in recon["syncs"] if each["protocol"] != PEER_RING]
         assert recon["syncs"][0]["peer"] == other.peer_id
         assert recon["syncs"][0]["outcome"] == "agreed"
         assert [peer["id"] for peer in recon["peers"] if peer["connected"]] == [other.peer_id]
-        for name, found in (("SyncReport", recon["syncs"][0]), ("KnownPeer", recon["peers"][0])):
+        assert recon["peers"][0]["speaks"] == speaks
+        for name, found in (("SyncReport", recon["syncs"][0]), ("PeerInfo", recon["peers"][0])):
             assert set(found) == set(DOCUMENT["components"]["schemas"][name]["properties"])
         assert recon["transfers"] == recon["syncs"][:1]
         assert recon["transfers"][0]["events_sent"] == 5
         assert 'recon_peers{state="connected"} 1.0' in (await api.get("/metrics")).text
+
+
+@pytest.mark.parametrize("versions", [VERSIONS, ()])
+async def test_what_a_peer_is_interested_in(
+    tmp_path: Path, versions: Sequence[Version[Any]]
+) -> None:
+    """Of a node that speaks the rings alone, as a ceramic-one node does, the same is known."""
+    interest = {"sep": "model", "sepValue": "kh4q0ozorrgaq2mezktnrmdwleo1d"}
+    async with (
+        running(tmp_path / "a") as (api, p2p, _),
+        running(tmp_path / "b", versions) as (other_api, other, _),
+    ):
+        await other_api.post("/ceramic/interests", json=interest)
+        [own] = (await other_api.get(LISTING)).json()["interests"]
+        await api.post("/ceramic/peers", params={"addresses": other.addresses})
+        listed = await until(
+            api, f"{LISTING}?peerId={other.peer_id}", lambda answer: answer["interests"]
+        )
+        [theirs] = listed["interests"]
+        assert set(theirs) == {"data"}
+        if not versions:
+            assert theirs["data"] == own["data"]
+        assert (await api.get(LISTING)).json() == {"interests": []}
+        assert (await api.get(LISTING, params={"peerId": p2p.peer_id})).json() == {"interests": []}
 
 
 async def test_a_peer_that_cannot_be_reached(tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ MODEL = "k2t6wz4ylx0qr6v7dvbczbxqy7pqjb0879qx930c1e27gacg3r8sllonqt4xx9"
 
 
 def state(store: Store) -> tuple[Any, ...]:
-    return store.head, len(store.keys), store.keys.summarize().hash, store.interests
+    return store.head, len(store.keys), store.keys.summarize().hash, store.wanted.all
 
 
 async def check_refused(

@@ -12,7 +12,7 @@ from nacl.signing import SigningKey
 
 from recon_node.api import Limits, Services, create_app
 from recon_node.ceramic import Event, StreamId, StreamType
-from recon_node.ceramic.auth.ethereum import address_of, keccak_256, personal_message
+from recon_node.ceramic.auth.wallets import address_of, keccak_256, personal_message
 from recon_node.ceramic.builder import (
     controller_of,
     data_event,

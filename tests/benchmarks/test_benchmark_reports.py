@@ -10,9 +10,18 @@ from benchmarks.contestants import CONTESTANTS, recon
 from benchmarks.pairs import Population
 from benchmarks.plots import show_bytes, show_number, show_seconds
 from benchmarks.report import read_rows, write_rows
-from recon_node.recon.protocols import PROTOCOLS
+from recon_node.recon import VERSIONS
 
-NAMES = ("machine", "ratios", "reconcile", "round-trips", "key-store", "spark")
+NAMES = (
+    "machine",
+    "ratios",
+    "reconcile",
+    "round-trips",
+    "key-store",
+    "spark",
+    "real-nodes",
+    "real-wire",
+)
 PAGE = "# Benchmarks\n\n" + "\n\n".join(
     f"About {name}.\n\n<!-- {name} -->\nold\n<!-- end -->" for name in NAMES
 )
@@ -27,6 +36,33 @@ KEY_STORE_ROW = {
     "bytes_per_key": 140.0,
     "machine": "a machine",
 }
+REAL_ROWS = [
+    {
+        "measure": "to an empty node",
+        "from": "ceramic-one",
+        "to": "recon-node",
+        "events": 1000,
+        "seconds": 10.0,
+        "events_per_s": 100.0,
+        "bytes": 1_234_000,
+        "cpu_s": 2.0,
+        "sender_cpu_s": 3.0,
+        "memory_mb": 150.0,
+        "machine": "a machine",
+    },
+    *(
+        {
+            "system": system,
+            "keys": 1000,
+            "differences": 1,
+            "messages": 23,
+            "bytes_sent": 2595,
+            "bytes_received": received,
+            "machine": "a machine",
+        }
+        for system, received in (("ceramic-one (simulated)", 3380), ("ceramic-one", 3217))
+    ),
+]
 SPARK_ROWS = [
     {
         "table": "raw_events",
@@ -71,6 +107,7 @@ def results(tmp_path_factory):
         run_command(round_trips, patch, *arguments, folder / "round_trips.json")
     write_rows([KEY_STORE_ROW], folder / "key_store.json")
     write_rows(SPARK_ROWS, folder / "spark.json")
+    write_rows(REAL_ROWS, folder / "ceramic_one.json")
     return folder
 
 
@@ -133,7 +170,7 @@ def test_the_driver_takes_as_long_as_its_rounds(results):
         assert row["seconds"] == pytest.approx(row["waiting_s"] + row["cpu_s"])
 
 
-@pytest.mark.parametrize("version", PROTOCOLS, ids=lambda version: version.id)
+@pytest.mark.parametrize("version", VERSIONS, ids=lambda version: version.id)
 def test_a_delay_changes_neither_messages_nor_rounds(version):
     pair = Population(2000).pair(1500, "scattered")  # messages long enough for a worker thread
     plain = recon(version, pair)
@@ -161,6 +198,8 @@ def test_the_page_gets_its_tables_and_plots(results, tmp_path):
     assert "| recon_node.KeyStore | 1,000 | 0.5 | 4 | 10 | 9 | 100 | 140 |" in page
     assert "| raw_events | 1,000 | 100 | 5,000 |  | 200 |  |  |" in page
     assert "| one event | 1,000 | 100 |  |  |  | 700 | 900 |" in page
+    assert "| ceramic-one to recon-node | 1,000 | 10 | 100 | 1,234 | 2 | 3 | 150 |" in page
+    assert "| 1 of 1,000 | 23 (2,595 + 3,380) | 23 (2,595 + 3,217) |" in page
     plots = sorted(file.name for file in (tmp_path / "plots").iterdir())
     assert plots == [
         "key-store.png",

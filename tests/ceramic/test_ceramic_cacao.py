@@ -40,8 +40,8 @@ from recon_node.ceramic import (
     signer,
     verify_signature,
 )
-from recon_node.ceramic.auth.ethereum import eip55, keccak_256
 from recon_node.ceramic.auth.signature import MAX_REMEMBERED
+from recon_node.ceramic.auth.wallets import eip55, keccak_256
 from recon_node.ceramic.builder import controller_of, data_event, signed_event
 from recon_node.ipld import CID, car, dag_cbor, multibase
 
@@ -275,7 +275,7 @@ def test_payloads_that_lack_a_field_or_have_it_as_something_else(name: str) -> N
 
 
 @pytest.mark.parametrize("name", ["iss", "aud"])
-def test_parties_that_are_no_dids(name: str) -> None:
+def test_parties_that_are_not_dids(name: str) -> None:
     payload = payload_of(SOLANA.issuer, {name: "0xabc"})
     invalid("is not a DID", capability("caip122", payload, {"t": "eip191", "s": ""}))
 
@@ -294,7 +294,7 @@ def test_parties_that_are_no_dids(name: str) -> None:
 def test_kinds_that_cannot_be_checked(kind: str, signature_kind: str) -> None:
     payload = payload_of(ETHEREUM.issuer, {})
     block = capability(kind, payload, {"t": signature_kind, "s": ""})
-    unsupported(f"kind '{kind}' with signatures of the kind '{signature_kind}'", block)
+    unsupported(f"'{kind}' capabilities with '{signature_kind}' signatures", block)
 
 
 def test_chains_of_capabilities_are_not_supported() -> None:
@@ -320,7 +320,7 @@ def test_the_three_layouts() -> None:
     accepted(ETHEREUM.issue(layout="EIP-55", iat="2022-09-20T00:00:00Z"), ETHEREUM)
 
 
-def test_the_case_of_an_address_makes_no_other_account() -> None:
+def test_the_case_of_an_address_does_not_matter() -> None:
     checksummed = f"did:pkh:eip155:1:{eip55(ETHEREUM.address)}"
     block = ETHEREUM.issue(iss=checksummed)
     for controller in (checksummed, ETHEREUM.issuer):
@@ -334,13 +334,13 @@ def test_other_chains() -> None:
     invalid("not signed by its issuer", moved())
     for issuer in (SOLANA.issuer, f"did:pkh:eip155:main:{ETHEREUM.address}", PASSKEY.issuer):
         block = capability("eip4361", payload_of(issuer, {}), signature_of(ETHEREUM.issue()))
-        invalid("as by an Ethereum account, which|not a did:pkh", block)
+        invalid("an Ethereum signature, but|not a did:pkh", block)
     for issuer in (PASSKEY.issuer, "did:pkh:eip155:1:abc", "did:pkh:solana:x:1111"):
         block = capability("caip122", payload_of(issuer, {}), signature_of(SOLANA.issue()))
         invalid("the capability's issuer", block)
     near = SOLANA.issuer.replace(":solana:", ":near:")
     block = capability("caip122", payload_of(near, {}), signature_of(SOLANA.issue()))
-    invalid("as by a Solana account, which", block)
+    invalid("a Solana signature, but", block)
 
 
 def moved() -> bytes:
@@ -382,7 +382,7 @@ def test_the_second_form_of_an_ethereum_signature() -> None:
     data = bytes.fromhex(signature_of(block)["s"][2:])
     s = order - int.from_bytes(data[32:64])
     second = data[:32] + s.to_bytes(32) + bytes([55 - data[64]])
-    invalid("one lawful form", with_signature(block, second.hex()))
+    invalid("canonical form", with_signature(block, second.hex()))
 
 
 @pytest.mark.parametrize(
@@ -433,10 +433,10 @@ def test_a_passkeys_challenge_leaves_out_what_is_not_known_before() -> None:
 @pytest.mark.parametrize(
     ("changes", "complaint"),
     [
-        ({"client": {"type": "webauthn.create"}}, "is of no sign-in"),
+        ({"client": {"type": "webauthn.create"}}, "is not of a sign-in"),
         ({"client": {"challenge": "AAAA"}}, "has confirmed another capability"),
         ({"client": {"challenge": 7}}, "has confirmed another capability"),
-        ({"client": b"[]"}, "is of no sign-in"),
+        ({"client": b"[]"}, "is not of a sign-in"),
         ({"client": b"\xff"}, "client data is not JSON"),
         ({"client": b"[" * 100_000}, "client data is not JSON"),
         ({"auth_data": bytes(36)}, "has 36 bytes, fewer than 37"),

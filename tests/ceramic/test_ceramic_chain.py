@@ -67,14 +67,20 @@ def test_a_raw_transaction_holds_the_root_as_base16_text() -> None:
 
 
 def test_raw_transactions_count_up_to_a_block() -> None:
-    with pytest.raises(InvalidEventError, match="before block 16688195 only"):
+    with pytest.raises(InvalidEventError, match="only counts before block 16688195"):
         check_transaction(RAW, transaction(RAW), block(number=hex(16_688_195)))
     elsewhere = replace(RAW, chain_id="eip155:137")
     assert check_transaction(elsewhere, transaction(elsewhere), block(number="0xfffffff")) == TIME
 
 
-@given(st.integers(0, 36 * 8 - 1))
-def test_every_bit_of_the_input_counts(bit: int) -> None:
+@given(st.binary(min_size=4, max_size=4))
+def test_any_function_may_have_been_called_with_the_root(selector: bytes) -> None:
+    called = transaction(input=f"0x{selector.hex()}{INPUT[10:]}")
+    assert check_transaction(SEPOLIA, called, block()) == TIME
+
+
+@given(st.integers(4 * 8, 36 * 8 - 1))
+def test_every_bit_of_the_root_counts(bit: int) -> None:
     changed = bytearray.fromhex(INPUT[2:])
     changed[bit // 8] ^= 1 << bit % 8
     with pytest.raises(InvalidEventError, match="does not anchor the proof's root"):
@@ -87,10 +93,10 @@ def test_inputs_of_another_length(data: str) -> None:
         check_transaction(SEPOLIA, transaction(input=data), block())
 
 
-def test_proofs_that_no_transaction_can_hold() -> None:
+def test_proofs_that_do_not_fit_a_transaction() -> None:
     with pytest.raises(InvalidEventError, match="'txType' 'f' is unknown"):
         expected_input(replace(SEPOLIA, tx_type="f"))
-    with pytest.raises(InvalidEventError, match="no digest of 32 bytes"):
+    with pytest.raises(InvalidEventError, match="lacks a digest of 32 bytes"):
         expected_input(replace(SEPOLIA, root=CID(bytes([1, 0x71, 0, 1, 7]))))
     with pytest.raises(InvalidEventError, match="not a transaction's hash"):
         _ = replace(SEPOLIA, tx_hash=CID(bytes([1, 0x71, 0, 1, 7]))).transaction_hash
@@ -100,7 +106,7 @@ def test_proofs_that_no_transaction_can_hold() -> None:
     ("changes", "complaint"),
     [
         ({"hash": BLOCK_HASH}, "asked for the transaction"),
-        ({"blockHash": None}, "is in no block yet"),
+        ({"blockHash": None}, "is not in a block yet"),
         ({"blockHash": TX_HASH}, "lies in the block"),
         ({"hash": None}, "'hash' is not hexadecimal data: None"),
         ({"input": 7}, "'input' is not hexadecimal data: 7"),

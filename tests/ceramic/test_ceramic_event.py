@@ -335,13 +335,13 @@ def test_envelopes_refused(envelope: Any, complaint: str) -> None:
         (b'{"alg":"EdDSA"}', "lacks 'kid'"),
         (b'{"kid":"did:key:z"}', "lacks 'alg'"),
         (b'{"alg":1,"kid":"did:key:z"}', "lacks 'alg'"),
-        (b'{"alg":"EdDSA","alg":"none","kid":"did:key:z"}', "stands in it twice"),
+        (b'{"alg":"EdDSA","alg":"none","kid":"did:key:z"}', "a field twice"),
         (b'{"alg":"EdDSA","kid":"z6Mk"}', "not named by a DID"),
         (b'{"alg":"EdDSA","kid":"did:key:z#"}', "not named by a DID"),
         (b'{"alg":"EdDSA","kid":"did:key:z#\\u001b"}', "not named by a DID"),
         (b'{"alg":"EdDSA","kid":"did:key:\\ud800"}', "not named by a DID"),
         (b'{"alg":"EdDSA","kid":"did:key:z","cap":1}', "'cap' is not 'ipfs://'"),
-        (b'{"alg":"EdDSA","kid":"did:key:z","cap":"ipfs://x"}', "'cap' names no CID"),
+        (b'{"alg":"EdDSA","kid":"did:key:z","cap":"ipfs://x"}', "'cap' does not name a CID"),
         (
             b'{"alg":"EdDSA","kid":"did:key:z","cap":"ipfs://%s"}' % str(PREV).encode(),
             "must be DAG-CBOR",
@@ -428,13 +428,20 @@ def test_nodes_may_hold_more_than_two_links() -> None:
     assert parse_event(time_car(path="2", node=(None, OTHER_PREV, PREV))).prevs == (PREV,)
 
 
+@pytest.mark.parametrize("path", ["00", "+0", "+00"])
+def test_indexes_are_numbers_as_ceramic_one_reads_them(path: str) -> None:
+    assert parse_event(time_car(path=path)).prevs == (PREV,)
+
+
 @pytest.mark.parametrize(
     ("changes", "complaint"),
     [
         ({"path": "1"}, "the proof's path ends at"),
         ({"path": "2"}, "leaves the Merkle tree"),
         ({"path": ""}, "the proof's path ends at"),
-        ({"path": "00"}, "leaves the Merkle tree"),
+        ({"path": "02"}, "leaves the Merkle tree"),
+        ({"path": "9" * 21}, "leaves the Merkle tree"),
+        ({"path": "++0"}, "leaves the Merkle tree"),
         ({"path": "-1"}, "leaves the Merkle tree"),
         ({"path": "0/"}, r"node 1 .* must be DAG-CBOR"),
         ({"path": "/0"}, "leaves the Merkle tree"),
@@ -529,7 +536,7 @@ def test_blocks_in_any_order() -> None:
     assert (event.cid, event.payload) == (INIT.cid, INIT.payload)
 
 
-def test_blocks_that_are_no_part_of_the_event_are_left_out() -> None:
+def test_blocks_that_do_not_belong_to_the_event_are_left_out() -> None:
     decoded = car.decode(INIT.car)
     stowaway = CID.of(RAW, bytes(5000))
     event = parse_event(car.encode(decoded.roots, {stowaway: bytes(5000)} | decoded.blocks))

@@ -118,7 +118,7 @@ def test_delimits_itself(event_id: EventId, before: bytes, after: bytes) -> None
     found, end = scan(data, len(before))
     assert (type(found), found, end) == (EventId, event_id, len(before) + len(event_id))
     if after:
-        with pytest.raises(EventIdError, match="too many"):
+        with pytest.raises(EventIdError, match="extra bytes"):
             EventId(event_id + after)
 
 

@@ -90,7 +90,7 @@ def test_cars_of_anything(roots: list[CID], blocks: dict[CID, bytes]) -> None:
 
 
 @given(st.sampled_from(SAMPLES), st.data())
-def test_the_car_of_an_event_is_its_blocks_written_anew(sample: Event, draw: st.DataObject) -> None:
+def test_the_car_of_an_event_has_just_its_blocks(sample: Event, draw: st.DataObject) -> None:
     """Whatever came along and in whatever order; no matter that a CAR without is kept as it is."""
     own = car.decode(sample.car)
     stowaway = CID.of(RAW, b"stowaway")

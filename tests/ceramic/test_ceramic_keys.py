@@ -20,8 +20,8 @@ from recon_node.ceramic import (
     verify_signature,
 )
 from recon_node.ceramic.auth.did import (
-    Account,
-    account,
+    ChainAccount,
+    chain_account,
     ed25519_key,
     is_did,
     p256_did,
@@ -29,7 +29,7 @@ from recon_node.ceramic.auth.did import (
     same_did,
     secp256k1_did,
 )
-from recon_node.ceramic.auth.signing import algorithm_of, sign
+from recon_node.ceramic.auth.keys import algorithm_of, sign
 from recon_node.ceramic.builder import controller_of, data_event, init_event
 from recon_node.ipld import multibase, varint
 
@@ -100,7 +100,7 @@ def test_every_bit_of_a_payload_counts(key: Any, bit: int) -> None:
 
 @each_key
 @given(signature=st.binary(max_size=80))
-def test_what_is_no_signature(key: Any, signature: bytes) -> None:
+def test_bytes_that_are_not_a_signature(key: Any, signature: bytes) -> None:
     assert not public_key(controller_of(key)).verify(b"message", signature)
 
 
@@ -115,7 +115,7 @@ def test_numbers_that_no_signature_has(key: Any) -> None:
 
 
 @ecdsa
-def test_signatures_are_no_der(key: Any) -> None:
+def test_signatures_are_not_der(key: Any) -> None:
     """RFC 7518, section 3.4: two numbers of 32 bytes."""
     by_curve = isinstance(key, coincurve.PrivateKey)
     der = key.sign(b"message") if by_curve else key.sign(b"message", ec.ECDSA(hashes.SHA256()))
@@ -146,7 +146,9 @@ def test_the_algorithm_must_be_the_keys(key: Any, alg: str) -> None:
     protected = {"alg": alg, "kid": did}
     event = parse_event(signed_car(init.payload, protected=protected, signature=bytes(64)))
     right = alg == algorithm_of(key)
-    complaint = "is wrong" if right else f"{public_key(did).kind} signs by {algorithm_of(key)}"
+    complaint = (
+        "is wrong" if right else f"{public_key(did).kind} keys sign with {algorithm_of(key)}"
+    )
     with pytest.raises(InvalidSignatureError, match=complaint):
         verify_signature(event, did)
 
@@ -185,16 +187,16 @@ def test_uncompressed_points_are_another_spelling_that_is_refused() -> None:
 
 def test_ed25519_where_nothing_else_will_do() -> None:
     assert ed25519_key(controller_of(ED25519)) == ED25519.verify_key
-    with pytest.raises(DidError, match="of the kind secp256k1, not Ed25519"):
+    with pytest.raises(DidError, match="a secp256k1 key, not Ed25519"):
         ed25519_key(controller_of(SECP256K1))
 
 
 def test_accounts() -> None:
     address = "0xabfe5c360d84609a109656d0980db7a064d97745"
-    assert account(f"did:pkh:eip155:1:{address}") == Account("eip155", "1", address)
+    assert chain_account(f"did:pkh:eip155:1:{address}") == ChainAccount("eip155", "1", address)
     for text in (CONTROLLER, "did:pkh:eip155:1", "did:pkh:a:1:x", "did:pkh:eip155:1:x:y", ""):
         with pytest.raises(DidError, match="is not a did:pkh"):
-            account(text)
+            chain_account(text)
 
 
 def test_one_subject_under_two_names() -> None:

@@ -128,7 +128,7 @@ def test_not_the_controllers() -> None:
 
 @pytest.mark.parametrize("alg", ["none", "HS256", "ES256K", "eddsa", ""])
 def test_the_algorithm_must_be_the_keys(alg: str) -> None:
-    invalid("a key of the kind Ed25519 signs by EdDSA", protected={"alg": alg, "kid": KID})
+    invalid("Ed25519 keys sign with EdDSA", protected={"alg": alg, "kid": KID})
 
 
 def test_the_fragment_must_name_the_dids_key() -> None:

@@ -10,7 +10,7 @@ import pytest
 import trio.testing
 from trio import _threads
 
-from recon_node.chain.endpoint import Endpoint
+from recon_node.chain.endpoint import RpcEndpoint
 
 
 @pytest.fixture
@@ -18,7 +18,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> trio.testing.MockClock:
     """A clock that jumps to the next deadline when really nothing else can happen: no thread of
     the store is at work, and no request is on its way to a server or back."""
     under_way = 0
-    post = Endpoint._post
+    post = RpcEndpoint._post
 
     async def counted(*args: Any) -> Any:
         nonlocal under_way
@@ -34,7 +34,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> trio.testing.MockClock:
             jump()
 
     monkeypatch.setattr(chain_server, "epoch", time.time() + 5)
-    monkeypatch.setattr(Endpoint, "_post", counted)
+    monkeypatch.setattr(RpcEndpoint, "_post", counted)
     clock = trio.testing.MockClock(autojump_threshold=0.002)
     jump = clock._autojump
     clock._autojump = jump_when_all_rest

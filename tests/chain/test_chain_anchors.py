@@ -335,7 +335,7 @@ async def test_the_start_does_not_wait_for_a_provider_and_tells_a_wrong_one(
     chain, document = Chain("eip155:1"), Document()
     async with serving(chain) as url, open_store(tmp_path, NETWORK) as store:
         await add(store, document)
-        with pytest.raises(ChainError, match=r"set for eip155:100 is one of eip155:1"):
+        with pytest.raises(ChainError, match=r"set for eip155:100 but serves eip155:1"):
             async with following(store, await refused_url(), url):
                 pass
         chain.fault_for = lambda method, param: Fault(hang=True)

@@ -22,9 +22,9 @@ from chain_server import (
 )
 
 from recon_node.ceramic import TimeProof
-from recon_node.chain import ChainError, ChainReport, ChainSettings, RpcProvider
-from recon_node.chain.errors import AnswerError, CoolingError, EndpointError
-from recon_node.chain.rpc import open_provider
+from recon_node.chain import ChainError, ChainReport, ChainSettings
+from recon_node.chain.endpoint import AnswerError, CoolingError, EndpointError
+from recon_node.chain.rpc import Provider, open_provider
 from recon_node.ipld import CID
 
 PROOF = TimeProof(
@@ -37,9 +37,9 @@ TX = PROOF.transaction_hash
 
 
 @asynccontextmanager
-async def asking(*urls: str, **settings: object) -> AsyncIterator[RpcProvider]:
+async def asking(*urls: str, **settings: object) -> AsyncIterator[Provider]:
     given = ChainSettings({GNOSIS: urls}, **settings)  # type: ignore[arg-type]
-    async with open_provider(GNOSIS, given, ChainReport(GNOSIS), lambda: 0.5) as provider:
+    async with open_provider(given, ChainReport(GNOSIS), lambda: 0.5) as provider:
         yield provider
 
 
@@ -211,7 +211,7 @@ async def test_failures_are_met_with_longer_and_longer_pauses(
             pauses.append(cooling.value.until - trio.current_time())
             await trio.sleep_until(cooling.value.until)
         assert len(chain.asked) - before == 10
-        assert pauses == pytest.approx([0.75 * min(2**n, 60) for n in range(10)], abs=0.1)
+        assert pauses == pytest.approx([min(2**n, 60) for n in range(10)], abs=0.1)
         chain.fault_for = lambda method, param: None
         assert await provider.transaction(TX) is None
         chain.faults.append(Fault(429, b"", (("retry-after", "100"),)))
@@ -249,8 +249,7 @@ async def test_an_endpoint_of_another_chain_is_told_without_its_secrets(
             await provider.check()
         host = first.partition("/v3")[0]
         assert str(told.value) == (
-            f"the RPC endpoint {host} that is set for eip155:100 is one of eip155:1: correct "
-            "chain_rpc"
+            f"the RPC endpoint {host} is set for eip155:100 but serves eip155:1: correct chain_rpc"
         )
         assert await provider.transaction(TX) is not None  # by the other one
         assert wrong.asked == [("eth_chainId", "")]

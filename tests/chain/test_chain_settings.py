@@ -35,8 +35,14 @@ def test_a_query_keeps_its_equals_signs() -> None:
 
 @pytest.mark.parametrize("chain", ["eip155:0", "eip155:", "eip155:01", "1", "", "solana:1"])
 def test_what_is_no_chain(chain: str) -> None:
-    with pytest.raises(ValueError, match="is not a chain that can be asked"):
+    with pytest.raises(ValueError, match="is not a supported chain"):
         parse_providers({chain: ONE})
+
+
+@pytest.mark.parametrize("urls", [5, True, None, {"url": ONE}])
+def test_urls_that_are_neither_text_nor_an_array(urls: object) -> None:
+    with pytest.raises(ValueError, match="eip155:1 should have a URL, or an array"):
+        parse_providers({"eip155:1": urls})
 
 
 def test_confirmations() -> None:
@@ -55,11 +61,11 @@ def test_the_file_the_environment_and_what_beats_what(
         f'"eip155:100" = "{GNOSIS}"\n'
     )
     settings = load_settings(file)
-    assert settings.chain_settings() == ChainSettings(BOTH, confirmations=12)
+    assert settings.chain == ChainSettings(BOTH, confirmations=12)
     assert "one.example" not in repr(settings)
-    assert "one.example" not in repr(settings.chain_settings())
+    assert "one.example" not in repr(settings.chain)
     monkeypatch.setenv("RECON_NODE_CHAIN_RPC", f"eip155:100={TWO}")
-    assert load_settings(file).chain_rpc == {"eip155:100": (TWO,)}
+    assert load_settings(file).chain.providers == {"eip155:100": (TWO,)}
     flags = {"chain_rpc": (f"eip155:5={ONE}",), "chain_confirmations": "3"}
     given = load_settings(file, flags)
-    assert (given.chain_rpc, given.chain_confirmations) == ({"eip155:5": (ONE,)}, 3)
+    assert (given.chain.providers, given.chain.confirmations) == ({"eip155:5": (ONE,)}, 3)

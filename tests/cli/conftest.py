@@ -42,7 +42,7 @@ def sample() -> list[dict[str, str]]:
         return [json.loads(line) for line in lines]
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def node() -> Iterator[TestnetNode]:
     with Testnet(nodes=1) as net:
         yield net.nodes[0]

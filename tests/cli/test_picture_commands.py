@@ -110,12 +110,16 @@ def test_how_much_is_drawn(node: TestnetNode, diverged: dict[str, Event]) -> Non
 
 
 def test_a_stream_as_json(node: TestnetNode, diverged: dict[str, Event]) -> None:
-    told = json.loads(run("stream", "show", str(INIT.cid), "--json", node=node).stdout)
+    printed = json.loads(run("stream", "show", str(INIT.cid), "--json", node=node).stdout)
     winner, loser = lowest_cid(diverged)
-    assert (told["id"], told["tip"], told["pruned"]) == (str(INIT.stream_id()), winner, [loser])
-    assert told["merge"] == [winner, loser]
-    assert told["decisions"] == [{"rule": "lowest CID", "winner": winner, "rivals": [loser]}]
-    assert {event["cid"] for event in told["events"]} == {str(e.cid) for e in diverged.values()}
+    assert (printed["id"], printed["tip"], printed["pruned"]) == (
+        str(INIT.stream_id()),
+        winner,
+        [loser],
+    )
+    assert printed["merge"] == [winner, loser]
+    assert printed["decisions"] == [{"rule": "lowest CID", "winner": winner, "rivals": [loser]}]
+    assert {event["cid"] for event in printed["events"]} == {str(e.cid) for e in diverged.values()}
 
 
 def test_a_stream_as_svg(node: TestnetNode, diverged: dict[str, Event], tmp_path: Path) -> None:
@@ -272,7 +276,7 @@ def test_a_feed() -> None:
         ("", ["--root", "A", "--name", "x", "--feed", "@"], "--root and --name"),
         ("", [], "--root and --name"),
         ("", ["--feed", "@x"], "is not an SSB identity"),
-        ("", ["--root", "A", "--name", "post"], "the root A of the tangle 'post' is not here"),
+        ("", ["--root", "A", "--name", "post"], "the root A of the tangle 'post' is missing"),
         ("{", ["--root", "A", "--name", "post"], "line 1 is not JSON"),
         ("\n[]", ["--root", "A", "--name", "post"], "line 2 is not a message"),
         ('{"key": 1, "value": {}}', ["--root", "A", "--name", "post"], "line 1: the 'key'"),
@@ -282,10 +286,10 @@ def test_a_feed() -> None:
             "line 2: another message with the key 'A'",
         ),
         (line("A", None, ["A"]), ["--root", "A", "--name", "post"], "names previous messages"),
-        ("x" * (1024 * 1024 + 2), ["--root", "A", "--name", "post"], "line 1 has more than"),
+        ("x" * (1024 * 1024 + 2), ["--root", "A", "--name", "post"], "line 1 is longer than"),
     ],
 )
-def test_what_is_no_tangle(data: str, args: list[str], words: str) -> None:
+def test_what_is_not_a_tangle(data: str, args: list[str], words: str) -> None:
     result = run("tangle", "show", "-", *args, data=data)
     assert result.exit_code in (1, 2)
     assert result.stdout == ""

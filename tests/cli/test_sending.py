@@ -1,4 +1,4 @@
-"""Which events are sent when, and what is told of them; to real nodes, and to others."""
+"""Which events are sent when, and what is reported about them; to real nodes and to others."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ from recon_node.api.services import Limits
 from recon_node.ceramic import Network
 from recon_node.cli import window as module
 from recon_node.cli.client import NodeApi
-from recon_node.cli.errors import CommandError
-from recon_node.cli.sending import MAX_REFUSALS, Outcome, Refusal, send_items
+from recon_node.cli.output import CommandError
+from recon_node.cli.sending import MAX_REFUSALS, Outcome, RefusedEvent, send_items
 from recon_node.cli.sources import Item, read_items
-from recon_node.cli.window import Entry, Window
+from recon_node.cli.window import Window, WindowEntry
 from recon_node.ipld import CID, DAG_CBOR, multibase
 from recon_node.store import Store, open_store
 
@@ -50,14 +50,14 @@ def inputs(draw: st.DrawFn) -> list[Item]:
     ]
 
 
-def drive(window: Window, items: list[Item], rng: random.Random) -> Iterator[Entry]:
+def drive(window: Window, items: list[Item], rng: random.Random) -> Iterator[WindowEntry]:
     """Read, take and acknowledge in any order that the window allows; yields what is taken.
 
     Holds each batch to the rule: a parent that the window has seen was acknowledged before, or is
     further ahead in the batch.
     """
     rest, seen, acknowledged = iter(items), set[CID](), set[CID]()
-    under_way: list[list[Entry]] = []
+    under_way: list[list[WindowEntry]] = []
     while not window.is_done or under_way:
         if not window.is_full and not window.ended and rng.random() < 0.7:
             following = next(rest, None)
@@ -83,7 +83,7 @@ def drive(window: Window, items: list[Item], rng: random.Random) -> Iterator[Ent
 
 @pytest.mark.parametrize(("lookahead", "batch"), [(1000, 500), (1000, 3), (50, 1), (8, 4), (1, 1)])
 @given(items=inputs(), rng=st.randoms(use_true_random=False))
-def test_no_event_is_taken_before_what_it_builds_on(
+def test_each_event_is_taken_after_everything_it_depends_on(
     items: list[Item], rng: random.Random, lookahead: int, batch: int
 ) -> None:
     with pytest.MonkeyPatch.context() as patch:
@@ -127,7 +127,7 @@ def test_large_events_fill_the_window_too() -> None:
     assert not window.is_full
 
 
-def test_the_first_refused_events_are_told_in_order() -> None:
+def test_the_first_refused_events_are_listed_in_order() -> None:
     outcome = Outcome()
     lines = random.Random(5).sample(range(1, 5001), 5000)
     for line in lines:
@@ -169,7 +169,7 @@ async def send(node: NodeApi, items: list[Item]) -> Outcome:
     return outcome
 
 
-async def test_many_events_need_few_requests_and_are_told_apart(tmp_path: Path) -> None:
+async def test_many_events_need_few_requests_and_have_verdicts_of_their_own(tmp_path: Path) -> None:
     items = sample_items(100)
     async with node_of(tmp_path) as (node, store):
         outcome = await send(node, items[::-1])
@@ -186,7 +186,9 @@ async def test_a_batch_that_is_too_long_for_the_node_goes_in_parts(tmp_path: Pat
     async with node_of(tmp_path, body=bound) as (node, store):
         outcome = await send(node, [*items, long])
         assert (outcome.new, outcome.refused, store.head) == (40, 1, 40)
-        assert outcome.refusals == [Refusal(41, None, f"the body is longer than {bound} bytes")]
+        assert outcome.refusals == [
+            RefusedEvent(41, None, f"the body is longer than {bound} bytes")
+        ]
 
 
 async def test_a_node_that_takes_one_event_a_request_gets_them_so(tmp_path: Path) -> None:
@@ -210,7 +212,7 @@ async def test_a_node_that_takes_one_event_a_request_gets_them_so(tmp_path: Path
     assert requests.count(b"application/json") == 30
 
 
-async def test_an_answer_about_no_event_ends_it(tmp_path: Path) -> None:
+async def test_an_answer_that_is_not_about_an_event_ends_it(tmp_path: Path) -> None:
     def wrap(app: ASGIApp) -> ASGIApp:
         return JSONResponse({"message": "the disk is full"}, 507)
 
@@ -223,7 +225,7 @@ async def test_an_answer_about_no_event_ends_it(tmp_path: Path) -> None:
     assert outcome.total == 0
 
 
-async def test_what_answers_may_be_no_node(tmp_path: Path) -> None:
+async def test_what_answers_may_not_be_a_node(tmp_path: Path) -> None:
     def wrap(app: ASGIApp) -> ASGIApp:
         return JSONResponse({"hello": "world"})
 

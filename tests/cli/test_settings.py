@@ -1,4 +1,4 @@
-"""Settings: which layer wins, what is refused, and that each refusal names its place."""
+"""Settings: which source wins, what is refused, and that each refusal names its place."""
 
 from __future__ import annotations
 
@@ -7,12 +7,14 @@ from pathlib import Path
 
 import pytest
 
+from recon_node.api import split_host_port
 from recon_node.ceramic import METAMODEL, StreamId, StreamType
 from recon_node.settings import (
+    DECLARATIONS,
     Settings,
     SettingsError,
+    example_file,
     load_settings,
-    split_host_port,
     unknown_variables,
 )
 from recon_node.store import parse_interest
@@ -37,13 +39,13 @@ def test_defaults(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     settings = load_settings()
     assert settings.data_dir == tmp_path / ".recon-node"
     assert settings.network == "testnet-clay"
-    assert settings.listen == ("/ip4/0.0.0.0/tcp/4101",)
-    assert settings.api == "127.0.0.1:5101"
+    assert settings.p2p.listen == ("/ip4/0.0.0.0/tcp/4101",)
+    assert settings.api.address == "127.0.0.1:5101"
     monkeypatch.setenv("XDG_DATA_HOME", "/xdg")
     assert load_settings().data_dir == Path("/xdg/recon-node")
 
 
-def test_flags_beat_the_environment_which_beats_the_file(
+def test_later_sources_override_earlier_ones(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     config = write(
@@ -54,37 +56,37 @@ def test_flags_beat_the_environment_which_beats_the_file(
     monkeypatch.setenv("RECON_NODE_API", "127.0.0.1:2")
     settings = load_settings(config, {"api": "127.0.0.1:3"})
     assert settings.network == "local-1"  # only the file says so
-    assert settings.log_level == "error"  # environment over file
-    assert settings.api == "127.0.0.1:3"  # flag over both
-    assert settings.sync_interval == 1.0
+    assert settings.log.level == "error"  # environment over file
+    assert settings.api.address == "127.0.0.1:3"  # flag over both
+    assert settings.p2p.sync_interval == 1.0
 
 
-def test_lists_from_each_layer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_lists_from_each_source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     one, two = "/ip4/127.0.0.1/tcp/1", "/ip6/::1/tcp/2"
     config = write(tmp_path / "node.toml", f'listen = ["{one}", "{two}"]\nbootstrap = "{PEER}"\n')
     settings = load_settings(config)
-    assert settings.listen == (one, two)
-    assert settings.bootstrap == (PEER,)
+    assert settings.p2p.listen == (one, two)
+    assert settings.p2p.bootstrap == (PEER,)
     monkeypatch.setenv("RECON_NODE_LISTEN", f"{two}, {one}")
-    assert load_settings(config).listen == (two, one)
-    assert load_settings(config, {"listen": (one,)}).listen == (one,)
+    assert load_settings(config).p2p.listen == (two, one)
+    assert load_settings(config, {"listen": (one,)}).p2p.listen == (one,)
 
 
-def test_settings_reach_the_floors_below() -> None:
+def test_settings_reach_the_rooms() -> None:
     flags = {"listen": ("/ip4/127.0.0.1/tcp/9",), "max_event_bytes": 5000, "max_body_bytes": 9000}
     settings = load_settings(flags={**flags, "synchronous": "normal", "bootstrap": (PEER,)})
-    p2p, store = settings.p2p_settings(), settings.store_settings()
+    p2p, store = settings.p2p, settings.store
     assert (p2p.listen, p2p.bootstrap) == (("/ip4/127.0.0.1/tcp/9",), (PEER,))
     assert (store.max_event_bytes, store.synchronous) == (5000, "normal")
-    assert settings.limits().body == 9000
+    assert settings.api.limits.body == 9000
 
 
 def test_the_room_for_waiting_events(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     config = write(tmp_path / "node.toml", "max_waiting = 7\nmax_waiting_bytes = 8000\n")
-    store = load_settings(config).store_settings()
+    store = load_settings(config).store
     assert (store.max_waiting, store.max_waiting_bytes) == (7, 8000)
     monkeypatch.setenv("RECON_NODE_MAX_WAITING", "0")
-    assert load_settings(config).store_settings().max_waiting == 0
+    assert load_settings(config).store.max_waiting == 0
 
 
 @pytest.mark.parametrize(
@@ -98,7 +100,7 @@ def test_the_room_for_waiting_events(tmp_path: Path, monkeypatch: pytest.MonkeyP
         ('sync_interval = "often"', "sync_interval: Input should be a valid number"),
         ("sync_interval = 0", "sync_interval: Input should be greater than 0"),
         ("sync_interval = nan", "sync_interval: Input should be a finite number"),
-        ("listen = []", "listen: Tuple should have at least 1 item"),
+        ("listen = []", "listen: give at least one address to listen on"),
         ('listen = ["/tcp/x"]', "listen: '/tcp/x' is not a multiaddr such as /ip4"),
         ('bootstrap = ["/ip4/1.2.3.4/tcp/1"]', "bootstrap: '/ip4/1.2.3.4/tcp/1' lacks the peer id"),
         ('api = "5101"', "api: '5101' should be HOST:PORT"),
@@ -128,7 +130,7 @@ def test_each_refusal_names_its_source(tmp_path: Path, monkeypatch: pytest.Monke
         load_settings(tmp_path / "gone.toml")
 
 
-def test_variables_that_are_no_settings(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_variables_that_are_not_settings(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RECON_NODE_PORT_5101_TCP", "tcp://10.0.0.1:5101")
     monkeypatch.setenv("RECON_NODE_NETWORK", "local-1")
     monkeypatch.setenv("RECON_NODE_URL", "http://127.0.0.1:5101")
@@ -149,7 +151,7 @@ def test_host_and_port(text: str, expected: tuple[str, int]) -> None:
 
 
 @pytest.mark.parametrize("text", ["", ":1", "h:", "h:65536", "h:-1", "h:٣", "::1:80", "h:1:2"])
-def test_what_is_no_host_and_port(text: str) -> None:
+def test_what_is_not_a_host_and_port(text: str) -> None:
     with pytest.raises(ValueError, match="should be HOST:PORT"):
         split_host_port(text)
 
@@ -157,29 +159,29 @@ def test_what_is_no_host_and_port(text: str) -> None:
 def test_a_token_from_a_file_or_the_environment(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert load_settings().access().token is None
+    assert load_settings().api.access_with_token().token is None
     file = tmp_path / "token"
     file.write_text("0123456789abcdef\n")
     settings = load_settings(None, {"token_file": file, "token_for": "all"})
-    access = settings.access()
+    access = settings.api.access_with_token()
     assert (access.token, access.token_for) == ("0123456789abcdef", "all")
     monkeypatch.setenv("RECON_NODE_TOKEN", "fedcba9876543210")
-    assert load_settings().access().token == "fedcba9876543210"
+    assert load_settings().api.access_with_token().token == "fedcba9876543210"
     assert "fedcba" not in repr(load_settings())
     with pytest.raises(ValueError, match="both set"):
-        load_settings(None, {"token_file": file}).access()
+        load_settings(None, {"token_file": file}).api.access_with_token()
 
 
 @pytest.mark.parametrize(
     ("text", "words"),
     [
         ("short", "token has 5 characters"),
-        ("with blanks in the middle", "without blanks"),
+        ("with blanks in the middle", "without spaces"),
         ("ünïcödé ünïcödé", "token"),
         (None, "cannot be read: No such file"),
     ],
 )
-def test_a_token_s_file_that_cannot_be_used(tmp_path: Path, text: str | None, words: str) -> None:
+def test_a_token_file_that_cannot_be_used(tmp_path: Path, text: str | None, words: str) -> None:
     file = tmp_path / "token"
     if text is not None:
         file.write_text(text, encoding="utf-8")
@@ -189,16 +191,17 @@ def test_a_token_s_file_that_cannot_be_used(tmp_path: Path, text: str | None, wo
     assert text is None or text not in str(caught.value)
 
 
-def test_the_example_file_shows_every_setting_with_its_default() -> None:
-    """Each setting stands in it, commented out, with the value that it has anyway."""
+def test_the_example_file_shows_every_setting_with_its_default(tmp_path: Path) -> None:
     text = (ROOT / "config" / "recon-node.toml").read_text()
+    assert text == example_file(), "python -m recon_node.settings > config/recon-node.toml"
     uncommented = "\n".join(
         line[1:] for line in text.splitlines() if line.startswith("#") and not line.startswith("# ")
     )
     shown = tomllib.loads(uncommented)
-    assert set(shown) == set(Settings.model_fields)
-    example = Settings.model_validate(shown)
-    assert example == Settings()
+    assert set(shown) == set(DECLARATIONS)
+    config = write(tmp_path / "node.toml", uncommented)
+    assert load_settings(config) == Settings()
+    assert all(each.description for each in DECLARATIONS.values())
 
 
 def test_the_other_example_files_can_be_used() -> None:
@@ -206,7 +209,23 @@ def test_the_other_example_files_can_be_used() -> None:
         assert load_settings(path).data_dir.is_absolute()
 
 
-def test_interests_from_each_layer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_extra_interests_are_ceramic_one_s_name_for_interests(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, other = METAMODEL, StreamId(StreamType.MODEL, METAMODEL.cid)
+    expected = [parse_interest(str(one)), parse_interest(str(other))]
+    for flags in ((f"{one},{other}",), (str(one), f"{other}, {one}")):
+        given = {"extra_interests": flags, "interests": (str(one),)}
+        assert load_settings(flags=given).wanted() == expected
+    config = write(tmp_path / "node.toml", f'extra_interests = ["{one}", "{other}"]\n')
+    assert load_settings(config).wanted() == expected
+    monkeypatch.setenv("RECON_NODE_EXTRA_INTERESTS", f"{one},{other}")
+    assert load_settings().wanted() == expected
+    with pytest.raises(SettingsError, match=r"^--extra-interests: 'x' is not a StreamID"):
+        load_settings(flags={"extra_interests": (f"{one},x",)})
+
+
+def test_interests_from_each_source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     one, other = str(METAMODEL), f"model={METAMODEL} controller=did:key:z6Mk"
     config = write(tmp_path / "node.toml", f'interests = ["{one}", "{other}"]\n')
     assert load_settings(config).wanted() == [parse_interest(one), parse_interest(other)]

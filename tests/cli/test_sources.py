@@ -53,16 +53,16 @@ def test_the_other_forms(sample: list[dict[str, str]]) -> None:
     ("line", "problem"),
     [
         ("{", "not JSON: Expecting property name"),
-        ("[" * 50_000, "not multibase text of a CAR, nor a JSON object"),
+        ("[" * 50_000, "not a CAR as multibase text, nor a JSON object"),
         ('{"a": ' * 50_000, "not JSON"),
-        ('{"cid": "x"}', "lacks 'car'"),
+        ('{"cid": "x"}', "has no 'car'"),
         ('{"car": 5}', "should be text"),
-        ("??", "not multibase"),
-        ("# recon-node", "not multibase"),
-        (b"\xff\xfe", "not multibase"),
+        ("??", "not a CAR as multibase"),
+        ("# recon-node", "not a CAR as multibase"),
+        (b"\xff\xfe", "not a CAR as multibase"),
     ],
 )
-def test_lines_that_hold_no_event(line: str | bytes, problem: str) -> None:
+def test_lines_without_an_event(line: str | bytes, problem: str) -> None:
     _, item = items_of(b"mAAAA\n" + (line.encode() if isinstance(line, str) else line))
     assert item.problem is not None
     assert problem in item.problem
@@ -70,17 +70,17 @@ def test_lines_that_hold_no_event(line: str | bytes, problem: str) -> None:
 
 
 @pytest.mark.parametrize("bad_lines", [1, 9])
-def test_a_file_may_begin_with_lines_that_hold_no_event(bad_lines: int) -> None:
+def test_a_file_may_begin_with_lines_without_an_event(bad_lines: int) -> None:
     items = items_of("??\n" * bad_lines + "mAAAA\n??\n")
     assert [item.problem is None for item in items] == [False] * bad_lines + [True, False]
 
 
 @pytest.mark.parametrize("text", ["# recon-node\n\nA node", "??", "??\n" * 10 + "mAAAA\n", b"\xff"])
-def test_a_file_of_another_kind_is_told_as_such_once(text: str | bytes) -> None:
-    with pytest.raises(NoEventsError, match=r"^x.md holds no events: it is not a CAR, .*line 1"):
+def test_a_file_of_another_kind_is_refused_once(text: str | bytes) -> None:
+    with pytest.raises(NoEventsError, match=r"^x.md has no events: it is not a CAR, .*line 1"):
         list(read_items(io.BytesIO(text if isinstance(text, bytes) else text.encode()), "x.md"))
 
 
-def test_a_car_that_is_no_event_is_left_to_the_node() -> None:
+def test_a_car_that_is_not_an_event_is_left_to_the_node() -> None:
     [item] = items_of("mAAAA")
     assert (item.problem, item.cid, item.data) == (None, None, "mAAAA")

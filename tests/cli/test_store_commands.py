@@ -61,18 +61,18 @@ def test_a_log_is_described_checked_compacted_and_copied(log: Path, tmp_path: Pa
     assert run(copy, "check").stdout == run(log, "check").stdout
 
 
-def test_damage_is_told_and_repaired(log: Path) -> None:
+def test_damage_is_reported_and_repaired(log: Path) -> None:
     with closing(sqlite3.connect(log / "events.sqlite3")) as connection:
         connection.execute("UPDATE cars SET car = x'00' WHERE id = 60")
         connection.commit()
     result = run(log, "check")
     assert result.exit_code == 1
     assert "events: row 60, " in result.stderr
-    assert "damaged: 1 faults" in result.stderr
+    assert "damaged: 1 fault\n" in result.stderr
     assert "recon-node store check --repair" in result.stderr
     result = run(log, "check", "--repair")
     assert result.exit_code == 0, result.output
-    assert "lost, peers will send it again: " in result.stdout
+    assert "lost, but peers will send it again: " in result.stdout
     assert "repaired: 59 events saved, 1 lost; feed positions changed: the new" in result.stdout
     assert "sound: 59 events" in result.stdout
     assert str(log / "events.sqlite3.damaged-1") in result.stdout
@@ -87,16 +87,16 @@ def test_only_a_part_is_exported(log: Path, tmp_path: Path, sample: Events) -> N
     assert not (tmp_path / "part.car").exists()
     result = run(log, "export", file, "--controller", "did:key:z6Mk")
     assert result.exit_code == 2
-    assert "give it, too" in result.stderr
+    assert "give that, too" in result.stderr
 
 
-def test_a_good_export_is_not_written_over(log: Path, tmp_path: Path) -> None:
+def test_a_good_export_is_not_overwritten(log: Path, tmp_path: Path) -> None:
     file = tmp_path / "backup.car"
     assert run(log, "export", str(file)).exit_code == 0
     good = file.read_bytes()
     result = run(log, "export", str(file))
     assert result.exit_code == 1
-    assert "exists: choose another name, or replace it with --force" in result.stderr
+    assert "already exists: choose another name, or use --force" in result.stderr
     assert run(log, "export", str(file), "--force").exit_code == 0
     assert file.read_bytes() == good
     result = run(log, "export", str(file), "--force", "--sort-value", "nothing")
@@ -115,7 +115,7 @@ def test_a_good_export_is_not_written_over(log: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("command", ["info", "check", "compact", "export"])
-def test_where_no_log_is_nothing_is_made(tmp_path: Path, command: str) -> None:
+def test_without_a_log_nothing_is_created(tmp_path: Path, command: str) -> None:
     arguments = [str(tmp_path / "x.car")] if command == "export" else []
     for directory in (tmp_path, tmp_path / "not there"):
         result = run(directory, command, *arguments)
@@ -124,7 +124,7 @@ def test_where_no_log_is_nothing_is_made(tmp_path: Path, command: str) -> None:
     assert {path.name for path in tmp_path.iterdir()} <= {"lock"}
 
 
-def test_a_running_node_s_log_is_left_alone(node: TestnetNode, tmp_path: Path) -> None:
+def test_the_log_of_a_running_node_is_left_alone(node: TestnetNode, tmp_path: Path) -> None:
     for command in (["info"], ["check", "--repair"], ["compact"], ["export", "x.car"]):
         result = run(node.data_dir, *command)
         assert result.exit_code == 1
@@ -133,7 +133,7 @@ def test_a_running_node_s_log_is_left_alone(node: TestnetNode, tmp_path: Path) -
     assert result.exit_code == 1
 
 
-def test_a_file_that_is_no_export_is_refused(tmp_path: Path, sample: Events) -> None:
+def test_a_file_that_is_not_an_export_is_refused(tmp_path: Path, sample: Events) -> None:
     result = run(tmp_path, "import", "-", data=multibase.decode(sample[0]["car"]))
     assert result.exit_code == 1
     assert "was not written by `recon-node store export`" in result.stderr

@@ -19,7 +19,7 @@ class Row(NamedTuple):
     c: TestnetNode
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def row() -> Iterator[Row]:
     with Testnet(3, flags=("--sync-interval", "1", "--no-discovery")) as net:
         b, a, c = net.nodes  # the first is the one that the others are told of

@@ -117,7 +117,9 @@ async def test_what_is_missing_is_said(tmp_path: Path, rng: random.Random) -> No
         state = await dags.state(root)
         assert state.missing_blocks.first == (root,)
         assert state.missing_shards.first == (shards[0].cid,)
-        with pytest.raises(IncompleteDagError, match=f"1 or more blocks of {root} are not here"):
+        with pytest.raises(
+            IncompleteDagError, match=f"{root} is incomplete, with 1 or more missing blocks"
+        ):
             await dags.car(root)
 
         await admit(store, shard_event(OTHER, root, shards[0].car))
@@ -277,7 +279,7 @@ async def test_expiry_is_judged_once_when_a_publish_is_first_read(tmp_path: Path
         found = await dags.resolve(MINE)
         assert found.order == (good.cid,)
         assert list(found.faults) == [late.cid]
-        assert "is good from None to" in found.faults[late.cid]
+        assert "is valid from None to" in found.faults[late.cid]
     async with opened(tmp_path, clock) as (store, dags):
         now = NOW  # neither is judged again, also when others bring them
         await admit(store, publish_event(good, key=THIRD), publish_event(late, key=THIRD))
@@ -437,9 +439,7 @@ async def test_a_block_in_two_shards_is_contained_by_either(
                 assert (await dags.contains(replica, block)).holds
 
 
-async def test_an_index_of_the_first_version_is_made_anew(
-    tmp_path: Path, rng: random.Random
-) -> None:
+async def test_an_index_of_the_first_version_is_rebuilt(tmp_path: Path, rng: random.Random) -> None:
     dag = Pushed(rng)
     publish = dag.publish(dag.root, dag.replicas[-1].cid)
     async with opened(tmp_path) as (store, dags):
@@ -474,7 +474,7 @@ async def test_a_rolled_back_step_is_done_again(tmp_path: Path, rng: random.Rand
         assert (await dags.state(root)).complete
 
 
-async def test_an_index_that_was_deleted_is_made_again(
+async def test_a_deleted_index_is_rebuilt(
     tmp_path: Path, rng: random.Random, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """In many steps, over a log that has other events between those of DAGs."""
@@ -496,7 +496,7 @@ async def test_an_index_that_was_deleted_is_made_again(
         assert await read_car(dags, root) == written
 
 
-async def test_an_index_of_a_longer_log_is_made_anew(tmp_path: Path, rng: random.Random) -> None:
+async def test_an_index_of_a_longer_log_is_rebuilt(tmp_path: Path, rng: random.Random) -> None:
     """The log's file was put back from a copy: it ends before what the index has read."""
     root, blocks = make_dag(4, 100, rng)
     async with opened(tmp_path) as (store, dags):
@@ -511,7 +511,7 @@ async def test_an_index_of_a_longer_log_is_made_anew(tmp_path: Path, rng: random
 
 
 @pytest.mark.parametrize("content", [b"no database" * 100, "other"])
-async def test_a_file_that_is_no_index_is_refused(tmp_path: Path, content: bytes | str) -> None:
+async def test_a_file_that_is_not_an_index_is_refused(tmp_path: Path, content: bytes | str) -> None:
     path = tmp_path / schema.FILE_NAME
     if isinstance(content, bytes):
         path.write_bytes(content)

@@ -16,7 +16,7 @@ from recon_node.dag import DagError, unixfs
 from recon_node.dag.protocol.shards import walk
 from recon_node.dag.sources import CarFile, FileTree, open_source
 from recon_node.dag.unixfs import CHUNK_SIZE, NodeType, UnixFs
-from recon_node.dag.unpack import unpack
+from recon_node.dag.unpack import unpack_dag
 from recon_node.ipld import CID, DAG_PB, RAW, car, dag_pb, varint
 from recon_node.ipld.dag_pb import PbLink, PbNode
 
@@ -111,7 +111,7 @@ def test_a_directory_comes_back_as_it_was(tmp_path: Path, rng: random.Random) ->
     (files / "an empty one").mkdir()
     (files / ".hidden ünï").write_text("x")
     source = FileTree(files)
-    assert unpack(source.root, source.read, tmp_path / "back") == len(SIZES) + 2
+    assert unpack_dag(source.root, source.read, tmp_path / "back") == len(SIZES) + 2
     assert contents(tmp_path / "back") == contents(files)
     assert FileTree(tmp_path / "back").root == source.root
 
@@ -119,7 +119,7 @@ def test_a_directory_comes_back_as_it_was(tmp_path: Path, rng: random.Random) ->
 def test_a_single_file_comes_back_as_it_was(tmp_path: Path, rng: random.Random) -> None:
     (tmp_path / "file").write_bytes(rng.randbytes(CHUNK_SIZE + 5))
     source = open_source(tmp_path / "file")
-    assert unpack(source.root, source.read, tmp_path / "back") == 1
+    assert unpack_dag(source.root, source.read, tmp_path / "back") == 1
     assert (tmp_path / "back").read_bytes() == (tmp_path / "file").read_bytes()
 
 
@@ -127,7 +127,7 @@ def test_a_file_that_is_changed_meanwhile_is_noticed(tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(b"before")
     source = FileTree(tmp_path / "file")
     (tmp_path / "file").write_bytes(b"after!")
-    with pytest.raises(DagError, match="the file was changed meanwhile"):
+    with pytest.raises(DagError, match="the file has been changed"):
         source.read(source.root)
 
 
@@ -155,27 +155,27 @@ def test_names_that_lead_elsewhere_are_refused(tmp_path: Path, name: str) -> Non
     root, block = node(UnixFs(NodeType.DIRECTORY), PbLink(FILE, "a"), PbLink(FILE, name))
     blocks = {root: block, FILE: b"content"}
     with pytest.raises(DagError, match="it could lead elsewhere"):
-        unpack(root, blocks.__getitem__, tmp_path / "back")
+        unpack_dag(root, blocks.__getitem__, tmp_path / "back")
     assert not list(tmp_path.iterdir())
 
 
 def test_a_name_twice_is_refused(tmp_path: Path) -> None:
     root, block = node(UnixFs(NodeType.DIRECTORY), PbLink(FILE, "a"), PbLink(FILE, "a"))
     with pytest.raises(DagError, match="an entry named 'a' is refused"):
-        unpack(root, {root: block, FILE: b"content"}.__getitem__, tmp_path / "back")
+        unpack_dag(root, {root: block, FILE: b"content"}.__getitem__, tmp_path / "back")
 
 
 def test_what_is_there_is_not_written_over(tmp_path: Path) -> None:
     (tmp_path / "there").symlink_to(tmp_path / "nowhere")
-    with pytest.raises(DagError, match="is there already: nothing is written over"):
-        unpack(FILE, {FILE: b"content"}.__getitem__, tmp_path / "there")
+    with pytest.raises(DagError, match="already exists; not overwriting"):
+        unpack_dag(FILE, {FILE: b"content"}.__getitem__, tmp_path / "there")
     assert (tmp_path / "there").is_symlink()
 
 
 def test_symlinks_are_not_made(tmp_path: Path) -> None:
     link, block = node(UnixFs(NodeType.SYMLINK, b"/etc/passwd"))
-    with pytest.raises(DagError, match="is a symlink, which is not written"):
-        unpack(link, {link: block}.__getitem__, tmp_path / "back")
+    with pytest.raises(DagError, match="is a symlink, which is not supported"):
+        unpack_dag(link, {link: block}.__getitem__, tmp_path / "back")
     assert not list(tmp_path.iterdir())
 
 
@@ -186,12 +186,12 @@ def test_a_directory_in_parts_is_read(tmp_path: Path) -> None:
     part_cid = CID.of(DAG_PB, part)
     root = dag_pb.encode(PbNode((PbLink(FILE, "00a"), PbLink(part_cid, "A7")), hamt))
     blocks = {CID.of(DAG_PB, root): root, part_cid: part, FILE: b"content"}
-    assert unpack(CID.of(DAG_PB, root), blocks.__getitem__, tmp_path / "back") == 3
+    assert unpack_dag(CID.of(DAG_PB, root), blocks.__getitem__, tmp_path / "back") == 3
     assert contents(tmp_path / "back") == dict.fromkeys("abc", b"content")
 
 
 def test_a_file_whose_content_is_shorter_than_it_says_is_refused(tmp_path: Path) -> None:
     root, block = node(UnixFs(NodeType.FILE, file_size=8, block_sizes=(8,)), PbLink(FILE))
     with pytest.raises(DagError, match="should have 8 bytes of content, and has 7"):
-        unpack(root, {root: block, FILE: b"content"}.__getitem__, tmp_path / "back")
+        unpack_dag(root, {root: block, FILE: b"content"}.__getitem__, tmp_path / "back")
     assert not list(tmp_path.iterdir())

@@ -10,38 +10,38 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from recon_node.dag import unixfs
-from recon_node.dag.unixfs import MAX_LINKS, NodeType, Tree, UnixFs, balanced
+from recon_node.dag.errors import UnixFsError
+from recon_node.dag.unixfs import MAX_LINKS, NodeType, UnixFs, UnixFsEntry, balanced
 from recon_node.ipld import CID, DAG_PB, RAW, dag_pb
 from recon_node.ipld.dag_pb import PbLink, PbNode
-from recon_node.ipld.errors import UnixFsError
 
 
-def leaf(number: int) -> Tree:
+def leaf(number: int) -> UnixFsEntry:
     data = number.to_bytes(4)
-    return Tree(CID.of(RAW, data), len(data), len(data))
+    return UnixFsEntry(CID.of(RAW, data), len(data), len(data))
 
 
-def go_balanced(leaves: Sequence[Tree]) -> CID:
+def go_balanced(leaves: Sequence[UnixFsEntry]) -> CID:
     """The layout as boxo's ipld/unixfs/importer/balanced does it: top down, node by node."""
     left = iter(leaves)
     total = len(leaves)
     taken = 0
 
-    def take() -> Tree:
+    def take() -> UnixFsEntry:
         nonlocal taken
         taken += 1
         return next(left)
 
-    def close(children: list[Tree]) -> Tree:
+    def close(children: list[UnixFsEntry]) -> UnixFsEntry:
         sizes = tuple(child.content for child in children)
         data = unixfs.encode(UnixFs(NodeType.FILE, file_size=sum(sizes), block_sizes=sizes))
         block = dag_pb.encode(
             PbNode(tuple(PbLink(child.cid, "", child.total) for child in children), data)
         )
         cid = CID.of(DAG_PB, block)
-        return Tree(cid, sum(sizes), len(block) + sum(child.total for child in children))
+        return UnixFsEntry(cid, sum(sizes), len(block) + sum(child.total for child in children))
 
-    def fill(children: list[Tree], depth: int) -> Tree:
+    def fill(children: list[UnixFsEntry], depth: int) -> UnixFsEntry:
         while len(children) < MAX_LINKS and taken < total:
             children.append(take() if depth == 1 else fill([], depth - 1))
         return close(children)
@@ -110,6 +110,6 @@ def test_a_directory_in_parts_names_its_fanout_and_times_are_passed_over() -> No
         (b"\x08", "not UnixFS"),
     ],
 )
-def test_what_is_no_unixfs_is_refused(data: bytes, complaint: str) -> None:
+def test_invalid_unixfs_is_refused(data: bytes, complaint: str) -> None:
     with pytest.raises(UnixFsError, match=complaint):
         unixfs.decode(data)

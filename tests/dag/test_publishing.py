@@ -27,7 +27,7 @@ LINK, ORIGIN = CID.of(RAW, b"link"), CID.of(RAW, b"origin")
 
 
 def _replica(prior: CID | None, number: int) -> Replica:
-    """Proofs are no matter of the log."""
+    """A replica without proofs: the log does not look at them."""
     return Replica(prior, Publish(ID, CID.of(RAW, b"%d" % number), ORIGIN, ""))
 
 

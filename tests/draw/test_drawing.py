@@ -15,11 +15,11 @@ from hypothesis import strategies as st
 from recon_node.draw.layout import (
     SHORTEST_FOLD,
     Layout,
-    Node,
+    NodeShape,
     Picture,
-    Shape,
+    PictureNode,
     Tone,
-    fold,
+    fold_runs,
     lay_out,
     newest_first,
     plain,
@@ -35,17 +35,17 @@ SVG = "{http://www.w3.org/2000/svg}"
 
 
 @st.composite
-def graphs(draw: st.DrawFn) -> list[Node]:
+def graphs(draw: st.DrawFn) -> list[PictureNode]:
     """Any graph: several roots, merges of any number of branches, every tone; in any order."""
-    nodes: list[Node] = []
+    nodes: list[PictureNode] = []
     for number in range(draw(st.integers(0, 24))):
         latest = st.integers(max(0, number - draw(st.sampled_from([1, 3, 24]))), number - 1)
         prev = draw(st.lists(latest, max_size=4)) if number else []
         nodes.append(
-            Node(
+            PictureNode(
                 id=number,
                 prev=tuple(prev),
-                shape=draw(st.sampled_from([Shape.DATA, Shape.TIME])),
+                shape=draw(st.sampled_from([NodeShape.DATA, NodeShape.TIME])),
                 tone=draw(st.sampled_from(Tone)),
                 name=str(number),
                 keep=draw(st.booleans()),
@@ -54,7 +54,7 @@ def graphs(draw: st.DrawFn) -> list[Node]:
     return draw(st.permutations(nodes))
 
 
-def links(nodes: list[Node]) -> set[tuple[object, object]]:
+def links(nodes: list[PictureNode]) -> set[tuple[object, object]]:
     return {(node.id, prev) for node in nodes for prev in node.prev}
 
 
@@ -67,7 +67,7 @@ def drawn_links(layout: Layout) -> set[tuple[object, object]]:
 
 
 @given(graphs())
-def test_every_node_is_there_once_and_above_what_it_builds_on(nodes: list[Node]) -> None:
+def test_every_node_is_there_once_and_above_what_it_builds_on(nodes: list[PictureNode]) -> None:
     layout = lay_out(nodes)
     assert Counter(placed.node.id for placed in layout.placed) == Counter(n.id for n in nodes)
     assert [placed.row for placed in layout.placed] == list(range(len(nodes)))
@@ -77,7 +77,7 @@ def test_every_node_is_there_once_and_above_what_it_builds_on(nodes: list[Node])
 
 
 @given(graphs())
-def test_every_edge_connects_its_ends_by_a_lane_of_its_own(nodes: list[Node]) -> None:
+def test_every_edge_connects_its_ends_by_a_lane_of_its_own(nodes: list[PictureNode]) -> None:
     layout = lay_out(nodes)
     assert drawn_links(layout) == links(nodes)
     assert len(layout.edges) == len(links(nodes))
@@ -93,7 +93,7 @@ def test_every_edge_connects_its_ends_by_a_lane_of_its_own(nodes: list[Node]) ->
 
 
 @given(graphs())
-def test_there_are_no_more_lanes_than_nodes_waited_for_and_one(nodes: list[Node]) -> None:
+def test_lanes_exceed_the_nodes_waited_for_by_at_most_one(nodes: list[PictureNode]) -> None:
     layout = lay_out(nodes)
     most = 0
     for row in range(len(nodes)):
@@ -104,7 +104,9 @@ def test_there_are_no_more_lanes_than_nodes_waited_for_and_one(nodes: list[Node]
 
 
 @given(graphs(), st.integers(0, 25))
-def test_the_upper_rows_are_the_same_when_there_are_fewer(nodes: list[Node], rows: int) -> None:
+def test_the_upper_rows_are_the_same_when_there_are_fewer(
+    nodes: list[PictureNode], rows: int
+) -> None:
     whole, part = lay_out(nodes), lay_out(nodes, rows)
     assert part.placed == whole.placed[:rows]
     assert part.hidden == max(0, len(nodes) - rows)
@@ -147,7 +149,7 @@ def read_links(rows: list[str], ids: dict[int, object], row: int, lane: int) -> 
 
 
 @given(graphs())
-def test_who_reads_the_characters_finds_every_link(nodes: list[Node]) -> None:
+def test_who_reads_the_characters_finds_every_link(nodes: list[PictureNode]) -> None:
     lines = list(draw_lines(lay_out(nodes)))
     rows = [line.text for line in lines]
     placed = {number: line.placed for number, line in enumerate(lines) if line.placed}
@@ -157,7 +159,7 @@ def test_who_reads_the_characters_finds_every_link(nodes: list[Node]) -> None:
 
 
 @given(graphs())
-def test_ascii_differs_in_its_characters_alone(nodes: list[Node]) -> None:
+def test_ascii_differs_in_its_characters_alone(nodes: list[PictureNode]) -> None:
     layout = lay_out(nodes)
     for fine, coarse in zip(draw_lines(layout), draw_lines(layout, ASCII), strict=True):
         assert coarse.text.isascii()
@@ -166,37 +168,39 @@ def test_ascii_differs_in_its_characters_alone(nodes: list[Node]) -> None:
 
 
 @given(graphs())
-def test_folding_hides_runs_and_nothing_else(nodes: list[Node]) -> None:
-    folded = fold(nodes)
+def test_folding_hides_runs_and_nothing_else(nodes: list[PictureNode]) -> None:
+    folded = fold_runs(nodes)
     by_id = {node.id: node for node in nodes}
     nexts = Counter(prev for node in nodes for prev in set(node.prev))
-    left = {node.id for node in folded if node.shape is not Shape.FOLD}
+    left = {node.id for node in folded if node.shape is not NodeShape.FOLD}
     hidden = [node for node in nodes if node.id not in left]
     assert all(not n.keep and len(set(n.prev)) == 1 and nexts[n.id] == 1 for n in hidden)
-    counts = [int(node.name.split()[0]) for node in folded if node.shape is Shape.FOLD]
+    counts = [int(node.name.split()[0]) for node in folded if node.shape is NodeShape.FOLD]
     assert sum(counts) == len(hidden)
     assert all(count >= SHORTEST_FOLD for count in counts)
     lay_out(folded)  # still a graph
     for node in folded:
-        if node.shape is Shape.FOLD:
+        if node.shape is NodeShape.FOLD:
             run = [by_id[node.id[1]]]  # type: ignore[index]
             while run[-1].prev[0] not in left and by_id[run[-1].prev[0]].tone == node.tone:
                 run.append(by_id[run[-1].prev[0]])
             assert node.tone == run[0].tone
-            assert sum(each.shape is Shape.TIME for each in run) == (
+            assert sum(each.shape is NodeShape.TIME for each in run) == (
                 int(node.name.split(", ")[1].split()[0]) if "time" in node.name else 0
             )
 
 
 def test_a_long_chain_is_one_row() -> None:
-    chain = [Node(n, (n - 1,) if n else ()) for n in range(50_000)]
+    chain = [PictureNode(n, (n - 1,) if n else ()) for n in range(50_000)]
     random.Random(1).shuffle(chain)
-    assert [placed.node.name for placed in lay_out(fold(chain)).placed[1:2]] == ["49998 events"]
+    assert [placed.node.name for placed in lay_out(fold_runs(chain)).placed[1:2]] == [
+        "49998 events"
+    ]
     assert lay_out(chain).width == 1
 
 
 def test_many_branches_of_one_node_take_two_lanes() -> None:
-    star = [Node(0), *(Node(n, (0,)) for n in range(1, 5_000))]
+    star = [PictureNode(0), *(PictureNode(n, (0,)) for n in range(1, 5_000))]
     layout = lay_out(star)
     assert layout.width == 2
     assert len(layout.edges) == 4_999
@@ -205,14 +209,14 @@ def test_many_branches_of_one_node_take_two_lanes() -> None:
 @pytest.mark.parametrize(
     ("nodes", "words"),
     [
-        ([Node(1), Node(1)], "given twice"),
-        ([Node(1, (2,))], "2, which is not there"),
-        ([Node(1, (2,)), Node(2, (1,))], "part of a cycle"),
-        ([Node(0), Node(1, (0, 2)), Node(2, (1,))], "part of a cycle"),
-        ([Node(0), Node(1, (1, 0))], "part of a cycle"),
+        ([PictureNode(1), PictureNode(1)], "given twice"),
+        ([PictureNode(1, (2,))], "2, which is missing"),
+        ([PictureNode(1, (2,)), PictureNode(2, (1,))], "part of a cycle"),
+        ([PictureNode(0), PictureNode(1, (0, 2)), PictureNode(2, (1,))], "part of a cycle"),
+        ([PictureNode(0), PictureNode(1, (1, 0))], "part of a cycle"),
     ],
 )
-def test_what_is_no_graph_is_refused(nodes: list[Node], words: str) -> None:
+def test_invalid_graphs_are_refused(nodes: list[PictureNode], words: str) -> None:
     for place in (lay_out, newest_first):
         with pytest.raises(ValueError, match=words):
             place(nodes)
@@ -225,9 +229,11 @@ HOSTILE = st.text(st.characters() | st.sampled_from("<>&\"'\x00\x1b\u202e\ud800\
 
 @given(graphs(), HOSTILE, st.integers(0, 25))
 def test_svg_has_one_element_for_each_node_and_edge(
-    nodes: list[Node], text: str, rows: int
+    nodes: list[PictureNode], text: str, rows: int
 ) -> None:
-    layout = lay_out([Node(n.id, n.prev, n.shape, n.tone, text, (text,), (text,)) for n in nodes])
+    layout = lay_out(
+        [PictureNode(n.id, n.prev, n.shape, n.tone, text, (text,), (text,)) for n in nodes]
+    )
     layout = lay_out([placed.node for placed in layout.placed], rows or None)
     svg = draw_svg(Picture(text, text, (), (text,)), layout)
     root = ElementTree.fromstring(svg.encode())

@@ -12,19 +12,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 from nacl.signing import SigningKey
 
-from recon_node.dag.picture import replica_picture
 from recon_node.dag.protocol.operations import Append
-from recon_node.dag.protocol.replica import Replica, join
-from recon_node.draw.layout import Node, Picture, Shape, Tone, lay_out
+from recon_node.dag.protocol.replica import Replica, join, replica_picture
+from recon_node.draw.layout import NodeShape, Picture, PictureNode, Tone, lay_out
 from recon_node.ipld import CID, RAW
 from recon_node.streams import StreamEvent, StreamShapeError
-from recon_node.streams.picture import HeldEvent, State, stream_picture
+from recon_node.streams.picture import HeldEvent, Progress, stream_picture
 from recon_node.tangles.classic_feed import classic_feed, message_id, signing_input
 from recon_node.tangles.pictures import feed_picture, tangle_picture
 from recon_node.tangles.tangle import TangleError, weave
 
 
-def nodes_of(picture: Picture) -> dict[Any, Node]:
+def nodes_of(picture: Picture) -> dict[Any, PictureNode]:
     lay_out(picture.nodes)  # it can be drawn
     return {node.id: node for node in picture.nodes}
 
@@ -35,7 +34,7 @@ def nodes_of(picture: Picture) -> dict[Any, Node]:
 def event(
     id_: str,
     prev: str = "",
-    state: State = "delivered",
+    state: Progress = "delivered",
     time: int | None = None,
     expires: int | None = None,
 ) -> HeldEvent:
@@ -85,7 +84,7 @@ def test_what_is_not_delivered_is_drawn_and_does_not_count() -> None:
     assert drawn.tip == stream_picture("", FORK).tip
     assert drawn.picture.summary == ("7 events, 3 of them not delivered yet, diverged, 1 pruned")
     nodes = nodes_of(drawn.picture)
-    assert nodes["gone"].shape is Shape.MISSING
+    assert nodes["gone"].shape is NodeShape.MISSING
     assert (nodes["C"].marks, nodes["C"].tone) == (("waiting",), Tone.WAITING)
     assert nodes["T3"].details[-1] == "anchor on eip155:1 not looked up"
 
@@ -129,7 +128,7 @@ def test_a_stream_without_valid_data_has_no_tip() -> None:
     assert nodes_of(drawn.picture)["I"].marks == ("invalid",)
 
 
-def test_events_that_are_no_stream_are_refused() -> None:
+def test_events_that_are_not_a_stream_are_refused() -> None:
     with pytest.raises(StreamShapeError, match="second one"):
         stream_picture("", [event("I"), event("J")])
 
@@ -159,7 +158,7 @@ def test_every_tangle_can_be_drawn(graph: dict) -> None:
     assert {n.id for n in drawn.values() if "tip" in n.marks} == set(woven.tips)
     for each in woven.order:
         assert drawn[each].prev == woven.previous[each]
-    missing = {n.id for n in drawn.values() if n.shape is Shape.MISSING}
+    missing = {n.id for n in drawn.values() if n.shape is NodeShape.MISSING}
     assert missing.isdisjoint(links)
 
 
@@ -202,11 +201,11 @@ def test_a_feed_and_what_is_left_out_of_it() -> None:
     assert picture.summary == "2 messages in the feed, 3 left out"
     assert nodes[message_id(second)].marks == ("tip",)
     assert nodes[message_id(second)].prev == (message_id(first),)
-    assert nodes[message_id(first)].shape is Shape.ROOT
+    assert nodes[message_id(first)].shape is NodeShape.ROOT
     for fork in forks:
         assert nodes[message_id(fork)].prev == (message_id(second),)
         assert "one message for each place" in nodes[message_id(fork)].marks[0]
-    assert nodes[after_gap["previous"]].shape is Shape.MISSING
+    assert nodes[after_gap["previous"]].shape is NodeShape.MISSING
 
 
 # --- replicas ---
@@ -231,8 +230,8 @@ def test_a_replica_s_history_and_what_is_missing_of_it(bases: list[int], lost: i
     gone = list(replicas)[lost % len(replicas)]
     del replicas[gone]
     part = nodes_of(replica_picture("R", [head.cid], replicas))
-    assert part[str(gone)].shape is Shape.MISSING
-    assert {n.id for n in part.values() if n.shape is Shape.MISSING} == {str(gone)}
+    assert part[str(gone)].shape is NodeShape.MISSING
+    assert {n.id for n in part.values() if n.shape is NodeShape.MISSING} == {str(gone)}
 
 
 def test_operations_are_named() -> None:

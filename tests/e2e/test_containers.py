@@ -10,13 +10,13 @@ import subprocess
 from pathlib import Path
 
 import yaml
-from click import Command, Group
+from click import Command, Context, Group
 
 from recon_node.cli import main as recon_node
-from recon_node.settings import Settings
+from recon_node.settings import DECLARATIONS
 from recon_node.testnet import Testnet
 from spark_sink.cli import main as spark_sink
-from spark_sink.run.memory import NEEDED
+from spark_sink.run.memory import NEEDED_BYTES
 
 ROOT = Path(__file__).parents[2]
 DOCKERFILE = (ROOT / "Dockerfile").read_text()
@@ -29,8 +29,12 @@ def check_command(words: list[str]) -> None:
     """Raise unless the program knows the subcommand and each of its options."""
     command: Command = PROGRAMS[words[0]]
     assert isinstance(command, Group)
-    command = command.commands[words[1]]
-    known = {option for parameter in command.params for option in parameter.opts}
+    found = command.get_command(Context(command), words[1])
+    assert found is not None
+    command = found
+    known = {
+        option for parameter in command.get_params(Context(command)) for option in parameter.opts
+    }
     assert {word for word in words[2:] if word.startswith("--")} <= known
 
 
@@ -84,7 +88,7 @@ def test_a_change_of_the_source_installs_no_dependency_anew() -> None:
 
 
 def test_the_pipeline_may_take_the_memory_that_it_needs() -> None:
-    assert COMPOSE["services"]["pipeline"]["mem_limit"] == f"{NEEDED // 1024**3}g"
+    assert COMPOSE["services"]["pipeline"]["mem_limit"] == f"{NEEDED_BYTES // 1024**3}g"
 
 
 def check_health(port: int | str) -> int:
@@ -110,7 +114,7 @@ def test_the_variables_are_settings() -> None:
     for service in COMPOSE["services"].values():
         variables += [name.removeprefix("RECON_NODE_") for name in service.get("environment", {})]
     assert variables
-    assert {name.lower() for name in variables} <= set(Settings.model_fields)
+    assert {name.lower() for name in variables} <= set(DECLARATIONS)
 
 
 def test_volumes_are_declared_and_ports_stay_on_this_machine() -> None:

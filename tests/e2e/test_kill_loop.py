@@ -9,7 +9,7 @@ from __future__ import annotations
 import random
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 import httpx
@@ -17,6 +17,7 @@ import pyarrow.ipc
 import pytest
 from click.testing import CliRunner
 from nacl.signing import SigningKey
+from waiting import wait_until
 
 from recon_node.ceramic import METAMODEL
 from recon_node.ceramic.builder import data_event, init_event
@@ -25,6 +26,7 @@ from recon_node.ipld import CID, multibase
 from recon_node.testnet import Testnet, TestnetNode
 
 SETTLE_LIMIT = 120.0
+"""Seconds until the victim has everything that was written to the other node."""
 CHAIN = 5
 """Data events that a writer puts upon each init event."""
 
@@ -138,13 +140,6 @@ def _kill_at_any_moment(victim: TestnetNode, times: int, rng: random.Random) -> 
     victim.wait_until_ready()
 
 
-def _wait_until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + SETTLE_LIMIT
-    while not condition():
-        assert time.monotonic() < deadline, "it did not come true in time"
-        time.sleep(0.1)
-
-
 @pytest.fixture
 def testnet() -> Iterator[Testnet]:
     with Testnet(2, flags=("--sync-interval", "0.5")) as testnet:
@@ -172,7 +167,8 @@ def test_kills_under_load_lose_nothing(testnet: Testnet, kills: int, rng: random
     assert all(follower.event_at for follower in followers), "nobody followed the feed"
 
     with httpx.Client(base_url=victim.api_url) as client:
-        _wait_until(lambda: client.get("/ceramic/feed/head").json()["head"] >= len(written))
+        head = "/ceramic/feed/head"
+        wait_until(lambda: client.get(head).json()["head"] >= len(written), SETTLE_LIMIT)
         reader.read(client)
     assert written <= set(reader.event_at.values())
     assert len(set(reader.event_at.values())) == len(reader.event_at), "an event stands twice"

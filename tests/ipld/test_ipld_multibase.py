@@ -86,7 +86,10 @@ def test_a_megabyte_of_base64() -> None:
 
 @pytest.mark.parametrize(
     ("text", "reason"),
-    [("foo", "'f' means base16, which the rest is not"), ("?x", "'?' does not name a base")],
+    [
+        ("foo", "'f' stands for base16, but the rest is not base16"),
+        ("?x", "'?' does not name a base"),
+    ],
 )
 def test_an_error_says_what_is_wrong_in_words(text: str, reason: str) -> None:
     """The library's own messages show its objects: "for alphabet StringAlphabet('0123..."."""

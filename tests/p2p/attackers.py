@@ -13,17 +13,15 @@ from typing import Any, Final
 
 import trio
 from libp2p.identity.identify.pb.identify_pb2 import Identify
-from p2p_support import NETWORK
+from p2p_support import NETWORK, encode_frame
 
 from recon_node.ceramic import EventId, network_range
 from recon_node.ipld import varint
 from recon_node.p2p.errors import PeerError
-from recon_node.p2p.transport.framing import encode_frame
 from recon_node.p2p.transport.host import Host
 from recon_node.p2p.transport.streams import EVENTS_PROTOCOL, PeerStream
 from recon_node.recon import KeyRange
-from recon_node.recon.v1_1.codec import MAX_BOUND, Message, encode_message
-from recon_node.recon.v1_1.gaps import AGREED, Gaps
+from recon_node.recon.v1_1.codec import AGREED, MAX_BOUND, Gaps, Message, encode_message
 
 MIB: Final = 1 << 20
 IDENTIFY_PUSH: Final = "/ipfs/id/push/1.0.0"

@@ -119,7 +119,7 @@ async def test_what_identify_says_follows_the_interfaces(interfaces):
 def test_no_store_takes_what_cannot_be_dialled():
     addresses = [Multiaddr(each) for each in UNDIALABLE + DIALABLE[:1]]
     peer_id = ID.from_string(PEER)
-    store = GuardedPeerStore()
+    store = GuardedPeerStore(lambda peer_id: False)
     store.add_addrs(peer_id, addresses, 60)
     assert store.addrs(peer_id) == addresses[-1:]
 
@@ -201,7 +201,7 @@ async def test_a_dnsaddr_is_looked_up(monkeypatch):
     )
     found = await resolve(Multiaddr(f"/dnsaddr/node.example/p2p/{PEER}"))
     assert found == [Multiaddr(f"/ip4/192.0.2.7/tcp/1/p2p/{PEER}")]
-    with pytest.raises(PeerError, match=r"_dnsaddr\.nowhere\.example give no TCP address"):
+    with pytest.raises(PeerError, match=r"_dnsaddr\.nowhere\.example have no TCP address"):
         await resolve(Multiaddr(f"/dnsaddr/nowhere.example/p2p/{PEER}"))
 
 

@@ -15,11 +15,13 @@ from libp2p.tools.anyio_service import background_trio_service
 from multiaddr import Multiaddr
 from p2p_support import NETWORK, eventually, loopback_host, read_to_end
 
+from recon_node.backoff import Backoff
 from recon_node.ceramic import MAINNET, TESTNET_CLAY
 from recon_node.ipld import varint
 from recon_node.p2p.errors import PeerError, PeerGoneError
 from recon_node.p2p.peers import discovery
 from recon_node.p2p.peers.discovery import (
+    IPFS_KAD,
     MAX_ADDRESSES,
     MAX_ANSWER,
     MAX_KEYS,
@@ -179,19 +181,24 @@ async def test_values_are_not_stored_for_anyone():
 
 @pytest.fixture
 def quick(monkeypatch):
-    monkeypatch.setattr(discovery, "FIRST_WAIT", 0.1)
+    monkeypatch.setattr(discovery, "ROUNDS", Backoff(0.1, 60.0))
 
 
-async def test_two_that_know_only_a_third_find_each_other(quick):
+@pytest.mark.parametrize("third_speaks", [protocol_of(NETWORK), IPFS_KAD])
+async def test_two_that_know_only_a_third_find_each_other(quick, third_speaks):
+    """Also where the third one knows libp2p's own protocol id only."""
     found: dict[str, dict[str, list[str]]] = {}
+    ipfs_kad = third_speaks == IPFS_KAD
 
     async with loopback_host() as a, loopback_host() as b, loopback_host() as c:
         async with trio.open_nursery() as nursery:
             for host in (a, b, c):
                 known = found.setdefault(host.peer_id, {})
-                service = Discovery(host, NETWORK, 600, known.__setitem__)
+                service = Discovery(host, NETWORK, 600, known.__setitem__, ipfs_kad=ipfs_kad)
                 host.on_identified(lambda peer, _, s=service: nursery.start_soon(s.join, peer))
                 nursery.start_soon(service.run)
+            for other in {protocol_of(NETWORK), IPFS_KAD} - {third_speaks}:
+                a.libp2p.remove_stream_handler(other)
             await b.connect(a.addresses[0])
             await c.connect(a.addresses[0])
             await eventually(lambda: c.peer_id in found[b.peer_id])

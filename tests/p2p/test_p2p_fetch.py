@@ -60,7 +60,7 @@ async def test_what_comes_is_admitted_and_what_does_not_is_told(store, sdk_event
     source = Source(sdk_events[:600])
     fetched = fetcher(store, source)
     assert await fetched.obtain(keys) == keys[600:]
-    assert set(store.keys.keys(store.key_ranges()[0])) == set(keys[:600])
+    assert set(store.keys.keys(store.wanted.ranges[0])) == set(keys[:600])
     assert (fetched.keys_received, fetched.events_received) == (930, 600)
 
 

@@ -4,11 +4,12 @@ import pytest
 import trio
 from hypothesis import given
 from hypothesis import strategies as st
+from p2p_support import encode_frame
 from trio.testing import memory_stream_pair
 
 from recon_node.ipld import varint
 from recon_node.p2p.errors import PeerGoneError, PeerProtocolError
-from recon_node.p2p.transport.framing import FrameDecoder, FrameStream, FramingError, encode_frame
+from recon_node.p2p.transport.framing import FrameDecoder, FrameStream, FramingError
 
 frames = st.lists(st.binary(max_size=300), max_size=8)
 
@@ -102,7 +103,7 @@ async def test_a_silent_peer_is_given_up_on(autojump_clock):
     left, right = memory_stream_pair()
     await left.send_all(b"\x05hel")
     started = trio.current_time()
-    with pytest.raises(PeerProtocolError, match="sent no whole frame within 30 s"):
+    with pytest.raises(PeerProtocolError, match="sent no complete frame within 30 s"):
         await FrameStream(right, 10).receive(30)
     assert trio.current_time() - started == pytest.approx(30)
 

@@ -329,5 +329,5 @@ async def test_the_peerstore_is_bounded(monkeypatch):
         assert store.addrs(strangers[-1]) == addresses[:MAX_PEER_ADDRESSES]
         store.add_protocols(strangers[-1], ["x" * 100_000, *map(str, range(1000))])
         assert store.get_protocols(strangers[-1]) == list(map(str, range(MAX_PEER_PROTOCOLS - 1)))
-        assert host.known_addresses(peer.peer_id)
+        assert store.addrs(peer.libp2p.get_id())
         assert store.privkey(host.libp2p.get_id())

@@ -10,15 +10,14 @@ from trio.testing import memory_stream_pair
 from recon_node.ceramic import network_range, sort_value_range
 from recon_node.p2p.sync.stream_slots import USED_FOR, KeptStreams, OpenStream
 from recon_node.p2p.transport.framing import FrameStream
-from recon_node.recon import KeyRange, KeyStore
-from recon_node.recon.protocols import RECON_1_0, RECON_1_1
-from recon_node.recon.v1_1.codec import Flag, Message
+from recon_node.recon import RECON_1_0, RECON_1_1, KeyRange, KeyStore, Side
+from recon_node.recon.v1_1.codec import Message, MessageFlag
 from recon_node.store import Interest
 
 WHOLE = KeyRange(*network_range(NETWORK))
 QUIET = {"sync_interval": 3600, "push_delay": 3600}
 BUSY = {"sync_interval": 0.02, "push_delay": 3600}
-AGREED = Message(verdict=Flag.AGREED)
+AGREED = Message(verdict=MessageFlag.AGREED)
 
 
 def count_recon_streams(each) -> list[str]:
@@ -38,7 +37,7 @@ def count_recon_streams(each) -> list[str]:
 
 def opening(key_range: KeyRange = WHOLE) -> bytes:
     """The first message of a side that holds no key."""
-    return RECON_1_1.encode(RECON_1_1.session.initiator(KeyStore(), key_range).start())
+    return RECON_1_1.encode(RECON_1_1.session(Side.initiator(KeyStore(), key_range)).start())
 
 
 async def ask(frames: FrameStream, key_range: KeyRange = WHOLE) -> Message:
@@ -67,8 +66,8 @@ async def asking(tmp_path, **settings):
 
 async def test_many_sessions_take_one_stream(tmp_path, sdk_cars):
     async with (
-        node(tmp_path / "a", sdk_cars[:20], **BUSY) as a,
-        node(tmp_path / "b", sdk_cars[:20], **BUSY) as b,
+        node(tmp_path / "a", sdk_cars[:20], ceramic_one=False, **BUSY) as a,
+        node(tmp_path / "b", sdk_cars[:20], ceramic_one=False, **BUSY) as b,
     ):
         opened = count_recon_streams(a), count_recon_streams(b)
         await b.p2p.connect(a.address)
@@ -80,10 +79,11 @@ async def test_many_sessions_take_one_stream(tmp_path, sdk_cars):
         assert len(sizes) == 2, "bytes are counted for each session: as initiator, as responder"
 
 
-async def test_1_0_takes_a_stream_for_each_session(tmp_path, monkeypatch):
-    only = {RECON_1_0.id: RECON_1_0}
-    monkeypatch.setattr("recon_node.p2p.sync.sessions.VERSIONS", only)
-    async with node(tmp_path / "a", **BUSY) as a, node(tmp_path / "b", **QUIET) as b:
+async def test_1_0_takes_a_stream_for_each_session(tmp_path):
+    async with (
+        node(tmp_path / "a", versions=[RECON_1_0], **BUSY) as a,
+        node(tmp_path / "b", versions=[RECON_1_0], **QUIET) as b,
+    ):
         opened = count_recon_streams(a)
         await b.p2p.connect(a.address)
         await eventually(lambda: a.p2p.counters.sessions_initiated >= 3)
@@ -150,8 +150,8 @@ async def test_each_session_on_a_stream_has_the_interests_of_its_time(tmp_path):
         assert victim.p2p._book.interests(peer.peer_id) == [some]
         assert await ask(frames, other) == AGREED
         assert set(victim.p2p._book.interests(peer.peer_id)) == {some, other}
-        await victim.store.add_interest(Interest("model", "some", None, None))
-        assert await ask(frames, other) == Message(verdict=Flag.REFUSED)
+        await victim.store.wanted.add(Interest("model", "some", None, None))
+        assert await ask(frames, other) == Message(verdict=MessageFlag.REFUSED)
         assert (await ask(frames)).key_range == some
 
 

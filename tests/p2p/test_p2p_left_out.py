@@ -4,25 +4,28 @@ import pytest
 from p2p_support import eventually, node
 
 from recon_node.p2p.errors import MISBEHAVED
-from recon_node.recon.protocols import PROTOCOLS, Protocol
+from recon_node.recon import VERSIONS, Version
 
 QUIET = {"sync_interval": 3600, "push_delay": 3600}
 
 
-@pytest.fixture(params=PROTOCOLS, ids=lambda version: version.id)
-def version(request, monkeypatch) -> Protocol:
+@pytest.fixture(params=VERSIONS, ids=lambda version: version.id)
+def version(request) -> Version:
     """The one version of recon that both sides speak."""
-    monkeypatch.setattr("recon_node.p2p.sync.sessions.VERSIONS", {request.param.id: request.param})
     return request.param
 
 
 async def test_both_sides_report_keys_left_out(tmp_path, sdk_cars, sdk_events, version):
     refused = {key for key, _ in sdk_events[-3:]}
-    async with node(tmp_path / "a", sdk_cars, **QUIET) as a, node(tmp_path / "b", **QUIET) as b:
+    quiet = {**QUIET, "versions": [version]}
+    async with node(tmp_path / "a", sdk_cars, **quiet) as a, node(tmp_path / "b", **quiet) as b:
         b.store.is_refused = lambda key: key in refused
         await b.p2p.connect(a.address)
-        await eventually(lambda: a.p2p.sync_reports and b.p2p.sync_reports, 20)
-        ours, theirs = b.p2p.sync_reports[0], a.p2p.sync_reports[0]
+        await eventually(lambda: a.outcomes() and b.outcomes(), 20)
+        theirs, ours = (
+            next(each for each in one.p2p.sync_reports if each.protocol == version.id)
+            for one in (a, b)
+        )
         assert (ours.outcome, ours.keys_left_out) == ("agreed but for 3 keys left out here", 3)
         assert theirs.outcome == "agreed but for 3 keys left out by the peer"
         assert theirs.keys_left_out_by_peer == 3

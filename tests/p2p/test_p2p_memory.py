@@ -203,7 +203,8 @@ async def test_all_attacks_together_are_within_the_budget(daemon, turn, tmp_path
     attacks = [each for some in attacks_on(daemon, turn).values() for each in some[:1]]
     grown = await under_attack(daemon, attacks, tmp_path)
     print(f"all: {grown / MIB:.0f} MiB")
-    assert grown < BUDGET + OVERHEAD
+    # Each attack leaves pieces of its own; without a budget they reach 500 MiB.
+    assert grown < BUDGET + 2 * OVERHEAD
 
 
 @pytest.mark.long

@@ -13,6 +13,7 @@ from p2p_support import (
     NETWORK,
     Held,
     Node,
+    encode_frame,
     eventually,
     loopback_host,
     node,
@@ -24,7 +25,7 @@ from recon_node.ipld import varint
 from recon_node.p2p import AGREED, ANOTHER_NETWORK, open_p2p
 from recon_node.p2p.errors import MISBEHAVED, PeerError
 from recon_node.p2p.sync.event_stream import CAR, END, parse_request
-from recon_node.p2p.transport.framing import FrameStream, encode_frame
+from recon_node.p2p.transport.framing import FrameStream
 from recon_node.p2p.transport.host import Host
 from recon_node.p2p.transport.streams import EVENTS_PROTOCOL, PeerStream
 from recon_node.recon import ZERO, KeyRange, SessionSettings, Sha256a
@@ -117,7 +118,9 @@ async def test_a_peer_that_stalls_in_its_turn_is_cut_off(tmp_path, sdk_cars):
         await stream.send_all(b"\x7f")  # half a frame
         with suppress(trio.BrokenResourceError):
             await read_to_end(stream)
-        await eventually(lambda: victim.outcomes() == ["the peer sent no whole frame within 0.2 s"])
+        await eventually(
+            lambda: victim.outcomes() == ["the peer sent no complete frame within 0.2 s"]
+        )
         assert victim.failures(peer.peer_id) >= MISBEHAVED
 
 
@@ -259,7 +262,7 @@ async def test_a_peer_that_stalls_with_its_events(tmp_path, lister):
 
     lister.host.handle(EVENTS_PROTOCOL, stall)
     async with node(tmp_path / "victim", idle_timeout=0.2, **QUIET) as victim:
-        assert await sync_with(victim, lister) == "the peer sent no whole frame within 0.2 s"
+        assert await sync_with(victim, lister) == "the peer sent no complete frame within 0.2 s"
         await eventually(lambda: victim.failures(lister.host.peer_id) == MISBEHAVED)
 
 

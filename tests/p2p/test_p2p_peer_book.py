@@ -11,15 +11,18 @@ import trio
 from hypothesis import given
 from hypothesis import strategies as st
 
+from recon_node.files import draft_of
 from recon_node.p2p.peers.book import (
+    AFTER_FAILURE,
     HOPELESS_FAILURES,
     INTEREST_LIFETIME,
     MAX_ADDRESSES,
-    MAX_BACKOFF,
+    PEERS_FILE,
     Peer,
     PeerBook,
+    load_peers,
+    save_peers,
 )
-from recon_node.p2p.peers.file import PEERS_FILE, load_peers, save_peers
 from recon_node.recon import KeyRange
 
 
@@ -37,7 +40,7 @@ def names_in(directory: Path) -> list[str]:
 async def test_a_failing_peer_is_left_alone_longer_each_time(autojump_clock):
     book = book_of("a", "b")
     waits = [book.failed("a") for _ in range(15)]
-    bases = [min(MAX_BACKOFF, 2.0**n) for n in range(15)]
+    bases = [min(AFTER_FAILURE.longest, 2.0**n) for n in range(15)]
     assert all(0.75 * base <= wait <= 1.25 * base for wait, base in zip(waits, bases, strict=True))
     assert [peer.id for peer in book.choose(5)] == ["b"]
     await trio.sleep(waits[-1] + 1)
@@ -176,6 +179,18 @@ async def test_a_damaged_book_is_put_aside(tmp_path: Path, content):
     assert names_in(tmp_path) == ["peers.broken"]
     await save_peers(book, tmp_path)
     assert json.loads((tmp_path / PEERS_FILE).read_text())["peers"] == book.to_json()
+
+
+async def test_the_last_save_waits_for_one_that_is_under_way(tmp_path: Path):
+    book = book_of("a", "b")
+    async with trio.open_nursery() as nursery:
+        with draft_of(tmp_path / PEERS_FILE):
+            nursery.start_soon(save_peers, book, tmp_path)
+            await trio.sleep(0.1)
+            assert not (tmp_path / PEERS_FILE).exists()
+    again = PeerBook(100)
+    await load_peers(again, tmp_path)
+    assert again.to_json() == book.to_json()
 
 
 async def test_a_book_that_cannot_be_written_is_no_failure(tmp_path: Path):

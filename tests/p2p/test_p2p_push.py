@@ -14,9 +14,10 @@ from recon_node.ceramic.builder import data_event, init_event, time_event
 from recon_node.p2p.peers.book import PeerBook
 from recon_node.p2p.sync.driver import Syncer
 from recon_node.p2p.sync.push import ALL_OF_FEW, Wanted, choose_receivers
+from recon_node.p2p.sync.reports import Counters
 from recon_node.recon import KeyRange
 from recon_node.store import Interest
-from recon_node.store.arrivals import REMEMBERED
+from recon_node.store.contents import REMEMBERED
 
 PEERS = [f"peer {number}" for number in range(8)]
 COPIES = LOOPBACK.sync_peers
@@ -33,7 +34,7 @@ async def pushing(nursery):
     settings = SimpleNamespace(sync_peers=COPIES, push_delay=LOOPBACK.push_delay,
                                sync_interval=NEVER, bootstrap=())  # fmt: skip
     host, store, book, sessions = Connected(), Wanting(), PeerBook(200), Recorded()
-    syncer = Syncer(host, store, book, sessions, settings)
+    syncer = Syncer(host, store, book, sessions, settings, Counters())
     sessions.syncer = syncer
     nursery.start_soon(syncer.run)
     await trio.testing.wait_all_tasks_blocked()
@@ -177,10 +178,10 @@ async def test_an_initiator_learns_what_the_other_side_wants(tmp_path):
         node(tmp_path / "a", sync_interval=NEVER) as a,
         node(tmp_path / "b", sync_interval=NEVER) as b,
     ):
-        await b.store.add_interest(wanted)
+        await b.store.wanted.add(wanted)
         await a.p2p.connect(b.address)
         await eventually(lambda: a.p2p.sync_reports)
-        await eventually(lambda: a.p2p._book.interests(b.p2p.peer_id) == b.store.key_ranges())
+        await eventually(lambda: a.p2p._book.interests(b.p2p.peer_id) == b.store.wanted.ranges)
 
 
 @pytest.mark.long

@@ -12,13 +12,22 @@ from recon_node.ipld import varint
 from recon_node.p2p.errors import PeerGoneError, PeerProtocolError
 from recon_node.p2p.sync.recon_stream import ReconStream
 from recon_node.p2p.transport.framing import FrameStream, FramingError
-from recon_node.recon import ZERO, KeyRange, KeyStore, RemoteProtocolError
+from recon_node.recon import (
+    RECON_1_0,
+    RECON_1_1,
+    VERSIONS,
+    ZERO,
+    KeyRange,
+    KeyStore,
+    RemoteProtocolError,
+    Side,
+    Version,
+)
 from recon_node.recon.keys.ranges import common_prefix
-from recon_node.recon.protocols import PROTOCOLS, RECON_1_0, RECON_1_1, Protocol
 from recon_node.recon.v1_0.codec import Message, encode_message
+from recon_node.recon.v1_1.codec import Gaps, Say
 from recon_node.recon.v1_1.codec import Message as Message11
 from recon_node.recon.v1_1.codec import encode_message as encode_11
-from recon_node.recon.v1_1.gaps import Gap, Gaps, Say
 
 WHOLE = KeyRange(*network_range(NETWORK))
 MAX_FRAME = LOOPBACK.max_frame
@@ -40,18 +49,20 @@ def obtain_into(store: KeyStore, unavailable=frozenset()):
     return obtain
 
 
-@pytest.fixture(params=PROTOCOLS, ids=lambda version: version.id)
-def version(request) -> Protocol:
+@pytest.fixture(params=VERSIONS, ids=lambda version: version.id)
+def version(request) -> Version:
     return request.param
 
 
 async def reconcile(version, ours: KeyStore, theirs: KeyStore, unavailable=frozenset()):
     left, right = memory_stream_pair()
-    initiator = version.session.initiator(ours, WHOLE, LOOPBACK.session_settings)
-    responder = version.session.responder(theirs, [WHOLE], LOOPBACK.session_settings)
+    initiator = version.session(Side.initiator(ours, WHOLE, LOOPBACK.session_settings))
+    responder = version.session(Side.responder(theirs, [WHOLE], LOOPBACK.session_settings))
     frames = FrameStream(left, MAX_FRAME), FrameStream(right, MAX_FRAME)
-    here = ReconStream(version, initiator, frames[0], obtain_into(ours, unavailable), LOOPBACK)
-    there = ReconStream(version, responder, frames[1], obtain_into(theirs, unavailable), LOOPBACK)
+    obtain = obtain_into(ours, unavailable), obtain_into(theirs, unavailable)
+    decoders = trio.CapacityLimiter(2)
+    here = ReconStream(version, initiator, frames[0], obtain[0], LOOPBACK, decoders)
+    there = ReconStream(version, responder, frames[1], obtain[1], LOOPBACK, decoders)
 
     async def respond():
         await there.respond()
@@ -62,8 +73,8 @@ async def reconcile(version, ours: KeyStore, theirs: KeyStore, unavailable=froze
             nursery.start_soon(respond)
             await here.initiate()
             await left.aclose()
-    assert initiator.done
-    assert responder.done
+    assert initiator.side.done
+    assert responder.side.done
     return initiator
 
 
@@ -84,7 +95,7 @@ async def test_long_messages_are_carried_too(sdk_events, version):
     ours, theirs = store_of([]), store_of(keys)
     session = await reconcile(version, ours, theirs)
     assert set(ours.keys(WHOLE)) == keys
-    assert session.rounds <= 3
+    assert session.side.rounds <= 3
 
 
 async def test_keys_that_cannot_be_had_are_left_out_and_the_rest_agrees(sdk_events, version):
@@ -93,8 +104,8 @@ async def test_keys_that_cannot_be_had_are_left_out_and_the_rest_agrees(sdk_even
     ours, theirs = store_of(keys[:100]), store_of(keys[50:])
     theirs.discard(keys[60])
     session = await reconcile(version, ours, theirs, unavailable)
-    assert session.left_out_by_peer == len(unavailable)
-    assert session.rounds <= 4
+    assert session.side.left_out_by_peer == len(unavailable)
+    assert session.side.rounds <= 4
     assert set(ours.keys(WHOLE)) == set(keys)
     assert set(theirs.keys(WHOLE)) == set(keys) - unavailable
 
@@ -102,16 +113,17 @@ async def test_keys_that_cannot_be_had_are_left_out_and_the_rest_agrees(sdk_even
 # --- peers that misbehave --------------------------------------------------------------------
 
 
-async def answer(wire: bytes, *, ends: bool = True, version: Protocol = RECON_1_0) -> None:
+async def answer(wire: bytes, *, ends: bool = True, version: Version = RECON_1_0) -> None:
     """Let a responder read these bytes."""
     left, right = memory_stream_pair()
     store = KeyStore()
-    session = version.session.responder(store, [WHOLE], LOOPBACK.session_settings)
+    session = version.session(Side.responder(store, [WHOLE], LOOPBACK.session_settings))
     await left.send_all(wire)
     if ends:
         await left.send_eof()
     frames = FrameStream(right, MAX_FRAME)
-    await ReconStream(version, session, frames, obtain_into(store), LOOPBACK).respond()
+    decoders = trio.CapacityLimiter(2)
+    await ReconStream(version, session, frames, obtain_into(store), LOOPBACK, decoders).respond()
 
 
 def framed(message: bytes) -> bytes:
@@ -143,7 +155,7 @@ async def test_what_is_no_recon_message_ends_the_session(wire, error, text):
 OTHER_KEYS = encode_message(Message(WHOLE, (b"\x01" * 32,)))
 HALF_WAY = WHOLE.lower[: common_prefix(*WHOLE)] + b"\x80"
 GOES_ON = encode_11(
-    Message11(WHOLE, Gaps([Gap(HALF_WAY, Say.FINGERPRINT, bytes(16))]), goes_on=True)
+    Message11(WHOLE, Gaps([HALF_WAY], [Say.FINGERPRINT], [bytes(16)]), goes_on=True)
 )
 
 
@@ -174,10 +186,15 @@ async def test_a_peer_that_stalls_is_given_up_on(autojump_clock, version, wire, 
 
 async def test_the_first_answer_of_a_peer_may_take_a_turns_time(autojump_clock):
     left, _right = memory_stream_pair()
-    asking = RECON_1_0.session.initiator(KeyStore(), WHOLE, LOOPBACK.session_settings)
+    asking = RECON_1_0.session(Side.initiator(KeyStore(), WHOLE, LOOPBACK.session_settings))
     started = trio.current_time()
     with pytest.raises(PeerProtocolError, match="sent nothing for 120 s"):
         await ReconStream(
-            RECON_1_0, asking, FrameStream(left, MAX_FRAME), obtain_into(KeyStore()), LOOPBACK
+            RECON_1_0,
+            asking,
+            FrameStream(left, MAX_FRAME),
+            obtain_into(KeyStore()),
+            LOOPBACK,
+            trio.CapacityLimiter(2),
         ).initiate()
     assert trio.current_time() - started == pytest.approx(120)

@@ -1,5 +1,6 @@
 """Nodes over real stores on loopback: they reconcile, spread what is new, and find each other."""
 
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -10,14 +11,32 @@ from p2p_support import LOOPBACK, NETWORK, eventually, loopback_host, node, read
 from structlog.testing import capture_logs
 
 from recon_node import __version__
-from recon_node.ceramic import METAMODEL, StreamId
+from recon_node.ceramic import METAMODEL, Network, StreamId
 from recon_node.ceramic.builder import init_event
+from recon_node.ceramic.network import BOOTSTRAP, MAINNET, TESTNET_CLAY
 from recon_node.p2p import AGREED, NO_COMMON_INTEREST, P2P, P2PError, PeerError, open_p2p
+from recon_node.p2p.peers import connections
 from recon_node.p2p.peers.book import PeerBook
-from recon_node.p2p.service import ADDRESS_INTERVAL, ALONE_AFTER, ALONE_INTERVAL, tell_when_alone
+from recon_node.p2p.peers.connections import (
+    ALONE_AFTER,
+    ALONE_INTERVAL,
+    IDLE_LIMIT,
+    IDLE_POLL,
+    NO_PEERS,
+    NOBODY_ANSWERS,
+    let_go_of_idle,
+    tell_when_alone,
+)
+from recon_node.p2p.peers.descriptions import recon_versions
+from recon_node.p2p.service import ADDRESS_INTERVAL
+from recon_node.p2p.settings import P2PSettings
 from recon_node.p2p.sync.reports import MAX_REPORTS
+from recon_node.p2p.sync.rings import MODEL_RING, PEER_RING
+from recon_node.p2p.transport import addresses
+from recon_node.p2p.transport.addresses import is_dialable
+from recon_node.p2p.transport.host import Host
 from recon_node.p2p.transport.identity import IDENTITY_FILE
-from recon_node.recon.protocols import PROTOCOLS
+from recon_node.recon import VERSIONS
 from recon_node.store import Interest, open_store
 
 QUICK = {"sync_interval": 0.5, "push_delay": 0.05}
@@ -34,11 +53,11 @@ async def test_two_nodes_become_equal_and_stay_so(tmp_path, sdk_cars):
     async with node(tmp_path / "a", sdk_cars, **quick) as a, node(tmp_path / "b", **quick) as b:
         await b.p2p.connect(a.address)
         await eventually(lambda: b.holds_as_many_as(930), 15)
-        await eventually(lambda: b.p2p.sync_reports)
-        first = b.p2p.sync_reports[0]
+        await eventually(lambda: b.p2p.transfers)
+        first = b.p2p.transfers[0]
         assert (first.outcome, first.keys_received, first.events_received) == (AGREED, 930, 930)
         assert first.event_bytes_received > 500_000
-        assert first.protocol == PROTOCOLS[0].id
+        assert first.protocol == VERSIONS[0].id
         await eventually(lambda: a.p2p.transfers)
         [told] = a.p2p.transfers
         assert (told.role, told.events_sent, told.events_received) == ("responder", 930, 0)
@@ -90,7 +109,7 @@ async def test_only_what_both_are_interested_in_is_exchanged(tmp_path):
     unwanted = StreamId(3, METAMODEL.cid)
     cars = new_cars(7, wanted) + new_cars(9, unwanted)
     async with node(tmp_path / "a", cars, **QUICK) as a, node(tmp_path / "b", **QUICK) as b:
-        await b.store.add_interest(Interest("model", str(wanted)))
+        await b.store.wanted.add(Interest("model", str(wanted)))
         await b.p2p.connect(a.address)
         await eventually(lambda: b.holds_as_many_as(7) and AGREED in b.outcomes())
         await eventually(
@@ -106,32 +125,32 @@ async def test_a_removed_interest_no_longer_narrows(tmp_path):
     slow = {"sync_interval": 1000}
     async with node(tmp_path / "a", cars, **slow) as a, node(tmp_path / "b", **slow) as b:
         interest = Interest("model", str(wanted))
-        await b.store.add_interest(interest)
+        await b.store.wanted.add(interest)
         await b.p2p.connect(a.address)
         await eventually(lambda: b.holds_as_many_as(7) and AGREED in b.outcomes())
         await b.store.wanted.remove(interest)
         await eventually(lambda: b.holds_as_many_as(16))
 
 
-@pytest.mark.parametrize("version", PROTOCOLS, ids=lambda each: each.id)
-async def test_nodes_without_a_common_interest_say_so(tmp_path, version, monkeypatch):
-    monkeypatch.setattr("recon_node.p2p.sync.sessions.VERSIONS", {version.id: version})
+@pytest.mark.parametrize("version", VERSIONS, ids=lambda each: each.id)
+async def test_nodes_without_a_common_interest_say_so(tmp_path, version):
+    only = {"versions": [version]}
     one, other = (Interest("model", str(StreamId(kind, METAMODEL.cid))) for kind in (2, 3))
-    async with node(tmp_path / "a") as a, node(tmp_path / "b") as b:
-        await a.store.add_interest(one)
-        await b.store.add_interest(other)
+    async with node(tmp_path / "a", **only) as a, node(tmp_path / "b", **only) as b:
+        await a.store.wanted.add(one)
+        await b.store.wanted.add(other)
         await b.p2p.connect(a.address)
         await eventually(lambda: a.outcomes() and b.outcomes())
         assert {*a.outcomes(), *b.outcomes()} == {NO_COMMON_INTEREST}
         assert a.p2p.counters.sessions_failed == 0
 
 
-@pytest.mark.parametrize("version", PROTOCOLS, ids=lambda each: each.id)
-async def test_what_lies_above_a_common_interest_is_no_failure(tmp_path, version, monkeypatch):
+@pytest.mark.parametrize("version", VERSIONS, ids=lambda each: each.id)
+async def test_what_lies_above_a_common_interest_is_no_failure(tmp_path, version):
     """Asked for everything, the peer answers for its part, and then for none of the rest."""
-    monkeypatch.setattr("recon_node.p2p.sync.sessions.VERSIONS", {version.id: version})
-    async with node(tmp_path / "a") as a, node(tmp_path / "b") as b:
-        await a.store.add_interest(Interest("model", str(METAMODEL)))
+    only = {"versions": [version]}
+    async with node(tmp_path / "a", **only) as a, node(tmp_path / "b", **only) as b:
+        await a.store.wanted.add(Interest("model", str(METAMODEL)))
         await b.p2p.connect(a.address)
         await eventually(lambda: len(b.outcomes()) > 1)
         assert set(b.outcomes()) == {AGREED}
@@ -162,7 +181,7 @@ async def test_a_bootstrap_peer_that_comes_late_is_reached(tmp_path):
 
 async def test_what_a_person_asks_for_wrongly_is_explained(tmp_path):
     async with node(tmp_path / "a", dial_timeout=1) as a:
-        with pytest.raises(PeerError, match="names no peer"):
+        with pytest.raises(PeerError, match="has no peer id"):
             await a.p2p.connect("/ip4/127.0.0.1/tcp/4101")
         with pytest.raises(PeerError, match="not a multiaddr"):
             await a.p2p.connect("localhost")
@@ -171,7 +190,7 @@ async def test_what_a_person_asks_for_wrongly_is_explained(tmp_path):
         with pytest.raises(P2PError, match="Address already in use"):
             async with node(tmp_path / "b", listen=(a.address.split("/p2p/")[0],)):
                 pass
-        with pytest.raises(PeerError, match="names no peer"):
+        with pytest.raises(ValueError, match="lacks the peer id"):
             async with node(tmp_path / "c", bootstrap=("/ip4/127.0.0.1/tcp/4101",)):
                 pass
         assert a.p2p.counters.dials_failed == 3
@@ -206,7 +225,7 @@ async def test_a_peer_that_speaks_no_recon_is_not_kept(tmp_path):
 
 async def test_a_peer_whose_dht_is_of_another_network_is_refused(tmp_path):
     async with node(tmp_path / "a") as a, loopback_host() as other:
-        for protocol in (PROTOCOLS[0].id, "/ceramic/local-62/kad/1.0.0"):
+        for protocol in (VERSIONS[0].id, "/ceramic/local-62/kad/1.0.0"):
             other.handle(protocol, read_to_end)
         with pytest.raises(PeerError, match=r"on another network \(local-62\), .* on local-7"):
             await a.p2p.connect(other.addresses[0])
@@ -237,8 +256,7 @@ async def test_a_node_that_is_alone_says_so_and_again(nursery, autojump_clock):
         nursery.start_soon(tell_when_alone, host, book, LOOPBACK)
         await trio.testing.wait_all_tasks_blocked()
         assert len(logs) == 1
-        assert "This node is alone" in logs[0]["event"]
-        assert "--bootstrap" in logs[0]["event"]
+        assert logs[0]["event"] == NO_PEERS
         await trio.sleep(ALONE_INTERVAL - 1)
         assert len(logs) == 1
         await trio.sleep(2)
@@ -250,6 +268,45 @@ async def test_a_node_that_is_alone_says_so_and_again(nursery, autojump_clock):
         book.heard_of("peer", [])
         await trio.sleep(5 * ALONE_INTERVAL)
         assert len(logs) == 3
+
+
+async def test_idle_connections_with_strangers_are_closed(nursery, autojump_clock):
+    """One with a peer of the book stays, and one on which a stream is open."""
+    near, busy, closed, book = ["a node", "busy", "stranger"], {"busy"}, [], PeerBook(10)
+    book.heard_of("a node", [])
+
+    async def disconnect(peer_id: str) -> None:
+        near.remove(peer_id)
+        closed.append(peer_id)
+
+    host = SimpleNamespace(
+        connected_peers=lambda: near, has_streams=busy.__contains__, disconnect=disconnect
+    )
+    nursery.start_soon(let_go_of_idle, host, book)
+    await trio.sleep(IDLE_LIMIT)
+    assert closed == []
+    await trio.sleep(2 * IDLE_POLL)
+    assert closed == ["stranger"]
+    busy.clear()
+    await trio.sleep(IDLE_LIMIT / 2)
+    busy.add("busy")  # it asks again in time
+    await trio.sleep(5 * IDLE_LIMIT)
+    busy.clear()
+    await trio.sleep(IDLE_LIMIT + IDLE_POLL)
+    assert (closed, near) == (["stranger", "busy"], ["a node"])
+
+
+async def test_a_stranger_is_let_go_of(tmp_path, monkeypatch):
+    monkeypatch.setattr(connections, "IDLE_POLL", 0.05)
+    monkeypatch.setattr(connections, "IDLE_LIMIT", 0.3)
+    async with node(tmp_path / "a") as a, loopback_host() as stranger:
+        await stranger.connect(a.address)
+        stream = await stranger.open_stream(a.p2p.peer_id, "/ipfs/ping/1.0.0")
+        await trio.sleep(1)
+        await stream.send_all(bytes(32))
+        assert len(await stream.receive_some(100)) == 32, "the answer to a ping"
+        await stream.aclose()
+        await eventually(lambda: not stranger.is_connected(a.p2p.peer_id))
 
 
 async def test_another_address_is_announced(nursery, autojump_clock):
@@ -272,7 +329,53 @@ async def test_peers_that_are_known_have_time_to_answer(nursery, autojump_clock)
         await trio.sleep(ALONE_AFTER - 1)
         assert not logs
         await trio.sleep(2)
-        assert [line["known_peers"] for line in logs] == [1]
+        assert [(line["event"], line["known_peers"]) for line in logs] == [(NOBODY_ANSWERS, 1)]
+
+
+PUBLIC = BOOTSTRAP[TESTNET_CLAY]
+EVERYWHERE = P2PSettings()
+
+
+@pytest.mark.parametrize(
+    ("settings", "network", "expected"),
+    [
+        (EVERYWHERE, TESTNET_CLAY, PUBLIC),
+        (EVERYWHERE, MAINNET, BOOTSTRAP[MAINNET]),
+        (EVERYWHERE, Network.parse("dev-unstable"), ()),
+        (EVERYWHERE, Network.local(7), ()),
+        (replace(EVERYWHERE, bootstrap=PUBLIC[:1]), TESTNET_CLAY, None),
+        (replace(EVERYWHERE, public_bootstrap=False), TESTNET_CLAY, ()),
+        (LOOPBACK, TESTNET_CLAY, ()),
+    ],
+)
+def test_public_networks_are_joined_by_their_bootstrap_nodes(settings, network, expected):
+    joining = settings.joining(network)
+    assert joining.bootstrap == (settings.bootstrap if expected is None else expected)
+    assert all(map(is_dialable, joining.bootstrap))
+
+
+@pytest.mark.parametrize("network", [Network.local(7), TESTNET_CLAY], ids=str)
+async def test_a_local_node_never_asks_the_dns(tmp_path, monkeypatch, network, autojump_clock):
+    """Neither on a local network, nor on loopback, nor without the rings that such nodes speak."""
+    asked = []
+    monkeypatch.setattr(addresses, "resolve", asked.append)
+    monkeypatch.setattr(trio.socket, "getaddrinfo", asked.append)
+    monkeypatch.setattr(Host, "connect", asked.append)
+    async with (
+        open_store(tmp_path, network) as store,
+        open_p2p(replace(LOOPBACK, discovery=False), store, tmp_path) as p2p,
+    ):
+        await trio.sleep(600)
+        assert p2p.peers() == []
+    assert asked == []
+
+
+def test_versions_of_recon_are_listed_highest_first():
+    protocols = ["/ipfs/id/1.0.0", MODEL_RING, PEER_RING, *[each.id for each in VERSIONS[::-1]]]
+    protocols += ["/ceramic/recon/1.10.0", "/ceramic/recon/nonsense", "/x/ceramic/recon/3.0.0"]
+    assert recon_versions(protocols) == (
+        "recon/1.10.0", "recon/1.1.0", "recon/1.0.0", "recon/0.1.0",
+    )  # fmt: skip
 
 
 async def test_a_broken_identity_stops_the_start(tmp_path):

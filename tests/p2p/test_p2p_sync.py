@@ -11,29 +11,52 @@ from p2p_support import LOOPBACK, NETWORK
 from recon_node.ceramic import METAMODEL, StreamId, sort_value_range
 from recon_node.p2p.errors import MISBEHAVED, PeerError, PeerGoneError, PeerProtocolError
 from recon_node.p2p.peers.book import PeerBook
-from recon_node.p2p.sync.driver import ASK_FOR_ALL_EVERY, MAX_SYNCS, SLOT_TIME, Syncer
+from recon_node.p2p.sync.driver import (
+    ASK_FOR_ALL_EVERY,
+    MAX_SYNCS,
+    MENDING_PAUSE,
+    SLOT_TIME,
+    Syncer,
+)
 from recon_node.p2p.sync.reports import Counters
 from recon_node.recon import KeyRange, KeyStore
-from recon_node.store.arrivals import Arrivals
+from recon_node.store.contents import Arrivals
 
 OURS = [KeyRange(*sort_value_range(NETWORK, str(StreamId(kind, METAMODEL.cid)))) for kind in (2, 3)]
 OURS.sort()
 
 
+class Damage:
+    """Stands for the events of a store that are found damaged."""
+
+    def __init__(self) -> None:
+        self.found = 0
+        self.moved = trio.lowlevel.ParkingLot()
+
+    async def wait(self, after):
+        while self.found <= after:
+            await self.moved.park()
+        return self.found
+
+    def find(self):
+        self.found += 1
+        self.moved.unpark_all()
+
+
 class Wanting:
     """Stands for a store: only its interests matter to when and with whom a sync runs."""
 
-    def key_ranges(self):
-        return list(OURS)
-
-    interests = ()
+    ranges = OURS
+    all = ()
 
     def __init__(self) -> None:
+        self.wanted = self
         self.wants_more = trio.Event()
         self.arrivals = Arrivals()
+        self.damage = Damage()
         self.keys = KeyStore()
 
-    async def wait_for_interests(self, known):
+    async def wait_for_change(self, known):
         await self.wants_more.wait()
         self.wants_more = trio.Event()
 
@@ -64,14 +87,17 @@ class Recorded:
     """Stands for the sessions: notes what is asked for, and takes as long as a test says."""
 
     def __init__(self) -> None:
-        self.counters = Counters()
         self.asked = []
         self.seconds = {}
         self.error = {}
         self.told = {}
+        self.unable = set()
 
     def told_by(self, key):
         return self.told.get(key, ())
+
+    def can_sync_with(self, peer_id):
+        return peer_id not in self.unable
 
     async def wait_for_peers_sessions(self, peer_id, limit):
         return
@@ -87,7 +113,7 @@ class Recorded:
 @pytest.fixture
 async def running(nursery):
     book, sessions = PeerBook(200), Recorded()
-    syncer = Syncer(Connected(), Wanting(), book, sessions, LOOPBACK)
+    syncer = Syncer(Connected(), Wanting(), book, sessions, LOOPBACK, Counters())
     nursery.start_soon(syncer.run)
     await trio.testing.wait_all_tasks_blocked()
     return syncer, book, sessions
@@ -155,7 +181,7 @@ async def test_peers_are_synced_with_from_time_to_time(running, autojump_clock):
 
 async def test_a_new_interest_is_asked_for_at_once(nursery, autojump_clock):
     host, store, book, sessions = Connected(), Wanting(), PeerBook(200), Recorded()
-    nursery.start_soon(Syncer(host, store, book, sessions, LOOPBACK).run)
+    nursery.start_soon(Syncer(host, store, book, sessions, LOOPBACK, Counters()).run)
     await trio.testing.wait_all_tasks_blocked()
     for name in ("near", "far"):
         book.heard_of(name, ["/ip4/127.0.0.1/tcp/1"])
@@ -200,3 +226,27 @@ async def test_connected_peers_have_their_turn_however_many_others_are_known(
     monkeypatch.setattr(syncer._host, "connected_peers", lambda: ["a"])
     await trio.sleep(LOOPBACK.sync_interval * 10)
     assert 8 <= len(sessions.asked) / len(OURS) <= 14
+
+
+async def test_much_damage_makes_few_syncs(running, autojump_clock):
+    syncer, _, _ = running
+    syncer._host.near = [f"peer {n}" for n in range(10)]
+    asked = []
+    syncer.request = lambda peer_id, ranges=None: asked.append(peer_id)
+    for _ in range(100):
+        syncer._store.damage.find()
+        await trio.sleep(MENDING_PAUSE / 100)
+    await trio.sleep(2 * MENDING_PAUSE)
+    assert len(asked) == 6, "three peers at once, and for everything found during the pause"
+
+
+async def test_a_peer_that_speaks_no_version_of_recon_is_connected_to_and_no_more(
+    running, autojump_clock
+):
+    syncer, book, sessions = running
+    book.heard_of("ceramic-one", ["/ip4/192.0.2.1/tcp/4101"])
+    sessions.unable.add("ceramic-one")
+    syncer.request("ceramic-one")
+    await trio.sleep(60)
+    assert [peer for peer, _ in sessions.asked if peer == "ceramic-one"] == []
+    assert book.get("ceramic-one").failures == 0

@@ -16,13 +16,14 @@ from recon_node.recon import (
     KeyStore,
     SessionSettings,
     Sha256a,
+    Side,
+    all_at_once,
 )
-from recon_node.recon.keys.key_store import Summary
+from recon_node.recon.keys.sha256a import lanes_of
 from recon_node.recon.session import Session
 from recon_node.recon.v1_0.codec import Message
 from recon_node.recon.v1_0.session import Session10
-from recon_node.recon.v1_1.codec import fingerprint
-from recon_node.recon.v1_1.gaps import END, Say
+from recon_node.recon.v1_1.codec import END, Body, Gaps, Say, fingerprint
 from recon_node.recon.v1_1.session import Session11
 
 LOWEST, HIGHEST = b"", b"\xff" * 40
@@ -30,24 +31,26 @@ EVERYTHING = KeyRange(LOWEST, HIGHEST)
 
 
 def is_fencepost(bound: bytes) -> bool:
-    """The tests' keys are words; these two are no words."""
+    """The tests' keys are words; these two are not."""
     return bound in (LOWEST, HIGHEST)
 
 
-class WordSession(Session10):
-    is_fencepost = staticmethod(is_fencepost)
+MakeSession = Callable[[Side], Session[Any]]
 
 
-class FencedSession(Session10):
-    """For ranges between bounds that are no keys, as real ones are."""
-
-    is_fencepost = staticmethod(lambda _bound: True)
+def word_session(side: Side) -> Session10:
+    return Session10(side, is_fencepost)
 
 
-CASES = max(500, settings.default.max_examples if settings.default else 0)
-"""Examples of the properties that matter most: 500, or what the profile says."""
+def fenced_session(side: Side) -> Session10:
+    """For ranges between bounds that are not keys, as real ones are."""
+    return Session10(side, lambda _bound: True)
 
-VERSIONS: list[type[Session[Any]]] = [FencedSession, Session11]
+
+CASES = max(200, settings.default.max_examples if settings.default else 0)
+"""Examples of the properties that matter most: 200, or what the profile says."""
+
+SESSIONS: list[MakeSession] = [fenced_session, Session11]
 """The sessions of all protocol versions, for tests of what they have in common."""
 
 
@@ -59,7 +62,7 @@ class Peer:
     settings: SessionSettings = DEFAULT_SETTINGS
     unobtainable: frozenset[bytes] = frozenset()
     interests: tuple[KeyRange, ...] = (EVERYTHING,)
-    session: type[Session[Any]] = WordSession
+    session: MakeSession = word_session
     checked: bool = False
     """Whether all that it says of its keys is checked against a plain set."""
     store: KeyStore = field(init=False)
@@ -72,10 +75,10 @@ class Peer:
         return set(self.store)
 
     def asks(self, key_range: KeyRange = EVERYTHING) -> Session[Any]:
-        return self.session.initiator(self.store, key_range, self.settings)
+        return self.session(Side.initiator(self.store, key_range, self.settings))
 
     def answers(self) -> Session[Any]:
-        return self.session.responder(self.store, self.interests, self.settings)
+        return self.session(Side.responder(self.store, self.interests, self.settings))
 
     def take(self, session: Session[Any], message: Any) -> list[Any]:
         """Take a message; return the answer, where one is due."""
@@ -84,10 +87,10 @@ class Peer:
         for key in new:
             if key not in self.unobtainable:
                 self.store.add(key)
-        session.give_up(lost)
-        answer = session.respond() if session.turn_complete else []
+        session.side.give_up(lost)
+        answer = all_at_once(session.respond()) if session.side.answer_due else []
         if self.checked:
-            assert_honest(answer, session.key_range, self.set)
+            assert_honest(answer, session.side.key_range, self.set)
         return answer
 
 
@@ -109,7 +112,7 @@ def reconcile(
         between(len(sent))
         peer, session = sides[0]
         sides.reverse()
-        if session.done:  # it has ended the stream with its last word
+        if session.side.done:  # it has ended the stream with its last word
             break
         answers = [peer.take(session, message) for message in turn]
         assert not any(answers[:-1]), "an answer before the end of the turn"
@@ -143,7 +146,7 @@ def assert_honest(messages: list[Any], key_range: KeyRange | None, held: set[byt
 
 
 def fingerprint_of_keys(keys: set[bytes]) -> bytes:
-    return fingerprint(Summary(Sha256a.of(*keys), len(keys)))
+    return fingerprint(sum(map(lanes_of, keys)))
 
 
 @st.composite
@@ -155,6 +158,14 @@ def damaged(draw: st.DrawFn, raw: bytes) -> bytes:
         run = draw(st.binary(max_size=8) | st.just(raw[start:end] * 2))
         raw = raw[:start] + run + raw[end:]
     return raw
+
+
+def gaps_of(*columns: tuple[bytes, Say, Body]) -> Gaps:
+    """Make gaps from an upper bound, what is said, and the body of each."""
+    gaps = Gaps()
+    for upper, say, body in columns:
+        gaps.append(upper, say, body)
+    return gaps
 
 
 def numbered(start: int, end: int) -> set[bytes]:

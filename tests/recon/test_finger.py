@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from hypothesis import given
+from bisect import bisect_left
+
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from recon_node.recon import KeyRange, KeyStore, Sha256a
@@ -36,7 +38,6 @@ def test_fingers_see_what_the_store_holds(
         assert finger.up_to(bound) >> COUNT_SHIFT == len(below) + (bound in keys)
         assert finger.rank_of(bound) == len(below)
         assert finger.place_of(len(below)) == lanes
-        assert finger.holds(bound) == (bound in keys)
         assert finger.missing(bounds) == [each for each in bounds if each not in keys]
         ordered = sorted(keys)
         assert finger.keys_at(index, index + 9 if index + 9 < len(keys) else index) == (
@@ -44,21 +45,27 @@ def test_fingers_see_what_the_store_holds(
         )
 
 
-@given(st.sets(KEY, max_size=150), KEY, KEY, st.integers(2, 9))
+@given(st.sets(st.binary(min_size=2, max_size=2), max_size=150), KEY, KEY, st.integers(2, 9))
 def test_parts_are_those_of_the_store(
     keys: set[bytes], lower: bytes, upper: bytes, parts: int
 ) -> None:
+    """No key is a prefix of another one, which cuts rely on."""
+    assume(lower < upper)
     store = KeyStore(keys, leaf_size=4, fan_out=3)
     key_range = KeyRange(lower, upper)
     inside = [key for key in sorted(keys) if key_range.covers(key)]
     finger = Finger(store)
-    places = sorted({i * len(inside) // parts for i in range(1, parts)}) if inside else []
-    assert finger.split(key_range, parts) == [inside[place] for place in places]
-    cuts = finger.cut(key_range, parts)
-    assert cuts == sorted(set(cuts))
-    assert all(lower < cut <= upper for cut in cuts)
+    ranks = sorted({i * len(inside) // parts for i in range(1, parts)}) if inside else []
+    ends = finger.up_to(lower), finger.left_of(upper)
+    pivots = list(finger.pivots(*ends, parts))
+    assert pivots == [(inside[rank], finger.around(inside[rank])) for rank in ranks]
+    found = list(finger.cuts(*ends, parts))
+    assert found == [(cut, finger.left_of(cut)) for cut, _ in found]
+    cuts = [cut for cut, _ in found]
+    assert all(lower < cut < upper for cut in cuts)
     assert not any(cut in inside for cut in cuts)
-    assert len(cuts) == len([place for place in places if place])
-    if lower < upper:
-        ends = finger.up_to(lower), finger.left_of(upper)
-        assert list(finger.cuts(*ends, parts)) == [(cut, finger.left_of(cut)) for cut in cuts]
+    assert len(cuts) == len(set(ranks) - {0})
+    sizes = [bisect_left(inside, cut) for cut in cuts]
+    assert sizes == sorted(set(sizes)), "no part is empty"
+    reach = len(inside) // (4 * parts)
+    assert all(abs(a - b) <= reach for a, b in zip(sizes, sorted(set(ranks) - {0}), strict=True))

@@ -12,44 +12,46 @@ from hypothesis import strategies as st
 from peers import damaged
 
 from recon_node.recon import (
-    PROTOCOLS,
+    VERSIONS,
     KeyRange,
     KeyStore,
-    Protocol,
     RemoteProtocolError,
     SessionSettings,
+    Side,
+    Version,
+    all_at_once,
 )
 from recon_node.recon.session import Session
 
 DATA = Path(__file__).parents[1] / "data" / "recon_exchanges.json"
 CASES = json.loads(DATA.read_text())["cases"]
-every_protocol = pytest.mark.parametrize("protocol", PROTOCOLS, ids=lambda each: each.id[-5:])
+every_protocol = pytest.mark.parametrize("protocol", VERSIONS, ids=lambda each: each.id[-5:])
 
 
 def from_hex(texts: list[str]) -> list[bytes]:
     return [bytes.fromhex(text) for text in texts]
 
 
-def said_in(protocol: Protocol) -> list[bytes]:
+def said_in(protocol: Version) -> list[bytes]:
     """All messages of the recorded sessions."""
     return [
         bytes.fromhex(each["message"]) for case in CASES for each in case["exchanges"][protocol.id]
     ]
 
 
-def side_of(case: dict[str, Any], protocol: Protocol, *, initiates: bool) -> Session[Any]:
+def side_of(case: dict[str, Any], protocol: Version, *, initiates: bool) -> Session[Any]:
     store = KeyStore(from_hex(case["initiator" if initiates else "responder"]["keys"]))
     settings = SessionSettings(**case["settings"])
     if initiates:
-        return protocol.session.initiator(
-            store, KeyRange(*from_hex(case["initiator"]["asks"])), settings
+        return protocol.session(
+            Side.initiator(store, KeyRange(*from_hex(case["initiator"]["asks"])), settings)
         )
     interests = [KeyRange(*from_hex(each)) for each in case["responder"]["interests"]]
-    return protocol.session.responder(store, interests, settings)
+    return protocol.session(Side.responder(store, interests, settings))
 
 
 @st.composite
-def hostile(draw: st.DrawFn, protocol: Protocol) -> list[bytes]:
+def hostile(draw: st.DrawFn, protocol: Version) -> list[bytes]:
     """Messages of real sessions in any order, some of them damaged, some of them only noise."""
     message = st.sampled_from(said_in(protocol))
     return draw(st.lists(message | message.flatmap(damaged) | st.binary(max_size=40), max_size=12))
@@ -57,7 +59,7 @@ def hostile(draw: st.DrawFn, protocol: Protocol) -> list[bytes]:
 
 @every_protocol
 @given(data=st.data())
-def test_a_peer_can_only_break_its_own_side(protocol: Protocol, data: st.DataObject) -> None:
+def test_a_peer_can_only_break_its_own_side(protocol: Version, data: st.DataObject) -> None:
     case = data.draw(st.sampled_from(CASES))
     initiates, reads_ahead = data.draw(st.booleans()), data.draw(st.booleans())
     session = side_of(case, protocol, initiates=initiates)
@@ -66,11 +68,11 @@ def test_a_peer_can_only_break_its_own_side(protocol: Protocol, data: st.DataObj
     try:
         for raw in data.draw(hostile(protocol)):
             new = session.receive(protocol.decode(raw))
-            session.give_up(new[::2])
+            session.side.give_up(new[::2])
             for key in new[1::2]:
-                session._view.store.add(key)
-            if session.turn_complete and not session.done and not reads_ahead:
-                for answer in session.respond():
+                session.side.keys.add(key)
+            if session.side.answer_due and not session.side.done and not reads_ahead:
+                for answer in all_at_once(session.respond()):
                     protocol.encode(answer)
     except RemoteProtocolError:
         return

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import random
-from bisect import bisect_left
 from itertools import accumulate
 
 import pytest
@@ -49,15 +48,8 @@ def check_range(store: KeyStore, model: list[bytes], key_range: KeyRange, parts:
     assert store.first(key_range) == (inside[0] if inside else None)
     assert store.last(key_range) == (inside[-1] if inside else None)
     assert store.middle(key_range) == (inside[len(inside) // 2] if inside else None)
-    places = sorted({i * len(inside) // parts for i in range(1, parts)}) if inside else []
-    assert store.split(key_range, parts) == [inside[place] for place in places]
-    cuts = store.cut(key_range, parts)
-    assert len(cuts) == len(set(places) - {0})
-    assert all(key_range.lower < cut < key_range.upper for cut in cuts)
-    sizes = [bisect_left(inside, cut) for cut in cuts]
-    assert sizes == sorted(set(sizes)), "no part is empty"
-    reach = len(inside) // (4 * parts)
-    assert all(abs(a - b) <= reach for a, b in zip(sizes, sorted(set(places) - {0}), strict=True))
+    ranks = sorted({i * len(inside) // parts for i in range(1, parts)}) if inside else []
+    assert store.split(key_range, parts) == [inside[rank] for rank in ranks]
 
 
 def check_tree(store: KeyStore, leaf_size: int, fan_out: int) -> None:
@@ -129,7 +121,7 @@ def test_loading_and_adding_give_the_same_store(count: int) -> None:
 
 @pytest.mark.parametrize("sizes", [(1, 48), (48, 1)])
 def test_nodes_too_small_to_split_are_refused(sizes: tuple[int, int]) -> None:
-    with pytest.raises(ValueError, match="at least 2 entries"):
+    with pytest.raises(ValueError, match="must be at least 2"):
         KeyStore(leaf_size=sizes[0], fan_out=sizes[1])
 
 
@@ -347,5 +339,5 @@ def test_digested_keys_that_cannot_be_right_are_refused(
 ) -> None:
     with pytest.raises(ValueError, match=message):
         KeyStore().load_digested(keys, bytes(digests))
-    with pytest.raises(ValueError, match="empty store only"):
+    with pytest.raises(ValueError, match="only be loaded into an empty store"):
         KeyStore([b"x"]).load_digested([b"a"], bytes(32))

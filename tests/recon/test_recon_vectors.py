@@ -9,13 +9,21 @@ from typing import Any
 
 import pytest
 
-from recon_node.recon import PROTOCOLS, KeyRange, KeyStore, Protocol, SessionSettings
+from recon_node.recon import (
+    VERSIONS,
+    KeyRange,
+    KeyStore,
+    SessionSettings,
+    Side,
+    Version,
+    all_at_once,
+)
 
 TESTS = Path(__file__).parents[1]
 CASES = json.loads((TESTS / "data" / "recon_exchanges.json").read_text())["cases"]
 DOC = (TESTS.parent / "docs" / "wire.md").read_text()
 every_case = pytest.mark.parametrize("case", CASES, ids=[case["name"] for case in CASES])
-every_protocol = pytest.mark.parametrize("protocol", PROTOCOLS, ids=lambda each: each.id[-5:])
+every_protocol = pytest.mark.parametrize("protocol", VERSIONS, ids=lambda each: each.id[-5:])
 
 
 def from_hex(texts: list[str]) -> list[bytes]:
@@ -24,13 +32,13 @@ def from_hex(texts: list[str]) -> list[bytes]:
 
 @every_case
 @every_protocol
-def test_a_session_says_exactly_these_bytes(case: dict[str, Any], protocol: Protocol) -> None:
+def test_a_session_says_exactly_these_bytes(case: dict[str, Any], protocol: Version) -> None:
     ours, theirs = (KeyStore(from_hex(case[side]["keys"])) for side in ("initiator", "responder"))
     settings = SessionSettings(**case["settings"])
     asked = KeyRange(*from_hex(case["initiator"]["asks"]))
     interests = [KeyRange(*from_hex(each)) for each in case["responder"]["interests"]]
-    asking = protocol.session.initiator(ours, asked, settings)
-    answering = protocol.session.responder(theirs, interests, settings)
+    asking = protocol.session(Side.initiator(ours, asked, settings))
+    answering = protocol.session(Side.responder(theirs, interests, settings))
     sides = [("responder", answering, theirs), ("initiator", asking, ours)]
     sender, turn = "initiator", [asking.start()]
     refused = {side: from_hex(case[side].get("refuses", [])) for side in ("initiator", "responder")}
@@ -42,19 +50,19 @@ def test_a_session_says_exactly_these_bytes(case: dict[str, Any], protocol: Prot
             raw = protocol.encode(message)
             said.append({"from": sender, "message": raw.hex()})
             assert protocol.decode(raw) == message
-            if session.done:  # 1.0.0: it has said its last word, and reads no more
+            if session.side.done:  # 1.0.0: it has said its last word, and reads no more
                 continue
             new = session.receive(protocol.decode(raw))
-            session.give_up(key for key in new if key in refused[name])
+            session.side.give_up(key for key in new if key in refused[name])
             for key in new:
                 if key not in refused[name]:
                     store.add(key)
-        sender, turn = name, session.respond()
+        sender, turn = name, all_at_once(session.respond())
     assert said == case["exchanges"][protocol.id]
-    assert asking.done
-    assert answering.done
-    assert asking.left_out == answering.left_out_by_peer == len(refused["initiator"])
-    assert answering.left_out == asking.left_out_by_peer == len(refused["responder"])
+    assert asking.side.done
+    assert answering.side.done
+    assert asking.side.left_out == answering.side.left_out_by_peer == len(refused["initiator"])
+    assert answering.side.left_out == asking.side.left_out_by_peer == len(refused["responder"])
 
 
 def test_the_document_shows_the_bytes_of_the_data() -> None:

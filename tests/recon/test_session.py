@@ -4,24 +4,23 @@ from __future__ import annotations
 
 import random
 from dataclasses import replace
-from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from peers import CASES, VERSIONS, Peer, numbered, reconcile
+from peers import CASES, SESSIONS, MakeSession, Peer, numbered, reconcile
 
 from recon_node.recon import (
     KeyRange,
     LocalProtocolError,
     RemoteProtocolError,
     SessionSettings,
+    Side,
+    all_at_once,
     intersect_ranges,
 )
-from recon_node.recon.session import Session
 from recon_node.recon.v1_1.session import Session11
 
-Version = type[Session[Any]]
 KEY = st.binary(min_size=2, max_size=2)
 KEYS = st.sets(KEY, max_size=60)
 SETTINGS = st.builds(
@@ -34,24 +33,43 @@ SETTINGS = st.builds(
     max_idle_rounds=st.just(500),
 )
 ROOMY = SETTINGS.map(lambda each: replace(each, message_bytes=max(3_000, each.message_bytes)))
-every_version = pytest.mark.parametrize("version", VERSIONS)
+every_version = pytest.mark.parametrize("version", SESSIONS)
 
 
 @every_version
-def test_equal_sets_agree_in_one_round(version: Version) -> None:
+def test_equal_sets_agree_in_one_round(version: MakeSession) -> None:
     you, they = Peer(numbered(0, 500), session=version), Peer(numbered(0, 500), session=version)
     asking, answering, sent = reconcile(you, they)
     assert len(sent) == 2
-    assert asking.done
-    assert answering.done
-    assert asking.rounds == 1
+    assert asking.side.done
+    assert answering.side.done
+    assert asking.side.rounds == 1
+
+
+@every_version
+def test_what_was_answered_takes_no_memory(version: MakeSession) -> None:
+    """Its bytes are charged to the peer until then, and not afterwards."""
+    you, they = Peer(numbered(0, 500), session=version), Peer(numbered(250, 750), session=version)
+    asking, answering = you.asks(), they.answers()
+    heard = [asking.start()]
+    answers = they.take(answering, heard[0])
+    heard += answers
+    for message in answers:
+        you.take(asking, message)
+    for session in (asking, answering):
+        kept = [each for value in vars(session).values() for each in (value, *_items(value))]
+        assert not any(each is message for each in kept for message in heard)
+
+
+def _items(value: object) -> list[object]:
+    return list(value) if isinstance(value, list) else []
 
 
 @every_version
 @settings(max_examples=CASES)
 @given(KEYS, KEYS, SETTINGS, SETTINGS)
 def test_any_two_sets_converge(
-    version: Version,
+    version: MakeSession,
     a: set[bytes],
     b: set[bytes],
     a_settings: SessionSettings,
@@ -60,14 +78,14 @@ def test_any_two_sets_converge(
     you, they = Peer(a, a_settings, session=version), Peer(b, b_settings, session=version)
     asking, answering, _ = reconcile(you, they)
     assert you.set == they.set == a | b
-    assert asking.done
-    assert answering.done
+    assert asking.side.done
+    assert answering.side.done
 
 
 @every_version
 @given(st.integers(0, 2**32), st.integers(0, 3_000), st.integers(0, 300), SETTINGS)
 def test_large_sets_with_few_differences_converge(
-    version: Version, seed: int, common: int, differing: int, settings: SessionSettings
+    version: MakeSession, seed: int, common: int, differing: int, settings: SessionSettings
 ) -> None:
     rng = random.Random(seed)
     shared = {rng.randbytes(6) for _ in range(common)}
@@ -82,7 +100,7 @@ def test_large_sets_with_few_differences_converge(
 @settings(max_examples=CASES)
 @given(KEYS, KEYS, SETTINGS, SETTINGS, st.lists(st.tuples(st.integers(1, 12), st.booleans(), KEY)))
 def test_what_comes_in_meanwhile_does_no_harm(
-    version: Version,
+    version: MakeSession,
     a: set[bytes],
     b: set[bytes],
     a_settings: SessionSettings,
@@ -110,7 +128,7 @@ def test_what_comes_in_meanwhile_does_no_harm(
 @settings(max_examples=CASES)
 @given(KEYS, KEYS, ROOMY, ROOMY, st.data())
 def test_keys_without_events_do_not_stop_the_others(
-    version: Version,
+    version: MakeSession,
     a: set[bytes],
     b: set[bytes],
     a_settings: SessionSettings,
@@ -127,17 +145,17 @@ def test_keys_without_events_do_not_stop_the_others(
     asking, answering, _ = reconcile(you, they, max_messages=1_000)
     assert you.set == (a | b) - lost_to_you
     assert they.set == (a | b) - lost_to_them
-    assert asking.done
-    assert answering.done
-    assert asking.left_out == len(lost_to_you & b)
-    assert answering.left_out == len(lost_to_them & a)
+    assert asking.side.done
+    assert answering.side.done
+    assert asking.side.left_out == len(lost_to_you & b)
+    assert answering.side.left_out == len(lost_to_them & a)
     if version is Session11:
-        assert asking.left_out_by_peer == answering.left_out
-        assert answering.left_out_by_peer == asking.left_out
+        assert asking.side.left_out_by_peer == answering.side.left_out
+        assert answering.side.left_out_by_peer == asking.side.left_out
 
 
 @every_version
-def test_refused_keys_take_no_idle_rounds(version: Version) -> None:
+def test_refused_keys_take_no_idle_rounds(version: MakeSession) -> None:
     """Each side refuses keys of the other's: in a large set, and all over it."""
     shared = numbered(0, 5_000)
     yours, theirs = {b"%06d+" % n for n in range(0, 5_000, 500)}, {b"%06d-" % n for n in range(9)}
@@ -145,8 +163,8 @@ def test_refused_keys_take_no_idle_rounds(version: Version) -> None:
     they = Peer(shared | theirs, unobtainable=frozenset(yours), session=version)
     asking, answering, sent = reconcile(you, they)
     assert (you.set, they.set) == (shared | yours, shared | theirs)
-    assert (asking.left_out, asking.left_out_by_peer) == (9, 10)
-    assert (answering.left_out, answering.left_out_by_peer) == (10, 9)
+    assert (asking.side.left_out, asking.side.left_out_by_peer) == (9, 10)
+    assert (answering.side.left_out, answering.side.left_out_by_peer) == (10, 9)
     assert len(sent) <= 14
 
 
@@ -158,7 +176,7 @@ RANGES = st.lists(
 @every_version
 @given(KEYS, KEYS, RANGES, RANGES, SETTINGS)
 def test_only_what_interests_both_is_reconciled(
-    version: Version,
+    version: MakeSession,
     a: set[bytes],
     b: set[bytes],
     yours: list[KeyRange],
@@ -170,17 +188,17 @@ def test_only_what_interests_both_is_reconciled(
     you, they = Peer(a, settings, session=version), Peer(b, session=version)
     todo = [each for each in yours if not each.is_empty]
     while todo:
-        asking = version.initiator(you.store, todo.pop(), settings)
-        answering = version.responder(they.store, theirs)
+        asking = version(Side.initiator(you.store, todo.pop(), settings))
+        answering = version(Side.responder(they.store, theirs))
         turn = [asking.start()]
         sides = [(they, answering), (you, asking)]
         while turn:
             peer, session = sides[0]
             sides.reverse()
             turn = [peer.take(session, message) for message in turn][-1]
-        assert asking.done
-        if asking.remaining is not None:
-            todo.append(asking.remaining)
+        assert asking.side.done
+        if asking.side.remaining is not None:
+            todo.append(asking.side.remaining)
     common = intersect_ranges(yours, theirs)
     shared = {key for key in a | b if any(each.covers(key) for each in common)}
     assert you.set == a | shared
@@ -188,7 +206,7 @@ def test_only_what_interests_both_is_reconciled(
 
 
 @every_version
-def test_rounds_grow_with_the_logarithm(version: Version) -> None:
+def test_rounds_grow_with_the_logarithm(version: MakeSession) -> None:
     you, they = (
         Peer(numbered(0, 100_000), session=version),
         Peer(numbered(0, 100_000), session=version),
@@ -200,22 +218,22 @@ def test_rounds_grow_with_the_logarithm(version: Version) -> None:
 
 
 @every_version
-def test_turns_out_of_order_are_our_own_fault(version: Version) -> None:
+def test_turns_out_of_order_are_our_own_fault(version: MakeSession) -> None:
     peer = Peer(numbered(0, 9), session=version)
     session = peer.asks()
     with pytest.raises(LocalProtocolError, match="respond"):
-        session.respond()
+        all_at_once(session.respond())
     session.start()
     with pytest.raises(LocalProtocolError, match="start"):
         session.start()
     with pytest.raises(LocalProtocolError, match="respond"):
-        session.respond()
+        all_at_once(session.respond())
     with pytest.raises(LocalProtocolError, match="range"):
-        version.initiator(peer.store, KeyRange(b"b", b"b"))
+        version(Side.initiator(peer.store, KeyRange(b"b", b"b")))
 
 
 @every_version
-def test_a_message_out_of_turn_is_the_peers_fault(version: Version) -> None:
+def test_a_message_out_of_turn_is_the_peers_fault(version: MakeSession) -> None:
     peer = Peer(numbered(0, 9), session=version)
     opening = peer.asks().start()
     with pytest.raises(RemoteProtocolError, match="spoke first"):
@@ -227,11 +245,11 @@ def test_a_message_out_of_turn_is_the_peers_fault(version: Version) -> None:
 
 
 @every_version
-def test_a_message_after_the_end_is_the_peers_fault(version: Version) -> None:
+def test_a_message_after_the_end_is_the_peers_fault(version: MakeSession) -> None:
     you, they = Peer(numbered(0, 9), session=version), Peer(numbered(0, 9), session=version)
     *sessions, sent = reconcile(you, they)
     for session in sessions:
-        assert session.done
+        assert session.side.done
         for message in sent:
             with pytest.raises(RemoteProtocolError, match="after the end of the session"):
                 session.receive(message)

@@ -9,9 +9,17 @@ from itertools import combinations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from peers import HIGHEST, LOWEST, FencedSession, Peer, numbered, reconcile, write
+from peers import HIGHEST, LOWEST, Peer, fenced_session, numbered, reconcile, write
 
-from recon_node.recon import ZERO, KeyRange, RemoteProtocolError, SessionSettings, Sha256a
+from recon_node.recon import (
+    ZERO,
+    KeyRange,
+    RemoteProtocolError,
+    SessionSettings,
+    Sha256a,
+    Side,
+    all_at_once,
+)
 from recon_node.recon.session import Session
 from recon_node.recon.v1_0.codec import Message
 
@@ -98,10 +106,10 @@ def test_rounds_follow_from_the_size_of_a_message() -> None:
     rounds = []
     for message_bytes in (4_000, 1 << 20):
         settings = SessionSettings(message_bytes=message_bytes)
-        you, they = (Peer(keys, settings, session=FencedSession) for keys in (yours, mine))
+        you, they = (Peer(keys, settings, session=fenced_session) for keys in (yours, mine))
         asking, _, _ = reconcile(you, they)
         assert you.set == they.set == yours | mine
-        rounds.append(asking.rounds)
+        rounds.append(asking.side.rounds)
     assert rounds[0] > 20
     assert rounds[1] <= 6
 
@@ -121,7 +129,7 @@ class TestRemoteProtocolErrors:
         def send_all() -> None:
             for ahash in hashes:
                 session.receive(Message((LOWEST, HIGHEST), (ahash,)))
-                session.respond()
+                all_at_once(session.respond())
 
         with pytest.raises(RemoteProtocolError, match="no progress"):
             send_all()
@@ -143,14 +151,16 @@ class TestRemoteProtocolErrors:
             self.receive(Message((LOWEST, LOWEST), (ZERO,)))
 
     def test_a_range_beyond_the_session(self) -> None:
-        session = FencedSession.responder(Peer(numbered(0, 9)).store, [KeyRange(LOWEST, HIGHEST)])
+        session = fenced_session(
+            Side.responder(Peer(numbered(0, 9)).store, [KeyRange(LOWEST, HIGHEST)])
+        )
         session.receive(Message((LOWEST, b"5"), (ZERO,)))
-        session.respond()
+        all_at_once(session.respond())
         with pytest.raises(RemoteProtocolError, match="not within"):
             session.receive(Message((LOWEST, HIGHEST), (ZERO,)))
 
     def test_an_answer_beyond_what_was_asked(self) -> None:
-        session = FencedSession.initiator(Peer(numbered(0, 9)).store, KeyRange(b"1", b"5"))
+        session = fenced_session(Side.initiator(Peer(numbered(0, 9)).store, KeyRange(b"1", b"5")))
         session.start()
         with pytest.raises(RemoteProtocolError, match="not within"):
             session.receive(Message((b"1", HIGHEST), (ZERO,)))
@@ -163,9 +173,9 @@ class TestRemoteProtocolErrors:
         session = self.responder()
         for has_ended in (False, True):
             session.receive(Message((LOWEST, HIGHEST), (ZERO,)))
-            session.respond()
-            assert session.done is has_ended
-        assert session.left_out_by_peer == 100
+            all_at_once(session.respond())
+            assert session.side.done is has_ended
+        assert session.side.left_out_by_peer == 100
 
     def test_listing_keys_that_cannot_be_had(self) -> None:
         session = self.responder()
@@ -173,7 +183,7 @@ class TestRemoteProtocolErrors:
         new = session.receive(Message((LOWEST, *keys, HIGHEST), (ZERO,) * (len(keys) + 1)))
         assert new == keys
         with pytest.raises(RemoteProtocolError, match="1001 keys"):
-            session.give_up(new)
+            session.side.give_up(new)
 
 
 @given(

@@ -8,7 +8,16 @@ import pytest
 
 from benchmarks.keys import event_ids
 from recon_node.ceramic import IN_MEMORY, network_range
-from recon_node.recon import RECON_1_0, RECON_1_1, KeyRange, KeyStore, Protocol, SessionSettings
+from recon_node.recon import (
+    RECON_1_0,
+    RECON_1_1,
+    KeyRange,
+    KeyStore,
+    SessionSettings,
+    Side,
+    Version,
+    all_at_once,
+)
 
 MIB = 1 << 20
 RANGE = KeyRange(*network_range(IN_MEMORY))
@@ -24,7 +33,7 @@ RANGE = KeyRange(*network_range(IN_MEMORY))
     ],
 )
 def test_a_million_keys(
-    protocol: Protocol, message_bytes: int, most_rounds: int, most_bytes: int
+    protocol: Version, message_bytes: int, most_rounds: int, most_bytes: int
 ) -> None:
     everything = event_ids(1_000_000, seed=1)
     differing = random.Random(1).sample(everything, 10_000)
@@ -33,8 +42,8 @@ def test_a_million_keys(
     theirs.difference_update(differing[1::2])
     a, b = KeyStore(ours), KeyStore(theirs)
     settings = SessionSettings(message_bytes=message_bytes)
-    asking = protocol.session.initiator(a, RANGE, settings)
-    sides = [(protocol.session.responder(b, [RANGE], settings), b), (asking, a)]
+    asking = protocol.session(Side.initiator(a, RANGE, settings))
+    sides = [(protocol.session(Side.responder(b, [RANGE], settings)), b), (asking, a)]
     turn, sent = [asking.start()], 0
     while turn:
         session, store = sides[0]
@@ -45,8 +54,8 @@ def test_a_million_keys(
             sent += len(frame)
             for key in session.receive(protocol.decode(frame)):
                 store.add(key)
-        turn = session.respond()
+        turn = all_at_once(session.respond())
     assert len(a) == len(b) == len(everything)
     assert a.summarize() == b.summarize()
-    assert asking.rounds <= most_rounds
+    assert asking.side.rounds <= most_rounds
     assert sent <= most_bytes

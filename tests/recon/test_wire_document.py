@@ -8,10 +8,15 @@ from pathlib import Path
 
 import pytest
 
-from recon_node.ceramic import EventId, Network, network_range, sort_value_range
+from recon_node.ceramic import EventId, Network, StreamId, network_range, sort_value_range
+from recon_node.ceramic.heightless_event_id import HeightlessEventId, is_fencepost, model_range
+from recon_node.ceramic.heightless_event_id import network_range as heightless_network_range
 from recon_node.ipld import CID, varint
-from recon_node.recon import Sha256a
-from recon_node.recon.keys.key_store import Summary
+from recon_node.recon import KeyRange, KeyStore, Sha256a
+from recon_node.recon.keys.sha256a import lanes_of
+from recon_node.recon.v0_1.codec import KeyForm, Message, Value, encode
+from recon_node.recon.v0_1.ring import Ring
+from recon_node.recon.v0_1.session import Initiator, Responder, Send, SendValues
 from recon_node.recon.v1_1.codec import fingerprint
 
 DOC = (Path(__file__).parents[2] / "docs" / "wire.md").read_text()
@@ -61,6 +66,41 @@ def test_the_fenceposts() -> None:
     assert shown == [network_range(CLAY), sort_value_range(CLAY, names(text)[0])]
 
 
+RINGS = "Recon with ceramic-one nodes: `/ceramic/recon/0.1.0`"
+
+
+def heightless() -> tuple[HeightlessEventId, StreamId]:
+    sort_value, controller, init, event = names(section("EventIDs"))
+    model = StreamId.parse(sort_value)
+    return HeightlessEventId.build(CLAY, model, controller, init, event), model
+
+
+def test_the_event_id_without_height() -> None:
+    key, model = heightless()
+    shown = [block.splitlines() for block in blocks(section(RINGS))[:2]]
+    assert bytes.fromhex("".join(shown[0])) == key
+    assert tuple(map(bytes.fromhex, shown[1])) == model_range(CLAY, model)
+
+
+def test_the_session_with_a_ceramic_one_node() -> None:
+    key, model = heightless()
+    initiator = Initiator(Ring(KeyStore(), is_fencepost), [KeyRange(*model_range(CLAY, model))])
+    everything = [KeyRange(*heightless_network_range(CLAY))]
+    responder = Responder(Ring(KeyStore([key]), is_fencepost), everything)
+    said: list[tuple[str, Message]] = [("initiator", initiator.start())]
+    for speaker, message in said:  # which grows meanwhile
+        listener = responder if speaker == "initiator" else initiator
+        for action in listener.receive(message):
+            answerer = "responder" if speaker == "initiator" else "initiator"
+            if isinstance(action, Send):
+                said.append((answerer, action.message))
+            elif isinstance(action, SendValues):
+                said.append((answerer, Value(key, b"\x01\x17\x18\xff")))
+    shown = re.findall(r" {4}(\w+):\n((?: {8}[0-9a-f]+\n)+)", section(RINGS))
+    messages = [(speaker, "".join(text.split())) for speaker, text in shown]
+    assert messages == [(speaker, encode(each, KeyForm.BYTES).hex()) for speaker, each in said]
+
+
 @pytest.mark.parametrize("name", ["mainnet", "testnet-clay", "dev-unstable", "inmemory"])
 def test_the_network_numbers(name: str) -> None:
     network = Network.parse(name)
@@ -88,7 +128,7 @@ def test_the_hashes() -> None:
         "sha256(hello)": digests[0].hex(),
         "sha256(other)": digests[1].hex(),
         "Sha256a": b"".join(lane.to_bytes(4, "little") for lane in lanes).hex(),
-        "1.1.0's fingerprint": fingerprint(Summary(both, 2)).hex(),
-        "of no keys": fingerprint(Summary(Sha256a.of(), 0)).hex(),
+        "1.1.0's fingerprint": fingerprint(sum(map(lanes_of, keys))).hex(),
+        "of no keys": fingerprint(0).hex(),
     }
     assert both.digest.hex() == shown["Sha256a"]

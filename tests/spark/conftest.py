@@ -1,6 +1,7 @@
 """Fixtures of the pipeline's tests: real nodes, and one Spark session for all."""
 
 import os
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -18,6 +19,16 @@ def sample() -> list[Event]:
     return sample_events()
 
 
+@pytest.fixture(autouse=True)
+def _signal_handlers() -> Iterator[None]:
+    """`spark-sink run`, called in this process, takes SIGINT and SIGTERM: give them back."""
+    numbers = (signal.SIGINT, signal.SIGTERM)
+    before = [signal.getsignal(number) for number in numbers]
+    yield
+    for number, handler in zip(numbers, before, strict=True):
+        signal.signal(number, handler)
+
+
 @pytest.fixture(scope="session")
 def node_processes() -> Iterator[NodeProcesses]:
     processes = NodeProcesses()
@@ -29,6 +40,16 @@ def node_processes() -> Iterator[NodeProcesses]:
 def node(node_processes: NodeProcesses, tmp_path: Path) -> Node:
     """A node without events."""
     return Node(node_processes, tmp_path / "node")
+
+
+@pytest.fixture
+def pair(node_processes: NodeProcesses, tmp_path: Path) -> Iterator[list[Node]]:
+    """Two nodes without events."""
+    nodes = [Node(node_processes, tmp_path / name) for name in ("first", "second")]
+    yield nodes
+    for node in nodes:
+        if node.pid in node_processes.pids:
+            node.kill()
 
 
 @pytest.fixture(scope="session")

@@ -44,7 +44,7 @@ def fatal(function: Callable[..., Any], mark: Path) -> Callable[..., Any]:
 
 if __name__ == "__main__":
     marks = Path(sys.argv.pop(1))
-    derivation._SHORT = 0
+    derivation._SHORT_POSITIONS = 0
     workers.stage_feed = fatal(workers.stage_feed, marks / "fetch")
     derivation.compute_partition = fatal(derivation.compute_partition, marks / "compute")
     main(prog_name="spark-sink")

@@ -8,12 +8,14 @@ import sys
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pyarrow as pa
+from pyspark.sql import SparkSession
 
 from recon_node.ceramic import Event, parse_event
 from recon_node.ipld import CID, multibase
@@ -98,6 +100,19 @@ class Node:
     @property
     def epoch(self) -> str:
         return str(httpx.get(f"{self.url}/ceramic/feed/head").json()["epoch"])
+
+
+@dataclass
+class Borrowed:
+    """The Spark session of the tests, in the hands of one who would stop it."""
+
+    spark: SparkSession
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.spark, name)
+
+    def stop(self) -> None:
+        pass
 
 
 def feed_rows(events: list[Event], times: Mapping[CID, int] = NO_TIMES) -> pa.Table:

@@ -11,7 +11,7 @@ from pathlib import Path
 from spark_helpers import wait_until
 
 from spark_sink.run.java import find_java
-from spark_sink.run.session import _quick_python
+from spark_sink.run.session import _write_python
 
 BIN = Path(sys.executable).parent
 EXAMPLES = Path(__file__).parents[2] / "docs" / "examples"
@@ -102,7 +102,7 @@ class Cluster(Programs):
 
     def __init__(self, directory: Path) -> None:
         super().__init__(directory)
-        self.python = _quick_python(directory)
+        self.python = _write_python(directory)
         port = free_port()
         self.master = f"spark://{HOST}:{port}"
         start = ("spark-class", f"{_DEPLOY}.master.Master", "--host", HOST)

@@ -43,7 +43,11 @@ def trapped(function: Callable[..., Any], trap: str, directory: Path) -> Callabl
 
 
 if __name__ == "__main__":
-    small = {delta: {"_TIDY_EVERY": 4}, delta_files: {"_MANY": 2}, derivation: {"_SHORT": 5}}
+    small = {
+        delta: {"_COMMITS_PER_TIDY": 4},
+        delta_files: {"_MIN_FILES": 2},
+        derivation: {"_SHORT_POSITIONS": 5},
+    }
     for module, sizes in small.items():
         vars(module).update(sizes)
     trap, directory = sys.argv[1], Path(sys.argv[2])

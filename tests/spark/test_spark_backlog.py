@@ -26,7 +26,7 @@ def test_the_derived_tables_wait_while_much_is_waiting_at_the_node(
     sink = Sink(Tables(tmp_path / "waits", EPOCH, ["stream_tips"]), head=lambda: len(sample))
     reached = []
     for batch in range(10):
-        report = sink._take([staged(rows.slice(batch * 100, 100))], batch, 0.0)
+        report = sink._commit([staged(rows.slice(batch * 100, 100))], batch, 0.0)
         assert report.rows == len(rows.slice(batch * 100, 100))
         reached.append(report.position)
     # After 300 it has waited for long enough; for 600 it may wait for as many as it has; at 800
@@ -36,7 +36,7 @@ def test_the_derived_tables_wait_while_much_is_waiting_at_the_node(
     plain = Sink(Tables(tmp_path / "at once", EPOCH, ["stream_tips"]))
     for batch in range(10):
         assert (
-            plain._take([staged(rows.slice(batch * 100, 100))], batch, 0.0).position > batch * 100
+            plain._commit([staged(rows.slice(batch * 100, 100))], batch, 0.0).position > batch * 100
         )
     tips = [
         each.tables.derived["stream_tips"].select("*", "TRUE").sort_by("stream_cid")
@@ -49,13 +49,13 @@ def test_the_derived_tables_wait_while_much_is_waiting_at_the_node(
 def test_a_run_that_ends_leaves_all_tables_up_to_date_and_tidy(
     tmp_path: Path, sample: list[Event], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pipeline, "_FEW_ROWS", 0)
-    monkeypatch.setattr(delta, "_MANY_FILES", 20)
-    monkeypatch.setattr(delta_files, "_MANY", 2)
+    monkeypatch.setattr(pipeline, "_IDLE_ROWS", 0)
+    monkeypatch.setattr(delta, "_MAX_NEW_FILES", 20)
+    monkeypatch.setattr(delta_files, "_MIN_FILES", 2)
     rows = feed_rows(sample)
     sink = Sink(Tables(tmp_path, EPOCH, ["stream_tips"]), head=lambda: 10**6)
     for batch in range(5):
-        report = sink._take([staged(rows.slice(batch * 180, 180))], batch, 0.0)
+        report = sink._commit([staged(rows.slice(batch * 180, 180))], batch, 0.0)
         assert report.position == 0
     files = len(DeltaTable(tmp_path / "raw_events").file_uris())
     sink.finish()

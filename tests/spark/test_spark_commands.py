@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from datetime import UTC, datetime
@@ -44,13 +45,22 @@ def refused(*arguments: str | Path, code: int = 1, **environ: str) -> str:
     return last
 
 
-@pytest.fixture
-def filled(full_node: Node, sample: list[Event], tmp_path: Path) -> Path:
-    """Tables with the first 500 of the node's events."""
-    sink = Sink(Tables(tmp_path / "tables", full_node.epoch))
+@pytest.fixture(scope="module")
+def first_500(
+    full_node: Node, sample: list[Event], tmp_path_factory: pytest.TempPathFactory
+) -> Path:
+    """Tables with the first 500 of the node's events; not to be changed."""
+    directory = tmp_path_factory.mktemp("first") / "tables"
+    sink = Sink(Tables(directory, full_node.epoch))
     sink.tables.append(feed_rows(sample[:500]))
     sink.catch_up()
-    return tmp_path / "tables"
+    return directory
+
+
+@pytest.fixture
+def filled(first_500: Path, tmp_path: Path) -> Path:
+    """A copy of them."""
+    return shutil.copytree(first_500, tmp_path / "tables")
 
 
 @pytest.fixture(autouse=True)
@@ -109,7 +119,7 @@ def test_a_token_file_that_cannot_be_read_is_told(filled: Path, tmp_path: Path) 
     missing = tmp_path / "none"
     status = ("status", "--tables", filled)
     text = refused(*status, "--token-file", missing)
-    assert text == f"Error: the token's file {missing} cannot be read: No such file or directory"
+    assert text == f"Error: the token file {missing} cannot be read: No such file or directory"
     (tmp_path / "odd").write_bytes(b"\xff")
     assert "not ASCII" in refused(*status, RECON_NODE_TOKEN_FILE=str(tmp_path / "odd"))
 
@@ -147,12 +157,12 @@ def test_status_is_a_health_check(filled: Path, full_node: Node, node: Node) -> 
     here = (*status, "--url", full_node.url)
     shown(*here, "--max-lag", "430", "--max-age", "1h")
     for arguments, told in (
-        ((*here, "--max-lag", "429"), "raw_events is 430 events behind the node, not at most 429"),
+        ((*here, "--max-lag", "429"), "raw_events is 430 events behind the node; the limit is 429"),
         ((*here, "--max-age", "0s"), "the last commit of raw_events was"),
         ((*status, "--url", GONE), f"the node at {GONE} cannot be reached"),
         (
             (*status, "--url", node.url),
-            f"has log {node.epoch}, not log {full_node.epoch}: it was set up anew",
+            f"has log {node.epoch}, not log {full_node.epoch}: it was set up from scratch",
         ),
     ):
         result = invoked(*arguments)
@@ -162,15 +172,15 @@ def test_status_is_a_health_check(filled: Path, full_node: Node, node: Node) -> 
         as_json = invoked(*arguments, "--json")
         assert (as_json.exit_code, as_json.stderr) == (1, "")
         assert told in " ".join(json.loads(as_json.stdout)["troubles"])
-    assert "say which with --url" in refused(*status, "--max-lag", "1", code=2)
+    assert "name it with --url" in refused(*status, "--max-lag", "1", code=2)
 
 
 def test_a_wrong_directory_is_told(filled: Path) -> None:
     for command in (("status",), ("query", "SELECT 1")):
         none = filled / "none"
-        assert "there is no such directory" in refused(*command, "--tables", none)
+        assert "the directory does not exist" in refused(*command, "--tables", none)
         none.mkdir()
-        assert "spark-sink run makes them" in refused(*command, "--tables", none)
+        assert "spark-sink run creates them" in refused(*command, "--tables", none)
         none.rmdir()
         table = filled / "stream_tips"
         text = refused(*command, "--tables", table)
@@ -192,7 +202,7 @@ def test_run_is_refused_before_spark_starts(
     assert "another spark-sink is writing the tables" in text
     text = refused("run", "--url", full_node.url, "--tables", filled, "--keep-free", "999999TB")
     assert f"the disk of {filled} is nearly full" in text
-    assert "make room and start again, nothing is lost" in text
+    assert "free some space and start again, nothing is lost" in text
 
 
 def test_the_waiting_for_a_node_is_told_at_once(
@@ -210,8 +220,8 @@ def test_the_waiting_for_a_node_is_told_at_once(
 def test_a_disk_that_fills_ends_the_run_after_the_batch(tmp_path: Path) -> None:
     """Before writing fails: there is room for what Spark and the tables write at their end."""
     runner = Runner(RunSettings("http://a:1", tmp_path, keep_free=10**18), lambda *_: None)
-    with pytest.raises(TablesError, match=r"--keep-free is 1000000000000 MB; make room"):
-        runner._check_room()
+    with pytest.raises(TablesError, match=r"--keep-free is 1000000000000 MB; free some space"):
+        runner._check_disk()
 
 
 def test_help_needs_no_extra() -> None:
@@ -301,30 +311,33 @@ def test_the_group_s_help_names_each_command_in_a_whole_sentence() -> None:
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
-        (["run"], "say with --tables where the tables are"),
-        (["run", "--tables", "t", "--format", "console"], "leave --tables out"),
+        (["run"], "name the directory of the tables with --tables"),
+        (["run", "--tables", "t", "--format", "console"], "omit --tables"),
         (["run", "--tables", "t", "--trigger", "soon"], "'soon' is not a time such as 500ms"),
         (["run", "--tables", "t", "--history", "long"], "'long' is not a time such as 90m"),
         (["run", "--tables", "t", "--trigger", "5"], "'5' is not a time such as 500ms"),
         (["run", "--tables", "t", "--history", "5"], "'5' is not a time such as 90m"),
         (["run", "--tables", "t", "--history", "5 years"], "'5 years' is not a time such as 90m"),
-        (["run", "--tables", "t", "--driver-memory", "1x"], "'1x' is not a size as Java takes it"),
-        (["run", "--tables", "t", "--driver-memory", "0g"], "'0g' is not a size as Java takes it"),
+        (["run", "--tables", "t", "--driver-memory", "1x"], "'1x' is not a Java memory size"),
+        (["run", "--tables", "t", "--driver-memory", "0g"], "'0g' is not a Java memory size"),
         (
             ["run", "--tables", "s3://bucket/t"],
             "'s3://bucket/t' is not a directory",
         ),
         (
             ["run", "--tables", "t", "--master", "yarnn"],
-            "'yarnn' is not a master of Spark's: local[",
+            "'yarnn' is not a Spark master: local[",
         ),
-        (["run", "--tables", "t", "--master", "local[2"], "'local[2' is not a master of Spark's"),
-        (["run", "--tables", "t", "--master", "sc://a:15002"], "sc://a:15002 is Spark Connect"),
+        (["run", "--tables", "t", "--master", "local[2"], "'local[2' is not a Spark master"),
+        (
+            ["run", "--tables", "t", "--master", "sc://a:15002"],
+            "sc://a:15002 is a Spark Connect server",
+        ),
         (["run", "--tables", "t", "--metrics", "9999"], "'9999' is not HOST:PORT"),
         (["run", "--tables", "t", "--metrics", "a:99999"], "'a:99999' is not HOST:PORT"),
         (["run", "--tables", "t", "--url", "foo://a"], "'foo://a' is not a URL such as http://"),
-        (["query", "--tables", ".", ""], "there is no SQL"),
-        (["query", "--tables", ".", " ; "], "there is no SQL"),
+        (["query", "--tables", ".", ""], "the SQL is empty"),
+        (["query", "--tables", ".", " ; "], "the SQL is empty"),
         (["query", "--tables", "t", "--as-of", "99999999999d", "x"], "is not a time such as"),
         (["run", "--tables", "t", "--keep-free", "some"], "'some' is not a size such as 64MB"),
         (["run", "--tables", "t", "--spark-conf", "x"], "'x' is not a setting such as spark."),

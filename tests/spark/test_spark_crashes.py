@@ -70,7 +70,7 @@ def test_delta_tables_after_a_crash_at_each_commit(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, after: bool, short: int
 ) -> None:
     """One directory, in which each run gets one commit further than the one before."""
-    monkeypatch.setattr(derive, "_SHORT", short)
+    monkeypatch.setattr(derive, "_SHORT_POSITIONS", short)
     crashes = 0
     for step in ("append", "put", "revise"):
         for call in range(1, 4):
@@ -113,7 +113,7 @@ def test_a_step_that_broke_off_is_done_again_as_it_was(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, table_format: Format
 ) -> None:
     """A model changes, the process dies while the documents follow, the model changes back."""
-    monkeypatch.setattr("spark_sink.derive.derivation._STREAMS", 2)  # several commits
+    monkeypatch.setattr("spark_sink.derive.derivation._DOCUMENTS_PER_COMMIT", 2)  # several commits
     model = model_event(KEY, DEFINITION)
     events = [model]
     for n in range(5):

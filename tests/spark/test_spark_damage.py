@@ -1,4 +1,4 @@
-"""A file of a table that is gone or damaged ends a run with an error that says what to do."""
+"""A file of a table that is missing or damaged ends a run with an error that says what to do."""
 
 import json
 import os
@@ -79,13 +79,13 @@ def test_a_delta_table(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """It is met when the file is read, at the latest when small files are merged."""
-    monkeypatch.setattr(delta, "_TIDY_EVERY", 1)
-    monkeypatch.setattr("spark_sink.tables.delta_files._MANY", 2)
+    monkeypatch.setattr(delta, "_COMMITS_PER_TIDY", 1)
+    monkeypatch.setattr("spark_sink.tables.delta_files._MIN_FILES", 2)
     directory = sink.tables.directory
     for file in DeltaTable(directory / name).file_uris():
         damage(Path(file))
     head = Feed(node.url).head().head
-    with pytest.raises(TablesError, match=r"damaged or gone.*spark-sink rebuild"):
+    with pytest.raises(TablesError, match=r"damaged or missing.*spark-sink rebuild"):
         go_on(node, Sink(Tables(directory, node.epoch)), head)
     mended(node, directory, name, "delta")
 
@@ -98,7 +98,7 @@ def test_a_parquet_table(tmp_path: Path, node: Node, sink: Sink) -> None:
     for file in others:
         cut(file)
     head = Feed(node.url).head().head
-    with pytest.raises(TablesError, match=r"damaged or gone.*spark-sink rebuild"):
+    with pytest.raises(TablesError, match=r"damaged or missing.*spark-sink rebuild"):
         go_on(node, made, head)
     cut(first)
     with pytest.raises(
@@ -123,9 +123,9 @@ def test_a_parquet_file_that_is_gone_is_missed(
     Tables(directory, node.epoch, table_format="parquet")
     for file in (directory / name).glob("part-*"):
         file.unlink()
-    with pytest.raises(TablesError, match=r"damaged or gone.*spark-sink rebuild"):
+    with pytest.raises(TablesError, match=r"damaged or missing.*spark-sink rebuild"):
         go_on(node, made, Feed(node.url).head().head)
-    advice = rf"{name} is damaged: part-.* gone; make it anew with spark-sink rebuild {name}"
+    advice = rf"{name} is damaged: part-.* missing; rebuild it with spark-sink rebuild {name}"
     with pytest.raises(TablesError, match=advice):
         Tables(directory, node.epoch, table_format="parquet")
     with pytest.raises(TablesError, match=advice):
@@ -145,7 +145,7 @@ def test_a_parquet_table_of_an_older_version_names_no_files(
         path.write_text(json.dumps(facts))
     first = directory / "raw_events" / "part-000000000001.parquet"
     first.rename(tmp_path / "away")
-    with pytest.raises(TablesError, match=f"{first.name} is gone"):
+    with pytest.raises(TablesError, match=f"{first.name} is missing"):
         Tables(directory, node.epoch, table_format="parquet")
     (tmp_path / "away").rename(first)
     again = Sink(Tables(directory, node.epoch, table_format="parquet"))
@@ -159,7 +159,7 @@ def test_a_parquet_table_of_an_older_version_names_no_files(
 def test_what_a_table_says_of_itself_is_damaged(
     tmp_path: Path, node: Node, sink: Sink, name: str, table_format: Format
 ) -> None:
-    """What the message says to do, helps; the other tables can be made anew all the same."""
+    """The advice in the message helps; the other tables can be rebuilt, too."""
     directory = tmp_path / "damaged"
     made = Sink(Tables(directory, node.epoch, table_format=table_format))
     go_on(node, made, sink.tables.raw_position)
@@ -171,7 +171,7 @@ def test_what_a_table_says_of_itself_is_damaged(
     told = invoked("rebuild", "--tables", directory, name, "--url", node.url)
     assert told.exit_code == 1
     assert f"cannot open the table {directory / name}: " in told.output
-    assert "where it is damaged, delete it" in told.output
+    assert "if it is damaged, delete it" in told.output
     if name != "raw_events":
         told = invoked("rebuild", "--tables", directory, "stream_states")
         assert told.exit_code == 0, told.output

@@ -1,4 +1,4 @@
-"""The directory of the tables: what is no such directory, and tables of the other format."""
+"""The directory of the tables: directories that are not one, and tables of the other format."""
 
 from pathlib import Path
 
@@ -66,7 +66,7 @@ def test_older_columns_in_any_file_are_noticed(
     tmp_path: Path, sample: list[Event], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As a rebuild that was killed between two files leaves raw_events."""
-    monkeypatch.setattr("spark_sink.tables.parquet._ROWS_A_FILE", 10)
+    monkeypatch.setattr("spark_sink.tables.parquet._POSITIONS_PER_FILE", 10)
     Tables(tmp_path, EPOCH, (), table_format="parquet").append(feed_rows(sample[:30]))
     *_, last = sorted((tmp_path / "raw_events").glob("part-*.parquet"))
     pq.write_table(pq.read_table(last).drop_columns(["time"]), last)

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import os
 import signal
 from pathlib import Path
 
 import pytest
 from py4j.protocol import Py4JError
-from spark_helpers import PATIENCE, Node, processes_under
-from test_spark_cli import running
 
 from spark_sink.errors import SinkError
 from spark_sink.run import runner
@@ -78,7 +75,7 @@ def test_a_run_that_was_killed_says_so(monkeypatch: pytest.MonkeyPatch, tmp_path
     def fail(*_: object) -> int:
         raise SinkError("Spark failed: Py4JError.")
 
-    monkeypatch.setattr(Runner, "_keep_up", fail)
+    monkeypatch.setattr(Runner, "_run_pipeline", fail)
     settings = RunSettings("http://127.0.0.1:1", tmp_path, keep_free=0)
     with pytest.raises(SinkError, match="memory limit of 1,024 MiB"):
         Runner(settings, lambda event, facts: None).run()
@@ -89,16 +86,3 @@ def test_a_java_that_is_gone_is_named() -> None:
     assert told.startswith("Spark failed: its Java process is gone")
     answered = Py4JError("An error occurred while calling z:x. Trace:\njava.lang.Error: 42")
     assert "is gone" not in str(translate(answered))
-
-
-@pytest.mark.spark
-def test_a_java_that_is_killed_is_told_in_one_line(full_node: Node, tmp_path: Path) -> None:
-    options = ["--url", full_node.url, "--tables", tmp_path, "--max-rows-per-batch", "20"]
-    with running(*options) as run:
-        run.next("batch")
-        for pid in processes_under(run.process.pid):
-            if b"java" in Path(f"/proc/{pid}/cmdline").read_bytes().partition(b"\0")[0]:
-                os.kill(pid, signal.SIGKILL)
-        _, told = run.process.communicate(timeout=PATIENCE)
-    assert told.startswith("Error: Spark's Java was killed, probably because the memory")
-    assert told.count("\n") == 1

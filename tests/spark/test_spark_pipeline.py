@@ -1,6 +1,13 @@
-"""The streaming query over a real node's feed: exactly once, whatever breaks off and where."""
+"""In Spark, over a real node's feed: the streaming query, exactly once, and the data source.
 
+All tests that use a Spark session in this process are in this file: starting one takes ten seconds
+of CPU, and each worker process of the test run would start its own.
+"""
+
+import json
 import shutil
+import sys
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -8,11 +15,12 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyspark
 import pytest
 from deltalake import DeltaTable
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
-from spark_helpers import Node, feed_rows, wait_until
+from spark_helpers import Borrowed, Node, feed_rows, wait_until
 from spark_oracle import assert_tables
 from spark_samples import scenario
 
@@ -20,10 +28,13 @@ from recon_node.ceramic import Event
 from spark_sink.derive import derivation as derive
 from spark_sink.derive.workers import SparkWorkers
 from spark_sink.errors import FeedChangedError, SinkError, TablesError
+from spark_sink.run import cluster
+from spark_sink.run.cluster import check_workers
 from spark_sink.run.pipeline import BatchReport, QuerySettings, Sink, start_query
+from spark_sink.run.runner import Runner, RunSettings
 from spark_sink.run.session import translate
 from spark_sink.schema import FEED, TABLES
-from spark_sink.source.data_source import ReconDataSource
+from spark_sink.source.data_source import ReconDataSource, lag
 from spark_sink.tables.directory import Tables
 
 pytestmark = pytest.mark.spark
@@ -138,7 +149,7 @@ def test_ended_at_some_steps_a_batch_counts_once(
 
     tests/spark/test_spark_crashes.py has every step, without Spark.
     """
-    monkeypatch.setattr(derive, "_SHORT", 0)
+    monkeypatch.setattr(derive, "_SHORT_POSITIONS", 0)
     trap = scenario()
     pipeline.node.add(trap.events)
     wait_until(lambda: len(pipeline.node.feed()) == len(trap.events), "all anchors are looked up")
@@ -196,7 +207,7 @@ def test_what_a_worker_cannot_write_is_told(
     pipeline: Pipeline, sample: list[Event], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """And nothing of it is lost: the next run goes on."""
-    monkeypatch.setattr(derive, "_SHORT", 0)
+    monkeypatch.setattr(derive, "_SHORT_POSITIONS", 0)
     pipeline.node.add(sample[:60])
     for name in ("raw_events", "event_states"):
         sink = pipeline.sink()
@@ -255,3 +266,103 @@ def test_errors_are_told_in_one_line(spark: SparkSession) -> None:
     assert str(error).startswith("Spark failed: ")
     assert "\n" not in str(error)
     assert "--verbose" in str(error)
+
+
+def test_the_console(
+    full_node: Node, spark: SparkSession, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Rows are shown, those of the table that was asked for; nothing is kept."""
+    monkeypatch.setattr(
+        "spark_sink.run.runner.start_session", lambda *args, **named: Borrowed(spark)
+    )
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    told: list[tuple[str, dict[str, Any]]] = []
+    settings = RunSettings(full_node.url, None, names=("stream_tips",), show_rows=True, once=True)
+    Runner(settings, lambda *event: told.append(event)).run()
+    rows = [facts for event, facts in told if event == "row"]
+    tips = [facts["row"]["stream_id"] for facts in rows if facts["table"] == "stream_tips"]
+    assert len(tips) == len(set(tips)) == 263
+    assert len(rows) == 930 + 263
+    assert told[-1][0] == "stopped"
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_workers_are_asked_whether_they_can_do_the_work(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As those of a cluster are, before the first batch."""
+    check_workers(spark, tmp_path)
+    assert list(tmp_path.iterdir()) == []
+    monkeypatch.setattr(cluster, "_version", lambda: "0.0.1")
+    with pytest.raises(SinkError, match=r"has recon-node .*, the driver 0\.0\.1: install the same"):
+        check_workers(spark, tmp_path)
+
+
+def test_workers_import_the_installed_pyspark(spark: SparkSession) -> None:
+    def where(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        told = [[sys.executable], [pyspark.__file__], [json.dumps(sys.path)]]
+        yield pa.RecordBatch.from_arrays(list(map(pa.array, told)), ["python", "pyspark", "path"])
+
+    frame = spark.range(1).mapInArrow(where, "python string, pyspark string, path string")
+    row = frame.first()
+    assert row is not None
+    assert (row["python"], row["pyspark"]) == (sys.executable, pyspark.__file__)
+    assert not [entry for entry in json.loads(row["path"]) if entry.endswith("pyspark.zip")]
+
+
+def test_it_is_found_by_its_name_in_a_session_that_was_told_nothing(
+    spark: SparkSession, full_node: Node, sample: list[Event]
+) -> None:
+    """What Spark finds when it looks through Python's modules; nothing was registered here."""
+    models = [e.header.model for e in sample if e.header is not None]
+    busiest, documents = Counter(map(str, models)).most_common(1)[0]
+    options = {"url": full_node.url, "sortKey": "model", "sortValue": busiest}
+    frame = spark.newSession().read.format("recon").options(**options).load()
+    found = Counter(row.event_type for row in frame.select("event_type").collect())
+    assert found["init"] == documents
+    assert 0 < sum(found.values()) < len(sample)
+
+
+def test_a_query_goes_over_to_another_node_and_each_event_counts_once_by_its_cid(
+    spark: SparkSession, pair: list[Node], sample: list[Event], tmp_path: Path
+) -> None:
+    """The first node dies permanently, under a query that does not end; the sink merges by CID."""
+    pair[0].add(sample[:60])
+    pair[1].add(sample[:45])  # it is somewhat behind
+    seen: dict[bytes, int] = {}
+    rows = 0
+
+    def merge(frame: DataFrame, batch: int) -> None:
+        nonlocal rows
+        for row in frame.select("event_cid", "position").toLocalIterator():
+            seen[bytes(row.event_cid)] = row.position
+            rows += 1
+
+    options: dict[str, Any] = {
+        "url": ",".join(node.url for node in pair),
+        "failoverAfter": "0.3",
+        "maxRowsPerBatch": "40",
+    }
+    query = (
+        spark.readStream.format("recon")
+        .options(**options)
+        .load()
+        .writeStream.foreachBatch(merge)
+        .option("checkpointLocation", str(tmp_path / "checkpoint"))
+        .trigger(processingTime="20 milliseconds")
+        .start()
+    )
+    try:
+        wait_until(lambda: len(seen) == 60, "all of the first node is in")
+        query.processAllAvailable()
+        assert lag(query.lastProgress["sources"][0]) == 0
+        assert rows == 60, "without deaths each event comes once"
+        pair[0].kill()
+        wait_until(lambda: rows == 105, "the second one's log was read from its beginning")
+        pair[1].add(sample[45:80])
+        wait_until(lambda: len(seen) == 80, "and is followed")
+        assert query.isActive
+        assert seen.keys() == {bytes(event.cid) for event in sample[:80]}
+        assert rows == 60 + 80
+    finally:
+        query.stop()

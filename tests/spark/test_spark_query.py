@@ -156,14 +156,20 @@ VALUES: list[tuple[str, Any, str]] = [
 ]
 
 
-@pytest.mark.parametrize(("sql", "value", "text"), VALUES, ids=[sql for sql, _, _ in VALUES])
-def test_every_type_has_its_json_and_its_text(
-    tables: Path, sql: str, value: Any, text: str
-) -> None:
-    assert printed("--tables", tables, f"SELECT {sql} AS v") == [{"v": value}]
-    nested = printed("--tables", tables, f"SELECT [{sql}] AS v, {{'x': {sql}}} AS w")
-    assert nested == [{"v": [value], "w": {"x": value}}]
-    assert to_text(asked(tables, f"SELECT {sql}")[0][0]) == text
+def test_every_type_has_its_json_and_its_text(tables: Path) -> None:
+    """By itself, in a list and in a struct."""
+    columns = [
+        f"{sql} AS plain_{i}, [{sql}] AS list_{i}, {{'x': {sql}}} AS struct_{i}"
+        for i, (sql, _, _) in enumerate(VALUES)
+    ]
+    select = f"SELECT {', '.join(columns)}"
+    (as_json,) = printed("--tables", tables, select)
+    (row,) = asked(tables, select)
+    for i, (sql, value, text) in enumerate(VALUES):
+        assert as_json[f"plain_{i}"] == value, sql
+        assert as_json[f"list_{i}"] == [value], sql
+        assert as_json[f"struct_{i}"] == {"x": value}, sql
+        assert to_text(row[3 * i]) == text, sql
 
 
 _VALUES = st.recursive(
@@ -251,7 +257,7 @@ def test_text_where_the_tables_have_bytes_is_hinted_at(tables: Path, sample: lis
 
 
 def test_json_in_bytes_is_hinted_at(tables: Path) -> None:
-    told = "Hint: data is bytes: decode(data)->'$.content' looks into them\n"
+    told = "Hint: data is bytes: use decode(data)->'$.content'\n"
     states = "FROM stream_states LIMIT 3"
     assert hinted(tables, f"SELECT stream_id, data->'$.content' AS c {states}") == told
     assert hinted(tables, f"SELECT s.data ->> '$.content' {states[:18]} s LIMIT 3") == told
@@ -334,8 +340,8 @@ def test_binary_to_text_and_back(tables: Path, sample: list[Event]) -> None:
         ("SELECT nothing FROM stream_tips", 'Referenced column "nothing" not found'),
         ("FROM nowhere", "the tables here are raw_events, conclusion_events, event_states"),
         ("SET threads = 1; FROM nowhere", "the tables here are raw_events"),
-        ("SELECT 1; SELECT 2", "only the last one may have one"),
-        ("/* nothing */", "there is no statement in this SQL"),
+        ("SELECT 1; SELECT 2", "only the last of several statements may return rows"),
+        ("/* nothing */", "the SQL contains no statement"),
         ("SELECT * FROM self", "the tables here are raw_events, "),
         ("DELETE FROM stream_tips", "the tables are read-only here"),
         ("UPDATE stream_tips SET events = 1", "the tables are read-only here"),
@@ -520,7 +526,7 @@ def test_a_version_that_is_not_there_names_those_that_are(tables: Path, tmp_path
     text = refused("--tables", tables, "--version", "99", count)
     assert text == f"raw_events has no version 99 that can be read: {there}"
     text = refused("--tables", tables, "--as-of", "2020-01-01", count)
-    assert text == f"raw_events has none of 2020-01-01T00:00:00Z that can be read: {there}"
+    assert text == f"raw_events has no version of 2020-01-01T00:00:00Z that can be read: {there}"
     # Another table's versions do not matter.
     copy = tmp_path / "copy"
     shutil.copytree(tables, copy)
@@ -534,6 +540,6 @@ def test_a_version_that_is_not_there_names_those_that_are(tables: Path, tmp_path
     delta_files.optimize(states)
     delta_files.vacuum(states, 0, dry_run=False)
     sorted_at = len(CUTS) + 1
-    with pytest.raises(TablesError, match=rf"its versions are {sorted_at} .* to .*--history says"):
+    with pytest.raises(TablesError, match=rf"its versions are {sorted_at} .* to .*--history sets"):
         asked(copy, "FROM stream_states", 1)
     assert asked(copy, "SELECT count(*) > 0 FROM stream_states") == [(True,)]

@@ -4,27 +4,11 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
-import pyarrow as pa
-import pyspark
 import pytest
-from pyspark.sql import SparkSession
 
 from spark_sink.run import session
-
-
-def test_workers_import_the_installed_pyspark(spark: SparkSession) -> None:
-    def where(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        told = [[sys.executable], [pyspark.__file__], [json.dumps(sys.path)]]
-        yield pa.RecordBatch.from_arrays(list(map(pa.array, told)), ["python", "pyspark", "path"])
-
-    frame = spark.range(1).mapInArrow(where, "python string, pyspark string, path string")
-    row = frame.first()
-    assert row is not None
-    assert (row["python"], row["pyspark"]) == (sys.executable, pyspark.__file__)
-    assert not [entry for entry in json.loads(row["path"]) if entry.endswith("pyspark.zip")]
 
 
 @pytest.mark.parametrize(
@@ -40,7 +24,7 @@ def test_workers_import_the_installed_pyspark(spark: SparkSession) -> None:
 def test_the_path_loses_the_zips_of_spark_and_nothing_else(
     tmp_path: Path, given: str | None, left: str
 ) -> None:
-    program = session._quick_python(tmp_path)
+    program = session._write_python(tmp_path)
     environ = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     code = "import json, os, sys; print(json.dumps([os.environ['PYTHONPATH'], *sys.argv[1:]]))"
     told = subprocess.run(
@@ -61,6 +45,6 @@ def test_a_python_whose_path_has_a_quote_is_started(
     real.write_text('#!/bin/sh\necho started "$@"\n')
     real.chmod(0o755)
     monkeypatch.setattr(sys, "executable", str(real))
-    program = session._quick_python(tmp_path)
+    program = session._write_python(tmp_path)
     told = subprocess.run([program, "-m", "x"], capture_output=True, text=True, check=True)
     assert told.stdout == "started -m x\n"

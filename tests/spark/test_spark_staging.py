@@ -19,7 +19,7 @@ from spark_sink.schema import TABLES
 from spark_sink.tables import delta, delta_files
 from spark_sink.tables.delta import DeltaStore
 from spark_sink.tables.directory import Format, Tables
-from spark_sink.tables.large import ordered_slices
+from spark_sink.tables.raw_files import ordered_slices
 from spark_sink.tables.staging import Stager
 from spark_sink.tables.staging import feed_rows as in_memory
 
@@ -61,7 +61,7 @@ def test_files_that_workers_wrote_in_vain_are_gone_when_the_next_run_begins(
     sample: list[Event], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """However often it breaks off, the disk is not filled."""
-    monkeypatch.setattr("spark_sink.derive.derivation._SHORT", 0)
+    monkeypatch.setattr("spark_sink.derive.derivation._SHORT_POSITIONS", 0)
     rows = feed_rows(sample[:200])
     for _ in range(3):
         sink = Sink(Tables(tmp_path, EPOCH))
@@ -86,7 +86,7 @@ def test_files_that_workers_wrote_in_vain_are_gone_when_the_next_run_begins(
 def test_small_files_are_merged_however_many_commits_a_step_makes(
     sample: list[Event], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(delta, "_TIDY_EVERY", 10)
+    monkeypatch.setattr(delta, "_COMMITS_PER_TIDY", 10)
     rows = feed_rows(sample[:400])
     sink = Sink(Tables(tmp_path, EPOCH, ["event_states"]))
     store = sink.tables.derived["event_states"]
@@ -105,14 +105,14 @@ def test_files_whose_rows_do_not_fit_into_memory_are_not_merged(
     sample: list[Event], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """However small they are: Parquet writes down only once what rows have in common."""
-    monkeypatch.setattr(delta_files, "_MANY", 2)
+    monkeypatch.setattr(delta_files, "_MIN_FILES", 2)
     rows = feed_rows(sample[:400])
     tables = Tables(tmp_path, EPOCH, ())
     for end in range(20, 401, 20):
         tables.append(rows.slice(0, end))
     counts = []
     for most in (1, 5_000, 20_000, 10**9):
-        monkeypatch.setattr(delta_files, "_MOST_ROWS", most)
+        monkeypatch.setattr(delta_files, "_MAX_ROW_BYTES", most)
         store = DeltaStore(TABLES["raw_events"], tmp_path / "raw_events", EPOCH)
         store._tidied = -1_000
         store.tidy(idle=False)
@@ -145,13 +145,13 @@ def test_as_little_in_memory_as_can_be(
 ) -> None:
     """Each stream is read by itself, each row written by itself; a crash in between is mended."""
     for name, least in (
-        ("derive.derivation._SHORT", 0),
-        ("derive.derivation._AT_ONCE", 1),
-        ("derive.portion._DATA", 1),
-        ("derive.portion.MOST_BYTES", 1),
-        ("tables.raw_files._AT_ONCE", 1),
-        ("tables.raw_files._FEW_STREAMS", 1),
-        ("tables.parquet._AT_ONCE", 1),
+        ("derive.derivation._SHORT_POSITIONS", 0),
+        ("derive.derivation._MERGE_BYTES", 1),
+        ("derive.portion._DATA_BYTES", 1),
+        ("derive.portion.MAX_STAGED_BYTES", 1),
+        ("tables.raw_files._READ_BYTES", 1),
+        ("tables.raw_files._MIN_STREAMS", 1),
+        ("tables.parquet._APPEND_BYTES", 1),
     ):
         monkeypatch.setattr(f"spark_sink.{name}", least)
     trap = scenario()

@@ -29,7 +29,7 @@ CHILD = Path(__file__).with_name("spark_cluster_child.py")
 SPARK_SINK = (sys.executable, "-m", "spark_sink")
 LONG_STEPS = (
     "from spark_sink.cli import main; from spark_sink.derive import derivation; "
-    "derivation._SHORT = 0; main()"
+    "derivation._SHORT_POSITIONS = 0; main()"
 )
 HISTORIES = ("raw_events", "conclusion_events", "event_states")
 
@@ -61,6 +61,7 @@ def orphans(table: Path) -> set[str]:
     return on_disk.difference(DeltaTable(table).file_uris())
 
 
+@pytest.mark.long
 def test_tables_are_right_though_executors_are_killed(
     cluster: Cluster, full_node: Node, tmp_path: Path
 ) -> None:
@@ -192,7 +193,7 @@ def test_workers_without_the_package_are_told(
     settings = {"spark.pyspark.python": str(python)}
     options = run_options(cluster, full_node, tmp_path / "tables", **settings)
     line = refused(cluster, *SPARK_SINK, *options)
-    assert "the Python of Spark's workers has no module spark_sink: pip install" in line
+    assert "the Python of Spark's workers has no module spark_sink: install" in line
     options[-1] = "spark.pyspark.python=/nowhere/python"
     line = refused(cluster, *SPARK_SINK, *options)
     assert "Spark's workers have no /nowhere/python: name the Python that they have" in line
@@ -206,8 +207,8 @@ def test_a_cluster_without_room_is_told(cluster: Cluster, full_node: Node, tmp_p
         "from spark_sink.cli import main; main()"
     )
     line = refused(cluster, sys.executable, "-c", code, *options)
-    assert f"the Spark cluster {cluster.master} gave no worker in 2 s" in line
-    assert "An executor takes 9g" in line
+    assert f"the Spark cluster {cluster.master} provided no worker in 2 s" in line
+    assert "An executor needs more than 9g" in line
 
 
 def test_a_master_that_is_not_there_is_told_at_once(tmp_path: Path) -> None:
@@ -222,5 +223,7 @@ def test_a_master_that_is_not_there_is_told_at_once(tmp_path: Path) -> None:
 
 
 def test_spark_connect_is_no_master(tmp_path: Path) -> None:
-    with pytest.raises(SinkError, match=r"sc://a:15002 is Spark Connect, whose server would write"):
+    with pytest.raises(
+        SinkError, match=r"sc://a:15002 is a Spark Connect server, which would write"
+    ):
         start_session(find_java(), tmp_path, master="sc://a:15002")

@@ -41,7 +41,7 @@ async def fill(store: Store, events: World) -> int:
 async def main(directory: Path, way: str) -> None:
     world = World(0, streams=1, events=0)
     async with open_store(directory, NETWORK, settings=SETTINGS) as store:
-        connection = store._writer._log._connection
+        connection = store._writer.log.connection
         if way == "limit":
             connection.execute("PRAGMA max_page_count = 500")
         refused = await fill(store, world)

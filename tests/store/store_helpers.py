@@ -122,7 +122,7 @@ def check_feed(rows: list[FeedRow], events: dict[CID, Event]) -> None:
 
 def check_tables(store: Store) -> None:
     """The log's tables agree with each other: nothing is left over, nothing is missing."""
-    connection = store._writer._log._connection
+    connection = store._writer.log.connection
     events = dict(connection.execute("SELECT id, position FROM events"))
     cars = {row for (row,) in connection.execute("SELECT id FROM cars")}
     waits = {row for (row,) in connection.execute("SELECT event FROM waits")}

@@ -17,10 +17,10 @@ from recon_node.ceramic import Event, EventId
 from recon_node.ceramic.builder import data_event
 from recon_node.ipld import CID
 from recon_node.store import Store, StoreSettings, open_store
-from recon_node.store.admission.rules import Submission
+from recon_node.store.admission.rules import commit_batch
 from recon_node.store.db.log import EventLog
 from recon_node.store.interests import key_ranges
-from recon_node.store.values import Cause
+from recon_node.store.values import Cause, Submission
 
 
 def event_id(init: Event, event: Event, height: int) -> EventId:
@@ -35,16 +35,17 @@ def test_a_capability_must_hold_for_local_events_only(
     """The capability holds from 2024 on. Nodes must agree on the set, whatever their clocks say."""
     init = init_of(ACCOUNT)
     log = EventLog(
-        tmp_path, NETWORK, StoreSettings(), clock=datetime(year, 1, 1, tzinfo=UTC).timestamp
+        tmp_path, NETWORK, StoreSettings(), now=datetime(year, 1, 1, tzinfo=UTC).timestamp
     )
     ranges = key_ranges(NETWORK, ())
-    [verdict] = log.admit([Submission(init.car)], ranges).verdicts
+    [verdict] = commit_batch(log, [Submission(init.car)], ranges).verdicts
     if holds:
         assert verdict.status == "new"
     else:
         assert (verdict.status, verdict.cause) == ("refused", "bounds")
         assert "holds from 2024-01-01T00:00:00Z; sign the event under a new" in str(verdict.reason)
-        [verdict] = log.admit([Submission(init.car, event_id(init, init, 0))], ranges).verdicts
+        known = Submission(init.car, event_id(init, init, 0))
+        [verdict] = commit_batch(log, [known], ranges).verdicts
         assert (verdict.status, verdict.position) == ("new", 1)
     log.close()
 
@@ -104,7 +105,7 @@ async def test_what_finds_no_room_to_wait_comes_in_when_it_is_offered_again(
             async with open_store(Path(directory), NETWORK, settings=room) as store:
                 offers = await offer_all(store, world, offers)
                 if by_bytes:
-                    assert store._writer._log.marks.waiting_bytes <= 2000
+                    assert store._writer.log.marks.waiting_bytes <= 2000
                 else:
                     assert store.waiting <= 3
                 check_tables(store)
@@ -113,7 +114,7 @@ async def test_what_finds_no_room_to_wait_comes_in_when_it_is_offered_again(
             rows = await feed_of(store)
             check_feed(rows, world.events)
             assert len(rows) == len(world.events)
-            marks = store._writer._log.marks
+            marks = store._writer.log.marks
             assert (marks.waiting, marks.waiting_bytes) == (0, 0)
 
 

@@ -276,7 +276,7 @@ async def test_a_clock_that_was_wrong_delays_no_lookup_for_ever(
     now = time.time()
     async with open_store(tmp_path, NETWORK, settings=QUICK) as store:
         with monkeypatch.context() as patch:
-            patch.setattr(store._writer._log, "_clock", lambda: now + 365 * 86_400)
+            patch.setattr(store._writer.log, "now", lambda: now + 365 * 86_400)
             await store.admit_remote([world.offer(init), world.offer(anchor)])
         await store.admit_remote([world.offer(other)])
         await store.postpone_proofs([(other.payload["proof"], now + 86_400)])

@@ -4,7 +4,7 @@ import trio
 from store_helpers import NETWORK, World
 
 from recon_node.store import open_store
-from recon_node.store.arrivals import Arrivals
+from recon_node.store.contents import Arrivals
 
 
 async def test_every_new_key_arrives_delivered_or_not(tmp_path):

@@ -10,7 +10,7 @@ from nacl.signing import SigningKey
 from store_helpers import MODEL, NETWORK, OTHER_MODEL, feed_of
 
 from recon_node.ceramic import Event, StreamId
-from recon_node.ceramic.auth.ethereum import address_of, keccak_256, personal_message
+from recon_node.ceramic.auth.wallets import address_of, keccak_256, personal_message
 from recon_node.ceramic.builder import controller_of, signed_event
 from recon_node.ipld import dag_cbor
 from recon_node.store import open_store

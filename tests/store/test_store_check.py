@@ -32,7 +32,7 @@ def original(tmp_path_factory: pytest.TempPathFactory) -> Path:
             await store.admit_remote(offers[:40] + offers[60:])
             proofs = await store.pending_proofs(1000)
             await store.settle_proofs([(proof.cid, 1_700_000_000) for proof in proofs[::2]])
-            await store.add_interest(Interest("model", "value"))
+            await store.wanted.add(Interest("model", "value"))
 
     trio.run(fill)
     return directory
@@ -65,7 +65,7 @@ FAULTS = {
     "UPDATE cars SET car = (SELECT car FROM cars WHERE id = 9) WHERE id = 8": "holds the event",
     "UPDATE cars SET car = substr(car, 1, 100) WHERE id = 8": "row 8, ",
     "DELETE FROM cars WHERE id = 8": "its CAR is missing",
-    "INSERT INTO cars (id, car) VALUES (99999, x'00')": "which is not there",
+    "INSERT INTO cars (id, car) VALUES (99999, x'00')": "which is missing",
     "DELETE FROM waits WHERE event = (SELECT max(event) FROM waits)": "by `waits`",
     "INSERT INTO waits (event, cid) VALUES (1, x'00')": "by `waits`",
     "UPDATE events SET kind = 'time' WHERE id = 1": "it is the init event",
@@ -125,7 +125,7 @@ async def check_repair(log: Path, before: Path | None = None) -> None:
         assert new_feed[: len(feed)] == feed
     async with open_store(log, NETWORK, settings=SETTINGS) as store:
         check_feed(await feed_of(store), WORLD.events)
-        assert store.interests == (Interest("model", "value"),)
+        assert store.wanted.all == (Interest("model", "value"),)
         assert not set(repaired.lost) & set(store.keys)
     # What was lost comes again from a peer, and then all is there that there was.
     change(log, "DELETE FROM interests")

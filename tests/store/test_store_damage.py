@@ -11,6 +11,7 @@ from random import Random
 
 import pytest
 from store_helpers import NETWORK, World, check_feed, feed_of, sdk_cars
+from structlog.testing import capture_logs
 from test_store_capabilities import ACCOUNT, change, init_of
 
 from recon_node.ceramic import Event, parse_event
@@ -233,10 +234,14 @@ async def test_an_export_of_a_damaged_log_is_refused(tmp_path: Path) -> None:
         export_events(tmp_path, io.BytesIO())
 
 
-async def test_each_damaged_event_is_told_once(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+async def test_each_damaged_event_is_logged_once(tmp_path: Path) -> None:
     world = World(1)
+    with capture_logs() as logs:
+        await read_a_damaged_event_often(tmp_path, world)
+    assert [entry["event"] for entry in logs].count("An event in the log is damaged") == 1
+
+
+async def read_a_damaged_event_often(tmp_path: Path, world: World) -> None:
     async with open_store(tmp_path, NETWORK, settings=SETTINGS) as store:
         await store.admit_local([event.car for event in world.events.values()])
         [row, *_] = await feed_of(store)
@@ -245,4 +250,3 @@ async def test_each_damaged_event_is_told_once(
             assert await store.get_cars_for_peers([row.event_id]) == [None]
             with pytest.raises(DamagedEventError):
                 await store.read_feed(0, 1)
-    assert capsys.readouterr().out.count("An event in the log is damaged") == 1

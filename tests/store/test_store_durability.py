@@ -73,7 +73,7 @@ async def test_a_full_disk_fails_the_callers_and_harms_nothing(tmp_path: Path) -
     async with open_store(tmp_path, NETWORK) as store:
         await store.admit_local([event.car for event in world.events.values()])
         rows, summary, stats = await feed_of(store), store.keys.summarize(), store.stats
-        connection = store._writer._log._connection
+        connection = store._writer.log.connection
         (pages,) = connection.execute("PRAGMA page_count").fetchone()
         connection.execute(f"PRAGMA max_page_count = {pages + 10}")
         for _ in range(2):
@@ -97,12 +97,12 @@ async def test_a_log_that_cannot_be_written_is_still_read(tmp_path: Path) -> Non
     [first, *_] = world.events.values()
     async with open_store(tmp_path, NETWORK) as store:
         await store.admit_local([first.car])
-        store._writer._log._connection.execute("PRAGMA query_only = ON")
+        store._writer.log.connection.execute("PRAGMA query_only = ON")
         with pytest.raises(StoreError, match="cannot be written"):
             await store.admit_remote(world.offers())
         assert [row.event_cid for row in await feed_of(store)] == [first.cid]
         assert await store.get_event(first.cid) == first.car
-        store._writer._log._connection.execute("PRAGMA query_only = OFF")
+        store._writer.log.connection.execute("PRAGMA query_only = OFF")
         await store.admit_remote(world.offers())
         assert store.head == len(world.events)
 
@@ -161,6 +161,6 @@ async def test_commits_wait_for_the_disk_as_set(
     tmp_path: Path, settings: StoreSettings, pragma: int
 ) -> None:
     async with open_store(tmp_path, NETWORK, settings=settings) as store:
-        connection = store._writer._log._connection
+        connection = store._writer.log.connection
         assert connection.execute("PRAGMA synchronous").fetchone() == (pragma,)
         assert connection.execute("PRAGMA journal_mode").fetchone() == ("wal",)

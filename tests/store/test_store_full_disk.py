@@ -47,7 +47,7 @@ async def test_every_caller_is_told_that_the_disk_is_full_and_the_operator_once(
     async with open_store(tmp_path, NETWORK, settings=StoreSettings(verifiers=0)) as store:
         await store.admit_local([event.car for event in world.events.values()])
         rows = await feed_of(store)
-        connection = store._writer._log._connection
+        connection = store._writer.log.connection
         (pages,) = connection.execute("PRAGMA page_count").fetchone()
         with capture_logs() as logs:
             connection.execute(f"PRAGMA max_page_count = {pages + 5}")

@@ -11,7 +11,7 @@ from test_store_capabilities import SESSION, capability
 
 from recon_node.ceramic import EventId
 from recon_node.ceramic.auth.envelope import Envelope
-from recon_node.ceramic.auth.signing import sign
+from recon_node.ceramic.auth.keys import sign
 from recon_node.ceramic.builder import controller_of
 from recon_node.ipld import CID, DAG_CBOR, DAG_JOSE, car, dag_cbor
 from recon_node.store import StoreSettings, open_store
@@ -31,7 +31,7 @@ def signed_with(more: str, payload: object, blocks: dict[CID, bytes]) -> tuple[C
 
 
 async def test_an_event_that_is_here_is_offered_again_for_little(tmp_path: Path) -> None:
-    """Under wrong EventIds, of which there is no end: what waits for it is not gone through."""
+    """Under any number of wrong EventIds: the events that wait for it are not walked through."""
     world = World(0, streams=0, events=0)
     init = world.start(KEYS[0], b"u")
     missing = [world.extend(init.cid, [init.cid], n) for n in range(10)]
@@ -39,7 +39,7 @@ async def test_an_event_that_is_here_is_offered_again_for_little(tmp_path: Path)
     async with open_store(tmp_path, NETWORK, settings=StoreSettings(verifiers=0)) as store:
         await store.admit_remote([world.offer(event) for event in (init, *waiting)])
         asked: list[str] = []
-        connection = store._writer._log._connection
+        connection = store._writer.log.connection
         connection.set_trace_callback(asked.append)
         [verdict] = await store.admit_remote([world.offer(init, height=3)])
         connection.set_trace_callback(None)

@@ -70,8 +70,8 @@ def wanted(interest: Interest, world: World) -> set[bytes]:
 
 async def test_without_interests_the_network_is_wanted(tmp_path: Path) -> None:
     async with open_store(tmp_path, NETWORK) as store:
-        assert store.interests == ()
-        assert store.key_ranges() == [KeyRange(*network_range(NETWORK))]
+        assert store.wanted.all == ()
+        assert store.wanted.ranges == [KeyRange(*network_range(NETWORK))]
 
 
 @given(picks=st.sets(st.integers(0, 11), min_size=1))
@@ -97,19 +97,19 @@ def test_covers_finds_the_range(bounds: list[tuple[bytes, bytes]], key: bytes) -
 async def test_interests_are_kept_once(tmp_path: Path, world: World) -> None:
     interests = interests_of(world)[:3]
     async with open_store(tmp_path, NETWORK) as store:
-        assert [await store.add_interest(each) for each in interests] == [True] * 3
-        assert [await store.add_interest(each) for each in interests] == [False] * 3
-        ranges = store.key_ranges()
+        assert [await store.wanted.add(each) for each in interests] == [True] * 3
+        assert [await store.wanted.add(each) for each in interests] == [False] * 3
+        ranges = store.wanted.ranges
         assert ranges == [KeyRange(*sort_value_range(NETWORK, interests[0].sort_value))]
     async with open_store(tmp_path, NETWORK) as store:
-        assert store.interests == tuple(interests)
-        assert store.key_ranges() == ranges
+        assert store.wanted.all == tuple(interests)
+        assert store.wanted.ranges == ranges
 
 
 async def test_peers_events_outside_the_interests_are_refused(tmp_path: Path, world: World) -> None:
     interest = interests_of(world)[0]
     async with open_store(tmp_path, NETWORK) as store:
-        await store.add_interest(interest)
+        await store.wanted.add(interest)
         verdicts = await store.admit_remote(world.offers())
         accepted = {v.event_id for v in verdicts if v.status == "new"}
         assert accepted == wanted(interest, world)
@@ -191,12 +191,12 @@ async def test_a_removal_outlives_a_restart(tmp_path: Path, world: World) -> Non
     kept, removed = interests_of(world)[0], interests_of(world)[1]
     async with open_store(tmp_path, NETWORK) as store:
         for interest in (kept, removed):
-            await store.add_interest(interest)
+            await store.wanted.add(interest)
         assert await store.wanted.remove(removed)
         assert not await store.wanted.remove(removed)
-        assert store.interests == (kept,)
+        assert store.wanted.all == (kept,)
     async with open_store(tmp_path, NETWORK) as store:
-        assert store.interests == (kept,)
+        assert store.wanted.all == (kept,)
 
 
 async def test_those_who_wait_hear_of_each_change(
@@ -207,13 +207,13 @@ async def test_those_who_wait_hear_of_each_change(
 
     async def listen(store: Store) -> None:
         while True:
-            await store.wait_for_interests(store.interests)
-            heard.append(store.interests)
+            await store.wanted.wait_for_change(store.wanted.all)
+            heard.append(store.wanted.all)
 
     async with open_store(tmp_path, NETWORK) as store:
         nursery.start_soon(listen, store)
         for change in (
-            partial(store.add_interest, interest),
+            partial(store.wanted.add, interest),
             partial(store.wanted.remove, interest),
             partial(store.wanted.configure, [interest]),
         ):
@@ -227,9 +227,9 @@ async def test_those_who_wait_hear_of_each_change(
 async def test_the_log_keeps_none_of_the_settings(tmp_path: Path, world: World) -> None:
     configured, added = interests_of(world)[0], interests_of(world)[-3]
     async with open_store(tmp_path, NETWORK) as store:
-        await store.add_interest(added)
+        await store.wanted.add(added)
         await store.wanted.configure([configured])
-        assert store.interests == (configured, added)
-        assert store.key_ranges() == key_ranges(NETWORK, [configured, added])
+        assert store.wanted.all == (configured, added)
+        assert store.wanted.ranges == key_ranges(NETWORK, [configured, added])
     async with open_store(tmp_path, NETWORK) as store:
-        assert store.interests == (added,)
+        assert store.wanted.all == (added,)

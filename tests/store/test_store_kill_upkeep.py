@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 from store_helpers import NETWORK, World, feed_of
 from test_store_migrations import make_version_1
+from upkeep_child import act
 
 from recon_node.ceramic import EventId
 from recon_node.store import FeedRow, open_store
@@ -73,7 +74,7 @@ async def test_killed_at_any_statement_the_log_is_the_same(
             run_child(action, directory, statements=rng.randrange(1, statements))
         assert await contents_of(directory) == expected
         assert check_log(directory).faults == []
-        run_child(action, directory)
+        await act(action, directory)
         assert await contents_of(directory) == expected
         assert check_log(directory).faults == []
 
@@ -99,7 +100,7 @@ async def test_an_import_that_is_killed_goes_on_when_started_again(
             _, feed, _ = await contents_of(directory)
             assert feed[: len(before)] == before
             before = feed
-    run_child("import", directory, file)
+    await act("import", directory, file)
     assert (await contents_of(directory))[2] == keys
     assert check_log(directory).faults == []
 

@@ -1,4 +1,4 @@
-"""Opening a data directory: what is refused, in words for people, and never silently replaced."""
+"""Opening a data directory: what is refused, in plain English, and never silently replaced."""
 
 from __future__ import annotations
 
@@ -212,7 +212,7 @@ async def test_an_older_log_is_brought_up_to_date(
     for _ in range(2):
         async with open_store(tmp_path, NETWORK) as store:
             assert await feed_of(store) == rows
-            connection = store._writer._log._connection
+            connection = store._writer.log.connection
             assert connection.execute("SELECT x FROM more").fetchall() == [(1,)]
             assert connection.execute("PRAGMA user_version").fetchone() == (len(newer),)
 
@@ -245,7 +245,7 @@ async def test_an_unfinished_new_log_is_made_again(tmp_path: Path) -> None:
 
 async def test_a_directory_that_cannot_be_made_is_refused(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(StoreError, match="cannot be made"):
+    with pytest.raises(StoreError, match="cannot be created"):
         async with open_store(tmp_path / "file" / "data", NETWORK):
             pass
 
@@ -277,4 +277,4 @@ async def test_what_is_raised_inside_comes_out_as_it_is(tmp_path: Path) -> None:
         async with open_store(tmp_path, NETWORK):
             raise KeyError("mine")
     async with open_store(tmp_path, NETWORK) as store:
-        await store.add_interest(Interest("model", "value"))
+        await store.wanted.add(Interest("model", "value"))

@@ -72,7 +72,7 @@ async def test_shared_blocks_are_kept_once_and_cars_come_out_as_they_came(tmp_pa
         assert set(await store.get_cars([EventId(key) for key in store.keys])) == {
             event.car for event in (init, *anchors)
         }
-        connection = store._writer._log._connection
+        connection = store._writer.log.connection
         sql = "SELECT count(*) FROM cars WHERE substr(car, 1, 1) = x'00'"
         assert connection.execute(sql).fetchone() == (len(anchors),)
         (blocks,) = connection.execute("SELECT count(*) FROM blocks").fetchone()

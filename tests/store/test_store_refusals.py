@@ -46,7 +46,7 @@ def forged(event: Event, signature: bytes) -> Event:
 
 
 class Case:
-    """A stream that is here (init, first), and events that must not come in."""
+    """A stream that is here (init, first), and events that must be refused."""
 
     def __init__(self) -> None:
         self.world = World(0, streams=0, events=0)
@@ -127,7 +127,7 @@ LOCAL: dict[str, tuple[Callable[[Case], bytes], str]] = {
     "unsigned init event with data": (Case.unsigned_init_with_data, "must be signed"),
     "unknown prev": (
         lambda case: data_event(KEYS[0], case.init, [case.first.cid, MISSING], 1).car,
-        f"prev {MISSING} is not here",
+        f"prev {MISSING} is missing",
     ),
     "unknown init": (
         lambda case: data_event(KEYS[0], MISSING, [case.first.cid], 1).car,

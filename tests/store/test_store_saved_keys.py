@@ -10,10 +10,11 @@ import pytest
 from store_helpers import NETWORK, World
 
 from recon_node.recon import KeyStore
-from recon_node.store import Interest, open_store
+from recon_node.store import Interest, StoreSettings, open_store
 from recon_node.store.db import saved_keys
 
-FILE = saved_keys.FILE_NAME
+FILE = saved_keys.FILE_NAMES[saved_keys.KEYS]
+WITHOUT_RING = StoreSettings(ceramic_one=False)
 
 
 @pytest.fixture(autouse=True)
@@ -36,13 +37,13 @@ def loads(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 
 async def fill(directory: Path, seed: int) -> KeyStore:
-    async with open_store(directory, NETWORK) as store:
+    async with open_store(directory, NETWORK, settings=WITHOUT_RING) as store:
         await store.admit_remote(World(seed).offers())
         return store.keys
 
 
 async def reopened(directory: Path) -> list[bytes]:
-    async with open_store(directory, NETWORK) as store:
+    async with open_store(directory, NETWORK, settings=WITHOUT_RING) as store:
         assert store.keys.summarize() == KeyStore(store.keys).summarize()
         return list(store.keys)
 
@@ -64,7 +65,7 @@ async def test_a_log_that_went_on_without_a_clean_end_does_not_trust_them(
     tmp_path: Path, loads: list[int]
 ) -> None:
     await fill(tmp_path / "log", 1)
-    async with open_store(tmp_path / "log", NETWORK) as store:
+    async with open_store(tmp_path / "log", NETWORK, settings=WITHOUT_RING) as store:
         await store.admit_remote(World(2).offers())
         keys = list(store.keys)
         shutil.copytree(tmp_path / "log", tmp_path / "killed")  # as kill -9 leaves it
@@ -115,8 +116,8 @@ async def test_what_changes_no_key_changes_nothing_for_the_next_start(
     tmp_path: Path, loads: list[int]
 ) -> None:
     keys = await fill(tmp_path, 1)
-    async with open_store(tmp_path, NETWORK) as store:
-        await store.add_interest(Interest("model", "value"))
+    async with open_store(tmp_path, NETWORK, settings=WITHOUT_RING) as store:
+        await store.wanted.add(Interest("model", "value"))
     loads.clear()
     assert await reopened(tmp_path) == list(keys)
     assert loads == [len(keys)]

@@ -19,10 +19,10 @@ from test_store_refusals import LOCAL, Case
 from recon_node.ceramic.builder import init_event, time_event
 from recon_node.ipld import CID, DAG_CBOR, car
 from recon_node.store import StoreSettings, open_store
-from recon_node.store.admission import verifiers
-from recon_node.store.admission.verifiers import Broken, Verifiers
-from recon_node.verification import Facts, Unreadable, check
+from recon_node.verification import Broken, Facts, Unreadable, check_event
+from recon_node.verification import pool as verifiers
 from recon_node.verification.facts import from_wire, to_wire
+from recon_node.verification.pool import Verifiers
 
 STORE_TESTS = Path(__file__).parent
 
@@ -39,13 +39,13 @@ def child(code: str) -> tuple[str, ...]:
 
 POISON = "b'poison'"
 DIES_OF_POISON = (
-    "good = worker.check\n"
-    f"worker.check = lambda car: os.kill(os.getpid(), 9) if {POISON} in car else good(car)"
+    "good = worker.check_event\n"
+    f"worker.check_event = lambda car: os.kill(os.getpid(), 9) if {POISON} in car else good(car)"
 )
 
 
 def pids(pool: Verifiers) -> list[int]:
-    return [worker._process.pid for worker in pool._idle if worker._process is not None]
+    return [worker._process.pid for worker in pool._idle]
 
 
 def is_alive(pid: int) -> bool:
@@ -67,7 +67,7 @@ def wait_until(condition: Callable[[], bool], seconds: float = 20) -> bool:
 def test_facts_survive_the_way_between_processes(seed: int) -> None:
     world = World(seed, time_events=True)
     for event in world.events.values():
-        facts = check(event.car)
+        facts = check_event(event.car)
         assert isinstance(facts, Facts)
         assert facts.fault is None
         back = from_wire(to_wire(facts, event.car), event.car)
@@ -86,8 +86,8 @@ async def test_processes_find_what_this_one_finds() -> None:
     cars.append(anchored.car)
     here, there = Verifiers(0), Verifiers(2)
     try:
-        found = await there.check(cars)
-        assert found == await here.check(cars)
+        found = await there.verify(cars)
+        assert found == await here.verify(cars)
         assert len(pids(there)) == 2
         assert {type(each) for each in found} == {Facts, Unreadable}
     finally:
@@ -98,14 +98,14 @@ async def test_the_same_car_is_checked_once_whoever_offers_it() -> None:
     case = Case()
     cars = [case.wrong_signature().car, case.next.car, b"garbage", case.wrong_signature().car]
     pool = Verifiers(0)
-    first = await pool.check(cars)
-    assert pool.checked_total == 3
-    assert await pool.check(cars) == first
-    assert pool.checked_total == 3
+    first = await pool.verify(cars)
+    assert pool.verified_total == 3
+    assert await pool.verify(cars) == first
+    assert pool.verified_total == 3
     broken = case.block_that_does_not_match()  # garbage in the name of a good event
-    [found] = await pool.check([broken])
+    [found] = await pool.verify([broken])
     assert isinstance(found, Unreadable)
-    [found] = await pool.check([case.next.car])
+    [found] = await pool.verify([case.next.car])
     assert isinstance(found, Facts)
     assert found.fault is None
 
@@ -114,20 +114,20 @@ async def test_what_is_remembered_is_bounded(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(verifiers, "REMEMBERED", 10)
     pool = Verifiers(0)
     cars = some_cars(30)
-    assert len(await pool.check(cars)) == 30
+    assert len(await pool.verify(cars)) == 30
     assert len(pool._memory) == 10
-    await pool.check(cars[-10:])
-    assert pool.checked_total == 30
+    await pool.verify(cars[-10:])
+    assert pool.verified_total == 30
 
 
 async def test_a_killed_process_is_replaced_and_loses_nothing() -> None:
     pool = Verifiers(2)
     cars = some_cars(400)
     try:
-        await pool.check(cars[:100])
+        await pool.verify(cars[:100])
         for pid in pids(pool):
             os.kill(pid, signal.SIGKILL)
-        found = await pool.check(cars[100:])
+        found = await pool.verify(cars[100:])
         assert all(isinstance(each, Facts) for each in found)
         assert pool.deaths_total >= 1
     finally:
@@ -142,7 +142,7 @@ async def test_what_kills_two_processes_is_named_and_its_neighbours_are_not(
     poison = init_event(KEYS[0], World(0).headers[next(iter(World(0).headers))].model, "poison").car
     pool = Verifiers(2, child(DIES_OF_POISON))
     try:
-        found = await pool.check([*good[:20], poison, *good[20:]])
+        found = await pool.verify([*good[:20], poison, *good[20:]])
         assert isinstance(found[20], Broken)
         assert "two processes" in found[20].reason
         assert all(isinstance(each, Facts) for each in [*found[:20], *found[21:]])
@@ -153,10 +153,10 @@ async def test_what_kills_two_processes_is_named_and_its_neighbours_are_not(
 
 async def test_a_process_that_hangs_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(verifiers, "PATIENCE", 0.05)
-    monkeypatch.setattr(verifiers, "WORTH_IT", 1)
-    pool = Verifiers(1, child("worker.check = lambda car: time.sleep(1000)"))
+    monkeypatch.setattr(verifiers, "MIN_BATCH", 1)
+    pool = Verifiers(1, child("worker.check_event = lambda car: time.sleep(1000)"))
     try:
-        [found] = await pool.check([b"any"])
+        [found] = await pool.verify([b"any"])
         assert isinstance(found, Broken)
     finally:
         await pool.close()
@@ -165,7 +165,7 @@ async def test_a_process_that_hangs_is_ended(monkeypatch: pytest.MonkeyPatch) ->
 @pytest.mark.parametrize("command", [("/nowhere/python",), (sys.executable, "-c", "1 / 0")])
 async def test_without_processes_events_are_checked_here(command: tuple[str, ...]) -> None:
     pool = Verifiers(2, command)
-    found = await pool.check(some_cars(100))
+    found = await pool.verify(some_cars(100))
     assert all(isinstance(each, Facts) for each in found)
     assert pids(pool) == []
 
@@ -173,9 +173,9 @@ async def test_without_processes_events_are_checked_here(command: tuple[str, ...
 async def test_processes_end_with_the_store(tmp_path: Path) -> None:
     world = World(1, events=60)
     async with open_store(tmp_path, NETWORK, settings=StoreSettings(verifiers=2)) as store:
-        assert pids(store._writer._verifiers) == []
+        assert pids(store._intake.verifiers) == []
         await store.admit_remote(world.offers())
-        processes = pids(store._writer._verifiers)
+        processes = pids(store._intake.verifiers)
         assert len(processes) == 2
         check_feed(await feed_of(store), world.events)
     assert not any(map(is_alive, processes))
@@ -192,7 +192,7 @@ def test_processes_do_not_outlive_a_killed_node(tmp_path: Path) -> None:
         f"    path = pathlib.Path({str(tmp_path)!r})\n"
         "    async with open_store(path, NETWORK, settings=settings) as s:\n"
         "        await s.admit_remote(World(1, events=60).offers())\n"
-        "        print(*[w._process.pid for w in s._writer._verifiers._idle], flush=True)\n"
+        "        print(*[w._process.pid for w in s._intake.verifiers._idle], flush=True)\n"
         "        await trio.sleep_forever()\n"
         "trio.run(main)\n"
     )
@@ -223,7 +223,7 @@ async def test_what_is_remembered_of_strangers_is_bounded() -> None:
     blocks = car.decode(event.car).blocks
     padded = car.encode([event.cid], {CID.of(DAG_CBOR, b"\xf6"): b"\xf6"} | blocks)
     for offered, looked_at in ((event.car, 1), (event.car, 1), (padded, 2), (padded, 3)):
-        [facts] = await pool.check([offered])
+        [facts] = await pool.verify([offered])
         assert isinstance(facts, Facts)
         assert facts.car == event.car
-        assert pool.checked_total == looked_at
+        assert pool.verified_total == looked_at

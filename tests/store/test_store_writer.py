@@ -11,9 +11,8 @@ import trio.testing
 from store_helpers import NETWORK, World, check_feed, feed_of
 
 from recon_node.store import Interest, Store, StoreSettings, Verdict, open_store
-from recon_node.store.admission import verifiers
 from recon_node.store.db import schema
-from recon_node.verification import Facts, Unreadable, check
+from recon_node.verification import Facts, Unreadable, check_event, pool
 
 
 async def test_callers_share_batches(tmp_path: Path) -> None:
@@ -80,9 +79,9 @@ async def test_an_event_that_breaks_the_node_is_refused_alone(
     def failing_check(car: bytes) -> Facts | Unreadable:
         if car == poison:
             raise RuntimeError("a bug")
-        return check(car)
+        return check_event(car)
 
-    monkeypatch.setattr(verifiers, "check", failing_check)
+    monkeypatch.setattr(pool, "check_event", failing_check)
     async with open_store(tmp_path, NETWORK) as store:
         verdicts = await store.admit_local([*good[:2], poison, *good[2:]])
         assert [v.status for v in verdicts] == ["new", "new", "refused", "new", "new"]
@@ -170,9 +169,9 @@ async def test_interests_can_be_added_while_events_are_written(tmp_path: Path) -
         async with trio.open_nursery() as nursery:
             nursery.start_soon(store.admit_remote, world.offers())
             for n in range(10):
-                nursery.start_soon(store.add_interest, Interest("model", f"value {n % 5}"))
-        assert len(store.interests) == 5
-        assert len(set(store.interests)) == 5
+                nursery.start_soon(store.wanted.add, Interest("model", f"value {n % 5}"))
+        assert len(store.wanted.all) == 5
+        assert len(set(store.wanted.all)) == 5
 
 
 async def test_cars_are_found_by_event_id_and_by_cid(tmp_path: Path) -> None:
@@ -211,7 +210,7 @@ async def test_readers_share_a_few_connections(
 async def test_events_that_cannot_be_checked_ahead_are_admitted_all_the_same(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Where the system has no thread left for a moment, say: the node goes on."""
+    """The node continues, for example when the system briefly has no thread left."""
     world = World(1)
 
     def no_thread(findings: object, cars: object) -> list[Facts | Unreadable]:
@@ -219,7 +218,7 @@ async def test_events_that_cannot_be_checked_ahead_are_admitted_all_the_same(
 
     async with open_store(tmp_path, NETWORK) as store:
         with monkeypatch.context() as patch:
-            patch.setattr(verifiers, "_unpack", no_thread)
+            patch.setattr(pool, "_unpack", no_thread)
             offers = world.offers()
             verdicts = await store.admit_remote([*offers[:20], (offers[20][0], b"garbage")])
         assert [v.status for v in verdicts] == ["new"] * 20 + ["refused"]

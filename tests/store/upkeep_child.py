@@ -31,7 +31,7 @@ class Traced(sqlite3.Connection):
         self.set_trace_callback(lambda _: os.write(1, b"."))
 
 
-async def main(action: str, directory: Path, file: BytesIO) -> None:
+async def act(action: str, directory: Path, *files: Path) -> None:
     if action == "open":
         async with open_store(directory, NETWORK):
             pass
@@ -40,7 +40,8 @@ async def main(action: str, directory: Path, file: BytesIO) -> None:
     elif action == "repair":
         await repair_log(directory, SETTINGS)
     elif action == "import":
-        await import_events(directory, file, SETTINGS)
+        archive = BytesIO(b"".join(file.read_bytes() for file in files))
+        await import_events(directory, archive, SETTINGS)
     else:
         raise SystemExit(f"no such action: {action}")
 
@@ -48,5 +49,4 @@ async def main(action: str, directory: Path, file: BytesIO) -> None:
 if __name__ == "__main__":
     connect = sqlite3.connect
     sqlite3.connect = lambda *args, **kwargs: connect(*args, factory=Traced, **kwargs)  # type: ignore
-    archive = b"".join(Path(name).read_bytes() for name in sys.argv[3:])
-    trio.run(main, sys.argv[1], Path(sys.argv[2]), BytesIO(archive))
+    trio.run(act, sys.argv[1], *map(Path, sys.argv[2:]))

@@ -11,14 +11,14 @@ from hypothesis import strategies as st
 from recon_node.ipld import CID, DAG_CBOR
 from recon_node.streams import document_schema
 from recon_node.streams.document_schema import compiled
-from recon_node.streams.json_values import weigh
+from recon_node.streams.json_values import weigh_json
 from recon_node.streams.schema_loops import SchemaError
 
 CODE = CID.of(DAG_CBOR, b"code")
 
 
 def error(schema: Any, content: Any) -> str | None:
-    return compiled(schema).error(content, weigh(content)[0])
+    return compiled(schema).error(content, weigh_json(content)[0])
 
 
 def properties(**each: Any) -> dict[str, Any]:
@@ -122,7 +122,7 @@ def test_what_would_take_long_is_not_begun(
 ) -> None:
     schema = compiled(schema)
     monkeypatch.setattr(type(schema), "_error", lambda *_: pytest.fail("it was begun"))
-    assert "too large" in schema.error(content, weigh(content)[0])
+    assert "too large" in schema.error(content, weigh_json(content)[0])
 
 
 def test_long_text_and_long_lists_are_checked() -> None:

@@ -24,7 +24,7 @@ from recon_node.streams.json_patch import (
     JsonPatchError,
     apply_patch,
     parse_pointer,
-    weigh,
+    weigh_json,
 )
 
 KEYS = st.sampled_from(["a", "b", "0", "1", "-", "~", "a/b", ""])
@@ -49,8 +49,8 @@ OPERATIONS = st.one_of(
 
 
 def patched(document: Any, patch: Any) -> Any:
-    result, weight = apply_patch(document, patch, weigh(document)[0])
-    assert weigh(result)[0] == weight
+    result, weight = apply_patch(document, patch, weigh_json(document)[0])
+    assert weigh_json(result)[0] == weight
     return result
 
 
@@ -183,7 +183,7 @@ def test_what_is_copied_and_then_changed_changes_in_one_place() -> None:
         ([{"op": "test", "path": "/l", "value": [1]}], "failed"),
     ],
 )
-def test_what_is_no_patch_is_said_to_be_none(patch: Any, words: str) -> None:
+def test_invalid_patches_are_refused(patch: Any, words: str) -> None:
     document = {"l": [1, 2], "s": "text", "o": {}, "t": True}
     with pytest.raises(JsonPatchError, match=words):
         patched(document, patch)
@@ -245,8 +245,6 @@ NESTED: Any = 0
 for _ in range(60):
     NESTED = {"a": [NESTED]}
 
-MANY: list[Any] = [0, ""] * 999
-
 COSTLY: dict[str, tuple[Any, list[dict[str, Any]]]] = {
     "small operations": ({}, [{"op": "add", "path": "/a", "value": 0}] * 500),
     "refused at the end": ({}, [{"op": "add", "path": "/a", "value": 0}] * 500 + [{}]),
@@ -298,7 +296,7 @@ LINES_A_STEP = 4
 def test_all_work_is_counted(name: str) -> None:
     """The bound is one of time, and the steps must follow it: no more lines of Python run."""
     document, patch = COSTLY[name]
-    run = json_patch._Run(document, weigh(document)[0])
+    run = json_patch._Run(document, weigh_json(document)[0])
     lines = 0
 
     def count(frame: FrameType, event: str, _: object) -> Any:
@@ -326,7 +324,7 @@ def test_work_is_linear_in_the_patch(name: str) -> None:
     document, patch = COSTLY[name]
 
     def work(operations: list[dict[str, Any]]) -> int:
-        run = json_patch._Run(document, weigh(document)[0])
+        run = json_patch._Run(document, weigh_json(document)[0])
         for operation in operations:
             run.apply(operation)
         return run.work
@@ -335,7 +333,7 @@ def test_work_is_linear_in_the_patch(name: str) -> None:
     assert work(once * 4) <= 2.5 * work(once * 2)
 
 
-def test_many_copies_of_a_template_are_no_bomb() -> None:
+def test_many_copies_of_a_template_are_allowed() -> None:
     """Each is as cheap as a link: the object that they go into is not made anew for each."""
     document = {"template": {"a": [0] * 50}}
     patch = [{"op": "copy", "from": "/template", "path": f"/{n}"} for n in range(5000)]
@@ -365,7 +363,7 @@ def test_values_of_two_kinds_are_not_equal(one: Any, other: Any) -> None:
 
 def test_a_document_grows_up_to_its_bound_and_no_further() -> None:
     document: Any = {}
-    weight, _ = weigh(document)
+    weight, _ = weigh_json(document)
     refused = False
     for number in range(30):
         patch = [{"op": "add", "path": f"/{number}", "value": "x" * 900_000}]
@@ -374,6 +372,6 @@ def test_a_document_grows_up_to_its_bound_and_no_further() -> None:
         except JsonPatchError:
             refused = True
     assert refused
-    assert 15_000_000 < weigh(document)[0] <= MAX_WEIGHT
+    assert 15_000_000 < weigh_json(document)[0] <= MAX_WEIGHT
     document, weight = apply_patch(document, [{"op": "remove", "path": "/0"}], weight)
     apply_patch(document, [{"op": "add", "path": "/n", "value": "x" * 900_000}], weight)

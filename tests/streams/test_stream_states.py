@@ -140,7 +140,7 @@ def test_what_is_not_kept_is_computed_and_what_is_not_there_refused() -> None:
     states = StreamStates([anchor, init], keep=[anchor.cid])
     assert states.at(anchor.cid).data.content == {"n": 0}  # before `all` came by
     gone = signed_event(KEY, {"id": init.cid, "prev": init.cid, "data": []})
-    with pytest.raises(StreamShapeError, match="is not there"):
+    with pytest.raises(StreamShapeError, match="there is no event"):
         states.at(gone.cid)
     with pytest.raises(StreamShapeError, match="names prev"):
         StreamStates([init, time_event(init, gone.cid)])

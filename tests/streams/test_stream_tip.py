@@ -171,7 +171,7 @@ def test_a_proposed_merge_converges_the_stream(events: Events) -> None:
         assert stream.merge() == ()
 
 
-def test_many_tips_on_one_event_and_a_comb_of_forks_are_no_matter() -> None:
+def test_many_tips_on_one_event_and_a_comb_of_forks_are_fast() -> None:
     """Both would take gigabytes with a set of tips for each event."""
     width = 20_000
     flood = _fed([StreamEvent(0, "init"), *(StreamEvent(n, "data", (0,)) for n in range(1, width))])
@@ -197,7 +197,7 @@ def test_merges_upon_merges_of_what_has_expired_take_no_time() -> None:
 @pytest.mark.parametrize(
     ("event", "complaint"),
     [
-        (StreamEvent("x", "data", ("nowhere",)), "x names prev nowhere, which is not there"),
+        (StreamEvent("x", "data", ("nowhere",)), "x names prev nowhere, which is missing"),
         (StreamEvent("x", "init"), "x is a second one"),
         (StreamEvent("x", "init", ("i",)), "init event x must have no prev"),
         (StreamEvent("x", "time"), "time event x must have at least one prev"),

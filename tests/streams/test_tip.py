@@ -229,7 +229,7 @@ INIT = StreamEvent("i", "init")
         ([INIT, StreamEvent("j", "init")], "found: i, j"),
         ([StreamEvent("i", "init", ("x",))], "init event i must have no prev"),
         ([INIT, StreamEvent("d", "data")], "data event d must have at least one prev"),
-        ([INIT, StreamEvent("d", "data", ("gone",))], "event d names prev gone, which is not"),
+        ([INIT, StreamEvent("d", "data", ("gone",))], "event d names prev gone, which is missing"),
         (
             [INIT, StreamEvent("a", "data", ("b", "i")), StreamEvent("b", "data", ("a",))],
             "event a is part of a cycle",

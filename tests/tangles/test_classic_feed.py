@@ -155,6 +155,6 @@ def test_a_message_that_breaks_a_rule_is_left_out(rule: FeedRule, message: dict[
 
 
 @pytest.mark.parametrize("author", ["", "@AAAA.ed25519", "@" + "A" * 43 + "=.sha256", "did:key:z"])
-def test_what_is_no_author_is_refused(author: str) -> None:
+def test_invalid_authors_are_refused(author: str) -> None:
     with pytest.raises(ValueError, match="is not an SSB identity"):
         classic_feed([], author)

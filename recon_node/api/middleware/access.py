@@ -4,50 +4,59 @@ from __future__ import annotations
 
 import hashlib
 import hmac
-from dataclasses import dataclass, field
 from ipaddress import ip_address
-from pathlib import Path
-from typing import Final, Literal
+from typing import Annotated, Literal
 from urllib.parse import urlsplit
 
+from pydantic import Field
+from pydantic.dataclasses import dataclass
 from starlette.datastructures import Headers
 
-OPEN_PATHS: Final = frozenset({"/", "/docs", "/openapi.json", "/ceramic/liveness"})
-"""Asked for without a token, always: they tell nothing about the node but that it is there."""
-MIN_TOKEN: Final = 16
-"""Characters of the API's token at least."""
-READING_POSTS: Final = frozenset({"/ceramic/version"})
+from recon_node.setting_types import SETTINGS, Flag, Setting, TextList
+
+Need = Literal["open", "read", "write"]
+"""What a request does: it reveals nothing about the node but that it is there, it reads, or it
+changes the node."""
 
 
-@dataclass(frozen=True, slots=True)
+def usual_need(method: str) -> Need:
+    """What a request does as far as its method tells."""
+    return "read" if method in ("GET", "HEAD") else "write"
+
+
+@dataclass(frozen=True, slots=True, config=SETTINGS)
 class Access:
     """Who may use the API."""
 
-    token: str | None = field(default=None, repr=False)
-    """What clients must show; None: everyone may do everything."""
-    token_for: Literal["writes", "all"] = "writes"
-    """writes: for whatever changes the node: events, interests, peers. all: for everything."""
-    rate_limit: float = 0.0
-    """Requests a second of one client address, on average; 0: any number."""
-    cors_allow_origins: tuple[str, ...] = ()
-    """Origins whose web pages may call the API; ("*",) allows all."""
+    token: str | None = Field(default=None, repr=False)
+    """What clients must send; None: everyone may do everything."""
+    token_for: Annotated[Literal["writes", "all"], Flag()] = "writes"
+    """Which requests need the token: those that change the node (events, interests, peers), or all
+    but the liveness check and the pages."""
+    rate_limit: Annotated[float, Setting(), Field(ge=0)] = 200.0
+    """Maximum requests per second from one client address, on average; 0 sets no limit.
 
-    def asks_token(self, method: str, path: str) -> bool:
+    Short bursts may have twice as many. More are answered 429. Programs on this machine, including
+    a proxy, are not limited.
+    """
+    cors_allow_origins: Annotated[TextList, Setting()] = ()
+    """Origins whose web pages may call the API from a browser; ["*"] allows all."""
+
+    def asks_token(self, need: Need) -> bool:
         """Whether a request needs the token."""
-        if self.token is None or method == "OPTIONS" or path in OPEN_PATHS:
+        if self.token is None or need == "open":
             return False
-        writes = method not in ("GET", "HEAD") and path not in READING_POSTS
-        return self.token_for == "all" or writes
+        return need == "write" or self.token_for == "all"
 
     def is_token(self, authorization: str | None) -> bool:
-        """Whether an Authorization header shows the token; takes the same time either way."""
+        """Whether an Authorization header has the token; takes the same time either way."""
         scheme, _, given = (authorization or "").partition(" ")
         if self.token is None or scheme.lower() != "bearer":
             return False
         return hmac.compare_digest(_digest(given.strip()), _digest(self.token))
 
     def is_foreign(self, headers: Headers) -> bool:
-        """Whether a web page of an origin that is not allowed sends this."""
+        """Whether these are the headers of a request by a web page whose origin is not allowed."""
         origin = headers.get("origin")
         if origin is None or "*" in self.cors_allow_origins or origin in self.cors_allow_origins:
             return False
@@ -57,8 +66,8 @@ class Access:
 def _is_own_page(origin: str, host: str | None) -> bool:
     """Whether an origin is this node's, by an IP address or localhost.
 
-    By another name it proves nothing: a hostile page's name may lead to this node as soon as the
-    page's DNS server says so (DNS rebinding).
+    Another name proves nothing: a hostile page's DNS server can point its name at this node (DNS
+    rebinding).
     """
     try:
         page = urlsplit(origin)
@@ -70,25 +79,3 @@ def _is_own_page(origin: str, host: str | None) -> bool:
 
 def _digest(text: str) -> bytes:
     return hashlib.sha256(text.encode("utf-8", "surrogateescape")).digest()
-
-
-def check_token(token: str) -> str:
-    """The token itself, if it can be one; raises ValueError."""
-    if len(token) < MIN_TOKEN:
-        raise ValueError(
-            f"the token has {len(token)} characters, and so few are soon guessed: take {MIN_TOKEN} "
-            "or more, from `openssl rand -hex 32` for example"
-        )
-    if not token.isascii() or not token.isprintable() or " " in token:
-        raise ValueError("the token should be printable ASCII without blanks")
-    return token
-
-
-def read_token(path: Path) -> str:
-    """The token in a file, without blanks around it; raises ValueError."""
-    try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        reason = getattr(error, "strerror", None) or error
-        raise ValueError(f"the token's file {path} cannot be read: {reason}") from None
-    return check_token(text.strip())

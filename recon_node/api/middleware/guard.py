@@ -1,35 +1,53 @@
-"""Who may ask for what: web pages, the token, and how often.
+"""Who may send which requests: web pages, the token, and the rate.
 
 `Guard` refuses a request before anything is done for it:
 
-- A POST that a web page of another origin sends (403). Browsers send simple ones to any address
-  that they reach, this machine's loopback included, and ask nobody. Pages of `cors_allow_origins`
-  may; programs do not send an `Origin`.
-- A request without the token, where the node has one and the path asks for it (401).
-- A client that asks too often (429). A wrong token counts like any request, so that guessing is
-  slow. This machine's own programs are not limited.
+- A POST from a web page of another origin (403). Browsers send simple ones to any address they can
+  reach, this machine's loopback included, without asking anyone. Pages of `cors_allow_origins` may
+  send them; programs do not send an `Origin`.
+- A request without the token, where the node has one and the endpoint needs it (401).
+- A client that sends too many requests (429). A wrong token counts like any request, so guessing is
+  slow. Programs on this machine are not limited.
+
+The rate is kept by token buckets, one for each client address. A bucket holds at most
+`BURST_SECONDS` worth of requests, refills steadily, and is full to begin with. So only those that
+are not full need to be remembered; the table of them is bounded, and the bucket that was used least
+recently goes first.
 """
 
 from __future__ import annotations
 
 import math
+from collections import OrderedDict
+from collections.abc import Mapping
 from http import HTTPStatus
+from ipaddress import IPv6Address, ip_address, ip_network
+from typing import Final
 
 import trio
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from recon_node.api.middleware.access import Access
-from recon_node.api.middleware.rate_limit import RateLimiter, client_of
+from recon_node.api.middleware.access import Access, Need, usual_need
 from recon_node.api.middleware.stack import discard_body, refuse
+
+BURST_SECONDS: Final = 2.0
+MAX_BUCKETS: Final = 10_000
+_IPV6_SITE: Final = 64
+"""Bits of an IPv6 address that count: a client has all addresses that begin with them."""
 
 
 class Guard:
-    """Refuses requests as `Access` says. See the module's text."""
+    """Refuses requests that `Access` does not allow. See the module's docstring.
 
-    def __init__(self, app: ASGIApp, access: Access) -> None:
+    Args:
+        needs: of the paths whose requests do not need what is usual for their method.
+    """
+
+    def __init__(self, app: ASGIApp, access: Access, needs: Mapping[str, Need]) -> None:
         self._app = app
         self._access = access
+        self._needs = needs
         self._limiter = RateLimiter(access.rate_limit) if access.rate_limit else None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -59,9 +77,9 @@ class Guard:
                 "can allow them (cors_allow_origins)",
                 {},
             )
-        if self._access.asks_token(method, path) and not self._access.is_token(
-            headers.get("authorization")
-        ):
+        need = self._needs.get(path) or usual_need(method)
+        asks_token = method != "OPTIONS" and self._access.asks_token(need)
+        if asks_token and not self._access.is_token(headers.get("authorization")):
             given = "authorization" in headers
             error = ', error="invalid_token"' if given else ""
             return (
@@ -72,3 +90,41 @@ class Guard:
                 {"www-authenticate": f'Bearer realm="recon-node"{error}'},
             )
         return None
+
+
+class RateLimiter:
+    """Decides who may make a request now. Pure: the clock is the caller's.
+
+    Args:
+        rate: requests a second of one client, on average.
+    """
+
+    def __init__(self, rate: float) -> None:
+        self._rate = rate
+        self._capacity = max(1.0, rate * BURST_SECONDS)
+        self._buckets: OrderedDict[str, tuple[float, float]] = OrderedDict()
+
+    def take(self, client: str, now: float) -> float:
+        """Take a request from a client's bucket: 0 if it may continue, else the seconds to wait."""
+        filled, when = self._buckets.pop(client, (self._capacity, now))
+        filled = min(self._capacity, filled + (now - when) * self._rate)
+        allowed = filled >= 1
+        self._buckets[client] = (filled - allowed, now)
+        if len(self._buckets) > MAX_BUCKETS:
+            self._buckets.popitem(last=False)
+        return 0.0 if allowed else (1 - filled) / self._rate
+
+
+def client_of(host: str | None) -> str | None:
+    """Who a client is, by its address; None for this machine itself, which is not limited."""
+    try:
+        address = ip_address((host or "").partition("%")[0])
+    except ValueError:
+        return None if host is None else host
+    if isinstance(address, IPv6Address):
+        if address.ipv4_mapped is None:
+            if address.is_loopback:
+                return None
+            return str(ip_network((address, _IPV6_SITE), strict=False))
+        return client_of(str(address.ipv4_mapped))
+    return None if address.is_loopback else str(address)

@@ -1,54 +1,63 @@
-"""What surrounds every request: counting, bounds of number, time and size, and the last safety net.
+"""What surrounds every request: counting it, limiting its time and size, and the last safety net.
 
 From the outside in:
 
-`Observe` counts and times the request. An exception that nobody foresaw is logged there and
-answered 500 with no word about the inside; one that strikes after the answer has begun ends the
-connection without the closing chunk, so that the client sees a broken answer, not a short one.
+`Observe` counts and times the request. It logs an unexpected exception and answers 500 without
+details. If the answer has begun already, the connection ends without the closing chunk, so that the
+client sees a broken answer, not a short one.
 
-`Bound` admits at most `Limits.requests` requests at once (503 beyond), gives up one that makes no
-progress for `Limits.stall` seconds (503), and reads the whole body before a handler runs, at most
-`Limits.body` bytes of it (413). Reading it whole is deliberate: a handler that answers without
-reading would leave hypercorn's bounded queue of body chunks full, and its connection stuck.
+`Bound` admits at most `Limits.requests` requests at once (503 beyond that), gives up on one that
+makes no progress for `Limits.stall` seconds (503), and reads the whole body before a handler runs,
+at most `Limits.body` bytes of it (413). It reads the whole body on purpose: if a handler answered
+without reading it, hypercorn's bounded queue of body chunks would stay full, and its connection
+stuck.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from http import HTTPStatus
+from typing import Any
 
 import structlog
 import trio
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from recon_node.api.errors import error_response
-from recon_node.api.metrics import HttpMetrics
+from recon_node.api.metrics import Metrics
 from recon_node.api.services import Limits
 
 log = structlog.get_logger(__name__)
 
 PIECE = 64 * 1024
-"""Bytes of an answer that are handed to the connection at a time."""
+"""Bytes of an answer that are passed to the connection at a time."""
 
 LARGE_PIECE = 256 * 1024
-"""The same, while the client is quick: each piece costs the node as much as 100 rows of a feed. It
-has as much more time as it is larger."""
+"""The same, for a quick client: each piece costs the node as much as 100 rows of a feed. The time
+allowed for a piece grows with its size."""
 
 QUICK = 1.0
-"""Seconds in which a client takes a large message to count as quick."""
+"""Seconds in which a client must take a large message to count as quick."""
 
 DISCARD_SECONDS = 5.0
-"""How long a body that nobody wants is still read, and thrown away, before it is answered 413, 401
-or the like: a client that is still sending would not see the answer."""
+"""How long an unwanted body is still read, and discarded, before it is answered 413, 401 or the
+like: a client that is still sending would not see the answer."""
 
 
 class Observe:
-    """Counts requests, and answers 500 for what nobody foresaw. See the module's text."""
+    """Counts requests, and answers 500 after an unexpected exception. See the module's docstring.
 
-    def __init__(self, app: ASGIApp, metrics: HttpMetrics) -> None:
+    Args:
+        paths: the path template of each routed function.
+    """
+
+    def __init__(
+        self, app: ASGIApp, metrics: Metrics, paths: Mapping[Callable[..., Any], str]
+    ) -> None:
         self._app = app
         self._metrics = metrics
+        self._paths = paths
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Run one request."""
@@ -71,6 +80,7 @@ class Observe:
             log.exception("A request failed", method=scope["method"], path=scope["path"])
             if status is None:
                 response = error_response(
+                    scope["path"],
                     HTTPStatus.INTERNAL_SERVER_ERROR,
                     "internal error: the node's log has the details",
                 )
@@ -78,7 +88,8 @@ class Observe:
         finally:
             seconds = time.perf_counter() - started
             self._metrics.under_way.dec()
-            self._metrics.record(scope, status, seconds)
+            path = self._paths.get(scope.get("endpoint"), "other")  # type: ignore[arg-type]
+            self._metrics.record(scope["method"], path, status, seconds)
             log.debug(
                 "Answered a request",
                 method=scope["method"],
@@ -89,7 +100,7 @@ class Observe:
 
 
 class Bound:
-    """Holds a request within the node's `Limits`. See the module's text."""
+    """Keeps requests within the node's `Limits`. See the module's docstring."""
 
     def __init__(self, app: ASGIApp, limits: Limits) -> None:
         self._app = app
@@ -105,7 +116,7 @@ class Bound:
             await refuse(
                 (scope, receive, send),
                 HTTPStatus.SERVICE_UNAVAILABLE,
-                f"{self._limits.requests} requests are under way already: try again",
+                f"{self._limits.requests} requests are already being handled: try again",
             )
             return
         self._under_way += 1
@@ -147,13 +158,13 @@ class Bound:
             await refuse(
                 (scope, receive, send),
                 HTTPStatus.SERVICE_UNAVAILABLE,
-                f"no progress for {self._limits.stall:g} seconds: given up",
+                f"no progress for {self._limits.stall:g} seconds: gave up",
             )
 
 
 def _pieces(message: Message, size: int) -> Iterator[Message]:
-    """Cut a large body into pieces, each of them some progress: a client may be slow, and every
-    layer below makes copies of what it is given."""
+    """Cut a large body into pieces, each of which counts as progress: a client may be slow, and
+    every layer below copies what it is given."""
     body = message.get("body", b"")
     for start in range(0, len(body) - size, size):
         yield {**message, "body": body[start : start + size], "more_body": True}
@@ -189,7 +200,7 @@ async def _read_body(receive: Receive, limit: int) -> bytes:
 
 
 async def discard_body(receive: Receive) -> None:
-    """Read and throw away until the client has sent everything, hung up or taken too long."""
+    """Read and discard until the client has sent everything, hung up or taken too long."""
     more = True
     with trio.move_on_after(DISCARD_SECONDS):
         while more:
@@ -202,9 +213,11 @@ async def refuse(
     message: str,
     headers: Mapping[str, str] | None = None,
 ) -> None:
-    """Answer an error and close the connection, while what the client still sends is discarded."""
+    """Answer an error and close the connection; discard what the client still sends."""
     scope, receive, send = asgi
-    response = error_response(status, message, {"connection": "close", **(headers or {})})
+    response = error_response(
+        scope["path"], status, message, {"connection": "close", **(headers or {})}
+    )
 
     async def discard() -> None:
         while (await receive())["type"] != "http.disconnect":
@@ -217,7 +230,7 @@ async def refuse(
 
 
 def _replay(body: bytes, receive: Receive) -> Receive:
-    """A `receive` that gives `body` once, and then what comes after it: the disconnect."""
+    """Return a `receive` that returns `body` once, and then what follows it: the disconnect."""
     given = False
 
     async def replayed() -> Message:

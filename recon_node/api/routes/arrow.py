@@ -1,83 +1,124 @@
 """GET /ceramic/feed/arrow: a range of the feed as an Arrow IPC stream, for bulk readers.
 
-An IPC stream is a schema message, record batch messages and an end mark, one after another; each
-of them is made on its own in a worker thread and handed to the connection before the next page is
-read from the log. So a slow reader slows the reading down, and no more than one page is in memory.
+An IPC stream is a schema message, record batch messages and an end mark. Each message is made in a
+worker thread and passed to the connection before the next page is read from the log. So a slow
+reader slows the reading down, and at most one page is in memory.
 
-The rows of (after, upto] are the same for ever, whoever asks and whenever. A filter leaves some of
-them out and changes no position; the metadata of the stream's schema then name it, so that a reader
-can tell from an earlier node, which does not know filters and serves everything. A filtered range
-is looked through piece by piece, and each piece ends with a batch, be it empty: so neither side
-takes a long search for a dead connection.
+The rows of (after, upto] are always the same, for all readers. A filter leaves some of them out and
+does not change positions; the metadata of the stream's schema then name the filter, so that a
+reader can recognize an older node, which ignores filters and serves everything. A filtered range
+is searched in pieces, and each piece ends with a batch, even an empty one, so that neither side
+mistakes a long search for a dead connection.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncGenerator, AsyncIterator, Iterable
+from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Mapping
 from contextlib import aclosing
-from functools import partial
+from functools import cache, partial
 from http import HTTPStatus
+from typing import TYPE_CHECKING, Annotated, Final
 
-import pyarrow as pa
-from starlette.requests import Request
+from pydantic import BeforeValidator
+from pydantic.alias_generators import to_camel
+from pydantic_core import PydanticCustomError
 from starlette.responses import Response, StreamingResponse
 
+from recon_node.api.endpoint import Answer, Call, endpoint
 from recon_node.api.errors import ApiError, bad_request
-from recon_node.api.query import int_param
-from recon_node.api.services import Limits, Services
-from recon_node.api.threads import in_thread
+from recon_node.api.models import AsText, Binary, Parameters, WholeParameter
+from recon_node.api.services import Services
 from recon_node.ceramic import StreamId
 from recon_node.store import FeedColumns, FeedFilter, Store
 
+if TYPE_CHECKING:
+    import pyarrow as pa
+
 MEDIA_TYPE = "application/vnd.apache.arrow.stream"
 
-SCHEMA = pa.schema(
-    [
-        pa.field("position", pa.int64(), nullable=False),
-        pa.field("event_id", pa.binary(), nullable=False),
-        pa.field("event_cid", pa.binary(), nullable=False),
-        pa.field("stream_cid", pa.binary(), nullable=False),
-        pa.field("event_type", pa.utf8(), nullable=False),
-        pa.field("car", pa.binary(), nullable=False),
-        # Of time events only: the time of the anchor's block, in Unix seconds, and its chain.
-        pa.field("time", pa.int64()),
-        pa.field("chain_id", pa.utf8()),
-    ]
-)
-
-FILTERS = ("sortKey", "sortValue", "controller", "streamId")
 _PIECE = 20_000
-"""Positions that are looked through at once."""
+"""Positions that are searched at a time."""
 
 END_OF_STREAM = b"\xff\xff\xff\xff\x00\x00\x00\x00"
 
 
-async def get_arrow(request: Request) -> Response:
-    """The feed's rows after position `after` up to and with `upto`, of the log `epoch`."""
-    services: Services = request.app.state.services
-    after, upto = _range(request, services.store)
-    wanted = _filter(request)
-    if request.method == "HEAD":
+def _given(text: str) -> str:
+    if not text:
+        raise PydanticCustomError("empty", "empty")
+    return text
+
+
+def _stream_id(text: str) -> StreamId:
+    given = _given(text)
+    try:
+        return StreamId.parse(given)
+    except ValueError as error:
+        raise bad_request(f"streamId: {error}") from None
+
+
+Filter = Annotated[str, BeforeValidator(_given)]
+
+
+class ArrowQuery(Parameters, alias_generator=to_camel):
+    """The range of the feed to read, and the filters."""
+
+    after: WholeParameter = 0
+    """Positions after this one; 0 by default."""
+    upto: WholeParameter | None = None
+    """Positions up to and including this one; the feed's head by default."""
+    epoch: str | None = None
+    """The log that the positions belong to: 410 when it is another."""
+    sort_key: Filter | None = None
+    """Only rows of streams with this sort key, such as `model`."""
+    sort_value: Filter | None = None
+    """Only with this sort value: text; a StreamID in base36, `k...`."""
+    controller: Filter | None = None
+    """Only with this controller, a DID."""
+    stream_id: Annotated[StreamId, AsText, BeforeValidator(_stream_id)] | None = None
+    """Only of this stream, as multibase text."""
+
+
+FILTERS: Final = ("sortKey", "sortValue", "controller", "streamId")
+
+
+@endpoint(
+    "GET",
+    "/ceramic/feed/arrow",
+    Answer("The rows.", Binary, media_type=MEDIA_TYPE),
+    errors=(410,),
+    own=True,
+)
+async def get_arrow(call: Call[ArrowQuery]) -> Response:
+    """Read a range of the feed as an Arrow IPC stream.
+
+    These are the rows after position `after` up to and with `upto`, of the log `epoch`.
+    """
+    services, given = call.services, call.parameters
+    after, upto = _range(given, services.store)
+    wanted = FeedFilter(given.sort_key, given.sort_value, given.controller, given.stream_id)
+    if call.request.method == "HEAD":
         return Response(media_type=MEDIA_TYPE)
     if not wanted:
         await services.store.damage.check_range(after, upto)
-    body = stream(services.store, services.limits, after, upto, wanted, _schema(request))
-    # What fails at once is answered as an error. Later on the connection is all that can be cut.
+    query = call.request.query_params
+    filters = {name: query[name] for name in FILTERS if name in query}
+    body = stream(services, after, upto, wanted, filters)
+    # An error here still becomes an error answer. Later, only the connection can be cut.
     first = [await anext(body), await anext(body)]
     return StreamingResponse(_join(first, body), media_type=MEDIA_TYPE)
 
 
 async def stream(
-    store: Store,
-    limits: Limits,
+    services: Services,
     after: int,
     upto: int,
-    wanted: FeedFilter = FeedFilter(),  # noqa: B008 - a value, and immutable
-    schema: pa.Schema = SCHEMA,
+    wanted: FeedFilter,
+    filters: Mapping[str, str],
 ) -> AsyncGenerator[bytes | memoryview]:
     """The IPC stream of those rows (after, upto] that are wanted, a message at a time."""
-    yield schema.serialize().to_pybytes()
+    store, limits = services.store, services.limits
+    yield await services.in_thread(partial(schema_message, filters))
     while after < upto:
         end = min(upto, after + _PIECE) if wanted else upto
         rows = await store.read_feed_columns(
@@ -87,8 +128,8 @@ async def stream(
             raise RuntimeError(f"the feed holds no event at position {after + 1}")
         full = len(rows.cars) == limits.arrow_rows or _size(rows) >= limits.arrow_bytes
         after = rows.positions[-1] if full else end
-        message = await in_thread(partial(record_batch, rows))
-        del rows  # a slow reader shall not hold the page twice
+        message = await services.in_thread(partial(record_batch, rows))
+        del rows  # or a slow reader would hold the page twice
         yield message
     yield END_OF_STREAM
 
@@ -103,8 +144,41 @@ async def _join(
             yield message
 
 
+@cache
+def feed_schema() -> pa.Schema:
+    """Return the columns of the feed.
+
+    PyArrow is imported by the first request, in a thread: it takes 0.1 s and 40 MiB, which a node
+    without bulk readers saves.
+    """
+    import pyarrow as pa
+
+    return pa.schema(
+        [
+            pa.field("position", pa.int64(), nullable=False),
+            pa.field("event_id", pa.binary(), nullable=False),
+            pa.field("event_cid", pa.binary(), nullable=False),
+            pa.field("stream_cid", pa.binary(), nullable=False),
+            pa.field("event_type", pa.utf8(), nullable=False),
+            pa.field("car", pa.binary(), nullable=False),
+            # Of time events only: the time of the anchor's block, in Unix seconds, and its chain.
+            pa.field("time", pa.int64()),
+            pa.field("chain_id", pa.utf8()),
+        ]
+    )
+
+
+def schema_message(filters: Mapping[str, str]) -> bytes:
+    """Return the message that starts a stream, and names the filters that were applied."""
+    named = {"filter": json.dumps(filters, sort_keys=True)} if filters else None
+    message: bytes = feed_schema().with_metadata(named).serialize().to_pybytes()
+    return message
+
+
 def record_batch(rows: FeedColumns) -> memoryview:
-    """One record batch message with a row for each event."""
+    """Return one record batch message with a row for each event."""
+    import pyarrow as pa
+
     columns = [
         pa.array(rows.positions, pa.int64()),
         pa.array(rows.event_ids, pa.binary()),
@@ -115,27 +189,19 @@ def record_batch(rows: FeedColumns) -> memoryview:
         pa.array(rows.block_times, pa.int64()),
         pa.array(rows.chain_ids, pa.utf8()),
     ]
-    batch: pa.RecordBatch = pa.record_batch(columns, schema=SCHEMA)
+    batch: pa.RecordBatch = pa.record_batch(columns, schema=feed_schema())
     return memoryview(batch.serialize())
 
 
-def _schema(request: Request) -> pa.Schema:
-    """The schema of an answer, which names the filters that were applied."""
-    named = {name: request.query_params[name] for name in FILTERS if name in request.query_params}
-    return SCHEMA.with_metadata({"filter": json.dumps(named, sort_keys=True)} if named else None)
-
-
-def _range(request: Request, store: Store) -> tuple[int, int]:
-    epoch = request.query_params.get("epoch")
-    if epoch is not None and epoch != store.epoch:
+def _range(given: ArrowQuery, store: Store) -> tuple[int, int]:
+    if given.epoch not in (None, store.epoch):
         raise ApiError(
             HTTPStatus.GONE,
-            f"the log {epoch} is gone, this node's log is {store.epoch}: positions of the one mean "
-            "nothing in the other; read again from position 0",
+            f"the log {given.epoch} no longer exists; this node's log is {store.epoch}: positions "
+            "in one mean nothing in the other; read again from position 0",
         )
-    head = store.head
-    after = int_param(request, "after", 0)
-    upto = int_param(request, "upto", head)
+    head, after = store.head, given.after
+    upto = head if given.upto is None else given.upto
     if upto > head:
         raise bad_request(f"upto is {upto}, but the feed ends at position {head}")
     if after > upto:
@@ -145,15 +211,3 @@ def _range(request: Request, store: Store) -> tuple[int, int]:
 
 def _size(rows: FeedColumns) -> int:
     return sum(map(len, rows.cars))
-
-
-def _filter(request: Request) -> FeedFilter:
-    sort_key, sort_value, controller, stream = map(request.query_params.get, FILTERS)
-    for name in FILTERS:
-        if request.query_params.get(name) == "":
-            raise bad_request(f"{name} cannot be empty: leave it out, to take them all")
-    try:
-        stream_id = None if stream is None else StreamId.parse(stream)
-    except ValueError as error:
-        raise bad_request(f"streamId: {error}") from None
-    return FeedFilter(sort_key, sort_value, controller, stream_id)

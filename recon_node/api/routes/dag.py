@@ -1,4 +1,4 @@
-"""DAGs: GET /ceramic/dag/{cid}, /ceramic/dag/{cid}.car and /ceramic/dag/publish/{did}.
+"""DAGs: what the node has of them, their CARs and logs, and the publishes of an identifier.
 
 Shards and operations are events (see `recon_node.dag.events`): they are sent to POST
 /ceramic/events as all events are, and come from peers by interests with the sort key "dag".
@@ -6,50 +6,140 @@ Shards and operations are events (see `recon_node.dag.events`): they are sent to
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import partial
 from http import HTTPStatus
-from typing import Any
+from typing import Annotated, Final
 
-from starlette.requests import Request
-from starlette.responses import JSONResponse, Response, StreamingResponse
+from pydantic import BeforeValidator, Field
+from starlette.responses import Response, StreamingResponse
 
+from recon_node.api.endpoint import Answer, Call, endpoint
 from recon_node.api.errors import ApiError, bad_request
+from recon_node.api.models import AsText, Binary, Body, Parameters, Text, Whole, reply
 from recon_node.api.services import Services
-from recon_node.api.threads import in_thread
 from recon_node.ceramic import DidError
-from recon_node.dag import (
-    DagError,
-    Dags,
-    DagState,
-    Identifier,
-    IncompleteDagError,
-    Lacking,
-    Publication,
-)
+from recon_node.dag import DagError, Dags, Identifier, IncompleteDagError, Publication
 from recon_node.ipld import CID, IpldError, multibase
 
-CAR_TYPE = "application/vnd.ipld.car"
+CAR_TYPE: Final = "application/vnd.ipld.car"
+MAX_REPLICA_BYTES: Final = 4 * 1024 * 1024
+"""Bytes of the blocks of a DAG's replicas; a client gets those of a longer log as events."""
 
 
-async def get_dag(request: Request) -> Response:
-    """What of a DAG is here, and what is missing; also of one that nobody ever heard of."""
-    root = root_of(request)
+def _cid(text: str) -> CID:
     try:
-        state = await dags_of(request).state(root)
-    except DagError as error:
-        raise unavailable(error) from None
-    return await in_thread(partial(_render_state, state))
+        return CID.parse(text)
+    except IpldError as error:
+        raise bad_request(f"Invalid Cid: {error}") from None
 
 
-async def get_car(request: Request) -> Response:
-    """A DAG that is here in full, as a CARv1 in pieces; 404 says what is missing."""
-    root = root_of(request)
+def _identifier(text: str) -> Identifier:
     try:
-        pieces = await dags_of(request).car(root)
-    except IncompleteDagError as error:
-        raise ApiError(HTTPStatus.NOT_FOUND, str(error)) from None
-    except DagError as error:
-        raise unavailable(error) from None
+        return Identifier.parse(text)
+    except DidError as error:
+        raise bad_request(f"Invalid identifier: {error}") from None
+
+
+def _text_of_block(block: bytes) -> str:
+    return multibase.encode(block)
+
+
+Cid = Annotated[CID, AsText, BeforeValidator(_cid)]
+
+
+class RootPath(Parameters):
+    """Which DAG."""
+
+    cid: Cid
+    """The root."""
+
+
+class ReplicaPath(Parameters):
+    """A block, and the replica that may contain it."""
+
+    cid: Cid
+    """The block."""
+    replica: Cid
+    """The replica."""
+
+
+class IdentifierPath(Parameters):
+    """Which identifier."""
+
+    did: Annotated[Identifier, AsText, BeforeValidator(_identifier)]
+    """The identifier: a did:key of an Ed25519 key."""
+
+
+class LackingBody(Body):
+    """What is missing."""
+
+    count: Whole
+    """How many."""
+    first: list[Text]
+    """The CIDs of at most 100 of them."""
+
+
+class DagReplicaBody(Body):
+    """A replica: an append or a join."""
+
+    cid: Text
+    """Its CID."""
+    data: Annotated[str, BeforeValidator(_text_of_block)] = Field(validation_alias="block")
+    """Its block, as multibase text."""
+
+
+class DagStateBody(Body):
+    """How much of a DAG the node has."""
+
+    root: Text
+    """The CID of its root."""
+    complete: bool
+    """Whether the node has everything that it links to."""
+    blocks: Whole
+    """How many of the blocks below the root the node has."""
+    bytes: Whole = Field(validation_alias="size")
+    """The size of these blocks."""
+    missing_blocks: LackingBody
+    shards: list[Text]
+    """The CIDs of those that the node has and a replica names."""
+    unclaimed: list[Text]
+    """The CIDs of those that the node has and no replica names."""
+    missing_shards: LackingBody
+    missing_replicas: LackingBody
+    heads: list[Text]
+    """The CIDs of the replicas that no other replica continues."""
+    head: DagReplicaBody | None
+    """The replica that has the shards of all heads: their join, which the node need not have. null:
+    the node has no replica with its whole history."""
+    ignored: Whole
+    """Events about the DAG that contain nothing valid."""
+
+
+@endpoint("GET", "/ceramic/dag/{cid}", own=True)
+async def get_dag(call: Call[RootPath]) -> Annotated[Response, DagStateBody]:
+    """Ask how much of a DAG the node has."""
+    with _answered_503():
+        state = await _dags(call.services).state(call.parameters.cid)
+    return await call.services.in_thread(lambda: reply(DagStateBody.model_validate(state)))
+
+
+@endpoint(
+    "GET",
+    "/ceramic/dag/{cid}.car",
+    Answer("The DAG.", Binary, media_type=CAR_TYPE),
+    errors=(404,),
+    own=True,
+)
+async def get_car(call: Call[RootPath]) -> Response:
+    """Read a DAG as a CARv1, its blocks depth first."""
+    root = call.parameters.cid
+    with _answered_503():
+        try:
+            pieces = await _dags(call.services).car(root)
+        except IncompleteDagError as error:
+            raise ApiError(HTTPStatus.NOT_FOUND, str(error)) from None
     headers = {
         "content-disposition": f'attachment; filename="{root}.car"',
         "x-content-type-options": "nosniff",
@@ -57,94 +147,126 @@ async def get_car(request: Request) -> Response:
     return StreamingResponse(pieces, media_type=CAR_TYPE, headers=headers)
 
 
-async def get_contains(request: Request) -> Response:
-    """Whether the DAG that a replica describes contains a block; null while it cannot be told."""
-    origin, link = root_of(request, "replica"), root_of(request)
-    try:
-        found = await dags_of(request).contains(origin, link)
-    except DagError as error:
-        raise unavailable(error) from None
-    return JSONResponse({"contains": found.holds, "waiting_for": _texts(found.waiting_for)})
+class DagReplicasBody(Body):
+    """The log of a DAG."""
+
+    root: Text
+    """The CID of its root."""
+    replicas: list[DagReplicaBody]
+    """In the order of their binary CIDs."""
 
 
-async def get_publication(request: Request) -> Response:
-    """What an identifier leads to; `link` is null where nothing was published."""
-    try:
-        identifier = Identifier.parse(request.path_params["did"])
-    except DidError as error:
-        raise bad_request(f"Invalid identifier: {error}") from None
-    try:
-        found = await dags_of(request).resolve(identifier)
-    except DagError as error:
-        raise unavailable(error) from None
-    return await in_thread(partial(_render_publication, found))
+@endpoint("GET", "/ceramic/dag/{cid}/replicas", own=True)
+async def get_replicas(call: Call[RootPath]) -> Annotated[Response, DagReplicasBody]:
+    """Read the log of a DAG: its appends and joins.
+
+    Whoever can write events can add to them.
+    """
+    root = call.parameters.cid
+    with _answered_503():
+        replicas = await _dags(call.services).replicas(root, MAX_REPLICA_BYTES)
+    if replicas is None:
+        raise bad_request(
+            f"the replicas of the DAG have more than {MAX_REPLICA_BYTES} bytes, too many for one "
+            "answer: read them as events, with the sort key dag"
+        )
+    found = {"root": root, "replicas": list(replicas.values())}
+    return await call.services.in_thread(lambda: reply(DagReplicasBody.model_validate(found)))
 
 
-def root_of(request: Request, name: str = "cid") -> CID:
-    """The DAG that a path names; raises `ApiError` 400."""
-    try:
-        return CID.parse(request.path_params[name])
-    except IpldError as error:
-        raise bad_request(f"Invalid Cid: {error}") from None
+class DagContainsBody(Body):
+    """Whether a replica contains a block."""
+
+    contains: bool | None = Field(validation_alias="holds")
+    """null: unknown, because something is missing."""
+    waiting_for: list[Text]
+    """The CIDs of missing replicas and shards."""
 
 
-def dags_of(request: Request) -> Dags:
-    """The index of DAGs; raises `ApiError` 503 where there is none."""
-    services: Services = request.app.state.services
+@endpoint("GET", "/ceramic/dag/{cid}/contained/{replica}", own=True)
+async def get_contains(call: Call[ReplicaPath]) -> DagContainsBody:
+    """Ask whether the DAG that a replica describes contains a block."""
+    with _answered_503():
+        found = await _dags(call.services).contains(call.parameters.replica, call.parameters.cid)
+    return DagContainsBody.model_validate(found)
+
+
+class DagPendingBody(Body):
+    """A publish of which it is not known whether its origin contains its link."""
+
+    link: Text
+    """The CID of the DAG's root."""
+    origin: Text
+    """The replica."""
+
+
+class RefusedPublishBody(Body):
+    """A publish that is not permitted, or whose origin does not contain its link."""
+
+    cid: Text
+    """Its CID."""
+    reason: str
+    """The reason, in plain English."""
+
+
+class DagPublicationBody(Body):
+    """What is published under an identifier."""
+
+    id: Text
+    """The identifier."""
+    link: Text | None
+    """The CID of the DAG's root. null: nothing was published, or it is not yet known to be
+    contained by its origin."""
+    origin: Text | None
+    """The replica that describes it."""
+    pending: DagPendingBody | None
+    """A later publish than that of `link`, which counts as soon as it is known that its origin
+    contains its link."""
+    order: list[Text]
+    """The CIDs of the permitted publishes in their order. The last one whose origin contains its
+    link counts."""
+    waiting_for: list[Text]
+    """The CIDs of what is missing: publishes that others continue, and replicas and shards of
+    the pending one's origin."""
+    refused: list[RefusedPublishBody]
+    """At most 100 of them."""
+    ignored: Whole
+    """Events about the identifier that bring no publish of it."""
+
+
+@endpoint("GET", "/ceramic/dag/publish/{did}", own=True)
+async def get_publication(call: Call[IdentifierPath]) -> Annotated[Response, DagPublicationBody]:
+    """Ask what is published under an identifier."""
+    with _answered_503():
+        found = await _dags(call.services).resolve(call.parameters.did)
+    return await call.services.in_thread(partial(_render_publication, found))
+
+
+def _render_publication(found: Publication) -> Response:
+    values = {
+        "id": found.identifier,
+        "link": found.current and found.current.link,
+        "origin": found.current and found.current.origin,
+        "pending": found.pending,
+        "order": found.order,
+        "waiting_for": found.waiting_for,
+        "refused": [{"cid": cid, "reason": reason} for cid, reason in found.faults.items()],
+        "ignored": found.ignored,
+    }
+    return reply(DagPublicationBody.model_validate(values))
+
+
+def _dags(services: Services) -> Dags:
+    """Return the index of DAGs; raises `ApiError` 503 if the node has no index."""
     if services.dags is None:
         raise ApiError(HTTPStatus.SERVICE_UNAVAILABLE, "this node keeps no index of DAGs")
     return services.dags
 
 
-def unavailable(error: DagError) -> ApiError:
-    """What is answered when the index cannot be asked."""
-    return ApiError(HTTPStatus.SERVICE_UNAVAILABLE, str(error))
-
-
-def _render_state(state: DagState) -> Response:
-    return JSONResponse(
-        {
-            "root": str(state.root),
-            "complete": state.complete,
-            "blocks": state.blocks,
-            "bytes": state.size,
-            "missing_blocks": _lacking(state.missing_blocks),
-            "shards": _texts(state.shards),
-            "unclaimed": _texts(state.unclaimed),
-            "missing_shards": _lacking(state.missing_shards),
-            "missing_replicas": _lacking(state.missing_replicas),
-            "heads": _texts(state.heads),
-            "head": None
-            if state.head is None
-            else {"cid": str(state.head.cid), "data": multibase.encode(state.head.block)},
-            "ignored": state.ignored,
-        }
-    )
-
-
-def _render_publication(found: Publication) -> Response:
-    current, pending = found.current, found.pending
-    return JSONResponse(
-        {
-            "id": str(found.identifier),
-            "link": None if current is None else str(current.link),
-            "origin": None if current is None else str(current.origin),
-            "pending": None
-            if pending is None
-            else {"link": str(pending.link), "origin": str(pending.origin)},
-            "order": _texts(found.order),
-            "waiting_for": _texts(found.waiting_for),
-            "refused": [
-                {"cid": str(cid), "reason": reason} for cid, reason in found.faults.items()
-            ],
-            "ignored": found.ignored,
-        }
-    )
-
-
-def _lacking(lacking: Lacking) -> dict[str, Any]:
-    return {"count": lacking.count, "first": _texts(lacking.first)}
-
-
-def _texts(cids: tuple[CID, ...]) -> list[str]:
-    return [str(cid) for cid in cids]
+@contextmanager
+def _answered_503() -> Iterator[None]:
+    """Answer 503 when the index cannot be asked."""
+    try:
+        yield
+    except DagError as error:
+        raise ApiError(HTTPStatus.SERVICE_UNAVAILABLE, str(error)) from None

@@ -5,58 +5,85 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import partial
 from http import HTTPStatus
-from typing import Any, Final
+from typing import Annotated, Final, Literal
 
-from starlette.requests import Request
-from starlette.responses import JSONResponse, Response
+from pydantic import BeforeValidator
+from starlette.responses import Response
 
+from recon_node.api.endpoint import NDJSON, Answer, Call, endpoint
 from recon_node.api.errors import ApiError, bad_request
-from recon_node.api.query import as_json_object, json_object, text_field
-from recon_node.api.services import Services
-from recon_node.api.threads import in_thread
+from recon_node.api.models import AsText, Body, JsonText, Parameters, reply
 from recon_node.ceramic import EventId
 from recon_node.ipld import CID, IpldError, multibase
 from recon_node.store import Verdict
 
-NDJSON: Final = "application/x-ndjson"
-"""The content type of many events in one body: a JSON object a line (https://ndjson.com)."""
 MAX_EVENTS: Final = 10_000
-"""Lines of such a body; what it holds in bytes is bounded as for every body."""
+"""Lines of an NDJSON body; its bytes are bounded as those of every body are."""
 
 
-async def post_event(request: Request) -> Response:
-    """Admit one event: 204 once it is on disk, 400 with the reason when it is refused.
+class EventDataBody(Body):
+    """An event to add."""
 
-    A body of the type `NDJSON` holds many events, which ceramic-one does not have: see
-    `_post_events`.
+    data: JsonText
+    """The event's CAR, as multibase text."""
+
+
+class EventVerdictBody(Body):
+    """What became of one event of many."""
+
+    status: Literal["new", "known", "refused"]
+    id: str = ""
+    """The CID of the event's root block, unless it was refused."""
+    reason: str = ""
+    """Why it was refused."""
+
+
+@endpoint(
+    "POST",
+    "/ceramic/events",
+    Answer("The node has the event, on disk.", status=204),
+    Answer(
+        "Of many events (+): a verdict for each line, in order; all are on disk.",
+        list[EventVerdictBody],
+        own=True,
+    ),
+    body=EventDataBody,
+    lines="One EventData per line, at most 10,000; each is refused on its own. Prevs come first.",
+    errors=(507,),
+)
+async def post_event(call: Call[Parameters]) -> Response:
+    """Add an event, or many.
+
+    One event is answered 204 once it is on disk, or 400 with the reason when it is refused. Many
+    are sent as NDJSON, which ceramic-one does not know.
     """
-    if request.headers.get("content-type", "").partition(";")[0].strip().lower() == NDJSON:
-        return await _post_events(request)
-    car = _car_of(await json_object(request))
-    services: Services = request.app.state.services
-    [verdict] = await services.store.admit_local([car])
+    content_type = call.request.headers.get("content-type", "")
+    body = await call.request.body()
+    if content_type.partition(";")[0].strip().lower() == NDJSON:
+        return await _post_events(call, body)
+    [verdict] = await call.services.store.admit_local([_car_of(body, "the body")])
     if verdict.status == "refused":
         raise bad_request(verdict.reason or "the event was refused")
     return Response(status_code=HTTPStatus.NO_CONTENT)
 
 
-async def _post_events(request: Request) -> Response:
+async def _post_events(call: Call[Parameters], body: bytes) -> Response:
     """Admit events in the order of their lines: 200 with a verdict on each, once all are on disk.
 
-    Each line is what the body of a single event would be, and is refused alone. What it builds on
-    may be in a line before it. A request costs more than an event: one at a time, a client gets a
-    tenth of the events through.
+    Each line is what the body of a single event would be, and is refused on its own. What it
+    builds on may be in a line before it. A request costs more than an event: a client that sends
+    them one at a time gets a tenth of the events through.
     """
-    lines = await in_thread(partial(_read_lines, await request.body()))
+    services = call.services
+    lines = await services.in_thread(partial(_read_lines, body))
     cars = [line for line in lines if isinstance(line, bytes)]
-    services: Services = request.app.state.services
     verdicts = iter(await services.store.admit_local(cars))
     found = [next(verdicts) if isinstance(line, bytes) else line for line in lines]
-    return await in_thread(partial(_render_verdicts, found))
+    return await services.in_thread(partial(_render_verdicts, found))
 
 
 def _read_lines(body: bytes) -> list[bytes | str]:
-    """The CAR of each line, or why it has none; blank lines do not count."""
+    """Return the CAR of each line, or what is wrong with it; blank lines do not count."""
     lines = body.split(b"\n", MAX_EVENTS)
     if len(lines) > MAX_EVENTS and lines[-1].strip():
         raise bad_request(f"the body has more than {MAX_EVENTS} lines")
@@ -65,20 +92,20 @@ def _read_lines(body: bytes) -> list[bytes | str]:
 
 def _read_line(line: bytes) -> bytes | str:
     try:
-        return _car_of(as_json_object(line, "the line"))
+        return _car_of(line, "the line")
     except ApiError as error:
         return error.message
 
 
-def _car_of(value: dict[str, Any]) -> bytes:
+def _car_of(text: bytes, name: str) -> bytes:
     try:
-        return multibase.decode(text_field(value, "data"))
+        return multibase.decode(EventDataBody.read(text, name).data)
     except IpldError as error:
         raise bad_request(f"Invalid event data: multibase error: {error}") from None
 
 
 def _render_verdicts(found: Sequence[Verdict | str]) -> Response:
-    return JSONResponse([_describe(each) for each in found])
+    return reply([_describe(each) for each in found])
 
 
 def _describe(verdict: Verdict | str) -> dict[str, str]:
@@ -92,18 +119,7 @@ def _describe(verdict: Verdict | str) -> dict[str, str]:
     return described
 
 
-async def get_event(request: Request) -> Response:
-    """One event by its CID, or (as ceramic-one does) by its EventId in any multibase."""
-    services: Services = request.app.state.services
-    text = request.path_params["event_id"]
-    cid = parse_event_cid(text)
-    car = await services.store.get_event(cid)
-    if car is None:
-        raise ApiError(HTTPStatus.NOT_FOUND, f"Event not found : {text}")
-    return JSONResponse({"id": str(cid), "data": multibase.encode(car)})
-
-
-def parse_event_cid(text: str) -> CID:
+def _event_cid(text: str) -> CID:
     """The CID of an event, given as a CID or as an EventId; raises `ApiError` 400."""
     try:
         return CID.parse(text)
@@ -113,3 +129,30 @@ def parse_event_cid(text: str) -> CID:
         return EventId(multibase.decode(text)).event_cid
     except ValueError:
         raise bad_request(f"Invalid Cid: {not_a_cid}") from None
+
+
+class EventPath(Parameters):
+    """Which event."""
+
+    event_id: Annotated[CID, AsText, BeforeValidator(_event_cid)]
+    """The event's CID; or its EventId, in any multibase."""
+
+
+class EventBody(Body):
+    """An event."""
+
+    id: str
+    """The CID of the event's root block."""
+    data: str = ""
+    """The event's CAR, as multibase text."""
+
+
+@endpoint("GET", "/ceramic/events/{event_id}", errors=(404,))
+async def get_event(call: Call[EventPath]) -> EventBody:
+    """Read an event."""
+    cid = call.parameters.event_id
+    car = await call.services.store.get_event(cid)
+    if car is None:
+        text = call.request.path_params["event_id"]
+        raise ApiError(HTTPStatus.NOT_FOUND, f"Event not found : {text}")
+    return EventBody(id=str(cid), data=multibase.encode(car))

@@ -2,98 +2,163 @@
 
 An interest's bytes are those of ceramic-one (rust-ceramic, `core/src/interest.rs`), a sequence of
 CBOR items: the last 8 bytes of the sort key's sha256, the peer id, 1 (for "a range"), the range's
-lower and upper bound, and when it ends (0: never).
+lower and upper bound, and when it ends (0: never). The bounds are EventIDs without height, cut off
+(`recon_node.ceramic.heightless_event_id`); where those have none, they are EventIDs.
 """
 
 from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
+from typing import Annotated
 
 import trio
-from starlette.requests import Request
-from starlette.responses import JSONResponse, Response
+from pydantic import Field
+from pydantic.alias_generators import to_camel
+from starlette.responses import Response
 
-from recon_node.api.errors import bad_request
-from recon_node.api.query import int_param
-from recon_node.api.routes.interests import describe_interest, make_interest
-from recon_node.api.services import Services
-from recon_node.api.threads import in_thread
+from recon_node.api.endpoint import Call, endpoint
+from recon_node.api.models import Body, Parameters, Whole, WholeParameter, reply
+from recon_node.api.routes.events import EventBody
+from recon_node.api.routes.interests import (
+    InterestQuery,
+    describe_interest,
+    make_interest,
+)
+from recon_node.api.routes.node_info import peer_id_bytes
 from recon_node.ceramic import EventId, Network
-from recon_node.ipld import IpldError, dag_cbor, multibase
-from recon_node.recon import KeyRange, KeyStore
+from recon_node.ceramic.header import DEFAULT_SORT_KEY
+from recon_node.ipld import dag_cbor, multibase
+from recon_node.recon import KeyRange, KeyView
 from recon_node.store import Interest, Store
-from recon_node.store.interests import key_ranges
-
-DEFAULT_LIMIT = 10_000
+from recon_node.store.interests import key_ranges, ring_ranges
 
 _KEYS_A_TURN = 4096
-"""Keys walked over before other tasks get their turn."""
+"""Keys to walk over before other tasks get a turn."""
 _CARS_A_READ = 64
+_MODEL = hashlib.sha256(DEFAULT_SORT_KEY.encode()).digest()[-8:]
+"""What peers sort by: ceramic-one nodes by nothing else, and others tell no sort key."""
 _NO_PEER_ID = bytes(2)
-"""Of a node without a network side: the identity multihash of nothing."""
+"""For a node without a network side: the identity multihash of no bytes."""
 
 
-async def get_interest_events(request: Request) -> Response:
-    """The events of an interest that are held here, waiting ones too, in the order of their keys.
+class InterestEventsParameters(InterestQuery):
+    """The interest, and the page of its events."""
 
-    `offset` counts keys, so that pages are apart only while no event comes in between.
+    sep: str
+    """A field of the events' headers, such as `model`."""
+    sep_value: str
+    """Its value: multibase text for `model`, `unique`, `context` and `dag`."""
+    offset: WholeParameter = 0
+    """How many events to skip: the `resumeOffset` of a page."""
+    limit: WholeParameter = 10_000
+    """Maximum number of events to return: 10,000 by default, and at most."""
+
+
+class EventsGetBody(Body, alias_generator=to_camel):
+    """Events of an interest."""
+
+    events: list[EventBody]
+    """In the order of their keys."""
+    resume_offset: Whole
+    """Where to continue, for the same parameters."""
+    is_complete: bool
+    """Whether these are the last ones."""
+
+
+@endpoint("GET", "/ceramic/experimental/events/{sep}/{sep_value}")
+async def get_interest_events(
+    call: Call[InterestEventsParameters],
+) -> Annotated[Response, EventsGetBody]:
+    """Read the events of an interest that the node has.
+
+    Waiting ones are among them. `offset` counts keys, so a page follows the one before only if no
+    event arrives in between.
     """
-    services: Services = request.app.state.services
-    interest = make_interest(
-        request.path_params["sep"],
-        request.path_params["sep_value"],
-        request.query_params.get("controller"),
-        request.query_params.get("streamId"),
-    )
-    offset = int_param(request, "offset", 0)
-    limit = min(int_param(request, "limit", DEFAULT_LIMIT), services.limits.feed_events)
+    services, given = call.services, call.parameters
+    interest = make_interest(given.sep, given.sep_value, given.controller, given.stream_id)
+    limit = min(given.limit, services.limits.feed_events)
     store = services.store
     [key_range] = key_ranges(store.network, [interest])
-    keys = await _page(store.keys, key_range, offset, limit + 1)
+    keys = await _page(store.keys, key_range, given.offset, limit + 1)
     cars, seen = await _read_cars(store, keys[:limit], services.limits.feed_bytes)
 
     def render() -> Response:
-        return JSONResponse(
-            {
-                "events": [
-                    {"id": str(event_id.event_cid), "data": multibase.encode(car)}
-                    for event_id, car in cars
-                ],
-                "resumeOffset": offset + seen,
-                "isComplete": seen == len(keys),
-            }
+        events = [
+            {"id": str(event_id.event_cid), "data": multibase.encode(car)} for event_id, car in cars
+        ]
+        is_complete = seen == len(keys)
+        return reply(
+            {"events": events, "resumeOffset": given.offset + seen, "isComplete": is_complete}
         )
 
-    return await in_thread(render)
+    return await services.in_thread(render)
 
 
-async def get_interests(request: Request) -> Response:
-    """The interests of this node; none means that it wants everything of its network.
+class PeerQuery(Parameters):
+    """Whose interests."""
 
-    Those of peers are not kept: `peerId` of another peer gives none.
+    peer_id: str | None = Field(None, alias="peerId")
+    """A peer; this node without it."""
+
+
+class ListedInterestBody(Body, alias_generator=to_camel):
+    """An interest, with its encoding. Of a peer's, only the encoding is known."""
+
+    data: str
+    """ceramic-one's bytes of it, as multibase text."""
+    sep: str = ""
+    """(+) The sort key."""
+    sep_value: str = ""
+    """(+) The sort value; a StreamID as its base36 form."""
+    controller: str = ""
+    """(+) A DID."""
+    stream_id: str = ""
+    """(+) A StreamID."""
+    configured: bool = False
+    """(+) Whether it comes from the node's settings, and cannot be removed."""
+
+
+class InterestsGetBody(Body):
+    """Interests."""
+
+    interests: list[ListedInterestBody]
+    """None: this node wants everything on its network; or a peer has not sent its interests."""
+
+
+@endpoint("GET", "/ceramic/experimental/interests")
+async def get_interests(call: Call[PeerQuery]) -> InterestsGetBody:
+    """List the interests of this node, or of a peer.
+
+    None means that this node wants everything on its network. Those of a peer are what it sent in
+    the last few minutes.
     """
-    services: Services = request.app.state.services
-    own = _NO_PEER_ID if services.peers is None else _peer_id(services.peers.peer_id)
-    wanted = request.query_params.get("peerId")
-    interests: Sequence[Interest] = services.store.interests
-    if wanted is not None and _peer_id(wanted) != own:
-        interests = ()
-    network, configured = services.store.network, services.store.wanted.configured
-    return JSONResponse(
-        {
-            "interests": [
-                {"data": multibase.encode(encode_interest(network, own, each), "base58btc")}
-                | describe_interest(each, configured)
-                for each in interests
+    store, peers = call.services.store, call.services.peers
+    own = _NO_PEER_ID if peers is None else peer_id_bytes(peers.peer_id)
+    wanted = call.parameters.peer_id
+    theirs = own if wanted is None else peer_id_bytes(wanted)
+    if theirs != own:
+        ranges = () if peers is None or wanted is None else peers.interests_of(wanted)
+        data = (encode_range(_MODEL, theirs, each, not_after=0) for each in ranges)
+        return InterestsGetBody(
+            interests=[
+                ListedInterestBody(data=multibase.encode(each, "base58btc")) for each in data
             ]
-        }
-    )
+        )
+    listed = [
+        ListedInterestBody.model_validate(
+            describe_interest(each, store.wanted.configured)
+            | {"data": multibase.encode(encode_interest(store.network, own, each), "base58btc")}
+        )
+        for each in store.wanted.all
+    ]
+    return InterestsGetBody(interests=listed)
 
 
 def encode_interest(network: Network, peer_id: bytes, interest: Interest) -> bytes:
     """An interest as ceramic-one keeps it; see the module's text."""
-    [key_range] = key_ranges(network, [interest])
+    ring = ring_ranges(network, [interest])  # none, where ceramic-one has no such interests
+    [key_range] = ring or key_ranges(network, [interest])
     sort_key = hashlib.sha256(interest.sort_key.encode()).digest()[-8:]
     return encode_range(sort_key, peer_id, key_range, not_after=0)
 
@@ -105,14 +170,7 @@ def encode_range(sort_key: bytes, peer_id: bytes, key_range: KeyRange, not_after
     return b"".join(map(dag_cbor.encode, items))
 
 
-def _peer_id(text: str) -> bytes:
-    try:
-        return multibase.decode("z" + text)
-    except IpldError as error:
-        raise bad_request(f"peerId {text[:100]!r} is not a peer id: {error}") from None
-
-
-async def _page(keys: KeyStore, key_range: KeyRange, offset: int, limit: int) -> list[EventId]:
+async def _page(keys: KeyView, key_range: KeyRange, offset: int, limit: int) -> list[EventId]:
     found: list[EventId] = []
     for number, key in enumerate(keys.keys(key_range)):
         if number >= offset + limit:
@@ -127,7 +185,7 @@ async def _page(keys: KeyStore, key_range: KeyRange, offset: int, limit: int) ->
 async def _read_cars(
     store: Store, keys: Sequence[EventId], max_bytes: int
 ) -> tuple[list[tuple[EventId, bytes]], int]:
-    """The CARs of the first keys, until they have so many bytes; and how many keys that were."""
+    """Return the CARs of the first keys, up to `max_bytes`, and how many keys that were."""
     found: list[tuple[EventId, bytes]] = []
     size = 0
     for start in range(0, len(keys), _CARS_A_READ):

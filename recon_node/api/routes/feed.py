@@ -1,127 +1,177 @@
 """The feed as JSON: /ceramic/feed/events, /ceramic/feed/resumeToken and /ceramic/feed/head.
 
 The feed is the order in which this node delivered events. A position is assigned once, dense and
-increasing, so a resume token is nothing but the position of the last event that a client has seen.
+increasing, so a resume token is simply the position of the last event that a client has seen.
 
-`wait`, which a ceramic-one node does not know, turns the first and the last into long polls: with
-nothing to tell yet, the answer comes when there is, or after so many seconds.
+`wait`, which a ceramic-one node does not know, turns the first and the last into long polls: if
+there is nothing new, the answer comes as soon as there is, or after that many seconds.
 """
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from functools import partial
 from http import HTTPStatus
+from typing import Annotated, Any, Literal
 
 import trio
+from pydantic import BeforeValidator, Field, WithJsonSchema
+from pydantic.alias_generators import to_camel
 from starlette.requests import Request
-from starlette.responses import JSONResponse, Response
+from starlette.responses import Response
 
+from recon_node.api.endpoint import EXTENSION, Call, endpoint
 from recon_node.api.errors import ApiError, bad_request
-from recon_node.api.query import int_param, parse_int64, seconds_param
+from recon_node.api.models import (
+    Body,
+    Parameters,
+    SecondsParameter,
+    Whole,
+    WholeParameter,
+    parse_int64,
+    reply,
+)
+from recon_node.api.routes.events import EventBody
 from recon_node.api.services import Services
-from recon_node.api.threads import in_thread
 from recon_node.ipld import multibase
 from recon_node.store import FeedRow
 
-DEFAULT_LIMIT = 100
+
+class WaitQuery(Parameters):
+    """The parameter of a long poll."""
+
+    wait: SecondsParameter = Field(0.0, json_schema_extra={EXTENSION: True})
+    """If there is nothing new, wait for it for this many seconds, at most 30."""
 
 
-async def get_events(request: Request) -> Response:
-    """Events after `resumeAt`, at most `limit` of them, with their CARs if `includeData=full`."""
-    services: Services = request.app.state.services
-    after = _resume_at(request)
-    limit = int_param(request, "limit", DEFAULT_LIMIT)
-    include_data = _include_data(request)
+def _position(token: str) -> int:
+    """The position that a client has read up to; a negative one means the start, as it does for
+    a ceramic-one node."""
+    position = parse_int64(token)
+    if position is None:
+        raise bad_request(
+            f"Invalid resume token '{token}'. Invalid highwater value (should be an integer)"
+        )
+    return max(position, 0)
+
+
+class FeedQuery(WaitQuery):
+    """What of the feed to read."""
+
+    resume_at: Annotated[int, BeforeValidator(_position), WithJsonSchema({"type": "string"})] = (
+        Field(0, alias="resumeAt")
+    )
+    """A resume token: return the events after it. By default, from the start."""
+    limit: WholeParameter = 100
+    """Maximum number of events to return: 100 by default, at most 10,000."""
+    include_data: Literal["none", "full"] = Field("none", alias="includeData")
+    """Whether to include each event's CAR."""
+
+
+class EventFeedBody(Body, alias_generator=to_camel):
+    """A page of the feed."""
+
+    events: list[EventBody]
+    """In the order of their delivery."""
+    resume_token: str
+    """Where to continue: the position of the last event, as text."""
+
+
+@endpoint("GET", "/ceramic/feed/events", errors=(410,))
+async def get_events(call: Call[FeedQuery]) -> Annotated[Response, EventFeedBody]:
+    """Read the feed: events in the order of their delivery."""
+    services, given = call.services, call.parameters
+    after, include_data = given.resume_at, given.include_data == "full"
     most = services.limits.feed_events
-    if include_data and limit > most:
-        raise bad_request(f"The limit value must be at most {most} when including data ({limit})")
+    if include_data and given.limit > most:
+        raise bad_request(
+            f"The limit value must be at most {most} when including data ({given.limit})"
+        )
     if after > services.store.head:
         raise ApiError(
             HTTPStatus.GONE,
-            f"The resume token '{after}' lies beyond the feed's end, {services.store.head}: it "
-            "is of a log that is gone (repaired, or another backup). Start again from 0",
+            f"The resume token '{after}' is beyond the feed's end, {services.store.head}: it "
+            "belongs to a log that no longer exists (repaired, or another backup). Start from 0",
         )
-    await _long_poll(request, services, after)
+    await _long_poll(call.request, services, after, given.wait)
     rows = await services.store.read_feed(
-        after, min(limit, most), max_bytes=services.limits.feed_bytes
+        after, min(given.limit, most), max_bytes=services.limits.feed_bytes
     )
     token = str(rows[-1].position) if rows else str(after)
 
     def render() -> Response:
-        events = [_event_json(row, include_data) for row in rows]
-        return JSONResponse({"events": events, "resumeToken": token})
+        events = [_event(row, include_data) for row in rows]
+        return reply({"events": events, "resumeToken": token})
 
-    return await in_thread(render)
-
-
-async def get_resume_token(request: Request) -> Response:
-    """The token of the feed's end: resuming there gives only what comes from now on."""
-    services: Services = request.app.state.services
-    return JSONResponse({"resumeToken": str(services.store.head)})
+    return await services.in_thread(render)
 
 
-async def get_head(request: Request) -> Response:
-    """Where the feed stands: it holds the positions in (low, head] of the log `epoch`."""
-    services: Services = request.app.state.services
-    after = int_param(request, "after", services.store.head)
-    await _long_poll(request, services, after)
-    store = services.store
-    return JSONResponse({"epoch": store.epoch, "low": 0, "head": store.head})
+class ResumeTokenBody(Body, alias_generator=to_camel):
+    """The feed's end."""
+
+    resume_token: str
+    """Its last position, as text."""
 
 
-def _event_json(row: FeedRow, include_data: bool) -> dict[str, str]:
+@endpoint("GET", "/ceramic/feed/resumeToken")
+async def get_resume_token(call: Call[Parameters]) -> ResumeTokenBody:
+    """Ask for the end of the feed."""
+    return ResumeTokenBody(resume_token=str(call.services.store.head))
+
+
+class HeadQuery(WaitQuery):
+    """Which head to wait for."""
+
+    after: WholeParameter | None = None
+    """What `wait` waits for: a head beyond this."""
+
+
+class FeedHeadBody(Body):
+    """Where the feed stands."""
+
+    epoch: str
+    """The log's UUID. Positions of another log mean nothing in this one."""
+    low: Whole
+    """The feed holds the positions after this one: 0, since it keeps all."""
+    head: Whole
+    """The feed's last position."""
+
+
+@endpoint("GET", "/ceramic/feed/head", own=True)
+async def get_head(call: Call[HeadQuery]) -> FeedHeadBody:
+    """Ask where the feed stands.
+
+    It holds the positions in (low, head] of the log `epoch`.
+    """
+    store, after = call.services.store, call.parameters.after
+    after = store.head if after is None else after
+    await _long_poll(call.request, call.services, after, call.parameters.wait)
+    return FeedHeadBody(epoch=store.epoch, low=0, head=store.head)
+
+
+def _event(row: FeedRow, include_data: bool) -> dict[str, Any]:
     event = {"id": str(row.event_cid)}
     if include_data:
         event["data"] = multibase.encode(row.car)
     return event
 
 
-def _resume_at(request: Request) -> int:
-    """The position that a client has read up to; a negative one means the start, as it does for
-    a ceramic-one node."""
-    text = request.query_params.get("resumeAt")
-    if text is None:
-        return 0
-    position = parse_int64(text)
-    if position is None:
-        raise bad_request(
-            f"Invalid resume token '{text}'. Invalid highwater value (should be an integer)"
-        )
-    return max(position, 0)
-
-
-def _include_data(request: Request) -> bool:
-    value = request.query_params.get("includeData", "none")
-    if value not in ("none", "full"):
-        raise bad_request(f"Invalid value: {value}. must be one of 'none' or 'full'")
-    return value == "full"
-
-
-async def _long_poll(request: Request, services: Services, after: int) -> None:
-    """Wait until the feed passes `after`, the client's `wait` is over or it hangs up."""
-    seconds = seconds_param(request, "wait", services.limits.wait)
-    if seconds == 0 or services.store.head > after:
+async def _long_poll(request: Request, services: Services, after: int, wait: float) -> None:
+    """Wait until the feed passes `after`, the time is over, the client hangs up or the node
+    shuts down."""
+    if wait == 0 or services.store.head > after:
         return
-    with trio.move_on_after(seconds):
-        await _first_of(
-            lambda: services.store.wait_for_feed(after),
-            services.closing.wait,
-            lambda: _hung_up(request),
-        )
 
+    async def hang_up() -> None:
+        while (await request.receive())["type"] != "http.disconnect":
+            pass
 
-async def _first_of(*waits: Callable[[], Awaitable[None]]) -> None:
-    """Return as soon as one of `waits` does; cancel the others."""
-    async with trio.open_nursery() as nursery:
+    async def first(event: Callable[[], Awaitable[None]]) -> None:
+        await event()
+        waits.cancel_scope.cancel()
 
-        async def run(wait: Callable[[], Awaitable[None]]) -> None:
-            await wait()
-            nursery.cancel_scope.cancel()
-
-        for wait in waits:
-            nursery.start_soon(run, wait)
-
-
-async def _hung_up(request: Request) -> None:
-    while (await request.receive())["type"] != "http.disconnect":
-        pass
+    with trio.move_on_after(min(wait, services.limits.wait)):
+        async with trio.open_nursery() as waits:
+            waits.start_soon(first, partial(services.store.wait_for_feed, after))
+            waits.start_soon(first, services.closing.wait)
+            waits.start_soon(first, hang_up)

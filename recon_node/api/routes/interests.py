@@ -10,13 +10,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection
 from http import HTTPStatus
-from typing import Any
+from typing import Any, Final
 
-from starlette.requests import Request
+from pydantic import Field
+from pydantic.alias_generators import to_camel
 from starlette.responses import Response
 
+from recon_node.api.endpoint import Answer, Call, endpoint
 from recon_node.api.errors import ApiError, bad_request
-from recon_node.api.query import json_object, optional_text_field, text_field
+from recon_node.api.models import Body, JsonText, Parameters
 from recon_node.api.services import Services
 from recon_node.ceramic import StreamId, StreamIdError
 from recon_node.ceramic.header import sort_value_of
@@ -24,55 +26,92 @@ from recon_node.ipld import IpldError, multibase
 from recon_node.store import Interest, InvalidInterestError, format_interest
 
 
-async def post_interest(request: Request) -> Response:
-    """Register the interest that the JSON body describes: sep, sepValue, controller, streamId.
+class InterestQuery(Parameters):
+    """The optional parts of an interest."""
 
-    `streamId` alone (+) is a stream that is here: its init event names the rest.
-    """
-    body = await json_object(request)
-    stream_id = optional_text_field(body, "streamId")
-    if stream_id is not None and not body.keys() & {"sep", "sepValue", "controller"}:
-        return await _add(request, _stream_id(stream_id))
-    interest = make_interest(
-        text_field(body, "sep"),
-        text_field(body, "sepValue"),
-        optional_text_field(body, "controller"),
-        stream_id,
-    )
-    return await _add(request, interest)
+    controller: str | None = None
+    """A DID: its streams only."""
+    stream_id: str | None = Field(None, alias="streamId")
+    """A stream, as multibase text: its events only. Needs `controller`."""
 
 
-async def post_sort_value_interest(request: Request) -> Response:
-    """Register the interest that the path and the query describe."""
-    return await _add(request, _from_path(request))
+class InterestPath(InterestQuery):
+    """An interest in the path and the query."""
+
+    sort_key: str
+    """A field of the events' headers, such as `model`."""
+    sort_value: str
+    """Its value: multibase text for `model`, `unique`, `context` and `dag`."""
 
 
-async def delete_interest(request: Request) -> Response:
-    """Remove all interests in the stream `streamId`, or all that the query describes otherwise."""
-    query = request.query_params
-    stream_id = query.get("streamId")
-    if stream_id is not None and not query.keys() & {"sep", "sepValue", "controller"}:
-        stream = _stream_id(stream_id)
-        return await _remove(request, lambda each: each.stream_id == stream, stream_id)
-    wanted = make_interest(
-        _query_text(request, "sep"),
-        _query_text(request, "sepValue"),
-        query.get("controller"),
-        stream_id,
-    )
-    return await _remove(request, lambda each: each == wanted, format_interest(wanted))
+class InterestBody(Parameters, alias_generator=to_camel):
+    """An interest, in a body or in the query."""
+
+    sep: JsonText = ""
+    """The sort key: a field of the events' headers, such as `model`."""
+    sep_value: JsonText = ""
+    """Its value: multibase text for `model`, `unique`, `context` and `dag`, else text as it is."""
+    controller: JsonText | None = None
+    """A DID: its streams only."""
+    stream_id: JsonText | None = None
+    """A stream, as multibase text: its events only. Needs the other fields; or (+) stands alone, if
+    the node has the stream."""
 
 
-async def delete_sort_value_interest(request: Request) -> Response:
-    """Remove the interest that the path and the query describe."""
-    wanted = _from_path(request)
-    return await _remove(request, lambda each: each == wanted, format_interest(wanted))
+class NodeInterestBody(Body, alias_generator=to_camel):
+    """An interest of this node."""
+
+    sep: str
+    """The sort key."""
+    sep_value: str
+    """The sort value; a StreamID as its base36 form."""
+    controller: str = ""
+    """A DID."""
+    stream_id: str = ""
+    """A StreamID."""
+    configured: bool
+    """(+) Whether it comes from the node's settings, and cannot be removed."""
+
+
+_KEPT: Final = Answer("The interest is kept.", status=204)
+_GONE: Final = Answer("The interest is removed. The node keeps the events that it has.", status=204)
+
+
+@endpoint("POST", "/ceramic/interests", _KEPT, body=InterestBody, errors=(507,))
+async def post_interest(call: Call[Parameters]) -> Response:
+    """Register an interest."""
+    body = InterestBody.read(await call.request.body())
+    return await _add(call.services, _stream_alone(body) or _from_fields(body))
+
+
+@endpoint("POST", "/ceramic/interests/{sort_key}/{sort_value}", _KEPT, errors=(507,))
+async def post_sort_value_interest(call: Call[InterestPath]) -> Response:
+    """Register an interest."""
+    return await _add(call.services, _from_path(call.parameters))
+
+
+@endpoint("DELETE", "/ceramic/interests", _GONE, errors=(404, 507), own=True)
+async def delete_interest(call: Call[InterestBody]) -> Response:
+    """Remove an interest, or (`streamId` alone) all in one stream."""
+    stream = _stream_alone(call.parameters)
+    if stream is not None:
+        description = call.parameters.stream_id or ""
+        return await _remove(call.services, lambda each: each.stream_id == stream, description)
+    return await _remove_one(call.services, _from_fields(call.parameters))
+
+
+@endpoint(
+    "DELETE", "/ceramic/interests/{sort_key}/{sort_value}", _GONE, errors=(404, 507), own=True
+)
+async def delete_sort_value_interest(call: Call[InterestPath]) -> Response:
+    """Remove an interest."""
+    return await _remove_one(call.services, _from_path(call.parameters))
 
 
 def make_interest(
     sep: str, sep_value: str, controller: str | None, stream_id: str | None
 ) -> Interest:
-    """An interest from what a client sent; raises `ApiError` 400 when it names no range."""
+    """Make an interest of what a client sent; raises `ApiError` 400 if it is not one."""
     if not sep:
         raise bad_request("'sep' cannot be empty")
     if controller == "":
@@ -88,38 +127,45 @@ def make_interest(
 
 
 def describe_interest(interest: Interest, configured: Collection[Interest]) -> dict[str, Any]:
-    """An interest as clients see it: the names of the API, and whether the settings name it."""
-    told: dict[str, Any] = {
+    """Describe an interest by the names of the API, and tell whether it comes from the settings."""
+    described: dict[str, Any] = {
         "sep": interest.sort_key,
         "sepValue": interest.sort_value,
         "configured": interest in configured,
     }
     if interest.controller is not None:
-        told["controller"] = interest.controller
+        described["controller"] = interest.controller
     if interest.stream_id is not None:
-        told["streamId"] = str(interest.stream_id)
-    return told
+        described["streamId"] = str(interest.stream_id)
+    return described
 
 
-def _from_path(request: Request) -> Interest:
-    return make_interest(
-        request.path_params["sort_key"],
-        request.path_params["sort_value"],
-        request.query_params.get("controller"),
-        request.query_params.get("streamId"),
-    )
+def _from_path(given: InterestPath) -> Interest:
+    return make_interest(given.sort_key, given.sort_value, given.controller, given.stream_id)
 
 
-def _query_text(request: Request, name: str) -> str:
-    value = request.query_params.get(name)
-    if value is None:
-        raise bad_request(f"'{name}' is missing")
-    return value
+def _from_fields(given: InterestBody) -> Interest:
+    for field, name in (("sep", "sep"), ("sep_value", "sepValue")):
+        if field not in given.model_fields_set:
+            raise bad_request(f"'{name}' is missing")
+    return make_interest(given.sep, given.sep_value, given.controller, given.stream_id)
+
+
+def _stream_alone(given: InterestBody) -> StreamId | None:
+    """The stream, if nothing else is given: its init event names the rest."""
+    if given.stream_id is None or given.model_fields_set != {"stream_id"}:
+        return None
+    return _stream_id(given.stream_id)
 
 
 def _stream_id(text: str) -> StreamId:
     try:
-        return StreamId.from_bytes(_decode("streamId", text))
+        data = multibase.decode(text)
+        if not data:
+            raise bad_request("'streamId' cannot be empty. Expected multibase encoded value.")
+        return StreamId.from_bytes(data)
+    except IpldError as error:
+        raise bad_request(f"'streamId': multibase error: {error}") from None
     except StreamIdError as error:
         raise bad_request(f"'streamId': {error}") from None
 
@@ -134,18 +180,7 @@ def _sort_value(sep: str, text: str) -> str:
     return sort_value
 
 
-def _decode(name: str, text: str) -> bytes:
-    try:
-        data = multibase.decode(text)
-    except IpldError as error:
-        raise bad_request(f"'{name}': multibase error: {error}") from None
-    if not data:
-        raise bad_request(f"'{name}' cannot be empty. Expected multibase encoded value.")
-    return data
-
-
-async def _add(request: Request, wanted: Interest | StreamId) -> Response:
-    services: Services = request.app.state.services
+async def _add(services: Services, wanted: Interest | StreamId) -> Response:
     try:
         interest = await services.store.wanted.complete(wanted)
     except InvalidInterestError as error:
@@ -154,10 +189,13 @@ async def _add(request: Request, wanted: Interest | StreamId) -> Response:
     return Response(status_code=HTTPStatus.NO_CONTENT)
 
 
+async def _remove_one(services: Services, wanted: Interest) -> Response:
+    return await _remove(services, lambda each: each == wanted, format_interest(wanted))
+
+
 async def _remove(
-    request: Request, is_meant: Callable[[Interest], bool], description: str
+    services: Services, is_meant: Callable[[Interest], bool], description: str
 ) -> Response:
-    services: Services = request.app.state.services
     wanted = services.store.wanted
     meant = [each for each in wanted.all if is_meant(each)]
     if not meant:

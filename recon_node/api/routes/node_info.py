@@ -1,88 +1,189 @@
-"""What a node is and whom it knows: version, liveness, network, peers, and the state of Recon."""
+"""What a node is, holds and knows: version, liveness, network, peers, Recon's state, metrics."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict
 from http import HTTPStatus
 
 import trio
-from starlette.requests import Request
-from starlette.responses import JSONResponse, Response
+from prometheus_client.exposition import CONTENT_TYPE_LATEST
+from starlette.responses import Response
 
 from recon_node import __version__
+from recon_node.api.endpoint import Answer, Call, endpoint
 from recon_node.api.errors import ApiError, bad_request
-from recon_node.api.routes.interests import describe_interest
-from recon_node.api.services import Services
-from recon_node.ipld import multibase
-from recon_node.p2p import PeerError
+from recon_node.api.models import Body, Parameters, Whole
+from recon_node.api.routes.interests import NodeInterestBody, describe_interest
+from recon_node.api.services import Peers, Services
+from recon_node.ipld import IpldError, multibase
+from recon_node.p2p import PeerError, PeerInfo, SyncReport
 
 _ED25519_PEER_ID = bytes.fromhex("002408011220")
 """Identity multihash of 36 bytes, holding the protobuf of a 32-byte Ed25519 public key."""
+_PEER_ID_HASHES = (b"\x00", b"\x12")
+"""The multihash codes of keys: identity, for short ones, and sha2-256."""
 _ED25519_PUBLIC = bytes.fromhex("ed01")
 """The multicodec ed25519-pub, as a varint."""
 
 
-async def get_liveness(request: Request) -> Response:
-    """200 with an empty body, as long as the node can answer at all."""
+@endpoint("GET", "/ceramic/liveness", Answer("It is."), need="open")
+async def get_liveness(call: Call[Parameters]) -> Response:
+    """Ask whether the node is alive.
+
+    It is as long as it can answer at all: 200 with an empty body.
+    """
     return Response(status_code=HTTPStatus.OK)
 
 
-async def version(request: Request) -> Response:
-    """The node's version."""
-    return JSONResponse({"version": __version__})
+class VersionBody(Body):
+    """A version."""
+
+    version: str
+    """Such as 1.2.3."""
 
 
-async def get_network(request: Request) -> Response:
-    """The name of the Ceramic network that this node is part of."""
-    services: Services = request.app.state.services
-    return JSONResponse({"name": services.store.network.name})
+async def version(call: Call[Parameters]) -> VersionBody:
+    """Ask for the node's version."""
+    return VersionBody(version=__version__)
 
 
-async def get_peers(request: Request) -> Response:
-    """The connected peers: each one's did:key and its addresses with the peer id."""
-    services: Services = request.app.state.services
-    known = services.peers.peers() if services.peers else ()
+get_version = endpoint("GET", "/ceramic/version")(version)
+post_version = endpoint("POST", "/ceramic/version", need="read")(version)
+
+
+class NetworkInfoBody(Body):
+    """A network."""
+
+    name: str
+    """Such as testnet-clay."""
+
+
+@endpoint("GET", "/ceramic/config/network")
+async def get_network(call: Call[Parameters]) -> NetworkInfoBody:
+    """Ask for the node's network."""
+    return NetworkInfoBody(name=call.services.store.network.name)
+
+
+class PeerBody(Body):
+    """A connected peer."""
+
+    id: str
+    """The did:key of its peer id; the peer id itself if that hides its key."""
+    addresses: list[str]
+    """The multiaddrs where it was reached, with the peer id."""
+    speaks: tuple[str, ...]
+    """The versions of recon that it says it speaks, such as recon/1.1.0."""
+
+
+class PeersBody(Body):
+    """Connected peers."""
+
+    peers: list[PeerBody]
+    """The peers."""
+
+
+@endpoint("GET", "/ceramic/peers")
+async def get_peers(call: Call[Parameters]) -> PeersBody:
+    """List the connected peers."""
+    known = call.services.peers.peers() if call.services.peers else ()
     peers = [
-        {"id": did_of_peer(peer.id), "addresses": with_peer_id(peer.addresses, peer.id)}
+        PeerBody(
+            id=did_of_peer(peer.id),
+            addresses=with_peer_id(peer.addresses, peer.id),
+            speaks=peer.speaks,
+        )
         for peer in known
         if peer.connected
     ]
-    return JSONResponse({"peers": peers})
+    return PeersBody(peers=peers)
 
 
-async def post_peers(request: Request) -> Response:
-    """Connect to a peer at the first of `addresses` (a repeated parameter) that answers: 204."""
-    services: Services = request.app.state.services
-    addresses = request.query_params.getlist("addresses")
+class AddressesQuery(Parameters):
+    """Where to find a peer."""
+
+    addresses: list[str]
+    """Multiaddrs of one peer, each with /p2p/ and its peer id."""
+
+
+@endpoint(
+    "POST", "/ceramic/peers", Answer("Connected at the first address that answered.", status=204)
+)
+async def post_peers(call: Call[AddressesQuery]) -> Response:
+    """Connect to a peer."""
+    services, addresses = call.services, call.parameters.addresses
     if not addresses or not all(addresses):
         raise bad_request("give the peer's multiaddrs: ?addresses=/ip4/.../tcp/.../p2p/...")
+    await connect_to_one(network_side(services), addresses, services.limits.connect)
+    return Response(status_code=HTTPStatus.NO_CONTENT)
+
+
+def network_side(services: Services) -> Peers:
+    """The network side; raises `ApiError` 503 where there is none."""
     if services.peers is None:
         raise ApiError(HTTPStatus.SERVICE_UNAVAILABLE, "this node runs without a network side")
+    return services.peers
+
+
+async def connect_to_one(peers: Peers, addresses: Sequence[str], limit: float) -> None:
+    """Connect to a peer at the first of its addresses that answers, within so many seconds.
+
+    Raises:
+        ApiError: 400, none of them answers.
+    """
     reasons = []
-    with trio.move_on_after(services.limits.connect):
+    with trio.move_on_after(limit):
         for address in addresses:
             try:
-                await services.peers.connect(address)
+                await peers.connect(address)
             except PeerError as error:
                 reasons.append(str(error))
             else:
-                return Response(status_code=HTTPStatus.NO_CONTENT)
-    reasons = reasons or [f"cannot connect: no answer within {services.limits.connect:g} seconds"]
-    raise bad_request("; ".join(reasons))
+                return
+    raise bad_request("; ".join(reasons) or f"cannot connect: no answer within {limit:g} seconds")
 
 
-async def get_recon(request: Request) -> Response:
-    """What this node holds (the Sha256a of all its keys, say), what it wants (no interests:
-    everything of its network), and how its latest syncs went.
+class ReconStateBody(Body):
+    """What a node holds."""
 
-    Two nodes of a network without interests hold the same events if `sha256a` and `events` are
-    the same. Times are seconds; `syncs` has the oldest first, and so have `transfers`, the latest
-    ones that moved events: most syncs find nothing to do, and soon push those out of `syncs`.
-    """
-    services: Services = request.app.state.services
-    store, peers = services.store, services.peers
+    network: str
+    """The network's name."""
+    events: Whole
+    """Events held."""
+    waiting: Whole
+    """Those of them whose history is not complete here."""
+    pending: Whole
+    """Those of them that wait for the lookup of an anchor."""
+    pending_proofs: Whole
+    """The lookups that they wait for."""
+    damaged: Whole
+    """Events found damaged in the log and not mended yet."""
+    head: Whole
+    """The feed's last position."""
+    epoch: str
+    """The log's UUID."""
+    sha256a: str
+    """The sum of the hashes of all keys: the same for the same events."""
+    interests: list[NodeInterestBody]
+    """None: the node wants everything on its network."""
+    peer_id: str = ""
+    """The node's peer id."""
+    addresses: Sequence[str] = ()
+    """The multiaddrs where peers can reach it."""
+    peers: Sequence[PeerInfo] = ()
+    """Every peer that it knows."""
+    syncs: Sequence[SyncReport]
+    """The latest syncs, the oldest first."""
+    transfers: Sequence[SyncReport]
+    """The latest syncs that moved events, the oldest first: most syncs find nothing to do, and
+    soon push these out of `syncs`."""
+
+
+@endpoint("GET", "/ceramic/recon", own=True)
+async def get_recon(call: Call[Parameters]) -> ReconStateBody:
+    """Ask what the node holds, whom it knows and how its latest syncs went."""
+    store, peers = call.services.store, call.services.peers
     summary = store.keys.summarize()
+    interests = [describe_interest(each, store.wanted.configured) for each in store.wanted.all]
     answer = {
         "network": store.network.name,
         "events": summary.count,
@@ -93,27 +194,40 @@ async def get_recon(request: Request) -> Response:
         "head": store.head,
         "epoch": store.epoch,
         "sha256a": summary.hash.hex(),
-        "interests": [
-            describe_interest(each, store.wanted.configured) for each in store.wanted.all
-        ],
-        "syncs": [],
-        "transfers": [],
+        "interests": interests,
+        "syncs": () if peers is None else peers.sync_reports,
+        "transfers": () if peers is None else peers.transfers,
     }
     if peers is not None:
         answer |= {
             "peer_id": peers.peer_id,
-            "addresses": list(peers.addresses),
-            "peers": [asdict(peer) for peer in peers.peers()],
-            "syncs": [asdict(report) for report in peers.sync_reports],
-            "transfers": [asdict(report) for report in peers.transfers],
+            "addresses": peers.addresses,
+            "peers": peers.peers(),
         }
-    return JSONResponse(answer)
+    return ReconStateBody.model_validate(answer)
+
+
+@endpoint("GET", "/metrics", Answer("The metrics.", str, media_type="text/plain"), own=True)
+async def get_metrics(call: Call[Parameters]) -> Response:
+    """Read the metrics, in Prometheus' format."""
+    return Response(call.metrics.render(), media_type=CONTENT_TYPE_LATEST)
 
 
 def with_peer_id(addresses: Sequence[str], peer_id: str) -> list[str]:
     """Multiaddrs of a peer, each ending with its peer id."""
     end = f"/p2p/{peer_id}"
     return [address if address.endswith(end) else address + end for address in addresses]
+
+
+def peer_id_bytes(text: str) -> bytes:
+    """The multihash that a peer id is; raises `ApiError` 400 if it is not one."""
+    try:
+        raw = multibase.decode("z" + text)
+    except IpldError as error:
+        raise bad_request(f"{text[:100]!r} is not a peer id: {error}") from None
+    if raw[:1] not in _PEER_ID_HASHES or raw[1:2] != bytes([len(raw) - 2 & 0xFF]):
+        raise bad_request(f"{text[:100]!r} is not a peer id: not the multihash of a key")
+    return raw
 
 
 def did_of_peer(peer_id: str) -> str:

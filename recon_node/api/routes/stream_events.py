@@ -1,8 +1,8 @@
-"""GET /ceramic/streams/{stream_id}/events: the events of a stream, and how far each has come.
+"""GET /ceramic/streams/{stream_id}/events: the events of a stream, and the state of each.
 
-Beside the delivered ones there are those that wait: for an event that they build on, or for the
-lookup of an anchor. They are found by their keys, which lie in the stream's own range. The answer
-has what a client needs to draw the stream, and to compute its tip by itself.
+Besides the delivered ones there are those that wait for an event that they build on, or for the
+lookup of an anchor. They are found by their keys, which are in the stream's own range. The answer
+has what a client needs to draw the stream and to compute its tip.
 """
 
 from __future__ import annotations
@@ -10,17 +10,17 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from http import HTTPStatus
 from itertools import islice
-from typing import Any
+from typing import Annotated, Any, Literal
 
-from starlette.requests import Request
-from starlette.responses import JSONResponse, Response
+from pydantic import BeforeValidator
+from starlette.responses import Response
 
-from recon_node.api.errors import ApiError, bad_request
-from recon_node.api.routes.streams import read_whole
-from recon_node.api.services import Limits, Services
-from recon_node.api.threads import in_long_thread, in_thread
+from recon_node.api.endpoint import Call, endpoint
+from recon_node.api.errors import bad_request
+from recon_node.api.models import AsText, Body, Parameters, Whole, reply
+from recon_node.api.routes.streams import not_found, read_whole
+from recon_node.api.services import Services
 from recon_node.ceramic import (
     Event,
     EventId,
@@ -37,25 +37,10 @@ from recon_node.store import FeedRow, Store
 
 @dataclass(frozen=True, slots=True)
 class _Held:
-    """An event that is here and not delivered."""
+    """An event that is stored but not delivered."""
 
     event_id: EventId
     event: Event
-
-
-async def get_stream_events(request: Request) -> Response:
-    """All events of a stream that are here: the delivered ones in feed order, then the others."""
-    services: Services = request.app.state.services
-    init, stream_id = _parse(request.path_params["stream_id"])
-    rows = await read_whole(services.store, services.limits, init)
-    found = await in_thread(partial(_stream_id, rows[0])) if rows else None
-    if found is None or stream_id not in (None, found):
-        other = "" if found is None else f" (the stream that starts so is {found})"
-        raise ApiError(
-            HTTPStatus.NOT_FOUND, f"Stream not found : {request.path_params['stream_id']}{other}"
-        )
-    held = await _held(services.store, services.limits, rows)
-    return await in_long_thread(partial(_render, found, rows, held))
 
 
 def _parse(text: str) -> tuple[CID, StreamId | None]:
@@ -70,20 +55,75 @@ def _parse(text: str) -> tuple[CID, StreamId | None]:
     return stream_id.cid, stream_id
 
 
+class StreamOrInitPath(Parameters):
+    """Which stream."""
+
+    stream_id: Annotated[tuple[CID, StreamId | None], AsText, BeforeValidator(_parse)]
+    """A StreamID, as multibase text; or its init event's CID."""
+
+
+class StreamEventBody(Body):
+    """An event of a stream."""
+
+    cid: str
+    """The event's CID."""
+    kind: Literal["init", "data", "time"]
+    prev: list[str]
+    """The CIDs of the events that it builds on."""
+    height: Whole
+    """As in its EventId: 0 for the init event."""
+    state: Literal["delivered", "pending", "waiting"]
+    """pending: an anchor has not been looked up yet, its own or that of an event it builds on;
+    waiting: an event that it builds on is missing."""
+    position: int | None
+    """In the feed."""
+    time: int | None
+    """Of a time event: Unix seconds of its anchor's block."""
+    chain_id: str | None
+    """Of a time event: its anchor's chain (CAIP-2)."""
+    expires: int | None
+    """When the capability that it is signed by expires, in Unix seconds."""
+
+
+class StreamEventsBody(Body):
+    """The events of a stream."""
+
+    id: str
+    """The StreamID."""
+    init: str
+    """The CID of its init event."""
+    events: list[StreamEventBody]
+    """The delivered ones in feed order, then the others."""
+
+
+@endpoint("GET", "/ceramic/streams/{stream_id}/events", errors=(404,), own=True)
+async def get_stream_events(call: Call[StreamOrInitPath]) -> Annotated[Response, StreamEventsBody]:
+    """List the events of a stream, delivered or not."""
+    services = call.services
+    init, stream_id = call.parameters.stream_id
+    rows = await read_whole(services.store, services.limits, init)
+    found = await services.in_thread(partial(_stream_id, rows[0])) if rows else None
+    if found is None or stream_id not in (None, found):
+        raise not_found(call.request.path_params["stream_id"], found)
+    held = await _held(services, rows)
+    return await services.in_long_thread(partial(_render, found, rows, held))
+
+
 def _stream_id(row: FeedRow) -> StreamId:
     return parse_event(row.car).stream_id()
 
 
-async def _held(store: Store, limits: Limits, rows: Sequence[FeedRow]) -> list[_Held]:
-    """The events that are in the stream's range of keys, and not among `rows`: the latest come
-    last, and no more of them than a stream may have events."""
-    key_range = await in_thread(partial(_key_range, store, rows[0]))
+async def _held(services: Services, rows: Sequence[FeedRow]) -> list[_Held]:
+    """The events in the stream's range of keys that are not among `rows`, the latest last, and no
+    more of them than a stream may have events."""
+    store, limits = services.store, services.limits
+    key_range = await services.in_thread(partial(_key_range, store, rows[0]))
     delivered = {row.event_cid for row in rows}
     keys = map(EventId, store.keys.keys(key_range))
     others = (key for key in keys if key.event_cid not in delivered)
     left = list(islice(others, limits.stream_events - len(rows)))
     cars = await store.get_cars(left)
-    return await in_long_thread(partial(_parse_held, rows[0].stream_cid, left, cars))
+    return await services.in_long_thread(partial(_parse_held, rows[0].stream_cid, left, cars))
 
 
 def _key_range(store: Store, row: FeedRow) -> KeyRange:
@@ -95,8 +135,8 @@ def _key_range(store: Store, row: FeedRow) -> KeyRange:
 
 
 def _parse_held(init: CID, keys: Iterable[EventId], cars: Iterable[bytes | None]) -> list[_Held]:
-    """An EventId has four bytes of its stream: others may share them. An event whose history is
-    not here may be held under several EventIds."""
+    """Leave out other streams' events: an EventId has only four bytes of its stream's. An event
+    whose history is incomplete may be held under several EventIds."""
     found: dict[CID, _Held] = {}
     for key, car in zip(keys, cars, strict=True):
         if car is not None:
@@ -107,17 +147,17 @@ def _parse_held(init: CID, keys: Iterable[EventId], cars: Iterable[bytes | None]
 
 
 def _render(stream_id: StreamId, rows: Sequence[FeedRow], held: Sequence[_Held]) -> Response:
-    told = [_delivered(row) for row in rows]
+    described = [_delivered(row) for row in rows]
     on_the_way = {row.event_cid for row in rows}
     for each in sorted(held, key=lambda each: each.event_id.height):
         is_pending = on_the_way.issuperset(each.event.prevs)
         if is_pending:
             on_the_way.add(each.event.cid)
-        told.append(
+        described.append(
             _describe(each.event, each.event_id)
             | {"state": "pending" if is_pending else "waiting", "position": None, "time": None}
         )
-    return JSONResponse({"id": str(stream_id), "init": str(rows[0].stream_cid), "events": told})
+    return reply({"id": str(stream_id), "init": str(rows[0].stream_cid), "events": described})
 
 
 def _delivered(row: FeedRow) -> dict[str, Any]:

@@ -1,8 +1,8 @@
-"""GET /ceramic/streams/{stream_id}: what a stream says at its tip.
+"""GET /ceramic/streams/{stream_id}: the state of a stream at its tip.
 
-The state is computed from the stream's events when it is asked for, in a worker thread, and within
-bounds: of the events read, and of time, which is looked at after each event. See
-`recon_node.streams.state` for what it is.
+The state is computed from the stream's events on request, in a worker thread. The number and size
+of the events are limited, and so is the time, which is checked after each event. See
+`recon_node.streams.state` for what a state is.
 """
 
 from __future__ import annotations
@@ -13,14 +13,15 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from http import HTTPStatus
-from typing import Protocol, TypeVar
+from typing import Annotated, Protocol, TypeVar
 
-from starlette.requests import Request
-from starlette.responses import JSONResponse, Response
+from pydantic import BeforeValidator
+from starlette.responses import Response
 
+from recon_node.api.endpoint import Call, endpoint
 from recon_node.api.errors import ApiError, bad_request
+from recon_node.api.models import AsText, Body, Parameters, Text, reply
 from recon_node.api.services import Limits, Services
-from recon_node.api.threads import in_long_thread, in_thread
 from recon_node.ceramic import Event, InitHeader, StreamId, StreamIdError, StreamType, parse_event
 from recon_node.ipld import CID, multibase
 from recon_node.store import FeedRow, Store
@@ -41,7 +42,7 @@ T = TypeVar("T")
 
 
 class Within(Protocol):
-    """Hands on what is computed, until it takes too long."""
+    """Yields what is computed, until it takes too long."""
 
     def __call__(self, items: Iterable[T], /) -> Iterable[T]:
         """The same items."""
@@ -51,24 +52,66 @@ MAX_ERRORS = 100
 """Events with validation errors that an answer lists, the latest ones."""
 
 
-async def get_stream(request: Request) -> Response:
-    """The state of a stream at its tip: its content and whose it is."""
-    services: Services = request.app.state.services
-    text = request.path_params["stream_id"]
+def _stream_id(text: str) -> StreamId:
     try:
-        stream_id = StreamId.parse(text)
+        return StreamId.parse(text)
     except StreamIdError as error:
         raise bad_request(f"Invalid stream ID: {error}") from None
-    state = await load_state(services.store, services.limits, stream_id.cid)
+
+
+class StreamPath(Parameters):
+    """Which stream."""
+
+    stream_id: Annotated[StreamId, AsText, BeforeValidator(_stream_id)]
+    """A StreamID, as multibase text."""
+
+
+class RejectedEventBody(Body):
+    """An event that was rejected."""
+
+    event_cid: Text
+    """The event's CID."""
+    errors: list[str]
+    """The reason, in plain English."""
+
+
+class StreamStateBody(Body):
+    """The state of a stream."""
+
+    id: Text
+    """The StreamID."""
+    event_cid: Text
+    """The CID of the tip of the accepted events: what the next event names as its prev."""
+    controller: str
+    """The DID that the stream belongs to."""
+    dimensions: dict[str, str]
+    """model, controller, context and unique, each as multibase text."""
+    data: str
+    """Multibase text of the JSON {metadata, content}."""
+    validation_errors: list[RejectedEventBody]
+    """Events of the stream that were rejected and changed nothing; the latest 100."""
+
+
+@endpoint("GET", "/ceramic/streams/{stream_id}", errors=(404,))
+async def get_stream(call: Call[StreamPath]) -> Annotated[Response, StreamStateBody]:
+    """Read the state of a stream at its tip."""
+    text = call.request.path_params["stream_id"]
+    stream_id = call.parameters.stream_id
+    state = await load_state(call.services, stream_id.cid)
     if isinstance(state, Rejected):
         raise ApiError(
             HTTPStatus.NOT_FOUND,
             f"Stream not found : {text} (its init event was rejected: {'; '.join(state.errors)})",
         )
     if state is None or state.id != stream_id:
-        other = "" if state is None else f" (the stream that starts so is {state.id})"
-        raise ApiError(HTTPStatus.NOT_FOUND, f"Stream not found : {text}{other}")
-    return await in_thread(partial(_render, state))
+        raise not_found(text, None if state is None else state.id)
+    return await call.services.in_thread(partial(_render, state))
+
+
+def not_found(text: str, other: StreamId | None) -> ApiError:
+    """The 404 for a stream that is not here; another may start with the same init event."""
+    hint = "" if other is None else f" (the stream that starts so is {other})"
+    return ApiError(HTTPStatus.NOT_FOUND, f"Stream not found : {text}{hint}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,24 +122,25 @@ class Rejected:
     """Why its init event was rejected."""
 
 
-async def load_state(store: Store, limits: Limits, init: CID) -> StreamState | Rejected | None:
+async def load_state(services: Services, init: CID) -> StreamState | Rejected | None:
     """The state of the stream that `init` starts; None when the stream is not here.
 
     Raises:
         ApiError: 400, the stream takes more to compute than `limits` allow.
     """
+    store, limits = services.store, services.limits
     rows = await read_whole(store, limits, init)
     if not rows:
         return None
     within = partial(_in_time, time.monotonic() + limits.stream_seconds)
-    events = await in_long_thread(partial(_parse, rows, within))
+    events = await services.in_long_thread(partial(_parse, rows, within))
     header = _header(events[0])
     definitions = None
     model = None if header.stream_type is StreamType.MODEL else header.model
     if model is not None and (model_rows := await read_whole(store, limits, model.cid)):
         named = named_versions(events)
-        definitions = await in_long_thread(partial(_define, model_rows, named, within))
-    return await in_long_thread(partial(_compute, rows, events, definitions, within))
+        definitions = await services.in_long_thread(partial(_define, model_rows, named, within))
+    return await services.in_long_thread(partial(_compute, rows, events, definitions, within))
 
 
 async def read_whole(store: Store, limits: Limits, init: CID) -> list[FeedRow]:
@@ -156,26 +200,25 @@ def _in_time(deadline: float, items: Iterable[T]) -> Iterable[T]:
     for item in items:
         if time.monotonic() > deadline:
             raise bad_request(
-                "the state of the stream takes too long to compute on request: its events are "
-                "many, or its patches are made to be slow; read its events from the feed"
+                "the state of the stream takes too long to compute on request: it has too many "
+                "events, or its patches are too slow; read its events from the feed"
             )
         yield item
 
 
 def _render(state: StreamState) -> Response:
-    errors = list(state.validation_errors.items())[-MAX_ERRORS:]
-    return JSONResponse(
-        {
-            "id": str(state.id),
-            "event_cid": str(state.event_cid),
-            "controller": state.controller,
-            "dimensions": {
-                name: multibase.encode(value, "base64url")
-                for name, value in state.dimensions.items()
-            },
-            "data": multibase.encode(state.data.to_json(), "base64url"),
-            "validation_errors": [
-                {"event_cid": str(cid), "errors": list(messages)} for cid, messages in errors
-            ],
-        }
+    errors = [
+        RejectedEventBody(event_cid=str(cid), errors=list(messages))
+        for cid, messages in list(state.validation_errors.items())[-MAX_ERRORS:]
+    ]
+    dimensions = state.dimensions.items()
+    return reply(
+        StreamStateBody(
+            id=str(state.id),
+            event_cid=str(state.event_cid),
+            controller=state.controller,
+            dimensions={name: multibase.encode(value, "base64url") for name, value in dimensions},
+            data=multibase.encode(state.data.to_json(), "base64url"),
+            validation_errors=errors,
+        )
     )

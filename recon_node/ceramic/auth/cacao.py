@@ -3,25 +3,30 @@
 A wallet does not sign every event. It signs one CACAO for a session's key, which signs the events
 and names the CACAO in each of them. As a DAG-CBOR block: `{h: {t}, p: payload, s: {t, s, m?}}`.
 
-This module reads the fields, and says which streams the resources cover. The resources are those
-of js-ceramic and ceramic-one:
+This module reads the fields, and says when the capability holds and which streams the resources
+cover. The resources are those of js-ceramic and ceramic-one:
 
     ceramic://*                                everything
     ceramic://*?model=<StreamID>               all streams of that model
     ceramic://<StreamID>                       one stream
     ceramic://<StreamID>?payload=<CID>         one event of it, by the CID of its payload
 
-A capability that hands on another (`prf`, a chain of them) is not supported. Source: CAIP-74.
+A capability that delegates another (`prf`, a chain of them) is not supported. Source: CAIP-74.
+
+Whether it holds *now* is not asked here. The events in the set may not depend on when a node looks
+at them, or two nodes would never agree. So a capability that has expired does not make a signature
+wrong: the layers above judge by its `Validity`, a local write by the present, an event of the
+network by the time of the earliest time event that covers it.
 """
 
 import re
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from functools import lru_cache
 from typing import Any, Final
 
-from recon_node.ceramic import shape
+from recon_node.ceramic import strict
 from recon_node.ceramic.auth.did import is_did
-from recon_node.ceramic.auth.validity import Validity, unix_seconds
 from recon_node.ceramic.errors import (
     InvalidEventError,
     InvalidSignatureError,
@@ -32,6 +37,7 @@ from recon_node.ceramic.stream_id import StreamId
 from recon_node.ipld import CID
 
 MAX_RESOURCES: Final = 1000
+"""Resources of a capability."""
 
 _CACAO: Final = frozenset({"h", "p", "s"})
 _HEADER: Final = frozenset({"t"})
@@ -39,20 +45,48 @@ _PAYLOAD: Final = frozenset({"iss", "aud", "domain", "version", "nonce", "iat"})
 _PAYLOAD_OPTIONAL: Final = frozenset({"nbf", "exp", "statement", "requestId", "resources"})
 _SIGNATURE: Final = frozenset({"t", "s"})
 _SIGNATURE_OPTIONAL: Final = frozenset({"m"})
-_NO_FIELDS: Final[frozenset[str]] = frozenset()
-# What breaks a line for any reader: control characters and Unicode's own separators.
+# Whatever some reader takes for the end of a line: control characters and Unicode's separators.
 _LINE_BREAK: Final = re.compile("[\x00-\x1f\x7f\x85\u2028\u2029]")
 _SCHEME: Final = "ceramic://"
 _ANY_STREAM: Final = "ceramic://*"
 _MAX_STREAM_ID: Final = 128
+"""Characters of a StreamID in a resource."""
+_MAX_SHOWN: Final = 100
+"""Characters of a time that an error quotes."""
+
+# RFC 3339, which CAIP-74 asks for: not a date alone, nor a time without a zone. Hours and minutes
+# are checked here, because how strict Python is with those depends on its version.
+_CLOCK: Final = r"([01]\d|2[0-3]):[0-5]\d"
+_DATE_TIME: Final = re.compile(
+    rf"\d{{4}}-\d\d-\d\dT{_CLOCK}:[0-5]\d(\.\d{{1,9}})?(Z|[+-]{_CLOCK})", re.ASCII
+)
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+@dataclass(frozen=True, slots=True)
+class Validity:
+    """When a signature holds: from and until, in Unix seconds, inclusive; None means unbounded."""
+
+    not_before: int | None = None
+    expires: int | None = None
+
+    def covers(self, time: int) -> bool:
+        """Whether the signature holds at that time, in Unix seconds, without tolerance."""
+        if self.not_before is not None and time < self.not_before:
+            return False
+        return self.expires is None or time <= self.expires
+
+
+ALWAYS: Final = Validity()
+"""Of a signature without a capability."""
 
 
 @dataclass(frozen=True, slots=True)
 class Cacao:
-    """The fields of a capability, well-formed; whether the issuer signed it is not known here.
+    """The well-formed fields of a capability, whose signature is not checked yet.
 
-    Times are kept as they were written, for that is what is signed; `validity` says what they mean.
-    `header` and `payload` are the decoded maps, `signature` is text in the kind's own encoding.
+    Times are kept as written, since that is what is signed; `validity` says what they mean.
+    `header` and `payload` are the decoded maps; the encoding of `signature` depends on its kind.
     """
 
     kind: str
@@ -75,7 +109,7 @@ class Cacao:
     validity: Validity
 
     def covers(self, init: CID, model: StreamId | None, payload: CID) -> bool:
-        """Do the resources cover the stream of that init event and model, or this payload in it?"""
+        """Whether the resources cover the stream of that init event and model, or its payload."""
         if _ANY_STREAM in self.resources:
             return True
         if model is not None and _model_resource(model) in self.resources:
@@ -87,28 +121,42 @@ def parse_cacao(block: Any) -> Cacao:
     """Read the decoded block of a capability.
 
     Raises:
-        InvalidSignatureError: not a CACAO, or its times are in no order in which it ever holds.
-        UnsupportedSignatureError: it hands on another capability.
+        InvalidSignatureError: not a CACAO, or it expires before it begins to hold.
+        UnsupportedSignatureError: it delegates another capability.
     """
     try:
         return _parse(block)
-    except InvalidSignatureError:
-        raise
-    except UnsupportedSignatureError:
+    except (InvalidSignatureError, UnsupportedSignatureError):
         raise
     except InvalidEventError as error:
         raise InvalidSignatureError(str(error)) from None
 
 
+def unix_seconds(text: str) -> int:
+    """Read a date and time of RFC 3339, rounded down to the second.
+
+    Raises:
+        ValueError: not such a text, or not a date of the calendar.
+    """
+    upper = text.upper()
+    if not _DATE_TIME.fullmatch(upper):
+        raise ValueError(f"{text[:_MAX_SHOWN]!r} is not a date and time of RFC 3339")
+    try:
+        time = datetime.fromisoformat(upper).astimezone(UTC)
+    except (ValueError, OverflowError) as error:
+        raise ValueError(f"{text[:_MAX_SHOWN]!r} is not a date and time: {error}") from None
+    return (time - _EPOCH) // timedelta(seconds=1)
+
+
 def _parse(block: Any) -> Cacao:
-    parts = shape.fields(block, "the capability", _CACAO, _NO_FIELDS)
-    header = shape.fields(parts["h"], "the capability's header", _HEADER, _NO_FIELDS)
+    parts = strict.fields(block, "the capability", _CACAO)
+    header = strict.fields(parts["h"], "the capability's header", _HEADER)
     if type(parts["p"]) is dict and "prf" in parts["p"]:
         raise UnsupportedSignatureError(
-            "the capability hands on another one ('prf'); chains of capabilities are not supported"
+            "the capability delegates another ('prf'); chains of capabilities are not supported"
         )
-    payload = shape.fields(parts["p"], "the capability's payload", _PAYLOAD, _PAYLOAD_OPTIONAL)
-    signature = shape.fields(
+    payload = strict.fields(parts["p"], "the capability's payload", _PAYLOAD, _PAYLOAD_OPTIONAL)
+    signature = strict.fields(
         parts["s"], "the capability's signature", _SIGNATURE, _SIGNATURE_OPTIONAL
     )
     for name in ("iss", "aud"):
@@ -137,7 +185,7 @@ def _parse(block: Any) -> Cacao:
 
 
 def _text(fields: dict[str, Any], name: str) -> str:
-    text = shape.of_type(fields[name], str, f"the capability's {name!r}")
+    text = strict.of_type(fields[name], str, f"the capability's {name!r}")
     if _LINE_BREAK.search(text):
         raise InvalidSignatureError(f"the capability's {name!r} holds a line break")
     return text
@@ -150,7 +198,7 @@ def _optional_text(fields: dict[str, Any], name: str) -> str | None:
 def _resources(payload: dict[str, Any]) -> tuple[str, ...]:
     if "resources" not in payload:
         return ()
-    resources = shape.of_type(payload["resources"], list, "the capability's 'resources'")
+    resources = strict.of_type(payload["resources"], list, "the capability's 'resources'")
     if len(resources) > MAX_RESOURCES:
         raise InvalidSignatureError(
             f"the capability lists {len(resources)} resources; the limit is {MAX_RESOURCES}"
@@ -161,7 +209,7 @@ def _resources(payload: dict[str, Any]) -> tuple[str, ...]:
 
 
 def _validity(payload: dict[str, Any]) -> Validity:
-    """From `iat` or `nbf`, whichever is later, until `exp`."""
+    """The validity: from `iat` or `nbf`, whichever is later, until `exp`."""
     issued = _time(payload, "iat")
     starts = max(issued, _time(payload, "nbf")) if "nbf" in payload else issued
     expires = _time(payload, "exp") if "exp" in payload else None
@@ -186,13 +234,13 @@ def _model_resource(model: StreamId) -> str:
 
 
 def _names(resource: str, init: CID, payload: CID) -> bool:
-    """Does the resource name the stream of that init event, and if a payload, this one?"""
+    """Whether the resource names the stream of that init event, and no payload but this one."""
     if not resource.startswith(_SCHEME) or resource.startswith(_ANY_STREAM):
         return False
     text, question_mark, query = resource.removeprefix(_SCHEME).partition("?")
     if question_mark and query != f"payload={payload}":
         return False
-    if len(text) > _MAX_STREAM_ID or not text.startswith("k"):  # else slow to read, by the thousand
+    if len(text) > _MAX_STREAM_ID or not text.startswith("k"):  # slow to read; may be a thousand
         return False
     try:
         return StreamId.parse(text).cid == init

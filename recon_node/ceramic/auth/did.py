@@ -1,11 +1,11 @@
 """DIDs: their syntax, the key that a did:key names, and the account that a did:pkh names.
 
-Both methods need no lookup, the DID itself says everything:
+Neither method needs a lookup; the DID itself says everything:
 
     did:key:z<base58 of varint(kind of key), key>         https://w3c-ccg.github.io/did-key-spec/
     did:pkh:<namespace>:<chain reference>:<address>       did-pkh, over CAIP-10
 
-Other methods (did:web, did:3) would have to be resolved; their keys cannot be known here.
+Other methods (did:web, did:3) would have to be resolved, which is not supported.
 Source of the syntax: https://www.w3.org/TR/did-core/#did-syntax.
 """
 
@@ -14,16 +14,27 @@ from collections.abc import Callable
 from functools import lru_cache
 from typing import Final, NamedTuple
 
-from nacl.signing import VerifyKey
+import coincurve
+from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
+from nacl.signing import SigningKey, VerifyKey
 
-from recon_node.ceramic.auth.keys import Ed25519Key, P256Key, PublicKey, Secp256k1Key
+from recon_node.ceramic.auth.keys import (
+    Ed25519Key,
+    P256Key,
+    PrivateKey,
+    PublicKey,
+    Secp256k1Key,
+)
 from recon_node.ceramic.errors import DidError
 from recon_node.ipld import IpldError, multibase, varint
 
 DID_KEY: Final = "did:key:"
 DID_PKH: Final = "did:pkh:"
-# A did:pkh or did:key is under 200 characters; this leaves room for other methods.
 MAX_DID_LENGTH: Final = 1000
+"""Characters. A did:pkh or did:key has fewer than 200; this leaves room for other methods."""
+
+_MAX_SHOWN: Final = 100
+"""Characters of a DID that an error quotes."""
 
 _SYNTAX: Final = re.compile(r"did:[a-z0-9]+:[A-Za-z0-9._:%-]+")
 _PKH: Final = re.compile(
@@ -40,8 +51,8 @@ _READERS: Final[dict[int, Callable[[bytes], PublicKey]]] = {
 _OTHER_KINDS: Final = {0x1201: "P-384", 0x1202: "P-521", 0xEC: "X25519", 0x1205: "RSA"}
 
 
-class Account(NamedTuple):
-    """A blockchain account (CAIP-10): of which kind of chain, which chain, which address."""
+class ChainAccount(NamedTuple):
+    """A blockchain account (CAIP-10): the kind of chain, the chain, and the address on it."""
 
     namespace: str
     reference: str
@@ -49,12 +60,12 @@ class Account(NamedTuple):
 
 
 def is_did(text: str) -> bool:
-    """Does `text` follow the syntax of DIDs, without a path, query or fragment?"""
+    """Whether `text` follows the syntax of DIDs, without a path, query or fragment."""
     return len(text) <= MAX_DID_LENGTH and _SYNTAX.fullmatch(text) is not None
 
 
 def same_did(first: str, second: str) -> bool:
-    """Do both name the same subject? The letters of an Ethereum address may differ in case."""
+    """Whether both name the same subject; the letters of an Ethereum address may differ in case."""
     if first == second:
         return True
     return (
@@ -64,77 +75,90 @@ def same_did(first: str, second: str) -> bool:
     )
 
 
+def controller_of(key: PrivateKey) -> str:
+    """Return the did:key of this key."""
+    if isinstance(key, SigningKey):
+        return ed25519_did(bytes(key.verify_key))
+    if isinstance(key, coincurve.PrivateKey):
+        return secp256k1_did(key.public_key.format())
+    point = key.public_key().public_bytes(Encoding.X962, PublicFormat.CompressedPoint)
+    return p256_did(point)
+
+
 def ed25519_did(public_key: bytes) -> str:
-    """The did:key of an Ed25519 public key of 32 bytes."""
+    """Return the did:key of an Ed25519 public key of 32 bytes."""
     return _key_did(_ED25519_CODEC, public_key)
 
 
 def secp256k1_did(point: bytes) -> str:
-    """The did:key of a secp256k1 public key, a compressed point of 33 bytes."""
+    """Return the did:key of a secp256k1 public key, a compressed point of 33 bytes."""
     return _key_did(_SECP256K1_CODEC, point)
 
 
 def p256_did(point: bytes) -> str:
-    """The did:key of a P-256 public key, a compressed point of 33 bytes."""
+    """Return the did:key of a P-256 public key, a compressed point of 33 bytes."""
     return _key_did(_P256_CODEC, point)
 
 
 @lru_cache(maxsize=4096)
 def public_key(did: str) -> PublicKey:
-    """The public key that a did:key names: Ed25519, secp256k1 or P-256.
+    """Return the public key that a did:key names: Ed25519, secp256k1 or P-256.
 
     Raises:
-        DidError: another DID method, another kind of key, or broken.
+        DidError: another DID method, an unsupported kind of key, or a malformed DID.
     """
     if not did.startswith(DID_KEY):
         raise DidError(f"cannot check signatures of {method(did)!r}, only of did:key")
     text = did.removeprefix(DID_KEY)
     if not text.startswith("z"):
-        raise DidError(f"broken DID {did[:100]!r}: a did:key is written in base58, 'did:key:z...'")
+        raise DidError(
+            f"broken DID {did[:_MAX_SHOWN]!r}: a did:key is written in base58, 'did:key:z...'"
+        )
     try:
         raw = multibase.decode(text)
         codec, offset = varint.decode(raw)
     except IpldError as error:
-        raise DidError(f"broken DID {did[:100]!r}: {error}") from None
+        raise DidError(f"broken DID {did[:_MAX_SHOWN]!r}: {error}") from None
     if codec not in _READERS:
-        kind = _OTHER_KINDS.get(codec, f"code {codec:#x}")
+        kind = _OTHER_KINDS.get(codec, f"unknown ({codec:#x})")
         raise DidError(
-            f"cannot check signatures by keys of the kind {kind}, "
-            "only by Ed25519, secp256k1 and P-256"
+            f"cannot check signatures by {kind} keys, only by Ed25519, secp256k1 and P-256"
         )
     try:
         return _READERS[codec](raw[offset:])
     except ValueError as error:
-        raise DidError(f"broken DID {did[:100]!r}: {error}") from None
+        raise DidError(f"broken DID {did[:_MAX_SHOWN]!r}: {error}") from None
 
 
 def ed25519_key(did: str) -> VerifyKey:
-    """The Ed25519 key that a did:key names.
+    """Return the Ed25519 key that a did:key names.
 
     Raises:
-        DidError: another DID method, another kind of key, or broken.
+        DidError: another DID method, another kind of key, or a malformed DID.
     """
     key = public_key(did)
     if not isinstance(key, Ed25519Key):
-        raise DidError(f"{did[:100]!r} names a key of the kind {key.kind}, not Ed25519")
+        raise DidError(f"{did[:_MAX_SHOWN]!r} names a {key.kind} key, not Ed25519")
     return key.verify_key
 
 
-def account(did: str) -> Account:
-    """The blockchain account that a did:pkh names.
+def chain_account(did: str) -> ChainAccount:
+    """Return the blockchain account that a did:pkh names.
 
     Raises:
-        DidError: another DID method, or broken.
+        DidError: another DID method, or a malformed DID.
     """
     match = _PKH.fullmatch(did)
     if match is None:
-        raise DidError(f"{did[:100]!r} is not a did:pkh, which names an account on a blockchain")
-    return Account(*match.groups())
+        raise DidError(
+            f"{did[:_MAX_SHOWN]!r} is not a did:pkh, which names an account on a blockchain"
+        )
+    return ChainAccount(*match.groups())
 
 
 def method(did: str) -> str:
-    """The method of a DID: "did:key" of "did:key:z6Mk..."."""
-    return ":".join(did.split(":")[:2])[:100]
+    """Return the method of a DID: "did:key" of "did:key:z6Mk..."."""
+    return ":".join(did.split(":")[:2])[:_MAX_SHOWN]
 
 
 def _key_did(codec: int, key: bytes) -> str:

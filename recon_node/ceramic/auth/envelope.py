@@ -2,12 +2,12 @@
 
 Source: https://ipld.io/specs/codecs/dag-jose/spec/ and RFC 7515. The payload is the CID of the
 block that is signed; the one signature comes with its protected header, JSON as the signer wrote
-it. An unprotected `header` is refused: nobody signs it, so anyone could make a new event, with a
-new CID, out of another's.
+it. An unprotected `header` is refused: it is not signed, so anyone could turn someone else's event
+into a new one with a new CID.
 
-In memory, DAG-JOSE has a field `link`: the payload's CID, which is left out when a block is
-encoded. kubo's `ipfs dag get --output-codec dag-jose` still writes it, as `link: null`, so that
-files made from its output hold bytes that do not match the CID. `without_link` restores them.
+In memory, DAG-JOSE has a field `link`, the payload's CID, which encoding leaves out. kubo's
+`ipfs dag get --output-codec dag-jose` writes it nevertheless, as `link: null`, so files made from
+its output hold bytes that do not match the CID. `without_link` restores them.
 """
 
 import base64
@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Final
 
-from recon_node.ceramic import shape, strict_json
+from recon_node.ceramic import strict
 from recon_node.ceramic.auth.did import is_did
 from recon_node.ceramic.errors import InvalidEventError
 from recon_node.ipld import CID, CidError, DagCborError, dag_cbor
@@ -25,13 +25,12 @@ _ENVELOPE: Final = frozenset({"payload", "signatures"})
 _SIGNATURE: Final = frozenset({"protected", "signature"})
 # In DAG-CBOR the shortest key comes first, right after the byte that opens the map.
 _NULL_LINK: Final = dag_cbor.encode("link") + dag_cbor.encode(None)
-_NO_FIELDS: Final[frozenset[str]] = frozenset()
 _FRAGMENT: Final = re.compile(r"[\w.:%/-]{1,1000}", re.ASCII)
 _IPFS: Final = "ipfs://"
-# Real protected headers have 200 to 400 bytes.
 _MAX_PROTECTED: Final = 16 * 1024
-# Larger ones are read anew each time: as Python objects they take twenty times their bytes.
+"""Bytes of a protected header. Real ones have 200 to 400."""
 _MAX_REMEMBERED: Final = 1024
+"""Bytes of a header that is cached; as Python objects it takes twenty times as many."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,12 +60,12 @@ class Envelope:
 
 
 def is_envelope(block: Any) -> bool:
-    """Does this decoded block look like an envelope rather than like a payload?"""
+    """Whether this decoded block looks like an envelope rather than a payload."""
     return isinstance(block, dict) and "signatures" in block
 
 
 def without_link(block: bytes) -> bytes | None:
-    """The canonical bytes of an envelope block that has `link: null`; None for any other block."""
+    """Return the canonical bytes of an envelope with `link: null`; None for any other block."""
     if not block.startswith(_NULL_LINK, 1):
         return None
     try:
@@ -86,18 +85,18 @@ def parse_envelope(block: Any) -> Envelope:
         InvalidEventError: not a JWS with exactly one signature and a protected header that names
             `alg` and `kid`.
     """
-    envelope = shape.fields(block, "the signed envelope", _ENVELOPE, _NO_FIELDS)
-    signatures = shape.of_type(envelope["signatures"], list, "the envelope's 'signatures'")
+    envelope = strict.fields(block, "the signed envelope", _ENVELOPE)
+    signatures = strict.of_type(envelope["signatures"], list, "the envelope's 'signatures'")
     if len(signatures) != 1:
         raise InvalidEventError(f"an event has exactly one signature, not {len(signatures)}")
-    signature = shape.fields(signatures[0], "the signature", _SIGNATURE, _NO_FIELDS)
-    protected = shape.of_type(signature["protected"], bytes, "the protected header")
+    signature = strict.fields(signatures[0], "the signature", _SIGNATURE)
+    protected = strict.of_type(signature["protected"], bytes, "the protected header")
     header = _parse_protected(protected)
     return Envelope(
-        payload=_payload_cid(shape.of_type(envelope["payload"], bytes, "the envelope's payload")),
+        payload=_payload_cid(strict.of_type(envelope["payload"], bytes, "the envelope's payload")),
         protected=protected,
         header=header,
-        signature=shape.of_type(signature["signature"], bytes, "the signature"),
+        signature=strict.of_type(signature["signature"], bytes, "the signature"),
         capability=_capability(header),
     )
 
@@ -107,11 +106,11 @@ def _payload_cid(raw: bytes) -> CID:
         cid = CID(raw)
     except CidError as error:
         raise InvalidEventError(f"the envelope's payload is not a CID: {error}") from None
-    return shape.block_cid(cid, "the payload")
+    return strict.block_cid(cid, "the payload")
 
 
 def _parse_protected(protected: bytes) -> dict[str, Any]:
-    """What a protected header says. All events of a signer have the same one."""
+    """The decoded protected header; all events of a signer have the same one."""
     return (_remembered if len(protected) <= _MAX_REMEMBERED else _read_protected)(protected)
 
 
@@ -119,7 +118,7 @@ def _read_protected(protected: bytes) -> dict[str, Any]:
     if len(protected) > _MAX_PROTECTED:
         raise InvalidEventError(f"the protected header has {len(protected)} bytes, too many")
     try:
-        header = strict_json.loads(protected)
+        header = strict.json_value(protected)
     except ValueError as error:
         raise InvalidEventError(f"the protected header is not valid JSON: {error}") from None
     if not isinstance(header, dict):
@@ -142,8 +141,10 @@ def _capability(header: dict[str, Any]) -> CID | None:
     try:
         cid = _remembered_cid(uri.removeprefix(_IPFS))
     except CidError as error:
-        raise InvalidEventError(f"the protected header's 'cap' names no CID: {error}") from None
-    return shape.block_cid(cid, "the capability")
+        raise InvalidEventError(
+            f"the protected header's 'cap' does not name a CID: {error}"
+        ) from None
+    return strict.block_cid(cid, "the capability")
 
 
 def _base64url(data: bytes) -> bytes:
@@ -151,5 +152,5 @@ def _base64url(data: bytes) -> bytes:
 
 
 _remembered = lru_cache(maxsize=1024)(_read_protected)
-# As text a CID takes longer to read than the rest of an event.
+# Reading a CID from text takes longer than reading the rest of an event.
 _remembered_cid = lru_cache(maxsize=1024)(CID.parse)

@@ -1,31 +1,44 @@
-"""Public keys, and the JOSE algorithm by which each kind signs.
+"""Keys, public and private, and the JOSE algorithm by which each kind signs.
 
     Ed25519    EdDSA   RFC 8037   64 bytes; libsodium refuses every second form of a signature
     secp256k1  ES256K  RFC 8812   r and s, 32 bytes each, over SHA-256; s in the lower half
     P-256      ES256   RFC 7518   r and s, 32 bytes each, over SHA-256; s in either half
 
-Of an ECDSA signature (r, s) anyone can make the second form (r, n - s), and with it a second CID
+From an ECDSA signature (r, s) anyone can make the second form (r, n - s), and thereby a second CID
 for the same event. For secp256k1 the second form is refused, as libsecp256k1 and ceramic-one do.
-P-256 has no such custom: half of what browsers and security chips sign has s in the upper half.
+For P-256 there is no such rule: half of what browsers and security chips sign has s in the upper
+half.
 
 Points are compressed, 33 bytes, as did:key has them.
 """
 
 from dataclasses import dataclass
-from typing import ClassVar, Final, Protocol
+from typing import ClassVar, Final, Protocol, TypeAlias
 
 import coincurve
 from coincurve import ecdsa as libsecp256k1
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.hazmat.primitives.asymmetric.utils import encode_dss_signature
+from cryptography.hazmat.primitives.asymmetric.utils import (
+    decode_dss_signature,
+    encode_dss_signature,
+)
 from cryptography.hazmat.primitives.hashes import SHA256
 from nacl.exceptions import BadSignatureError
-from nacl.signing import VerifyKey
+from nacl.signing import SigningKey, VerifyKey
 
+SIGNATURE_SIZE: Final = 64
+"""Bytes of a signature by JOSE's rules."""
+
+_KEY_SIZE: Final = 32
+"""Bytes of an Ed25519 key, and of r and s."""
 _POINT_SIZE: Final = 33
+"""Bytes of a compressed point."""
 _COMPRESSED: Final = (2, 3)
 _ES256: Final = ec.ECDSA(SHA256())
+
+PrivateKey: TypeAlias = SigningKey | coincurve.PrivateKey | ec.EllipticCurvePrivateKey
+"""An Ed25519 key, a secp256k1 key, or (of the elliptic curves of `cryptography`) a P-256 key."""
 
 
 class PublicKey(Protocol):
@@ -35,7 +48,7 @@ class PublicKey(Protocol):
     alg: ClassVar[str]
 
     def verify(self, message: bytes, signature: bytes) -> bool:
-        """Is it this key's signature of the message? Whatever is no signature at all is not."""
+        """Whether this is the key's signature of the message; a malformed one is not."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +66,7 @@ class Ed25519Key:
         Raises:
             ValueError: not 32 bytes.
         """
-        if len(data) != 32:
+        if len(data) != _KEY_SIZE:
             raise ValueError("an Ed25519 key has 32 bytes")
         return cls(VerifyKey(data))
 
@@ -78,12 +91,12 @@ class Secp256k1Key:
         """Read the compressed point.
 
         Raises:
-            ValueError: no such point.
+            ValueError: not such a point.
         """
         return cls(coincurve.PublicKey(_compressed(data, cls.kind)))
 
     def verify(self, message: bytes, signature: bytes) -> bool:  # noqa: D102 - see PublicKey
-        if len(signature) != 64:
+        if len(signature) != SIGNATURE_SIZE:
             return False
         try:
             parsed = libsecp256k1.deserialize_compact(signature)
@@ -105,24 +118,41 @@ class P256Key:
         """Read the compressed point.
 
         Raises:
-            ValueError: no such point.
+            ValueError: not such a point.
         """
         point = _compressed(data, cls.kind)
         return cls(ec.EllipticCurvePublicKey.from_encoded_point(ec.SECP256R1(), point))
 
     def verify(self, message: bytes, signature: bytes) -> bool:  # noqa: D102 - see PublicKey
-        if len(signature) != 64:
+        if len(signature) != SIGNATURE_SIZE:
             return False
-        r, s = int.from_bytes(signature[:32]), int.from_bytes(signature[32:])
+        r, s = int.from_bytes(signature[:_KEY_SIZE]), int.from_bytes(signature[_KEY_SIZE:])
         return self.verify_der(message, encode_dss_signature(r, s))
 
     def verify_der(self, message: bytes, signature: bytes) -> bool:
-        """The same for a signature in DER, as authenticators write it."""
+        """Like `verify`, for a signature in DER as authenticators write it."""
         try:
             self._key.verify(signature, message, _ES256)
         except (InvalidSignature, ValueError):
             return False
         return True
+
+
+def algorithm_of(key: PrivateKey) -> str:
+    """Return the JOSE name of the algorithm by which the key signs."""
+    if isinstance(key, SigningKey):
+        return Ed25519Key.alg
+    return Secp256k1Key.alg if isinstance(key, coincurve.PrivateKey) else P256Key.alg
+
+
+def sign(key: PrivateKey, message: bytes) -> bytes:
+    """Sign a message by JOSE's rules; the signature has `SIGNATURE_SIZE` bytes."""
+    if isinstance(key, SigningKey):
+        return key.sign(message).signature
+    if isinstance(key, coincurve.PrivateKey):
+        return bytes(libsecp256k1.serialize_compact(libsecp256k1.der_to_cdata(key.sign(message))))
+    r, s = decode_dss_signature(key.sign(message, _ES256))
+    return r.to_bytes(_KEY_SIZE) + s.to_bytes(_KEY_SIZE)
 
 
 def _compressed(data: bytes, kind: str) -> bytes:

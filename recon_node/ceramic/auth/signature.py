@@ -1,35 +1,33 @@
 """Who signed an event, and whether they were allowed to.
 
 An event is signed by the key of a did:key (Ed25519, secp256k1 or P-256). It must be the stream's
-controller itself, or hold a capability of the controller's (a CACAO) that covers the stream: then
-the event's signer is the capability's audience, and its issuer the controller. An event that names
-a capability is held to it even where the signer is the controller.
+controller itself, or hold a capability (a CACAO) of the controller that covers the stream: then
+the event's signer is the capability's audience, and the controller its issuer. If an event names a
+capability, the capability must hold even if the signer is the controller.
 
-There are two halves. What the event says of itself - the signature is the signer's, the capability
-its issuer's - needs cryptography and nothing else. Whether that is enough for the stream
-(`check_authority`) needs the init event's header and no cryptography. `verify_signature` does both.
-Neither looks at a clock: `Validity` says when the signature holds (`auth.validity`).
+There are two halves. What the event says of itself (the signature is the signer's, the capability
+its issuer's) needs only cryptography. Whether that is enough for the stream (`check_authority`)
+needs the init event's header and no cryptography. `verify_signature` does both. Neither looks at a
+clock: `Validity` says when the signature holds (see `auth.cacao`).
 
-Two kinds of events carry no signature. A time event is vouched for by its proof. An init event
-may be unsigned when it is *deterministic*: its data is null, so that everything about the stream
-follows from its header and it does not matter who wrote it down. With data, it must be signed.
-(The rule of js-ceramic and of the Ceramic SDK's `DeterministicInitEventPayload`.)
+Two kinds of events are not signed: time events, which have a proof, and *deterministic* init
+events. Their data is null, so everything about the stream follows from its header and it does not
+matter who wrote it down. With data, an init event must be signed. (The rule of js-ceramic and of
+the Ceramic SDK's `DeterministicInitEventPayload`.)
 
-Every other kind - other DID methods, contract accounts, chains other than Ethereum and Solana - is
-refused as unsupported rather than waved through.
+Everything else (other DID methods, contract accounts, chains other than Ethereum and Solana) is
+refused as unsupported.
 """
 
 from collections.abc import Callable
 from functools import lru_cache
 from typing import Final
 
-from recon_node.ceramic.auth.cacao import Cacao, parse_cacao
+from recon_node.ceramic.auth.cacao import ALWAYS, Cacao, Validity, parse_cacao
 from recon_node.ceramic.auth.did import DID_KEY, DID_PKH, method, public_key, same_did
 from recon_node.ceramic.auth.envelope import Envelope
-from recon_node.ceramic.auth.ethereum import verify_ethereum
 from recon_node.ceramic.auth.keys import PublicKey
-from recon_node.ceramic.auth.solana import verify_solana
-from recon_node.ceramic.auth.validity import ALWAYS, Validity
+from recon_node.ceramic.auth.wallets import verify_ethereum, verify_solana
 from recon_node.ceramic.auth.webauthn import verify_webauthn
 from recon_node.ceramic.errors import (
     DidError,
@@ -40,9 +38,8 @@ from recon_node.ceramic.event import Event, EventKind
 from recon_node.ceramic.stream_id import StreamId
 from recon_node.ipld import DagCborError, dag_cbor
 
-# Real capabilities have 500 to 3,000 bytes. Larger ones are read anew each time: what is remembered
-# of strangers stays bounded.
 MAX_REMEMBERED: Final = 4096
+"""Bytes of a capability that is cached, and how many are. Real ones have 500 to 3,000 bytes."""
 
 # By the kinds of the capability (`h.t`) and of its signature (`s.t`).
 _VERIFIERS: Final[dict[tuple[str, str], Callable[[Cacao], None]]] = {
@@ -54,18 +51,18 @@ _VERIFIERS: Final[dict[tuple[str, str], Callable[[Cacao], None]]] = {
 
 
 def signer(event: Event) -> str | None:
-    """The DID that signed the event (of its `kid`), or None for an unsigned one. Not checked."""
+    """Return the DID that the event says it is signed by (`kid`); None if it is unsigned."""
     return event.envelope.signer if event.envelope is not None else None
 
 
 def authority(event: Event) -> str | None:
-    """The DID on whose behalf the event is signed: its capability's issuer, else its signer.
+    """Return the DID on whose behalf the event is signed: its capability's issuer, or its signer.
 
-    None for an unsigned event. Not checked.
+    None for an unsigned event. Nothing is checked.
 
     Raises:
-        InvalidSignatureError: the capability is no CACAO.
-        UnsupportedSignatureError: the capability hands on another one.
+        InvalidSignatureError: the capability is not a CACAO.
+        UnsupportedSignatureError: the capability delegates another.
     """
     if event.capability is None:
         return signer(event)
@@ -73,11 +70,11 @@ def authority(event: Event) -> str | None:
 
 
 def validity_of(event: Event) -> Validity:
-    """When the event's signature holds, by its capability. No signature is checked.
+    """Return when the event's signature holds, by its capability. No signature is checked.
 
     Raises:
-        InvalidSignatureError: the capability is no CACAO.
-        UnsupportedSignatureError: the capability hands on another one.
+        InvalidSignatureError: the capability is not a CACAO.
+        UnsupportedSignatureError: the capability delegates another.
     """
     return ALWAYS if event.capability is None else _read_capability(event.capability).validity
 
@@ -87,14 +84,18 @@ def verify_signature(
 ) -> Validity:
     """Check the event's signature, and that it is the controller's or on the controller's behalf.
 
-    `controller` is the one that the header of the stream's init event names, `model` the stream's
-    model. With None for the controller the event is only checked against itself: its signature by
-    the key that it names, its capability by the issuer that this names.
+    Args:
+        event: to check.
+        controller: as the header of the stream's init event names it. With None the event is only
+            checked against itself: its signature by the key that it names, its capability by the
+            issuer that this names.
+        model: of the stream.
 
-    Returns when the signature holds; a capability that has run out is no reason to refuse here.
+    Returns:
+        When the signature holds. An expired capability is not refused here.
 
     Raises:
-        InvalidSignatureError: wrong signature, not the controller's, or missing where one is due.
+        InvalidSignatureError: a wrong or missing signature, or not the controller's.
         UnsupportedSignatureError: a kind that this node cannot check.
     """
     if event.envelope is None:
@@ -113,12 +114,12 @@ def verify_signature(
 
 
 def check_authority(event: Event, controller: str, model: StreamId | None = None) -> None:
-    """Check that whom the event says it is by may write to the stream. No signature is checked.
+    """Check that the signer named by the event may write to the stream. No signature is checked.
 
-    For an event whose signature has been verified before its stream was known.
+    For an event whose signature was verified before its stream was known.
 
     Raises:
-        InvalidSignatureError: neither the controller nor with a capability for the stream.
+        InvalidSignatureError: not the controller, and without a capability for the stream.
         UnsupportedSignatureError: a kind of controller or of capability that cannot be checked.
     """
     if event.envelope is None:
@@ -166,7 +167,7 @@ def _refuse_stranger(names: list[str], controller: str) -> None:
 
 
 def _key(envelope: Envelope) -> PublicKey:
-    """The key that the signature's header names, which must go with its algorithm."""
+    """The key that the signature's header names, which must fit its algorithm."""
     header = envelope.header
     if "crit" in header:
         raise UnsupportedSignatureError("the signature asks for extensions ('crit') unknown here")
@@ -178,7 +179,7 @@ def _key(envelope: Envelope) -> PublicKey:
     if header["alg"] != key.alg:
         raise InvalidSignatureError(
             f"the signature claims the algorithm {header['alg'][:50]!r}; "
-            f"a key of the kind {key.kind} signs by {key.alg}"
+            f"{key.kind} keys sign with {key.alg}"
         )
     return key
 
@@ -190,12 +191,12 @@ def _check_fragment(kid: str) -> None:
         raise InvalidSignatureError(f"the key {kid[:200]!r} is not the one that its DID names")
 
 
-# A session signs all of its events with one capability. What these functions answer follows from
-# the block alone, so that remembering it changes nothing but the cost.
+# A session signs all of its events with one capability. What these functions return depends on the
+# block alone, so it can be cached.
 
 
 def _verified_capability(block: bytes) -> Cacao:
-    """The capability of that block, which its issuer has signed."""
+    """The capability of that block, its signature checked."""
     return (_remembered if len(block) <= MAX_REMEMBERED else _verify_capability)(block)
 
 
@@ -204,8 +205,8 @@ def _verify_capability(block: bytes) -> Cacao:
     verify = _VERIFIERS.get((capability.kind, capability.signature_kind))
     if verify is None:
         raise UnsupportedSignatureError(
-            f"cannot check capabilities of the kind {capability.kind[:50]!r} with signatures of "
-            f"the kind {capability.signature_kind[:50]!r}"
+            f"cannot check {capability.kind[:50]!r} capabilities with "
+            f"{capability.signature_kind[:50]!r} signatures"
         )
     verify(capability)
     return capability
@@ -222,5 +223,5 @@ def _read(block: bytes) -> Cacao:
         raise InvalidSignatureError(f"the capability is {error}") from None
 
 
-_remembered = lru_cache(maxsize=4096)(_verify_capability)
-_remembered_reading = lru_cache(maxsize=4096)(_read)
+_remembered = lru_cache(maxsize=MAX_REMEMBERED)(_verify_capability)
+_remembered_reading = lru_cache(maxsize=MAX_REMEMBERED)(_read)

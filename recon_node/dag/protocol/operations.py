@@ -2,8 +2,8 @@
 
 `Append` adds shards to the state of a DAG, `Join` brings the states of several replicas together
 (section "DAG State"), and `Publish` binds a state to an identifier (section "Publishing Protocol").
-Each is a map in DAG-CBOR with its name in `type`. One meaning has one form, and so one CID: lists
-are unique and sorted by the base32 text of the CIDs, which is not the order of their bytes.
+Each is a map in DAG-CBOR with its name in `type`. A meaning has one form, and so one CID: lists are
+without duplicates and sorted by the base32 text of the CIDs, which is not the order of their bytes.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _NONE: Final[frozenset[str]] = frozenset()
 
 
 class ReplicaError(ValueError):
-    """No replica in its canonical form, or a history that is not whole."""
+    """Not a replica in its canonical form, or an incomplete history."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,28 +36,28 @@ class Append:
 
     @classmethod
     def of(cls, shards: Iterable[CID]) -> Self:
-        """An append of these shards, in any order, perhaps repeated."""
+        """Build an append of these shards, in any order, duplicates allowed."""
         return cls(tuple(sorted(set(shards), key=str)))
 
 
 @dataclass(frozen=True, slots=True)
 class Join:
-    """Adds what the forks' histories hold to the prior state."""
+    """Adds the shards of the forks' histories to the prior state."""
 
     forks: tuple[CID, ...]
 
     def __post_init__(self) -> None:
         _check_order(self.forks, "the forks of a join")
         if not self.forks:
-            raise ReplicaError("a join names at least one fork beside its prior")
+            raise ReplicaError("a join names at least one fork besides its prior")
 
 
 @dataclass(frozen=True, slots=True)
 class Publish:
-    """Binds the DAG `origin`, entered at `link`, to an identifier.
+    """Binds the block `link` of the DAG `origin` to an identifier.
 
-    `id` is an Ed25519 public key, `origin` a replica, `shard` the one that holds the block of
-    `link`, where it is known, and `proof` a UCAN (JWT) that permits it.
+    `id` is an Ed25519 public key, `origin` a replica, `shard` the one with the block `link`, if
+    known, and `proof` the UCAN (JWT) that permits the publish.
     """
 
     id: bytes
@@ -78,7 +78,7 @@ Operation = Append | Join | Publish
 
 
 def encode_operation(operation: Operation) -> dict[str, Any]:
-    """The operation as a value for DAG-CBOR."""
+    """Return the operation as a value for DAG-CBOR."""
     if isinstance(operation, Append):
         return {"type": "append", "shards": list(operation.shards)}
     if isinstance(operation, Join):
@@ -97,7 +97,7 @@ def decode_operation(value: Any) -> Operation:
     """Read an operation from a decoded block.
 
     Raises:
-        ReplicaError: an unknown kind, another shape, or not the canonical form.
+        ReplicaError: an unknown kind, wrong fields, or not the canonical form.
     """
     kind = value.get("type") if isinstance(value, dict) else None
     if kind == "append":
@@ -114,10 +114,10 @@ def decode_operation(value: Any) -> Operation:
 def check_fields(
     value: Any, what: str, required: set[str], optional: Iterable[str] = _NONE
 ) -> dict[str, Any]:
-    """The map `value`, which must have these fields and no others.
+    """Return `value`, which must be a map with these fields and no others.
 
     Raises:
-        ReplicaError: it is another thing, lacks a field or has one too many.
+        ReplicaError: not a map, or a field is missing or unknown.
     """
     if not isinstance(value, dict) or not required <= value.keys() <= required.union(optional):
         perhaps = "".join(f", and perhaps {each}" for each in sorted(optional))
@@ -126,10 +126,10 @@ def check_fields(
 
 
 def check_link(value: Any, what: str) -> CID:
-    """The link `value`.
+    """Return `value`, which must be a link.
 
     Raises:
-        ReplicaError: it is none.
+        ReplicaError: not a link.
     """
     if not isinstance(value, CID):
         raise ReplicaError(f"{what} is a link")

@@ -1,21 +1,19 @@
-"""Publishing: an identifier (an Ed25519 key) that leads to one DAG after another.
+"""Publishing: an identifier (an Ed25519 key) that resolves to the DAG last published under it.
 
 Source: "DAG Replication & Publishing Protocol", sections "Publishing Protocol" and "Convergence".
 
-Theory of operation. The log of an identifier is made of replicas whose changes are `Publish`; each
-continues the one that its publisher took for the last. Peers that publish at once make branches,
-which are merged into one order: of the replicas that could come next (their prior is placed, or
-they have none), the one whose CID sorts first as base32 text. The last in this order says what the
-identifier leads to.
+Theory of operation. The log of an identifier consists of replicas whose changes are `Publish`; each
+continues the last one that its publisher knew. Concurrent publishes make branches, which are merged
+into one order: of the replicas that could come next (their prior is placed, or they have none), the
+one whose CID sorts first as base32 text. The identifier resolves to the last one in this order.
 
 A `PublishLog` takes replicas in any order; one that comes before its prior waits for it. The order
-is found when it is asked for, with a heap of those that could come next.
+is computed on demand, with a heap of those that could come next.
 
-A publish is permitted by its proof, a UCAN. The protocol leaves it open what ties a proof to the
-publish that shows it: anyone could take the proof of one and attach it to another link. So it is
-asked here that the outermost UCAN names link and origin among its facts. The clock is asked only
-when a replica is first accepted here (`check_publish`), never by the log: the order of what was
-accepted is the same for ever.
+A publish is permitted by its proof, a UCAN. The protocol does not say what ties a proof to its
+publish: anyone could take a proof and attach it to another link. So here the outermost UCAN must
+name link and origin among its facts. Only the first acceptance of a replica (`check_publish`) looks
+at the clock, never the log: the order of what was accepted never changes.
 """
 
 from __future__ import annotations
@@ -52,7 +50,7 @@ class PublishLog:
         return replica in self._replicas
 
     def __len__(self) -> int:
-        """How many replicas have their place."""
+        """The number of replicas whose whole history is here."""
         return len(self.order)
 
     @property
@@ -73,16 +71,19 @@ class PublishLog:
         return frozenset(prior for prior in self._next if prior and prior not in self._replicas)
 
     def latest(self) -> Iterator[tuple[CID, Publish]]:
-        """The publishes that have their place, the last one first. The identifier leads to the
-        first of these whose link is contained by its origin, which the log cannot tell."""
+        """Yield the publishes whose whole history is here, the last one first.
+
+        The identifier resolves to the first whose origin contains its link, which the log cannot
+        know.
+        """
         for cid in reversed(self.order):
             yield cid, _publish_of(self._replicas[cid])
 
     def add(self, replica: Replica) -> bool:
-        """Take a replica, checked already; False when it is here.
+        """Add a replica that has been checked; return False if it is here already.
 
         Raises:
-            ReplicaError: it is no publish of this identifier.
+            ReplicaError: not a publish of this identifier.
         """
         publish, cid = _publish_of(replica), replica.cid
         if publish.id != self.identifier:
@@ -108,14 +109,14 @@ class PublishLog:
 
 
 def check_publish(publish: Publish, now: int | None = None) -> None:
-    """Check that the proof of a publish permits it, and that it was made for it.
+    """Check that the proof of a publish permits it, and was made for it.
 
     Args:
         publish: the operation.
-        now: Unix seconds when it is first accepted; None when it is replayed.
+        now: Unix seconds, when it is first accepted; None when it is replayed.
 
     Raises:
-        UcanError: it does not, and why.
+        UcanError: the proof does not permit it; says why.
     """
     proof = parse_ucan(publish.proof)
     if _binding(publish.link, publish.origin) not in proof.facts:
@@ -135,9 +136,16 @@ def make_publish(
     shard: CID | None = None,
     proofs: Sequence[str] = (),
 ) -> Publish:
-    """Publish a DAG under an identifier, by the key itself or by one that it granted this to.
+    """Publish a DAG under an identifier, signed by its own key or by one with a grant.
 
-    `proofs` are the UCANs that grant it; the key of the identifier needs none.
+    Args:
+        key: that signs.
+        identifier: an Ed25519 public key.
+        link: the block that it resolves to.
+        origin: a replica whose DAG contains the block.
+        expires: Unix seconds until which nodes accept the publish; None: forever.
+        shard: that has the block, if known.
+        proofs: the UCANs that grant this to `key`; the identifier's own key needs none.
     """
     owner = ed25519_did(identifier)
     proof = issue_ucan(
@@ -157,5 +165,5 @@ def _binding(link: CID, origin: CID) -> dict[str, str]:
 
 def _publish_of(replica: Replica) -> Publish:
     if not isinstance(replica.change, Publish):
-        raise ReplicaError(f"{replica.cid} is not a publish, so that it cannot stand in such a log")
+        raise ReplicaError(f"{replica.cid} is not a publish, so it cannot be in such a log")
     return replica.change

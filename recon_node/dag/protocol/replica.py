@@ -3,14 +3,14 @@
 Source: "DAG Replication & Publishing Protocol", sections "Replica" and "DAG State".
 
 Theory of operation. A replica is a DAG-CBOR block `{prior?, change}`: an operation on the state of
-the prior replica, named by its CID; a first replica leaves `prior` out. The state that a replica
+the prior replica, named by its CID; a first replica has no `prior`. The state that a replica
 describes is the set of all shards that were appended in its history.
 
-`join` gives the same CID to every node, in whatever order and grouping the heads came together:
+`join` makes the same CID at every node, whatever the order and grouping in which the heads met:
 the prior of a join is the first of the joined heads in the order of their base32 text, and the
-others are its forks. Joins carry no shards of their own, so a join among the heads is taken apart
-into what it had joined; and a head that another one builds on is left out. What remains depends on
-the operations alone.
+others are its forks. Joins carry no shards of their own, so a join among the heads is replaced by
+what it joined, and a head that another head builds on is left out. The rest depends on the
+operations alone.
 """
 
 from __future__ import annotations
@@ -22,12 +22,20 @@ from recon_node.dag.protocol.operations import (
     Append,
     Join,
     Operation,
-    Publish,
     ReplicaError,
     check_fields,
     check_link,
     decode_operation,
     encode_operation,
+)
+from recon_node.draw.layout import (
+    NodeShape,
+    Picture,
+    PictureNode,
+    Tone,
+    count_of,
+    missing_node,
+    short_name,
 )
 from recon_node.ipld import CID, DAG_CBOR, DagCborError, dag_cbor
 
@@ -44,7 +52,7 @@ class Replica:
             self.prior is None or str(self.prior) >= str(self.change.forks[0])
         ):
             raise ReplicaError(
-                "the prior of a join must be the first of all that it joins, in the order of "
+                "the prior of a join must be the first of the joined replicas, in the order of "
                 "their base32 text"
             )
 
@@ -75,19 +83,23 @@ def decode_replica(block: bytes) -> Replica:
     try:
         value = dag_cbor.decode(block)
     except DagCborError as error:
-        raise ReplicaError(f"no replica: {error}") from None
+        raise ReplicaError(f"not a replica: {error}") from None
     fields = check_fields(value, "a replica", {"change"}, {"prior"})
     prior = check_link(fields["prior"], "the 'prior' of a replica") if "prior" in fields else None
     return Replica(prior, decode_operation(fields["change"]))
 
 
 def join(heads: Iterable[CID], replicas: Mapping[CID, Replica]) -> Replica:
-    """The replica that has all of the shards of `heads`: one of them, or a join of several.
+    """Return the replica that has all shards of `heads`: one of them, or a join of several.
 
-    `replicas` must have the history of every head. The same state gives the same replica.
+    The same heads give the same replica.
+
+    Args:
+        heads: replicas of one DAG.
+        replicas: with the whole history of every head.
 
     Raises:
-        ReplicaError: no head, or a history that is not whole.
+        ReplicaError: there are no heads, or a history is incomplete.
     """
     parted = _take_apart(heads, replicas)
     covered = history((base for head in parted for base in replicas[head].bases), replicas)
@@ -95,25 +107,11 @@ def join(heads: Iterable[CID], replicas: Mapping[CID, Replica]) -> Replica:
     return Replica(first, Join(tuple(others))) if others else _get(replicas, first)
 
 
-def shards_of(head: CID, replicas: Mapping[CID, Replica]) -> frozenset[CID]:
-    """The state of a replica: the shards of its whole history.
-
-    Raises:
-        ReplicaError: the history is not whole, or that of an identifier.
-    """
-    changes = [replicas[each].change for each in history([head], replicas)]
-    if any(isinstance(change, Publish) for change in changes):
-        raise ReplicaError(f"{head} is a log of publishes, which has no shards")
-    return frozenset(
-        shard for change in changes if isinstance(change, Append) for shard in change.shards
-    )
-
-
 def history(heads: Iterable[CID], replicas: Mapping[CID, Replica]) -> set[CID]:
-    """The CIDs of these replicas and of all that they continue.
+    """Return the CIDs of these replicas and of everything they continue.
 
     Raises:
-        ReplicaError: the history is not whole.
+        ReplicaError: the history is incomplete.
     """
     left = list(heads)
     found = set(left)
@@ -125,25 +123,26 @@ def history(heads: Iterable[CID], replicas: Mapping[CID, Replica]) -> set[CID]:
     return found
 
 
-def missing(heads: Iterable[CID], replicas: Mapping[CID, Replica]) -> set[CID]:
-    """What the history of these heads needs and `replicas` lacks, as far as that can be seen."""
-    left = list(heads)
-    seen = set(left)
-    lacking: set[CID] = set()
-    while left:
-        cid = left.pop()
-        replica = replicas.get(cid)
-        if replica is None:
-            lacking.add(cid)
-            continue
-        bases = set(replica.bases) - seen
-        seen |= bases
-        left.extend(bases)
-    return lacking
+def replica_picture(title: str, heads: Iterable[CID], replicas: Mapping[CID, Replica]) -> Picture:
+    """Draw the history of some replicas, as far as it is in `replicas`."""
+    tops = list(dict.fromkeys(heads))
+    found = list(tops)
+    seen = set(tops)
+    for cid in found:  # grows while it is walked
+        if cid in replicas:
+            bases = [base for base in dict.fromkeys(replicas[cid].bases) if base not in seen]
+            found += bases
+            seen.update(bases)
+    lacking = [str(cid) for cid in found if cid not in replicas]
+    nodes = [_picture_node(cid, replicas[cid], cid in tops) for cid in found if cid in replicas]
+    summary = f"{count_of(len(nodes), 'operation')}, {count_of(len(tops), 'head')}"
+    if lacking:
+        summary += f", {len(lacking)} missing"
+    return Picture(title, summary, (*map(missing_node, lacking), *nodes), (), "operations")
 
 
 def _take_apart(heads: Iterable[CID], replicas: Mapping[CID, Replica]) -> set[CID]:
-    """The heads, with joins replaced by what they joined."""
+    """Return the heads, with joins replaced by what they joined."""
     left = list(heads)
     if not left:
         raise ReplicaError("nothing to join: a join needs at least one replica")
@@ -165,5 +164,25 @@ def _take_apart(heads: Iterable[CID], replicas: Mapping[CID, Replica]) -> set[CI
 def _get(replicas: Mapping[CID, Replica], cid: CID) -> Replica:
     replica = replicas.get(cid)
     if replica is None:
-        raise ReplicaError(f"the replica {cid} is not here: the history is not whole")
+        raise ReplicaError(f"the replica {cid} is missing: the history is incomplete")
     return replica
+
+
+def _picture_node(cid: CID, replica: Replica, is_head: bool) -> PictureNode:
+    change = replica.change
+    if isinstance(change, Append):
+        kind, what = "append", count_of(len(change.shards), "shard")
+    elif isinstance(change, Join):
+        kind, what = "join", count_of(len(replica.bases), "replica")
+    else:
+        kind, what = "publish", f"link {short_name(str(change.link))}"
+    return PictureNode(
+        id=str(cid),
+        prev=tuple(map(str, replica.bases)),
+        shape=NodeShape.DATA if replica.bases else NodeShape.ROOT,
+        tone=Tone.TIP if is_head else Tone.KEPT,
+        name=short_name(str(cid)),
+        details=(kind, what),
+        marks=("head",) if is_head else (),
+        keep=is_head,
+    )

@@ -1,13 +1,10 @@
-"""Shards: a DAG cut into CAR files of a size that can be carried, and put together again.
+"""Shards: a DAG cut into CAR files of a size that can be carried.
 
 Source: "DAG Replication & Publishing Protocol", section "Shards". A shard is a CARv1 with some of
 the blocks of a DAG, addressed by the codec 0x0202. `split` walks a DAG depth first, so that a
 reader of the shards in order meets every block after one that links to it. The shard that has the
 DAG's root names it; the others name the empty identity CID (as the empty shard of the protocol
-does), for a CAR must name a root.
-
-An `Assembly` takes shards in any order. It keeps CIDs only, never blocks: whoever feeds it stores
-them, and after a restart feeds it again with what was stored.
+does), because a CAR must name a root.
 """
 
 from __future__ import annotations
@@ -25,7 +22,6 @@ from recon_node.ipld import (
     DAG_PB,
     IDENTITY,
     RAW,
-    CarError,
     DagCborError,
     DagPbError,
     car,
@@ -40,11 +36,11 @@ CAR: Final = 0x0202
 NO_ROOT: Final = CID(b"\x01\x55\x00\x00")
 
 MAX_SHARDS_PER_APPEND: Final = 1000
-"""An append is one block; so many links keep it far below the size that peers accept."""
+"""Links of one append, which is one block: far below the size that peers accept."""
 
 
 class ShardError(ValueError):
-    """A DAG that cannot be cut as asked, or a file that is no shard of it."""
+    """A DAG that cannot be cut as asked, or a block whose links cannot be read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +55,7 @@ class Shard:
 def split(root: CID, read: Callable[[CID], bytes], max_bytes: int) -> Iterator[Shard]:
     """Cut the DAG below `root` into shards of at most `max_bytes`, lazily.
 
-    `read` gives the block of a CID; each is asked for once.
+    `read` returns the block of a CID; it is called once for each block.
 
     Raises:
         ShardError: a block does not fit into a shard, or its links cannot be read.
@@ -85,7 +81,7 @@ def split(root: CID, read: Callable[[CID], bytes], max_bytes: int) -> Iterator[S
 
 
 def walk(root: CID, read: Callable[[CID], bytes]) -> Iterator[tuple[CID, bytes]]:
-    """The blocks of a DAG, depth first, each once; those inside identity CIDs are left out.
+    """Yield the blocks of a DAG, depth first, each once, without those inside identity CIDs.
 
     Raises:
         ShardError: the links of a block cannot be read.
@@ -105,7 +101,7 @@ def walk(root: CID, read: Callable[[CID], bytes]) -> Iterator[tuple[CID, bytes]]
 
 
 def appends(shards: Iterable[CID], prior: CID | None = None) -> list[Replica]:
-    """The replicas that add these shards to the state of `prior`, each continuing the last."""
+    """Return replicas that add these shards to the state of `prior`, each on top of the last."""
     replicas: list[Replica] = []
     ordered = sorted(set(shards), key=str)
     for start in range(0, len(ordered), MAX_SHARDS_PER_APPEND):
@@ -116,10 +112,10 @@ def appends(shards: Iterable[CID], prior: CID | None = None) -> list[Replica]:
 
 
 def links(cid: CID, block: bytes) -> list[CID]:
-    """The links of a block, in their order in it.
+    """Return the links of a block, in their order in it.
 
     Raises:
-        ShardError: the block is not of the codec that its CID names, or that codec is not known.
+        ShardError: the block is not of the codec that its CID names, or the codec is unknown.
     """
     try:
         if cid.codec == RAW:
@@ -130,62 +126,11 @@ def links(cid: CID, block: bytes) -> list[CID]:
             return [link.cid for link in dag_pb.decode(block).links]
     except (DagCborError, DagPbError) as error:
         raise ShardError(f"the links of {cid} cannot be read: {error}") from None
-    raise ShardError(f"the links of {cid} cannot be read: the codec {cid.codec:#x} is not known")
-
-
-class Assembly:
-    """The way of a DAG from its shards back to its blocks.
-
-    Args:
-        root: where the DAG is entered.
-        shards: those of the replica that describes it.
-    """
-
-    def __init__(self, root: CID, shards: Iterable[CID]) -> None:
-        self.root = root
-        self.missing_shards = set(shards)
-        self._links: dict[CID, list[CID]] = {}
-
-    def receive(self, shard: bytes) -> dict[CID, bytes]:
-        """Take a shard; return its blocks, for storing. A shard taken before gives them again.
-
-        Raises:
-            ShardError: not a CARv1 whose blocks match their CIDs, or a block without readable
-                links.
-        """
-        try:
-            blocks = car.decode(shard).blocks
-        except CarError as error:
-            raise ShardError(f"no shard: {error}") from None
-        found = {cid: links(cid, block) for cid, block in blocks.items()}
-        self._links.update(found)
-        self.missing_shards.discard(CID.of(CAR, shard))
-        return blocks
-
-    def missing_blocks(self) -> list[CID]:
-        """The blocks that are linked from the root and not here, as far as can be seen, sorted."""
-        return sorted(cid for cid in self._reachable() if cid not in self._links)
-
-    def order(self) -> list[CID]:
-        """The CIDs of the blocks here that the root leads to, depth first."""
-        return [cid for cid in self._reachable() if cid in self._links]
-
-    def _reachable(self) -> Iterator[CID]:
-        left = [self.root]
-        seen = {self.root}
-        while left:
-            cid = left.pop()
-            if cid.hash_code == IDENTITY:
-                continue
-            yield cid
-            for link in reversed(self._links.get(cid, [])):
-                if link not in seen:
-                    seen.add(link)
-                    left.append(link)
+    raise ShardError(f"the links of {cid} cannot be read: the codec {cid.codec:#x} is unknown")
 
 
 def _links_of_value(value: object) -> Iterator[CID]:
-    """The links in a decoded value; not by recursion, for it may be nested deep."""
+    """The links in a decoded value. Not recursive, since the value may be deeply nested."""
     left = [value]
     while left:
         each = left.pop()

@@ -1,23 +1,23 @@
-"""UCAN 0.8.1: who may do what, as JWTs that hand a capability from key to key.
+"""UCAN 0.8.1: JWTs that delegate a capability from key to key.
 
 Sources: the UCAN specification, version 0.8.1 (github.com/ucan-wg/spec), and the "DAG Replication &
 Publishing Protocol", section "Publishing Protocol".
 
-Theory of operation. A token says that its issuer grants its audience some capabilities: pairs of a
-resource (`with`) and an ability (`can`). An issuer may grant what it owns - a DID owns the resource
-of its own name - and what was granted to it: the tokens that say so are nested in `prf`. So a token
-is checked from the outside in:
+Theory of operation. With a token, its issuer grants its audience some capabilities: pairs of a
+resource (`with`) and an ability (`can`). An issuer may grant what it owns (a DID owns the resource
+of the same name) and what was granted to it, by the tokens in `prf`. A token is checked from the
+outside in:
 
 - it is signed by the key of its issuer, with the algorithm of that key;
-- what it grants is owned by its issuer, or granted by one of its proofs, to just this issuer, and
-  for at least the same time.
+- what it grants is owned by its issuer, or granted by one of its proofs to this very issuer, for at
+  least the same time.
 
-Time is handed in where it matters. A token that has expired says nothing about what was done while
-it was good: `now` is asked for when an operation is first accepted, never when it is replayed.
+The time is an argument. Expiry says nothing about what was done before: `now` is given when an
+operation is first accepted, and left out when it is replayed.
 
-Keys are did:keys: Ed25519 (EdDSA), secp256k1 (ES256K) and P-256 (ES256). An ability is compared
-without regard to case; `*` is every ability, `dag/*` every one of `dag/`. The resources `my:*` and
-`as:...` of the specification, which stand for all that a key owns, are not known: they match
+Keys are did:keys: Ed25519 (EdDSA), secp256k1 (ES256K) and P-256 (ES256). Abilities are compared
+case-insensitively; `*` is every ability, `dag/*` every ability below `dag/`. The resources `my:*`
+and `as:...` of the specification, for everything that a key owns, are not supported: they match
 nothing.
 """
 
@@ -29,14 +29,19 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from recon_node.ceramic.auth.did import public_key
-from recon_node.ceramic.auth.signing import Key, algorithm_of, controller_of, sign
+from recon_node.ceramic.auth.did import controller_of, public_key
+from recon_node.ceramic.auth.keys import PrivateKey, algorithm_of, sign
 from recon_node.ceramic.errors import DidError
 
 VERSION: Final = "0.8.1"
 MAX_TOKEN_SIZE: Final = 64 * 1024
-"""Characters of a token with all its proofs; each nesting costs a third more."""
-MAX_DEPTH: Final = 10
+"""Characters of a token with all its proofs; each level of nesting makes them a third longer."""
+MAX_NESTING: Final = 10
+"""Tokens within each other."""
+
+_PARTS: Final = 3
+"""Of a JWT: header, payload, signature."""
+_CAPABILITY: Final = frozenset({"with", "can"})
 
 _ALGORITHMS: Final = ("EdDSA", "ES256K", "ES256")
 _SHAPE: Final[Mapping[str, tuple[type, ...]]] = {
@@ -64,7 +69,7 @@ class Capability:
     ability: str
 
     def covers(self, other: Capability) -> bool:
-        """Is `other` this capability, or a part of it?"""
+        """Whether `other` is this capability or a part of it."""
         mine, theirs = self.ability.lower(), other.ability.lower()
         return self.resource == other.resource and (
             mine in ("*", theirs) or (mine.endswith("/*") and theirs.startswith(mine[:-1]))
@@ -87,37 +92,37 @@ class Ucan:
     signature: bytes
 
     def valid_at(self, time: int) -> bool:
-        """Is `time` within the bounds of the token?"""
+        """Whether the token is valid at that time, in Unix seconds."""
         return (self.not_before is None or self.not_before <= time) and (
             self.expires is None or time < self.expires
         )
 
 
 def parse_ucan(token: str) -> Ucan:
-    """Read a token and its proofs; nothing is checked but their shape.
+    """Read a token and its proofs; only their form is checked.
 
     Raises:
-        UcanError: not a UCAN 0.8.1, too large or nested too deep.
+        UcanError: not a UCAN 0.8.1, too large or nested too deeply.
     """
     if len(token) > MAX_TOKEN_SIZE:
         raise UcanError(f"the UCAN has {len(token)} characters; the limit is {MAX_TOKEN_SIZE}")
-    return _parse(token, MAX_DEPTH)
+    return _parse(token, MAX_NESTING)
 
 
 def check_ucan(ucan: Ucan, capability: Capability, now: int | None = None) -> None:
-    """Check that a token grants a capability, by right of the resource's owner.
+    """Check that a token grants a capability on behalf of the resource's owner.
 
     Args:
         ucan: the token.
         capability: on a resource that is a did:key, which owns it.
-        now: Unix seconds; None leaves out whether the token has expired.
+        now: Unix seconds; None does not check whether the token has expired.
 
     Raises:
-        UcanError: it does not, and why.
+        UcanError: it does not; says why.
     """
     if now is not None and not ucan.valid_at(now):
         raise UcanError(
-            f"the UCAN of {ucan.issuer} is good from {ucan.not_before} to {ucan.expires} (Unix "
+            f"the UCAN of {ucan.issuer} is valid from {ucan.not_before} to {ucan.expires} (Unix "
             f"seconds), which {now} is not"
         )
     _check_signature(ucan)
@@ -138,7 +143,7 @@ def check_ucan(ucan: Ucan, capability: Capability, now: int | None = None) -> No
 
 
 def issue_ucan(
-    key: Key,
+    key: PrivateKey,
     audience: str,
     capabilities: Iterable[Capability],
     expires: int | None,
@@ -147,9 +152,16 @@ def issue_ucan(
     facts: Sequence[Any] = (),
     proofs: Sequence[str] = (),
 ) -> str:
-    """Sign a token.
+    """Issue and sign a token.
 
-    `facts` are JSON values; `proofs` are tokens that grant to this key what it grants on.
+    Args:
+        key: of the issuer.
+        audience: a did:key.
+        capabilities: to grant.
+        expires: Unix seconds; None: never.
+        not_before: Unix seconds; None: valid at once.
+        facts: JSON values.
+        proofs: tokens that grant these capabilities to `key`, if it does not own the resources.
     """
     payload = {
         "iss": controller_of(key),
@@ -173,8 +185,8 @@ def _fault_of_proof(
         return f"the proof of {proof.issuer} is for {proof.audience}, not for {outer.issuer}"
     if not _within(outer, proof):
         return (
-            f"the UCAN of {outer.issuer} is good for longer than its proof of {proof.issuer}: "
-            "what is granted further cannot outlast the grant"
+            f"the UCAN of {outer.issuer} is valid for longer than its proof of {proof.issuer}: "
+            "a delegation cannot outlast its grant"
         )
     try:
         check_ucan(proof, capability, now)
@@ -184,7 +196,7 @@ def _fault_of_proof(
 
 
 def _within(inner: Ucan, outer: Ucan) -> bool:
-    """Do the times of `inner` lie within those of `outer`?"""
+    """Whether `outer` is valid whenever `inner` is."""
     return (
         outer.expires is None or (inner.expires is not None and inner.expires <= outer.expires)
     ) and (
@@ -200,7 +212,8 @@ def _check_signature(ucan: Ucan) -> None:
         raise UcanError(f"the issuer of the UCAN: {error}") from None
     if ucan.algorithm != key.alg:
         raise UcanError(
-            f"the UCAN of {ucan.issuer} is signed by {ucan.algorithm}; its key signs by {key.alg}"
+            f"the UCAN of {ucan.issuer} is signed with {ucan.algorithm}, "
+            f"but its key signs with {key.alg}"
         )
     if not key.verify(ucan.signing_input, ucan.signature):
         raise UcanError(f"the signature of the UCAN of {ucan.issuer} is wrong")
@@ -208,16 +221,16 @@ def _check_signature(ucan: Ucan) -> None:
 
 def _parse(token: str, depth: int) -> Ucan:
     if depth == 0:
-        raise UcanError(f"the proofs of the UCAN are nested deeper than {MAX_DEPTH}")
+        raise UcanError(f"the proofs of the UCAN are nested deeper than {MAX_NESTING}")
     parts = token.split(".")
-    if len(parts) != 3:
+    if len(parts) != _PARTS:
         raise UcanError("a UCAN is a JWT: three parts in base64url with dots between them")
     header = _read_map(parts[0], "header")
     if header.get("ucv") != VERSION or header.get("typ") != "JWT":
         raise UcanError(f"not a UCAN {VERSION}: its header says {str(header)[:200]}")
     if header.get("alg") not in _ALGORITHMS:
         raise UcanError(
-            f"the UCAN is signed by {str(header.get('alg'))[:50]!r}; known here are "
+            f"the UCAN is signed by {str(header.get('alg'))[:50]!r}; supported are "
             + ", ".join(_ALGORITHMS)
         )
     payload = _read_map(parts[1], "payload")
@@ -244,8 +257,8 @@ def _capability(value: Any) -> Capability:
     if not isinstance(value, dict):
         raise UcanError("each capability in 'att' is a map of 'with' and 'can'")
     resource, ability = value.get("with"), value.get("can")
-    # Further fields ("nb") narrow a capability in ways that are not known here.
-    if not isinstance(resource, str) or not isinstance(ability, str) or len(value) != 2:
+    # Further fields ("nb") narrow a capability in ways that are not supported.
+    if not isinstance(resource, str) or not isinstance(ability, str) or value.keys() != _CAPABILITY:
         raise UcanError("each capability in 'att' is a map of 'with' and 'can', both text")
     return Capability(resource, ability)
 
@@ -261,7 +274,7 @@ def _read_map(text: str, what: str) -> dict[str, Any]:
 
 
 def _from_base64(text: str, what: str) -> bytes:
-    """Unpadded base64url, in the one form that each value has."""
+    """Decode unpadded base64url in its canonical form."""
     try:
         raw = base64.b64decode(text + "=" * (-len(text) % 4), altchars=b"-_", validate=True)
     except ValueError:

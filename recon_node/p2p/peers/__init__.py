@@ -1,1 +1,1 @@
-"""Who is there: the peer book, its file, and discovery through the DHT."""
+"""The peers: their book, their interests, and discovery through the DHT."""

@@ -1,39 +1,50 @@
-"""The node's own book of peers: their addresses, and how they did.
+"""The node's own book of peers: their addresses, interests, failures and latencies.
 
-libp2p's peerstore forgets addresses after minutes, and knows nothing of who is worth talking to.
-``peer_file`` keeps the book over restarts.
+libp2p's peerstore forgets addresses after minutes and does not rate peers. The book is kept in
+``peers.json`` in the data directory.
 
-Times to wait are measured on trio's clock, which does not jump; times shown are seconds since 1970.
+Times to wait use trio's clock, which does not jump. Times that are shown are seconds since 1970.
 """
 
 from __future__ import annotations
 
 import heapq
+import json
 import math
+import os
 import random
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Final
 
+import structlog
 import trio
 
+from recon_node.backoff import Backoff
+from recon_node.files import draft_of, move_into_place
 from recon_node.p2p.transport.addresses import is_dialable
 from recon_node.recon import KeyRange, merge_ranges, subtract_ranges
 
-FIRST_BACKOFF: Final = 1.0
-MAX_BACKOFF: Final = 600.0
+log = structlog.get_logger(__name__)
+
+PEERS_FILE: Final = "peers.json"
+AFTER_FAILURE: Final = Backoff(first=1.0, longest=600.0)
+"""For how long a peer is left alone after failures in a row."""
 MAX_ADDRESSES: Final = 8
+"""Maximum addresses of a peer."""
 INTEREST_LIFETIME: Final = 300.0
-"""For how long a range that a peer asked for counts as its interest."""
+"""Seconds for which a range that a peer asked for counts as its interest."""
 HOPELESS_FAILURES: Final = 20
-"""A peer that failed so often in a row makes room for others first."""
+"""Peers that failed so often in a row make room for others first, and are not saved."""
 MAX_INTERESTS: Final = 1000
-"""Ranges kept of a peer's interests at most, the latest ones."""
+"""Maximum ranges that are kept of a peer's interests, the latest ones."""
 MIN_OVERLAP: Final = 0.01
-"""A peer with which less is in common, or nothing, is chosen as if this were: interests change."""
+"""A smaller overlap counts as this when peers are chosen, since interests change."""
 MIN_LATENCY: Final = 0.001
-"""Below that, in seconds, a ping says more of the load of both sides than of the way."""
+"""Seconds; shorter round trips say more about the load of both sides than about the network."""
 _UNKNOWN_LATENCY: Final = 0.1
+"""The seconds that are assumed before the first ping."""
 
 
 @dataclass(slots=True)
@@ -46,29 +57,29 @@ class Peer:
     failures: int = 0
     """In a row; breaking a protocol counts as several."""
     not_before: float = 0.0
-    """On trio's clock: no sync earlier than that."""
+    """When it may be synced with again, on trio's clock."""
     latency: float | None = None
-    """Seconds that a ping takes there and back."""
+    """The round-trip time in seconds."""
     last_sync: float | None = None
     """Seconds since 1970."""
     events_served: int = 0
-    """Events that it fetched and no report of a session has told of yet."""
+    """Events that it fetched and that are not yet in the report of a session."""
     event_bytes_served: int = 0
-    """The bytes of those."""
+    """Their size in bytes."""
     asked_for_all_at: float = -math.inf
-    """On trio's clock: when we last asked it for all that interests us."""
+    """When we last asked it for everything that interests us, on trio's clock."""
     interests: list[tuple[float, KeyRange]] = field(default_factory=list)
-    """Ranges that it asked for or answered for, and until when, on trio's clock, that counts."""
+    """Ranges that it asked or answered for, and until when they count, on trio's clock."""
     declined: list[tuple[float, KeyRange]] = field(default_factory=list)
-    """Ranges that we asked for and it did not want, and until when that counts."""
+    """Ranges that we asked for and that it did not want, and until when they count."""
     overlap: float = 1.0
-    """The share of our keys that it wants, too, from 0 to 1, when it was last weighed."""
+    """The share of our keys that it wants too, from 0 to 1, as last computed."""
 
     @property
     def weight(self) -> float:
-        """How likely it is chosen: proportional to the overlap, inversely to the latency.
+        """The relative probability of being chosen: overlap divided by latency.
 
-        CIP-124, "Random Peer Sync Order". Beyond it, a peer that fails is chosen less often.
+        CIP-124, "Random Peer Sync Order". In addition, failures make it less likely.
         """
         latency = self.latency if self.latency is not None else _UNKNOWN_LATENCY
         overlap = max(MIN_OVERLAP, self.overlap)
@@ -76,20 +87,20 @@ class Peer:
 
 
 class PeerBook:
-    """Peers by peer id, at most ``capacity`` of them. Used by the trio thread only."""
+    """At most ``capacity`` peers by peer id. For the trio thread only."""
 
     def __init__(self, capacity: int, rng: random.Random | None = None) -> None:
         self._capacity = capacity
         self._peers: dict[str, Peer] = {}
         self._random = rng or random.Random()
         self.version = 0
-        """Grows with every change that is worth saving."""
+        """Increases with every change that should be saved."""
 
     def __len__(self) -> int:
         return len(self._peers)
 
     def peers(self) -> list[Peer]:
-        """Return all peers, in no order that means anything."""
+        """Return all peers, in no particular order."""
         return list(self._peers.values())
 
     def get(self, peer_id: str) -> Peer | None:
@@ -97,10 +108,14 @@ class PeerBook:
         return self._peers.get(peer_id)
 
     def heard_of(self, peer_id: str, addresses: Iterable[str], *, first_hand: bool = False) -> Peer:
-        """Note a peer and addresses for it, with or without /p2p/; those known stay in front.
-        Addresses that cannot be dialled, such as 0.0.0.0, or are another peer's, are left out.
+        """Add a peer, or addresses to it, after those that are known; return it.
 
-        What the peer itself says (``first_hand``) always finds room, and comes before hearsay.
+        Args:
+            peer_id: the peer.
+            addresses: with or without /p2p/<peer id>. Those of another peer, and those that cannot
+                be dialled, such as 0.0.0.0, are left out.
+            first_hand: whether the peer itself gave them. They come before hearsay, and always find
+                room.
         """
         peer = self._peers.get(peer_id)
         if peer is None:
@@ -117,7 +132,7 @@ class PeerBook:
         return peer
 
     def reached_at(self, peer_id: str, address: str) -> None:
-        """Note the address by which a peer was reached: the first to try next time."""
+        """Note the address at which a peer was reached; it is the first to be tried next time."""
         peer = self.heard_of(peer_id, ())
         if peer.addresses[:1] != [address]:
             others = [each for each in peer.addresses if each != address]
@@ -127,10 +142,15 @@ class PeerBook:
     def synced(
         self, peer_id: str, latency: float | None, now: float, *, delivered: bool = True
     ) -> None:
-        """Note a sync that ended in agreement; ``now`` is in seconds since 1970.
+        """Note a sync that ended in agreement.
 
-        It still counts as a failure where the peer did not deliver all that it listed: that can
-        happen to anyone, but who always does it is asked less and less.
+        Args:
+            peer_id: the peer.
+            latency: its round-trip time in seconds; None: not measured.
+            now: seconds since 1970.
+            delivered: whether the peer delivered all events that it listed. If not, the sync counts
+                as a failure: it can happen to anyone, but a peer that always does it is asked less
+                and less.
         """
         peer = self.heard_of(peer_id, ())
         peer.latency = peer.latency if latency is None else latency
@@ -145,26 +165,26 @@ class PeerBook:
     def failed(self, peer_id: str, *, severity: int = 1, at_least: float = 0.0) -> float:
         """Note a failure; return for how many seconds the peer is left alone.
 
-        ``severity`` is 1 for what can happen to anyone, more for a peer that broke a protocol;
-        ``at_least`` is how long the peer is left alone anyway, in seconds.
+        Args:
+            peer_id: the peer.
+            severity: as how many failures it counts: 1 if it can happen to anyone.
+            at_least: the least seconds to leave the peer alone.
         """
         peer = self.heard_of(peer_id, ())
         peer.failures += severity
-        wait = min(MAX_BACKOFF, FIRST_BACKOFF * 2.0 ** (min(peer.failures, 20) - 1))
-        wait *= self._random.uniform(0.75, 1.25)  # not all that lost a peer come back at once
-        wait = max(wait, at_least)
+        wait = max(at_least, AFTER_FAILURE.wait(peer.failures, self._random.random()))
         peer.not_before = trio.current_time() + wait
         self.version += 1
         return wait
 
     def served(self, peer_id: str, *, events: int = 0, size: int = 0) -> None:
-        """Note events that a peer fetched, or bytes of such."""
+        """Count events that a peer fetched, or their bytes."""
         peer = self.heard_of(peer_id, ())
         peer.events_served += events
         peer.event_bytes_served += size
 
     def take_served(self, peer_id: str) -> tuple[int, int]:
-        """Return how many events a peer fetched since this was last asked, and their bytes."""
+        """Return the number of events that a peer fetched since the last call, and their bytes."""
         peer = self._peers.get(peer_id)
         if peer is None:
             return 0, 0
@@ -173,7 +193,7 @@ class PeerBook:
         return served
 
     def asked_for(self, peer_id: str, key_range: KeyRange) -> None:
-        """Note a range that a peer started a session with: it is an interest of its own."""
+        """Note a range with which a peer started a session: one of its interests."""
         peer = self.heard_of(peer_id, ())
         now = trio.current_time()
         peer.interests = _with_range(peer.interests, key_range, now)
@@ -182,8 +202,13 @@ class PeerBook:
         ]
 
     def answered(self, peer_id: str, asked: KeyRange, answered: KeyRange | None) -> None:
-        """Note what a peer made of a range that we asked for: the part that it answered for, or
-        None when it wants nothing of it. What lies above the part is not known by that.
+        """Note a peer's answer to a range that we asked for.
+
+        Args:
+            peer_id: the peer.
+            asked: the range.
+            answered: the part that the peer answered for; None: it wants nothing of the range. What
+                is above that part remains unknown.
         """
         peer = self.heard_of(peer_id, ())
         now = trio.current_time()
@@ -199,20 +224,24 @@ class PeerBook:
             ]
 
     def interests(self, peer_id: str) -> list[KeyRange]:
-        """Return the ranges that a peer asked or answered for lately; none: they are not known."""
+        """Return the ranges that a peer recently asked or answered for; none if unknown."""
         peer = self._peers.get(peer_id)
         return _live(peer.interests) if peer else []
 
     def declined(self, peer_id: str) -> list[KeyRange]:
-        """Return the ranges that we asked a peer for lately, and that it did not want."""
+        """Return the ranges that we recently asked a peer for and that it did not want."""
         peer = self._peers.get(peer_id)
         return _live(peer.declined) if peer else []
 
     def choose(self, count: int, among: Sequence[Peer] | None = None) -> list[Peer]:
-        """Choose up to ``count`` peers that may be synced with now, at random by their weight.
+        """Draw peers that may be synced with now, at random by their weight.
 
-        Without ``among``, those are the peers with an address. They come in the order in which
-        they were drawn.
+        Args:
+            count: how many peers, at most.
+            among: the peers to draw from; by default all that have an address.
+
+        Returns:
+            Peers in the order in which they were drawn.
         """
         now = trio.current_time()
         if among is None:
@@ -223,7 +252,7 @@ class PeerBook:
         return heapq.nsmallest(count, able, key=lambda each: self._random.expovariate(each.weight))
 
     def to_json(self) -> list[dict[str, Any]]:
-        """Return what is worth keeping over a restart."""
+        """Return what should outlive a restart."""
         return [
             {
                 "id": each.id,
@@ -236,25 +265,26 @@ class PeerBook:
         ]
 
     def load(self, rows: Any) -> None:
-        """Take over what ``to_json`` gave.
+        """Add the peers that ``to_json`` returned.
 
-        Raises ValueError, TypeError or LookupError when it is something else.
+        Raises:
+            ValueError, TypeError, LookupError: ``rows`` is something else.
         """
         for row in rows:
             peer = self.heard_of(str(row["id"]), [str(each) for each in row["addresses"]])
-            if not peer.addresses:  # earlier versions kept some that cannot be dialled
+            if not peer.addresses:  # earlier versions also kept addresses that cannot be dialled
                 self.forget(peer.id)
                 continue
             peer.latency = None if row["latency"] is None else float(row["latency"])
             peer.last_sync = None if row["last_sync"] is None else float(row["last_sync"])
 
     def forget(self, peer_id: str) -> None:
-        """Forget a peer that this node has nothing to do with."""
+        """Remove a peer with which this node cannot sync."""
         if self._peers.pop(peer_id, None) is not None:
             self.version += 1
 
     def _make_room(self) -> None:
-        """Forget the least useful peers where the book is full."""
+        """Remove the least useful peers while the book is full."""
         while len(self._peers) >= self._capacity:
             del self._peers[max(self._peers.values(), key=_uselessness).id]
 
@@ -271,7 +301,7 @@ def _is_usable(address: str, peer_id: str) -> bool:
 def _with_range(
     ranges: Iterable[tuple[float, KeyRange]], key_range: KeyRange, now: float
 ) -> list[tuple[float, KeyRange]]:
-    """Add a range, or renew it; those that do not count any more are left out."""
+    """Add or renew a range; ranges that no longer count are left out."""
     others = [(until, each) for until, each in ranges if until > now and each != key_range]
     return [*others, (now + INTEREST_LIFETIME, key_range)][-MAX_INTERESTS:]
 
@@ -282,6 +312,39 @@ def _live(ranges: Iterable[tuple[float, KeyRange]]) -> list[KeyRange]:
 
 
 def _uselessness(peer: Peer) -> tuple[bool, int, float]:
-    """Peers that never proved to exist come first: anybody can make us hear of any number."""
+    """Rank peers that may not exist first: anybody can make us hear of any number of them."""
     unproven = peer.last_sync is None or peer.failures >= HOPELESS_FAILURES
     return unproven, peer.failures, -(peer.last_sync or 0.0)
+
+
+async def load_peers(book: PeerBook, data_dir: Path) -> None:
+    """Load the book from its file, if there is one. A file that cannot be used is renamed."""
+    path = data_dir / PEERS_FILE
+    try:
+        text = await trio.to_thread.run_sync(path.read_text)
+        book.load(json.loads(text)["peers"])
+    except FileNotFoundError:
+        return
+    except (OSError, ValueError, TypeError, LookupError) as error:
+        aside = path.with_suffix(".broken")
+        log.warning("Cannot read the peer book; starting without it", path=str(path),
+                    error=str(error), kept_as=str(aside))  # fmt: skip
+        if not isinstance(error, OSError):
+            await trio.to_thread.run_sync(os.replace, path, aside)
+
+
+async def save_peers(book: PeerBook, data_dir: Path) -> None:
+    """Save the book. If the disk fails, this is logged and the node continues."""
+    content = json.dumps({"peers": book.to_json()}, indent=1)
+    path = data_dir / PEERS_FILE
+    try:
+        await trio.to_thread.run_sync(_write, path, content)
+    except OSError as error:
+        log.warning("Cannot write the peer book", path=str(path), error=str(error))
+
+
+def _write(path: Path, content: str) -> None:
+    # At the end of the node, an earlier save may still be under way in its thread.
+    with draft_of(path, wait=True) as draft:
+        draft.write_text(content)
+        move_into_place(draft, path)

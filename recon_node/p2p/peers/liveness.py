@@ -1,9 +1,9 @@
-"""Keeping dead peers out of what this node's DHT hands out.
+"""Keeping dead peers out of the answers of this node's DHT.
 
-The library takes every peer that it hears of into its routing table, and counts hearsay as a sign
-of life: nodes that tell each other of a dead peer keep it for ever. Here a peer enters the table
-only while there is a connection with it, and whoever is listed without one, in the table or as a
-provider, is dialled from time to time and dropped when it does not answer.
+The library adds every peer that it hears of to its routing table, and takes hearsay for a sign of
+life, so that nodes remind each other of dead peers forever. Here a peer is only added to the table
+while it is connected. Peers that are listed without a connection, in the table or as providers, are
+dialled regularly and removed if they do not answer.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from libp2p.peer.id import ID
 from libp2p.peer.peerinfo import PeerInfo
 from multiaddr import Multiaddr  # type: ignore[import-untyped]
 
+from recon_node.backoff import jittered
 from recon_node.p2p.errors import PeerError
 from recon_node.p2p.transport.host import Host
 
@@ -28,28 +29,29 @@ log = structlog.get_logger(__name__)
 CHECK_INTERVAL: Final = 60.0
 """Seconds between two checks of the peers that are listed without a connection."""
 MAX_CHECKED: Final = 20
-"""Peers that are dialled in one check, those first that were checked longest ago."""
+"""Maximum peers dialled in one check, starting with those checked longest ago."""
 CHECK_LIMIT: Final = 10.0
-"""Seconds in which a peer must take a connection."""
+"""Seconds in which a peer must accept a connection."""
 ENOUGH_CONNECTIONS: Final = 16
-"""With more of them, a connection that was made for a check is closed after it."""
+"""With more than this, a connection that was made for a check is closed after it."""
 
 
-def admit_connected_only(table: RoutingTable, is_connected: Callable[[str], bool]) -> None:
-    """Make a routing table refuse the peers that there is no connection with."""
+def admit_connected_only(table: RoutingTable, is_able: Callable[[str], bool]) -> None:
+    """Make a routing table admit the peers of which ``is_able`` says that they are connected and
+    speak the DHT."""
     stock = table.add_peer
 
-    async def add_peer(peer: PeerInfo | ID, *, skip_server_mode_check: bool = False) -> bool:
+    async def add_peer(peer: PeerInfo | ID, **_options: bool) -> bool:
         peer_id = peer.peer_id if isinstance(peer, PeerInfo) else peer
-        if not is_connected(str(peer_id)):
+        if not is_able(str(peer_id)):
             return False
-        return await stock(peer, skip_server_mode_check=skip_server_mode_check)
+        return await stock(peer, skip_server_mode_check=True)  # the library knows one protocol id
 
     table.add_peer = add_peer  # type: ignore[assignment, method-assign]
 
 
 class LivenessCheck:
-    """Drops dead peers from a routing table and from provider records."""
+    """Removes dead peers from a routing table and from provider records."""
 
     def __init__(self, host: Host, table: RoutingTable, records: ProviderStore) -> None:
         self._host = host
@@ -58,15 +60,15 @@ class LivenessCheck:
         self._checked: dict[ID, float] = {}
 
     async def run(self) -> None:
-        """Check from time to time until cancelled."""
+        """Check regularly until cancelled."""
         while True:
-            await trio.sleep(CHECK_INTERVAL * random.uniform(0.8, 1.2))
+            await trio.sleep(jittered(CHECK_INTERVAL, random.random()))
             await self.check()
 
     async def check(self) -> None:
-        """Dial peers that are listed without a connection; drop those that do not answer.
+        """Dial peers that are listed without a connection; remove those that do not answer.
 
-        A node without any connection may be cut off itself, and drops nobody.
+        A node without connections removes no peers, since it may be offline itself.
         """
         if not self._host.connected_peers():
             return
@@ -83,7 +85,7 @@ class LivenessCheck:
                 nursery.start_soon(self._check_one, peer, suspects[peer])
 
     def _listed(self) -> dict[ID, list[Multiaddr]]:
-        """Return all peers that may be handed out, and their addresses."""
+        """Return all peers that the DHT's answers may name, and their addresses."""
         providers = [
             record.provider_info
             for records in self._records.providers.values()
@@ -108,7 +110,7 @@ class LivenessCheck:
                 return
         if self._host.is_connected(peer_id):
             return
-        log.debug("Dropped a peer from the DHT: it does not answer", peer=peer_id)
+        log.debug("Removed a peer from the DHT: it does not answer", peer=peer_id)
         self._table.remove_peer(peer)
         for records in self._records.providers.values():
             records.pop(peer_id, None)

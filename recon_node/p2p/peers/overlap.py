@@ -1,8 +1,7 @@
-"""What this node and a peer both want, as far as that is known: which ranges, and how much.
+"""The ranges that both this node and a peer want, as far as known, and their share of the keys.
 
-A peer's interests are known by the ranges that it asks for, and by what it answers for when it is
-asked (see ``PeerBook``). Of a peer that has done neither lately it is assumed that it wants all
-that it did not decline.
+A peer's interests are the ranges that it asks for and those that it answers for (see ``PeerBook``).
+A peer that has done neither recently is assumed to want everything that it has not declined.
 """
 
 from __future__ import annotations
@@ -19,16 +18,14 @@ from recon_node.recon import KeyRange, intersect_ranges, subtract_ranges
 from recon_node.store import Store
 
 MAX_COUNTED: Final = 100
-"""Ranges in which keys are counted; of more ranges, so many are a sample."""
-
-
+"""Maximum ranges in which keys are counted; of more ranges, a sample of this size."""
 WEIGHED_EVERY: Final = 10.0
-"""For how long the share of the keys in common is taken as it was counted, in seconds."""
+"""Seconds for which a share is not computed again."""
 
 
 @dataclass(slots=True)
 class _Common:
-    """What was worked out about one peer, and from what: so that it is done once."""
+    """What was computed for one peer, with its inputs, so that it is computed once."""
 
     ours: list[KeyRange]
     interests: object
@@ -48,7 +45,7 @@ class Overlap:
         self._common: dict[str, _Common] = {}
 
     def is_known(self, peer_id: str) -> bool:
-        """Tell whether a peer has said lately what interests it."""
+        """Return whether a peer's interests are known."""
         return bool(self._book.interests(peer_id))
 
     def ranges(self, peer_id: str) -> list[KeyRange]:
@@ -56,7 +53,7 @@ class Overlap:
         return self._common_with(peer_id).ranges
 
     async def weigh(self, peers: Iterable[Peer]) -> None:
-        """Bring ``Peer.overlap`` of some peers up to date, with a checkpoint after each."""
+        """Update ``Peer.overlap`` of some peers, with a checkpoint after each."""
         now = trio.current_time()
         shares: dict[tuple[KeyRange, ...], float] = {}
         for peer in peers:
@@ -70,7 +67,7 @@ class Overlap:
             await trio.lowlevel.checkpoint()
 
     def _common_with(self, peer_id: str) -> _Common:
-        ours, peer = self._store.key_ranges(), self._book.get(peer_id) or Peer(peer_id)
+        ours, peer = self._store.wanted.ranges, self._book.get(peer_id) or Peer(peer_id)
         known = self._common.get(peer_id)
         if (
             known is not None
@@ -86,13 +83,13 @@ class Overlap:
         else:
             ranges = subtract_ranges(ours, self._book.declined(peer_id))
         if len(self._common) > 2 * len(self._book):
-            self._common.clear()  # the book has forgotten peers
+            self._common.clear()  # the book has removed peers
         common = _Common(ours, peer.interests, peer.declined, until, ranges)
         self._common[peer_id] = common
         return common
 
     def _share(self, common: _Common) -> float:
-        """Return which part of our keys lies in the common ranges, from 0 to 1."""
+        """Return the share of our keys in the common ranges, from 0 to 1."""
         everything = self._count(common.ours)
         if common.ranges == common.ours or not everything:
             return float(bool(common.ranges))

@@ -1,10 +1,10 @@
-"""Which keys are being fetched, and by which session: so that no event is fetched twice.
+"""Which session fetches which keys, so that no event is fetched twice.
 
-A claim lasts until its events are in the store, or have failed to come. It is void before that
-when its peer stalls: when less than ``MIN_BYTES`` came from it in ``STALLED_AFTER`` seconds, or
-what was claimed at once takes longer than ``CLAIM_TIME``, not counting the time in which the store
-had to catch up. Then a session with another peer that was told of one of the keys takes it over,
-and the fetch that stalls ends. For ``SLOW_FOR`` seconds all claims for the slow peer are void.
+A claim lasts until its events are in the store or their fetching has failed. It becomes void
+earlier if its peer stalls: if less than ``MIN_BYTES`` arrive from it in ``STALLED_AFTER`` seconds,
+or if what was claimed at once takes longer than ``CLAIM_TIME``, not counting the time in which the
+store had to catch up. A session with another peer that told us of one of the keys then takes it
+over, and the stalled fetch ends. For ``SLOW_FOR`` seconds, all claims for the slow peer are void.
 """
 
 from __future__ import annotations
@@ -16,21 +16,25 @@ from typing import Final
 import trio
 
 from recon_node.ceramic import EventId
+from recon_node.p2p.transport.budget import remember
 
 STALLED_AFTER: Final = 10.0
+"""Seconds in which a peer has to send ``MIN_BYTES``."""
 MIN_BYTES: Final = 16 * 1024
 CLAIM_TIME: Final = 60.0
+"""Seconds that the keys of one claim may take."""
 SLOW_FOR: Final = 60.0
+"""Seconds for which a peer that stalled counts as slow."""
 LOOK_EVERY: Final = 1.0
-"""How often a session that waits for another one looks whether that one stalls, in seconds."""
+"""Seconds between two checks of whether the session that is waited for has stalled."""
 MAX_TOLD: Final = 16384
-"""Keys of which it is remembered who told us of them."""
+"""Maximum keys whose tellers are remembered."""
 MAX_SLOW: Final = 1000
-"""Peers that are remembered as slow."""
+"""Maximum peers that are remembered as slow."""
 
 
 class Claim:
-    """The keys that one session fetches. Get one from ``FetchTable.claim``."""
+    """The keys that one session fetches. Made by ``FetchTable.claim``."""
 
     def __init__(self, table: FetchTable, peer: str, *, is_void: bool) -> None:
         self.peer = peer
@@ -39,11 +43,11 @@ class Claim:
         self._table = table
         self._scope = trio.CancelScope()
         self._received: Callable[[], int] = lambda: 0
-        self._moved = trio.Event()
+        self._moved = trio.lowlevel.ParkingLot()
         self._is_void = is_void
         self._time_left = CLAIM_TIME
         self._window: tuple[float, int] | None = None
-        """While the peer is waited for: since when, and how many bytes had come by then."""
+        """While we wait for the peer: since when, and how many bytes had arrived by then."""
 
     @contextmanager
     def until_taken_over(self) -> Iterator[None]:
@@ -52,19 +56,18 @@ class Claim:
             yield
 
     def watch(self, received: Callable[[], int]) -> None:
-        """Say how to find out how many bytes came from the peer."""
+        """Set the function that returns how many bytes have arrived from the peer."""
         self._received = received
 
     def take(self, keys: Iterable[EventId]) -> tuple[list[EventId], list[EventId]]:
-        """Claim those keys that no other session has claimed; return them, and the others."""
+        """Claim the keys that no other session has claimed; return them, and the others."""
         self._time_left = CLAIM_TIME
         return self._table._take(self, keys)
 
     def release(self, keys: Iterable[EventId]) -> None:
-        """Give up keys: they are in the store, or have failed to come."""
+        """Give up keys: they are in the store, or could not be fetched."""
         self._table._release(self, keys)
-        self._moved.set()
-        self._moved = trio.Event()
+        self._moved.unpark_all()
 
     @contextmanager
     def peers_turn(self) -> Iterator[None]:
@@ -85,7 +88,7 @@ class Claim:
             self._start_window()
 
     def is_void(self) -> bool:
-        """Tell whether the peer has stalled, now or before."""
+        """Return whether the peer has stalled, now or before."""
         if not self._is_void and self._window is not None:
             since, received = self._window
             waited = trio.current_time() - since
@@ -104,9 +107,9 @@ class Claim:
         self._scope.cancel()
 
     async def wait_for_move(self) -> None:
-        """Wait until some of its keys are released, or for ``LOOK_EVERY`` seconds."""
+        """Wait until some of its keys are released, at most ``LOOK_EVERY`` seconds."""
         with trio.move_on_after(LOOK_EVERY):
-            await self._moved.wait()
+            await self._moved.park()
 
     def _start_window(self) -> None:
         self._window = (trio.current_time(), self._received())
@@ -127,9 +130,7 @@ class FetchTable:
 
     @contextmanager
     def claim(self, peer: str) -> Iterator[Claim]:
-        """Make a claim without keys for a session with a peer; what is left of it ends with the
-        block.
-        """
+        """Make an empty claim for a session with a peer; release its keys when the block ends."""
         claim = Claim(self, peer, is_void=self._slow.get(peer, 0.0) > trio.current_time())
         try:
             yield claim
@@ -137,7 +138,7 @@ class FetchTable:
             claim.release([key for key, each in self._claims.items() if each is claim])
 
     def claimed(self, keys: Iterable[EventId], peer: str) -> list[EventId]:
-        """Return those of some keys that a session with this peer has to leave to others."""
+        """Return the keys that a session with this peer has to leave to others."""
         return [key for key in keys if self._holder(key, peer) is not None]
 
     async def wait(self, keys: Sequence[EventId], peer: str) -> None:
@@ -147,20 +148,20 @@ class FetchTable:
                 await claim.wait_for_move()
 
     def note_told(self, keys: Iterable[EventId], peer: str) -> None:
-        """Remember that a peer told us of keys. The oldest make room."""
+        """Remember that a peer told us of keys."""
         for key in keys:
-            tellers = self._told.pop(key, ())
-            self._told[key] = tellers if peer in tellers else (*tellers, peer)
-        while len(self._told) > MAX_TOLD:
-            del self._told[next(iter(self._told))]
+            tellers = self._told.get(key, ())
+            tellers = tellers if peer in tellers else (*tellers, peer)
+            remember(self._told, key, tellers, MAX_TOLD)
 
     def told_by(self, key: EventId) -> tuple[str, ...]:
         """Return the peers that told us of a key lately."""
         return self._told.get(key, ())
 
     def _holder(self, key: EventId, peer: str) -> Claim | None:
-        """Return the claim that keeps others from a key. There is no use in asking the same peer
-        for it twice, however slow the peer is.
+        """Return the claim that keeps a session with a peer from fetching a key, if there is one.
+
+        Asking the same peer for a key twice is useless, however slow it is.
         """
         claim = self._claims.get(key)
         return claim if claim and (claim.peer == peer or not claim.is_void()) else None
@@ -184,7 +185,4 @@ class FetchTable:
                 del self._claims[key]
 
     def _note_slow(self, peer: str) -> None:
-        self._slow.pop(peer, None)
-        self._slow[peer] = trio.current_time() + SLOW_FOR
-        while len(self._slow) > MAX_SLOW:
-            del self._slow[next(iter(self._slow))]
+        remember(self._slow, peer, trio.current_time() + SLOW_FOR, MAX_SLOW)

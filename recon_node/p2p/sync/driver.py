@@ -1,8 +1,8 @@
 """When to sync with whom: new events soon, everything from time to time, new peers at once.
 
-A peer is synced with by one task at a time. A request that comes meanwhile is not lost: the peer is
-synced with once more, since the session under way may already have passed the range of a new key.
-Which peers are told of new keys is up to ``push``.
+One task at a time syncs with a peer. A request that arrives meanwhile is not lost: another sync
+follows, because the one under way may already have passed the range of a new key. ``push`` decides
+which peers new keys are pushed to.
 """
 
 from __future__ import annotations
@@ -17,12 +17,13 @@ from typing import Final
 import structlog
 import trio
 
+from recon_node.backoff import Backoff, jittered
 from recon_node.p2p.errors import (
     BROKEN_PROTOCOL,
     MISBEHAVED,
     PEER_FAILURES,
     PeerError,
-    describe,
+    describe_error,
 )
 from recon_node.p2p.peers.book import Peer, PeerBook
 from recon_node.p2p.peers.overlap import Overlap
@@ -37,33 +38,46 @@ from recon_node.store import Store, StoreError
 
 log = structlog.get_logger(__name__)
 
-BOOTSTRAP_BACKOFF: Final = (1.0, 60.0)
-"""First and longest wait between tries to reach a bootstrap peer, in seconds."""
+BOOTSTRAP_BACKOFF: Final = Backoff(first=1.0, longest=60.0)
+"""The waits between tries to reach a bootstrap peer."""
+CONNECTION_POLL: Final = 1.0
+"""Seconds between two looks whether a bootstrap peer is still connected."""
 ASK_FOR_ALL_EVERY: Final = 60.0
+"""Seconds after which a peer is asked for everything that interests us."""
 SLOT_TIME: Final = 30.0
-"""A sync that takes longer no longer keeps others from starting, in seconds."""
+"""Seconds after which a sync no longer keeps others from starting."""
 MAX_SYNCS: Final = 64
-"""Peers that are synced with, or wait for it; connected ones are taken beyond that."""
+"""Maximum peers that are synced with, or wait for a sync; connected peers may exceed it."""
 MAX_DIALS: Final = 8
-"""Peers that are dialled at once. They keep no connected one waiting: anybody can make us hear of
-peers that do not exist."""
+"""Maximum peers that are dialled at once. Connected peers do not wait for them, because anybody can
+make us hear of peers that do not exist."""
 DIAL_TIME: Final = 30.0
-"""For how long the addresses of one peer are tried, in seconds."""
+"""Seconds for which the addresses of one peer are tried."""
 PEERS_TURN: Final = 10.0
-"""How long our sync with a peer waits for one that the peer has started, in seconds."""
+"""Seconds for which our sync with a peer waits for one that the peer has started."""
+MENDING_PAUSE: Final = 5.0
+"""Seconds between two rounds that fetch damaged events: damage often comes in many events at once.
+"""
 
 
 class Syncer:
-    """Keeps the store equal to those of the peers, in what both are interested in."""
+    """Keeps the store equal to the peers' stores, in what both sides are interested in."""
 
     def __init__(
-        self, host: Host, store: Store, book: PeerBook, sessions: Sessions, settings: P2PSettings
+        self,
+        host: Host,
+        store: Store,
+        book: PeerBook,
+        sessions: Sessions,
+        settings: P2PSettings,
+        counters: Counters,
     ) -> None:
         self._host = host
         self._store = store
         self._book = book
         self._sessions = sessions
         self._settings = settings
+        self._counters = counters
         self._overlap = Overlap(store, book)
         self._pusher = Pusher(
             store, book, self._overlap, self._near, sessions.told_by, self.request, settings
@@ -73,12 +87,8 @@ class Syncer:
         self._dials = trio.CapacityLimiter(MAX_DIALS)
         self._running: set[str] = set()
         self._due: dict[str, list[KeyRange] | None] = {}
-        """The peers that are to be synced with, and about which ranges; None: all of them."""
+        """The peers to sync with, and about which ranges; None for all."""
         self._nursery: trio.Nursery | None = None
-
-    @property
-    def _counters(self) -> Counters:
-        return self._sessions.counters
 
     async def run(self) -> None:
         """Sync until cancelled."""
@@ -87,12 +97,14 @@ class Syncer:
             nursery.start_soon(self._sync_from_time_to_time)
             nursery.start_soon(self._pusher.run)
             nursery.start_soon(self._ask_for_new_interests)
+            nursery.start_soon(self._mend_damage)
             for address in self._settings.bootstrap:
                 nursery.start_soon(self._keep_connected, address)
 
     def request(self, peer_id: str, ranges: Sequence[KeyRange] | None = None) -> None:
-        """Ask for a sync with a peer, soon: about all that is common to both sides, or as much of
-        that as lies in some ranges.
+        """Request a sync with a peer, soon.
+
+        It is about everything that both sides are interested in, or only what lies in ``ranges``.
         """
         if peer_id not in self._running:
             if self._nursery is None or (
@@ -110,7 +122,8 @@ class Syncer:
     async def connect(self, peer_id: str) -> None:
         """Connect to a peer by the addresses in the book, the best first.
 
-        Raises PeerError when none of them works.
+        Raises:
+            PeerError: none of them works.
         """
         if self._host.is_connected(peer_id):
             return
@@ -132,7 +145,7 @@ class Syncer:
     async def _sync_from_time_to_time(self) -> None:
         while True:
             near = self._near()
-            connected = {peer.id for peer in near}
+            connected = set(self._host.connected_peers())
             known = self._book.peers()
             far = [peer for peer in known if peer.addresses and peer.id not in connected]
             await self._overlap.weigh((*near, *far))
@@ -140,28 +153,38 @@ class Syncer:
             reach_out = count if len(near) < count else 1
             for peer in (*self._book.choose(count, near), *self._book.choose(reach_out, far)):
                 self.request(peer.id)
-            await trio.sleep(self._settings.sync_interval * random.uniform(0.75, 1.25))
+            await trio.sleep(jittered(self._settings.sync_interval, random.random()))
 
     async def _ask_for_new_interests(self) -> None:
-        """Who wants more now need not wait for the next round, nor be held to the old interests."""
+        """Sync at once when our interests change, and forget what was asked for before."""
         while True:
-            await self._store.wait_for_interests(self._store.interests)
+            await self._store.wanted.wait_for_change(self._store.wanted.all)
             for peer in self._book.peers():
                 peer.asked_for_all_at = -math.inf
             near = self._near()
             for peer in self._book.choose(len(near), near):
                 self.request(peer.id)
 
+    async def _mend_damage(self) -> None:
+        """Fetch damaged events again: their keys have left the key store, so any sync does it."""
+        found = 0
+        while True:
+            found = await self._store.damage.wait(found)
+            peers = self._host.connected_peers()
+            for peer_id in random.sample(peers, min(self._settings.sync_peers, len(peers))):
+                self.request(peer_id)
+            await trio.sleep(MENDING_PAUSE)
+
     def _near(self) -> list[Peer]:
         """Return the peers that we are connected with."""
-        connected = map(self._book.get, self._host.connected_peers())
-        return [peer for peer in connected if peer is not None]
+        able = filter(self._sessions.can_sync_with, self._host.connected_peers())
+        return [peer for peer in map(self._book.get, able) if peer is not None]
 
     async def _sync_task(self, peer_id: str) -> None:
         try:
             went_well = True
             while went_well and peer_id in self._due:
-                # What the peer has started does the same work: two at once would do it twice.
+                # A session that the peer has started does the same work; two would do it twice.
                 await self._sessions.wait_for_peers_sessions(peer_id, PEERS_TURN)
                 went_well = await self._try_to_connect(peer_id)
                 if went_well:
@@ -174,7 +197,7 @@ class Syncer:
 
     @asynccontextmanager
     async def _slot(self, limiter: trio.CapacityLimiter) -> AsyncIterator[None]:
-        """Be one of the few syncs that run at once; a slow one only counts for ``SLOT_TIME``."""
+        """Wait for one of the few slots for syncs; a slow sync gives its back at ``SLOT_TIME``."""
         holder = object()
         await limiter.acquire_on_behalf_of(holder)
 
@@ -190,7 +213,7 @@ class Syncer:
             nursery.cancel_scope.cancel()
 
     async def _try_to_connect(self, peer_id: str) -> bool:
-        """Connect to a peer; tell whether there is a connection. Keeps the book."""
+        """Connect to a peer, and record a failure in the book; return whether it succeeded."""
         try:
             await self.connect(peer_id)
         except PeerError as error:
@@ -199,9 +222,9 @@ class Syncer:
         return True
 
     async def _try_to_sync(self, peer_id: str, due: Sequence[KeyRange] | None) -> bool:
-        """Sync with a peer and keep the book; log what goes wrong. Tell whether it went well."""
+        """Sync with a peer, record the result in the book, and return whether it succeeded."""
         ranges = self._ranges_to_ask_for(peer_id, due)
-        if not ranges:
+        if not ranges or not self._sessions.can_sync_with(peer_id):
             return True
         try:
             undelivered = 0
@@ -211,7 +234,7 @@ class Syncer:
             self._note_failure(peer_id, error)
             return False
         except StoreError as error:
-            log.error("Cannot sync: the store fails", peer=peer_id, reason=str(error))
+            log.error("Cannot sync: the store is failing", peer=peer_id, reason=str(error))
             return False
         latency = self._host.latency(peer_id)
         self._book.synced(peer_id, latency, time.time(), delivered=not undelivered)
@@ -223,18 +246,18 @@ class Syncer:
         log.info(
             "Cannot sync with a peer now",
             peer=peer_id,
-            reason=describe(error),
+            reason=describe_error(error),
             next_try_in=round(wait, 1),
         )
 
     def _ranges_to_ask_for(
         self, peer_id: str, due: Sequence[KeyRange] | None
     ) -> Sequence[KeyRange]:
-        """Return what both sides are interested in, as far as that is known, of what is due.
+        """Return the part of what is due that both sides are interested in, as far as we know.
 
-        From time to time it is all that interests us, whatever the peer has asked for: it shall
-        know our interests, and two sides that each ask only for what they heard the other ask for
-        would narrow each other down. What is due comes first then.
+        From time to time that is everything that interests us, whatever the peer has asked for,
+        with what is due first. The peer should learn our interests, and two sides that only ask for
+        what they heard the other ask for would keep narrowing each other down.
         """
         peer = self._book.heard_of(peer_id, ())
         now = trio.current_time()
@@ -242,7 +265,7 @@ class Syncer:
             common = self._overlap.ranges(peer_id)
             return common if due is None else intersect_ranges(common, due)
         peer.asked_for_all_at = now
-        ours = self._store.key_ranges()
+        ours = self._store.wanted.ranges
         if due is None:
             return ours
         return sorted(ours, key=lambda each: not intersect_ranges([each], due))
@@ -250,22 +273,27 @@ class Syncer:
     async def _keep_connected(self, address: str) -> None:
         """Connect to a bootstrap peer, and again whenever the connection is gone."""
         if peer_id_in(address) == self._host.peer_id:
-            return  # all nodes of a network may be given the same list
-        wait, longest = BOOTSTRAP_BACKOFF
+            return  # all nodes of a network may have the same list
+        failures = 0
         while True:
             try:
                 known = self._host.is_connected(peer_id_in(address))
                 peer_id = await self._host.connect(address)
             except PeerError as error:
                 self._counters.dials_failed += 1
+                failures += 1
+                wait = BOOTSTRAP_BACKOFF.wait(failures, random.random())
                 log.info(
                     "Cannot reach a bootstrap peer", reason=str(error), next_try_in=round(wait, 1)
                 )
-                await trio.sleep(wait * random.uniform(0.75, 1.25))
-                wait = min(longest, wait * 2)
+                await trio.sleep(wait)
                 continue
-            wait = BOOTSTRAP_BACKOFF[0]
             if not known:
                 self._book.reached_at(peer_id, address)
             while self._host.is_connected(peer_id):  # noqa: ASYNC110 (there is no event for it)
-                await trio.sleep(wait)
+                await trio.sleep(CONNECTION_POLL)
+            if self._book.get(peer_id) is not None:
+                failures = 0
+            else:  # this node cannot sync with it
+                failures += 1
+                await trio.sleep(BOOTSTRAP_BACKOFF.wait(failures, random.random()))

@@ -1,9 +1,8 @@
-"""From keys that a peer tells to events in the store: what a session does between its turns.
+"""From keys that a peer lists to events in the store: what a session does between its turns.
 
-A key is fetched by one session at a time. Whoever is about to fetch keys claims them in
-`claims.FetchTable`, a few requests' worth at a time, so that sessions with several peers share the
-work. Keys that another session has claimed are left for last, and fetched if they have not come in
-by then.
+One session at a time fetches a key. It first claims it in ``claims.FetchTable``, together with a
+few requests' worth of others, so that sessions with several peers share the work. Keys that another
+session has claimed are left for last, and fetched if they have not arrived by then.
 """
 
 from __future__ import annotations
@@ -26,17 +25,18 @@ from recon_node.store import Store
 log = structlog.get_logger(__name__)
 
 IN_FLIGHT: Final = 4
-"""Batches of one fetch that the store has in hand at once: in its queue, checked and written."""
+"""Maximum batches of one fetch that the store works on at once: queued, checked or written."""
 REQUESTS_A_CLAIM: Final = 2
-"""Requests that a session claims the keys of at a time: one is asked for ahead of the other."""
+"""Requests whose keys a session claims at a time: it sends one ahead of the other."""
 
 OpenEventStream = Callable[[], AbstractAsyncContextManager[FrameStream]]
 
 
 @asynccontextmanager
 async def _hand_on(admit: Deliver) -> AsyncIterator[Deliver]:
-    """Give a `Deliver` that returns before `admit` does, so that events come in while those before
-    are checked and written. At most `IN_FLIGHT` calls at once; all have ended when this ends.
+    """Yield a ``Deliver`` that returns before ``admit`` does, so that events can arrive meanwhile.
+
+    At most ``IN_FLIGHT`` calls run at once; all have ended when the block ends.
     """
     places = trio.Semaphore(IN_FLIGHT)
     failures: list[Exception] = []
@@ -44,7 +44,7 @@ async def _hand_on(admit: Deliver) -> AsyncIterator[Deliver]:
     async def run(events: FetchedEvents) -> None:
         try:
             await admit(events)
-        except Exception as error:  # raised below: the nursery would wrap it in a group
+        except Exception as error:  # raised below, because the nursery would wrap it in a group
             failures.append(error)
         finally:
             places.release()
@@ -86,15 +86,18 @@ class Fetcher:
         self.keys_received = 0
         self.events_received = 0
         self.undelivered = 0
-        """Events that the peer listed, and then did not have, or that were not valid. Not those
-        that this node has no room for, which is not the peer's fault."""
+        """Events that the peer listed but did not have, or that were not valid. Those that we have
+        no room for do not count: that is not the peer's fault."""
         self.bytes_received = 0
 
     async def obtain(self, keys: list[EventId]) -> list[EventId]:
         """Get the events of these keys into the store; return the keys for which that failed.
 
-        Raises P2PError, PeerProtocolError or trio.BrokenResourceError when the peer does not serve
-        its events, StoreError when ours cannot take them.
+        Raises:
+            P2PError: the peer cannot be reached, or its stream ended too early.
+            PeerProtocolError: the peer broke the protocol or took too long.
+            trio.BrokenResourceError: the stream was lost.
+            StoreError: our store cannot take the events.
         """
         self.keys_received += len(keys)
         self._counters.keys_received += len(keys)
@@ -116,7 +119,7 @@ class Fetcher:
     async def _fetch_unclaimed(self, keys: list[EventId], lost: list[EventId]) -> list[EventId]:
         """Fetch the keys that no other session has claimed; return those that one has.
 
-        When the peer stalls, and another session takes over what it was asked for, those keys are
+        If the peer stalls and another session takes over what it was asked for, those keys are
         added to ``lost``: this session does not ask for them again.
         """
         left = self._table.claimed(keys, self._peer)
@@ -176,7 +179,7 @@ class Fetcher:
                 self._counters.events_received += 1
             elif verdict.cause == "waiting":
                 log.debug(
-                    "Left an event of a peer for later",
+                    "Postponed an event from a peer",
                     peer=self._peer,
                     event_id=str(event_id),
                     reason=verdict.reason,
@@ -185,7 +188,7 @@ class Fetcher:
                 self.undelivered += 1
                 self._counters.events_refused += 1
                 log.info(
-                    "Refused an event of a peer",
+                    "Refused an event from a peer",
                     peer=self._peer,
                     event_id=str(event_id),
                     reason=verdict.reason,

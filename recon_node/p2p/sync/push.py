@@ -1,9 +1,10 @@
-"""Pushing: telling peers of every new key, and of each key only those that may want it.
+"""Pushing: every new key is sent to some of the peers that may want it.
 
-CIP-124, "Random Peer Sync Order": when an event comes in, from the user or from a peer, recon
+CIP-124, "Random Peer Sync Order": when an event arrives, from the user or from a peer, recon
 messages go to a set of random peers, so that the number of nodes with the event grows
-exponentially. Drawn are only peers with an interest in the key, and each key makes its own draw:
-a peer is reached however few want what it wants. A key is not pushed to a peer that told us of it.
+exponentially. Only peers with an interest in the key are drawn, and each key has a draw of its own,
+so that a peer is reached however few others share its interests. A key is not pushed to a peer that
+told us of it.
 """
 
 from __future__ import annotations
@@ -24,10 +25,10 @@ from recon_node.recon import KeyRange
 from recon_node.store import Store
 
 ALL_OF_FEW: Final = 2
-"""Where at most so many times ``sync_peers`` want a key, all of them are told at once."""
+"""If at most this many times ``sync_peers`` peers want a key, all of them get it at once."""
 
 NewKeys = dict[bytes, Collection[str]]
-"""New keys, ascending, and the peers that told us of each."""
+"""New keys, ascending, each with the peers that told us of it."""
 ToldBy = Callable[[EventId], Collection[str]]
 Request = Callable[[str, Sequence[KeyRange] | None], None]
 
@@ -45,13 +46,13 @@ class Pusher:
     """Requests a sync with peers that want what is new in the store.
 
     Args:
-        store: whose keys are pushed.
+        store: has the keys to push.
         book: draws the peers.
         overlap: knows who wants what.
-        near: the peers that there is a connection with.
-        told_by: the peers that told us of a key.
-        request: asks for a sync with a peer, about some ranges or (None) all of them.
-        settings: how long keys are gathered, and how many peers are told.
+        near: returns the connected peers.
+        told_by: returns the peers that told us of a key.
+        request: requests a sync with a peer, about some ranges or (None) all of them.
+        settings: how long keys are gathered, and how many peers to push to.
     """
 
     def __init__(
@@ -82,9 +83,9 @@ class Pusher:
             await self._push(keys)
 
     async def _push(self, keys: Sequence[EventId] | None) -> None:
-        """Request syncs about these keys; None: about more than are remembered."""
+        """Request syncs about these keys; None stands for more keys than are remembered."""
         near = self._near()
-        if not near:  # whoever is reached takes part from then on
+        if not near:  # a peer that we reach takes part from then on
             for peer in self._book.choose(self._settings.sync_peers):
                 self._request(peer.id, None)
             return
@@ -105,8 +106,9 @@ class Pusher:
 
 
 def choose_receivers(wants: Mapping[str, Wanted], copies: int) -> list[str]:
-    """Choose peers, the first ones first, so that each key reaches ``copies`` of those who want it,
-    or all of them where they are not many more (``ALL_OF_FEW``).
+    """Choose peers, in the given order, so that each key reaches ``copies`` of those that want it.
+
+    If there are not many more (``ALL_OF_FEW``), it reaches all of them.
     """
     asked = Counter(key for wanted in wants.values() for key in wanted.keys)
     due = {key: many if many <= ALL_OF_FEW * copies else copies for key, many in asked.items()}
@@ -122,9 +124,9 @@ def choose_receivers(wants: Mapping[str, Wanted], copies: int) -> list[str]:
 def _representatives(
     keys: Sequence[EventId] | None, common: Collection[Sequence[KeyRange]], told_by: ToldBy
 ) -> NewKeys:
-    """Return one key of all those that the same peers want, and were told of by the same ones.
+    """Return one key for all those that the same peers want and the same peers told us of.
 
-    Where the keys are not known, there is one for every part that the bounds of the ranges make.
+    If the keys are not known, return one for every part into which the bounds divide the ranges.
     """
     bounds = sorted({bound for ranges in common for each in ranges for bound in each})
     if keys is None:
@@ -134,7 +136,7 @@ def _representatives(
 
 
 def _wanted(peer_id: str, ranges: Sequence[KeyRange], news: NewKeys) -> Wanted:
-    """Return what a peer may want of new keys: by key or by range, whichever are fewer."""
+    """Return what a peer may want of new keys, going by key or by range, whichever are fewer."""
     ascending = list(news)
     at: dict[bytes, int] = {}
     if len(ascending) < len(ranges):

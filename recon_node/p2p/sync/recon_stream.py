@@ -1,7 +1,7 @@
 """Recon on a stream: drives a pure ``Session`` of any version, one message a frame.
 
 Each turn: read what the peer says, fetch and admit the events of the keys that are new to us,
-answer. ``obtain`` does the fetching: it gets keys, and returns those whose events could not be had.
+answer.
 """
 
 from __future__ import annotations
@@ -16,26 +16,12 @@ from recon_node.ceramic import EventId
 from recon_node.p2p.errors import PeerGoneError
 from recon_node.p2p.settings import P2PSettings
 from recon_node.p2p.transport.framing import FrameStream
-from recon_node.recon.protocols import Protocol
-from recon_node.recon.session import Session
+from recon_node.recon import Session, Version
 
 Obtain = Callable[[list[EventId]], Awaitable[list[EventId]]]
 
 _LONG_MESSAGE: Final = 32 * 1024
-"""Above so many bytes a message is parsed in a worker thread, to keep other streams going."""
-
-_DECODERS: Final = 2
-"""Long messages parsed at once: what they take is charged only when it is known."""
-_limiter = trio.lowlevel.RunVar[trio.CapacityLimiter]("recon_decoders")
-
-
-def decoders() -> trio.CapacityLimiter:
-    """Return the limiter of the threads that parse long messages, one for each run of trio."""
-    try:
-        return _limiter.get()
-    except LookupError:
-        _limiter.set(trio.CapacityLimiter(_DECODERS))
-        return _limiter.get()
+"""A message of more bytes is decoded in a worker thread, so that other streams need not wait."""
 
 
 class StaleStreamError(PeerGoneError):
@@ -46,37 +32,46 @@ class StaleStreamError(PeerGoneError):
 class ReconStream:
     """A session, and the stream that it runs on."""
 
-    protocol: Protocol
+    version: Version[Any]
     session: Session[Any]
     frames: FrameStream
     obtain: Obtain
+    """Gets the events of some keys; returns the keys for which it failed."""
     settings: P2PSettings
+    decoders: trio.CapacityLimiter
+    """Bounds how many long messages are decoded at once: their memory is charged afterwards."""
     has_served: bool = False
     """Whether an earlier session has ended on this stream."""
 
     async def initiate(self) -> None:
-        """Run a session that we start, to its end in agreement.
+        """Run a session that we start, until both sides agree.
 
-        Raises as ``respond`` does, and StaleStreamError.
+        Raises:
+            StaleStreamError: the stream was kept, and has ended before the session began.
+            Exception: as ``respond`` does.
         """
         try:
             await self._send([self.session.start()])
             await self.respond()
         except (PeerGoneError, trio.BrokenResourceError) as error:
-            if self.has_served and not self.session.rounds:
+            if self.has_served and not self.session.side.rounds:
                 raise StaleStreamError(str(error)) from error
             raise
 
     async def respond(self, on_asked: Callable[[], None] = lambda: None) -> None:
-        """Take turns with the peer until the session ends in agreement, but for keys left out.
+        """Take turns with the peer until both sides agree on all keys except those left out.
 
-        ``on_asked`` is called when the peer's first message has been understood. Raises
-        PeerProtocolError or RemoteProtocolError when the peer breaks a protocol or takes too long,
-        PeerGoneError or trio.BrokenResourceError when the stream is lost.
+        ``on_asked`` is called when the peer's first message has been understood.
+
+        Raises:
+            PeerProtocolError: the peer takes too long, or its bytes are not frames.
+            RemoteProtocolError: the peer breaks the recon protocol.
+            PeerGoneError: the stream ended too early.
+            trio.BrokenResourceError: the stream was lost.
         """
-        session, account = self.session, self.frames.account
+        session, side, account = self.session, self.session.side, self.frames.account
         held = 0
-        while not session.done:
+        while not side.done:
             received = await self._receive()
             if received is None:
                 break
@@ -85,11 +80,11 @@ class ReconStream:
             account.hold("turns", held)
             new_keys = session.receive(message)
             del message, received
-            if session.rounds == 1:
+            if side.rounds == 1:
                 on_asked()
             if new_keys:
-                session.give_up(await self.obtain([EventId(key) for key in new_keys]))
-            if session.turn_complete and not session.done:
+                side.give_up(await self.obtain([EventId(key) for key in new_keys]))
+            if side.answer_due:
                 answer = await self._answer()
                 held = 0
                 account.hold("turns", held)
@@ -98,8 +93,8 @@ class ReconStream:
         account.hold("turns", 0)
 
     async def _answer(self) -> list[Any]:
-        """Compute the answer, which may take a while, without keeping other tasks waiting."""
-        steps = self.session.respond_in_steps()
+        """Compute the answer, which may take a while, without making other tasks wait."""
+        steps = self.session.respond()
         while True:
             try:
                 next(steps)
@@ -108,33 +103,31 @@ class ReconStream:
             await trio.lowlevel.checkpoint()
 
     async def _receive(self) -> tuple[Any, int] | None:
-        """Return the peer's next message and the memory it takes, in bytes; None at a good end."""
-        # Only an answer takes work, and only before its first byte: what opens a session does not,
-        # nor does the rest of a turn.
-        session = self.session
-        answers = session.turn_complete or (session.initiates and not session.rounds)
-        until_begun = self.settings.turn_timeout if answers else 0.0
+        """Return the peer's next message and its bytes of memory; None if the stream ended well."""
+        # Only an answer takes work, and only before its first byte: the first message of a session
+        # does not, nor does the rest of a turn.
+        until_begun = self.settings.turn_timeout if self.session.side.awaits_answer else 0.0
         data = await self.frames.receive(self.settings.idle_timeout, until_begun)
         if data is None:
-            if session.end_of_stream():
+            if self.session.end_of_stream():
                 return None
             raise PeerGoneError("the peer ended the stream before the session was over")
         if len(data) <= _LONG_MESSAGE:
             return self._decode(data)
         self.frames.account.hold("messages", len(data))
-        decoded = await trio.to_thread.run_sync(self._decode, data, limiter=decoders())
+        decoded = await trio.to_thread.run_sync(self._decode, data, limiter=self.decoders)
         self.frames.account.hold("messages", 0)
         return decoded
 
     def _decode(self, data: bytes) -> tuple[Any, int]:
-        message = self.protocol.decode(data)
-        return message, self.protocol.weigh(message)
+        message = self.version.decode(data)
+        return message, self.version.weigh(message)
 
     async def _send(self, messages: list[Any]) -> None:
         try:
             await self._send_all(messages)
         except trio.BrokenResourceError:
-            if not self.session.done:  # else the peer has had its last word, and needs not ours
+            if not self.session.side.done:  # else the peer has said its last word
                 raise
 
     async def _send_all(self, messages: list[Any]) -> None:
@@ -142,6 +135,6 @@ class ReconStream:
         several, settings = len(messages) > 1, self.settings
         patience = settings.turn_timeout if several else settings.idle_timeout
         account = self.frames.account
-        account.hold("answers", sum(map(self.protocol.weigh, messages)))
-        await self.frames.send(map(self.protocol.encode, messages), patience)
+        account.hold("answers", sum(map(self.version.weigh, messages)))
+        await self.frames.send(map(self.version.encode, messages), patience)
         account.hold("answers", 0)

@@ -1,29 +1,33 @@
-"""What sync did: one report a session, the latest of them, and counters for the metrics page."""
+"""What syncs did: a report for each session, the latest ones, and counters for the metrics page."""
 
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final, Literal
 
 import structlog
 
-from recon_node.p2p.transport.budget import UNLIMITED, MemoryBudget
+from recon_node.p2p.transport.budget import MemoryBudget, unlimited
 
 log = structlog.get_logger(__name__)
 
 MAX_REPORTS: Final = 100
+"""Maximum reports kept."""
 MAX_TRANSFERS: Final = 50
+"""Maximum reports kept of sessions that moved events."""
 
 Role = Literal["initiator", "responder"]
 
 AGREED: Final = "agreed"
 NO_COMMON_INTEREST: Final = "no common interest"
-"""The outcome when nothing of what the initiator asked for interests the other side."""
+"""The outcome if nothing that the initiator asked for interests the other side."""
 ANOTHER_NETWORK: Final = "another network"
-"""How the outcome begins when the peer asks for events of another Ceramic network."""
+"""How the outcome begins if the peer asks for events of another Ceramic network."""
 CANCELLED: Final = "cancelled: this node is stopping"
-GAVE_WAY: Final = "cut short: too many at once from its address, and another one needs the place"
+GAVE_WAY: Final = (
+    "cut short: too many at once from its address, and another address needs the place"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,36 +35,41 @@ class SyncReport:
     """One recon session with one peer. Bytes are those of frames, without libp2p's overhead."""
 
     peer: str
+    """The peer id."""
     role: Role
+    """Who started the session: the initiator."""
     protocol: str
-    """The version of recon that was spoken: its libp2p protocol id."""
+    """The libp2p protocol id of the version of recon."""
     rounds: int
     """Turns that the peer took."""
     bytes_sent: int
     """Of recon messages."""
     bytes_received: int
+    """Of recon messages."""
     event_bytes_sent: int
-    """Of events that the peer fetched since the session with it before this one ended."""
+    """Of events that the peer has fetched since our previous session with it ended."""
     event_bytes_received: int
+    """Of events fetched from the peer."""
     keys_received: int
-    """Keys that the peer told and we did not hold."""
+    """Keys that the peer told us of and that we did not hold."""
     events_received: int
     """Events fetched for them that were valid and new."""
     events_sent: int
-    """Those events. Where two sessions with a peer overlap, each event counts in one of them."""
+    """Those events. If two sessions with a peer overlap, each event counts in one of them."""
     seconds: float
+    """How long it took."""
     keys_left_out: int
-    """Keys that the peer listed and that could not be had, or were refused."""
+    """Keys that the peer listed and that we could not get, or refused."""
     keys_left_out_by_peer: int
-    """Keys of ours that the peer left out likewise, as far as it is known."""
+    """Keys of ours that the peer left out likewise, as far as we know."""
     outcome: str
-    """What ``agreed_but_for`` says, ``NO_COMMON_INTEREST``, or what went wrong, for people."""
+    """agreed, agreed but for keys left out, no common interest, or what went wrong."""
     finished_at: float
     """Seconds since 1970."""
 
     @property
     def went_well(self) -> bool:
-        """Whether the session came to its end."""
+        """Whether the session ended as it should."""
         return self.outcome == NO_COMMON_INTEREST or self.outcome.startswith(AGREED)
 
     @property
@@ -70,7 +79,7 @@ class SyncReport:
 
 
 def agreed_but_for(left_out: int, left_out_by_peer: int) -> str:
-    """Return the outcome of a session after which only keys differ that one side left out."""
+    """Return the outcome of a session in which the sides agreed on all keys but those left out."""
     parts = []
     if left_out:
         parts.append(f"{_keys(left_out)} left out here")
@@ -91,7 +100,7 @@ class Counters:
     sessions_answered: int = 0
     sessions_failed: int = 0
     sessions_refused: int = 0
-    """Inbound ones, for too many at once."""
+    """Inbound ones, because there were too many at once."""
     rounds: int = 0
     recon_bytes_sent: int = 0
     recon_bytes_received: int = 0
@@ -102,16 +111,16 @@ class Counters:
     events_refused: int = 0
     """Events of peers that were not valid."""
     events_missing: int = 0
-    """Events that a peer listed, and then did not have."""
+    """Events that a peer listed but did not have."""
     keys_left_out: int = 0
     """Keys that peers listed and that were left out, counted in each session."""
     keys_left_out_by_peers: int = 0
     dials_failed: int = 0
-    memory: MemoryBudget = UNLIMITED
-    """What peers make this node hold at the moment, and how many were cut off for it."""
+    memory: MemoryBudget = field(default_factory=unlimited)
+    """The memory that peers make this node hold now, and how many were cut off for it."""
 
     def count(self, report: SyncReport) -> None:
-        """Add a session that has ended. Keys and events are counted as they come in."""
+        """Add a session that has ended. Keys and events are counted as they arrive."""
         self.sessions_initiated += report.role == "initiator"
         self.sessions_answered += report.role == "responder"
         self.sessions_failed += not report.went_well
@@ -123,30 +132,37 @@ class Counters:
 
 
 class SyncHistory:
-    """The latest sessions, and what all of them came to.
+    """The latest sessions.
 
     Args:
-        memory: what peers make this node hold.
+        counters: counts all of them.
     """
 
-    def __init__(self, memory: MemoryBudget = UNLIMITED) -> None:
-        self.counters = Counters(memory=memory)
+    def __init__(self, counters: Counters) -> None:
+        self._counters = counters
         self.reports: deque[SyncReport] = deque(maxlen=MAX_REPORTS)
         """The latest sessions, the newest last."""
         self.transfers: deque[SyncReport] = deque(maxlen=MAX_TRANSFERS)
-        """The latest of those that moved events; most sessions find nothing to do."""
+        """The latest ones that moved events; most sessions find nothing to do."""
 
-    def add(self, report: SyncReport) -> None:
-        """Keep, count and log a session that has ended."""
-        self.reports.append(report)
+    def add(self, report: SyncReport, *, keep_idle: bool = True) -> None:
+        """Keep, count and log a session that has ended.
+
+        Args:
+            report: how it went.
+            keep_idle: whether to keep it among the latest even if it went well and moved nothing.
+        """
+        is_idle = report.went_well and not (report.moved_events or report.keys_left_out)
+        if keep_idle or not is_idle:
+            self.reports.append(report)
         if report.moved_events:
             self.transfers.append(report)
-        self.counters.count(report)
+        self._counters.count(report)
         _log_report(report)
 
 
 def _log_report(report: SyncReport) -> None:
-    """Log a session in one line; one that found nothing to do, as most do, only for debugging."""
+    """Log a session in one line, at debug level if it found nothing to do, as most do."""
     agreed = report.went_well
     learned = report.keys_received > report.keys_left_out
     idle = agreed and not learned and not report.event_bytes_sent

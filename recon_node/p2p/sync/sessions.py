@@ -1,13 +1,13 @@
 """Recon sessions with peers, as initiator and as responder.
 
-Every session is bounded in time and number, reports how it went, and tells the peer book. Whatever
-goes wrong in one ends that one only.
+Sessions are bounded in time and number. Each reports how it went, and tells the peer book. Whatever
+goes wrong in a session ends only that session.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -23,7 +23,7 @@ from recon_node.p2p.errors import (
     PEER_FAILURES,
     PeerError,
     PeerProtocolError,
-    describe,
+    describe_error,
 )
 from recon_node.p2p.peers.book import PeerBook
 from recon_node.p2p.settings import P2PSettings
@@ -35,31 +35,43 @@ from recon_node.p2p.sync.reports import (
     CANCELLED,
     GAVE_WAY,
     NO_COMMON_INTEREST,
+    Counters,
     Role,
     SyncHistory,
     SyncReport,
     agreed_but_for,
 )
 from recon_node.p2p.sync.stream_slots import KEPT_FOR, KeptStreams, OpenStream, Slots
+from recon_node.p2p.transport.budget import remember
 from recon_node.p2p.transport.framing import FrameStream
 from recon_node.p2p.transport.host import Host
 from recon_node.p2p.transport.streams import EVENTS_PROTOCOL, PeerStream
-from recon_node.recon import KeyRange, intersect_ranges
-from recon_node.recon.protocols import PROTOCOLS, Protocol
-from recon_node.recon.session import Session
+from recon_node.recon import KeyRange, Side, Version, intersect_ranges
 from recon_node.store import Store, StoreError
 
 log = structlog.get_logger(__name__)
 
 MAX_PARTS: Final = 256
-"""Sessions that one range may take with one peer: it answers for one interest of its at a time."""
+"""Maximum sessions for one range with a peer, which answers for one interest at a time."""
 MAX_STRANGERS: Final = 1000
-VERSIONS: Final = {each.id: each for each in PROTOCOLS}
-"""The versions of recon by protocol id, in the order in which they are offered."""
+"""Maximum peers of other networks that are remembered."""
+LONG_MESSAGES_AT_ONCE: Final = 2
+"""Maximum long messages that are decoded at once, in worker threads."""
 
 
 class Sessions:
-    """Runs all sessions of the node. Register ``serve`` with the host."""
+    """Runs all sessions of the node. Register ``serve`` with the host.
+
+    Args:
+        host: opens streams to peers.
+        store: has the keys to reconcile, and takes the events of new ones.
+        book: records what peers are interested in, and how they behave.
+        settings: the limits.
+        history: gets a report of each session.
+        counters: counts what is not in a report.
+        on_stranger: called once with each peer that asks for events of another network.
+        versions: the versions of recon to speak, best first.
+    """
 
     def __init__(
         self,
@@ -68,6 +80,9 @@ class Sessions:
         book: PeerBook,
         settings: P2PSettings,
         history: SyncHistory,
+        counters: Counters,
+        on_stranger: Callable[[str], None],
+        versions: Sequence[Version[Any]],
     ) -> None:
         self._host = host
         self._store = store
@@ -77,19 +92,24 @@ class Sessions:
         self._slots = Slots(settings.max_sessions, settings.max_sessions_per_peer)
         self._kept = KeptStreams()
         self._waiting = Slots(settings.max_connections, 1)
-        """Streams of peers that are kept for their next session."""
+        """Streams that peers opened and that wait for their next session."""
         self._history = history
-        self.counters = history.counters
-        self.on_stranger: Callable[[str], None] = lambda peer_id: None
-        """Called once with each peer that asks for events of another network."""
+        self._counters = counters
+        self._on_stranger = on_stranger
         self._strangers: dict[str, None] = {}
-        """Those of them that were told of."""
+        """Peers of another network that were reported, the latest ones."""
+        self._versions = {each.id: each for each in versions}
+        self._decoders = trio.CapacityLimiter(LONG_MESSAGES_AT_ONCE)
 
     async def reconcile(self, peer_id: str, key_range: KeyRange) -> int:
         """Reconcile a range with a connected peer, in as many sessions as its interests need.
 
-        Returns how many events the peer listed without delivering them. Raises one of
-        ``PEER_FAILURES`` when a session fails, StoreError when the disk does.
+        Returns:
+            How many events the peer listed without delivering them.
+
+        Raises:
+            Exception: one of ``PEER_FAILURES`` if a session fails.
+            StoreError: the disk failed.
         """
         undelivered = 0
         rest = key_range
@@ -97,15 +117,20 @@ class Sessions:
             is_rest = rest != key_range
             try:
                 run = await self._initiate(peer_id, rest, is_rest=is_rest)
-            except StaleStreamError:  # the kept one is gone; this one is new
+            except StaleStreamError:  # the kept stream is gone; this opens a new one
                 run = await self._initiate(peer_id, rest, is_rest=is_rest)
             undelivered += run.fetcher.undelivered
-            session = run.recon.session
-            self._book.answered(peer_id, rest, session.key_range)
-            if session.remaining is None:
+            side = run.recon.session.side
+            self._book.answered(peer_id, rest, side.key_range)
+            if side.remaining is None:
                 return undelivered
-            rest = session.remaining
+            rest = side.remaining
         raise PeerProtocolError(f"the peer cut one range into more than {MAX_PARTS} parts")
+
+    def can_sync_with(self, peer_id: str) -> bool:
+        """Tell whether a connected peer speaks a version of recon; unless it says, it may."""
+        speaks = self._host.known_protocols(peer_id)
+        return not speaks or not speaks.isdisjoint(self._versions)
 
     def told_by(self, key: EventId) -> Collection[str]:
         """Return the peers that told us of a key lately."""
@@ -115,14 +140,12 @@ class Sessions:
         """Run one session, on the stream that is kept with the peer or on a new one."""
         opened = await self._kept.take(peer_id)
         if opened is None:
-            stream = await self._host.open_stream(peer_id, *VERSIONS)
+            stream = await self._host.open_stream(peer_id, *self._versions)
             opened = OpenStream(stream, self._frames(stream))
         stream = opened.stream
-        version = VERSIONS[stream.protocol]
-        session = version.session.initiator(
-            self._store.keys, key_range, self._settings.session_settings
-        )
-        run = self._new_run("initiator", version, session, opened, is_rest=is_rest)
+        version = self._versions[stream.protocol]
+        side = Side.initiator(self._store.keys, key_range, self._settings.session_settings)
+        run = self._new_run("initiator", version, side, opened, is_rest=is_rest)
         try:
             await self._reported(run, run.recon.initiate)
         except BaseException:
@@ -138,9 +161,9 @@ class Sessions:
         return FrameStream(stream, self._settings.max_frame, account=stream.account)
 
     async def serve(self, stream: PeerStream) -> None:
-        """Answer the sessions that a peer starts on a stream, one after the other."""
+        """Answer the sessions that a peer starts on a stream, one after another."""
         opened = OpenStream(stream, self._frames(stream))
-        while await self._serve_session(opened) and VERSIONS[stream.protocol].keeps_stream:
+        while await self._serve_session(opened) and self._versions[stream.protocol].keeps_stream:
             is_kept = False
             with (
                 trio.CancelScope() as scope,
@@ -151,12 +174,12 @@ class Sessions:
                 return
 
     async def _serve_session(self, opened: OpenStream) -> bool:
-        """Answer a session; tell whether it ended well."""
+        """Answer a session; return whether it ended well."""
         stream = opened.stream
         scope = trio.CancelScope()
         with self._slots.taken_by(stream.peer_id, stream.address, scope.cancel) as has_slot:
             if not has_slot:
-                self.counters.sessions_refused += 1
+                self._counters.sessions_refused += 1
                 await stream.reset()
                 return False
             try:
@@ -169,16 +192,16 @@ class Sessions:
         return True
 
     async def _respond(self, opened: OpenStream, scope: trio.CancelScope) -> None:
-        peer_id, version = opened.stream.peer_id, VERSIONS[opened.stream.protocol]
-        session = version.session.responder(
-            self._store.keys, self._store.key_ranges(), self._settings.session_settings
+        peer_id, version = opened.stream.peer_id, self._versions[opened.stream.protocol]
+        side = Side.responder(
+            self._store.keys, self._store.wanted.ranges, self._settings.session_settings
         )
 
         def note_interest() -> None:
-            if session.asked is not None:
-                self._book.asked_for(peer_id, session.asked)
+            if side.asked is not None:
+                self._book.asked_for(peer_id, side.asked)
 
-        run = self._new_run("responder", version, session, opened)
+        run = self._new_run("responder", version, side, opened)
 
         async def take_turns() -> None:
             with scope:
@@ -191,7 +214,7 @@ class Sessions:
             self._book.failed(peer_id)
 
     async def wait_for_peers_sessions(self, peer_id: str, limit: float) -> None:
-        """Wait until no session that a peer has started is running, or for ``limit`` seconds."""
+        """Wait until no session that a peer has started is running, at most ``limit`` seconds."""
         with trio.move_on_after(limit):
             await self._slots.wait_until_unused(peer_id)
 
@@ -210,9 +233,9 @@ class Sessions:
             outcome = None  # nothing has begun
             raise
         except Exception as error:
-            outcome = describe(error)
+            outcome = describe_error(error)
             if not isinstance(error, (*PEER_FAILURES, StoreError)):
-                log.exception("A bug of this node ended a sync", peer=run.peer_id)
+                log.exception("A bug in this node ended a sync", peer=run.peer_id)
             raise
         finally:
             if outcome is not None:
@@ -223,44 +246,44 @@ class Sessions:
         run.recon.frames.start_count()
 
     def _agreed_on(self, run: _Run) -> str:
-        """The outcome of a session that ended well. A peer of another network, as one that was
-        named by hand may be, asks for nothing that could be here: that looks like agreement."""
-        asked = run.recon.session.asked
-        network_id = None if asked is None else network_id_of(asked.lower)
+        """Return the outcome of a session that ended well.
+
+        A peer of another network, which an operator may have named by mistake, asks for nothing
+        that we could hold. That looks like agreement.
+        """
+        side = run.recon.session.side
+        network_id = None if side.asked is None else network_id_of(side.asked.lower)
         if network_id is None or network_id == self._store.network.id:
             if not self._has_common_interest(run):
                 return NO_COMMON_INTEREST
-            session = run.recon.session
-            return agreed_but_for(session.left_out, session.left_out_by_peer)
+            return agreed_but_for(side.left_out, side.left_out_by_peer)
         there = network_name(network_id)
         if run.peer_id not in self._strangers:
-            self._strangers[run.peer_id] = None
-            if len(self._strangers) > MAX_STRANGERS:
-                del self._strangers[next(iter(self._strangers))]
+            remember(self._strangers, run.peer_id, None, MAX_STRANGERS)
             log.warning(
                 "A peer is on another Ceramic network: there is nothing to sync with it",
                 peer=run.peer_id,
                 its_network=there,
                 network=self._store.network.name,
             )
-            self.on_stranger(run.peer_id)
+            self._on_stranger(run.peer_id)
         return f"{ANOTHER_NETWORK} ({there}): nothing in common"
 
     def _has_common_interest(self, run: _Run) -> bool:
-        """Whether both sides want a part of the range, or of others that the peer asked for.
+        """Return whether both sides want a part of the range, or of others that the peer asked for.
 
         A range is reconciled in parts, and above the last one nothing is left in common.
         """
-        if run.is_rest or run.recon.session.key_range is not None:
+        if run.is_rest or run.recon.session.side.key_range is not None:
             return True
         theirs = self._book.interests(run.peer_id)
-        return bool(intersect_ranges(self._store.key_ranges(), theirs))
+        return bool(intersect_ranges(self._store.wanted.ranges, theirs))
 
     def _new_run(
         self,
         role: Role,
-        version: Protocol,
-        session: Session[Any],
+        version: Version[Any],
+        side: Side,
         opened: OpenStream,
         *,
         is_rest: bool = False,
@@ -272,10 +295,16 @@ class Sessions:
             self._table,
             partial(self._open_event_stream, peer_id),
             self._settings,
-            self.counters,
+            self._counters,
         )
         recon = ReconStream(
-            version, session, opened.frames, fetcher.obtain, self._settings, opened.has_served
+            version,
+            version.session(side),
+            opened.frames,
+            fetcher.obtain,
+            self._settings,
+            self._decoders,
+            opened.has_served,
         )
         return _Run(role, peer_id, recon, fetcher, trio.current_time(), is_rest)
 
@@ -292,7 +321,7 @@ class Sessions:
 
 @dataclass(frozen=True, slots=True)
 class _Run:
-    """A session under way, with all that its report needs."""
+    """A session under way, with everything that its report needs."""
 
     role: Role
     peer_id: str
@@ -300,14 +329,14 @@ class _Run:
     fetcher: Fetcher
     started: float
     is_rest: bool
-    """Whether it is about what lies above a part that was reconciled."""
+    """Whether it is about what lies above a part that was reconciled before."""
 
     def report(self, outcome: str, events_sent: int, event_bytes_sent: int) -> SyncReport:
         return SyncReport(
             peer=self.peer_id,
             role=self.role,
-            protocol=self.recon.protocol.id,
-            rounds=self.recon.session.rounds,
+            protocol=self.recon.version.id,
+            rounds=self.recon.session.side.rounds,
             bytes_sent=self.recon.frames.bytes_sent,
             bytes_received=self.recon.frames.bytes_received,
             event_bytes_sent=event_bytes_sent,
@@ -315,8 +344,8 @@ class _Run:
             keys_received=self.fetcher.keys_received,
             events_received=self.fetcher.events_received,
             events_sent=events_sent,
-            keys_left_out=self.recon.session.left_out,
-            keys_left_out_by_peer=self.recon.session.left_out_by_peer,
+            keys_left_out=self.recon.session.side.left_out,
+            keys_left_out_by_peer=self.recon.session.side.left_out_by_peer,
             seconds=trio.current_time() - self.started,
             outcome=outcome,
             finished_at=time.time(),

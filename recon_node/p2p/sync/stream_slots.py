@@ -1,8 +1,8 @@
-"""What peers may have open at once: slots for sessions, and streams that are kept between sessions.
+"""What peers may have open at once: slots for sessions, and streams kept between sessions.
 
-A recon stream may carry one session after the other: to open one costs both sides more than all the
-rest of a session that finds nothing to do. Between sessions it is *kept*: it takes no slot, but
-there is one for each peer and direction at most, and nobody keeps it for longer than ``KEPT_FOR``.
+A recon stream may carry one session after another, because opening a stream costs both sides more
+than the rest of a session that finds nothing to do. Between sessions it is *kept*: it takes no
+slot, but there is at most one for each peer and direction, and it is kept for ``KEPT_FOR`` at most.
 """
 
 from __future__ import annotations
@@ -20,13 +20,18 @@ from recon_node.p2p.transport.places import GiveWay, Places
 from recon_node.p2p.transport.streams import PeerStream
 
 KEPT_FOR: Final = 300.0
-"""How long a responder keeps a stream for the initiator's next session, in seconds."""
+"""Seconds for which a responder keeps a stream for the initiator's next session."""
 USED_FOR: Final = 240.0
-"""After how long an initiator no longer counts on that."""
+"""Seconds after which an initiator no longer relies on that."""
 
 
 class Slots:
-    """Counts what peers use at once: in all, and each. Addresses share them fairly."""
+    """A limited number of slots, in total and for each peer. Addresses share them fairly.
+
+    Args:
+        limit: slots in total.
+        limit_per_peer: slots that one peer may use at once.
+    """
 
     def __init__(self, limit: int, limit_per_peer: int) -> None:
         self._places = Places(limit)
@@ -35,37 +40,32 @@ class Slots:
         self._unused: dict[str, trio.Event] = {}
 
     async def wait_until_unused(self, peer_id: str) -> None:
-        """Wait until a peer uses none."""
+        """Wait until a peer uses no slot."""
         if (event := self._unused.get(peer_id)) is not None:
             await event.wait()
 
     @contextmanager
     def taken_by(self, peer_id: str, address: str, give_way: GiveWay) -> Iterator[bool]:
-        """Take a slot for a peer at an IP address; False where none is left.
+        """Take a slot for a peer at an IP address for the block; yield False if none is left.
 
-        ``give_way`` is called when an address that has fewer needs the slot.
+        ``give_way`` is called if an address with fewer slots needs this one.
         """
         if self._used[peer_id] >= self._limit_per_peer:
             yield False
             return
         with self._places.taken_by(address, give_way) as has_place:
-            if has_place:
-                with self._used_by(peer_id):
-                    yield True
-            else:
+            if not has_place:
                 yield False
-
-    @contextmanager
-    def _used_by(self, peer_id: str) -> Iterator[None]:
-        self._used[peer_id] += 1
-        self._unused.setdefault(peer_id, trio.Event())
-        try:
-            yield
-        finally:
-            self._used[peer_id] -= 1
-            if not self._used[peer_id]:
-                del self._used[peer_id]
-                self._unused.pop(peer_id).set()
+                return
+            self._used[peer_id] += 1
+            self._unused.setdefault(peer_id, trio.Event())
+            try:
+                yield True
+            finally:
+                self._used[peer_id] -= 1
+                if not self._used[peer_id]:
+                    del self._used[peer_id]
+                    self._unused.pop(peer_id).set()
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +79,7 @@ class OpenStream:
 
 
 class KeptStreams:
-    """The streams that this node has opened and keeps, one for each peer at most."""
+    """The streams that this node has opened and keeps, at most one for each peer."""
 
     def __init__(self) -> None:
         self._kept: dict[str, tuple[float, OpenStream]] = {}
@@ -88,13 +88,13 @@ class KeptStreams:
         return len(self._kept)
 
     async def take(self, peer_id: str) -> OpenStream | None:
-        """Return the stream that is kept with a peer, if it can still be used."""
+        """Return the stream kept with a peer, if it can still be used."""
         await self._end_useless()
         _, kept = self._kept.pop(peer_id, (0.0, None))
         return kept
 
     async def put(self, open_stream: OpenStream) -> None:
-        """Keep a stream after a session; end it where another one is kept with its peer."""
+        """Keep a stream after a session; end it if another one is kept with its peer."""
         peer_id, stream = open_stream.stream.peer_id, open_stream.stream
         if peer_id in self._kept or not stream.is_open:
             await stream.aclose()
@@ -103,8 +103,10 @@ class KeptStreams:
         self._kept[peer_id] = trio.current_time(), used
 
     async def _end_useless(self) -> None:
-        """End the streams that were not used for long or are lost, side by side: an end may take
-        a while where the peer is frozen."""
+        """End the streams that are lost or were not used for long, all at once.
+
+        Ending one may take a while if the peer is frozen.
+        """
         expired = trio.current_time() - USED_FOR
         useless = [
             peer_id

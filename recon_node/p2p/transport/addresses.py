@@ -1,7 +1,7 @@
-"""Multiaddrs: read, checked, resolved, and spelled out.
+"""Multiaddrs: parsing, checking, resolving.
 
-This node speaks TCP alone: an address can be dialled when it is a host, a TCP port and, at its end,
-a peer id. Whatever others say of themselves and of third parties is held to that, too.
+This node speaks TCP only: an address that can be dialled has a host, a TCP port and, at its end, a
+peer id. What others say about themselves and about third parties is checked for that, too.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from recon_node.bind_errors import bind_advice
 from recon_node.p2p.errors import P2PError, PeerError
 
 MAX_RESOLVED: Final = 8
-"""Addresses that a name is taken to stand for."""
+"""Maximum addresses that a name resolves to; further ones are ignored."""
 DNSADDR: Final = "dnsaddr"
 _DNS_FAMILIES: Final = {
     "dns": socket.AF_UNSPEC,
@@ -37,7 +37,8 @@ _LOOPBACK: Final = {4: "127.0.0.1", 6: "::1"}
 def peer_id_in(address: str) -> str:
     """Return the peer id at the end of a multiaddr.
 
-    Raises PeerError when there is none.
+    Raises:
+        PeerError: it is not a multiaddr, or it has no peer id.
     """
     parsed = parse_address(address)
     try:
@@ -45,7 +46,7 @@ def peer_id_in(address: str) -> str:
     except Exception:
         peer_id = None
     if not peer_id:
-        raise PeerError(f"the address {address} names no peer: it must end with /p2p/<peer id>")
+        raise PeerError(f"the address {address} has no peer id: it must end with /p2p/<peer id>")
     return str(peer_id)
 
 
@@ -60,14 +61,17 @@ def parse_address(address: str) -> Multiaddr:
 
 
 def _reason(error: Exception) -> str:
-    """What the multiaddr library says, without the address, which it repeats twice."""
+    """Return the library's message without the address, which it repeats twice."""
     text = str(error).removeprefix("Invalid MultiAddr ")
     return text.partition("': ")[2].rpartition(" (string: ")[0] or text
 
 
 def check_dialable(address: Multiaddr) -> None:
-    """Raise PeerError when no connection can be made to an address: it is of another transport, an
-    unspecified host (0.0.0.0), port 0, or no address of a single host."""
+    """Raise PeerError if an address cannot be dialled.
+
+    It may be of another transport, or its host may be unspecified (0.0.0.0) or not a single one,
+    or its port 0.
+    """
     names = [each.name for each in address.protocols()]
     if names in ([DNSADDR], [DNSADDR, "p2p"]):
         return
@@ -84,11 +88,13 @@ def check_dialable(address: Multiaddr) -> None:
     if ip.is_unspecified or ip.is_multicast or str(ip) == "255.255.255.255":
         raise PeerError(f"{address} cannot be dialled: {ip} is not the address of a host")
     if ip.version == 6 and ip.is_link_local:
-        raise PeerError(f"{address} cannot be dialled: {ip} means nothing without an interface")
+        raise PeerError(
+            f"{address} cannot be dialled: {ip} is a link-local address, which needs an interface"
+        )
 
 
 def is_dialable(address: Multiaddr | str) -> bool:
-    """Tell whether a connection can be made to an address, as far as it shows."""
+    """Return whether an address can be dialled, as far as its text shows."""
     try:
         check_dialable(parse_address(address) if isinstance(address, str) else address)
     except PeerError:
@@ -97,13 +103,13 @@ def is_dialable(address: Multiaddr | str) -> bool:
 
 
 def is_loopback(address: str) -> bool:
-    """Tell whether an address can only be dialled on the machine of the peer itself."""
+    """Return whether an address can only be dialled on the peer's own machine."""
     host = host_of(address)
     return host == "localhost" or (host is not None and is_loopback_ip(host))
 
 
 def is_loopback_ip(text: str) -> bool:
-    """Tell whether a text is an IP address of the loopback interface."""
+    """Return whether a text is an IP address of the loopback interface."""
     try:
         ip = ip_address(text)
     except ValueError:
@@ -112,16 +118,19 @@ def is_loopback_ip(text: str) -> bool:
 
 
 def host_of(address: str) -> str | None:
-    """Return the IP address or the name in front of a multiaddr; None when there is none."""
+    """Return the IP address or the name at the start of a multiaddr; None if it has neither."""
     parts = address.split("/")
     return parts[2] if len(parts) > 2 else None
 
 
 async def resolve(address: Multiaddr) -> list[Multiaddr]:
-    """Return the addresses that one with a DNS name in front stands for; others as they are.
+    """Return the addresses that an address with a DNS name stands for; others as they are.
 
-    A `/dnsaddr` is looked up as libp2p has it: its TXT records are addresses. Takes as long as the
-    DNS does: bound it. Raises PeerError when the name does not resolve.
+    The TXT records of a `/dnsaddr` are addresses, as in libp2p. The caller must limit the time,
+    since the DNS has no limit of its own.
+
+    Raises:
+        PeerError: the name does not resolve.
     """
     first = next(iter(address.protocols()), None)
     if first is None:
@@ -156,16 +165,16 @@ async def _resolve_dnsaddr(address: Multiaddr) -> list[Multiaddr]:
     usable = [each for each in found if is_dialable(each)]
     if not usable:
         raise PeerError(
-            f"the TXT records of _dnsaddr.{name} give no TCP address for {address}: check the name "
+            f"the TXT records of _dnsaddr.{name} have no TCP address for {address}: check the name "
             "and the peer id"
         )
     return usable[:MAX_RESOLVED]
 
 
 def check_port(address: Multiaddr) -> None:
-    """Raise P2PError when an address cannot be listened on, or its port is taken.
+    """Raise P2PError if an address cannot be listened on, or its port is taken.
 
-    The library shares ports (SO_REUSEPORT) and would say nothing.
+    The library would not notice, since it shares ports (SO_REUSEPORT).
     """
     names = [each.name for each in address.protocols()]
     if len(names) != 2 or names[0] not in ("ip4", "ip6") or names[1] != "tcp":
@@ -186,9 +195,9 @@ def check_port(address: Multiaddr) -> None:
 
 
 def reachable(candidates: Iterable[Multiaddr]) -> list[Multiaddr]:
-    """Spell out "all addresses of this machine": nobody can dial 0.0.0.0.
+    """Replace wildcards such as 0.0.0.0, which nobody can dial, by the addresses of this machine.
 
-    There may be none at the moment. A machine without a network has its loopback address alone.
+    The result may be empty. A machine without a network only has its loopback address.
     """
     found: dict[Multiaddr, None] = {}
     for candidate in candidates:

@@ -1,29 +1,30 @@
-"""A ledger of the memory that peers make this node hold, and who goes when it is too much.
+"""An account of the memory that peers make this node hold, and who is cut off if it is too much.
 
-Each limit of the network side is for one thing: a frame, a turn, a window, so many streams. What a
-peer can make us hold is their product, and what all peers can is that times their number. So every
-part that keeps bytes for a peer also charges them here, and there is one limit for their sum.
+Each limit of the network side is for one thing: a frame, a turn, a window, a number of streams.
+What one peer can make us hold is their product, and what all peers can is that times their number.
+So every part that keeps bytes for a peer also charges them here, and their sum has one limit.
 
-When the sum passes the limit, peers are cut off one by one until it does not: of the addresses the
-one that holds the most, and of the peers there the greediest. Addresses come first since peer ids
-cost nothing: a hundred made-up ones on one machine stand for each other. It follows what fair use
-is: of n addresses, one that holds less than a n-th of the limit is never cut off.
+When the sum exceeds the limit, peers are cut off one by one until it no longer does: at the address
+that holds the most, the peer that holds the most. Addresses come first because peer ids cost
+nothing: a hundred made-up ones on one machine count together. So of n addresses, one that holds
+less than an n-th of the limit is never cut off.
 
-A peer that was cut off is refused for ``REFUSED_FOR`` seconds: else it would come back at once and
-hold the same again. After that it starts with nothing, even if a part of the node still has
-something from before in hand.
+A peer that was cut off is refused for ``REFUSED_FOR`` seconds, because otherwise it would come back
+at once and hold the same again. After that it starts from nothing, even if a part of the node still
+holds something from before.
 
 What is charged is memory, not bytes on the wire: a decoded message takes several times as much.
-This module does no I/O. Closing connections is up to the callbacks of those who have them.
+This module does no I/O. Closing connections is up to the callbacks of those who own them.
 """
 
 from __future__ import annotations
 
+import sys
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from ipaddress import IPv6Address, ip_address
-from typing import Final
+from typing import Final, TypeVar
 
 import structlog
 import trio
@@ -32,22 +33,24 @@ from recon_node.p2p.errors import P2PError
 
 log = structlog.get_logger(__name__)
 
+K = TypeVar("K")
+V = TypeVar("V")
 Cut = Callable[[], None]
 _IPV6_NETWORK: Final = 64
 """Bits of an IPv6 address that tell one customer from another."""
 _SLACK: Final = 4
-"""While peers that were cut off let go of their memory, the sum may be a quarter over the limit."""
-
+"""While peers that were cut off release their memory, the sum may exceed the limit by this fraction
+of it: a quarter."""
 REFUSED_FOR: Final = 60.0
-"""For how long a peer that was cut off is refused, in seconds."""
+"""Seconds for which a peer that was cut off is refused."""
 WARN_EVERY: Final = 60.0
-"""How often the log warns of cut-offs at the same address, in seconds."""
+"""Seconds between two warnings about cut-offs at the same address."""
 _MAX_REMEMBERED: Final = 1000
-"""Peers that are refused, and addresses that were warned of, at most: the latest ones."""
+"""Maximum peers that are refused, and addresses that were warned about: the latest ones."""
 
 
 class OverBudgetError(P2PError):
-    """A peer, or all peers together, made this node hold too much memory."""
+    """A peer, or all peers together, made this node use too much memory."""
 
 
 @dataclass(eq=False, slots=True)
@@ -76,9 +79,10 @@ class Account:
             holder.cuts.append(cut)
 
     def hold(self, kind: str, size: int) -> None:
-        """Say how many bytes of a kind are held from now on; call it before they are.
+        """Set how many bytes of a kind are held from now on; call it before they are.
 
-        Raises OverBudgetError when there is more than before, and no room for it.
+        Raises:
+            OverBudgetError: it is more than before, and there is no room for it.
         """
         more = size - self._held.get(kind, 0)
         if self._closed or not more:
@@ -106,13 +110,18 @@ class MemoryBudget:
     Args:
         limit: the sum that is allowed.
         clock: tells the time in seconds.
+        on_cut: called with each peer that is cut off; it must neither wait nor raise.
     """
 
-    def __init__(self, limit: int, clock: Callable[[], float] = trio.current_time) -> None:
+    def __init__(
+        self,
+        limit: int,
+        clock: Callable[[], float] = trio.current_time,
+        on_cut: Callable[[str], None] = lambda peer: None,
+    ) -> None:
         self.limit = limit
         self._clock = clock
-        self.on_cut: Callable[[str], None] = lambda peer: None
-        """Called with each peer that is cut off; it must neither wait nor raise."""
+        self._on_cut = on_cut
         self._refused: dict[str, float] = {}
         self._warned: dict[str, float] = {}
         self.held = 0
@@ -122,14 +131,16 @@ class MemoryBudget:
         self.cut_off = 0
         """Peers cut off since the start."""
         self._staying = 0
-        """What those hold that are not being cut off."""
+        """Bytes held for the peers that are not being cut off."""
         self._holders: dict[str, _Holder] = {}
 
     def account(self, peer: str, address: str = "", cut: Cut | None = None) -> Account:
         """Open an account for a connection or a stream of a peer.
 
-        ``address`` is the IP address that the peer is connected from, where that is known here.
-        ``cut`` is called, once at most, when the peer has to go: it must neither wait nor raise.
+        Args:
+            peer: its peer id.
+            address: the IP address that it is connected from, if known.
+            cut: called at most once, when the peer is cut off; it must neither wait nor raise.
         """
         holder = self._holders.setdefault(peer, _Holder(group_of(address)))
         if address:
@@ -142,17 +153,16 @@ class MemoryBudget:
         return 0.0 if until is None else max(0.0, until - self._clock())
 
     def check(self, peer: str) -> None:
-        """Raise OverBudgetError for a peer that is refused."""
+        """Check that a peer is not refused.
+
+        Raises:
+            OverBudgetError: it is.
+        """
         if wait := self.refused_for(peer):
             raise OverBudgetError(
-                f"peer {peer} was cut off because it made this node hold too much memory; "
+                f"peer {peer} was cut off because it made this node use too much memory; "
                 f"it is refused for another {wait:.0f} s"
             )
-
-    def held_by(self, peer: str) -> int:
-        """Return how many bytes are held for a peer, but for what it had when it was cut off."""
-        holder = self._holders.get(peer)
-        return 0 if holder is None else holder.held
 
     def _make_room(self, peer: str, holder: _Holder, more: int) -> None:
         """Cut off peers until there is room for more bytes of one of them."""
@@ -161,9 +171,9 @@ class MemoryBudget:
             name, greediest = self._greediest(holder, more)
             self._cut(name, greediest, more if greediest is holder else 0)
         if holder.leaving:
-            raise OverBudgetError("the peer is being cut off: it made this node hold too much")
+            raise OverBudgetError("the peer is being cut off: it uses too much of our memory")
         if self.held + more > self.limit + self.limit // _SLACK:
-            raise OverBudgetError("all peers together make this node hold too much memory")
+            raise OverBudgetError("all peers together make this node use too much memory")
 
     def _greediest(self, asking: _Holder, more: int) -> tuple[str, _Holder]:
         by_address = Counter({asking.address: more})
@@ -185,18 +195,18 @@ class MemoryBudget:
         holder.leaving = True
         self._staying -= holder.held
         del self._holders[peer]  # what is left of it goes with its accounts
-        _remember(self._refused, peer, self._clock() + REFUSED_FOR)
+        remember(self._refused, peer, self._clock() + REFUSED_FOR, _MAX_REMEMBERED)
         for cut in list(holder.cuts):
             cut()
-        self.on_cut(peer)
+        self._on_cut(peer)
 
     def _warn_of(self, peer: str, holder: _Holder, more: int) -> None:
         now, address = self._clock(), holder.address or peer
         is_news = now >= self._warned.get(address, now)
         if is_news:
-            _remember(self._warned, address, now + WARN_EVERY)
+            remember(self._warned, address, now + WARN_EVERY, _MAX_REMEMBERED)
         (log.warning if is_news else log.debug)(
-            "Cutting off a peer: it holds the most of the memory for peers (max_peer_memory)",
+            "Cutting off a peer: it takes the most memory (max_peer_memory)",
             peer=peer,
             address=holder.address,
             bytes=holder.held + more,
@@ -217,16 +227,16 @@ class MemoryBudget:
             del self._holders[peer]
 
 
-def _remember(times: dict[str, float], name: str, until: float) -> None:
-    """Note a time under a name as the latest of a bounded number."""
-    times.pop(name, None)
-    times[name] = until
-    while len(times) > _MAX_REMEMBERED:
-        del times[next(iter(times))]
+def remember(latest: dict[K, V], key: K, value: V, limit: int) -> None:
+    """Put a value into a dictionary as its latest one; the oldest ones above the limit go."""
+    latest.pop(key, None)
+    latest[key] = value
+    while len(latest) > limit:
+        del latest[next(iter(latest))]
 
 
 def group_of(address: str) -> str:
-    """Return what stands for all peers of one machine or customer: an IPv4 address, an IPv6 /64."""
+    """Return what all peers of one machine or customer share: an IPv4 address, an IPv6 /64."""
     try:
         parsed = ip_address(address)
     except ValueError:
@@ -238,5 +248,6 @@ def group_of(address: str) -> str:
     return str(parsed)
 
 
-UNLIMITED: Final = MemoryBudget(1 << 62)
-"""For streams that no peer is behind, as in tests of a protocol over memory streams."""
+def unlimited() -> MemoryBudget:
+    """Return a budget for streams without a peer, such as memory streams in tests."""
+    return MemoryBudget(sys.maxsize)

@@ -1,4 +1,4 @@
-"""The library's host, put together from hardened parts, as ``host`` runs it."""
+"""Composing the library's host from hardened parts."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from libp2p.crypto.x25519 import create_new_key_pair
 from libp2p.identity.identify import identify
 from libp2p.network.config import ConnectionConfig, RetryConfig
 from libp2p.peer.id import ID
+from libp2p.peer.peerstore import PeerStoreError
 from libp2p.security.noise.transport import PROTOCOL_ID as NOISE
 from libp2p.security.noise.transport import Transport as NoiseTransport
 from libp2p.transport.tcp.tcp import TCP
@@ -24,7 +25,12 @@ from recon_node import __version__
 from recon_node.p2p.settings import P2PSettings
 from recon_node.p2p.transport.addresses import check_dialable, parse_address, reachable
 from recon_node.p2p.transport.budget import MemoryBudget
-from recon_node.p2p.transport.guarded_identify import IdentifyPushes, bound_identify
+from recon_node.p2p.transport.guarded_identify import (
+    AGENT,
+    PROTOCOL_VERSION,
+    IdentifyPushes,
+    bound_identify,
+)
 from recon_node.p2p.transport.guarded_yamux import GuardedMuxing
 from recon_node.p2p.transport.hardening import (
     GuardedHost,
@@ -36,20 +42,32 @@ from recon_node.p2p.transport.hardening import (
 log = structlog.get_logger(__name__)
 
 _NEGOTIATION_TIMEOUT: Final = 10.0
+"""Seconds in which the protocol of a stream must be agreed on."""
 
 
-def build_host(settings: P2PSettings, identity: KeyPair) -> IdentifyingHost:
-    """Put the hardened parts together: no plaintext, no other muxer, no resource manager."""
+def build_host(
+    settings: P2PSettings,
+    identity: KeyPair,
+    budget: MemoryBudget,
+    on_identified: Callable[[ID], None],
+) -> IdentifyingHost:
+    """Put the hardened parts together: no plaintext, no other muxer, no resource manager.
+
+    Args:
+        settings: addresses, limits and timeouts.
+        identity: the key pair that the peer id is made from.
+        budget: is charged for what the connections hold in memory.
+        on_identified: called with each peer that has identified itself; it must not wait.
+    """
     bound_negotiation()
     bound_identify()
     _quieten_library()
     identify.AGENT_VERSION = f"recon-node/{__version__}"
     noise = NoiseTransport(identity, noise_privkey=create_new_key_pair().private_key)
     upgrader = TransportUpgrader({NOISE: noise}, {})
-    budget = MemoryBudget(settings.max_peer_memory)
     upgrader.muxer_multistream = GuardedMuxing(settings.connection, budget)
     peer_id = ID.from_pubkey(identity.public_key)
-    peerstore = GuardedPeerStore()
+    peerstore = GuardedPeerStore(lambda each: each == peer_id or each in swarm.connections)
     peerstore.add_key_pair(peer_id, identity)
     swarm = GuardedSwarm(
         peer_id,
@@ -65,9 +83,8 @@ def build_host(settings: P2PSettings, identity: KeyPair) -> IdentifyingHost:
             inbound_stream_protocol_negotiation_timeout=_NEGOTIATION_TIMEOUT,
             outbound_stream_protocol_negotiation_timeout=_NEGOTIATION_TIMEOUT,
         ),
+        budget=budget,
     )
-    swarm.budget = budget
-    peerstore.keeps = lambda each: each == peer_id or each in swarm.connections
     announced = [parse_address(each) for each in settings.announce]
     for each in announced:
         check_dialable(each)
@@ -75,44 +92,56 @@ def build_host(settings: P2PSettings, identity: KeyPair) -> IdentifyingHost:
         swarm,
         addrs_factory=lambda candidates: announced or candidates,
         disable_identify_address_discovery=True,
+        on_identified=on_identified,
     )
     host.set_stream_handler(IdentifyPushes.protocol, IdentifyPushes(host).serve)
     return host
 
 
 class IdentifyingHost(GuardedHost):
-    """A host that says when it has learned a new peer's protocols and addresses."""
+    """A host that calls back when a new peer has identified itself."""
 
-    on_identified: Callable[[ID], None] | None = None
-
-    def __init__(self, *args: Any, **options: Any) -> None:
+    def __init__(self, *args: Any, on_identified: Callable[[ID], None], **options: Any) -> None:
         super().__init__(*args, **options)
-        self._identify_ended = trio.Event()
+        self._on_identified = on_identified
+        self._identify_ended = trio.lowlevel.ParkingLot()
 
     def get_transport_addrs(self) -> list[Multiaddr]:
-        """Return the addresses that others can dial: stock falls back to 0.0.0.0 in identify."""
+        """Return the addresses that others can dial. Stock also announces 0.0.0.0."""
         return reachable(super().get_transport_addrs())
 
     async def protocols_of(self, peer_id: ID) -> frozenset[str]:
-        """Return what a connected peer says that it speaks; nothing when it does not say."""
+        """Return the protocols of a connected peer, if necessary after asking it; or none."""
         if not self._has_cached_protocols(peer_id):
             self._schedule_identify(peer_id, reason="asked for")
         while not self._has_cached_protocols(peer_id) and peer_id in self._identify_inflight:
-            await self._identify_ended.wait()
+            await self._identify_ended.park()
         return self.known_protocols(peer_id)
 
     def known_protocols(self, peer_id: ID) -> frozenset[str]:
-        """Return what a peer has said that it speaks; nothing before it has."""
+        """Return the protocols of a peer; none before it has identified itself."""
         try:
             return frozenset(self.get_peerstore().get_protocols(peer_id))
-        except Exception:  # the library raises its own error for a peer that it does not know
+        except PeerStoreError:
             return frozenset()
 
-    def _has_cached_protocols(self, peer_id: ID) -> bool:
-        """Tell whether a peer has told about itself on this connection.
+    def known_agent(self, peer_id: ID) -> tuple[str, str]:
+        """Return the software of a peer and the version of its identify protocol, as far as it has
+        told them."""
+        store = self.get_peerstore()
+        told = []
+        for key in (AGENT, PROTOCOL_VERSION):
+            try:
+                told.append(str(store.get(peer_id, key)))
+            except PeerStoreError:
+                told.append("")
+        return told[0], told[1]
 
-        Stock takes what it said on an earlier one, and never asks again: it may have another
-        address, or run another version, since.
+    def _has_cached_protocols(self, peer_id: ID) -> bool:
+        """Return whether a peer has identified itself on this connection.
+
+        Stock is content with an earlier connection, and never asks again. Meanwhile the peer may
+        have got another address or version.
         """
         return peer_id in self._identified_peers
 
@@ -120,17 +149,16 @@ class IdentifyingHost(GuardedHost):
         try:
             await super()._identify_peer(peer_id, reason=reason)
         finally:
-            self._identify_ended.set()
-            self._identify_ended = trio.Event()
-        if self.on_identified is None or peer_id not in self._identified_peers:
+            self._identify_ended.unpark_all()
+        if peer_id not in self._identified_peers:
             return
         try:
-            self.on_identified(peer_id)
-        except Exception:  # the library runs this in a task whose exceptions end the process
-            log.exception("A bug of this node hid a new peer", peer=str(peer_id))
+            self._on_identified(peer_id)
+        except Exception:  # this is a task of the library whose exceptions end the process
+            log.exception("A bug in this node hid a new peer", peer=str(peer_id))
 
 
 def _quieten_library() -> None:
-    """Silence libp2p's log, unless it is asked for: to it, any peer that leaves is an error."""
+    """Silence libp2p's log unless it is asked for: it calls every peer that leaves an error."""
     if "LIBP2P_DEBUG" not in os.environ:
         logging.getLogger("libp2p").setLevel(logging.CRITICAL)

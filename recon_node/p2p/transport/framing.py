@@ -1,9 +1,9 @@
-"""Frames: an unsigned-varint length, then so many bytes.
+"""Frames: an unsigned-varint length, then that many bytes.
 
 ``FrameDecoder`` is the parser, without I/O: bytes in, frames out. ``FrameStream`` reads and writes
-frames on a byte stream, with a time limit on every wait, and counts the bytes of either direction.
-A length above the limit is refused before any of its bytes are read. The end of the stream within a
-frame is an error: on libp2p a lost connection looks like an end.
+frames on a byte stream, with a time limit on every wait, and counts the bytes in both directions.
+A frame above the size limit is refused by its length, before its bytes are read. An end of the
+stream within a frame is an error: on libp2p a lost connection looks like an end.
 """
 
 from __future__ import annotations
@@ -15,21 +15,19 @@ import trio
 
 from recon_node.ipld import VarintError, varint
 from recon_node.p2p.errors import PeerGoneError, PeerProtocolError
-from recon_node.p2p.transport.budget import UNLIMITED, Account
+from recon_node.p2p.transport.budget import Account, unlimited
 from recon_node.p2p.transport.streams import ByteStream
 
 READ_SIZE: Final = 64 * 1024
+"""Maximum bytes that are read at a time."""
 WRITE_SIZE: Final = 256 * 1024
-_MORE: Final = 0x80  # of a varint byte: another one follows
+"""Frames are gathered until they have this many bytes, and then written."""
+_MORE: Final = 0x80
+"""Set in a byte of a varint: another one follows."""
 
 
 class FramingError(PeerProtocolError):
-    """The bytes on a stream are no frames: a frame's length is bad or too large."""
-
-
-def encode_frame(data: bytes) -> bytes:
-    """Put the length before a frame's bytes."""
-    return varint.encode(len(data)) + data
+    """The bytes on a stream are not frames: a frame's length is malformed or too large."""
 
 
 class FrameDecoder:
@@ -38,16 +36,17 @@ class FrameDecoder:
     def __init__(self, max_frame: int) -> None:
         self.max_frame = max_frame
         self._buffer = bytearray()
-        self._length: int | None = None  # of the frame whose length has been read
+        self._length: int | None = None
+        """Of the frame whose length has been read."""
 
     @property
     def is_between_frames(self) -> bool:
-        """Whether all bytes so far belong to whole frames."""
+        """Whether all bytes so far belong to frames that were returned."""
         return not self._buffer and self._length is None
 
     @property
     def buffered(self) -> int:
-        """How many bytes are here that were not returned as frames."""
+        """Number of bytes that were not returned as frames yet."""
         return len(self._buffer)
 
     def feed(self, data: bytes) -> None:
@@ -55,10 +54,11 @@ class FrameDecoder:
         self._buffer += data
 
     def next_frame(self) -> bytes | None:
-        """Return the next frame; None when more bytes are needed.
+        """Return the next frame; None if more bytes are needed.
 
-        Raises FramingError on a length that is too large, longer than nine bytes, or not in its
-        shortest form.
+        Raises:
+            FramingError: its length is too large, longer than nine bytes, or not in its shortest
+                form.
         """
         if self._length is None:
             self._length = self._read_length()
@@ -72,7 +72,8 @@ class FrameDecoder:
     def end(self) -> None:
         """Take the end of the stream.
 
-        Raises PeerGoneError when it comes within a frame.
+        Raises:
+            PeerGoneError: it comes within a frame.
         """
         if self._length is not None:
             raise PeerGoneError(
@@ -101,8 +102,11 @@ class FrameDecoder:
 class FrameStream:
     """Frames over a byte stream. One task may read while another writes.
 
-    ``on_sent`` is told the size of every write. ``account`` is charged for what is held, also by
-    the protocol that the frames are of.
+    Args:
+        stream: the byte stream.
+        max_frame: most bytes of a frame that is read.
+        on_sent: called with the size of every write.
+        account: charged for the memory in use, by the protocol on top as well.
     """
 
     def __init__(
@@ -113,16 +117,16 @@ class FrameStream:
         account: Account | None = None,
     ) -> None:
         self._stream = stream
-        self.account = account or UNLIMITED.account("")
+        self.account = account or unlimited().account("")
         self._on_sent = on_sent
         self._decoder = FrameDecoder(max_frame)
         self.bytes_received = 0
         self.bytes_sent = 0
 
     async def wait_for_frame(self, patience: float) -> bool:
-        """Wait for the first byte of a frame, for ``patience`` seconds at most.
+        """Wait for the first byte of a frame, for at most ``patience`` seconds.
 
-        Returns False where there is none: the stream was ended, lost, or silent.
+        Returns False if none comes: the stream was ended, lost, or silent.
         """
         if not self._decoder.is_between_frames:
             return True
@@ -140,11 +144,16 @@ class FrameStream:
     async def receive(self, patience: float, until_begun: float = 0.0) -> bytes | None:
         """Return the next frame, or None at the end of the stream.
 
-        ``patience`` is the longest wait for a whole frame, in seconds. A peer that has work to do
-        first may take ``until_begun`` seconds, where that is longer, before the frame's first byte;
-        its ``patience`` seconds begin with that byte. Raises FramingError, PeerProtocolError when
-        the peer takes longer, PeerGoneError when the stream ends within a frame, and
-        trio.BrokenResourceError when it is reset.
+        Args:
+            patience: the longest wait for a whole frame, in seconds.
+            until_begun: for a peer that has work to do first: the longest wait for the first byte
+                of the frame, in seconds, if that is longer. Its ``patience`` begins with that byte.
+
+        Raises:
+            FramingError: the bytes are not a frame.
+            PeerProtocolError: the peer takes longer.
+            PeerGoneError: the stream ends within a frame.
+            trio.BrokenResourceError: the stream was reset.
         """
         if (frame := self._decoder.next_frame()) is not None:
             return frame
@@ -156,7 +165,7 @@ class FrameStream:
                 raise PeerProtocolError(f"the peer sent nothing for {until_begun:g} s")
         with trio.move_on_after(patience):
             return await self._read_frame()
-        raise PeerProtocolError(f"the peer sent no whole frame within {patience:g} s")
+        raise PeerProtocolError(f"the peer sent no complete frame within {patience:g} s")
 
     async def _read_frame(self) -> bytes | None:
         while (frame := self._decoder.next_frame()) is None:
@@ -166,7 +175,7 @@ class FrameStream:
         return frame
 
     async def _read_more(self) -> bool:
-        """Read what has come of the stream; False at its end."""
+        """Read what has arrived; return False at the end of the stream."""
         data = await self._stream.receive_some(READ_SIZE)
         if not data:
             self._decoder.end()
@@ -177,10 +186,11 @@ class FrameStream:
         return True
 
     async def send(self, frames: Iterable[bytes], patience: float) -> None:
-        """Send frames, many in one write; ``patience`` bounds each write, in seconds.
+        """Send frames, many in one write. Each write may take ``patience`` seconds.
 
-        Raises PeerProtocolError when the peer does not take them, trio.BrokenResourceError when the
-        stream is reset.
+        Raises:
+            PeerProtocolError: the peer does not take them in time.
+            trio.BrokenResourceError: the stream was reset.
         """
         pending = bytearray()
         for frame in frames:

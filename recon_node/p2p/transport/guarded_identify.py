@@ -1,7 +1,8 @@
-"""Remedies for py-libp2p's identify and identify/push: see ``hardening`` for the whole.
+"""Remedies for defects in py-libp2p's identify and identify/push; ``hardening`` lists them all.
 
-Stock reads messages of 1 MiB, any number of a peer's at once, falls back to reading all that comes
-where a message is too long, and remembers a thousand unreadable addresses of any length for ever.
+Stock reads messages of up to 1 MiB, and any number of them from one peer at the same time. If a
+message is too long, it reads everything that follows. It remembers a thousand unreadable addresses
+of any length forever.
 """
 
 from __future__ import annotations
@@ -11,38 +12,35 @@ from typing import Final
 import structlog
 import trio
 from google.protobuf.message import DecodeError
-from libp2p.abc import IHost, INetStream
-from libp2p.exceptions import ParseError
+from libp2p.abc import IHost, INetStream, IPeerStore
+from libp2p.exceptions import BaseLibp2pError
 from libp2p.host import basic_host
 from libp2p.identity.identify.pb.identify_pb2 import Identify
 from libp2p.identity.identify_push.identify_push import ID_PUSH
 from libp2p.identity.update import update_peerstore_from_identify
-from libp2p.io.exceptions import IncompleteReadError, MessageTooLarge
-from libp2p.network.stream.exceptions import StreamError
 from libp2p.peer.id import ID
-from libp2p.stream_muxer.exceptions import MuxedStreamError
 from libp2p.utils.varint import read_varint_prefixed_bytes_limited
 
 log = structlog.get_logger(__name__)
 
 MAX_IDENTIFY: Final = 8 * 1024
-"""Bytes of an identify message at most; go-libp2p's limit."""
+"""Maximum bytes of an identify message, as in go-libp2p."""
+MAX_AGENT: Final = 256
+"""Maximum characters of the name of a peer's software."""
+AGENT: Final = "agent_version"
+"""The name of the field with what a peer runs, and its key in the peerstore."""
+PROTOCOL_VERSION: Final = "protocol_version"
+"""The same for the version of its identify protocol."""
 _PUSH_LIMIT: Final = 10.0
-_REFUSED: Final = (
-    DecodeError,
-    IncompleteReadError,
-    MessageTooLarge,
-    MuxedStreamError,
-    ParseError,
-    StreamError,
-    trio.TooSlowError,
-)
-"""What a push can be wrong with, or come to."""
+"""Seconds in which a peer must send its push."""
+_REFUSED: Final = (BaseLibp2pError, DecodeError, trio.TooSlowError)
+"""The errors of a push that a peer or the connection can cause."""
 
 
 def bound_identify() -> None:
-    """Read identify messages up to their limit only. Applies to the whole process; idempotent."""
+    """Limit the size of identify messages. Applies to the whole process; idempotent."""
     basic_host.read_length_prefixed_protobuf = _read_bounded  # type: ignore[attr-defined]
+    basic_host.update_peerstore_from_identify = _note  # type: ignore[attr-defined, assignment]
 
 
 async def _read_bounded(
@@ -51,12 +49,20 @@ async def _read_bounded(
     try:
         return await read_varint_prefixed_bytes_limited(stream, min(max_length, MAX_IDENTIFY))
     except Exception:
-        await stream.reset()  # or the caller would take all that comes for a message without length
+        await stream.reset()  # otherwise the caller reads what follows without a limit
         raise
 
 
+async def _note(peerstore: IPeerStore, peer_id: ID, message: Identify) -> None:
+    """Note what a peer says about itself; its software, too, which stock leaves out."""
+    await update_peerstore_from_identify(peerstore, peer_id, message)
+    for key in (AGENT, PROTOCOL_VERSION):
+        if message.HasField(key):
+            peerstore.put(peer_id, key, getattr(message, key)[:MAX_AGENT])
+
+
 class IdentifyPushes:
-    """Takes what peers push about themselves: one message at a time of each, of bounded size."""
+    """Serves identify/push: one message of bounded size at a time from each peer."""
 
     protocol = ID_PUSH
 
@@ -65,7 +71,7 @@ class IdentifyPushes:
         self._under_way: set[ID] = set()
 
     async def serve(self, stream: INetStream) -> None:
-        """Read a message, and note what it says about the peer; the push has no answer."""
+        """Read a message and note what it says about the peer; a push has no answer."""
         peer = stream.muxed_conn.peer_id
         if peer in self._under_way:
             await stream.reset()
@@ -76,7 +82,7 @@ class IdentifyPushes:
                 raw = await read_varint_prefixed_bytes_limited(stream, MAX_IDENTIFY)
             message = Identify()
             message.ParseFromString(raw)
-            await update_peerstore_from_identify(self._host.get_peerstore(), peer, message)
+            await _note(self._host.get_peerstore(), peer, message)
             await stream.close()
         except _REFUSED as error:
             log.debug("Identify push refused", peer=str(peer), error=repr(error))

@@ -1,4 +1,4 @@
-"""Remedies for py-libp2p's muxer: see ``hardening`` for the whole, and what is remedied."""
+"""Remedies for defects in py-libp2p's muxer; ``hardening`` lists them all."""
 
 from __future__ import annotations
 
@@ -24,33 +24,37 @@ from recon_node.p2p.transport.streams import shielded
 log = structlog.get_logger(__name__)
 
 CONNECTION_WEIGHT: Final = 128 * 1024
-"""Bytes of memory that a connection takes without any stream."""
+"""The memory of a connection without streams, in bytes."""
 STREAM_WEIGHT: Final = 16 * 1024
-"""Bytes of memory that a stream takes with nothing on it."""
+"""The memory of a stream without data, in bytes."""
 _CLEANUP_LIMIT: Final = 5.0
+"""Seconds in which a connection that is cut is cleaned up."""
 _FIRST_PING: Final = 0.5
+"""Seconds until the first ping of a connection."""
 _WINDOW_POLL: Final = 0.005
-_FRAME_PAYLOAD: Final = MAX_PLAINTEXT_LENGTH - yamux.HEADER_SIZE  # one yamux frame, one Noise frame
+"""Seconds between two looks at the peer's window: the library has no event for it."""
+_FRAME_PAYLOAD: Final = MAX_PLAINTEXT_LENGTH - yamux.HEADER_SIZE
+"""Bytes of data in a frame that fits into one Noise message."""
 
 
 class GuardedStream(yamux.YamuxStream):
-    """A stream whose writers wait for the peer as long as they themselves want to, one by one."""
+    """A stream whose writers take turns, and decide themselves how long they wait for the peer."""
 
     _turn: trio.Lock
     conn: GuardedYamux
 
     @classmethod
     def adopt(cls, stream: IMuxedStream) -> GuardedStream:
-        """Guard a stream that the muxer has just made: it names its stream class in its code."""
+        """Guard a stream that the muxer has just made: its stream class cannot be configured."""
         stream.__class__ = cls
         guarded = cast(GuardedStream, stream)
         guarded._turn = trio.Lock()
         return guarded
 
     async def write(self, data: bytes) -> None:
-        """Write all of ``data``; how long that may take is up to the caller's cancel scope.
+        """Write all of ``data``; the caller limits the time with a cancel scope.
 
-        A write that is cancelled may have sent a part of its data: reset the stream then.
+        A cancelled write may have sent a part of its data: reset the stream after it.
         """
         async with self._turn:
             view = memoryview(data)
@@ -74,27 +78,27 @@ class GuardedStream(yamux.YamuxStream):
             await trio.sleep(_WINDOW_POLL)
 
     async def read(self, n: int | None = -1) -> bytes:
-        """Read up to ``n`` bytes, and say that they are no longer unread."""
+        """Read up to ``n`` bytes, which are no longer charged to the peer."""
         data = await super().read(n)
         self.conn.count_read()
         return data
 
     async def reset(self) -> None:
-        """End the stream at once. What was not read of it is dropped; stock keeps it a minute."""
+        """End the stream at once and drop its unread data, which stock keeps for a minute."""
         self.conn.stream_buffers.get(self.stream_id, bytearray()).clear()
         await super().reset()
         self.conn.stream_buffers.get(self.stream_id, bytearray()).clear()
         self.conn.count_read()
 
     def _apply_autotune_epoch(self, buffered: int) -> int:
-        """Let the window grow no further than the limit, so that what a peer buffers is bounded."""
+        """Stop the growth of the window at the limit, so that the peer's data is bounded."""
         if self.target_recv_window >= self.conn.limits.max_window:
             return 0
         return super()._apply_autotune_epoch(buffered)
 
 
 class GuardedYamux(yamux.Yamux):
-    """A muxed connection that survives cancelled writers and drops peers that freeze or flood."""
+    """A muxed connection that survives cancelled writers and cuts off frozen or greedy peers."""
 
     def __init__(
         self,
@@ -112,13 +116,13 @@ class GuardedYamux(yamux.Yamux):
         try:
             self._account.hold("connections", CONNECTION_WEIGHT)
         except OverBudgetError:
-            self._account.close()  # nobody else will: there is no connection
+            self._account.close()  # nobody else will, since there is no connection
             raise
 
     async def open_stream(self) -> GuardedStream:
-        """Open a stream, or fail at once where the muxer's 256 are in use.
+        """Open a stream, or fail at once if all 256 of the muxer are in use.
 
-        Shielded: an opening that is cancelled half-way would keep its slot for ever.
+        Shielded, because an opening that is cancelled half-way would keep its slot forever.
         """
         if self.stream_backlog_semaphore.value == 0:
             raise MuxedStreamError(
@@ -132,7 +136,7 @@ class GuardedYamux(yamux.Yamux):
         return GuardedStream.adopt(await super().accept_stream())
 
     async def close(self, error_code: int = yamux.GO_AWAY_NORMAL) -> None:
-        """Close the connection in good order."""
+        """Close the connection gracefully."""
         try:
             await super().close(error_code)
         finally:
@@ -145,39 +149,44 @@ class GuardedYamux(yamux.Yamux):
             self._account.close()
 
     def count_unread(self, coming: int = 0) -> None:
-        """Charge the peer for what it has sent and nobody has read, and for its streams.
+        """Charge the peer for its unread data and its streams.
 
-        Raises OverBudgetError when there is no room for what is coming.
+        Args:
+            coming: bytes that are about to be read from the connection.
+
+        Raises:
+            OverBudgetError: there is no room for them.
         """
         unread = sum(map(len, self.stream_buffers.values()))
         self._account.hold("unread", unread + coming)
         self._account.hold("streams", STREAM_WEIGHT * len(self.streams))
 
     def count_read(self) -> None:
-        """Say that less is unread now. Never raises: what was read is here, and streams that came
-        meanwhile are charged with the next data.
+        """Charge the peer for less unread data.
+
+        Never raises, since the data has been read. New streams are charged with the next data.
         """
         with suppress(OverBudgetError):
             self.count_unread()
 
     def _leave_at_once(self) -> None:
-        """Drop what was not read, and hang up as soon as may be: the peer holds too much."""
+        """Drop the unread data and cut the connection as soon as possible."""
         for buffer in self.stream_buffers.values():
             buffer.clear()
         if self._nursery is None or self.event_shutting_down.is_set():
-            self.event_shutting_down.set()  # the end of its start closes the connection
+            self.event_shutting_down.set()  # its start() closes the connection then
         else:
             self._nursery.start_soon(self._hang_up)
 
     async def _hang_up(self) -> None:
         with shielded(_CLEANUP_LIMIT):
-            await self.secured_conn.close()  # first, so that no writer keeps a lock
+            await self.secured_conn.close()  # first, so that no writer keeps its lock
             await self._cleanup_on_error()
 
     async def _write_frame(self, data: bytes) -> None:
-        """Write a whole frame, even if the caller is cancelled: half a frame ruins the connection.
+        """Write a whole frame even if the caller is cancelled: half of one ruins the connection.
 
-        Where the network does not take it in time, the connection is closed.
+        If the network does not accept it in time, the connection is cut.
         """
         async with self._write_lock:
             if self.event_shutting_down.is_set():
@@ -186,20 +195,19 @@ class GuardedYamux(yamux.Yamux):
                 await self.secured_conn.write(data)
             if scope.cancelled_caught:
                 self.event_shutting_down.set()
-                await (
-                    self.secured_conn.close()
-                )  # whoever waits for the lock must not write any more
+                # Before the lock is released, so that nobody writes any more.
+                await self.secured_conn.close()
         if scope.cancelled_caught:
             await self._cut(f"took no data for {self.limits.write_timeout:g} s")
             raise RawConnError("the connection was cut: the peer takes no data")
         await trio.lowlevel.checkpoint()
 
     async def _read_data_body(self, length: int) -> bytes:
-        """Read a frame's data, or cut off a peer that sends more than the windows allow."""
+        """Read the data of a frame, or cut off a peer that sends more than the windows allow."""
         unread = sum(map(len, self.stream_buffers.values()))
         if length > self.limits.max_window or unread + length > self.limits.max_buffered:
-            log.warning("Cutting a connection: unread data piles up", peer=str(self.peer_id))
-            raise trio.TooSlowError  # the muxer's loop closes the connection on this
+            log.warning("Closing a connection: unread data piles up", peer=str(self.peer_id))
+            raise trio.TooSlowError  # on which the muxer's loop closes the connection
         try:
             self.count_unread(length)
         except OverBudgetError:
@@ -207,7 +215,7 @@ class GuardedYamux(yamux.Yamux):
         return await super()._read_data_body(length)
 
     async def _measure_rtt_loop(self) -> None:
-        """Ping the peer from time to time; drop it when it does not answer."""
+        """Ping the peer regularly; cut the connection when it does not answer."""
         wait = min(_FIRST_PING, self.limits.ping_interval)
         while not self.event_shutting_down.is_set():
             with trio.move_on_after(wait):
@@ -236,14 +244,14 @@ class GuardedYamux(yamux.Yamux):
                 await self._cut(f"left a ping unanswered for {self.limits.ping_timeout:g} s")
 
     async def _cut(self, why: str) -> None:
-        log.warning("Cutting a connection: the peer " + why, peer=str(self.peer_id))
-        # Shielded: the end of the muxer's read loop cancels its other tasks, this one too.
+        log.warning("Closing a connection: the peer " + why, peer=str(self.peer_id))
+        # Shielded, because the end of the muxer's read loop cancels its other tasks, also this one.
         with shielded(_CLEANUP_LIMIT):
             await self._cleanup_on_error()
 
 
 class GuardedMuxing(MuxerMultistream):
-    """Muxer negotiation that ends with a ``GuardedYamux``; the library's names its own class."""
+    """Muxer negotiation for ``GuardedYamux``, whose arguments the library's cannot pass."""
 
     def __init__(self, limits: ConnectionLimits, budget: MemoryBudget) -> None:
         super().__init__({TProtocol(yamux.PROTOCOL_ID): GuardedYamux})
@@ -251,9 +259,10 @@ class GuardedMuxing(MuxerMultistream):
         self._budget = budget
 
     async def new_conn(self, conn: ISecureConn, peer_id: ID) -> IMuxedConn:
-        """Agree on Yamux and start it.
+        """Negotiate Yamux and start it.
 
-        Raises OverBudgetError for a peer that is refused since it was cut off.
+        Raises:
+            OverBudgetError: the peer was cut off and is still refused.
         """
         self._budget.check(str(peer_id))  # first, so that the peer sees its dial fail
         protocol, _ = await self._selector.select(conn, conn.is_initiator, self.negotiate_timeout)

@@ -1,37 +1,38 @@
-"""Remedies for what stops, starves or fools a long-running daemon on py-libp2p 0.8.1.
+"""Remedies for the defects of py-libp2p 0.8.1 that end, starve or deceive a long-running node.
 
 Theory of operation
 -------------------
-Nothing of the library is changed in place, with one exception (``bound_negotiation``). Its classes
-are subclassed, here and for the muxer in ``guarded_yamux``, and ``host`` builds the
-host from those. Each remedy is one method; each has in ``tests/p2p/test_p2p_hardening.py`` the
-reproduction that fails without it.
+The library's classes are subclassed, here, in ``guarded_yamux`` and in ``guarded_identify``, and
+``build`` makes the host from the subclasses. Only two functions are replaced in place
+(``bound_negotiation``, ``bound_identify``). Each remedy is one method, and the test that fails
+without it is in ``tests/p2p/test_p2p_hardening.py``. docs/upstream has patches for the library, and
+says which remedies can go once they are released.
 
 =====================  ============================================================================
-class                  what its methods remedy
+class                  defects of the library
 =====================  ============================================================================
-``GuardedHost``        a stream handler's exception, or a negotiation that is not UTF-8, ended the
-                       host; a peer could have any number of streams open
-``GuardedSwarm``       inbound slots were never given back, and one address could have them all; a
-                       cancelled dial lost a count of the resource manager for good; two nodes that
-                       dialled each other kept two connections; whoever was heard of got dialled
-``GuardedYamux``       a cancelled write left half a frame on the wire; a frozen peer stayed; a
-                       receiver buffered without end; the 257th stream waited for ever
-``GuardedPeerStore``   any peer could fill the peerstore, with peers and with addresses of one peer,
-                       each of which was compared with all others
-``IdentifyPushes``     identify messages of 1 MiB, any number at once; a thousand addresses of any
-                       length, kept for ever
-``GuardedStream``      a writer was reset after 5 s without a window update; concurrent writers of
-                       one stream mixed their bytes; a stream's window grew to 16 MiB
+``GuardedHost``        an exception of a stream handler, or a negotiation that is not UTF-8, ends
+                       the host; a peer may have any number of streams open
+``GuardedSwarm``       inbound slots are never given back, and one address can take them all; a
+                       cancelled dial leaks a count of the resource manager; two nodes that dial
+                       each other keep two connections; every peer that was heard of is dialled
+``GuardedYamux``       a cancelled write leaves half a frame on the wire; frozen peers stay
+                       connected; receive windows are not enforced; the 257th stream waits forever
+``GuardedPeerStore``   any peer can fill the peerstore with peers and addresses, each of which is
+                       compared with all others
+``IdentifyPushes``     identify messages of 1 MiB, any number at the same time; a thousand
+                       addresses of any length are kept forever
+``GuardedStream``      a writer fails after 5 s without a window update; concurrent writers of one
+                       stream mix their bytes; a stream's window grows to 16 MiB
 =====================  ============================================================================
 
-The version of libp2p is pinned exactly, since all of this overrides methods that begin with ``_``.
+The version of libp2p is pinned exactly, since this overrides methods that begin with ``_``.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Final, cast
+from typing import Any, Final, cast
 
 import structlog
 import trio
@@ -54,7 +55,7 @@ from libp2p.utils.varint import decode_uvarint_from_stream
 from multiaddr import Multiaddr  # type: ignore[import-untyped]
 
 from recon_node.p2p.transport.addresses import is_dialable
-from recon_node.p2p.transport.budget import UNLIMITED, OverBudgetError
+from recon_node.p2p.transport.budget import MemoryBudget, OverBudgetError
 from recon_node.p2p.transport.guarded_yamux import GuardedYamux
 from recon_node.p2p.transport.places import Places
 from recon_node.p2p.transport.streams import shielded
@@ -62,26 +63,37 @@ from recon_node.p2p.transport.streams import shielded
 log = structlog.get_logger(__name__)
 
 MAX_NEGOTIATION: Final = 1024
-"""A line of protocol negotiation at most: one protocol id. (go-libp2p takes 64 KiB.)"""
+"""Maximum bytes in a line of protocol negotiation, a protocol id. go-libp2p allows 64 KiB."""
 HANDSHAKE_WEIGHT: Final = 256 * 1024
-"""Bytes of memory that an inbound connection may take before the peer has shown who it is: three
-Noise messages of up to 64 KiB."""
+"""Memory of an inbound connection before its peer is authenticated, in bytes: three Noise messages
+of up to 64 KiB, and some more."""
 MAX_ADDRESS: Final = 256
-"""Bytes of a multiaddr in the peerstore."""
+"""Maximum bytes of a multiaddr in the peerstore."""
 MAX_PEERS: Final = 2000
-"""Peers in the peerstore."""
+"""Maximum peers in the peerstore."""
 MAX_PEER_ADDRESSES: Final = 32
+"""Maximum addresses of a peer in the peerstore."""
 MAX_PEER_PROTOCOLS: Final = 100
+"""Maximum protocols of a peer in the peerstore."""
 MAX_PROTOCOL_NAME: Final = 200
+"""Maximum characters of a protocol id in the peerstore."""
+_DIALLED_SHARE: Final = 4
+"""One in so many connections is reserved for those that this node dials."""
 _CLEANUP_LIMIT: Final = 5.0
+"""Seconds in which a closing connection must be gone."""
 _DRAIN_LIMIT: Final = 10.0
+"""Seconds that the streams of a superfluous connection get to end."""
+_POLL: Final = 0.05
+"""Seconds between two looks at what the library has no event for."""
+_RESET_LIMIT: Final = 1.0
+"""Seconds in which a stream is reset or a raw connection closed."""
 
 
 def bound_negotiation() -> None:
     """Refuse long lines in protocol negotiation unread. Applies to the whole process; idempotent.
 
-    The stock reader asks the socket for as many bytes as the peer claims to send, before the peer
-    has shown who it is: a few bytes make it allocate gigabytes.
+    Stock asks the socket for as many bytes as the peer announces, before the peer is authenticated:
+    a few bytes make it allocate gigabytes.
     """
     multiselect_communicator.read_delim = _read_bounded_line  # type: ignore[attr-defined]
 
@@ -99,9 +111,9 @@ async def _read_bounded_line(reader: Reader) -> bytes:
 
 
 class NoAutoConnector(AutoConnector):
-    """Dials nobody: which peers to connect to is the node's decision, not the library's.
+    """Dials nobody: the node decides which peers to connect to.
 
-    Stock dials all that the peerstore has heard of, until half of ``high_watermark`` is connected.
+    Stock dials the peers in the peerstore until half of ``high_watermark`` are connected.
     """
 
     async def maybe_connect(self) -> None:
@@ -109,43 +121,42 @@ class NoAutoConnector(AutoConnector):
 
 
 class GuardedPeerStore(PeerStore):
-    """A peerstore of bounded size: what the library hears of from anybody gets in here.
+    """A peerstore of bounded size: anybody can make the library add peers to it.
 
-    ``keeps`` tells which peers must stay. Of the others, the oldest make room.
+    Args:
+        keeps: returns whether a peer must stay. The oldest of the others make room for new ones.
     """
 
-    keeps: Callable[[ID], bool] = staticmethod(lambda peer_id: False)
-
-    def __init__(self) -> None:
+    def __init__(self, keeps: Callable[[ID], bool]) -> None:
         super().__init__()
-        self.peer_data_map = _PeerData(self)
+        self.peer_data_map = _PeerData(keeps)
 
     def add_addrs(self, peer_id: ID, addrs: Sequence[Multiaddr], ttl: int = 0) -> None:
-        """Note addresses of a peer that can be dialled, as far as there is room."""
+        """Add those addresses of a peer that can be dialled and for which there is room."""
         known = self.peer_data_map.get(peer_id)
         room = MAX_PEER_ADDRESSES - (len(known.get_addrs()) if known else 0)
         short = [each for each in addrs if len(each.to_bytes()) <= MAX_ADDRESS]
         super().add_addrs(peer_id, list(filter(is_dialable, short))[: max(0, room)], ttl)
 
     def consume_peer_record(self, envelope: Envelope, ttl: int) -> bool:
-        """Note the addresses that a peer has signed. Of too many records the oldest make room."""
+        """Add addresses that a peer has signed. The oldest record makes room for a new one."""
         taken = super().consume_peer_record(envelope, ttl)
         while len(self.peer_record_map) > MAX_PEERS:
             del self.peer_record_map[next(iter(self.peer_record_map))]
         return taken
 
     def add_protocols(self, peer_id: ID, protocols: Sequence[str]) -> None:
-        """Note what a peer speaks, as far as it is plausible."""
+        """Add the protocols of a peer, as far as their number and length are plausible."""
         few = list(protocols)[:MAX_PEER_PROTOCOLS]
         super().add_protocols(peer_id, [each for each in few if len(each) <= MAX_PROTOCOL_NAME])
 
 
 class _PeerData(dict[ID, PeerData]):
-    """What a peerstore knows of each peer; a new one makes the oldest go where it is full."""
+    """The entries of a peerstore. If it is full, the oldest peer makes room for a new one."""
 
-    def __init__(self, owner: GuardedPeerStore) -> None:
+    def __init__(self, keeps: Callable[[ID], bool]) -> None:
         super().__init__()
-        self._owner = owner
+        self._keeps = keeps
 
     def setdefault(self, key: ID, default: PeerData) -> PeerData:
         if key not in self:
@@ -154,21 +165,25 @@ class _PeerData(dict[ID, PeerData]):
 
     def __setitem__(self, key: ID, value: PeerData) -> None:
         if key not in self and len(self) >= MAX_PEERS:
-            oldest = next((each for each in self if not self._owner.keeps(each)), None)
+            oldest = next((each for each in self if not self._keeps(each)), None)
             if oldest is not None:
                 del self[oldest]
         super().__setitem__(key, value)
 
 
 class GuardedSwarm(Swarm):
-    """The set of connections, with one for each peer, and slots that come back.
+    """The connections, one with each peer, in slots that are given back.
 
-    Give it no resource manager: what that counts is lost on a cancelled dial. Connections are
+    Use it without a resource manager, whose counts leak when a dial is cancelled. Connections are
     limited by ``ConnectionConfig.max_connections``, streams by ``ConnectionLimits``.
+
+    Args:
+        budget: is charged for the memory of connections that are being set up.
     """
 
-    budget = UNLIMITED
-    """Where the memory of connections that are being made is charged."""
+    def __init__(self, *args: Any, budget: MemoryBudget, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self._budget = budget
 
     def _init_connection_management(self) -> None:
         super()._init_connection_management()
@@ -180,7 +195,7 @@ class GuardedSwarm(Swarm):
     ) -> None:
         """Serve an inbound connection while there is a place for its address.
 
-        Stock gives its slots to whoever comes first, and each until the swarm ends.
+        Stock gives the slots to whoever comes first, and takes them back when the swarm ends.
         """
         raw = RawConnection(read_write_closer, False)
         host, _ = raw.get_remote_address() or ("", 0)
@@ -194,74 +209,71 @@ class GuardedSwarm(Swarm):
             except Exception as error:
                 log.debug("Inbound connection failed", remote=host, error=repr(error))
             finally:
-                with shielded(1):
+                with shielded(_RESET_LIMIT):
                     await raw.close()
         if scope.cancelled_caught:
-            log.debug("Hung up: another address needs the place", remote=host)
+            log.debug("Cut a connection: another address needs its place", remote=host)
 
     async def _serve_inbound(self, raw: RawConnection, maddr: Multiaddr) -> None:
-        with trio.move_on_after(_CLEANUP_LIMIT):  # whoever gave way for it may still be leaving
+        with trio.move_on_after(_CLEANUP_LIMIT):  # the one that gave way may still be leaving
             limit = self.connection_config.max_connections
             while len(self.get_connections()) >= limit:  # noqa: ASYNC110 (there is no event for it)
-                await trio.sleep(0.05)
+                await trio.sleep(_POLL)
         muxed = await self._upgrade_within_budget(raw, maddr)
         await muxed.event_closed.wait()
 
     async def _upgrade_within_budget(self, raw: RawConnection, maddr: Multiaddr) -> GuardedYamux:
-        """Secure and mux an inbound connection. Until it is, it counts as a peer of its own."""
+        """Secure and mux an inbound connection, whose memory counts as a separate peer's."""
         host, port = raw.get_remote_address() or ("", id(raw))
         with trio.CancelScope() as scope:
-            account = self.budget.account(f"{host}:{port}, unidentified", host, scope.cancel)
+            account = self._budget.account(f"{host}:{port}, unidentified", host, scope.cancel)
             try:
                 account.hold("handshakes", HANDSHAKE_WEIGHT)
                 return cast(GuardedYamux, await self.upgrade_inbound_raw_conn(raw, maddr))
             finally:
                 account.close()
-        raise OverBudgetError("the connection was cut off before the peer had shown who it is")
+        raise OverBudgetError("the connection was cut off before its peer was authenticated")
 
     async def _open_stream_on_connection(
         self, connection: INetConn, connections: list[INetConn], peer_id: ID
     ) -> INetStream:
-        """Open and register a stream without being cancelled between the two."""
+        """Open and register a stream; it must not be cancelled between the two."""
         with trio.CancelScope(shield=True):
             return await super()._open_stream_on_connection(connection, connections, peer_id)
 
     def _select_connection(self, connections: list[INetConn], peer_id: ID) -> INetConn:
-        return self._lasting_connection(connections, peer_id)
-
-    def _lasting_connection(self, connections: list[INetConn], peer_id: ID) -> INetConn:
-        """Of several connections with a peer, the one that the smaller peer id has dialled."""
+        """Return the connection to use and keep: the one that the smaller peer id has dialled."""
         ours = self.get_peer_id().to_bytes() < peer_id.to_bytes()
         wanted = Direction.OUTBOUND if ours else Direction.INBOUND
         return next((each for each in connections if _direction(each) == wanted), connections[0])
 
     async def notify_connected(self, conn: INetConn) -> None:
-        """Tell of a new connection, and retire those that it, or that make it, superfluous."""
+        """Announce a new connection, and retire superfluous ones."""
         await super().notify_connected(conn)
         peer_id = conn.muxed_conn.peer_id
         live = [each for each in self.get_connections(peer_id) if not each.is_closed]
         if len(live) < 2:
             return
-        lasting = self._lasting_connection(live, peer_id)
+        lasting = self._select_connection(live, peer_id)
         for spare in live:
-            # Who dialled a spare closes it: else each side could close what the other keeps.
+            # Its dialler closes a spare. Otherwise each side could close what the other one keeps.
             if spare is not lasting and _direction(spare) == Direction.OUTBOUND:
                 self.manager.run_task(self._retire, spare)
 
     async def _retire(self, spare: INetConn) -> None:
-        """Close a spare connection once its streams have ended, or have had time to."""
+        """Close a spare connection once its streams have ended, or had time to end."""
         with trio.move_on_after(_DRAIN_LIMIT):
             while spare.get_streams():  # noqa: ASYNC110 (the library has no event for it)
-                await trio.sleep(0.1)
+                await trio.sleep(_POLL)
         with trio.move_on_after(_CLEANUP_LIMIT):
             await self._close_connection_async(spare)
 
 
 class GuardedHost(BasicHost):
-    """A host that no inbound stream can end."""
+    """A host that survives every inbound stream."""
 
     async def _swarm_stream_handler(self, net_stream: INetStream) -> None:
-        """Negotiate and serve an inbound stream; what goes wrong there resets that stream only."""
+        """Negotiate and serve an inbound stream; an error resets that stream only."""
         conn = cast(GuardedYamux, net_stream.muxed_conn)
         if conn.inbound_streams >= conn.limits.max_inbound_streams:
             await _reset(net_stream)
@@ -269,25 +281,24 @@ class GuardedHost(BasicHost):
         conn.inbound_streams += 1
         try:
             await super()._swarm_stream_handler(net_stream)
-        except Exception as error:
+        except BaseException as error:
+            await _reset(net_stream)
+            if not isinstance(error, Exception):  # cancelled, or Ctrl-C
+                raise
             protocol = net_stream.get_protocol()
-            (log.info if protocol else log.debug)(  # before that it is garbage, of which is plenty
+            (log.info if protocol else log.debug)(  # before the negotiation, garbage is common
                 "Inbound stream failed",
                 peer=str(conn.peer_id),
                 protocol=protocol,
                 error=repr(error),
             )
-            await _reset(net_stream)
-        except BaseException:  # cancelled: by our shutdown or the end of the connection
-            await _reset(net_stream)
-            raise
         finally:
             conn.inbound_streams -= 1
 
 
 def inbound_places(max_connections: int) -> int:
-    """Return how many connections may be inbound: strangers leave a quarter to our own dials."""
-    return max(1, max_connections - max(1, max_connections // 4))
+    """Return how many connections may be inbound; the others are left for our own dials."""
+    return max(1, max_connections - max(1, max_connections // _DIALLED_SHARE))
 
 
 def _direction(connection: INetConn) -> Direction:
@@ -295,5 +306,5 @@ def _direction(connection: INetConn) -> Direction:
 
 
 async def _reset(stream: INetStream) -> None:
-    with shielded(1):
+    with shielded(_RESET_LIMIT):
         await stream.reset()

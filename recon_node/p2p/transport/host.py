@@ -1,8 +1,8 @@
 """The libp2p host of the node: TCP, Noise and Yamux only, hardened, with limits on every wait.
 
-``open_host`` yields a ``Host`` that listens; on leaving, it frees its ports and closes its
-connections side by side, within ``CLOSE_LIMIT`` seconds, cancelled or not. Peers go by their peer
-id in base58.
+``open_host`` yields a ``Host`` that listens. At the end it frees its ports and closes its
+connections side by side within ``CLOSE_LIMIT`` seconds, even if it is cancelled. Peers are named
+by their peer id in base58.
 """
 
 from __future__ import annotations
@@ -18,12 +18,13 @@ from libp2p.abc import INetConn, INetStream
 from libp2p.crypto.keys import KeyPair
 from libp2p.custom_types import TProtocol
 from libp2p.peer.id import ID
+from libp2p.peer.peerstore import PeerStoreError
 from libp2p.security.noise.exceptions import PeerIDMismatchesPubkey
 from libp2p.tools.anyio_service import TrioManager
 from multiaddr import Multiaddr  # type: ignore[import-untyped]
 
+from recon_node.exception_groups import leaves, unwrapped
 from recon_node.p2p.errors import P2PError, PeerError
-from recon_node.p2p.nursery import open_service_nursery
 from recon_node.p2p.settings import P2PSettings
 from recon_node.p2p.transport.addresses import (
     check_dialable,
@@ -34,71 +35,80 @@ from recon_node.p2p.transport.addresses import (
     peer_id_in,
     resolve,
 )
-from recon_node.p2p.transport.budget import OverBudgetError
-from recon_node.p2p.transport.build import IdentifyingHost, build_host
+from recon_node.p2p.transport.budget import MemoryBudget, OverBudgetError
+from recon_node.p2p.transport.build import build_host
 from recon_node.p2p.transport.guarded_yamux import GuardedYamux
-from recon_node.p2p.transport.hardening import (
-    GuardedHost,
-    GuardedSwarm,
-)
+from recon_node.p2p.transport.hardening import GuardedHost, GuardedSwarm
 from recon_node.p2p.transport.streams import PeerStream, shielded
 
 log = structlog.get_logger(__name__)
 
 CLOSE_LIMIT: Final = 3.0
+"""Seconds in which a host is closed."""
 _CLOSE_ONE_LIMIT: Final = 1.0
+"""Seconds in which a connection is closed gracefully; after that it is cut."""
 _ADDRESS_TTL: Final = 24 * 3600
+"""Seconds for which the library keeps an address that worked."""
 
 StreamHandler = Callable[[PeerStream], Awaitable[None]]
 
 
 @asynccontextmanager
-async def open_host(settings: P2PSettings, identity: KeyPair) -> AsyncIterator[Host]:
+async def open_host(
+    settings: P2PSettings,
+    identity: KeyPair,
+    on_cut: Callable[[str], None] = lambda peer_id: None,
+) -> AsyncIterator[Host]:
     """Start a host that listens on the addresses of the settings.
 
-    Raises P2PError when it cannot listen on one of them.
+    Args:
+        settings: addresses, limits and timeouts.
+        identity: the key pair that the peer id is made from.
+        on_cut: called with each peer that is cut off because of its memory; it must neither wait
+            nor raise.
+
+    Raises:
+        P2PError: it cannot listen on one of the addresses.
     """
-    libp2p_host = build_host(settings, identity)
-    swarm = cast(GuardedSwarm, libp2p_host.get_network())
+    host = Host(settings, identity, MemoryBudget(settings.max_peer_memory, on_cut=on_cut))
+    swarm = host._swarm
     manager = TrioManager(swarm)
     swarm._manager = manager
-    service = trio.CancelScope(
-        shield=True
-    )  # ended by us, after the connections were closed in order
+    service = trio.CancelScope(shield=True)  # we end it, once the connections were closed in order
 
     async def run_swarm() -> None:
         with service:
             await manager.run()
 
-    async with open_service_nursery() as nursery:
-        nursery.start_soon(run_swarm)
-        await manager.wait_started()
-        try:
-            await _listen(swarm, settings.listen)
-            yield Host(libp2p_host, swarm, settings)
-        finally:
-            await _close(libp2p_host, swarm)
-            service.cancel()
+    with unwrapped():
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(run_swarm)
+            await manager.wait_started()
+            try:
+                await _listen(swarm, settings.listen)
+                yield host
+            finally:
+                await _close(host.libp2p, swarm)
+                service.cancel()
 
 
 class Host:
     """A running host. Get one from ``open_host``."""
 
-    def __init__(
-        self, libp2p_host: IdentifyingHost, swarm: GuardedSwarm, settings: P2PSettings
-    ) -> None:
-        self.libp2p = libp2p_host
-        """The library's host, for the DHT."""
-        self.budget = swarm.budget
+    def __init__(self, settings: P2PSettings, identity: KeyPair, budget: MemoryBudget) -> None:
+        self.libp2p = build_host(settings, identity, budget, self._identified)
+        """The library's own host, which the DHT needs."""
+        self.budget = budget
         """What this node holds in memory for its peers."""
-        self._swarm = swarm
+        self.peer_id = str(self.libp2p.get_id())
+        self._swarm = cast(GuardedSwarm, self.libp2p.get_network())
         self._settings = settings
         self._dials: dict[str, trio.Event] = {}
-        self.peer_id = str(libp2p_host.get_id())
+        self._on_identified: list[Callable[[str, list[str]], None]] = []
 
     @property
     def addresses(self) -> list[str]:
-        """The multiaddrs that others reach us by, each with our peer id."""
+        """The multiaddrs at which peers can reach this node, each with its peer id."""
         return [str(each) for each in self.libp2p.get_addrs()]
 
     def connected_peers(self) -> list[str]:
@@ -106,48 +116,43 @@ class Host:
         return [str(each) for each in self._swarm.connections if self._live(each)]
 
     def is_connected(self, peer_id: str) -> bool:
-        """Tell whether there is a live connection with a peer."""
+        """Return whether there is a live connection with a peer."""
         return bool(self._live(_id(peer_id)))
 
     def is_on_this_machine(self, peer_id: str) -> bool:
-        """Tell whether a connected peer runs on this machine, by where its connection leads."""
+        """Return whether a connected peer runs on this machine, judging by its IP address."""
         ours = {host_of(each) for each in self.addresses}
-        remotes = [
-            cast(GuardedYamux, each.muxed_conn).get_remote_address()
-            for each in self._live(_id(peer_id))
-        ]
+        remotes = [each.get_remote_address() for each in self._muxers(peer_id)]
         return any(remote[0] in ours or is_loopback_ip(remote[0]) for remote in remotes if remote)
 
     def has_dialled(self, peer_id: str) -> bool:
-        """Tell whether it was this node that made a connection with a peer."""
-        connections = self._live(_id(peer_id))
-        return any(cast(GuardedYamux, each.muxed_conn).is_initiator for each in connections)
+        """Return whether this node has dialled a connection with a peer."""
+        return any(each.is_initiator for each in self._muxers(peer_id))
+
+    def has_streams(self, peer_id: str) -> bool:
+        """Tell whether any stream is open with a peer."""
+        return any(each.get_streams() for each in self._live(_id(peer_id)))
 
     def latency(self, peer_id: str) -> float | None:
-        """Return how long a ping to a connected peer takes, in seconds; None before the first."""
-        connections = self._live(_id(peer_id))
-        times = [cast(GuardedYamux, each.muxed_conn).rtt() for each in connections]
-        return min(filter(None, times), default=None)
+        """Return the round-trip time to a connected peer in seconds; None before the first ping."""
+        return min(filter(None, (each.rtt() for each in self._muxers(peer_id))), default=None)
 
     def on_identified(self, callback: Callable[[str, list[str]], None]) -> None:
-        """Call back with each peer, and the addresses it gives, once it has told about itself."""
+        """Call back with each peer, and the addresses it gives, once it has identified itself."""
+        self._on_identified.append(callback)
 
-        def identified(peer_id: ID) -> None:
-            callback(str(peer_id), self.known_addresses(str(peer_id)))
-
-        self.libp2p.on_identified = identified
-
-    def known_addresses(self, peer_id: str) -> list[str]:
-        """Return the addresses that libp2p holds for a peer at the moment."""
+    def _identified(self, peer_id: ID) -> None:
         try:
-            return [str(each) for each in self.libp2p.get_peerstore().addrs(_id(peer_id))]
-        except Exception:  # the library raises its own error for a peer that it does not know
-            return []
+            addresses = [str(each) for each in self._swarm.peerstore.addrs(peer_id)]
+        except PeerStoreError:  # it gave none, or is gone again
+            addresses = []
+        for callback in self._on_identified:
+            callback(str(peer_id), addresses)
 
     def handle(self, protocol: str, handler: StreamHandler) -> None:
-        """Serve inbound streams of a protocol.
+        """Serve the inbound streams of a protocol.
 
-        A handler that returns ends its stream in good order; one that raises resets it.
+        The stream is closed when the handler returns, and reset when it raises.
         """
 
         async def serve(net_stream: INetStream) -> None:
@@ -161,21 +166,17 @@ class Host:
 
         self.libp2p.set_stream_handler(TProtocol(protocol), serve)
 
-    async def connect(self, address: str) -> str:
-        """Connect to the peer of a multiaddr with /p2p/, unless it is; return its peer id.
+    async def connect(self, address: str, *, anew: bool = False) -> str:
+        """Connect to a peer; return its peer id.
 
-        Raises PeerError when the address cannot be used or the peer does not answer in time.
+        Args:
+            address: a multiaddr that ends with /p2p/<peer id>.
+            anew: dial the address even if there is a connection with the peer. One of the two
+                connections is closed again.
+
+        Raises:
+            PeerError: the address cannot be used, or the peer does not answer in time.
         """
-        return await self._connect(address, anew=False)
-
-    async def dial(self, address: str) -> str:
-        """Do the same at this very address, whether there is a connection or not.
-
-        Of two connections, one is closed again.
-        """
-        return await self._connect(address, anew=True)
-
-    async def _connect(self, address: str, *, anew: bool) -> str:
         target = parse_address(address)
         peer_id = peer_id_in(address)
         check_dialable(target)
@@ -197,29 +198,44 @@ class Host:
         return peer_id
 
     def known_protocols(self, peer_id: str) -> frozenset[str]:
-        """Return the protocols that a peer has said that it speaks; none before it has."""
+        """Return the protocols of a peer; none before it has identified itself."""
         return self.libp2p.known_protocols(_id(peer_id))
 
-    async def protocols_of(self, peer_id: str) -> frozenset[str]:
-        """Return the protocols that a connected peer says that it speaks.
+    def known_agent(self, peer_id: str) -> tuple[str, str]:
+        """Return the software of a peer and the version of its identify protocol, or empty text."""
+        return self.libp2p.known_agent(_id(peer_id))
 
-        Raises PeerError when it does not say.
+    @property
+    def own_protocols(self) -> frozenset[str]:
+        """The protocols whose streams this node serves."""
+        return frozenset(str(each) for each in self.libp2p.get_mux().get_protocols() if each)
+
+    async def protocols_of(self, peer_id: str) -> frozenset[str]:
+        """Return the protocols of a connected peer, once it has identified itself.
+
+        Raises:
+            PeerError: it does not do so in time.
         """
         protocols: frozenset[str] = frozenset()
         with trio.move_on_after(self._settings.dial_timeout):
             protocols = await self.libp2p.protocols_of(_id(peer_id))
         if not protocols:
-            raise PeerError(f"peer {peer_id} does not say which protocols it speaks (identify)")
+            raise PeerError(f"peer {peer_id} did not answer an identify request with its protocols")
         return protocols
 
     async def open_stream(self, peer_id: str, *protocols: str) -> PeerStream:
-        """Open a stream to a connected peer, for the first of some protocols that it speaks.
+        """Open a stream to a connected peer.
 
-        Raises PeerError when there is no connection, or the peer speaks none of them.
+        Args:
+            peer_id: the peer.
+            protocols: the protocols to offer, best first; the peer takes the first that it speaks.
+
+        Raises:
+            PeerError: there is no connection, or the peer speaks none of the protocols.
         """
         names = " or ".join(protocols)
         if not self.is_connected(peer_id):
-            raise PeerError(f"there is no connection with peer {peer_id}")
+            raise PeerError(f"this node is not connected to peer {peer_id}")
         try:
             with trio.fail_after(self._settings.dial_timeout):
                 stream = await self.libp2p.new_stream(
@@ -230,7 +246,7 @@ class Host:
                 f"peer {peer_id} did not open a {names} stream within "
                 f"{self._settings.dial_timeout:g} s"
             ) from None
-        except Exception as error:  # the library lets errors of every layer through
+        except Exception as error:  # errors of every layer pass through the library
             raise PeerError(
                 f"cannot open a {names} stream to peer {peer_id}: {_innermost(error)}"
             ) from error
@@ -253,11 +269,12 @@ class Host:
             raise
         except Exception as error:
             raise PeerError(f"cannot connect to {address}: {_innermost(error)}") from error
-        self._swarm.unblock_peer(peer_id)  # the DHT's dials may have failed a moment ago
+        self._swarm.unblock_peer(peer_id)  # a dial of the DHT may have failed a moment ago
         self._swarm.peerstore.add_addrs(peer_id, [reached], _ADDRESS_TTL)
 
     async def _dial_first(self, addresses: Sequence[Multiaddr], peer_id: ID) -> Multiaddr:
-        """Dial addresses in turn; return the one that worked, or raise what the last one did."""
+        """Dial addresses in turn. Return the one that worked, or raise the error of the last
+        one."""
         *others, last = addresses
         for address in others:
             try:
@@ -268,6 +285,9 @@ class Host:
                 return address
         await self._swarm.dial_addr(last, peer_id)
         return last
+
+    def _muxers(self, peer_id: str) -> list[GuardedYamux]:
+        return [cast(GuardedYamux, each.muxed_conn) for each in self._live(_id(peer_id))]
 
     def _live(self, peer_id: ID) -> list[INetConn]:
         return [each for each in self._swarm.get_connections(peer_id) if not each.is_closed]
@@ -288,7 +308,7 @@ async def _listen(swarm: GuardedSwarm, addresses: Sequence[str]) -> None:
 
 
 async def _close(libp2p_host: GuardedHost, swarm: GuardedSwarm) -> None:
-    """Free the ports, close all connections side by side, then the host; also when cancelled."""
+    """Free the ports, close all connections side by side, then the host; even when cancelled."""
     with shielded(CLOSE_LIMIT):
         async with trio.open_nursery() as nursery:
             for listener in list(swarm.listeners.values()):
@@ -299,7 +319,7 @@ async def _close(libp2p_host: GuardedHost, swarm: GuardedSwarm) -> None:
 
 
 async def _close_connection(connection: INetConn) -> None:
-    """Close a connection in good order; when that takes too long, hang up."""
+    """Close a connection gracefully, or cut it if that takes too long."""
     with trio.move_on_after(_CLOSE_ONE_LIMIT) as scope:
         await connection.close()
     if scope.cancelled_caught:
@@ -307,14 +327,11 @@ async def _close_connection(connection: INetConn) -> None:
 
 
 def _innermost(error: BaseException) -> str:
-    while True:
-        if isinstance(error, BaseExceptionGroup):
-            error = error.exceptions[0]
-        elif error.__cause__ is not None:
-            error = error.__cause__
-        elif isinstance(error, PeerIDMismatchesPubkey):
-            return f"another peer answers there, {str(error).rpartition('=')[2]}"
-        elif isinstance(error, OSError) and error.errno is not None:
-            return os.strerror(error.errno)
-        else:
-            return str(error) or type(error).__name__
+    error = next(leaves(error))
+    if error.__cause__ is not None:
+        return _innermost(error.__cause__)
+    if isinstance(error, PeerIDMismatchesPubkey):
+        return f"another peer answers at this address, {str(error).rpartition('=')[2]}"
+    if isinstance(error, OSError) and error.errno is not None:
+        return os.strerror(error.errno)
+    return str(error) or type(error).__name__

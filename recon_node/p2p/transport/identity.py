@@ -1,12 +1,11 @@
 """The node's identity on the network: an Ed25519 key pair that outlives restarts.
 
-The private key lies in ``identity.key`` of the data directory, as libp2p's protobuf (36 bytes for
-Ed25519), readable by its owner only. The peer id that other nodes know us by is made from it.
+The private key is in ``identity.key`` in the data directory, in libp2p's protobuf (36 bytes for
+Ed25519), readable by its owner only. The peer id is derived from it.
 """
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 from libp2p.crypto.ed25519 import create_new_key_pair
@@ -14,15 +13,17 @@ from libp2p.crypto.keys import KeyPair, KeyType
 from libp2p.identity_utils import load_identity, save_identity
 from libp2p.peer.id import ID
 
+from recon_node.files import draft_of, move_into_place
 from recon_node.p2p.errors import P2PError
 
 IDENTITY_FILE = "identity.key"
 
 
 def open_identity(data_dir: Path) -> KeyPair:
-    """Return the identity kept in a data directory, made on the first call. Blocks on the disk.
+    """Return the identity of a data directory; the first call creates it. Blocks on the disk.
 
-    Raises P2PError where it cannot be read or written, or is no Ed25519 key.
+    Raises:
+        P2PError: it cannot be read or written, or it is not an Ed25519 key.
     """
     path = data_dir / IDENTITY_FILE
     try:
@@ -30,7 +31,7 @@ def open_identity(data_dir: Path) -> KeyPair:
     except OSError as error:
         raise P2PError(
             f"cannot use the node's identity {path}: {error.strerror or error}; "
-            "check that the directory is there and belongs to this user"
+            "check that the directory exists and belongs to this user"
         ) from error
 
 
@@ -44,7 +45,7 @@ def _load(path: Path) -> KeyPair:
         identity = load_identity(path)
     except OSError:
         raise
-    except Exception as error:  # the library's parser raises what it likes on foreign bytes
+    except Exception as error:  # the library's parser raises many kinds
         raise _broken(path, "is not a libp2p private key") from error
     if identity.private_key.get_type() != KeyType.Ed25519:
         raise _broken(path, f"holds a {identity.private_key.get_type().name} key, not Ed25519")
@@ -60,15 +61,9 @@ def _broken(path: Path, what: str) -> P2PError:
 
 
 def _create(path: Path) -> KeyPair:
-    """Write a new identity beside its place and move it there: it is whole, or not there at all."""
     identity = create_new_key_pair()
     path.parent.mkdir(parents=True, exist_ok=True)
-    draft = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
+    with draft_of(path, mode=0o600) as draft:
         save_identity(identity, draft)
-        with draft.open("rb") as file:
-            os.fsync(file.fileno())
-        draft.replace(path)
-    finally:
-        draft.unlink(missing_ok=True)
+        move_into_place(draft, path)
     return identity

@@ -1,12 +1,12 @@
-"""Who gives way when all places are taken: the address that has the most of them.
+"""A limited number of places that are shared fairly by address.
 
 Connections, sessions and event streams are limited in number. Peer ids cost nothing, so a limit for
-each peer does not keep one machine from taking all the places, and everybody else out. So places
-are shared by address: when none is left, a newcomer gets one of the address that has the most, as
-long as that still has no fewer than the newcomer's. Of n addresses, one that has less than an n-th
-of the places never gives way. Where all come from one address, the first to come stay.
+each peer does not stop one machine from taking all the places and shutting everyone else out. So
+places are shared by address: when none is left, a newcomer gets one from the address that has the
+most, provided that this address then still has as many as the newcomer's. Of n addresses, one with
+less than an n-th of the places never gives way. If all come from one address, the first ones stay.
 
-This module does no I/O: whoever takes a place says how it is given up.
+This module does no I/O: the caller that takes a place says how to give it up.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ GiveWay = Callable[[], None]
 
 
 class Places:
-    """A number of places, shared fairly by the addresses that want them.
+    """Places that are shared fairly by the addresses that want them.
 
     Args:
-        limit: how many there are.
+        limit: the number of places.
     """
 
     def __init__(self, limit: int) -> None:
@@ -33,10 +33,12 @@ class Places:
 
     @contextmanager
     def taken_by(self, address: str, give_way: GiveWay) -> Iterator[bool]:
-        """Take a place while the block runs; yields False where there is none for this address.
+        """Take a place while the block runs; yield False if there is none for this address.
 
-        ``address`` is an IP address. ``give_way`` is called, once at most, when a newcomer needs
-        the place: the block must then end soon. It must neither wait nor raise.
+        Args:
+            address: an IP address.
+            give_way: called at most once, when a newcomer gets the place: the block must then end
+                soon. It must neither wait nor raise.
         """
         group = group_of(address)
         if self._taken >= self._limit and not self._make_room(group):
@@ -51,7 +53,7 @@ class Places:
             self._leave(group, place)
 
     def _make_room(self, newcomer: str) -> bool:
-        """Take a place from the address that has the most, if that is fair; tell whether it was."""
+        """Take a place from the address with the most, if that is fair; return whether it was."""
         greediest = max(self._by_address, key=lambda each: len(self._by_address[each]), default="")
         theirs = self._by_address.get(greediest, {})
         if len(theirs) <= len(self._by_address.get(newcomer, {})) + 1:
@@ -64,7 +66,7 @@ class Places:
 
     def _leave(self, group: str, place: object) -> None:
         places = self._by_address.get(group, {})
-        if places.pop(place, None) is not None:  # else it has given way before
+        if places.pop(place, None) is not None:  # else it has given way already
             self._taken -= 1
             if not places:
                 del self._by_address[group]

@@ -1,7 +1,7 @@
-"""Byte streams: what the protocols of this node need of one, and libp2p's stream as such.
+"""Byte streams: what the protocols of this node need of one, and a libp2p stream in that shape.
 
-The shape is that of ``trio.abc.Stream``, so that a protocol runs over ``trio.testing``'s memory
-streams just as well.
+It is the shape of ``trio.abc.Stream``, so that a protocol also runs over the memory streams of
+``trio.testing``.
 """
 
 from __future__ import annotations
@@ -14,14 +14,15 @@ from libp2p.io.exceptions import IOException
 from libp2p.network.stream.exceptions import StreamClosed, StreamEOF, StreamError, StreamReset
 from libp2p.stream_muxer.exceptions import MuxedStreamError
 
-from recon_node.p2p.transport.budget import UNLIMITED, MemoryBudget
+from recon_node.p2p.transport.budget import MemoryBudget
 
 EVENTS_PROTOCOL: Final = "/ceramic/events/1.0.0"
 _CLOSE_LIMIT: Final = 2.0
+"""Seconds that ending a stream may take."""
 
 
 def shielded(seconds: float) -> trio.CancelScope:
-    """Return a scope for clean-up: it outlives a cancel from outside, but not ``seconds``."""
+    """Return a cancel scope for clean-up: shielded from outside, but limited to ``seconds``."""
     return trio.CancelScope(deadline=trio.current_time() + seconds, shield=True)
 
 
@@ -40,7 +41,7 @@ class ByteStream(Protocol):
 class PeerStream:
     """A libp2p stream to or from one peer."""
 
-    def __init__(self, stream: INetStream, budget: MemoryBudget = UNLIMITED) -> None:
+    def __init__(self, stream: INetStream, budget: MemoryBudget) -> None:
         self._stream = stream
         self.account = budget.account(str(stream.muxed_conn.peer_id))
         """What this node holds because of this stream; closed with it."""
@@ -50,17 +51,17 @@ class PeerStream:
         self.address = remote[0] if remote else ""
         """The IP address that the peer is connected from."""
         self.protocol = str(stream.get_protocol())
-        """What was negotiated for it."""
+        """The protocol id that was negotiated."""
 
     @property
     def is_open(self) -> bool:
-        """Whether neither side has ended it, as far as is known here."""
+        """Whether neither side has ended it, as far as we know."""
         stream = self._stream.muxed_stream  # type: ignore[attr-defined]
         ended = stream.closed or stream.send_closed or stream.recv_closed or stream.reset_received
         return not (self._ended or ended or stream.muxed_conn.is_closed)
 
     async def receive_some(self, max_bytes: int) -> bytes:
-        """Return 1 to ``max_bytes`` bytes, or none at the end. A lost connection may look so."""
+        """Return 1 to ``max_bytes`` bytes, or none at the end, or if the connection was lost."""
         try:
             return await self._stream.read(max_bytes)
         except StreamEOF:
@@ -71,7 +72,7 @@ class PeerStream:
             raise trio.BrokenResourceError(f"the connection was lost: {error}") from error
 
     async def send_all(self, data: bytes) -> None:
-        """Send all of ``data``. A cancelled send may have sent a part: reset the stream then."""
+        """Send all of ``data``. If it is cancelled, reset the stream: a part may have been sent."""
         try:
             await self._stream.write(data)
         except (StreamReset, StreamClosed) as error:

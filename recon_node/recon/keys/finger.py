@@ -1,46 +1,40 @@
-"""A finger into a key store: for places that follow on each other.
+"""A finger into a key store: a cursor that makes the next lookup cheap when it is close by.
 
-The gaps of a message ascend, and most are shorter than a leaf of the tree. A finger remembers the
-leaf that it was in, and one place in there. While the next place is in the same leaf, it adds up
-only the digests between the two; else it looks in the leaf where it was before, then in those below
-the same inner node, and only then starts from the root. When the store has changed it notices, so a
-finger is never wrong, only slow.
+The gaps of a message ascend, and most are shorter than a leaf of the tree. A finger remembers its
+current leaf and a place in it. While the next place is in the same leaf, it only adds up the
+digests between the two; otherwise it tries the previous leaf, then the subtree of the same inner
+node, and only then starts from the root. It notices when the store has changed, so a finger is
+never wrong, only slow.
 
-A *place* is a gap between two keys, or before the first or behind the last. It is given as the
-lanes (sha256a.py) of all keys left of it. So the difference of two places is the hash and the
-number of the keys between, and what is on top of a place is its rank. A place is of use only as
-long as the store does not change.
+A *place* is a position between two neighbouring keys, before the first or after the last. It is
+given as the lanes (sha256a.py) of all keys left of it. So the difference of two places is the hash
+and the number of the keys between them, and the count in a place is its rank. A place becomes
+invalid when the store changes.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator
-from typing import Protocol
+from typing import Final
 
-from recon_node.recon.keys.ranges import KeyRange, common_prefix, separator
+from recon_node.recon.keys.key_store import KeyView
+from recon_node.recon.keys.ranges import common_prefix, separator
 from recon_node.recon.keys.sha256a import COUNT_SHIFT, DIGEST_SIZE, LANES_MASK, spread, spread_run
-from recon_node.recon.keys.tree import Inner, Leaf, Node
+from recon_node.recon.keys.tree import Inner, Leaf, TreeNode, even_ranks
 
-# How far from its place a cut may fall. Most streams have fewer events.
-_CUT_REACH = 6
+_CUT_REACH: Final = 6
+"""Maximum keys between a cut and the rank that would make its parts equal. Most streams are shorter
+than that, so that cuts tend to fall between streams."""
+_CUT_SHARE: Final = 4
+"""A cut moves by at most a part's size divided by this, so that neighbouring cuts cannot meet."""
 
-_Subtree = tuple[Node, int, int, bytes, bytes | None]
+_Subtree = tuple[TreeNode, int, int, bytes, bytes | None]
 """A node, the places at its two ends, and its bounds: None for the end of the store."""
 
 
-class Tree(Protocol):
-    """What a finger needs of a key store: its tree, and the lanes of all its keys.
-
-    Every change of the store makes a new integer object of `total`.
-    """
-
-    root: Node
-    total: int
-
-
 class Finger:
-    """A place in a store from which the next one is near. The store may change meanwhile."""
+    """A cursor in a key store, which may change meanwhile."""
 
     __slots__ = (
         "_above",
@@ -59,25 +53,25 @@ class Finger:
         "_whole",
     )
 
-    def __init__(self, store: Tree) -> None:
+    def __init__(self, store: KeyView) -> None:
         self._store = store
         self._total: int | None = None
         """The store's total when the leaf was found."""
         self._leaf = Leaf([], b"")
         self._start = b""
         self._end: bytes | None = None
-        """The bounds of the leaf: None at the end of the store."""
+        """The bounds of the leaf; None for the end of the store."""
         self._below = self._above = 0
         """The places at the two ends of the leaf."""
         self._first = 0
         """The rank of the leaf's first key."""
         self._at = self._lanes = 0
-        """The index in the leaf at which the finger is, and that place."""
+        """The finger's index in the leaf, and the place there."""
         self._whole: _Subtree = (self._leaf, 0, 0, b"", None)
         self._here: _Subtree = self._whole
         self._left: _Subtree = self._whole
         self._parent: _Subtree = self._whole
-        """The whole tree; in it the leaf, the one that was left for it, and the node above it."""
+        """The whole tree; the current leaf; the previous leaf; the node above the current leaf."""
 
     def left_of(self, bound: bytes) -> int:
         """Return the place left of a bound: the lanes of all keys below it."""
@@ -89,23 +83,19 @@ class Finger:
         return self._seek(bound) + self._first
 
     def up_to(self, bound: bytes) -> int:
-        """Return the place right of a bound: the lanes of all keys up to it, itself included."""
+        """Return the place right of a bound: the lanes of all keys up to and including it."""
         return self.around(bound)[1]
 
     def around(self, bound: bytes) -> tuple[int, int]:
-        """Return the places left and right of a bound: two where the store holds it, else one."""
+        """Return the places left and right of a bound; they differ only if the store holds it."""
         index = self._seek(bound)
         left = self._move(index)
         if index < len(self._leaf) and self._leaf[index] == bound:
             return left, left + self._lanes_at(index)
         return left, left
 
-    def holds(self, key: bytes) -> bool:
-        """Tell whether the store holds a key."""
-        return not self.missing((key,))
-
     def missing(self, keys: Iterable[bytes]) -> list[bytes]:
-        """Return those of some keys that the store does not hold. Cheap where they ascend."""
+        """Return those of some keys that the store does not hold. Cheap if they ascend."""
         missing: list[bytes] = []
         total, start, end, leaf = self._total, self._start, self._end, self._leaf
         for key in keys:
@@ -134,32 +124,27 @@ class Finger:
             yield run
             start += len(run)
 
-    def split(self, key_range: KeyRange, parts: int) -> list[bytes]:
-        """Return the pivots of a range: see :meth:`KeyStore.split`."""
-        return [key for key, _ in self.pivots(*self._places(key_range), parts)]
-
     def pivots(self, start: int, end: int, parts: int) -> Iterator[tuple[bytes, tuple[int, int]]]:
-        """Yield the pivots of what lies between two places, and the places around each.
+        """Yield the keys that divide what lies between two places into equal parts.
 
-        The store must not change meanwhile.
+        The places left and right of each come with it. The store must not change meanwhile.
         """
-        for rank in ranks_of(start, end, parts):
+        for rank in even_ranks(start >> COUNT_SHIFT, end >> COUNT_SHIFT, parts):
             index = self._seek_rank(rank)
             left = self._move(index)
             yield self._leaf[index], (left, left + self._lanes_at(index))
 
-    def cut(self, key_range: KeyRange, parts: int) -> list[bytes]:
-        """Return short strings that cut a range: see :meth:`KeyStore.cut`."""
-        return [bound for bound, _ in self.cuts(*self._places(key_range), parts)]
-
     def cuts(self, start: int, end: int, parts: int) -> Iterator[tuple[bytes, int]]:
-        """Yield the short strings that cut what lies between two places, and the places of these.
+        """Yield short strings that divide what lies between two places into about equal parts.
 
-        The store must not change meanwhile.
+        The place of each comes with it. They are not keys, so that every key is in one of the
+        parts. Near each rank that would make the parts equal, the shortest separator wins, as in a
+        prefix B-tree (Bayer and Unterauer, 1977): it falls between two streams rather than into
+        one. The store must not change meanwhile.
         """
-        first, size = start >> COUNT_SHIFT, end - start >> COUNT_SHIFT
-        ranks = [rank for rank in ranks_of(start, end, parts) if rank > first]
-        reach = min(_CUT_REACH, size // (4 * parts))  # the places' surroundings do not meet
+        first, last = start >> COUNT_SHIFT, end >> COUNT_SHIFT
+        ranks = [rank for rank in even_ranks(first, last, parts) if rank > first]
+        reach = min(_CUT_REACH, (last - first) // (_CUT_SHARE * parts))
         if ranks:
             self._return_to(start)
         for rank in ranks:
@@ -173,16 +158,11 @@ class Finger:
                 yield bound, self.place_of(lowest + right)
 
     def place_of(self, rank: int) -> int:
-        """Return the place left of the key of a rank, or behind the last key."""
+        """Return the place left of the key of a rank, or after the last key."""
         index = rank - self._first
         if not (0 <= index <= len(self._leaf) and self._total is self._store.total):
             index = self._seek_rank(rank)
         return self._move(index)
-
-    def _places(self, key_range: KeyRange) -> tuple[int, int]:
-        """Return the places at the two ends of a range."""
-        start = self.up_to(key_range.lower)
-        return start, max(start, self.left_of(key_range.upper), key=_rank)
 
     def _return_to(self, place: int) -> None:
         """Move back to a place."""
@@ -254,7 +234,7 @@ class Finger:
         return rank - self._first
 
     def _restart(self) -> None:
-        """Forget all that was known of the store, which has changed."""
+        """Forget everything about the store, which has changed."""
         self._total = self._store.total
         self._whole = self._store.root, 0, self._total, b"", None
         self._here = self._left = self._parent = self._whole
@@ -268,20 +248,8 @@ class Finger:
         self._at, self._lanes = 0, self._below
 
 
-def ranks_of(start: int, end: int, parts: int) -> list[int]:
-    """Return the ascending ranks that part what lies between two places, ``parts - 1`` at most."""
-    first, size = start >> COUNT_SHIFT, end - start >> COUNT_SHIFT
-    if size < parts:
-        return list(range(first, first + size))
-    return [first + i * size // parts for i in range(1, parts)]
-
-
-def _rank(place: int) -> int:
-    return place >> COUNT_SHIFT
-
-
 def _has(subtree: _Subtree, rank: int) -> bool:
-    """Tell whether the key of a rank is in a subtree."""
+    """Return whether the key of a rank is in a subtree."""
     _, below, above, _, _ = subtree
     return below >> COUNT_SHIFT <= rank < above >> COUNT_SHIFT
 
@@ -305,10 +273,10 @@ def _child_of_rank(subtree: _Subtree, rank: int) -> _Subtree:
 def _shortest_separator(keys: list[bytes]) -> tuple[bytes, int]:
     """Return the first of the shortest separators between neighbours of some ascending keys.
 
-    Beside it stands the index of the key right of it.
+    The index of the key right of it comes with it.
     """
     first = keys[0]
-    shared = common_prefix(first, keys[-1])  # as much as those two neighbours share
+    shared = common_prefix(first, keys[-1])  # as much as the two neighbours share
     right = 1
     if len(keys) > 2 and len(first) > shared:  # else the first key is a prefix of all others
         right = bisect_left(keys, first[:shared] + bytes((first[shared] + 1,)), 1)

@@ -2,27 +2,27 @@
 
 Theory of operation
 -------------------
-A B+ tree (key_tree.py). Each node knows, for each of its children, the *lanes* of the keys below:
-the sum of all digests with their number on top, in one integer (sha256a.py). So
+A B+ tree (tree.py). Each node stores, for each of its children, the *lanes* of the keys below: the
+sum of all their digests with the number of keys on top, in one integer (sha256a.py). So
 
-- an insert adds one integer to each node on the way down from the root,
-- the lanes of a range are the difference of those left of its two bounds: hash and count come out
-  together, and what the ways to the two bounds have in common cancels out unread, and
-- the key at a rank is found by the counts on top of the same integers.
+- an insert adds one integer to each node on the path from the root,
+- the lanes of a range are the difference of the lanes left of its two bounds: hash and count come
+  out together, and what the paths to the two bounds share cancels out unread, and
+- the counts in the same integers lead to the key of a given rank.
 
-All operations but iteration cost O(log n) node visits, each with a bounded amount of work.
+All operations except iteration visit O(log n) nodes, with a bounded amount of work in each.
 
-Snapshots: a walk (``keys``, or iterating over the store) goes page by page. A page is taken at once
-when its first key is asked for: keys of one leaf, all beyond the last key of the page before. The
-store may change at any time between two keys. Then, of the keys in the walk's range,
+Iterating while the store changes: a walk (``keys``, or iterating over the store) goes page by page.
+A page is copied when its first key is asked for: the keys of one leaf that lie beyond the last key
+of the page before. The store may change between any two keys. Of the keys in the walk's range,
 
-- one that is there when the walk starts and stays is yielded exactly once,
-- one that is added is yielded if and only if it lies beyond the last key of the page at hand (and
-  is still there when its own page is taken),
-- one that is discarded is yielded if and only if it lies in the page at hand or before,
+- one that stays in the store during the whole walk is yielded exactly once,
+- one that is added is yielded if and only if it lies beyond the last key of the current page (and
+  is still in the store when its own page is copied),
+- one that is discarded is yielded if and only if it lies in the current page or an earlier one,
 
-and what is yielded ascends strictly, whatever happens. A walk holds no lock, and no copy but its
-page; one that is given up costs nothing.
+and the keys always come in strictly ascending order. A walk holds no lock and copies nothing but
+its page; abandoning one costs nothing.
 """
 
 from __future__ import annotations
@@ -33,56 +33,44 @@ from dataclasses import dataclass
 from hashlib import sha256
 from itertools import islice
 from operator import lt
+from typing import Final
 
 from recon_node.recon.keys import tree as key_tree
-from recon_node.recon.keys.finger import Finger
 from recon_node.recon.keys.ranges import KeyRange
 from recon_node.recon.keys.sha256a import COUNT_SHIFT, DIGEST_SIZE, Sha256a, spread
-from recon_node.recon.keys.tree import Inner, Leaf, Node
+from recon_node.recon.keys.tree import Inner, Leaf, TreeNode, even_ranks
 
-LEAF_SIZE = 64
-"""Keys in a leaf at most."""
-
-FAN_OUT = 64
-"""Children of an inner node at most."""
+LEAF_SIZE: Final = 64
+"""Maximum keys in a leaf."""
+FAN_OUT: Final = 64
+"""Maximum children of an inner node."""
+_MIN_ENTRIES: Final = 2
+"""Fewest entries that a full node may have: it must be possible to split it."""
+_LOADED_FILL: Final = 2 / 3
+"""How full nodes are after a bulk load, so that the next inserts do not split every one of them."""
 
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """What a range holds: the hash of its keys, and how many they are."""
+    """The hash and the number of the keys in a range."""
 
     hash: Sha256a
     count: int
 
 
-class KeyStore:
-    """A sorted set of byte-string keys with the Sha256a and the size of any range in O(log n).
+class KeyView:
+    """A sorted set of keys to read from, which is all that anybody but its owner needs.
 
-    Not thread-safe: one thread (the event loop's) owns it. About 145 bytes a key, the key (62 bytes
-    of an EventId) included.
-
-    Args:
-        keys: what the store holds at first; see ``load``.
-        leaf_size: keys in a leaf at most; at least 2.
-        fan_out: children of an inner node at most; at least 2.
+    Not thread-safe: one thread (the event loop's) owns it.
     """
 
-    __slots__ = ("_fan_out", "_leaf_size", "root", "total")
+    __slots__ = ("root", "total")
 
-    def __init__(
-        self, keys: Iterable[bytes] = (), *, leaf_size: int = LEAF_SIZE, fan_out: int = FAN_OUT
-    ) -> None:
-        if min(leaf_size, fan_out) < 2:
-            raise ValueError(
-                f"a node holds at least 2 entries: leaf_size {leaf_size}, fan_out {fan_out}"
-            )
-        self._leaf_size = leaf_size
-        self._fan_out = fan_out
-        self.root: Node = Leaf([], b"")
-        """The tree, to be read by this floor alone."""
+    def __init__(self) -> None:
+        self.root: TreeNode = Leaf([], b"")
+        """The tree, for ``Finger`` only."""
         self.total = 0
-        """The lanes of all keys; every change of the store makes a new integer object."""
-        self.load(keys)
+        """The lanes of all keys. Every change of the store makes a new integer object."""
 
     def __len__(self) -> int:
         return self.total >> COUNT_SHIFT
@@ -100,130 +88,77 @@ class KeyStore:
             yield from page
             page = self._page(page[-1])
 
-    def load(self, keys: Iterable[bytes]) -> None:
-        """Add many keys, in any order, repeated or not. Fast when the store is empty."""
-        ordered = sorted(keys)
-        if self.total:
-            for key in ordered:
-                self.add(key)
-            return
-        self._build(ordered)
-
-    def load_digested(self, keys: list[bytes], digests: bytes) -> None:
-        """Fill an empty store with keys and their sha2-256 digests, as ``leaves`` gave them.
-
-        That saves the hashing. The digests are taken on trust.
-
-        Raises:
-            ValueError: the keys do not ascend, not one digest a key, or the store is not empty.
-        """
-        if self.total:
-            raise ValueError("keys with digests can be loaded into an empty store only")
-        if len(digests) != len(keys) * DIGEST_SIZE:
-            raise ValueError(f"{len(keys)} keys, but {len(digests)} bytes of digests")
-        if not all(map(lt, keys, islice(keys, 1, None))):
-            raise ValueError("the keys do not ascend")
-        self._build(keys, digests)
-
     def leaves(self) -> Iterator[tuple[list[bytes], bytes]]:
-        """Yield all keys in order, in pages, each with its keys' sha2-256 digests end to end.
+        """Yield all keys in order, in pages, each with the sha2-256 digests of its keys end to end.
 
         The store must not change meanwhile.
         """
-        for leaf in key_tree.leaves(self.root):
+        for leaf in key_tree.leaves_below(self.root):
             yield leaf, leaf.digests
-
-    def _build(self, ordered: list[bytes], digests: bytes | None = None) -> None:
-        if ordered:
-            # Room is left, so that the inserts that follow do not split every node at once.
-            leaf_fill, inner_fill = (max(2, n * 2 // 3) for n in (self._leaf_size, self._fan_out))
-            self.root = key_tree.build(ordered, leaf_fill, inner_fill, digests)
-            self.total = self.root.lanes()
-
-    def add(self, key: bytes) -> bool:
-        """Add a key; return False when it was there."""
-        digest = sha256(key).digest()
-        lanes = spread(digest)
-        # The lanes are added on the way down, and taken back in the rare case that nothing is new.
-        leaf = key_tree.leaf_to_grow(self.root, key, lanes)
-        at = bisect_left(leaf, key)
-        if at < len(leaf) and leaf[at] == key:
-            key_tree.leaf_to_grow(self.root, key, -lanes)
-            return False
-        leaf.insert_key(at, bytes(key), digest)
-        self.total += lanes
-        if len(leaf) > self._leaf_size:
-            self._split(key)
-        return True
-
-    def discard(self, key: bytes) -> bool:
-        """Take a key out; return False when it was not there. Rare, so leaves are not merged."""
-        if key not in self:
-            return False
-        leaf, path = self._path_to(key)
-        lanes = spread(leaf.delete_key(bisect_left(leaf, key)))
-        self.total -= lanes
-        for inner, index in path:
-            inner.adjust(index, -lanes)
-        node: Node = leaf
-        while path and not node:
-            node, index = path.pop()
-            node.drop(index)
-        if not node:
-            self.root = Leaf([], b"")
-        return True
 
     def summarize(self, key_range: KeyRange | None = None) -> Summary:
         """Return the Sha256a and the number of the keys in a range, or of all keys."""
-        if key_range is None:
-            lanes = self.total
-        elif key_range.lower < key_range.upper:
-            lanes = key_tree.lanes_between(self.root, *key_range)
-        else:
-            lanes = 0
+        lanes = self.total if key_range is None else self.lanes(key_range)
         return Summary(Sha256a.from_lanes(lanes), lanes >> COUNT_SHIFT)
+
+    def lanes(self, key_range: KeyRange) -> int:
+        """Return the lanes of the keys in a range: their hash, unfolded, and their number."""
+        if key_range.is_empty:
+            return 0
+        return key_tree.lanes_between(self.root, *key_range)
 
     def count(self, key_range: KeyRange) -> int:
         """Return the number of keys in a range."""
-        return max(0, self._rank(key_range.upper) - self._rank_after(key_range.lower))
+        start, end = self._ranks(key_range)
+        return end - start
 
     def middle(self, key_range: KeyRange) -> bytes | None:
-        """Return the key that halves a range (the upper one of two), or None where it is empty."""
-        pivots = self.split(key_range, 2)
-        return pivots[0] if pivots else None
+        """Return the key that halves a range (the upper one of two), or None if it is empty."""
+        return next(iter(self.split(key_range, 2)), None)
 
     def split(self, key_range: KeyRange, parts: int) -> list[bytes]:
-        """Return the ascending pivots, ``parts - 1`` of them, that cut a range into equal parts.
+        """Return the keys that divide a range into parts of equal size.
 
-        A part lies between two pivots, which are in no part. A range of fewer keys gives all of
-        them.
+        Args:
+            key_range: open at both ends.
+            parts: how many parts, at least 2.
+
+        Returns:
+            ``parts - 1`` keys of the range, ascending, or all its keys if it has fewer. They
+            belong to none of the parts.
         """
-        return self._select(self._places(key_range, parts)[0])
-
-    def cut(self, key_range: KeyRange, parts: int) -> list[bytes]:
-        """Return ascending short strings that cut a range into ``parts`` parts of about equal size.
-
-        They are no keys, so every key of the range is in one of the parts. Near each place that
-        would make the parts equal, the shortest separator wins, as in a prefix B-tree (Bayer and
-        Unterauer, 1977): it falls between two streams rather than into one.
-        """
-        return Finger(self).cut(key_range, parts)
+        pivots: list[bytes] = []
+        key_tree.select(self.root, even_ranks(*self._ranks(key_range), parts), pivots)
+        return pivots
 
     def first(self, key_range: KeyRange) -> bytes | None:
-        """Return the first key of a range, or None where it is empty."""
+        """Return the first key of a range, or None if it is empty."""
         return next(self.keys(key_range, 1), None)
 
     def last(self, key_range: KeyRange) -> bytes | None:
-        """Return the last key of a range, or None where it is empty."""
-        end = self._rank(key_range.upper)
-        if end <= self._rank_after(key_range.lower):
-            return None
-        return self._select([end - 1])[0]
+        """Return the last key of a range, or None if it is empty."""
+        start, end = self._ranks(key_range)
+        last: list[bytes] = []
+        key_tree.select(self.root, [end - 1] if start < end else [], last)
+        return last[0] if last else None
+
+    def nth(self, key_range: KeyRange, index: int) -> bytes:
+        """Return the key of a range that has ``index`` keys of the range before it.
+
+        Raises:
+            IndexError: the range has no such key.
+        """
+        start, end = self._ranks(key_range)
+        if not 0 <= index < end - start:
+            raise IndexError(f"no key {index} among the {max(0, end - start)} of the range")
+        found: list[bytes] = []
+        key_tree.select(self.root, [start + index], found)
+        return found[0]
 
     def keys(self, key_range: KeyRange, limit: int | None = None) -> Iterator[bytes]:
         """Iterate over the keys of a range in order, at most ``limit`` of them, lazily.
 
-        The store may change meanwhile; what the walk then yields is said in the module's text.
+        The store may change meanwhile; the module docstring says what the walk then yields.
         """
         after, left = key_range.lower, limit
         while left is None or left > 0:
@@ -237,7 +172,7 @@ class KeyStore:
             after = page[-1]
 
     def _page(self, after: bytes, upper: bytes | None = None) -> list[bytes]:
-        """Return the keys strictly between the bounds that stand in the first leaf that has any."""
+        """Return the keys strictly between two bounds from the first leaf that has any."""
         node, leaf_end = self.root, None
         while isinstance(node, Inner):
             index = node.child_of(after)
@@ -249,29 +184,111 @@ class KeyStore:
             node, start = key_tree.leaf_of(self.root, leaf_end), 0
         return node[start:] if upper is None else node[start : bisect_left(node, upper, start)]
 
-    def _rank(self, bound: bytes) -> int:
-        """Return the number of keys below a bound."""
-        return key_tree.count_left_of(self.root, bound, bisect_left)
+    def _ranks(self, key_range: KeyRange) -> tuple[int, int]:
+        """Return the rank of the first key of a range, and that behind its last key."""
+        start = key_tree.count_left_of(self.root, key_range.lower, bisect_right)
+        return start, max(start, key_tree.count_left_of(self.root, key_range.upper, bisect_left))
 
-    def _rank_after(self, bound: bytes) -> int:
-        """Return the number of keys up to a bound, the bound itself included."""
-        return key_tree.count_left_of(self.root, bound, bisect_right)
 
-    def _places(self, key_range: KeyRange, parts: int) -> tuple[list[int], int, int]:
-        """Return the ranks that part a range, the rank of its first key, and its number of keys."""
-        first = self._rank_after(key_range.lower)
-        size = max(0, self._rank(key_range.upper) - first)
-        places = sorted({first + i * size // parts for i in range(1, parts)}) if size else []
-        return places, first, size
+class KeyStore(KeyView):
+    """A sorted set of byte-string keys with the Sha256a and the size of any range in O(log n).
 
-    def _select(self, ranks: list[int]) -> list[bytes]:
-        """Return the keys at the given ascending ranks."""
-        chosen: list[bytes] = []
-        key_tree.select(self.root, ranks, chosen)
-        return chosen
+    It takes about 145 bytes a key, including the 62 bytes of the key itself, an EventId.
+
+    Args:
+        keys: the keys to start with; see ``load``.
+        leaf_size: most keys in a leaf; at least 2.
+        fan_out: most children of an inner node; at least 2.
+
+    Raises:
+        ValueError: ``leaf_size`` or ``fan_out`` is less than 2.
+    """
+
+    __slots__ = ("_fan_out", "_leaf_size")
+
+    def __init__(
+        self, keys: Iterable[bytes] = (), *, leaf_size: int = LEAF_SIZE, fan_out: int = FAN_OUT
+    ) -> None:
+        if min(leaf_size, fan_out) < _MIN_ENTRIES:
+            raise ValueError(
+                f"leaf_size and fan_out must be at least {_MIN_ENTRIES}, "
+                f"not {leaf_size} and {fan_out}"
+            )
+        self._leaf_size = leaf_size
+        self._fan_out = fan_out
+        super().__init__()
+        self.load(keys)
+
+    def load(self, keys: Iterable[bytes]) -> None:
+        """Add many keys, in any order, duplicates allowed. Fast when the store is empty."""
+        ordered = sorted(keys)
+        if self.total:
+            for key in ordered:
+                self.add(key)
+            return
+        self._build(ordered)
+
+    def load_digested(self, keys: list[bytes], digests: bytes) -> None:
+        """Fill an empty store with keys and their sha2-256 digests, as ``leaves`` yields them.
+
+        This saves the hashing; the digests are trusted.
+
+        Raises:
+            ValueError: the keys do not ascend, there is not one digest for each key, or the store
+                is not empty.
+        """
+        if self.total:
+            raise ValueError("keys with digests can only be loaded into an empty store")
+        if len(digests) != len(keys) * DIGEST_SIZE:
+            raise ValueError(f"{len(keys)} keys, but {len(digests)} bytes of digests")
+        if not all(map(lt, keys, islice(keys, 1, None))):
+            raise ValueError("the keys do not ascend")
+        self._build(keys, digests)
+
+    def _build(self, ordered: list[bytes], digests: bytes | None = None) -> None:
+        if ordered:
+            leaf_fill, inner_fill = (
+                max(_MIN_ENTRIES, int(size * _LOADED_FILL))
+                for size in (self._leaf_size, self._fan_out)
+            )
+            self.root = key_tree.build(ordered, leaf_fill, inner_fill, digests)
+            self.total = self.root.lanes()
+
+    def add(self, key: bytes) -> bool:
+        """Add a key; return False if the store already holds it."""
+        digest = sha256(key).digest()
+        lanes = spread(digest)
+        # Add the lanes on the way down, and subtract them again in the rare case of a known key.
+        leaf = key_tree.leaf_to_grow(self.root, key, lanes)
+        at = bisect_left(leaf, key)
+        if at < len(leaf) and leaf[at] == key:
+            key_tree.leaf_to_grow(self.root, key, -lanes)
+            return False
+        leaf.insert_key(at, bytes(key), digest)
+        self.total += lanes
+        if len(leaf) > self._leaf_size:
+            self._split(key)
+        return True
+
+    def discard(self, key: bytes) -> bool:
+        """Remove a key; return False if the store does not hold it. Leaves are never merged."""
+        if key not in self:
+            return False
+        leaf, path = self._path_to(key)
+        lanes = spread(leaf.delete_key(bisect_left(leaf, key)))
+        self.total -= lanes
+        for inner, index in path:
+            inner.adjust(index, -lanes)
+        node: TreeNode = leaf
+        while path and not node:
+            node, index = path.pop()
+            node.drop(index)
+        if not node:
+            self.root = Leaf([], b"")
+        return True
 
     def _path_to(self, key: bytes) -> tuple[Leaf, list[tuple[Inner, int]]]:
-        """Return the leaf that a key belongs to, and the way there: nodes and child indices."""
+        """Return the leaf that a key belongs to, and the path there: nodes and child indices."""
         node, path = self.root, []
         while isinstance(node, Inner):
             index = node.child_of(key)
@@ -280,9 +297,9 @@ class KeyStore:
         return node, path
 
     def _split(self, key: bytes) -> None:
-        """Split the overfull leaf of a key, and every ancestor that becomes overfull by it."""
+        """Split the overfull leaf of a key, and every ancestor that this makes overfull."""
         leaf, path = self._path_to(key)
-        node: Node = leaf
+        node: TreeNode = leaf
         while True:
             bound, right = node.split()
             if not path:

@@ -1,8 +1,8 @@
 """Key ranges: all keys strictly between two bounds.
 
-A bound may be a key or a *fencepost*, a bound that is no key. Because both ends are open, the
-ranges left and right of a key never hold the key itself, and a list of ranges that share their
-bounds partitions what lies between, less the bounds.
+A bound may be a key or a *fencepost*, a bound that is not a key. Because both ends are open, the
+ranges left and right of a key never contain the key itself, and a list of ranges that share their
+bounds partitions the keys between the first and the last bound, except the bounds.
 """
 
 from __future__ import annotations
@@ -24,19 +24,19 @@ class KeyRange(NamedTuple):
         return self.lower >= self.upper
 
     def covers(self, key: bytes) -> bool:
-        """Tell whether the key lies strictly between the bounds."""
+        """Return whether the key lies strictly between the bounds."""
         return self.lower < key < self.upper
 
     def intersect(self, other: KeyRange) -> KeyRange | None:
-        """Return the part common to both ranges, or None where there is none."""
+        """Return the part common to both ranges, or None if they do not overlap."""
         common = KeyRange(max(self.lower, other.lower), min(self.upper, other.upper))
         return None if common.is_empty else common
 
 
 def merge_ranges(ranges: Iterable[KeyRange]) -> list[KeyRange]:
-    """Return the same keys as the fewest ranges, in ascending order.
+    """Return the fewest ranges with the same keys, in ascending order.
 
-    Ranges that only touch stay apart: the bound they share is in neither.
+    Ranges that only touch stay separate: the bound that they share is in neither.
     """
     merged: list[KeyRange] = []
     for each in sorted(each for each in ranges if not each.is_empty):
@@ -65,7 +65,7 @@ def intersect_ranges(ours: Iterable[KeyRange], theirs: Iterable[KeyRange]) -> li
 
 
 def subtract_ranges(ours: Iterable[KeyRange], theirs: Iterable[KeyRange]) -> list[KeyRange]:
-    """Return what is left of some ranges, ascending, without the keys of others."""
+    """Return the parts of some ranges, ascending, that lie in none of the others."""
     taken = merge_ranges(theirs)
     left: list[KeyRange] = []
     at = 0
@@ -85,9 +85,9 @@ def subtract_ranges(ours: Iterable[KeyRange], theirs: Iterable[KeyRange]) -> lis
 
 
 def separator(left: bytes, right: bytes) -> bytes:
-    """Return a shortest string that is above ``left``, at most ``right``, and neither of them.
+    """Return a shortest string that lies strictly between two keys.
 
-    No key of a set of EventIDs is a prefix of another (each ends itself), so there always is one.
+    EventIDs are self-delimiting, so that none is a prefix of another and there always is one.
     """
     shortest = right[: common_prefix(left, right) + 1]
     return left + b"\x00" if shortest == right else shortest
@@ -96,8 +96,8 @@ def separator(left: bytes, right: bytes) -> bytes:
 def common_prefix(a: bytes, b: bytes) -> int:
     """Return the length of the longest common prefix."""
     size = len(a) if len(a) < len(b) else len(b)
-    differing = _from_bytes(a[:size]) ^ _from_bytes(b[:size])  # the first byte on top
-    return size - (differing.bit_length() + 7) // 8
+    differing = _from_bytes(a[:size]) ^ _from_bytes(b[:size])  # the first byte is the highest
+    return size - (differing.bit_length() + 7) // 8  # as many bytes as the difference takes
 
 
 _from_bytes = int.from_bytes

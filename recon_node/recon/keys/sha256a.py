@@ -1,20 +1,20 @@
 """Sha256a, the associative hash of a set of keys (CIP-124, appendix A).
 
-The hash of a set is the sum of the sha2-256 hashes of its keys, where a hash is read as eight
-little-endian unsigned 32-bit lanes and every lane is added modulo 2^32. The order of the additions
-does not matter, so the hash of a range is the sum of the hashes of its parts.
+The hash of a set is the sum of the sha2-256 hashes of its keys. For the addition, a hash is read as
+eight little-endian unsigned 32-bit lanes, and each lane is added modulo 2^32. The order of the
+additions does not matter, so the hash of a range is the sum of the hashes of its parts.
 
 Lanes as one integer
 --------------------
-Adding eight lanes one by one is slow in Python. We spread them over one integer instead, each lane
-in a 64-bit slot of its own, so that one integer addition adds all eight and a carry stays inside
-its slot for 2^32 additions. A digest is read as one 256-bit integer; its even lanes are already 64
-bits apart, and its odd lanes are, once shifted down by 32. The layout, from the low bits up, is
+Adding eight lanes one by one is slow in Python. Instead, we spread them over one integer, each lane
+in a 64-bit slot of its own. One integer addition then adds all eight, and carries stay inside their
+slots for 2^32 additions. A digest is read as one 256-bit integer; its even lanes are 64 bits apart
+already, and its odd lanes are too once shifted down by 32. The layout, from the low bits up, is
 
     even lanes (256 bits) | odd lanes (256 bits) | number of keys
 
-with the number of keys on top, where it can grow without touching the lanes: one addition keeps the
-hash and the count, and the count of a range comes with its hash for free. Masking folds the slots
+with the number of keys on top, where it can grow without touching the lanes: one addition updates
+both hash and count, and the count of a range comes with its hash for free. Masking folds the slots
 back modulo 2^32.
 """
 
@@ -24,6 +24,7 @@ from hashlib import sha256
 from typing import Self
 
 DIGEST_SIZE = 32
+"""Bytes of a sha2-256 digest."""
 MULTICODEC = 0x7012
 """Multihash code of Sha256a (CIP-124, appendix A)."""
 
@@ -34,13 +35,10 @@ COUNT_SHIFT = 512
 
 _ONE_KEY = 1 << COUNT_SHIFT
 LANES_MASK = _ONE_KEY - 1
-"""Covers all lanes, and not the number of keys."""
+"""Covers all lanes, but not the number of keys."""
 
-_BORROW = int.from_bytes(bytes((0, 0, 0, 0, 1, 0, 0, 0)) * 8, "little")
-"""2^32 in every slot."""
-
-# What it takes to add up a run of n digests, by n: the mask of its even lanes, and shift and mask
-# of each step that adds the upper part onto the lower part. Grown on demand.
+# How to add up a run of n digests, by n: the mask of its even lanes, and the shift and mask of each
+# step that adds the upper part to the lower part. Grown on demand.
 _RUN_MASKS: list[tuple[int, tuple[tuple[int, int], ...]]] = [(0, ())]
 
 
@@ -48,7 +46,7 @@ def _grow_run_masks(number: int) -> None:
     while len(_RUN_MASKS) <= number:
         even, halvings = _RUN_MASKS[-1]
         size = len(_RUN_MASKS) - 1
-        if size.bit_count() == 1:  # past a power of two it takes one step more
+        if size.bit_count() == 1:  # beyond a power of two it takes one more step
             shift = size * DIGEST_BITS
             halvings = ((shift, (1 << shift) - 1), *halvings)
         _RUN_MASKS.append((even << DIGEST_BITS | _EVEN, halvings))
@@ -71,8 +69,8 @@ def lanes_of(key: bytes) -> int:
 def spread_run(digests: bytes) -> int:
     """Add up a run of digests (n * 32 bytes) into a lanes integer that counts n keys.
 
-    The whole run is one integer, and its upper part is added onto its lower part until one digest
-    is left: a handful of additions for any run, instead of one a digest.
+    The whole run is one integer, whose upper part is added to its lower part until one digest is
+    left: a handful of additions for any run, instead of one for each digest.
     """
     number = len(digests) // DIGEST_SIZE
     try:
@@ -89,21 +87,23 @@ def spread_run(digests: bytes) -> int:
 
 
 def fold(lanes: int) -> bytes:
-    """Fold a lanes integer back modulo 2^32 a lane: the 32 bytes of the Sha256a."""
+    """Fold a lanes integer back, each lane modulo 2^32: the 32 bytes of the Sha256a."""
     return (lanes & _EVEN | (lanes >> DIGEST_BITS & _EVEN) << 32).to_bytes(DIGEST_SIZE, "little")
 
 
 class Sha256a(bytes):
     """The associative hash of a set of keys: eight u32 lanes, as their 32 bytes.
 
-    Equal sets have equal hashes; ``a + b`` is the hash of the union of two disjoint sets, ``a - b``
-    that of what is left when the subset ``b`` is taken out of ``a``.
+    Equal sets have equal hashes. ``a + b`` is the hash of the union of two disjoint sets.
+
+    Raises:
+        ValueError: the digest does not have 32 bytes.
     """
 
     __slots__ = ()
 
     def __new__(cls, digest: bytes) -> Self:
-        """Take the 32 bytes; raises ValueError when they are more or less."""
+        """Make a hash of its 32 bytes."""
         if len(digest) != DIGEST_SIZE:
             raise ValueError(f"a Sha256a digest has {DIGEST_SIZE} bytes, not {len(digest)}")
         return bytes.__new__(cls, digest)
@@ -115,20 +115,16 @@ class Sha256a(bytes):
 
     @classmethod
     def from_lanes(cls, lanes: int) -> Self:
-        """Fold a lanes integer (see the module's text) back modulo 2^32 a lane."""
+        """Fold a lanes integer (see the module docstring) back, each lane modulo 2^32."""
         return bytes.__new__(cls, fold(lanes))
 
     @property
     def digest(self) -> bytes:
-        """The 32 bytes, as nothing but bytes."""
+        """The 32 bytes, as plain bytes."""
         return bytes(self)
 
     def __add__(self, other: Sha256a) -> Sha256a:  # type: ignore[override]
         return Sha256a.from_lanes(spread(self) + spread(other))
-
-    def __sub__(self, other: Sha256a) -> Sha256a:
-        # One borrow of 2^32 in every slot keeps the slots from borrowing of each other.
-        return Sha256a.from_lanes(spread(self) + _BORROW - spread(other))
 
     def __bool__(self) -> bool:
         return self != ZERO

@@ -1,19 +1,19 @@
-"""The tree inside the key store: a B+ tree whose nodes know what is below them.
+"""The tree inside the key store: a B+ tree whose nodes know the hash and number of the keys below.
 
-A leaf is a list of keys in order, with their sha2-256 digests beside it in one byte string. That
-takes 32 bytes a key instead of the 60 of an object, and any run of neighbours is a slice away,
-ready to be added up at once (``spread_run``).
+A leaf is a sorted list of keys, with their sha2-256 digests beside it in one byte string. That
+takes 32 bytes a key instead of 60 as an object, and the digests of neighbours are a slice that can
+be added up at once (``spread_run``).
 
 An inner node is a list of children. Between two children stands a *bound*: a string above all keys
-of the left one and at most the first key of the right one, cut as short as it can be, as in a
-prefix B-tree (Bayer and Unterauer, 1977). What costs time in a tree of this size are the cache
-lines touched, and short bounds share a few where whole keys lie all over the memory. For the same
-reason nodes *are* lists rather than having them.
+of the left one and at most the first key of the right one, as short as possible, as in a prefix
+B-tree (Bayer and Unterauer, 1977). What costs time in a tree of this size is the number of cache
+lines touched. Short bounds share a few, while whole keys are scattered over the memory. For the
+same reason nodes *are* lists rather than having them.
 
-Of each child an inner node keeps the *lanes*: the sum of all digests below it with their number on
-top, in one integer (see sha256a.py). Readers want sums of the first n children. These are made when
-they are first asked for, and forgotten when the node changes: a burst of range hashes pays for each
-sum once, and an insert pays nothing but the forgetting.
+For each child, an inner node keeps the *lanes*: the sum of all digests below it with their number
+on top, in one integer (see sha256a.py). Readers want sums of the first n children. They are
+computed when first needed, and dropped when the node changes. So a burst of range hashes pays for
+each sum once, and an insert pays for nothing but the dropping.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ from recon_node.recon.keys.ranges import separator
 from recon_node.recon.keys.sha256a import COUNT_SHIFT, DIGEST_SIZE, LANES_MASK, spread_run
 
 Bisect = Callable[[list[bytes], bytes], int]
-"""``bisect_left`` to leave a key that equals the bound out, ``bisect_right`` to take it in."""
+"""``bisect_left`` to exclude a key that equals the bound, ``bisect_right`` to include it."""
 
 
 class Leaf(list[bytes]):
-    """Keys in order; ``digests`` are theirs in the same order, end to end."""
+    """Keys in order; ``digests`` has theirs in the same order, end to end."""
 
     __slots__ = ("digests",)
 
@@ -41,13 +41,13 @@ class Leaf(list[bytes]):
         self.digests = digests
 
     def insert_key(self, index: int, key: bytes, digest: bytes) -> None:
-        """Put a key in before ``index``."""
+        """Insert a key before ``index``."""
         self.insert(index, key)
         start, digests = index * DIGEST_SIZE, self.digests
         self.digests = digests[:start] + digest + digests[start:]
 
     def delete_key(self, index: int) -> bytes:
-        """Take the key at ``index`` out and return its digest."""
+        """Remove the key at ``index`` and return its digest."""
         del self[index]
         start, digests = index * DIGEST_SIZE, self.digests
         end = start + DIGEST_SIZE
@@ -59,7 +59,7 @@ class Leaf(list[bytes]):
         return spread_run(self.digests)
 
     def lanes_before(self, index: int, total: int) -> int:
-        """Return the lanes of the first ``index`` keys; ``total`` are those of the whole leaf."""
+        """Return the lanes of the first ``index`` keys, given those of the whole leaf."""
         start = index * DIGEST_SIZE
         if start * 2 <= len(self.digests):
             return spread_run(self.digests[:start])
@@ -70,7 +70,7 @@ class Leaf(list[bytes]):
         return spread_run(self.digests[start * DIGEST_SIZE : end * DIGEST_SIZE])
 
     def split(self) -> tuple[bytes, Leaf]:
-        """Move the upper half into a new leaf; return that, and the bound between the two."""
+        """Move the upper half into a new leaf; return the bound between the two, and that leaf."""
         half = len(self) // 2
         right = Leaf(self[half:], self.digests[half * DIGEST_SIZE :])
         del self[half:]
@@ -78,15 +78,15 @@ class Leaf(list[bytes]):
         return separator(self[-1], right[0]), right
 
 
-class Inner(list["Node"]):
-    """Children in order, the bounds between them, and of each child its lanes.
+class Inner(list["TreeNode"]):
+    """Children in order, the bounds between them, and the lanes of each child.
 
-    ``bounds[i]`` stands left of child i; the first of them is never looked at.
+    ``bounds[i]`` stands left of child i; the first one is never used.
     """
 
     __slots__ = ("bounds", "lanes_of", "sums")
 
-    def __init__(self, children: list[Node], bounds: list[bytes], lanes_of: list[int]) -> None:
+    def __init__(self, children: list[TreeNode], bounds: list[bytes], lanes_of: list[int]) -> None:
         super().__init__(children)
         self.bounds = bounds
         self.lanes_of = lanes_of
@@ -97,7 +97,7 @@ class Inner(list["Node"]):
         return bisect_right(self.bounds, key, 1) - 1
 
     def sum_up(self) -> list[int]:
-        """Return the lanes of the first n children, by n, and keep them as ``sums``."""
+        """Store the lanes of the first n children, by n, as ``sums``, and return them."""
         self.sums = list(accumulate(self.lanes_of, initial=0))
         return self.sums
 
@@ -106,8 +106,8 @@ class Inner(list["Node"]):
         self.lanes_of[index] += lanes
         self.sums = None
 
-    def adopt(self, index: int, bound: bytes, child: Node) -> None:
-        """Take the right half of the child at ``index``, which has just split, in beside it."""
+    def adopt(self, index: int, bound: bytes, child: TreeNode) -> None:
+        """Insert the right half of the child at ``index``, which has just been split."""
         lanes = child.lanes()
         self.adjust(index, -lanes)
         self.insert(index + 1, child)
@@ -115,12 +115,12 @@ class Inner(list["Node"]):
         self.lanes_of.insert(index + 1, lanes)
 
     def drop(self, index: int) -> None:
-        """Forget a child that has become empty."""
+        """Remove a child that has become empty."""
         del self[index], self.bounds[index], self.lanes_of[index]
         self.sums = None
 
     def split(self) -> tuple[bytes, Inner]:
-        """Move the upper half into a new node; return that, and the bound between the two."""
+        """Move the upper half into a new node; return the bound between the two, and that node."""
         half = len(self) // 2
         right = Inner(self[half:], self.bounds[half:], self.lanes_of[half:])
         del self[half:], self.bounds[half:], self.lanes_of[half:]
@@ -132,25 +132,26 @@ class Inner(list["Node"]):
         return sum(self.lanes_of)
 
 
-Node = Leaf | Inner
+TreeNode = Leaf | Inner
 
 
 def build(
     ordered: list[bytes], leaf_fill: int, inner_fill: int, digests: bytes | None = None
-) -> Node:
-    """Build a tree bottom-up from keys in order, at least one.
+) -> TreeNode:
+    """Build a tree bottom-up from at least one key, in order.
 
-    With ``digests`` (of the keys, end to end) the keys must be distinct; without, they are hashed.
+    With ``digests`` (of the keys, end to end) the keys must be distinct. Without, they are hashed,
+    and may repeat.
     """
-    nodes: list[Node] = []
+    nodes: list[TreeNode] = []
     bounds: list[bytes] = []
     lanes_of: list[int] = []
     before: bytes | None = None
     for start in range(0, len(ordered), leaf_fill):
         keys = ordered[start : start + leaf_fill]
         if digests is None:
-            # The first repetition starts it all over. To look for one here, while the keys are in
-            # the processor's cache, costs a tenth of what a pass over all keys would.
+            # The first duplicate starts it all over. Looking for it here, while the keys are in the
+            # processor's cache, costs a tenth of a pass over all keys.
             if keys[0] == before or any(map(eq, keys, islice(keys, 1, None))):
                 return build(sorted(set(ordered)), leaf_fill, inner_fill)
             leaf = Leaf(keys, b"".join([sha256(key).digest() for key in keys]))
@@ -170,26 +171,26 @@ def build(
     return nodes[0]
 
 
-def leaves(node: Node) -> Iterator[Leaf]:
+def leaves_below(node: TreeNode) -> Iterator[Leaf]:
     """Yield the leaves in order; the tree must not change meanwhile."""
     if isinstance(node, Leaf):
         yield node
         return
     for child in node:
-        yield from leaves(child)
+        yield from leaves_below(child)
 
 
-def leaf_of(node: Node, key: bytes) -> Leaf:
+def leaf_of(node: TreeNode, key: bytes) -> Leaf:
     """Return the leaf that a key belongs to."""
     while isinstance(node, Inner):
         node = node[node.child_of(key)]
     return node
 
 
-def leaf_to_grow(node: Node, key: bytes, lanes: int) -> Leaf:
-    """Return the leaf that a key belongs to, after adding its lanes to every node on the way.
+def leaf_to_grow(node: TreeNode, key: bytes, lanes: int) -> Leaf:
+    """Return the leaf that a key belongs to, after adding its lanes to every node on the path.
 
-    The hot path of inserts: ``child_of`` and ``adjust`` are written out.
+    The hot path of inserts: ``child_of`` and ``adjust`` are inlined.
     """
     while isinstance(node, Inner):
         index = bisect_right(node.bounds, key, 1) - 1
@@ -199,10 +200,10 @@ def leaf_to_grow(node: Node, key: bytes, lanes: int) -> Leaf:
     return node
 
 
-def lanes_left_of(node: Node, bound: bytes, bisect: Bisect, total: int) -> int:
-    """Return the lanes of all keys below a node and left of a bound; ``total`` are the node's.
+def lanes_left_of(node: TreeNode, bound: bytes, bisect: Bisect, total: int) -> int:
+    """Return the lanes of all keys below a node and left of a bound, given all lanes of the node.
 
-    The hot path of a sync: ``child_of`` is written out.
+    The hot path of a sync: ``child_of`` is inlined.
     """
     below = 0
     while isinstance(node, Inner):
@@ -214,10 +215,10 @@ def lanes_left_of(node: Node, bound: bytes, bisect: Bisect, total: int) -> int:
     return below + node.lanes_before(bisect(node, bound), total)
 
 
-def lanes_between(node: Node, lower: bytes, upper: bytes) -> int:
+def lanes_between(node: TreeNode, lower: bytes, upper: bytes) -> int:
     """Return the lanes of the keys strictly between two bounds, which must ascend.
 
-    What the ways to the two bounds have in common need not be added up.
+    What the paths to the two bounds share is not added up.
     """
     while isinstance(node, Inner):
         left = bisect_right(node.bounds, lower, 1) - 1
@@ -236,7 +237,7 @@ def lanes_between(node: Node, lower: bytes, upper: bytes) -> int:
     return node.lanes_between(start, bisect_left(node, upper, start))
 
 
-def count_left_of(node: Node, bound: bytes, bisect: Bisect) -> int:
+def count_left_of(node: TreeNode, bound: bytes, bisect: Bisect) -> int:
     """Return the number of all keys below a node and left of a bound."""
     below = 0
     while isinstance(node, Inner):
@@ -246,7 +247,18 @@ def count_left_of(node: Node, bound: bytes, bisect: Bisect) -> int:
     return (below >> COUNT_SHIFT) + bisect(node, bound)
 
 
-def select(node: Node, ranks: list[int], chosen: list[bytes]) -> None:
+def even_ranks(start: int, end: int, parts: int) -> list[int]:
+    """Return the ascending ranks that divide those from ``start`` to before ``end`` evenly.
+
+    There are ``parts - 1`` of them, or all ranks if there are fewer.
+    """
+    size = end - start
+    if size < parts:
+        return list(range(start, end))
+    return [start + part * size // parts for part in range(1, parts)]
+
+
+def select(node: TreeNode, ranks: list[int], chosen: list[bytes]) -> None:
     """Append the keys at the given ascending ranks (within this node) to ``chosen``."""
     if isinstance(node, Leaf):
         chosen.extend([node[rank] for rank in ranks])

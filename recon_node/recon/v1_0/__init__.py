@@ -1,1 +1,11 @@
-"""`/ceramic/recon/1.0.0`: CIP-124 as it is written."""
+"""`/ceramic/recon/1.0.0`: the messages of CIP-124, for peers that speak nothing newer."""
+
+from typing import Final
+
+from recon_node.recon.session import Version
+from recon_node.recon.v1_0.codec import Message, decode_message, encode_message, weigh
+from recon_node.recon.v1_0.session import Session10
+
+RECON_1_0: Final[Version[Message]] = Version(
+    "/ceramic/recon/1.0.0", Session10, encode_message, decode_message, weigh
+)

@@ -1,9 +1,9 @@
 """Recon messages on the wire (CIP-124, "Recon Message"): ``EventId (Ahash EventId)+``.
 
-The first and the last EventId bound the range that the message speaks of; those between are keys
-that the sender holds; an Ahash stands for all keys strictly between its neighbours. Both parts
-begin with their multicodec, so the message needs no lengths: an EventId ends with its CID, and an
-Ahash is the multihash
+The first and the last EventId bound the range that the message is about; those between are keys
+that the sender holds; an Ahash stands for all keys strictly between its neighbours. Both begin with
+their multicodec, and the message needs no lengths: an EventId ends with its CID, and an Ahash is
+the multihash
 
     92 e0 01 20 <32 bytes>      Sha256a of at least one key
     92 e0 01 00                 "0": no keys between
@@ -16,20 +16,21 @@ from __future__ import annotations
 from dataclasses import dataclass
 from itertools import islice, pairwise
 from operator import lt
+from typing import Final
 
 from recon_node.ceramic import EventId, EventIdError, scan
 from recon_node.ipld import varint
-from recon_node.recon.errors import RemoteProtocolError
 from recon_node.recon.keys.ranges import KeyRange
 from recon_node.recon.keys.sha256a import DIGEST_SIZE, MULTICODEC, ZERO
+from recon_node.recon.side import RemoteProtocolError
 
 _AHASH_CODE = varint.encode(MULTICODEC)
 _ZERO_AHASH = _AHASH_CODE + b"\x00"
 _AHASH_PREFIX = _AHASH_CODE + bytes((DIGEST_SIZE,))
 _NO_KEYS = bytes(ZERO)
-_WEIGHT_OF_EACH = 144
-"""Of a bound beside its own bytes, with the hash in front of it."""
-AHASH_SIZE = len(_AHASH_PREFIX) + DIGEST_SIZE
+_WEIGHT_OF_EACH: Final = 144
+"""Bytes of memory that a bound takes in addition to its own, with its hash, in CPython."""
+AHASH_SIZE: Final = len(_AHASH_PREFIX) + DIGEST_SIZE
 """Bytes of an Ahash that is not zero."""
 
 
@@ -43,7 +44,7 @@ class Message:
 
     @property
     def key_range(self) -> KeyRange:
-        """The range that the message speaks of."""
+        """The range that the message is about."""
         return KeyRange(self.bounds[0], self.bounds[-1])
 
     @property
@@ -52,10 +53,13 @@ class Message:
         return len(self.hashes) == 1
 
     def check(self) -> None:
-        """Raise RemoteProtocolError unless the bounds ascend and each gap has its hash.
+        """Check that the bounds ascend and that each gap has its hash.
 
         The one exception is the empty range (b, 0, b), with which a peer says that it has no
         interest in what it was asked for.
+
+        Raises:
+            RemoteProtocolError: they do not, or a gap has no hash.
         """
         if len(self.hashes) < 1 or len(self.bounds) != len(self.hashes) + 1:
             raise RemoteProtocolError(
@@ -73,7 +77,7 @@ class Message:
 
 
 def weigh(message: Message) -> int:
-    """Return about how many bytes of memory a message takes, in CPython."""
+    """Return about how many bytes of memory a message takes."""
     return sum(map(len, message.bounds)) + _WEIGHT_OF_EACH * len(message.bounds)
 
 
@@ -91,9 +95,10 @@ def encode_message(message: Message) -> bytes:
 def decode_message(data: bytes) -> Message:
     """Decode the bytes of one frame.
 
-    Raises RemoteProtocolError, with the offset, when they are no message: an EventId or an Ahash
-    that does not parse, bounds that do not ascend, a fencepost between keys, or bytes after the
-    end.
+    Raises:
+        RemoteProtocolError: they are not a message: an EventId or an Ahash that does not parse,
+            bounds that do not ascend, a fencepost between keys, or bytes after the end. The text
+            has the offset.
     """
     bounds: list[EventId] = []
     hashes: list[bytes] = []

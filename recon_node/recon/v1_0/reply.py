@@ -1,29 +1,62 @@
 """Writing an answer on `/ceramic/recon/1.0.0`, from its lower bound up.
 
 A bound may be a key, which is in neither of the gaps beside it. So a reply looks up the two
-*places* around each bound (finger.py), once: the difference of the place left of one bound and that
-right of another is the hash and the number of the keys between. It keeps the places of the bounds
-that it has looked up until the store may have changed.
+*places* around each bound (finger.py), once: the difference between the place left of one bound and
+that right of another is the hash and the number of the keys between. It keeps the places of bounds
+until the store may have changed.
 """
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable
+from typing import Final
+
 from recon_node.recon.keys.finger import Finger
+from recon_node.recon.keys.key_store import KeyView
 from recon_node.recon.keys.sha256a import COUNT_SHIFT, fold
 from recon_node.recon.settings import SessionSettings
 from recon_node.recon.v1_0.codec import AHASH_SIZE, Message
-from recon_node.recon.view import View
 
-# Bounds of one range differ in length by their height and CID; the lower one may be a short
-# fencepost.
-_BOUND_SLACK = 64
+_BOUND_SLACK: Final = 64
+"""Bytes by which a bound may be longer than the first one of its message: heights and CIDs differ
+in length, and the first bound may be a short fencepost."""
+
+
+class OpenKeys:
+    """Keys that we told the peer and that it has not shown to hold."""
+
+    def __init__(self) -> None:
+        self._keys: list[bytes] = []
+        self._times: dict[bytes, int] = {}
+
+    def __bool__(self) -> bool:
+        return bool(self._keys)
+
+    def between(self, lower: bytes, upper: bytes) -> list[bytes]:
+        """Return those strictly between two bounds, in order."""
+        if not self._keys:  # the usual case
+            return []
+        start = bisect_right(self._keys, lower)
+        return self._keys[start : bisect_left(self._keys, upper, start)]
+
+    def any_twice(self, keys: Iterable[bytes]) -> bool:
+        """Return whether one of some keys was told more than once."""
+        return any(self._times.get(key, 0) > 1 for key in keys)
+
+    def replace(self, still_open: Iterable[bytes], told: Iterable[bytes]) -> None:
+        """Keep those that are still open, and add those that have just been told."""
+        times = {key: self._times.get(key, 1) for key in still_open}
+        for key in told:
+            times[key] = times.get(key, 0) + 1
+        self._keys, self._times = sorted(times), times
 
 
 class Reply:
     """A message being written from its lower bound up. Matches are held back, to be merged."""
 
-    def __init__(self, view: View, lower: bytes, settings: SessionSettings) -> None:
-        self._finger = Finger(view.store)
+    def __init__(self, keys: KeyView, lower: bytes, settings: SessionSettings) -> None:
+        self._finger = Finger(keys)
         self._places: dict[bytes, tuple[int, int]] = {}
         """Bounds that were looked up, each with the places left and right of it."""
         self._bounds = [lower]
@@ -45,7 +78,7 @@ class Reply:
 
     @property
     def reach(self) -> bytes:
-        """How far the message goes, the match held back included."""
+        """How far the message goes, including the match that is held back."""
         return self._matched_to or self._bounds[-1]
 
     @property
@@ -61,11 +94,11 @@ class Reply:
         return max(1, self._budget // (len(self._bounds[0]) + _BOUND_SLACK + AHASH_SIZE))
 
     def forget_places(self) -> None:
-        """Look up all bounds anew: the store may have changed."""
+        """Look up all bounds again: the store may have changed."""
         self._places.clear()
 
     def holds(self, bound: bytes) -> bool:
-        """Tell whether the store holds a bound."""
+        """Return whether the store holds a bound."""
         left, right = self._around(bound)
         return left != right
 
@@ -76,7 +109,7 @@ class Reply:
         return self._finger.keys_at(first, min(first + limit, end >> COUNT_SHIFT))
 
     def split(self, upper: bytes, parts: int) -> None:
-        """Write pivots that part what lies up to a bound, with the hashes between them."""
+        """Write keys that divide what lies up to a bound, with the hashes between them."""
         start, end = self._around(self.reach)[1], self._around(upper)[0]
         for pivot, places in self._finger.pivots(start, end, parts):
             self._places[pivot] = places
@@ -94,7 +127,7 @@ class Reply:
             self._append(self._hash_between(self._bounds[-1], upper), upper)
 
     def tell(self, upper: bytes, ahash: bytes | None = None) -> None:
-        """Write a hash (by default that of our keys) up to a bound that the peer shall see."""
+        """Write a hash (by default that of our keys) up to a bound that the peer should see."""
         self._makes_progress = True
         self.close_match()
         if ahash is None:

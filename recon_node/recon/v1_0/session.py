@@ -12,12 +12,12 @@ else                                 equal parts: pivot keys with the hashes bet
 ===================================  =========================================================
 
 When everything matched, the merged answer is a single hash for the whole range; when both sides
-have said that, the session is done. A side that gets back the very hash it sent has reached
-agreement about that, whatever came in since.
+have said that, the session is done. A side that gets back the very hash that it sent has reached
+agreement about that, whatever arrived since.
 
 Keys left out
 -------------
-Every Ahash is of the sender's own keys, and every bound but the first and the last is a key that
+Every Ahash is of the sender's own keys, and every bound except the first and the last is a key that
 the sender holds. So a side that gave up keys of the peer's states other hashes than the peer, and
 the two can never state the same one. What ends the session then is that each side knows when it has
 nothing left to learn or to tell:
@@ -28,17 +28,17 @@ nothing left to learn or to tell:
 - A gap is *settled* when the peer's hash is that of our keys and those that we gave up, less none
   or all of our open keys in it: the peer has what we have, apart from keys that one side refused.
 - A side for which every gap of a message matches or is settled states its hashes once more and
-  ends the stream. So does one that was told the same three times, and answers the same.
-- The other finds its gaps settled too, or reads the end of the stream. That is an end in agreement
-  but for the open keys, and those given up, where there are any and the peer's last message has
-  neither told a key nor asked for one.
+  ends the stream. So does one that was told the same three times and answers the same.
+- The other finds its gaps settled too, or reads the end of the stream. Then the two agree on all
+  but the open keys and those given up, provided that there are any and that the peer's last message
+  has neither told a key nor asked for one.
 
 Why that ends: in each turn a key is learned, a key is told for the first time, a differing gap
-becomes smaller, or the turn repeats itself. Open keys stay out of the way of the others: where the
-peer says that it holds none, where a list is longer than a page, and where pivots were told twice
-in vain, the keys that are not open are listed, a page of them. The side that gave keys up finds
-their gaps settled in the peer's next message, so that refused keys take two messages more, and not
-``max_idle_rounds``.
+becomes smaller, or the turn repeats itself. Open keys do not get in the way of the others: where
+the peer says that it holds none, where a list is longer than a page, and where pivots were told
+twice in vain, a page of the keys that are not open is listed. The side that gave keys up finds
+their gaps settled in the peer's next message, so that refused keys take two more messages rather
+than ``max_idle_rounds``.
 
 The refusal of a range is the empty range of its lower bound. A bound that is a key (as in CIP-124's
 example, where a range goes from the initiator's first key to its last) is extended to the
@@ -48,23 +48,21 @@ responder's own first or last key.
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Generator, Iterable, Sequence
+from collections.abc import Callable, Generator, Sequence
 from enum import Enum, auto
 from typing import Final
 
 from recon_node.ceramic import EventId
-from recon_node.recon.keys.key_store import KeyStore
 from recon_node.recon.keys.ranges import KeyRange
-from recon_node.recon.keys.sha256a import COUNT_SHIFT, ZERO, fold, lanes_of, spread
+from recon_node.recon.keys.sha256a import COUNT_SHIFT, ZERO, Sha256a, fold, lanes_of, spread
 from recon_node.recon.session import GAPS_A_STEP, Session, Steps
-from recon_node.recon.settings import DEFAULT_SETTINGS, SessionSettings
+from recon_node.recon.side import Side
 from recon_node.recon.v1_0.codec import Message
-from recon_node.recon.v1_0.reply import Reply
-from recon_node.recon.view import OpenKeys
+from recon_node.recon.v1_0.reply import OpenKeys, Reply
 
 
 def is_fencepost(bound: bytes) -> bool:
-    """Tell whether a bound, an EventId, is no key."""
+    """Return whether a bound, an EventId, is not a key."""
     return EventId(bound).is_fencepost
 
 
@@ -81,74 +79,90 @@ class _Gap(Enum):
 _ENDS: Final = frozenset({_Gap.MATCHES, _Gap.SETTLED})
 
 _REPEATS: Final = 2
-"""A round that comes again so often in a row will come for ever: by then other keys were listed."""
+"""A round that repeats itself so often in a row will always do: other keys were listed by then."""
 
 
 class Session10(Session[Message]):
-    """One side of a session on `/ceramic/recon/1.0.0`."""
+    """One side of a session on `/ceramic/recon/1.0.0`.
 
-    is_fencepost: Callable[[bytes], bool] = staticmethod(is_fencepost)
-    _agreement: Message | None = None
-    """The single hash that we sent last, if we did."""
-    _last_round: int | None = None
-    """The hash() of the peer's last message and our answer, where keys are open or given up."""
-    _repeated = 0
-    _open_before = 0
-    """Keys that were open when the peer's last message came."""
-    _may_be_last = False
-    """Whether the peer's last message may be its last word."""
+    Args:
+        side: its state.
+        is_fencepost: returns whether a bound is not a key.
+    """
 
-    def __init__(
-        self,
-        store: KeyStore,
-        ranges: Iterable[KeyRange],
-        settings: SessionSettings = DEFAULT_SETTINGS,
-        *,
-        initiates: bool,
-    ) -> None:
-        super().__init__(store, ranges, settings, initiates=initiates)
+    def __init__(self, side: Side, is_fencepost: Callable[[bytes], bool] = is_fencepost) -> None:
+        self.side = side
+        self._is_fencepost = is_fencepost
+        self._heard: Message | None = None
+        """The peer's message that is to be answered."""
+        self._agreement: Message | None = None
+        """The single hash that we sent last, if we did."""
         self._told = OpenKeys()
-        """The keys that are open."""
+        self._open_before = 0
+        """Keys that were open when the peer's last message arrived."""
+        self._last_round: int | None = None
+        """The hash() of the peer's last message and our answer, if keys are open or given up."""
+        self._repeated = 0
+        self._may_be_last = False
+        """Whether the peer's last message may be its last word."""
 
-    def end_of_stream(self) -> bool:
-        """Take the end of the peer's side of the stream where its message is due."""
-        if self._may_be_last and not self.done:
-            self.left_out_by_peer = self._open_before
-            self._finish()
-        return self.done
-
-    def _open(self) -> Message:
+    def start(self) -> Message:
+        """Return the initiator's first message."""
+        self.side.start()
         return self._send(self._whole())
 
-    def _take(self, message: Message) -> Iterable[bytes]:
-        message.check()
-        if message == self._agreement:
-            self._finish()
-            return ()
-        if self._is_refusal(message):
-            self._end_refused()
-            return ()
-        self._settle_range(message.key_range)
-        return self._keys_of(message)
+    def receive(self, message: Message) -> list[bytes]:
+        """Take the peer's message; return the keys in it that we do not hold."""
+        self.side.hear()
+        keys = self._read(message)
+        self._heard = message
+        return self.side.learn(keys)
 
-    def _refuse(self, message: Message) -> Message:
-        lower = message.key_range.lower
-        return Message((lower, lower), (ZERO,))
-
-    def _answer(self, turn: list[Message]) -> Steps[Message]:
-        (message,) = turn
-        if self._was_trimmed(message):
-            return [self._send(self._whole())]
-        self.left_out_by_peer = 0
+    def respond(self) -> Steps[Message]:
+        """Answer the peer's message."""
+        side = self.side
+        message, self._heard = self._heard, None  # its memory does not count from now on
+        if not side.respond() or message is None:
+            return []
+        if side.key_range is None:
+            side.finish()
+            lower = message.key_range.lower
+            return [Message((lower, lower), (ZERO,))]
+        theirs = message.key_range
+        if side.key_range.lower > theirs.lower or side.key_range.upper < theirs.upper:
+            return [self._send(self._whole())]  # trimmed
+        side.left_out_by_peer = 0
         answer, gaps = yield from self._answer_gaps(message)
         has_ended = gaps <= _ENDS and _Gap.SETTLED in gaps
         if (answer == message and answer.is_single) or has_ended or self._repeats(message, answer):
-            self._finish()
+            side.finish()
         return [self._send(answer)]
 
+    def end_of_stream(self) -> bool:
+        """Take the end of the peer's side of the stream: a good end, if keys were left out."""
+        if self._may_be_last and not self.side.done:
+            self.side.left_out_by_peer = self._open_before
+            self.side.finish()
+        return self.side.done
+
+    def _read(self, message: Message) -> Sequence[bytes]:
+        """Check a message and settle the range by it; return the keys that it lists."""
+        message.check()
+        side = self.side
+        if message == self._agreement:
+            side.finish()
+            return ()
+        if side.initiates and side.rounds == 1:
+            assert side.asked is not None
+            if message.key_range == KeyRange(side.asked.lower, side.asked.lower):
+                side.finish_refused()
+                return ()
+        side.settle_range(message.key_range, lambda bound: not self._is_fencepost(bound))
+        return self._keys_of(message)
+
     def _repeats(self, message: Message, answer: Message) -> bool:
-        """Tell whether both sides say the same again, because of keys left out."""
-        if self._learned or not (self._told or self.given_up):
+        """Return whether both sides say the same again, because of keys left out."""
+        if self.side.learned or not (self._told or self.side.given_up):
             self._last_round = None
             return False
         last, self._last_round = self._last_round, hash((message, answer))
@@ -160,43 +174,30 @@ class Session10(Session[Message]):
         return message
 
     def _whole(self) -> Message:
-        assert self.key_range is not None
-        return Message(tuple(self.key_range), (self._view.hash(self.key_range),))
-
-    def _is_refusal(self, message: Message) -> bool:
-        if not self.initiates or self.rounds > 1:
-            return False
-        assert self.asked is not None
-        return message.key_range == KeyRange(self.asked.lower, self.asked.lower)
-
-    def _may_extend(self, bound: bytes) -> bool:
-        return not self.is_fencepost(bound)
-
-    def _was_trimmed(self, message: Message) -> bool:
-        assert self.key_range is not None
-        theirs = message.key_range
-        return self.key_range.lower > theirs.lower or self.key_range.upper < theirs.upper
+        key_range = self.side.key_range
+        assert key_range is not None
+        return Message(tuple(key_range), (Sha256a.from_lanes(self.side.keys.lanes(key_range)),))
 
     def _keys_of(self, message: Message) -> Sequence[bytes]:
-        """Return the bounds of a message that are keys, and within the session's range."""
-        if self.key_range is None:
+        """Return the bounds of a message that are keys within the session's range."""
+        if self.side.key_range is None:
             return ()
         bounds = message.bounds
-        lower, upper = self.key_range
+        lower, upper = self.side.key_range
         start, end = bisect_left(bounds, lower), bisect_right(bounds, upper)
-        if start == 0 and self.is_fencepost(bounds[0]):
+        if start == 0 and self._is_fencepost(bounds[0]):
             start = 1
-        if end == len(bounds) and self.is_fencepost(bounds[-1]):
+        if end == len(bounds) and self._is_fencepost(bounds[-1]):
             end -= 1
         return bounds[start:end]
 
     def _answer_gaps(self, message: Message) -> Generator[None, None, tuple[Message, set[_Gap]]]:
         """Answer every gap of a message (the table in the module's text).
 
-        Returns the answer, and how the sides stand in the gaps; DIFFERS stands also for what the
-        message or the answer leaves out.
+        Returns the answer, and how the sides stand in the gaps; DIFFERS includes what the message
+        or the answer leaves out.
         """
-        reply = Reply(self._view, self._first_bound(message), self._settings)
+        reply = Reply(self.side.keys, self._first_bound(message), self.side.settings)
         bounds, end = message.bounds, message.bounds[-1]
         gaps: set[_Gap] = set()
         if reply.last_bound < bounds[0]:
@@ -230,22 +231,22 @@ class Session10(Session[Message]):
             reply.tell_key(last)
             gaps.add(_Gap.DIFFERS)
         answer = reply.message()
-        self.key_range = answer.key_range
+        self.side.key_range = answer.key_range
         self._open_before = len(reply.still_open)
-        has_left_out = bool(reply.still_open) or bool(self.left_out)
-        self._may_be_last = has_left_out and not self._learned and _Gap.ASKED_FOR not in gaps
+        has_left_out = bool(reply.still_open) or bool(self.side.left_out)
+        self._may_be_last = has_left_out and not self.side.learned and _Gap.ASKED_FOR not in gaps
         self._told.replace(reply.still_open, reply.told)
         return answer, gaps
 
     def _compare(self, reply: Reply, gap: KeyRange, lanes: int, theirs: bytes) -> _Gap:
-        """Tell how the sides stand in a gap, by the lanes of our keys and the peer's hash."""
+        """Tell how the sides stand in a gap, given the lanes of our keys and the peer's hash."""
         if fold(lanes) == theirs:
             return _Gap.MATCHES
         still_open = self._told.between(*gap)
         reply.still_open += still_open
         refused = self._refused_in(gap, lanes, theirs, still_open)
         if refused is not None:
-            self.left_out_by_peer += refused
+            self.side.left_out_by_peer += refused
             return _Gap.SETTLED
         return _Gap.ASKED_FOR if theirs == ZERO else _Gap.DIFFERS
 
@@ -260,22 +261,22 @@ class Session10(Session[Message]):
             reply.tell(upper, ZERO)
         elif stands is _Gap.ASKED_FOR:
             self._list(reply, upper, count, peer_holds_none=True)
-        elif count <= self._settings.list_threshold:
+        elif count <= self.side.settings.list_threshold:
             self._list(reply, upper, count, peer_holds_none=False)
         elif self._pivots_are_in_vain(still_open := self._told.between(reply.reach, upper), count):
             self._go_on_listing(reply, upper, count, still_open)
         else:
-            reply.split(upper, self._settings.parts(count))
+            reply.split(upper, self.side.settings.parts(count))
 
     def _pivots_are_in_vain(self, still_open: list[bytes], count: int) -> bool:
-        """Tell whether a gap of so many keys was split before by keys that the peer refused."""
+        """Return whether a gap of this many keys was split before by keys that the peer refused."""
         return len(still_open) < count and self._told.any_twice(still_open)
 
     def _refused_in(
         self, gap: KeyRange, lanes: int, theirs: bytes, still_open: list[bytes]
     ) -> int | None:
         """Return how many of our keys the peer left out of a settled gap; None for another gap."""
-        left_out = self._view.left_out(gap)
+        left_out = self.side.left_out_in(gap)
         lanes_known = lanes + sum(map(lanes_of, left_out))
         if left_out and fold(lanes_known) == theirs:
             return 0
@@ -285,12 +286,12 @@ class Session10(Session[Message]):
 
     def _list(self, reply: Reply, upper: bytes, count: int, *, peer_holds_none: bool) -> None:
         """List our keys of a gap, up to a page; gaps in which nobody holds a key are matches."""
-        page = min(count, self._settings.page_keys, reply.room())
+        page = min(count, self.side.settings.page_keys, reply.room())
         still_open = self._told.between(reply.reach, upper)
         if 0 < len(still_open) < count and (peer_holds_none or page < count):
             self._go_on_listing(reply, upper, count, still_open)
             return
-        self._count_listed(page)
+        self.side.count_listed(page)
         for key in reply.keys_to(upper, page):
             if peer_holds_none:
                 reply.match(key)
@@ -309,30 +310,30 @@ class Session10(Session[Message]):
         self, reply: Reply, upper: bytes, count: int, still_open: list[bytes]
     ) -> None:
         """List keys of a gap of which some were told in vain: the others, up to a page."""
-        page = min(count, self._settings.page_keys, reply.room())
+        page = min(count, self.side.settings.page_keys, reply.room())
         passed = set(still_open)
         keys = [key for key in reply.keys_to(upper, page + len(passed)) if key not in passed]
-        self._count_listed(len(keys[:page]))
+        self.side.count_listed(len(keys[:page]))
         for key in keys[:page]:
             reply.tell_key(key)
         reply.tell(upper)
 
     def _first_bound(self, message: Message) -> bytes:
-        """Return the message's lower bound, or our first key where that lies before a key."""
+        """Return the message's lower bound; if it is a key, our first key when that is lower."""
         bound = message.bounds[0]
         if not self._may_go_beyond(bound):
             return bound
-        beyond = [each.lower for each in self._interests if each.lower < bound <= each.upper]
-        return (beyond and self._view.store.first(KeyRange(beyond[0], bound))) or bound
+        beyond = [each.lower for each in self.side.interests if each.lower < bound <= each.upper]
+        return (beyond and self.side.keys.first(KeyRange(beyond[0], bound))) or bound
 
     def _last_bound(self, message: Message) -> bytes:
-        """Return the message's upper bound, or our last key where that lies behind a key."""
+        """Return the message's upper bound; if it is a key, our last key when that is higher."""
         bound = message.bounds[-1]
         if not self._may_go_beyond(bound):
             return bound
-        beyond = [each.upper for each in self._interests if each.lower <= bound < each.upper]
-        return (beyond and self._view.store.last(KeyRange(bound, beyond[0]))) or bound
+        beyond = [each.upper for each in self.side.interests if each.lower <= bound < each.upper]
+        return (beyond and self.side.keys.last(KeyRange(bound, beyond[0]))) or bound
 
     def _may_go_beyond(self, bound: bytes) -> bool:
-        """Tell whether our answer may go beyond the range at a bound, which it then states."""
-        return not (self.initiates or self.is_fencepost(bound)) and bound in self._view.store
+        """Return whether our answer may go beyond the range at a bound, which it then states."""
+        return not (self.side.initiates or self._is_fencepost(bound)) and bound in self.side.keys

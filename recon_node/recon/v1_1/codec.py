@@ -1,48 +1,91 @@
-"""Messages of `/ceramic/recon/1.1.0`: the same turns in fewer bytes. docs/wire.md has the layout.
+"""Messages of `/ceramic/recon/1.1.0`: what 1.0.0 says in fewer bytes. docs/wire.md has the layout.
 
-What is told is what 1.0.0 tells; it is written shorter:
-
-- The range is stated once and then implied. Gaps are [lower, upper), and where one is split the
-  bound is no key but the shortest string that separates two: a handful of bytes, not an EventID.
-- Bounds and keys are front-coded: the length shared with the one before, and the rest.
-- A gap on which the sides agree carries nothing, and one that differs a fingerprint of 16 bytes:
-  the first half of the sha256 of Sha256a and count. The halved hash is that of a set which the
-  other side names key by key where it matters, so it decides only what is worth naming.
-- Whoever has nothing left to ask adds a *closing*: the whole range's fingerprint with all of this
-  message taken in. It is answered with "agreed" in one byte.
-- Keys that the sender was told but cannot have are *left out*: the closing does not count them, and
-  beside it stand their number and the fingerprint of the sender's keys and them together.
+The range is stated once and then implied. The bound that splits a gap is the shortest string that
+separates two keys: a few bytes instead of an EventID. Bounds and keys are front-coded. A gap on
+which the sides agree carries nothing, and one that differs a fingerprint of 16 bytes. Half a sha256
+is enough, because it only decides what to look at more closely: where it matters, keys are named.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from enum import IntFlag
+from enum import IntEnum, IntFlag
 from hashlib import sha256
 from typing import Final, NamedTuple
 
 from recon_node.ceramic import EventId, EventIdError
 from recon_node.ipld import VarintError, varint
-from recon_node.recon.errors import RemoteProtocolError
-from recon_node.recon.keys.key_store import Summary
 from recon_node.recon.keys.ranges import KeyRange, common_prefix
 from recon_node.recon.keys.sha256a import COUNT_SHIFT, fold
-from recon_node.recon.v1_1.gaps import AGREED, END, FINGERPRINT, Gaps, Say
+from recon_node.recon.side import RemoteProtocolError
 
-FINGERPRINT_SIZE = 16
-MAX_TURN = 16
-"""Messages of one turn at most."""
-MAX_BOUND = 256
-"""Bytes of a bound at most; an EventID has about 62."""
+FINGERPRINT_SIZE: Final = 16
+"""Bytes of a fingerprint."""
+MAX_BOUND: Final = 256
+"""Maximum bytes of a bound; an EventID has about 62."""
+MIB: Final = 1 << 20
 MAX_WEIGHT: Final = 16
-"""Bytes that a message may have written out, for each of its own, or of a MiB where it is shorter:
-four times what an honest one has. Bounds and keys are counted with 64 bytes more each."""
+"""Maximum bytes of memory (``weight_of``) that a message may take for each byte of its own, or of a
+MiB if it is shorter: four times what an honest one takes."""
 _WEIGHT_OF_EACH: Final = 64
-"""Bytes of memory that a bound, a fingerprint or a key takes beside its own, in CPython."""
+"""Bytes of memory that a bound, a fingerprint or a key takes on top of its own, in CPython."""
+END: Final = b""
+"""Upper bound of a gap that reaches to the end of the session's range."""
 
 
-class Flag(IntFlag):
-    """What a message has beside its gaps."""
+class Say(IntEnum):
+    """What a message says about a gap."""
+
+    AGREED = 0
+    """Nothing: the sides agree on it."""
+    FINGERPRINT = 1
+    """The fingerprint of the sender's keys in it."""
+    KEYS = 2
+    """All keys that the sender holds in it, perhaps none: tell me those that I lack."""
+    MORE = 3
+    """Keys in it that the receiver lacks: with these, the sides agree on it."""
+
+
+# Looking a member up in its class takes as long as a call.
+AGREED: Final = Say.AGREED
+FINGERPRINT: Final = Say.FINGERPRINT
+KEYS: Final = Say.KEYS
+
+Body = bytes | tuple[bytes, ...]
+"""What a gap carries: a fingerprint, some keys, or the empty string, depending on its ``Say``."""
+
+
+@dataclass(slots=True)
+class Gaps:
+    """The gaps of a message, ascending, in three lists of equal length.
+
+    A gap has the keys from the previous bound (inclusive) to its own (exclusive). There may be a
+    hundred thousand. As objects they would cost the garbage collector more time than the answer
+    takes, because it visits the whole key store whenever many objects are made.
+    """
+
+    uppers: list[bytes] = field(default_factory=list)
+    says: list[Say] = field(default_factory=list)
+    bodies: list[Body] = field(default_factory=list)
+
+    def append(self, upper: bytes, say: Say, body: Body = b"") -> None:
+        """Add a gap above the others."""
+        self.uppers.append(upper)
+        self.says.append(say)
+        self.bodies.append(body)
+
+    def columns(self) -> Iterator[tuple[bytes, Say, Body]]:
+        """Iterate over the upper bounds, says and bodies of the gaps."""
+        return zip(self.uppers, self.says, self.bodies, strict=True)
+
+    def keys(self) -> list[bytes]:
+        """Return the keys of all gaps."""
+        return [key for body in self.bodies if isinstance(body, tuple) for key in body]
+
+
+class MessageFlag(IntFlag):
+    """What a message has in addition to its gaps."""
 
     RANGE = 1
     """The range that the session is about: in the first message, and where it is trimmed."""
@@ -53,9 +96,9 @@ class Flag(IntFlag):
     REFUSED = 8
     """The sender has no interest in the range asked for; nothing follows."""
     GOES_ON = 16
-    """The turn goes on in another message, with gaps above those of this one."""
+    """The turn continues in another message, with gaps above those of this one."""
     LEFT_OUT = 32
-    """With a closing or AGREED: keys that the sender was told and does not hold."""
+    """With CLOSING or AGREED: keys that the sender was told of and does not hold."""
 
 
 class LeftOut(NamedTuple):
@@ -68,70 +111,61 @@ class LeftOut(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """One turn: gaps in ascending order. What lies above the last one is agreed on."""
+    """A turn, or a part of it. The sides agree on whatever lies above its last gap."""
 
     key_range: KeyRange | None = None
     gaps: Gaps = field(default_factory=Gaps)
     closing: bytes | None = None
-    verdict: Flag | None = None
+    verdict: MessageFlag | None = None
     """AGREED or REFUSED, without gaps; or None."""
     goes_on: bool = False
-    """Whether the turn goes on in another message. The first gap of that one starts here."""
+    """Whether the turn continues in another message, whose first gap starts where this one ends."""
     left_out: LeftOut | None = None
-    """Keys that the closing, or AGREED, is in spite of."""
+    """Keys that the closing, or AGREED, does not count."""
 
 
-def fingerprint(summary: Summary) -> bytes:
-    """Return the 16-byte fingerprint of a set: sha256(Sha256a || varint(count)), cut in half."""
-    hashed = summary.hash.digest + varint.encode(summary.count)
-    return sha256(hashed).digest()[:FINGERPRINT_SIZE]
+def fingerprint(lanes: int) -> bytes:
+    """Return the 16-byte fingerprint of the set with these lanes (sha256a.py).
 
-
-def fingerprint_of(lanes: int) -> bytes:
-    """Return the fingerprint of the set whose lanes these are (sha256a.py)."""
+    It is the first half of sha256(Sha256a || varint(count)).
+    """
     count = lanes >> COUNT_SHIFT
     number = _ONE_BYTE[count] if count < _MORE else varint.encode(count)
     return sha256(fold(lanes) + number).digest()[:FINGERPRINT_SIZE]
 
 
-def weigh(message: Message) -> int:
-    """Return about how many bytes of memory a message takes.
+def weight_of(strings: Sequence[bytes]) -> int:
+    """Return about how many bytes of memory some bounds or keys take, without front-coding."""
+    return sum(map(len, strings)) + _WEIGHT_OF_EACH * len(strings)
 
-    Front-coding makes that another number than its size: a bound of 256 bytes may take three on the
-    wire.
-    """
+
+def weigh(message: Message) -> int:
+    """Return about how many bytes of memory a message takes."""
     gaps = message.gaps
-    keys = gaps.keys()
-    written_out = sum(map(len, gaps.uppers)) + sum(map(len, keys))
-    return written_out + _WEIGHT_OF_EACH * (2 * len(gaps) + len(keys))
+    of_bodies = _WEIGHT_OF_EACH * len(gaps.bodies)
+    return weight_of(gaps.uppers) + weight_of(gaps.keys()) + of_bodies
 
 
 def encode_message(message: Message) -> bytes:
     """Encode a message as the bytes of one frame."""
-    flags = Flag(0)
+    flags = MessageFlag(0)
     parts: list[bytes] = []
     before = b""
     if message.key_range is not None:
-        flags |= Flag.RANGE
-        lower, upper = message.key_range
-        parts += [_front_code(b"", lower), _front_code(lower, upper)]
-        before = lower
+        flags |= MessageFlag.RANGE
+        before, upper = message.key_range
+        parts += [_front_code(b"", before), _front_code(before, upper)]
     if message.closing is not None:
-        flags |= Flag.CLOSING
+        flags |= MessageFlag.CLOSING
         parts.append(message.closing)
     if message.left_out is not None:
-        flags |= Flag.LEFT_OUT
+        flags |= MessageFlag.LEFT_OUT
         parts += [varint.encode(message.left_out.number), message.left_out.fingerprint]
     if message.verdict is not None:
         flags |= message.verdict
     if message.goes_on:
-        flags |= Flag.GOES_ON
-    _encode_gaps(message.gaps, before, parts)
-    return bytes((flags,)) + b"".join(parts)
-
-
-def _encode_gaps(gaps: Gaps, before: bytes, parts: list[bytes]) -> None:
-    for upper, say, body in gaps.columns():
+        flags |= MessageFlag.GOES_ON
+    for upper, say, body in message.gaps.columns():
         parts.append(_front_code(before, upper, say, _SAYS))
         if isinstance(body, bytes):
             parts.append(body)
@@ -141,10 +175,11 @@ def _encode_gaps(gaps: Gaps, before: bytes, parts: list[bytes]) -> None:
                 parts.append(_front_code(before, key))
                 before = key
         before = upper
+    return bytes((flags,)) + b"".join(parts)
 
 
 def _front_code(before: bytes, string: bytes, below: int = 0, radix: int = 1) -> bytes:
-    """Write the length shared with the string before (and a number below it), and the rest."""
+    """Write the length shared with the string before (radix * length + below), and the rest."""
     shared = common_prefix(before, string)
     head, size = shared * radix + below, len(string) - shared
     if head < _MORE and size < _MORE:  # the usual case
@@ -155,9 +190,11 @@ def _front_code(before: bytes, string: bytes, below: int = 0, radix: int = 1) ->
 def decode_message(data: bytes) -> Message:
     """Decode the bytes of one frame.
 
-    Raises RemoteProtocolError, with the offset, when they are no message: fields that do not parse
-    or are not in their shortest form, keys or bounds that do not ascend, keys that are no EventIDs
-    or lie outside their gap, bytes after the end, or more to write out than ``MAX_WEIGHT`` allows.
+    Raises:
+        RemoteProtocolError: they are not a message: fields that do not parse or are not in their
+            shortest form, keys or bounds that do not ascend, keys that are not EventIDs or lie
+            outside their gap, bytes after the end, or more to write out than ``MAX_WEIGHT`` allows.
+            The text has the offset.
     """
     return _Reader(data).message()
 
@@ -165,58 +202,59 @@ def decode_message(data: bytes) -> Message:
 class _Reader:
     """Reads one message from its bytes, from left to right.
 
-    Each method takes the offset to read at, and returns the one behind what it has read.
+    Each method takes the offset to read at, and returns the offset after what it has read.
     """
 
     def __init__(self, data: bytes) -> None:
         self._data = data
-        self._spare = MAX_WEIGHT * max(1 << 20, len(data))
+        self._spare = MAX_WEIGHT * max(MIB, len(data))
         """How much more the message may weigh."""
 
     def message(self) -> Message:
         raw, at = self._take(0, 1)
         flags = raw[0]
-        if flags > sum(Flag):
+        if flags > _ALL_FLAGS:
             raise _error(at, f"unknown flags {flags}")
         key_range = closing = left_out = None
         before = b""
-        if flags & Flag.RANGE:
+        if flags & MessageFlag.RANGE:
             before, at = self._event_id(at, b"")
             upper, at = self._event_id(at, before)
             key_range = KeyRange(before, upper)
             if key_range.is_empty:
                 raise _error(at, "the range is empty")
-        if flags & Flag.CLOSING:
+        if flags & MessageFlag.CLOSING:
             closing, at = self._take(at, FINGERPRINT_SIZE)
-        if flags & Flag.LEFT_OUT:
-            if not flags & (Flag.CLOSING | Flag.AGREED):
-                raise _error(at, "keys are left out of nothing")
-            left_out, at = self._left_out(at)
-        verdict = flags & (Flag.AGREED | Flag.REFUSED)
-        if verdict and flags not in (Flag.AGREED, Flag.AGREED | Flag.LEFT_OUT, Flag.REFUSED):
-            raise _error(at, "a verdict stands alone")
+        if flags & MessageFlag.LEFT_OUT:
+            if not flags & (MessageFlag.CLOSING | MessageFlag.AGREED):
+                raise _error(at, "LEFT_OUT without CLOSING or AGREED")
+            count, at = self._varint(at)
+            if not count:
+                raise _error(at, "LEFT_OUT of 0 keys")
+            union, at = self._take(at, FINGERPRINT_SIZE)
+            left_out = LeftOut(count, union)
+        verdict = flags & (MessageFlag.AGREED | MessageFlag.REFUSED)
+        if verdict and flags not in (
+            MessageFlag.AGREED,
+            MessageFlag.AGREED | MessageFlag.LEFT_OUT,
+            MessageFlag.REFUSED,
+        ):
+            raise _error(at, "AGREED or REFUSED with other flags")
         gaps = self._gaps(at, before)
-        if verdict and gaps:
-            raise _error(at, "nothing follows a verdict")
-        goes_on = bool(flags & Flag.GOES_ON)
-        if goes_on and (closing is not None or not gaps or gaps[-1].upper == END):
-            raise _error(len(self._data), "a turn goes on after its end")
-        final = Flag(verdict) if verdict else None
+        if verdict and gaps.uppers:
+            raise _error(at, "gaps after AGREED or REFUSED")
+        goes_on = bool(flags & MessageFlag.GOES_ON)
+        if goes_on and (closing is not None or not gaps.uppers or gaps.uppers[-1] == END):
+            raise _error(len(self._data), "GOES_ON at the end of the turn")
+        final = MessageFlag(verdict) if verdict else None
         return Message(key_range, gaps, closing, final, goes_on, left_out)
-
-    def _left_out(self, at: int) -> tuple[LeftOut, int]:
-        count, at = self._varint(at)
-        if not count:
-            raise _error(at, "no keys are left out")
-        union, at = self._take(at, FINGERPRINT_SIZE)
-        return LeftOut(count, union), at
 
     def _gaps(self, at: int, before: bytes) -> Gaps:
         """Read the gaps, which reach to the end of the message."""
         data, end = self._data, len(self._data)
         gaps = Gaps()
         uppers, says, bodies = gaps.uppers, gaps.says, gaps.bodies
-        body: bytes | tuple[bytes, ...]
+        body: Body
         while at < end:
             if before == END and uppers:
                 raise _error(at, "bytes follow the last gap")
@@ -238,7 +276,7 @@ class _Reader:
                 body, at = self._keys(at, before, upper)
             self._spare -= len(upper) + _WEIGHT_OF_EACH
             if self._spare < 0:
-                raise _error(at, "too much to write out")
+                raise _error(at, "the message takes too much memory when written out")
             uppers.append(upper)
             says.append(say)
             bodies.append(body)
@@ -259,7 +297,7 @@ class _Reader:
                 raise _error(at, "a fencepost among the keys")
             self._spare -= len(key) + _WEIGHT_OF_EACH
             if self._spare < 0:
-                raise _error(at, "too much to write out")
+                raise _error(at, "the message takes too much memory when written out")
             keys.append(key)
             before = key
         if keys and upper != END and before >= upper:
@@ -275,7 +313,7 @@ class _Reader:
             raise _error(at, str(error)) from error
 
     def _string(self, at: int, before: bytes, shared: int) -> tuple[bytes, int]:
-        """Read the rest of a front-coded string; only its shortest form is taken."""
+        """Read the rest of a front-coded string, which must be in its shortest form."""
         data = self._data
         first = data[at : at + 1]
         if b"" < first < b"\x80":  # the usual case, without a call
@@ -316,8 +354,10 @@ def _error(at: int, what: str) -> RemoteProtocolError:
     return RemoteProtocolError(f"message does not parse before byte {at}: {what}")
 
 
+_ALL_FLAGS: Final = sum(MessageFlag)
 _SAY: Final = tuple(Say)
 _SAYS: Final = len(_SAY)
 _MORE: Final = 0x80
 """From here on a varint takes more than one byte."""
 _ONE_BYTE: Final = tuple(bytes((number,)) for number in range(_MORE))
+"""The varints below that."""

@@ -4,94 +4,176 @@
 what the peer says of a gap  the answer for that gap
 ===========================  ================================================================
 AGREED                       agreed
-FINGERPRINT, equal to ours   agreed; so is one of our keys and those that we left out
-FINGERPRINT, another         KEYS where we hold at most ``list_threshold``, else FINGERPRINTs of
-                             equal parts, cut by the shortest strings that separate them
-KEYS                         MORE: those of ours that the peer lacks, or agreed where it lacks none
+FINGERPRINT, equal to ours   agreed; likewise one of our keys and those that we left out
+FINGERPRINT, another         KEYS if we hold at most ``list_threshold``, else FINGERPRINTs of
+                             equal parts, divided by the shortest strings that separate them
+KEYS                         MORE: those of ours that the peer lacks; agreed if it lacks none
 MORE                         agreed
 ===========================  ================================================================
 
-Neighbouring gaps that are agreed on become one, and cost nothing at the end of a message. Whoever
-has no question left closes with the fingerprint of the whole range, all that it has just told
-included. The session opens with the same: a range and its fingerprint. It is answered with AGREED
-where it is right, else like any fingerprint. So two sides in sync say 85 bytes and 1 byte.
+Neighbouring gaps that are agreed on are merged, and cost nothing at the end of a message. A side
+that has nothing left to ask closes with the fingerprint of the whole range, including all that it
+has just told. The session opens in the same way, with a range and its fingerprint. If that is
+right, the answer is AGREED, else it is treated like any other fingerprint. So two sides in sync say
+85 bytes and 1 byte.
 
-Every fingerprint is of the sender's own keys. Keys that the peer listed and that could not be had
-are *left out*: gaps are agreed on without them, and beside the closing stand their number, and the
-fingerprint of our keys and them together. A closing is right if that union and ours are equal: then
-each side knows what the other holds, and they differ in just the keys that one of them left out.
-AGREED says again how many its sender left out. So refused keys cost no turn more.
+Every fingerprint is of the sender's own keys. Keys that the peer listed and that we could not get
+are *left out*: gaps are agreed on without them, and their number, and the fingerprint of our keys
+and them together, accompany the closing. A closing is right if that union and ours are equal:
+then each side knows what the other holds, and they differ only in keys that one of them left out.
+AGREED repeats how many its sender left out. So refused keys take no extra turn.
 
-A closing can be wrong because a key came in meanwhile, on either side. The sides then reconcile the
-whole range again, ``_MAX_CLOSINGS`` times at most: what is new after that is left for the next
-session, for a busy node would never end this one.
+A closing can be wrong because a key arrived meanwhile, on either side. The sides then reconcile the
+whole range again, ``_MAX_CLOSINGS`` times at most. What is new after that is left for the next
+session, because a busy node would never end this one.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from itertools import chain
 from typing import Final
 
-from recon_node.recon.errors import RemoteProtocolError
-from recon_node.recon.keys.ranges import separator
+from recon_node.recon.keys.finger import Finger
+from recon_node.recon.keys.ranges import KeyRange, separator
+from recon_node.recon.keys.sha256a import COUNT_SHIFT, lanes_of
 from recon_node.recon.session import GAPS_A_STEP, Session, Steps
-from recon_node.recon.v1_1.codec import MAX_TURN, Flag, Message, fingerprint
-from recon_node.recon.v1_1.gaps import END, FINGERPRINT, KEYS
-from recon_node.recon.v1_1.reply import Reply, left_out_of
+from recon_node.recon.side import RemoteProtocolError, Side
+from recon_node.recon.v1_1.codec import (
+    AGREED,
+    END,
+    FINGERPRINT,
+    FINGERPRINT_SIZE,
+    KEYS,
+    MIB,
+    Gaps,
+    LeftOut,
+    Message,
+    MessageFlag,
+    Say,
+    fingerprint,
+    weight_of,
+)
 
-_MAX_CLOSINGS = 4
-_WEIGHT_OF_EACH: Final = 64
+MAX_TURN: Final = 16
+"""Maximum messages of a turn."""
+_MAX_CLOSINGS: Final = 4
+"""Wrong closings of the peer that are reconciled, not counting the opening."""
 _TURN_WEIGHT: Final = 96
-"""MiB that a turn weighs at most (`_weigh`): half more than any that MAX_TURN frames need."""
+"""Maximum memory for the bounds and keys of a turn (``weight_of``), as a multiple of a frame of a
+MiB, or of our own messages if they may be larger: 1.5 times that of MAX_TURN honest frames."""
+_KEY_SIZE: Final = 96
+"""Bytes that a key or a bound takes in a message, estimated generously."""
+_GAP_OVERHEAD: Final = 3
+"""Bytes of a gap in addition to its bound and body: the lengths, and the number of its keys."""
+_KEY_OVERHEAD: Final = 2
+"""Bytes of a key in addition to its own: the two lengths of its front-coding."""
 
 
 class Session11(Session[Message]):
     """One side of a session on `/ceramic/recon/1.1.0`."""
 
-    max_turn = MAX_TURN
-    _closings = 0
-    """Closings that were wrong so far."""
-    _weight = 0
-    """Of the peer's turn so far."""
+    def __init__(self, side: Side) -> None:
+        self.side = side
+        self._turn: list[Message] = []
+        """What has been heard of the peer's turn."""
+        self._turn_weight = 0
+        """About how many bytes of memory its bounds and keys take."""
+        self._closings = 0
+        """The peer's closings that were wrong."""
 
-    def _open(self) -> Message:
-        assert self.key_range is not None
-        return Message(
-            self.key_range, closing=fingerprint(self._view.store.summarize(self.key_range))
-        )
+    def start(self) -> Message:
+        """Return the initiator's first message."""
+        self.side.start()
+        return self._opening()
 
-    def _take(self, message: Message) -> Iterable[bytes]:
+    def receive(self, message: Message) -> list[bytes]:
+        """Take the peer's message; return the keys in it that we do not hold."""
+        self.side.hear(goes_on=message.goes_on, max_turn=MAX_TURN)
+        keys = self._read(message)
+        self._turn.append(message)
+        return self.side.learn(keys)
+
+    def respond(self) -> Steps[Message]:
+        """Answer the peer's turn."""
+        if not self.side.respond():
+            return []
+        turn, self._turn, self._turn_weight = self._turn, [], 0
+        key_range = self.side.key_range
+        if key_range is None:
+            self.side.finish()
+            return [Message(verdict=MessageFlag.REFUSED)]
+        asked, closing = turn[0].key_range, turn[-1].closing
+        if asked is not None and asked != key_range:
+            return [self._opening()]  # trimmed
+        columns = chain.from_iterable(message.gaps.columns() for message in turn)
+        if closing is not None:
+            ours, theirs = _union(self.side, key_range), turn[-1].left_out
+            is_right = ours.fingerprint == (theirs.fingerprint if theirs else closing)
+            if is_right or self._closings > _MAX_CLOSINGS:
+                self.side.finish()
+                return [Message(verdict=MessageFlag.AGREED, left_out=ours if ours.number else None)]
+            self._closings += 1
+            columns = chain([(END, FINGERPRINT, closing)])
+        reply = _Reply(self.side, key_range)
+        for index, (upper, say, body) in enumerate(columns):
+            if reply.is_full:
+                reply.ask(END)
+                break
+            if index % GAPS_A_STEP == 0:
+                yield
+                reply.forget_place()  # the store may have changed
+            if say is KEYS and isinstance(body, tuple):
+                reply.tell_lacking(upper, body)
+            elif (
+                say is FINGERPRINT
+                and isinstance(body, bytes)
+                and body != reply.fingerprint_to(upper)
+                and not reply.is_settled(upper, body)
+            ):
+                reply.narrow_down(upper)
+            else:
+                reply.agree(upper)
+        return reply.messages()
+
+    def _opening(self) -> Message:
+        assert self.side.key_range is not None
+        closing = fingerprint(self.side.keys.lanes(self.side.key_range))
+        return Message(self.side.key_range, closing=closing)
+
+    def _read(self, message: Message) -> list[bytes]:
+        """Check a message and settle the range by it; return the keys that it lists."""
+        side = self.side
         if message.left_out is not None:
-            self.left_out_by_peer = message.left_out.number
-        if message.verdict is Flag.AGREED and (self.initiates or self.rounds > 1):
-            self._finish()
-            return ()
-        if message.verdict is Flag.REFUSED and self.initiates and self.rounds == 1:
-            self._end_refused()
-            return ()
+            side.left_out_by_peer = message.left_out.number
+        if message.verdict is MessageFlag.AGREED and (side.initiates or side.rounds > 1):
+            side.finish()
+            return []
+        if message.verdict is MessageFlag.REFUSED and side.initiates and side.rounds == 1:
+            side.finish_refused()
+            return []
         if message.verdict is not None:
             raise RemoteProtocolError(f"peer said {message.verdict.name} to nothing")
         if message.key_range is not None:
-            if self.rounds > 1 or self._turn:
+            if side.rounds > 1 or self._turn:
                 raise RemoteProtocolError("peer changed the range in the middle of the session")
-            self._settle_range(message.key_range)
-        elif self.asked is None:
+            side.settle_range(message.key_range)
+        elif side.asked is None:
             raise RemoteProtocolError("the first message does not say what range it is about")
-        return self._keys_of(message)
+        return self._keys_of(message.gaps)
 
-    def _keys_of(self, message: Message) -> list[bytes]:
-        """Check that a message's gaps lie in the range, above those before; return its keys.
+    def _keys_of(self, gaps: Gaps) -> list[bytes]:
+        """Check that gaps lie in the range, above those before; return their keys.
 
-        That they ascend, and that no key lies above its gap, is known since it was decoded.
+        Decoding has checked that they ascend, and that no key lies above its gap.
         """
-        key_range, gaps = self.key_range, message.gaps
-        keys = gaps.keys()
-        self._weigh(gaps.uppers, keys)
-        if key_range is None or not gaps:
+        keys, uppers, key_range = gaps.keys(), gaps.uppers, self.side.key_range
+        self._turn_weight += weight_of(uppers) + weight_of(keys)
+        if self._turn_weight > _TURN_WEIGHT * max(MIB, self.side.settings.message_bytes):
+            raise RemoteProtocolError(f"a turn of {self._turn_weight:,} bytes, written out")
+        if key_range is None or not uppers:
             return []
-        reached = self._turn[-1].gaps[-1].upper if self._turn else key_range.lower
-        for upper in (gaps[0].upper, gaps[-1].upper):
+        reached = self._turn[-1].gaps.uppers[-1] if self._turn else key_range.lower
+        for upper in (uppers[0], uppers[-1]):
             if upper != END and not reached < upper < key_range.upper:
                 raise RemoteProtocolError(f"gap ends outside the range: {upper.hex()}")
         if keys and keys[0] < reached:
@@ -101,81 +183,181 @@ class Session11(Session[Message]):
                 raise RemoteProtocolError(f"key outside the range: {key.hex()}")
         return keys
 
-    def _weigh(self, bounds: list[bytes], keys: list[bytes]) -> None:
-        """Bound the memory of a turn: a bound of 256 bytes may take three bytes of a message."""
-        if not self._turn:
-            self._weight = 0
-        written_out = sum(map(len, bounds)) + sum(map(len, keys))
-        self._weight += written_out + _WEIGHT_OF_EACH * (len(bounds) + len(keys))
-        if self._weight > _TURN_WEIGHT * max(1 << 20, self._settings.message_bytes):
-            raise RemoteProtocolError(f"a turn of {self._weight:,} bytes, written out")
 
-    def _refuse(self, message: Message) -> Message:
-        return Message(verdict=Flag.REFUSED)
+class _Reply:
+    """A turn being written, from the range's lower bound up, in one walk over the store.
 
-    def _goes_on(self, message: Message) -> bool:
-        return message.goes_on
+    It knows where the current gap starts: the bound, and the *place* of that bound in the store
+    (finger.py). The difference between that and the place of the gap's upper bound is the hash and
+    the number of the keys between them, so one lookup tells whether the peer's fingerprint is
+    right. The cuts that divide a gap come with their places, so the fingerprints of the parts are
+    differences, too. When the store may have changed, places are forgotten.
 
-    def _answer(self, turn: list[Message]) -> Steps[Message]:
-        assert self.key_range is not None
-        asked, closing = turn[0].key_range, turn[-1].closing
-        if asked is not None and asked != self.key_range:
-            return [self._open()]  # trimmed
-        columns = chain.from_iterable(message.gaps.columns() for message in turn)
-        if closing is not None:
-            if self._closings > _MAX_CLOSINGS or self._is_right(turn[-1]):
-                self._finish()
-                left_out = left_out_of(self._view, self.key_range)
-                return [Message(verdict=Flag.AGREED, left_out=left_out)]
-            self._closings += 1
-            columns = chain([(END, FINGERPRINT, closing)])
-        reply = Reply(self._view, self.key_range, self._settings)
-        for index, (upper, say, body) in enumerate(columns):
-            if reply.is_full:
-                reply.ask(END)
-                break
-            if index % GAPS_A_STEP == 0:
-                yield
-                reply.forget_place()  # the store may have changed
-            if say is KEYS and isinstance(body, tuple):
-                self._tell_more(reply, upper, body)
-            elif (
-                say is FINGERPRINT
-                and isinstance(body, bytes)
-                and body != reply.fingerprint_to(upper)
-                and not reply.is_settled(upper, body)
-            ):
-                self._narrow_down(reply, upper)
-            else:
-                reply.agree(upper)
-        return reply.messages()
+    Gaps that are agreed on are held back, to be merged.
+    """
 
-    def _is_right(self, closing: Message) -> bool:
-        """Tell whether a closing leaves nothing but keys that one of the sides left out."""
-        assert self.key_range is not None
-        ours = left_out_of(self._view, self.key_range)
-        union = (
-            ours.fingerprint if ours else fingerprint(self._view.store.summarize(self.key_range))
-        )
-        theirs = closing.left_out
-        return union == (theirs.fingerprint if theirs else closing.closing)
+    def __init__(self, side: Side, key_range: KeyRange) -> None:
+        self._side = side
+        self._finger = Finger(side.keys)
+        self._range = key_range
+        self._at = key_range.lower
+        """Where the current gap starts, inclusive unless it is the range's lower bound."""
+        self._place: int | None = None
+        """The place of that bound, if it is known."""
+        self._next: bytes | None = None
+        """The bound that was looked up last."""
+        self._next_place = 0
+        self._has_agreed = False
+        settings = side.settings
+        # In reserve: one more split or list, and the fingerprint of the rest.
+        reserve = (settings.fan_out + settings.list_threshold + 2) * _KEY_SIZE
+        self._message_budget = settings.message_bytes - reserve
+        self._budget = self._message_budget
+        """Bytes left in the current message, with the reserve taken off."""
+        self._messages_left = min(settings.turn_messages, MAX_TURN) - 1
+        self._gaps = Gaps()
+        self._finished: list[Message] = []
+        self._asks = False
 
-    def _narrow_down(self, reply: Reply, upper: bytes) -> None:
-        count = reply.count_to(upper)
-        if count <= max(1, self._settings.list_threshold):  # one key cannot be cut apart
-            self._count_listed(count)
-            reply.list_keys(upper)
-        else:
-            reply.ask_parts(upper, self._settings.parts(count))
+    @property
+    def is_full(self) -> bool:
+        """Whether another split may not fit. Never before something was said."""
+        return self._budget <= 0 and bool(self._gaps.uppers) and not self._messages_left
 
-    def _tell_more(self, reply: Reply, upper: bytes, known: tuple[bytes, ...]) -> None:
-        """Tell the peer what it lacks: a page of it, then a fingerprint of the rest."""
-        page, rest = reply.page_to(upper, known)
+    def forget_place(self) -> None:
+        """Look up again where the current gap starts: the store may have changed."""
+        self._place = self._next = None
+
+    def fingerprint_to(self, upper: bytes) -> bytes:
+        """Return the fingerprint of our keys from here up to a bound."""
+        start = self._place
+        if start is None:
+            start = self._start()
+        return fingerprint(self._place_of(upper) - start)
+
+    def is_settled(self, upper: bytes, theirs: bytes) -> bool:
+        """Return whether the peer holds up to a bound just our keys and those that we left out."""
+        if not self._side.given_up:
+            return False
+        gap = KeyRange(self._at, upper or self._range.upper)
+        left_out = self._side.left_out_in(gap, with_lower=True)
+        lanes = self._place_of(upper) - self._start() + sum(map(lanes_of, left_out))
+        return bool(left_out) and fingerprint(lanes) == theirs
+
+    def agree(self, upper: bytes) -> None:
+        """Pass over a gap. It is written only if another one follows."""
+        self._has_agreed = True
+        self._move_to(upper)
+
+    def ask(self, upper: bytes) -> None:
+        """Write the fingerprint of our keys up to a bound."""
+        self._ask(upper, self._start(), self._place_of(upper))
+
+    def narrow_down(self, upper: bytes) -> None:
+        """Answer a wrong fingerprint: list our keys, or write the fingerprints of equal parts."""
+        settings, start, end = self._side.settings, self._start(), self._place_of(upper)
+        count = end - start >> COUNT_SHIFT
+        if count <= max(1, settings.list_threshold):  # a single key cannot be divided
+            self._side.count_listed(count)
+            self._list(upper, Say.KEYS, self._finger.keys_at(*self._ranks(upper)))
+            self._asks = True
+            return
+        for cut, place in self._finger.cuts(start, end, settings.parts(count)):
+            self._ask(cut, start, place)
+            start = place
+        self._ask(upper, start, end)
+
+    def tell_lacking(self, upper: bytes, known: tuple[bytes, ...]) -> None:
+        """Answer the peer's list: a page of the keys it lacks, and a fingerprint of the rest."""
+        page, rest = self._page_to(upper, set(known))
         if rest is not None:
-            reply.tell(separator(page[-1], rest), page)
-            reply.ask(upper)
+            self._list(separator(page[-1], rest), Say.MORE, page)
+            self.ask(upper)
         elif page:
-            reply.tell(upper, page)
+            self._list(upper, Say.MORE, page)
         else:
-            reply.agree(upper)
-        self._count_listed(len(page))
+            self.agree(upper)
+        self._side.count_listed(len(page))
+
+    def messages(self) -> list[Message]:
+        """Finish the turn; close the session's range if nothing was asked."""
+        if self._asks:
+            return [*self._finished, Message(gaps=self._gaps)]
+        closing = fingerprint(self._side.keys.lanes(self._range))
+        union = _union(self._side, self._range)
+        left_out = union if union.number else None
+        return [*self._finished, Message(gaps=self._gaps, closing=closing, left_out=left_out)]
+
+    def _page_to(self, upper: bytes, known: set[bytes]) -> tuple[list[bytes], bytes | None]:
+        """Return the first keys from here up to a bound that the peer does not know.
+
+        They are as many as fit, at least one; the next such key comes with them, if there is one.
+        """
+        room = min(self._side.settings.page_keys, max(1, self._budget // _KEY_SIZE))
+        page: list[bytes] = []
+        for run in self._finger.runs(*self._ranks(upper)):
+            page += [key for key in run if key not in known]
+            if len(page) > room:
+                return page[:room], page[room]
+        return page, None
+
+    def _start(self) -> int:
+        """Return the place where the current gap starts."""
+        if self._place is None:
+            at = self._at
+            beyond = self._finger.up_to if at == self._range.lower else self._finger.left_of
+            self._place = beyond(at)
+        return self._place
+
+    def _place_of(self, upper: bytes) -> int:
+        """Return the place where the current gap ends."""
+        if upper is not self._next:
+            self._next_place = self._finger.left_of(upper or self._range.upper)
+            self._next = upper
+        return self._next_place
+
+    def _ranks(self, upper: bytes) -> tuple[int, int]:
+        """Return the ranks at which the current gap starts and ends."""
+        if self._place is not None or self._at == self._range.lower:
+            start = self._start() >> COUNT_SHIFT
+        else:
+            start = self._finger.rank_of(self._at)
+        return start, self._finger.rank_of(upper or self._range.upper)
+
+    def _ask(self, upper: bytes, start: int, end: int) -> None:
+        if self._has_agreed or self._budget <= 0:
+            self._make_room()
+        self._gaps.append(upper, FINGERPRINT, fingerprint(end - start))
+        self._budget -= _GAP_OVERHEAD + len(upper) + FINGERPRINT_SIZE
+        self._at, self._place = upper or self._range.upper, end
+        self._asks = True
+
+    def _list(self, upper: bytes, say: Say, keys: list[bytes]) -> None:
+        self._make_room()
+        self._gaps.append(upper, say, tuple(keys))
+        size = sum(map(len, keys)) + _KEY_OVERHEAD * len(keys)
+        self._budget -= _GAP_OVERHEAD + len(upper) + size
+        self._move_to(upper)
+
+    def _make_room(self) -> None:
+        """Begin another message if this one is full; write the agreed gap that is held back."""
+        if self._budget <= 0 and self._gaps.uppers and self._messages_left:
+            self._finished.append(Message(gaps=self._gaps, goes_on=True))
+            self._gaps = Gaps()
+            self._messages_left -= 1
+            self._budget = self._message_budget
+        if self._has_agreed:
+            self._has_agreed = False
+            self._gaps.append(self._at, AGREED)
+            self._budget -= _GAP_OVERHEAD + len(self._at)
+
+    def _move_to(self, upper: bytes) -> None:
+        """Start the next gap at a bound."""
+        self._place = self._next_place if upper is self._next else None
+        self._at = upper or self._range.upper
+
+
+def _union(side: Side, key_range: KeyRange) -> LeftOut:
+    """Return the number of the keys left out of the range, and the fingerprint with all of ours."""
+    keys = side.left_out_in(key_range)
+    return LeftOut(len(keys), fingerprint(side.keys.lanes(key_range) + sum(map(lanes_of, keys))))

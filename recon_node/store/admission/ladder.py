@@ -1,63 +1,68 @@
-"""How an event climbs from its arrival to the feed.
+"""How an event moves from its arrival to the feed.
 
     ORPHAN   --init event here, signed by the controller, EventId of that stream--> WAITING
-    WAITING  --all it builds on is wholly checked, the height is right-----------> PENDING
-    PENDING  --all it builds on is delivered; a time event's anchor is looked up-> DELIVERED
+    WAITING  --all it builds on is fully checked, the height is right-------------> PENDING
+    PENDING  --all it builds on is delivered; a time event's anchor is looked up--> DELIVERED
 
-One step at a time. An event that climbed may let those climb that build on it, and so on until
-nothing moves: an event is delivered as soon as its history is whole, in whichever order its parts
-came.
+One step at a time. An event that moved may let those move that build on it, and so on until nothing
+moves: an event is delivered as soon as its history is complete, in whatever order its parts came.
 
-A step that fails refuses the EventId for good. Most faults lie in the EventId (a wrong height, say)
-and leave the event free to come under the right one: what builds on it keeps waiting. Some lie in
-the event itself (*inherent*): then all that builds on it is refused, too.
+A step that fails refuses the EventId permanently. Most faults lie in the EventId (a wrong height,
+say), so the event can still arrive under the right one, and what builds on it keeps waiting. Some
+lie in the event itself (*inherent*): then everything that builds on it is refused, too.
 
-Nodes that got the same events must end with the same keys, in whichever order they came. An event
+Nodes that got the same events must end with the same keys, in whatever order they came. An event
 may have several faults, and whether an inherent one is among those that are found must not depend
 on what came first. So each fault is looked for on one step, in one order there: what the event and
-its EventId alone can tell, then its init event, then the rest of what it builds on, of which only
-that counts which is wholly checked or refused for good.
+its EventId alone can tell, then its init event, then the rest of what it builds on. Of the rest,
+only what is fully checked, or permanently refused, counts.
 
 A time event is checked offline (hashes, and the path from the proof's root) and then stays PENDING,
-held and handed to peers, until its anchor was looked up (`store.db.proofs`): with the time
-of its block it goes on, and what builds on it; if the transaction turns out to say something else,
-both are refused.
+held and served to peers, until its anchor was looked up (`store.db.proofs`). With the time of its
+block it moves on, and so does what builds on it. If the transaction turns out to say something
+else, both are refused.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 
-from recon_node.ceramic import EventIdError, EventKind, Network, StreamId, parse_event
+from recon_node.ceramic import (
+    EventId,
+    EventIdError,
+    EventKind,
+    InvalidSignatureError,
+    Network,
+    StreamId,
+    UnsupportedSignatureError,
+    check_authority,
+    parse_event,
+)
 from recon_node.ipld import CID
-from recon_node.store.admission.authority import unauthorised
-from recon_node.store.admission.history import History
-from recon_node.store.admission.records import Record, Refusal, State, Stream
 from recon_node.store.damage.detection import Damage, DamagedEventError
+from recon_node.store.db import proofs
+from recon_node.store.db.history import History
+from recon_node.store.db.log import Committed, EventLog
+from recon_node.store.db.records import Marks, Record, State, StreamRecord
+from recon_node.store.values import StoreSettings
+from recon_node.verification import Refusal
 
 
-@dataclass(slots=True)
-class Marks:
-    """Where the log stands; each batch moves it on."""
+def commit_proofs(log: EventLog, verdicts: Sequence[tuple[CID, proofs.ProofVerdict]]) -> Committed:
+    """Keep what lookups of proofs led to, and deliver or refuse what has waited for it.
 
-    head: int
-    """The last feed position given."""
-    row: int
-    """The last row id given."""
-    waiting: int
-    """Records below PENDING."""
-    waiting_bytes: int
-    """The size of their CARs."""
-
-
-@dataclass(frozen=True, slots=True)
-class WaitingRoom:
-    """How much may be below PENDING."""
-
-    events: int
-    size: int
-    """Bytes of CARs."""
+    Raises:
+        StoreError: the disk did not take it; nothing is changed then.
+    """
+    with log.transaction() as marks:
+        settled = proofs.settle_proofs(log.connection, verdicts)
+        history = History(log.connection)
+        ladder = Ladder(history, marks, log.network, log.settings)
+        ladder.resume(history.load_anchored(settled))
+        committed = log.write(history.touched.values(), ladder.refused, marks)
+    done = committed.proofs_done + len(settled)
+    return replace(committed, proofs_done=done, completed=ladder.completed, damaged=ladder.damaged)
 
 
 class _FaultError(Exception):
@@ -69,30 +74,44 @@ class _FaultError(Exception):
 
 
 class Ladder:
-    """The records of one batch, and of what waits for it, on their way up.
+    """Moves the records of one batch, and of what waits for it.
 
     Args:
         history: what is known around the batch.
         marks: where the log stands; moved on here.
         network: of the node.
-        room: how much may be below PENDING.
+        settings: how much may be below PENDING.
     """
 
-    def __init__(self, history: History, marks: Marks, network: Network, room: WaitingRoom) -> None:
+    def __init__(
+        self, history: History, marks: Marks, network: Network, settings: StoreSettings
+    ) -> None:
         self._history = history
         self._marks = marks
         self._network = network
-        self._room = room
+        self._settings = settings
         self.refused: list[Record] = []
         """What was proven wrong, new or held before, in order."""
+        self._completed: list[tuple[Record, StreamRecord]] = []
         self.damaged: list[Damage] = []
         """What could not be read: records that need it stay where they are until it is mended."""
 
+    @property
+    def completed(self) -> list[tuple[EventId, StreamId]]:
+        """The EventIds whose history is complete now, each with its stream's model; those of
+        streams with another sort key are not among them.
+        """
+        return [
+            (record.event_id, stream.model)
+            for record, stream in self._completed
+            if record.refusal is None and stream.model is not None
+        ]
+
     def enter(self, record: Record, fault: Refusal | None = None) -> None:
-        """Let a new record climb, then all that waits for it; or refuse it for `fault`."""
+        """Move a new record, then everything that waits for it; or refuse it for `fault`."""
         if fault is not None:
             self._refuse(record, fault)
-        moved = self._climb(record)
+        moved = self._move(record)
         if record.refusal is None:
             if record.state < State.PENDING:
                 record.refusal = self._no_room(record)
@@ -105,20 +124,20 @@ class Ladder:
             self._settle([record.cid])
 
     def resume(self, records: Iterable[Record]) -> None:
-        """Let held records climb for which something else than an event was missing."""
-        self._settle([record.cid for record in records if self._climb_on(record)])
+        """Move held records for which something other than an event was missing."""
+        self._settle([record.cid for record in records if self._move_held(record)])
 
     def _settle(self, moved: list[CID]) -> None:
-        """Let everything climb that waits for these events, until nothing moves."""
+        """Move everything that waits for these events, until nothing moves."""
         while moved:
             self._history.load_waiters(moved)
             waiters = self._history.waiters(moved)
-            moved = [record.cid for record in waiters if self._climb_on(record)]
+            moved = [record.cid for record in waiters if self._move_held(record)]
 
-    def _climb_on(self, record: Record) -> bool:
-        """Let a held record climb; return whether what builds on it may now move."""
+    def _move_held(self, record: Record) -> bool:
+        """Move a held record; return whether what builds on it may now move."""
         waited = record.state < State.PENDING
-        moved = self._climb(record)
+        moved = self._move(record)
         if waited and (record.refusal is not None or record.state >= State.PENDING):
             self._marks.waiting -= 1
             self._marks.waiting_bytes -= self._history.size(record)
@@ -126,16 +145,17 @@ class Ladder:
 
     def _no_room(self, record: Record) -> Refusal | None:
         waiting, size = self._marks.waiting, self._marks.waiting_bytes
-        if waiting < self._room.events and size + self._history.size(record) <= self._room.size:
+        new_size = size + self._history.size(record)
+        if waiting < self._settings.max_waiting and new_size <= self._settings.max_waiting_bytes:
             return None
         return Refusal(
-            f"{waiting} events of {size} bytes wait for their history already, and this one would, "
-            "too: offer it again when its prevs are here",
+            f"{waiting} events of {size} bytes are already waiting for their history, and this "
+            "one would have to wait, too: offer it again when the node has its prevs",
             passing=True,
         )
 
-    def _climb(self, record: Record) -> bool:
-        """Climb as far as it goes; return whether what builds on the record may now move."""
+    def _move(self, record: Record) -> bool:
+        """Move a record as far as it goes; return whether what builds on it may now move."""
         start = record.state
         if record.refusal is not None:
             return record.refusal.inherent
@@ -163,7 +183,7 @@ class Ladder:
         height = record.height
         if (height == 0) is not (record.kind is EventKind.INIT):
             raise _FaultError(
-                f"its EventId has the height {height}: 0 is the init event's, and only its"
+                f"its EventId has the height {height}, but an init event has 0 and others do not"
             )
         if record.event_id.stream != record.init[-4:]:
             raise _FaultError(f"its EventId is of another stream than its init event {record.init}")
@@ -173,7 +193,7 @@ class Ladder:
             return False
         self._check_signer(record, stream)
         self._check_event_id(record, stream, height)
-        self._history.add_stream(stream)
+        self._history.streams[stream.init] = stream
         return True
 
     def _meet_history(self, record: Record) -> bool:
@@ -189,6 +209,9 @@ class Ladder:
                 height = max(height, base.height + 1)
         if whole and record.height != height:
             raise _FaultError(f"its EventId has the height {record.height}, not {height}")
+        stream = self._history.streams.get(record.init)
+        if whole and stream is not None:
+            self._completed.append((record, stream))
         return whole
 
     def _deliver(self, record: Record) -> bool:
@@ -206,30 +229,33 @@ class Ladder:
 
     # The checks of the steps.
 
-    def _stream_of(self, record: Record) -> Stream | None:
+    def _stream_of(self, record: Record) -> StreamRecord | None:
         if record.kind is not EventKind.INIT:
-            return self._history.stream(record.init)
+            return self._history.streams.get(record.init)
         assert record.event is not None, "an init event waits for nothing"
-        return Stream.of(record.event)
+        return StreamRecord.of(record.event)
 
-    def _check_signer(self, record: Record, stream: Stream) -> None:
+    def _check_signer(self, record: Record, stream: StreamRecord) -> None:
         # Its signature was checked against its signer's key before it came here, and that of an
         # init event against its controller.
         if record.kind is not EventKind.DATA or record.signer == stream.controller:
             return
         event = parse_event(self._history.car(record))
-        fault = unauthorised(event, stream.controller, stream.model or self._model(stream))
-        if fault is not None:
-            raise _FaultError(fault.reason, inherent=fault.inherent)
+        try:
+            check_authority(event, stream.controller, stream.model or self._model(stream))
+        except UnsupportedSignatureError as error:
+            raise _FaultError(str(error)) from None
+        except InvalidSignatureError as error:
+            raise _FaultError(str(error), inherent=True) from None
 
-    def _model(self, stream: Stream) -> StreamId | None:
+    def _model(self, stream: StreamRecord) -> StreamId | None:
         init = self._history.checked(stream.init)
         assert init is not None, "a stream is known by its init event"
         header = parse_event(self._history.car(init)).header
         assert header is not None, "an init event has a header"
         return header.model
 
-    def _check_event_id(self, record: Record, stream: Stream, height: int) -> None:
+    def _check_event_id(self, record: Record, stream: StreamRecord, height: int) -> None:
         try:
             right = stream.event_id(self._network, height, record.cid)
         except EventIdError as error:
@@ -260,7 +286,7 @@ class Ladder:
 
 
 def _inherited(cid: CID, reason: str) -> str:
-    """The reason for refusing what builds on `cid`; it does not grow along a chain of events."""
+    """Return why what builds on `cid` is refused, a text that does not grow along a chain."""
     if reason.startswith("it builds on "):
         return reason
     return f"it builds on {cid}, which was refused: {reason}"

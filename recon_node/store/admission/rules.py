@@ -1,23 +1,23 @@
-"""The rules of admission, for one batch of events: no SQL, no I/O, no clock.
+"""The rules of admission, for one batch of events: no SQL, no I/O, and the clock is passed in.
 
-Each event of a batch is looked at in order, as if it came alone, and sees what those before it
-changed. First alone (size, interests, CAR, its own signature: see `admission.verifiers`),
-then under its EventId: a local event gets one, for which its history must be here; a peer's event
-must have the right one, as far as can be said yet. Then it climbs the ladder
-(`recon_node.store.admission.ladder`) towards the feed.
+Each event of a batch is judged in order, as if it came alone, and sees what those before it
+changed. First alone (size, interests, CAR, its own signature: see `recon_node.verification`), then
+under its EventId: a local event gets one, for which its history must be here; a peer's event must
+have the right one, as far as can be said yet. Then it moves towards the feed, see
+`recon_node.store.admission.ladder`.
 
 An EventId is remembered as refused only for what the event with its CID proves, never for what the
 CAR was that came with it: otherwise any peer could keep an event from us by sending garbage in its
 name.
 
-A capability that has run out, or does not hold yet, keeps out local events only. Whether an event
+A capability that has expired, or is not valid yet, keeps out local events only. Whether an event
 belongs to the set that nodes agree on must not depend on a clock.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
 from recon_node.ceramic import (
@@ -25,224 +25,221 @@ from recon_node.ceramic import (
     EventIdError,
     EventKind,
     InvalidEventError,
-    Network,
     Validity,
     network_name,
 )
+from recon_node.ceramic.heightless_event_id import HeightlessEventId
 from recon_node.ipld import CID
 from recon_node.recon import KeyRange
-from recon_node.store.admission.history import History
-from recon_node.store.admission.ladder import Ladder, Marks, WaitingRoom
-from recon_node.store.admission.records import Record, Refusal, State, Stream
-from recon_node.store.admission.verifiers import Broken, Checked
-from recon_node.store.damage.detection import Damage
+from recon_node.store.admission.ladder import Ladder
+from recon_node.store.damage.mending import mend
+from recon_node.store.db.history import History
+from recon_node.store.db.log import Committed, EventLog
+from recon_node.store.db.records import Marks, Record, State, StreamRecord
 from recon_node.store.interests import covers
-from recon_node.store.values import Cause, Verdict
-from recon_node.verification import Facts, Unreadable, check
+from recon_node.store.values import Cause, Submission, Verdict
+from recon_node.verification import Broken, Facts, Refusal, Unreadable, check_event
 
 
-@dataclass(frozen=True, slots=True)
-class Submission:
-    """An event handed in: by a local client (no EventId), or by a peer under an EventId."""
-
-    car: bytes
-    event_id: EventId | None = None
-    checked: Checked | None = None
-    """What is known of the CAR; None: it was not looked at yet."""
-
-
-@dataclass(frozen=True, slots=True)
-class Bounds:
-    """What the node accepts at all."""
-
-    network: Network
-    ranges: Sequence[KeyRange]
-    """Of its interests, ascending and apart."""
-    max_event_bytes: int
-    waiting: WaitingRoom
-    now: float
-    """Unix seconds: capabilities of local events must hold."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Outcome:
-    """What a submission led to: a record, new or held before, or a refusal without one."""
-
-    record: Record | None
-    new: bool = False
-    reason: str | None = None
-    cause: Cause | None = None
-
-
-class Admission:
-    """One batch on its way into the log.
+def commit_batch(
+    log: EventLog,
+    batch: Sequence[Submission],
+    ranges: Sequence[KeyRange],
+    damaged: Collection[CID] = (),
+) -> Committed:
+    """Judge a batch and write what follows from it, in one transaction.
 
     Args:
-        history: what is known around the batch.
-        marks: where the log stands; moved on as the batch is admitted.
-        bounds: what the node accepts at all.
-        remembered: why EventIds of the batch were refused before.
+        log: in whose transaction.
+        batch: in this order.
+        ranges: of the node's interests, ascending and apart: peers' events must lie in them.
+        damaged: events that are damaged in the log: a sound copy in the batch replaces them.
+
+    Returns:
+        What changed, with a verdict on each event of the batch.
+
+    Raises:
+        StoreError: the disk did not take it; nothing of the batch is in the log.
     """
+    with log.transaction() as marks:
+        history = History(log.connection)
+        history.load_event_ids([each.event_id for each in batch if each.event_id is not None])
+        mended = mend(log.connection, batch, damaged) if damaged else []
+        judge = _Judge(log, history, marks, ranges)
+        judge.resume([event_id.event_cid for event_id in mended])
+        verdicts = judge.verdicts(batch)
+        committed = log.write(history.touched.values(), judge.ladder.refused, marks)
+    return replace(
+        committed,
+        verdicts=verdicts,
+        completed=judge.ladder.completed,
+        mended=mended,
+        damaged=judge.ladder.damaged,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Placed:
+    """A submission that has a record, which came with it or was held before."""
+
+    record: Record
+    new: bool = False
+
+
+class _Judge:
+    """Judges the events of one batch."""
 
     def __init__(
-        self,
-        history: History,
-        marks: Marks,
-        bounds: Bounds,
-        remembered: Mapping[EventId, str],
+        self, log: EventLog, history: History, marks: Marks, ranges: Sequence[KeyRange]
     ) -> None:
+        self._network = log.network
+        self._max_event_bytes = log.settings.max_event_bytes
+        self._now = log.now()
         self._history = history
         self._marks = marks
-        self._bounds = bounds
-        self._remembered = remembered
-        self._ladder = Ladder(history, marks, bounds.network, bounds.waiting)
-
-    @property
-    def refused(self) -> Sequence[Record]:
-        """What was proven wrong: events of the batch, and ones that had waited for them."""
-        return self._ladder.refused
-
-    @property
-    def damaged(self) -> Sequence[Damage]:
-        """What could not be read in the log."""
-        return self._ladder.damaged
+        self._ranges = ranges
+        self.ladder = Ladder(history, marks, log.network, log.settings)
 
     def resume(self, mended: Sequence[CID]) -> None:
-        """Let events climb that needed one of these, or are one, and could not read it."""
+        """Let events move on that needed one of these, or are one, and could not read it."""
         if not mended:
             return
-        self._history.load(mended)
-        self._history.load_waiters(mended)
-        held = [record for cid in mended for record in self._history.claims(cid)]
-        self._history.load(cid for record in held for cid in record.builds_on)
-        self._ladder.resume([*held, *self._history.waiters(mended)])
+        history = self._history
+        history.load(mended)
+        history.load_waiters(mended)
+        held = [record for cid in mended for record in history.claims(cid)]
+        history.load(cid for record in held for cid in record.builds_on)
+        self.ladder.resume([*held, *history.waiters(mended)])
 
-    def admit(self, submissions: Sequence[Submission]) -> list[Verdict]:
-        """Admit the batch, in order."""
-        screened = [self._screen(submission) for submission in submissions]
+    def verdicts(self, batch: Sequence[Submission]) -> list[Verdict]:
+        """Judge all events, in order."""
+        history = self._history
+        screened = [self._screen(submission) for submission in batch]
         events = [each for each in screened if isinstance(each, Facts)]
-        self._history.load(cid for event in events for cid in (event.cid, event.init, *event.prevs))
+        history.load(cid for event in events for cid in (event.cid, event.init, *event.prevs))
         # Those of an event that is here are loaded when it moves: anyone can offer it once more.
-        self._history.load_waiters(
-            event.cid for event in events if not self._history.claims(event.cid)
-        )
+        history.load_waiters(event.cid for event in events if not history.claims(event.cid))
         outcomes = [
-            self._place(submission.event_id, each) if isinstance(each, Facts) else each
-            for submission, each in zip(submissions, screened, strict=True)
+            self._place(submission, each) if isinstance(each, Facts) else each
+            for submission, each in zip(batch, screened, strict=True)
         ]
-        self._try_again(submissions, screened, outcomes)
-        return [
-            _verdict(submission, outcome)
-            for submission, outcome in zip(submissions, outcomes, strict=True)
-        ]
-
-    def _try_again(
-        self,
-        submissions: Sequence[Submission],
-        screened: Sequence[Facts | _Outcome],
-        outcomes: list[_Outcome],
-    ) -> None:
-        """Look again, history first, at those that would have had to wait and found no room.
-
-        Thus an event whose history is here or in the batch is never refused for want of room.
-        """
-        late = [
-            (record.height, at)
-            for at, outcome in enumerate(outcomes)
-            if (record := outcome.record) is not None
-            and record.refusal is not None
-            and record.refusal.passing
-        ]
-        for _, at in sorted(late):
+        # Those that would have had to wait and found no room are judged again, history first: so
+        # an event whose history is here or in the batch is never refused for want of room.
+        late = sorted(
+            (each.record.height, at)
+            for at, each in enumerate(outcomes)
+            if isinstance(each, _Placed) and _is_passing(each.record.refusal)
+        )
+        for _, at in late:
             event = screened[at]
             assert isinstance(event, Facts)
-            outcomes[at] = self._place(submissions[at].event_id, event)
+            outcomes[at] = self._place(batch[at], event)
+        return [each if isinstance(each, Verdict) else _verdict(each) for each in outcomes]
 
-    def _screen(self, submission: Submission) -> Facts | _Outcome:
+    def _screen(self, submission: Submission) -> Facts | _Placed | Verdict:
         """Look at a submission alone."""
         event_id = submission.event_id
         if event_id is not None:
-            known = self._screen_event_id(event_id)
-            if known is not None:
-                return known
-        if len(submission.car) > self._bounds.max_event_bytes:
-            return _refused(
+            settled = self._screen_event_id(event_id)
+            if settled is not None:
+                return settled
+        if len(submission.car) > self._max_event_bytes:
+            reason = (
                 f"the CAR has {len(submission.car)} bytes; this node accepts at most "
-                f"{self._bounds.max_event_bytes}",
-                "car",
+                f"{self._max_event_bytes}"
             )
-        found = submission.checked or check(submission.car)
+            return _refused(event_id, reason, "car")
+        found = submission.finding or check_event(submission.car)
         if isinstance(found, Unreadable):
-            return _refused(found.reason, "car")
+            return _refused(event_id, found.reason, "car")
         if isinstance(found, Broken):
-            return _refused(found.reason, "node")
-        if event_id is not None and found.cid != event_id.event_cid:
-            return _refused(
-                f"the EventId is that of the event {event_id.event_cid}, but the CAR holds "
-                f"{found.cid}",
-                "car",
+            return _refused(event_id, found.reason, "node")
+        named = event_id or submission.ring_key
+        if named is not None and found.cid != named.event_cid:
+            reason = (
+                f"the EventId is that of the event {named.event_cid}, but the CAR holds {found.cid}"
             )
+            return _refused(event_id, reason, "car")
         return found
 
-    def _screen_event_id(self, event_id: EventId) -> _Outcome | None:
+    def _screen_event_id(self, event_id: EventId) -> _Placed | Verdict | None:
         """Look at a peer's EventId alone; what it settles needs no look at the CAR."""
         held = self._history.held(event_id)
         if held is not None:
-            return _Outcome(held)
-        if event_id.network_id != self._bounds.network.id:
-            return _refused(
+            return _Placed(held)
+        if event_id.network_id != self._network.id:
+            reason = (
                 f"the EventId is of the network {network_name(event_id.network_id)}; this node is "
-                f"on {self._bounds.network.name}",
-                "bounds",
+                f"on {self._network.name}"
             )
-        if not covers(self._bounds.ranges, event_id):
-            return _refused("the EventId lies outside this node's interests", "bounds")
-        reason = self._remembered.get(event_id)
-        return None if reason is None else _refused(reason, "event")
+            return _refused(event_id, reason, "bounds")
+        if not covers(self._ranges, event_id):
+            reason = "the EventId lies outside this node's interests"
+            return _refused(event_id, reason, "bounds")
+        before = self._history.refused_event_ids.get(event_id)
+        return None if before is None else _refused(event_id, before, "event")
 
-    def _place(self, event_id: EventId | None, event: Facts) -> _Outcome:
-        """Put an event under its EventId and let it climb."""
+    def _place(self, submission: Submission, event: Facts) -> _Placed | Verdict:
+        """Put an event under its EventId and let it move on."""
+        event_id, ring_key = submission.event_id, submission.ring_key
+        history = self._history
         if event_id is None:
-            claims = self._history.claims(event.cid)
+            claims = history.claims(event.cid)
             if claims:
-                return _Outcome(self._history.checked(event.cid) or claims[0])
+                return _Placed(history.checked(event.cid) or claims[0])
             if event.fault is not None:
-                return _refused(event.fault.reason, "event")
-            if not event.validity.covers(int(self._bounds.now)):
-                return _refused(_out_of_time(event.validity), "bounds")
+                return _refused(None, event.fault.reason, _cause(event.fault, ring_key))
+            if ring_key is None and not event.validity.covers(int(self._now)):
+                return _refused(None, _out_of_time(event.validity), "bounds")
             try:
                 event_id = self._event_id_of(event)
             except (InvalidEventError, EventIdError) as error:
-                return _refused(str(error), "history")
-        held = self._history.held(event_id)
+                return _refused(None, str(error), "history")
+            if ring_key is not None and not self._has_ring_key(event, ring_key):
+                reason = f"the event came under {ring_key}, which is not its EventID"
+                return _refused(None, reason, "event")
+        held = history.held(event_id)
         if held is not None:
-            return _Outcome(held)
+            return _Placed(held)
         record = self._new_record(event_id, event)
-        self._ladder.enter(record, event.fault or self._conflict(record))
-        return _Outcome(record, new=True)
+        fault, known = event.fault, history.checked(event.cid)
+        if fault is None and known is not None:
+            fault = Refusal(f"the event's EventId is {known.event_id}, not {event_id}")
+        self.ladder.enter(record, fault)
+        if ring_key is not None and record.refusal is not None:
+            return _refused(event_id, record.refusal.reason, _cause(record.refusal, ring_key))
+        return _Placed(record, new=True)
 
     def _event_id_of(self, event: Facts) -> EventId:
-        """The EventId of a local event, whose history must be here."""
-        network = self._bounds.network
+        """Return the EventId of a local event, whose history must be here."""
         if event.kind is EventKind.INIT:
-            return Stream.of(event).event_id(network, 0, event.cid)
-        stream = self._history.stream(event.init)
+            return StreamRecord.of(event).event_id(self._network, 0, event.cid)
+        stream = self._history.streams.get(event.init)
         if stream is None:
             raise InvalidEventError(
-                f"the init event {event.init} of the event's stream is not here: add it first"
+                f"the stream's init event {event.init} is missing: add it first"
             )
         height = 0
         for prev in event.prevs:
             base = self._history.checked(prev)
             if base is None:
-                raise InvalidEventError(self._why_unchecked(prev))
+                raise InvalidEventError(
+                    f"the event's prev {prev} came from a peer and waits for its own history"
+                    if self._history.claims(prev)
+                    else f"the event's prev {prev} is missing: add it first"
+                )
             height = max(height, base.height + 1)
-        return stream.event_id(network, height, event.cid)
+        return stream.event_id(self._network, height, event.cid)
 
-    def _why_unchecked(self, prev: CID) -> str:
-        if self._history.claims(prev):
-            return f"the event's prev {prev} came from a peer and waits for its own history"
-        return f"the event's prev {prev} is not here: add it first"
+    def _has_ring_key(self, event: Facts, ring_key: HeightlessEventId) -> bool:
+        """Tell whether a key of the model ring is that of an event whose stream is known."""
+        is_init = event.kind is EventKind.INIT
+        stream = StreamRecord.of(event) if is_init else self._history.streams[event.init]
+        if stream.model is None:
+            return False
+        return ring_key == HeightlessEventId.build(
+            self._network, stream.model, stream.controller, stream.init, event.cid
+        )
 
     def _new_record(self, event_id: EventId, event: Facts) -> Record:
         is_init = event.kind is EventKind.INIT
@@ -260,16 +257,21 @@ class Admission:
             event=event,
         )
 
-    def _conflict(self, record: Record) -> Refusal | None:
-        """What speaks against a new record in what is known of its event already."""
-        known = self._history.checked(record.cid)
-        if known is None:
-            return None
-        return Refusal(f"the event's EventId is {known.event_id}, not {record.event_id}")
+
+def _refused(event_id: EventId | None, reason: str, cause: Cause) -> Verdict:
+    return Verdict("refused", event_id, None, reason, cause)
 
 
-def _refused(reason: str, cause: Cause) -> _Outcome:
-    return _Outcome(None, reason=reason, cause=cause)
+def _cause(fault: Refusal, ring_key: HeightlessEventId | None) -> Cause:
+    """Say what a fault is about, in an event that came without an EventId of ours.
+
+    In one from the ring, all that is not inherent is a kind of signature that we do not support.
+    """
+    return "event" if ring_key is None or fault.inherent else "bounds"
+
+
+def _is_passing(refusal: Refusal | None) -> bool:
+    return refusal is not None and refusal.passing
 
 
 def _out_of_time(validity: Validity) -> str:
@@ -286,12 +288,10 @@ def _out_of_time(validity: Validity) -> str:
     )
 
 
-def _verdict(submission: Submission, outcome: _Outcome) -> Verdict:
+def _verdict(placed: _Placed) -> Verdict:
     """Say what became of a submission, as it stands at the end of the batch."""
-    record = outcome.record
-    if record is None:
-        return Verdict("refused", submission.event_id, None, outcome.reason, outcome.cause)
+    record = placed.record
     if record.refusal is not None:
         cause: Cause = "waiting" if record.refusal.passing else "event"
         return Verdict("refused", record.event_id, None, record.refusal.reason, cause)
-    return Verdict("new" if outcome.new else "known", record.event_id, record.position)
+    return Verdict("new" if placed.new else "known", record.event_id, record.position)

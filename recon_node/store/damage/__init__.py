@@ -1,1 +1,1 @@
-"""Events whose bytes in the log are not what was written: found, kept back, mended."""
+"""Events whose bytes in the log are not what was written: detected, withheld, mended."""

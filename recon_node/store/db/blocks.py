@@ -1,10 +1,10 @@
 """The blocks that events share, in the table `blocks`: cut out on the way in, put back on the way
 out (see `packing` for the form and for what it saves).
 
-Rows are never changed, but for damaged ones, which are made what they were; `recon-node store
-compact` alone takes them out, when no event refers to them any more. So a reader may keep those
-that it has read and that match their CIDs. Blocks are cut out at the first sight of them, whether
-others will share them or not: to wait for the second would mean to write the first event again.
+Rows never change, except that damaged ones are repaired; only `recon-node store compact` deletes
+them, when no event refers to them any more. So a reader may keep those that it has read and that
+match their CIDs. A block is cut out when its first event arrives, whether others will share it or
+not: waiting for the second one would mean writing the first event again.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
+from typing import Final
 
 from recon_node.ceramic import Event
 from recon_node.ipld import CID, CarError, CidError, read_cid, varint
@@ -27,45 +28,40 @@ MIGRATION = """
     ) STRICT;
     """
 
-_CACHE_BYTES = 4 * 1024 * 1024
+_CACHE_BYTES: Final = 4 * 1024 * 1024
+"""Sections that a reader remembers."""
 
 
-class BlockWriter:
-    """Gives CARs the form in which they are kept. Used within a transaction."""
+def cut_out_shared(connection: sqlite3.Connection, events: Sequence[Event | Facts]) -> list[bytes]:
+    """Keep what events share, within a transaction; return what is to be stored as their CARs."""
+    shared = [shareable(event) for event in events]
+    blocks = {cid: block for each in shared for cid, block in each.items()}
+    rows = _rows_of(connection, blocks) if blocks else {}
+    return [
+        pack(event.car, {cid: rows[cid] for cid in cids})
+        for event, cids in zip(events, shared, strict=True)
+    ]
 
-    def __init__(self, connection: sqlite3.Connection) -> None:
-        self._connection = connection
 
-    def store(self, events: Sequence[Event | Facts]) -> list[bytes]:
-        """Keep what the events share; return what is to be kept as the CAR of each."""
-        shared = [shareable(event) for event in events]
-        blocks = {cid: block for each in shared for cid, block in each.items()}
-        rows = self._rows(blocks) if blocks else {}
-        return [
-            pack(event.car, {cid: rows[cid] for cid in cids})
-            for event, cids in zip(events, shared, strict=True)
-        ]
-
-    def _rows(self, blocks: dict[CID, bytes]) -> dict[CID, int]:
-        """The rows of these blocks; those that are new are written."""
-        sql = "SELECT cid, id, block FROM blocks WHERE cid IN (?)"
-        found = list(select_in(self._connection, sql, list(blocks)))
-        rows = {CID(cid): row for cid, row, _ in found}
-        # A damaged copy is replaced by the one at hand, which was checked: for all events with it.
-        self._connection.executemany(
-            "UPDATE blocks SET block = ? WHERE id = ?",
-            ((blocks[CID(cid)], row) for cid, row, block in found if block != blocks[CID(cid)]),
+def _rows_of(connection: sqlite3.Connection, blocks: dict[CID, bytes]) -> dict[CID, int]:
+    """Return the rows of these blocks; new ones are written."""
+    sql = "SELECT cid, id, block FROM blocks WHERE cid IN (?)"
+    found = list(select_in(connection, sql, list(blocks)))
+    rows = {CID(cid): row for cid, row, _ in found}
+    # A damaged copy is replaced by the one at hand, which was checked: for all events with it.
+    connection.executemany(
+        "UPDATE blocks SET block = ? WHERE id = ?",
+        ((blocks[CID(cid)], row) for cid, row, block in found if block != blocks[CID(cid)]),
+    )
+    missing = [cid for cid in blocks if cid not in rows]
+    if missing:
+        (last,) = connection.execute("SELECT coalesce(max(id), 0) FROM blocks").fetchone()
+        rows.update((cid, last + n) for n, cid in enumerate(missing, 1))
+        connection.executemany(
+            "INSERT INTO blocks (id, cid, block) VALUES (?, ?, ?)",
+            ((rows[cid], cid, blocks[cid]) for cid in missing),
         )
-        missing = [cid for cid in blocks if cid not in rows]
-        if missing:
-            sql = "SELECT coalesce(max(id), 0) FROM blocks"
-            (last,) = self._connection.execute(sql).fetchone()
-            rows.update((cid, last + n) for n, cid in enumerate(missing, 1))
-            self._connection.executemany(
-                "INSERT INTO blocks (id, cid, block) VALUES (?, ?, ?)",
-                ((rows[cid], cid, blocks[cid]) for cid in missing),
-            )
-        return rows
+    return rows
 
 
 class BlockReader:
@@ -74,7 +70,7 @@ class BlockReader:
     Args:
         connection: to the log.
         remember: keep what was read, up to 4 MiB. Not within a transaction that may be rolled
-            back: its rows may come to stand for other blocks.
+            back: the ids of its rows may be given to other blocks.
     """
 
     def __init__(self, connection: sqlite3.Connection, *, remember: bool = False) -> None:
@@ -84,10 +80,10 @@ class BlockReader:
         self._bytes = 0
 
     def restore(self, stored: Sequence[bytes]) -> list[bytes]:
-        """The CARs of which these are the stored forms.
+        """Return the CARs that were stored so.
 
         Raises:
-            CarError: one is damaged, or a block that it refers to is damaged or not there.
+            CarError: one is damaged, or a block that it refers to is damaged or missing.
         """
         packed = [each for each in stored if each[:1] == b"\0"]
         if not packed:
@@ -96,7 +92,7 @@ class BlockReader:
         return [unpack(each, sections) for each in stored]
 
     def restore_each(self, stored: Sequence[bytes | None]) -> list[bytes | CarError]:
-        """As `restore`; of what cannot be restored, the error stands in its place."""
+        """Do the same, with an error in the place of each CAR that cannot be restored."""
         whole = [each for each in stored if each is not None]
         if len(whole) == len(stored):
             with suppress(CarError):
@@ -113,10 +109,10 @@ class BlockReader:
         return car
 
     def cids(self, stored: bytes) -> list[CID]:
-        """The CIDs of the blocks that a stored CAR refers to, in its order.
+        """Return the CIDs of the blocks that a stored CAR refers to, in its order.
 
         Raises:
-            CarError: it is damaged, or a block that it refers to is not there.
+            CarError: it is damaged, or a block that it refers to is missing.
         """
         rows = references(stored)
         sections = self._load(rows)

@@ -1,11 +1,19 @@
-"""The event log as its writer sees it: one connection, one transaction a batch.
+"""The event log, open for writing: one connection, one transaction for each change.
 
 Synchronous; one thread at a time. Within a transaction nothing in memory changes but the working
 set of the batch: a batch that fails leaves the log and this object as they were.
+
+**A log that lost its end.** A kill never loses a commit. But a log can still become shorter than
+its readers know it: a byte of the write-ahead log flips and SQLite drops everything after it, the
+power fails with `synchronous = "normal"`, or an operator restores an older copy. New events would
+then get positions that readers have seen on other events. So a small file beside the log keeps the
+epoch and the head of each commit before the head is shown. A log that is opened with a lower head
+gets a new epoch, which tells readers to start over.
 """
 
 from __future__ import annotations
 
+import os
 import sqlite3
 import time
 import uuid
@@ -13,24 +21,29 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Final
 
 import structlog
 
-from recon_node.ceramic import EventId, Network, StreamId
-from recon_node.ipld import CID
-from recon_node.recon import KeyRange, KeyStore
-from recon_node.store.admission.history import History
-from recon_node.store.admission.ladder import Ladder, Marks, WaitingRoom
-from recon_node.store.admission.records import Record
-from recon_node.store.admission.rules import Admission, Bounds, Submission
+from recon_node.ceramic import EventId, Network, StreamId, StreamIdError
+from recon_node.ceramic.header import DEFAULT_SORT_KEY
+from recon_node.recon import KeyStore, KeyView
 from recon_node.store.damage.detection import Damage
-from recon_node.store.damage.mending import mend
-from recon_node.store.db import schema
-from recon_node.store.db.ledger import Ledger
-from recon_node.store.db.proofs import ProofTable, ProofVerdict
-from recon_node.store.db.saved_keys import SavedKeys
-from recon_node.store.db.shown_head import ShownHead
-from recon_node.store.values import Interest, StoreSettings, Verdict
+from recon_node.store.db import proofs, schema
+from recon_node.store.db.packing import full_size
+from recon_node.store.db.records import (
+    Marks,
+    Record,
+    State,
+    delete_records,
+    insert_records,
+    remember_refused,
+    update_records,
+)
+from recon_node.store.db.saved_keys import KEYS, RING_KEYS, forget_keys, load_keys, save_keys
+from recon_node.store.errors import explained_errors
+from recon_node.store.ring_keys import RingKeys
+from recon_node.store.values import StoreSettings, Verdict
 
 logger = structlog.get_logger(__name__)
 
@@ -38,29 +51,32 @@ logger = structlog.get_logger(__name__)
 # was remembered as refused under other rules is forgotten when the log is opened.
 RULES = 3
 
-_THIS_INTEREST = "(sort_key, sort_value) = (?1, ?2) AND controller IS ?3 AND stream_id IS ?4"
+HEAD_FILE: Final = "feed.head"
 
 
 @dataclass(frozen=True, slots=True)
-class BatchResult:
-    """What a committed batch changed."""
+class Committed:
+    """What a commit changed, for those who keep a part of it in memory."""
 
-    verdicts: list[Verdict]
-    added: list[EventId]
+    added: Sequence[EventId]
     """Keys that are new."""
-    removed: list[EventId]
+    removed: Sequence[EventId]
     """Keys that had waited and turned out wrong."""
-    refused: list[EventId]
+    refused: Sequence[EventId]
     """EventIds that are remembered as refused from now on, `removed` among them."""
     marks: Marks
-    proofs_added: int = 0
+    proofs_added: int
     """Proofs that await a lookup from now on."""
-    proofs_done: int = 0
-    """Proofs that awaited one and do not any more."""
+    proofs_done: int
+    """Proofs that do not await one any more."""
+    verdicts: Sequence[Verdict] = ()
+    """On the events of a batch, in their order."""
+    completed: Sequence[tuple[EventId, StreamId]] = ()
+    """Keys whose history is complete now, each with the model of its stream."""
     mended: Sequence[EventId] = ()
     """Events that were damaged and are whole again."""
     damaged: Sequence[Damage] = ()
-    """Events that the batch would have needed, and that are damaged."""
+    """Damaged events that the change would have needed."""
 
 
 class EventLog:
@@ -70,7 +86,12 @@ class EventLog:
         data_dir: where the log is.
         network: of its events.
         settings: of the store.
-        clock: Unix seconds; capabilities of local events must hold then.
+        now: returns the Unix time in seconds.
+
+    Attributes:
+        connection: for statements within a `transaction`.
+        marks: where the log stands after the last commit.
+        epoch: a UUID; feed positions are meaningful only together with it.
 
     Raises:
         StoreError: it cannot be opened, see `recon_node.store.db.schema`.
@@ -81,209 +102,122 @@ class EventLog:
         data_dir: Path,
         network: Network,
         settings: StoreSettings,
-        clock: Callable[[], float] = time.time,
+        now: Callable[[], float] = time.time,
     ) -> None:
+        self._data_dir = data_dir
         self.path = data_dir / schema.FILE_NAME
-        self._network = network
-        self._settings = settings
-        self._clock = clock
-        self._room = WaitingRoom(settings.max_waiting, settings.max_waiting_bytes)
-        self._connection = schema.open_database(data_dir, network, settings.synchronous)
-        self._ledger = Ledger(self._connection)
-        self._proofs = ProofTable(self._connection)
-        self._keys: KeyStore | None = None
-        with schema.told_to_people(self.path):
+        self.network = network
+        self.settings = settings
+        self.now = now
+        self.connection = schema.open_database(data_dir, network, settings.synchronous)
+        with explained_errors(self.path):
             try:
-                self._saved_keys = SavedKeys(data_dir, self._connection)
-                self._forget_outdated_refusals()
-                self._proofs.forget_far_dues(self._clock())
                 self.marks = self._read_marks()
-                self.pending_proofs = self._proofs.count()
-                self.epoch = schema.read_meta(self._connection, "epoch") or ""
-                self._shown_head = ShownHead(data_dir)
+                self.epoch = schema.read_meta(self.connection, "epoch") or ""
+                self._shown_head = _ShownHead(data_dir / HEAD_FILE)
+                self._forget_outdated_refusals()
+                proofs.forget_far_dues(self.connection, now())
+                self.pending_proofs = proofs.count_pending(self.connection)
                 self._begin_epoch_if_shorter()
             except BaseException:
-                self._connection.close()
+                self.connection.close()
                 raise
 
     def load_keys(self) -> KeyStore:
-        """A key store of all EventIds held.
-
-        It is saved when the log is closed: whoever changes it must have all batches in it by then.
-        """
-        with schema.told_to_people(self.path):
-            keys = self._saved_keys.load(self._count())
+        """Return a new key store of all EventIds held."""
+        with explained_errors(self.path):
+            keys = load_keys(self._data_dir, self.connection, KEYS, self._count())
             if keys is None:
-                rows = self._connection.execute("SELECT event_id FROM events ORDER BY event_id")
+                rows = self.connection.execute("SELECT event_id FROM events ORDER BY event_id")
                 keys = KeyStore(event_id for (event_id,) in rows)
-        self._keys = keys
         return keys
 
+    def load_ring_keys(self, keys: KeyView) -> RingKeys:
+        """Return the keys of the model ring, saved or made from all EventIds held."""
+        with explained_errors(self.path):
+            saved = load_keys(self._data_dir, self.connection, RING_KEYS)
+            ring_keys = RingKeys(self.network, self._load_models(), saved)
+            if saved is None:
+                ring_keys.fill(keys, self._load_outside_ring())
+        return ring_keys
+
+    def _load_models(self) -> list[StreamId]:
+        rows = self.connection.execute(
+            "SELECT DISTINCT sep_value FROM streams WHERE sep_key = ?", (DEFAULT_SORT_KEY,)
+        )
+        models: list[StreamId] = []
+        for (text,) in rows:
+            try:
+                models.append(StreamId.parse(text))
+            except StreamIdError as error:  # edited by hand: `recon-node store check` finds it, too
+                logger.warning("A model in the event log is not a StreamID", reason=str(error))
+        return models
+
+    def _load_outside_ring(self) -> set[bytes]:
+        """Return the EventIds that wait, and those whose separator is like a model's by chance."""
+        rows = self.connection.execute(
+            "SELECT event_id FROM events WHERE position IS NULL AND state < ?1 "
+            "UNION ALL SELECT event_id FROM events JOIN streams USING (init_cid) "
+            "WHERE sep_key != ?2 AND sep_value IN "
+            "(SELECT sep_value FROM streams WHERE sep_key = ?2)",
+            (State.PENDING, DEFAULT_SORT_KEY),
+        )
+        return {event_id for (event_id,) in rows}
+
     def load_refused(self) -> list[EventId]:
-        """The EventIds that are remembered as refused, oldest first."""
-        with schema.told_to_people(self.path):
-            rows = self._connection.execute("SELECT event_id FROM refused ORDER BY id")
+        """Return the EventIds that are remembered as refused, oldest first."""
+        with explained_errors(self.path):
+            rows = self.connection.execute("SELECT event_id FROM refused ORDER BY id")
             return [EventId(event_id) for (event_id,) in rows]
 
-    def load_interests(self) -> list[Interest]:
-        """The interests, in the order in which they were added."""
-        with schema.told_to_people(self.path):
-            rows = self._connection.execute(
-                "SELECT sort_key, sort_value, controller, stream_id FROM interests ORDER BY id"
-            )
-            return [
-                Interest(key, value, controller, None if stream is None else StreamId.parse(stream))
-                for key, value, controller, stream in rows
-            ]
+    @contextmanager
+    def transaction(self) -> Iterator[Marks]:
+        """Commit what is done inside, or nothing of it.
 
-    def add_interest(self, interest: Interest) -> bool:
-        """Keep an interest; False when it is there already.
-
-        Raises:
-            StoreError: the disk did not take it.
-        """
-        with self._transaction():
-            added = self._connection.execute(
-                "INSERT INTO interests (sort_key, sort_value, controller, stream_id) "
-                "SELECT ?1, ?2, ?3, ?4 WHERE NOT EXISTS "
-                f"(SELECT 1 FROM interests WHERE {_THIS_INTEREST})",
-                _interest_row(interest),
-            )
-        return added.rowcount == 1
-
-    def remove_interest(self, interest: Interest) -> bool:
-        """Forget an interest; False when there was none.
-
-        Raises:
-            StoreError: the disk did not take it.
-        """
-        with self._transaction():
-            removed = self._connection.execute(
-                f"DELETE FROM interests WHERE {_THIS_INTEREST}", _interest_row(interest)
-            )
-        return removed.rowcount > 0
-
-    def admit(
-        self,
-        batch: Sequence[Submission],
-        ranges: Sequence[KeyRange],
-        damaged: Collection[CID] = (),
-    ) -> BatchResult:
-        """Admit a batch in one transaction; peers' events must lie in `ranges`. Those of the batch
-        that are `damaged` in the log are mended.
-
-        Raises:
-            StoreError: the disk did not take it; nothing of the batch is in the log.
-        """
-        marks = replace(self.marks)
-        bounds = Bounds(
-            self._network, ranges, self._settings.max_event_bytes, self._room, self._clock()
-        )
-        with self._transaction():
-            history = History(self._ledger)
-            event_ids = [each.event_id for each in batch if each.event_id is not None]
-            history.load_event_ids(event_ids)
-            remembered = self._ledger.refused_event_ids(event_ids)
-            admission = Admission(history, marks, bounds, remembered)
-            mended = mend(self._connection, batch, damaged) if damaged else []
-            admission.resume([event_id.event_cid for event_id in mended])
-            verdicts = admission.admit(batch)
-            result = self._write(verdicts, history, admission.refused, marks)
-        self._move_to(marks)
-        return replace(result, mended=mended, damaged=admission.damaged)
-
-    def settle_proofs(self, verdicts: Sequence[tuple[CID, ProofVerdict]]) -> BatchResult:
-        """Keep what came of lookups, and deliver or refuse what has waited for it; all or nothing.
+        Yields:
+            The marks of the log, to be moved on inside: they hold once the commit is done.
 
         Raises:
             StoreError: the disk did not take it.
         """
         marks = replace(self.marks)
-        with self._transaction():
-            settled = self._proofs.settle(verdicts)
-            history = History(self._ledger)
-            anchored = self._ledger.records_by_proof(settled)
-            history.load_records(anchored)
-            ladder = Ladder(history, marks, self._network, self._room)
-            ladder.resume(anchored)
-            result = self._write([], history, ladder.refused, marks)
-        self._move_to(marks)
-        done = result.proofs_done + len(settled)
-        return replace(result, proofs_done=done, damaged=ladder.damaged)
-
-    def postpone_proofs(self, proofs: Sequence[tuple[CID, float]]) -> None:
-        """Put proofs that were looked up in vain further back in line, each with its new time.
-
-        Raises:
-            StoreError: the disk did not take it.
-        """
-        with self._transaction():
-            self._proofs.postpone(proofs)
-
-    def close(self) -> None:
-        """Save the keys, bring the write-ahead log into the file and close it.
-
-        Raises:
-            StoreError: the disk failed; what was committed is still in the write-ahead log.
-        """
-        with schema.told_to_people(self.path):
+        with explained_errors(self.path):
+            self.connection.execute("BEGIN IMMEDIATE")
             try:
-                self._save_keys()
-                self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
-            finally:
-                self._shown_head.close()
-                self._connection.close()
-
-    def _move_to(self, marks: Marks) -> None:
-        """Take over where a committed batch left the log, before anyone sees its positions."""
+                forget_keys(self.connection)
+                yield marks
+                self.connection.execute("COMMIT")
+            except BaseException:
+                if self.connection.in_transaction:  # some errors have ended it already
+                    self.connection.execute("ROLLBACK")
+                raise
         if marks.head > self.marks.head:
             self._note_head(marks.head)
         self.marks = marks
 
-    def _note_head(self, head: int) -> None:
-        try:
-            self._shown_head.note(self.epoch, head)
-        except OSError as error:  # the batch is committed: it must not fail for this
-            logger.warning("The head of the feed could not be noted", reason=str(error))
+    def write(
+        self, touched: Collection[Record], refused: Sequence[Record], marks: Marks
+    ) -> Committed:
+        """Write what became of the records of a batch, within a transaction.
 
-    def _begin_epoch_if_shorter(self) -> None:
-        """Begin a new epoch where readers have seen positions that the log does not have."""
-        shown = self._shown_head.of(self.epoch)
-        if shown > self.marks.head:
-            self.epoch = str(uuid.uuid4())
-            with self._transaction():
-                self._connection.execute(
-                    "UPDATE meta SET value = ? WHERE name = 'epoch'", (self.epoch,)
-                )
-            logger.warning(
-                "The event log has lost its latest events: readers of the feed start anew",
-                head=self.marks.head,
-                head_before=shown,
-                epoch=self.epoch,
-            )
-        self._note_head(self.marks.head)
-
-    def _write(
-        self,
-        verdicts: list[Verdict],
-        history: History,
-        refused: Sequence[Record],
-        marks: Marks,
-    ) -> BatchResult:
-        held = history.touched.values()
-        added = [r for r in held if r.logged_state is None and r.refusal is None]
-        moved = [r for r in held if r.logged_state not in (None, r.state) and r.refusal is None]
-        removed = [r for r in held if r.logged_state is not None and r.refusal is not None]
-        self._ledger.insert(added)
-        self._proofs.insert(added)
-        proofs_added = self._proofs.await_lookup([*added, *moved], self._clock())
-        self._ledger.update(moved)
-        self._ledger.delete(removed)
-        proofs_done = self._proofs.delete(removed)
+        Args:
+            touched: new ones, and ones of the log that may have changed.
+            refused: those that were proven wrong.
+            marks: those of the transaction.
+        """
+        connection = self.connection
+        added = [r for r in touched if r.logged_state is None and r.refusal is None]
+        moved = [r for r in touched if r.logged_state not in (None, r.state) and r.refusal is None]
+        removed = [r for r in touched if r.logged_state is not None and r.refusal is not None]
+        insert_records(connection, added)
+        proofs.insert_proofs(connection, added)
+        proofs_added = proofs.await_lookup(connection, [*added, *moved], self.now())
+        update_records(connection, moved)
+        delete_records(connection, removed)
+        proofs_done = proofs.delete_anchors(connection, removed)
         if refused:
-            self._ledger.remember_refused(refused, self._settings.max_refused)
-        return BatchResult(
-            verdicts=verdicts,
+            remember_refused(connection, refused, self.settings.max_refused)
+        return Committed(
             added=[r.event_id for r in added],
             removed=[r.event_id for r in removed],
             refused=[r.event_id for r in refused],
@@ -292,56 +226,108 @@ class EventLog:
             proofs_done=proofs_done,
         )
 
-    @contextmanager
-    def _transaction(self) -> Iterator[None]:
-        """Commit what is done inside, or nothing of it."""
-        with schema.told_to_people(self.path):
-            self._connection.execute("BEGIN IMMEDIATE")
+    def close(self, keys: KeyView | None = None, ring_keys: KeyView | None = None) -> None:
+        """Copy the write-ahead log into the file and close it.
+
+        Args:
+            keys: all keys of the log, to be saved for the next start.
+            ring_keys: those of the model ring, to be saved as well.
+
+        Raises:
+            StoreError: the disk failed; what was committed is still in the write-ahead log.
+        """
+        with explained_errors(self.path):
             try:
-                if self._saved_keys.current:
-                    self._saved_keys.forget()
-                yield
-                self._connection.execute("COMMIT")
-                self._saved_keys.current = False
-            except BaseException:
-                self._roll_back()
-                raise
+                if keys is not None and len(keys) == self._count():  # else some are damaged
+                    self._save(keys, ring_keys)
+                self.connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+            finally:
+                self._shown_head.close()
+                self.connection.close()
+
+    def _note_head(self, head: int) -> None:
+        try:
+            self._shown_head.note(self.epoch, head)
+        except OSError as error:  # the batch is committed: it must not fail for this
+            logger.warning("The head of the feed could not be noted", reason=str(error))
+
+    def _begin_epoch_if_shorter(self) -> None:
+        """Begin a new epoch if readers have seen positions that the log does not have."""
+        shown = self._shown_head.of(self.epoch)
+        if shown > self.marks.head:
+            self.epoch = str(uuid.uuid4())
+            with self.transaction():
+                self.connection.execute(
+                    "UPDATE meta SET value = ? WHERE name = 'epoch'", (self.epoch,)
+                )
+            logger.warning(
+                "The event log has lost its latest events: readers of the feed start over",
+                head=self.marks.head,
+                head_before=shown,
+                epoch=self.epoch,
+            )
+        self._note_head(self.marks.head)
 
     def _count(self) -> int:
-        count: int = self._connection.execute("SELECT count(*) FROM events").fetchone()[0]
+        count: int = self.connection.execute("SELECT count(*) FROM events").fetchone()[0]
         return count
 
-    def _save_keys(self) -> None:
-        if self._keys is None or len(self._keys) != self._count():
-            return
+    def _save(self, keys: KeyView, ring_keys: KeyView | None) -> None:
         try:
-            self._saved_keys.save(self._keys)
-        except (OSError, sqlite3.Error) as error:  # the next start takes longer, and no more
+            save_keys(self._data_dir, self.connection, KEYS, keys)
+            if ring_keys is not None:
+                save_keys(self._data_dir, self.connection, RING_KEYS, ring_keys)
+        except (OSError, sqlite3.Error) as error:  # it only makes the next start slower
             logger.warning("The keys were not saved for the next start", reason=str(error))
 
-    def _roll_back(self) -> None:
-        if self._connection.in_transaction:  # some errors have ended it already
-            self._connection.execute("ROLLBACK")
-
     def _read_marks(self) -> Marks:
-        head, row = self._connection.execute(
+        head, row = self.connection.execute(
             "SELECT (SELECT ifnull(max(position), 0) FROM events WHERE position IS NOT NULL), "
             "(SELECT ifnull(max(id), 0) FROM events)"
         ).fetchone()
-        waiting, size = self._ledger.waiting()
-        return Marks(head=head, row=row, waiting=waiting, waiting_bytes=size)
+        waiting = self.connection.execute(
+            "SELECT substr(car, 1, 9), length(car) FROM events JOIN cars USING (id) "
+            "WHERE position IS NULL AND state < ?",
+            (State.PENDING,),
+        )
+        sizes = [full_size(start, length) for start, length in waiting]
+        return Marks(head=head, row=row, waiting=len(sizes), waiting_bytes=sum(sizes))
 
     def _forget_outdated_refusals(self) -> None:
-        if schema.read_meta(self._connection, "rules") == str(RULES):
+        if schema.read_meta(self.connection, "rules") == str(RULES):
             return
-        with self._transaction():
-            self._connection.execute("DELETE FROM refused")
-            self._proofs.forget_refusals()
-            self._connection.execute(
+        with self.transaction():
+            self.connection.execute("DELETE FROM refused")
+            proofs.forget_refused_proofs(self.connection)
+            self.connection.execute(
                 "INSERT OR REPLACE INTO meta (name, value) VALUES ('rules', ?)", (str(RULES),)
             )
 
 
-def _interest_row(interest: Interest) -> tuple[str, str, str | None, str | None]:
-    stream = None if interest.stream_id is None else str(interest.stream_id)
-    return interest.sort_key, interest.sort_value, interest.controller, stream
+class _ShownHead:
+    """The file that keeps the last feed position that was shown to anyone.
+
+    It is one line, rewritten in place by a single write, so that a kill leaves the old or the new
+    line. It is not synced: it only has to be as new as what the operating system keeps of the log.
+
+    Raises:
+        OSError: the file cannot be opened.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+
+    def of(self, epoch: str) -> int:
+        """Return the last position of that epoch that may have been shown; 0 if none is known."""
+        fields = os.pread(self._descriptor, 100, 0).split()
+        if len(fields) != 2 or fields[0] != epoch.encode() or not fields[1].isdigit():
+            return 0
+        return int(fields[1])
+
+    def note(self, epoch: str, head: int) -> None:
+        """Keep the head of a commit, before anyone sees it."""
+        os.pwrite(self._descriptor, f"{epoch} {head:020d}\n".encode("ascii"), 0)
+
+    def close(self) -> None:
+        """Close the file."""
+        os.close(self._descriptor)

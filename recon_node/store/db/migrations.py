@@ -1,9 +1,9 @@
-"""How a log of an earlier version becomes one of this version.
+"""Bring a log of an earlier version up to this version.
 
-Each entry of `MIGRATIONS` takes a file from the version of its index to the next (`PRAGMA
+Each entry of `MIGRATIONS` takes a file from the version of its index to the next one (`PRAGMA
 user_version` holds the version): SQL, or a function for what SQL cannot do. Each runs in one
-transaction together with the change of the version, so that whatever ends the process, the file is
-of one version or of the next, and the next start goes on from there. There is no way back: an
+transaction together with the change of the version: whatever ends the process, the file has one
+version or the next, and the next start continues from there. There is no way back, because an
 earlier program refuses a file of a later version. Hence the advice to copy the file before an
 upgrade.
 """
@@ -27,12 +27,12 @@ logger = structlog.get_logger(__name__)
 
 Migration = str | Callable[[sqlite3.Connection], None]
 
-_PIECE: Final = 1000
+_PIECE_ROWS: Final = 1000
 _REPORT_SECONDS: Final = 5.0
 
 
 def migrate(connection: sqlite3.Connection, migrations: tuple[Migration, ...]) -> None:
-    """Bring the file to the last version; a new one, too, whose version is 0."""
+    """Bring a file to the last version; a new one has version 0."""
     version = connection.execute("PRAGMA user_version").fetchone()[0]
     if 0 < version < len(migrations):
         logger.info(
@@ -49,15 +49,14 @@ def migrate(connection: sqlite3.Connection, migrations: tuple[Migration, ...]) -
 
 
 def cut_out_shared_blocks(connection: sqlite3.Connection) -> None:
-    """Give all CARs the form that `packing` describes; those that are damaged stay as they are."""
-    writer = blocks.BlockWriter(connection)
+    """Give all CARs the form that `packing` describes, except those that are damaged."""
     (last,) = connection.execute("SELECT coalesce(max(id), 0) FROM cars").fetchone()
     row, told = 0, time.monotonic()
     while rows := connection.execute(
-        "SELECT id, car FROM cars WHERE id > ? ORDER BY id LIMIT ?", (row, _PIECE)
+        "SELECT id, car FROM cars WHERE id > ? ORDER BY id LIMIT ?", (row, _PIECE_ROWS)
     ).fetchall():
         candidates = [(each, event) for each, car in rows if (event := _sharing(car)) is not None]
-        stored = writer.store([event for _, event in candidates])
+        stored = blocks.cut_out_shared(connection, [event for _, event in candidates])
         connection.executemany(
             "UPDATE cars SET car = ? WHERE id = ?",
             ((car, each) for car, (each, _) in zip(stored, candidates, strict=True)),
@@ -69,7 +68,7 @@ def cut_out_shared_blocks(connection: sqlite3.Connection) -> None:
 
 
 def _sharing(car: bytes) -> Event | None:
-    """The event of a CAR that may share blocks; one of an envelope and its payload does not."""
+    """Return the event of a CAR that may share blocks: not of an envelope and its payload alone."""
     try:
         if is_packed(car):
             return None

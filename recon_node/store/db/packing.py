@@ -1,16 +1,16 @@
-"""How a CAR is kept: as it came, or with the blocks cut out that other events share.
+"""How a CAR is stored: as it came, or without the blocks that other events share.
 
 Time events of one anchor batch carry the same proof and much of the same Merkle tree; events signed
 under one capability carry the same CACAO. Such blocks are kept once, in the table `blocks`, and the
 CARs refer to them. Envelope and payload belong to one event only and stay where they are, so that
-an event without shared blocks is kept as its plain CAR: one row, no lookups. Whatever was cut out
-goes back to its place: the same bytes come out as went in.
+an event without shared blocks is stored as its plain CAR: one row, no lookups. What was cut out is
+put back in its place on reading: the same bytes come out as went in.
 
     plain    a CAR; its first byte is the length of its header, never 0
     packed   00 | size of the CAR, u32 | n, u32 | n references, u64 | the CAR without those blocks
 
-A reference is ``offset << 40 | block``: at that offset of what is left of the CAR, the section of
-that row of `blocks` belongs. Integers are little-endian.
+A reference is ``offset << 40 | block``: the section of that row of `blocks` belongs at that offset
+of what is left of the CAR. Integers are little-endian.
 
 Measured for 20,000 events each (bytes an event in the file), as whole CARs, with a row for each
 block, and packed:
@@ -21,8 +21,8 @@ block, and packed:
     20 events a capability        1,369    730    722
     signed events                   605    674    605
 
-A row for each block makes the writing of signed events five times as slow, and their reading four
-times; packed costs them nothing. A packed time event costs 10 to 20 microseconds more to write, of
+With a row for each block, signed events are five times as slow to write and four times as slow to
+read; packing costs them nothing. A packed time event takes 10 to 20 microseconds more to write, of
 about 200, and 4 to 6 more to read, of about 8.
 """
 
@@ -30,31 +30,32 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator, Mapping
+from typing import Final
 
 from recon_node.ceramic import Event, EventKind
 from recon_node.ipld import CID, CarError, IpldError, read_cid, varint
 from recon_node.verification import Facts
 
-_HEAD = struct.Struct("<BII")
-_ID_BITS = 40
-_ID_MASK = (1 << _ID_BITS) - 1
+_HEAD: Final = struct.Struct("<BII")
+_ID_BITS: Final = 40
+_ID_MASK: Final = (1 << _ID_BITS) - 1
 
-SMALLEST = 64
+SMALLEST: Final = 64
 """A section of fewer bytes stays where it is: a reference and a row would take more."""
 
 
 def section(cid: CID, block: bytes) -> bytes:
-    """A block as it stands in a CAR."""
+    """Return a block as a section of a CAR."""
     return varint.encode(len(cid) + len(block)) + cid + block
 
 
 def sections(car: bytes) -> Iterator[tuple[CID, int, int, int]]:
-    """Each section of a CAR: its CID, its start, where its block starts, and the end of both.
+    """Yield each section of a CAR: its CID, its start, where its block starts, and the end of both.
 
     No hash is checked.
 
     Raises:
-        CarError: this is no CAR.
+        CarError: this is not a CAR.
     """
     try:
         length, start = varint.decode(car)
@@ -67,11 +68,11 @@ def sections(car: bytes) -> Iterator[tuple[CID, int, int, int]]:
     except IpldError as error:
         raise CarError(f"broken CAR: {error}") from None
     if at > len(car):
-        raise CarError("broken CAR: its last block is cut")
+        raise CarError("broken CAR: its last block is truncated")
 
 
 def shareable(event: Event | Facts) -> dict[CID, bytes]:
-    """The blocks of an event that other events may carry, too."""
+    """Return the blocks of an event that other events may carry, too."""
     payload = None if event.envelope is None else event.envelope.payload
     if event.kind is not EventKind.TIME and (
         event.envelope is None or event.envelope.capability is None
@@ -85,7 +86,7 @@ def shareable(event: Event | Facts) -> dict[CID, bytes]:
 
 
 def pack(car: bytes, rows: Mapping[CID, int]) -> bytes:
-    """A CAR without the blocks of these CIDs, whose rows are given."""
+    """Return a CAR without the blocks of these CIDs, whose rows are given."""
     if not rows:
         return car
     parts: list[bytes] = []
@@ -109,16 +110,19 @@ def is_packed(stored: bytes) -> bool:
     return stored[:1] == b"\0"
 
 
-def full_size(stored: bytes) -> int:
-    """The bytes of the CAR that was stored so; its beginning is enough."""
+def full_size(stored: bytes, length: int | None = None) -> int:
+    """Return the bytes of the CAR that was stored so.
+
+    The first nine bytes of what is stored are enough, together with its `length` in bytes.
+    """
     if not is_packed(stored) or len(stored) < _HEAD.size:  # shorter: damaged
-        return len(stored)
+        return len(stored) if length is None else length
     size: int = _HEAD.unpack_from(stored)[1]
     return size
 
 
 def references(stored: bytes) -> list[int]:
-    """The rows of `blocks` that a stored CAR refers to, in its order.
+    """Return the rows of `blocks` that a stored CAR refers to, in its order.
 
     Raises:
         CarError: this is neither a packed CAR nor a plain one.
@@ -133,7 +137,7 @@ def references(stored: bytes) -> list[int]:
 
 
 def unpack(stored: bytes, sections_of: Mapping[int, bytes]) -> bytes:
-    """The CAR that was stored so; `sections_of` gives the sections of the rows it refers to.
+    """Return the CAR that was stored so; `sections_of` has the sections of the rows it refers to.
 
     Raises:
         CarError: what is stored is damaged, or a row is missing.

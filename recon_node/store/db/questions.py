@@ -1,6 +1,10 @@
-"""What is asked of the log for readers, in SQL; each function runs in a thread.
+"""What readers ask of the log, in SQL; each function runs in a thread.
 
-Every CAR is checked before it is given out, see `recon_node.store.damage.detection`.
+Every CAR is checked before it leaves, see `recon_node.store.damage.detection`.
+
+The EventId of a row says which sort value and controller its stream has (CIP-124: the last 8 bytes
+of the hash of each), and `init_cid` which stream it is. So a filter skips a row without a look at
+its CAR; only the sort key, which no EventId tells, is looked up with the stream.
 """
 
 from __future__ import annotations
@@ -8,117 +12,127 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Iterator, Sequence
 from contextlib import closing
-from typing import Any
+from typing import Any, Final
 
-from recon_node.ceramic import EventId, EventKind
+from recon_node.ceramic import (
+    EventId,
+    EventKind,
+    Network,
+    TimeProof,
+    controller_range,
+    sort_value_range,
+)
 from recon_node.ipld import CID, CarError
-from recon_node.store.admission.records import Stream
 from recon_node.store.damage.detection import (
     Damage,
     DamagedEventError,
-    car_fault,
+    check_stored,
     name_damage,
     row_fault,
 )
-from recon_node.store.db.blocks import BlockReader
 from recon_node.store.db.packing import full_size
-from recon_node.store.db.proofs import pending_proofs
+from recon_node.store.db.reader import Reader
+from recon_node.store.db.records import StreamRecord, select_streams
 from recon_node.store.db.sql import select_in
-from recon_node.store.values import FeedColumns, FeedRow, PendingProof
+from recon_node.store.values import FeedColumns, FeedFilter, FeedRow, PendingProof
 
-_LAST = 2**63 - 1  # the greatest integer that SQLite has
+_LAST: Final = 2**63 - 1  # the greatest integer that SQLite has
 
-
-class Reader:
-    """A read-only connection, and the shared blocks that were read by it."""
-
-    def __init__(self, raw: sqlite3.Connection) -> None:
-        self.raw = raw
-        self.execute = raw.execute
-        self.close = raw.close
-        self.blocks = BlockReader(raw, remember=True)
-
-    def select_in(self, sql: str, values: Sequence[object]) -> Iterator[tuple[Any, ...]]:
-        """See `sql.select_in`."""
-        return select_in(self.raw, sql, values)
-
-
-def read_car(cid: CID, connection: Reader) -> bytes | None:
-    """The CAR of an event, by any of its rows; None when it has none."""
-    rows = connection.execute(
-        "SELECT event_id, position, car FROM events LEFT JOIN cars USING (id) WHERE cid = ?", (cid,)
-    ).fetchall()
-    damage = None
-    for event_id, position, stored in rows:  # several, where peers claimed several EventIds
-        [car] = connection.blocks.restore_each([stored])
-        fault = str(car) if isinstance(car, CarError) else car_fault(car, cid)
-        if fault is None and not isinstance(car, CarError):
-            return car
-        damage = name_damage(fault or "", event_id, cid, position)
-    if damage is not None:
-        raise DamagedEventError(damage)
-    return None
-
-
-def read_cars(
-    event_ids: Sequence[EventId], connection: Reader
-) -> tuple[list[bytes | None], Sequence[Damage]]:
-    """The CARs of some EventIds, in their order, and which of them are damaged: None, too."""
-    sql = (
-        "SELECT event_id, cid, position, car FROM events LEFT JOIN cars USING (id) "
-        "WHERE event_id IN (?)"
-    )
-    rows = list(connection.select_in(sql, event_ids))
-    restored = connection.blocks.restore_each([stored for *_, stored in rows])
-    cars: dict[bytes, bytes] = {}
-    damaged: list[Damage] = []
-    for (event_id, cid, position, _), car in zip(rows, restored, strict=True):
-        fault = str(car) if isinstance(car, CarError) else car_fault(car, cid)
-        if fault is None and not isinstance(car, CarError):
-            cars[event_id] = car
-        else:
-            damaged.append(name_damage(fault or "", event_id, cid, position))
-    return [cars.get(event_id) for event_id in event_ids], damaged
-
-
-def read_pending_proofs(chain_id: str | None, limit: int, connection: Reader) -> list[PendingProof]:
-    """The proofs that await their lookup: first those due first."""
-    return pending_proofs(chain_id, limit, connection.raw)
-
-
-_ROWS = (
-    "SELECT position, event_id, cid, init_cid, kind, car, block_time, chain_id "
-    "FROM events LEFT JOIN cars USING (id) "
-    "LEFT JOIN anchors ON kind = 'time' AND anchors.event = events.id "
-    "LEFT JOIN proofs USING (proof) "
-)
-
-
-_COLUMNS = (
+_ROWS: Final = (
     "SELECT position, event_id, cid, init_cid, kind, car FROM events LEFT JOIN cars USING (id) "
 )
-"""As `_ROWS`, without what most events do not have: to look for it costs them a quarter."""
-
-_ANCHORS = (
+_WIDTH: Final = 6
+_ANCHORS: Final = (
     "SELECT position, block_time, chain_id FROM events "
     "CROSS JOIN anchors ON anchors.event = events.id CROSS JOIN proofs USING (proof) "
     "WHERE position IN (?)"
 )
 
 
-def read_feed(
-    after: int,
-    limit: int,
-    upto: int,
-    max_bytes: int | None,
-    connection: Reader,
-) -> list[FeedRow]:
-    """Delivered events of the positions (after, upto]; the page ends before a damaged one."""
-    rows = connection.execute(
-        _ROWS + "WHERE position > ? AND position <= ? ORDER BY position LIMIT ?",
-        (min(after, _LAST), upto, min(limit, _LAST)),
+def read_car(cid: CID, reader: Reader) -> bytes | None:
+    """Return the CAR of an event, by any of its rows; None when it has none.
+
+    Raises:
+        DamagedEventError: all copies are damaged.
+    """
+    rows = reader.connection.execute(
+        "SELECT event_id, position, car FROM events LEFT JOIN cars USING (id) WHERE cid = ?", (cid,)
+    ).fetchall()
+    damage = None
+    for event_id, position, stored in rows:  # several, where peers claimed several EventIds
+        [restored] = reader.blocks.restore_each([stored])
+        found = check_stored(restored, event_id, cid, position)
+        if isinstance(found, bytes):
+            return found
+        damage = found
+    if damage is not None:
+        raise DamagedEventError(damage)
+    return None
+
+
+def read_cars(
+    event_ids: Sequence[EventId], reader: Reader
+) -> tuple[list[bytes | None], Sequence[Damage]]:
+    """Return the CARs of some EventIds, in their order, and which are damaged: None, too."""
+    sql = (
+        "SELECT event_id, cid, position, car FROM events LEFT JOIN cars USING (id) "
+        "WHERE event_id IN (?)"
     )
-    found, damage = _collect(rows, max_bytes, connection.blocks)
+    rows = list(select_in(reader.connection, sql, event_ids))
+    restored = reader.blocks.restore_each([stored for *_, stored in rows])
+    found = {row[0]: check_stored(car, *row[:3]) for row, car in zip(rows, restored, strict=True)}
+    cars = (found.get(event_id) for event_id in event_ids)
+    damaged = [each for each in found.values() if isinstance(each, Damage)]
+    return [car if isinstance(car, bytes) else None for car in cars], damaged
+
+
+def read_cars_by_cid(
+    cids: Sequence[CID], reader: Reader
+) -> tuple[list[bytes | None], Sequence[Damage]]:
+    """Return the CARs of some events, in their order, and which are damaged: None, too."""
+    sql = (
+        "SELECT event_id, cid, position, car FROM events LEFT JOIN cars USING (id) WHERE cid IN (?)"
+    )
+    rows = list(select_in(reader.connection, sql, cids))
+    restored = reader.blocks.restore_each([stored for *_, stored in rows])
+    found = [check_stored(car, *row[:3]) for row, car in zip(rows, restored, strict=True)]
+    cars = {row[1]: car for row, car in zip(rows, found, strict=True) if isinstance(car, bytes)}
+    return [cars.get(cid) for cid in cids], [each for each in found if isinstance(each, Damage)]
+
+
+def read_event_ids(cids: Sequence[CID], reader: Reader) -> dict[CID, tuple[bytes, EventKind]]:
+    """Return the EventIds and the kinds of those of some events that are here."""
+    sql = "SELECT cid, event_id, kind FROM events WHERE cid IN (?)"
+    rows = select_in(reader.connection, sql, cids)
+    return {CID(cid): (event_id, EventKind(kind)) for cid, event_id, kind in rows}
+
+
+def read_pending_proofs(chain_id: str | None, limit: int, reader: Reader) -> list[PendingProof]:
+    """Return the proofs of a chain, or of all, that await their lookup, in the order of `due`."""
+    where, values = ("", ()) if chain_id is None else ("AND chain_id = ?", (chain_id,))
+    rows = reader.connection.execute(
+        "SELECT proof, chain_id, root, tx_hash, tx_type, tries, due FROM proofs "
+        f"WHERE due IS NOT NULL {where} ORDER BY due, proof LIMIT ?",
+        (*values, limit),
+    )
+    return [
+        PendingProof(CID(cid), TimeProof(chain, CID(root), CID(tx_hash), tx_type), tries, due)
+        for cid, chain, root, tx_hash, tx_type, tries, due in rows
+    ]
+
+
+def read_stream_header(init: CID, reader: Reader) -> StreamRecord | None:
+    """Return what the init event of a stream says in its header; None when it is not here."""
+    return next(select_streams(reader.connection, [init]), None)
+
+
+def read_feed(
+    after: int, limit: int, upto: int, max_bytes: int | None, reader: Reader
+) -> list[FeedRow]:
+    """Return delivered events of the positions (after, upto]; they end before a damaged one."""
+    sql = _ROWS + "WHERE position > ? AND position <= ? ORDER BY position LIMIT ?"
+    values = (min(after, _LAST), upto, min(limit, _LAST))
+    found, damage = _read_rows(sql, values, max_bytes, reader)
     hole = _hole([row.position for row in found], after)
     if hole is not None and hole.position is not None:
         found, damage = found[: hole.position - after - 1], hole
@@ -132,76 +146,93 @@ def read_columns(
     limit: int,
     upto: int,
     max_bytes: int,
-    where: tuple[str, list[object]],
-    connection: Reader,
+    wanted: FeedFilter,
+    network: Network,
+    reader: Reader,
 ) -> FeedColumns:
-    """As `read_feed`, in columns and of those that `where` says; no page has a damaged one."""
-    terms, values = where
-    rows = connection.execute(
-        _COLUMNS + f"WHERE position > ? AND position <= ? {terms}ORDER BY position LIMIT ?",
-        (after, upto, *values, limit),
-    )
-    values_of_rows: list[Any] = []  # not tuples: so many set off the garbage collector
-    for row in _up_to(rows, max_bytes):
-        values_of_rows += row
-    positions, event_ids, cids, inits, kinds, cars = (values_of_rows[n::6] for n in range(6))
+    """Return delivered events of the positions (after, upto] that match a filter, in columns.
+
+    Raises:
+        DamagedEventError: an event of the page is damaged.
+    """
+    terms, values = _where(wanted, network)
+    sql = _ROWS + f"WHERE position > ? AND position <= ? {terms}ORDER BY position LIMIT ?"
+    columns = _select(sql, (after, upto, *values, limit), max_bytes, reader)
+    positions, event_ids, cids, inits, kinds, stored = columns
     hole = None if terms else _hole(positions, after)
     if hole is not None:
         raise DamagedEventError(hole)
-    restored = _sound_cars(positions, event_ids, cids, inits, kinds, cars, connection.blocks)
-    times, chains = _anchors(positions, kinds, connection)
-    return FeedColumns(positions, event_ids, cids, inits, kinds, restored, times, chains)
-
-
-def _anchors(
-    positions: Sequence[int], kinds: Sequence[str], connection: Reader
-) -> tuple[Sequence[int | None], Sequence[str | None]]:
-    """The block times and the chains of these delivered events; both are settled for ever."""
-    none = (None,) * len(positions)
-    time_event = EventKind.TIME.value
-    if time_event not in kinds:
-        return none, none
-    anchored = [at for at, kind in zip(positions, kinds, strict=True) if kind == time_event]
-    found = {at: (time, chain) for at, time, chain in connection.select_in(_ANCHORS, anchored)}
-    times, chains = zip(*(found.get(each, (None, None)) for each in positions), strict=True)
-    return times, chains
+    cars = reader.blocks.restore_each(stored)
+    damaged = map(_damage, positions, event_ids, cids, inits, kinds, cars)
+    found = [each for each in damaged if each is not None]
+    if found:
+        raise DamagedEventError(*found)
+    sound = [car for car in cars if isinstance(car, bytes)]
+    times, chains = _anchors(positions, kinds, reader)
+    return FeedColumns(positions, event_ids, cids, inits, kinds, sound, times, chains)
 
 
 def read_sort_key(
-    sort_key: str, after: int, upto: int, limit: int, max_bytes: int, connection: Reader
+    sort_key: str, after: int, upto: int, limit: int, max_bytes: int, reader: Reader
 ) -> list[FeedRow]:
-    """Init events with that sort key of the positions (after, upto]."""
-    rows = connection.execute(
-        "SELECT position, event_id, cid, init_cid, kind, car, NULL, NULL FROM events "
+    """Return init events with that sort key of the positions (after, upto].
+
+    Raises:
+        DamagedEventError: one of them is damaged.
+    """
+    sql = (
+        "SELECT position, event_id, cid, init_cid, kind, car FROM events "
         "CROSS JOIN streams USING (init_cid) LEFT JOIN cars USING (id) "
         "WHERE position > ? AND position <= ? AND kind = 'init' AND sep_key = ? "
-        "ORDER BY position LIMIT ?",
-        (after, upto, sort_key, limit),
+        "ORDER BY position LIMIT ?"
     )
-    return _whole(*_collect(rows, max_bytes, connection.blocks))
+    return _whole(*_read_rows(sql, (after, upto, sort_key, limit), max_bytes, reader))
 
 
 def read_stream(
-    init: CID, upto: int, limit: int | None, max_bytes: int | None, connection: Reader
+    init: CID, upto: int, limit: int | None, max_bytes: int | None, reader: Reader
 ) -> list[FeedRow]:
-    """Events of the stream that `init` starts, of the positions up to `upto`."""
-    rows = connection.execute(
-        _ROWS + "WHERE init_cid = ? AND position <= ? ORDER BY position LIMIT ?",
-        (init, upto, -1 if limit is None else min(limit, _LAST)),
-    )
-    return _whole(*_collect(rows, max_bytes, connection.blocks))
+    """Return events of the stream that `init` starts, of the positions up to `upto`.
+
+    Raises:
+        DamagedEventError: one of them is damaged.
+    """
+    sql = _ROWS + "WHERE init_cid = ? AND position <= ? ORDER BY position LIMIT ?"
+    values = (init, upto, -1 if limit is None else min(limit, _LAST))
+    return _whole(*_read_rows(sql, values, max_bytes, reader))
 
 
-def read_stream_header(init: CID, connection: Reader) -> Stream | None:
-    """What the init event of a stream says in its header; None when it is not here."""
-    row = connection.execute(
-        "SELECT controller, sep_key, sep_value FROM streams WHERE init_cid = ?", (init,)
-    ).fetchone()
-    return None if row is None else Stream(init, *row)
+def _where(wanted: FeedFilter, network: Network) -> tuple[str, list[object]]:
+    """Return further terms of a WHERE over `events`, and their parameters."""
+    terms, values = "", list[object]()
+    if wanted.sort_value is not None:
+        # The plus keeps SQLite from walking the index by EventId: the order is the feed's.
+        terms += "AND +event_id > ? AND +event_id < ? "
+        values += sort_value_range(network, wanted.sort_value)
+    if wanted.controller is not None:
+        bound = controller_range(network, wanted.sort_value or "", wanted.controller)[0]
+        terms += "AND substr(event_id, ?, 8) = ? "  # 4 bytes of the stream come after it
+        values += (len(bound.prefix) - 11, bound.controller)
+    if wanted.stream_id is not None:
+        terms += "AND init_cid = ? "
+        values.append(wanted.stream_id.cid)
+    if wanted.sort_key is not None:
+        terms += "AND (SELECT sep_key FROM streams WHERE init_cid = events.init_cid) = ? "
+        values.append(wanted.sort_key)
+    return terms, values
+
+
+def _select(
+    sql: str, values: Sequence[object], max_bytes: int | None, reader: Reader
+) -> Sequence[list[Any]]:
+    """Return the columns of the rows up to the one that takes their CARs to `max_bytes`."""
+    flat: list[Any] = []  # no tuples are kept: so many set off the garbage collector
+    for row in _up_to(reader.connection.execute(sql, values), max_bytes):
+        flat += row
+    return [flat[n::_WIDTH] for n in range(_WIDTH)]
 
 
 def _up_to(rows: sqlite3.Cursor, max_bytes: int | None) -> Iterator[tuple[Any, ...]]:
-    """The rows up to the one that takes their CARs to `max_bytes`."""
     size = 0
     with closing(rows):  # a statement that is not at its end would hold on to its view of the log
         for row in rows:
@@ -213,56 +244,19 @@ def _up_to(rows: sqlite3.Cursor, max_bytes: int | None) -> Iterator[tuple[Any, .
                 break
 
 
-def _sound_cars(
-    positions: Sequence[int],
-    event_ids: Sequence[bytes],
-    cids: Sequence[bytes],
-    inits: Sequence[bytes],
-    kinds: Sequence[str],
-    stored: Sequence[bytes | None],
-    blocks: BlockReader,
-) -> list[bytes]:
-    """The CARs of rows of the feed; raises `DamagedEventError` if any is damaged."""
-    cars: list[bytes] = []
-    found: list[Damage] = []
-    rows = zip(positions, event_ids, cids, inits, kinds, blocks.restore_each(stored), strict=True)
-    for position, event_id, cid, init, kind, car in rows:
-        damage = _damage(position, event_id, cid, init, kind, car)
-        if isinstance(car, bytes) and damage is None:
-            cars.append(car)
-        elif damage is not None:
-            found.append(damage)
-    if found:
-        raise DamagedEventError(*found)
-    return cars
-
-
-def _damage(
-    position: int | None,
-    event_id: bytes,
-    cid: bytes,
-    init: bytes,
-    kind: str,
-    car: bytes | CarError,
-) -> Damage | None:
-    """What is wrong with an event as it was read, None when nothing is."""
-    if isinstance(car, CarError):
-        return name_damage(str(car), event_id, cid, position)
-    fault = car_fault(car, cid)
-    if fault is not None:
-        return name_damage(fault, event_id, cid, position)
-    fault = row_fault(event_id, cid, init, kind, car)
-    return None if fault is None else name_damage(fault, event_id, cid, position, of_row=True)
-
-
-def _collect(
-    rows: sqlite3.Cursor, max_bytes: int | None, blocks: BlockReader
+def _read_rows(
+    sql: str, values: Sequence[object], max_bytes: int | None, reader: Reader
 ) -> tuple[list[FeedRow], Damage | None]:
-    """The events up to the one that takes the CARs to `max_bytes`, or to the first damaged one."""
-    raw = list(_up_to(rows, max_bytes))
+    """Return the events up to the one that takes the CARs to `max_bytes`, or to a damaged one."""
+    columns = _select(sql, values, max_bytes, reader)
+    positions, _, _, _, kinds, stored = columns
     found: list[FeedRow] = []
-    for row, car in zip(raw, blocks.restore_each([row[5] for row in raw]), strict=True):
-        position, event_id, cid, init, kind, _, block_time, chain_id = row
+    for position, event_id, cid, init, kind, car, block_time, chain_id in zip(
+        *columns[:5],
+        reader.blocks.restore_each(stored),
+        *_anchors(positions, kinds, reader),
+        strict=True,
+    ):
         damage = _damage(position, event_id, cid, init, kind, car)
         if isinstance(car, CarError) or damage is not None:
             return found, damage
@@ -276,15 +270,47 @@ def _collect(
     return found, None
 
 
+def _anchors(
+    positions: Sequence[int], kinds: Sequence[str], reader: Reader
+) -> tuple[Sequence[int | None], Sequence[str | None]]:
+    """Return the block times and the chains of delivered events; both are final."""
+    none = (None,) * len(positions)
+    time_event = EventKind.TIME.value
+    if time_event not in kinds:
+        return none, none
+    anchored = [at for at, kind in zip(positions, kinds, strict=True) if kind == time_event]
+    found = {
+        at: (time, chain) for at, time, chain in select_in(reader.connection, _ANCHORS, anchored)
+    }
+    times, chains = zip(*(found.get(each, (None, None)) for each in positions), strict=True)
+    return times, chains
+
+
+def _damage(
+    position: int | None,
+    event_id: bytes,
+    cid: bytes,
+    init: bytes,
+    kind: str,
+    car: bytes | CarError,
+) -> Damage | None:
+    """Return what is wrong with an event as it was read, None when nothing is."""
+    sound = check_stored(car, event_id, cid, position)
+    if isinstance(sound, Damage):
+        return sound
+    fault = row_fault(event_id, cid, init, kind, sound)
+    return None if fault is None else name_damage(fault, event_id, cid, position, of_row=True)
+
+
 def _whole(rows: list[FeedRow], damage: Damage | None) -> list[FeedRow]:
-    """Rows of which none may be left out."""
+    """Return rows of which none may be left out."""
     if damage is not None:
         raise DamagedEventError(damage)
     return rows
 
 
 def _hole(positions: Sequence[int], after: int) -> Damage | None:
-    """The first hole in the positions behind `after`: a position without an event is damage."""
+    """Return the first hole in the positions behind `after`: each must have an event."""
     if not positions or positions[-1] - after == len(positions):
         return None
     expected = next(at for at, found in enumerate(positions, after + 1) if at != found)

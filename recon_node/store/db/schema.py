@@ -1,65 +1,54 @@
-"""The file `events.sqlite3`: its tables, how it is made, and what is checked when it is opened.
+"""The file `events.sqlite3`: its tables, how it is created, opened, checked and replaced.
 
-**What survives what.** SQLite runs in WAL mode. A commit is in the operating system's hands before
-anyone is told of it, so that it survives the death of this process (kill -9) with any setting.
-What survives a power cut is the setting `synchronous`:
+**What survives what.** SQLite runs in WAL mode. A commit has reached the operating system before
+anyone hears of it, so it survives the death of this process (kill -9) with any setting. What
+survives a power cut depends on the setting `synchronous`:
 
-- "full" (default): each commit waits for the disk. All that was acknowledged survives. Commits are
-  grouped (see `admission.pipeline`), so that under load one wait serves up to 1,000 events.
-- "normal": the disk is waited for only at checkpoints. A power cut takes back the latest commits;
-  the file stays sound, but feed positions that readers have seen are then given to other events,
-  and no reader can tell. For logs that can be thrown away.
+- "full" (default): each commit waits for the disk. Everything that was acknowledged survives.
+  Commits are grouped (see `store.intake`), so that under load one wait serves up to 1,000 events.
+- "normal": only checkpoints wait for the disk. A power cut takes back the latest commits. The file
+  stays sound, and the feed gets a new epoch, see `recon_node.store.db.log`.
 
-**Never a silent fresh start.** A new file is made under another name and renamed when it is whole.
-Hence an `events.sqlite3` that is empty, foreign or damaged is never our own unfinished work: it is
-refused with a message, and so is a missing one whose WAL is still there.
+**Never a silent fresh start.** A new file is written under another name and renamed when it is
+complete. So an `events.sqlite3` that is empty, foreign or damaged is never our own unfinished work:
+it is refused with a message, and so is a missing one whose write-ahead log still exists.
 
 **Tables.** `events` has one row for each EventId held (`state`: see `records.State`); its CAR is in
 `cars` under the same id, so that walks over events never touch CARs; blocks that several events
-share are in `blocks` (see `packing`). `waits` has a row for each
-event that an undelivered event builds on; it finds the waiters of what has just come. `streams` has
-what later events of a stream are checked against. `refused` remembers EventIds that were proven
-wrong (`inherent`: the event itself is wrong, under whichever EventId). `proofs` and `anchors` are
-about time events, see `recon_node.store.db.proofs`.
+share are in `blocks` (see `packing`). `waits` has a row for each event that an undelivered event
+builds on, to find those that wait for an event that arrives. `streams` has what later events of a
+stream are checked against. `refused` remembers EventIds that were proven wrong (`inherent`: the
+event itself is wrong, under any EventId). `proofs` and `anchors` are about time events, see
+`recon_node.store.db.proofs`.
 """
 
 from __future__ import annotations
 
 import sqlite3
 import uuid
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from typing import Literal
+from typing import Final, Literal
 
 from recon_node.ceramic import Network, network_name
-from recon_node.ipld import CarError
-from recon_node.store.db.files import sync_directory
+from recon_node.files import move_into_place, sync_directory
 from recon_node.store.db.migrations import MIGRATIONS, migrate
-from recon_node.store.db.replacement import finish_replacement
-from recon_node.store.errors import DamagedRowError, StoreError, damaged, explain, explain_os
+from recon_node.store.errors import StoreError, damaged, explained_errors
 
-FILE_NAME = "events.sqlite3"
+FILE_NAME: Final = "events.sqlite3"
+APPLICATION_ID: Final = 0x5245434E
+""""RECN": tells our files from other programs' SQLite files."""
+PAGE_SIZE: Final = 4096
+"""Bytes."""
 
-APPLICATION_ID = 0x5245434E  # "RECN": tells our files from other programs' SQLite files
-
-PAGE_SIZE = 4096
-
-_OLDEST_SQLITE = (3, 37, 0)  # the first with STRICT tables
-
-_BUGS = (
-    sqlite3.IntegrityError,
-    sqlite3.ProgrammingError,
-    sqlite3.InterfaceError,
-    sqlite3.DataError,
-    sqlite3.NotSupportedError,
-)
+_REPLACEMENT: Final = ".replacement"
+_OLDEST_SQLITE: Final = (3, 37, 0)
+"""The first version with STRICT tables."""
 
 
 def open_database(
     data_dir: Path, network: Network, synchronous: Literal["full", "normal"]
 ) -> sqlite3.Connection:
-    """Open the data directory's log for writing; make it when there is none.
+    """Open the data directory's log for writing; create it if there is none.
 
     The caller holds the directory's lock. The connection is in autocommit mode and may be used
     from any thread, one at a time.
@@ -73,14 +62,14 @@ def open_database(
             f"this Python comes with SQLite {sqlite3.sqlite_version}, which is too old: "
             f"{'.'.join(map(str, _OLDEST_SQLITE))} or later is needed"
         )
-    with told_to_people(path):
+    with explained_errors(path):
         finish_replacement(path)
         if not path.exists():
             _create(path, network)
         elif path.stat().st_size == 0:
             raise StoreError(
                 f"the event log {path} is empty, which this program never leaves behind: put a "
-                "backup in its place, or delete the file to start anew"
+                "backup in its place, or delete the file to start with an empty log"
             )
         connection = _connect(path)
         try:
@@ -98,7 +87,7 @@ def open_database(
 def open_reader(data_dir: Path) -> sqlite3.Connection:
     """Open the log for reading only; the connection may be used from any thread, one at a time."""
     path = data_dir / FILE_NAME
-    with told_to_people(path):
+    with explained_errors(path):
         connection = sqlite3.connect(
             f"{path.absolute().as_uri()}?mode=ro",
             uri=True,
@@ -109,37 +98,19 @@ def open_reader(data_dir: Path) -> sqlite3.Connection:
     return connection
 
 
-@contextmanager
-def told_to_people(path: Path) -> Iterator[None]:
-    """Turn what SQLite and the disk complain of into `StoreError`s about the file `path`.
-
-    Misuse of SQLite (a broken constraint, say) is a bug of ours and goes through as it is.
-    """
-    try:
-        yield
-    except _BUGS:
-        raise
-    except sqlite3.Error as error:
-        raise explain(error, path) from error
-    except (CarError, DamagedRowError, UnicodeDecodeError) as error:  # Unicode: in the schema
-        raise damaged(path, str(error)) from error
-    except OSError as error:
-        raise explain_os(error, path) from error
-
-
 def read_meta(connection: sqlite3.Connection, name: str) -> str | None:
-    """Read a value from `meta`, None where there is none."""
+    """Return a value of `meta`, None if it has none of that name."""
     row = connection.execute("SELECT value FROM meta WHERE name = ?", (name,)).fetchone()
     return None if row is None else str(row[0])
 
 
 def _create(path: Path, network: Network) -> None:
-    """Make a new log beside its place and move it there when it is whole and on the disk."""
+    """Create a new log beside its place and move it there when it is complete and on the disk."""
     leftover = [path.with_name(path.name + suffix) for suffix in ("-wal", "-shm", "-journal")]
     if leftover[0].exists():
         raise StoreError(
-            f"the event log {path} is missing, but its write-ahead log {leftover[0]} is there: "
-            "put the missing file back, or delete the other one to start anew"
+            f"the event log {path} is missing, but its write-ahead log {leftover[0]} exists: "
+            "put the missing file back, or delete the other one to start with an empty log"
         )
     unfinished = path.with_name(path.name + ".new")
     for old in (unfinished, unfinished.with_name(unfinished.name + "-journal"), *leftover):
@@ -155,8 +126,7 @@ def _create(path: Path, network: Network) -> None:
         )
     finally:
         connection.close()
-    unfinished.rename(path)
-    sync_directory(path.parent)
+    move_into_place(unfinished, path)
 
 
 def _connect(path: Path) -> sqlite3.Connection:
@@ -212,3 +182,30 @@ def _check_positions(connection: sqlite3.Connection, path: Path) -> None:
     ).fetchone()
     if count and (low, high) != (1, count):
         raise damaged(path, f"{count} events have feed positions from {low} to {high}")
+
+
+def replace_log(path: Path, new: Path) -> None:
+    """Replace the log `path` by the file `new`, whatever ends the process in between.
+
+    A log is its file and the write-ahead log or journal beside it: two files, which no system
+    replaces at once, and either of them beside the wrong file would destroy that one. So the new
+    file is first renamed to `events.sqlite3.replacement`, when it is complete and on the disk. From
+    then on it *is* the log, and whoever opens the log takes the remaining steps.
+
+    Args:
+        path: nobody has it open.
+        new: on the same file system; it has no write-ahead log, and nobody has it open.
+    """
+    move_into_place(new, path.with_name(path.name + _REPLACEMENT))
+    finish_replacement(path)
+
+
+def finish_replacement(path: Path) -> None:
+    """Take the remaining steps of a replacement that was interrupted, if there was one."""
+    new = path.with_name(path.name + _REPLACEMENT)
+    if not new.exists():
+        return
+    for suffix in ("-wal", "-shm", "-journal"):
+        path.with_name(path.name + suffix).unlink(missing_ok=True)
+    sync_directory(path.parent)
+    move_into_place(new, path)

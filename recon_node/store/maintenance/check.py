@@ -1,38 +1,38 @@
-"""Is the log what it should be? Everything that can be told from the file alone is looked at.
+"""Check a log: everything that can be learned from the file alone.
 
 - SQLite's own check: pages, and that tables and indexes agree.
-- Each event: its CAR comes together again, every block matches its CID, and it is the event that
-  its EventId names. Its state is the one that follows from what it builds on: a delivered event has
-  its position after all of those, a wholly checked one has the height that follows from them, and
-  its EventId is the one of its stream; a waiting one says in `waits` what it waits for.
-- Positions are dense from 1. No table has rows of events that are not there.
-- The hash of all keys is the same by the table, by its index, and by the saved keys if there are.
+- Each event: its CAR can be restored, every block matches its CID, and its EventId names it. Its
+  state follows from its history: a delivered event comes after everything it builds on, a pending
+  or delivered one has the right height and EventId, and a waiting one lists in `waits` what it
+  waits for.
+- Positions are dense from 1. No table has rows of missing events.
+- The hash of all keys is the same by the table, by its index, and by the saved keys, if any.
 
-Not looked at again are signatures: an event is the bytes that its CID says, and those were checked.
+Signatures are not verified again: the CIDs prove that the bytes are those that were verified.
 """
 
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from hashlib import sha256
 from pathlib import Path
+from typing import Final
 
 from recon_node.recon import Sha256a
 from recon_node.recon.keys.sha256a import spread
-from recon_node.store.db.saved_keys import SavedKeys
+from recon_node.store.db.saved_keys import KEYS, load_keys
 from recon_node.store.errors import DamagedLogError
-from recon_node.store.maintenance.check_events import EventChecker, read_pieces
-from recon_node.store.maintenance.common import Progress, no_progress, opened_log
+from recon_node.store.maintenance.check_events import EventChecker, read_event_rows
+from recon_node.store.maintenance.closed_log import Progress, no_progress, opened_log
 
-_MOST_FAULTS = 1000
-"""Faults that are told one by one; further ones are counted."""
+_MAX_LISTED: Final = 1000
+"""Faults that are listed; further ones are only counted."""
 
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """Something that is not as it should be."""
+    """Something that is wrong."""
 
     where: str
     """The table, or the file."""
@@ -41,7 +41,7 @@ class Fault:
 
 @dataclass(slots=True)
 class Report:
-    """What a check has found."""
+    """The result of a check."""
 
     events: int = 0
     delivered: int = 0
@@ -50,7 +50,7 @@ class Report:
     sha256a: str = ""
     """The hash of all keys, as peers compare it."""
     faults: list[Fault] = field(default_factory=list)
-    """The first thousand."""
+    """The first 1000."""
     fault_count: int = 0
 
     @property
@@ -61,27 +61,28 @@ class Report:
     def add(self, where: str, message: str) -> None:
         """Note a fault."""
         self.fault_count += 1
-        if len(self.faults) < _MOST_FAULTS:
+        if len(self.faults) < _MAX_LISTED:
             self.faults.append(Fault(where, message))
 
 
 def check_log(data_dir: Path, progress: Progress = no_progress) -> Report:
-    """Check the log of a directory. A log of an earlier version is brought to this one first.
+    """Check the log of a directory. A log of an earlier version is migrated first.
 
     Raises:
         StoreError: there is no log, or it cannot be read for another reason than damage.
     """
     report = Report()
     try:
-        with opened_log(data_dir) as connection:
+        with opened_log(data_dir) as log:
+            connection = log.connection
             _check_file(connection, report, progress)
             _check_events(connection, report, progress)
-            _check_leftovers(connection, report)
+            _check_references(connection, report)
             _check_saved_keys(connection, data_dir, report)
     except DamagedLogError as error:
         report.add("file", str(error))
-    except (ValueError, TypeError, LookupError) as error:  # what no sound file leads to
-        report.add("file", f"it holds what no log holds ({error!r}): the check ends here")
+    except (ValueError, TypeError, LookupError) as error:  # of values that no log has
+        report.add("file", f"the check stopped at an impossible value: {error!r}")
     return report
 
 
@@ -96,7 +97,7 @@ def _check_events(connection: sqlite3.Connection, report: Report, progress: Prog
     (last,) = connection.execute("SELECT coalesce(max(id), 0) FROM events").fetchone()
     checker = EventChecker(connection, report.add)
     by_table = 0
-    for piece in read_pieces(connection):
+    for piece in read_event_rows(connection):
         report.bytes += checker.check(piece)
         report.events += len(piece)
         report.delivered += sum(row.position is not None for row in piece)
@@ -115,32 +116,36 @@ def _check_events(connection: sqlite3.Connection, report: Report, progress: Prog
         )
 
 
-_LEFTOVERS = {
-    "cars": "SELECT id FROM cars WHERE id NOT IN (SELECT id FROM events)",
-    "waits": "SELECT DISTINCT event FROM waits WHERE event NOT IN (SELECT id FROM events)",
-    "anchors": "SELECT event FROM anchors WHERE event NOT IN (SELECT id FROM events)",
-}
+_NO_EVENT = "a row refers to the event in row {}, which is missing"
+_REFERENCES: Final = (
+    ("cars", "SELECT id FROM cars WHERE id NOT IN (SELECT id FROM events)", _NO_EVENT),
+    (
+        "waits",
+        "SELECT DISTINCT event FROM waits WHERE event NOT IN (SELECT id FROM events)",
+        _NO_EVENT,
+    ),
+    ("anchors", "SELECT event FROM anchors WHERE event NOT IN (SELECT id FROM events)", _NO_EVENT),
+    (
+        "streams",
+        "SELECT hex(init_cid) FROM streams WHERE init_cid NOT IN (SELECT cid FROM events)",
+        "the init event of the stream {} is missing",
+    ),
+    (
+        "proofs",
+        "SELECT DISTINCT hex(proof) FROM anchors WHERE proof NOT IN (SELECT proof FROM proofs)",
+        "the proof {} of a time event is missing",
+    ),
+)
+"""Table, what it refers to but does not exist, and what to say about it."""
 
 
-def _check_leftovers(connection: sqlite3.Connection, report: Report) -> None:
-    for table, sql in _LEFTOVERS.items():
-        for (row,) in connection.execute(sql):
-            report.add(table, f"a row is of the event in row {row}, which is not there")
-    for cid, at in _streams_without_init(connection):
-        report.add("streams", f"the stream of {cid.hex()} has no init event here (found {at})")
-    missing = "SELECT DISTINCT proof FROM anchors WHERE proof NOT IN (SELECT proof FROM proofs)"
-    for (proof,) in connection.execute(missing):
-        report.add("proofs", f"the proof {proof.hex()} of a time event is not there")
-
-
-def _streams_without_init(connection: sqlite3.Connection) -> Iterator[tuple[bytes, int]]:
-    yield from connection.execute(
-        "SELECT init_cid, (SELECT count(*) FROM events WHERE cid = init_cid) AS found "
-        "FROM streams WHERE found = 0"
-    )
+def _check_references(connection: sqlite3.Connection, report: Report) -> None:
+    for table, sql, message in _REFERENCES:
+        for (missing,) in connection.execute(sql):
+            report.add(table, message.format(str(missing).lower()))
 
 
 def _check_saved_keys(connection: sqlite3.Connection, data_dir: Path, report: Report) -> None:
-    keys = SavedKeys(data_dir, connection).load(report.events)
+    keys = load_keys(data_dir, connection, KEYS, report.events)
     if keys is not None and keys.summarize().hash.hex() != report.sha256a:
         report.add("keys.saved", f"the saved keys have the hash {keys.summarize().hash.hex()}")

@@ -1,7 +1,7 @@
-"""Writing a log's events into one CAR (see `archive`).
+"""Write the events of a log to one CAR (see `archive`).
 
-The log is read twice: the root, which comes first, names the pages by their CIDs. Memory is that of
-a page, and a number for each shared block.
+The log is read twice, because the root comes first and names the pages by their CIDs. Takes the
+memory of a page and a number per shared block.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import sqlite3
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, Final
 
 from recon_node.ceramic import EventId
 from recon_node.ipld import CID
@@ -18,6 +18,7 @@ from recon_node.recon import KeyRange
 from recon_node.store.damage.detection import Damage, DamagedEventError, car_fault
 from recon_node.store.db.blocks import BlockReader
 from recon_node.store.db.packing import full_size, references, section, sections
+from recon_node.store.db.sql import read_in_pieces
 from recon_node.store.errors import StoreError
 from recon_node.store.interests import covers, key_ranges
 from recon_node.store.maintenance.archive import (
@@ -28,21 +29,15 @@ from recon_node.store.maintenance.archive import (
     cid_of,
     header,
 )
-from recon_node.store.maintenance.common import (
-    Progress,
-    find_log,
-    network_of,
-    no_progress,
-    opened_log,
-)
+from recon_node.store.maintenance.closed_log import Progress, no_progress, opened_log
 from recon_node.store.values import Interest
 
-_PIECE = 500
+_PIECE_ROWS: Final = 500
 
 
 @dataclass(slots=True)
-class _Filled:
-    """A page and the blocks that come with it."""
+class _PageWithBlocks:
+    """A page and the blocks that are written with it."""
 
     events: list[tuple[EventId, list[CID]]] = field(default_factory=list)
     shared: dict[CID, None] = field(default_factory=dict)
@@ -59,27 +54,30 @@ def export_events(
     interests: Sequence[Interest] = (),
     progress: Progress = no_progress,
 ) -> int:
-    """Write the events of a log into a file; only those of some interests, where any are given.
+    """Write the events of a log to a file: those of some interests, or all if none are given.
 
-    Returns the number of events.
+    Returns:
+        The number of events.
 
     Raises:
-        StoreError: there is no log, it is damaged, or it holds no events (of these interests).
-        OSError: the file does not take it.
+        StoreError: there is no log, it is damaged, or it holds no such events.
+        OSError: the file cannot be written.
     """
-    network = network_of(find_log(data_dir))
-    ranges = key_ranges(network, interests)
-    with opened_log(data_dir) as connection:
+    with opened_log(data_dir) as log:
+        connection, ranges = log.connection, key_ranges(log.network, interests)
         connection.execute("BEGIN")  # one view of the log for both readings
         (total,) = connection.execute("SELECT count(*) FROM events").fetchone()
-        pages, events = [], 0
+        pages: list[CID] = []
+        events = 0
         for page, done in _pages(connection, ranges):
             pages.append(cid_of(page.encode()))
             events += len(page.events)
             progress("listing events", done, total)
         if not events:
-            raise StoreError(_nothing_to_export(data_dir, total))
-        manifest = Manifest(network, events, tuple(pages)).encode()
+            which = f"none of the {total} events in {data_dir} matches the interest"
+            empty = f"the event log in {data_dir} holds no events"
+            raise StoreError(f"nothing to export: {which if total else empty}")
+        manifest = Manifest(log.network, events, tuple(pages)).encode()
         root = cid_of(manifest)
         file.write(header(root) + section(root, manifest))
         for page, done in _pages(connection, ranges):
@@ -90,36 +88,28 @@ def export_events(
     return events
 
 
-def _nothing_to_export(data_dir: Path, total: int) -> str:
-    if not total:
-        return f"nothing to export: the event log in {data_dir} holds no events"
-    return f"nothing to export: none of the {total} events in {data_dir} is of that interest"
-
-
 def _pages(
     connection: sqlite3.Connection, ranges: Sequence[KeyRange]
-) -> Iterator[tuple[_Filled, int]]:
-    """The pages, each with how many events of the log were read."""
+) -> Iterator[tuple[_PageWithBlocks, int]]:
+    """Yield the pages, each with the number of the log's events that were read."""
     reader = BlockReader(connection, remember=True)
-    seen: set[int] = set()  # rows of shared blocks that are in an earlier page, or in this one
-    page = _Filled()
-    done = 0
-    for event_id, stored in _events(connection):
-        done += 1
+    seen: set[int] = set()  # rows of shared blocks that this page or an earlier one has
+    page, done = _PageWithBlocks(), 0
+    for done, (event_id, stored) in enumerate(_events(connection), 1):
         if not covers(ranges, event_id):
             continue
         if len(page.events) >= PAGE_EVENTS or (
             page.events and page.size + full_size(stored) > PAGE_BYTES
         ):
             yield page, done
-            page = _Filled()
+            page = _PageWithBlocks()
         _fill(page, event_id, stored, reader, seen)
     if page.events:
         yield page, done
 
 
 def _fill(
-    page: _Filled, event_id: EventId, stored: bytes, reader: BlockReader, seen: set[int]
+    page: _PageWithBlocks, event_id: EventId, stored: bytes, reader: BlockReader, seen: set[int]
 ) -> None:
     [car] = reader.restore([stored])
     fault = car_fault(car, event_id.event_cid)
@@ -141,12 +131,10 @@ def _fill(
 
 
 def _events(connection: sqlite3.Connection) -> Iterator[tuple[EventId, bytes]]:
-    """All EventIds and CARs: the feed, then what is not delivered yet."""
+    """Yield all EventIds and stored CARs: the feed, then what is not delivered yet."""
     select = "SELECT {0}, event_id, car FROM events CROSS JOIN cars USING (id) WHERE {0} > ?"
     for column, more in (("position", ""), ("id", " AND position IS NULL")):
-        last = 0
         sql = f"{select.format(column)}{more} ORDER BY {column} LIMIT ?"
-        while rows := connection.execute(sql, (last, _PIECE)).fetchall():
+        for rows in read_in_pieces(connection, sql, _PIECE_ROWS):
             for _, event_id, car in rows:
                 yield EventId(event_id), car
-            last = rows[-1][0]

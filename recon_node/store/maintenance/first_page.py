@@ -1,7 +1,7 @@
-"""The first page of a log's file: the header, and the list of the tables. What both say is known.
+"""Rebuild the first page of a log's file: the header and the list of tables, both known in advance.
 
 Sources: https://www.sqlite.org/fileformat2.html, sections 1.3 and 2.6;
-https://www.sqlite.org/pragma.html#pragma_writable_schema, which lets a broken list be read.
+https://www.sqlite.org/pragma.html#pragma_writable_schema, which allows reading a broken list.
 """
 
 from __future__ import annotations
@@ -14,18 +14,21 @@ from typing import Final
 from recon_node.store.db import schema
 from recon_node.store.db.migrations import MIGRATIONS, migrate
 
+_HEADER_SIZE: Final = 100
 _USER_VERSION: Final = slice(60, 64)
+_MAX_LOST_ROOTS: Final = 2
+"""With more roots elsewhere than these, the log was compacted rather than damaged."""
 
 _List = dict[bytes, tuple[object, ...]]
-"""For each table or index the row of the list: type, name, its table, its SQL, its root page."""
+"""Rows of the list by the name of the table or index: type, name, table, SQL, root page."""
 
 
 def mend_first_page(path: Path, directory: Path) -> None:
-    """Write anew what is not as this program's files have it.
+    """Rewrite what differs from the files that this program writes.
 
     Args:
         path: the file, which nobody has open.
-        directory: where another file can be made meanwhile.
+        directory: for a temporary file.
     """
     _mend_header(path)  # without it nothing can be read
     _mend_list(path, directory / "fresh.sqlite3")
@@ -34,11 +37,11 @@ def mend_first_page(path: Path, directory: Path) -> None:
 def _mend_list(path: Path, fresh: Path) -> None:
     """Give the file the list of tables of a fresh log, with its own root pages.
 
-    A log that was never compacted has its roots where a fresh one has them. One that was has them
-    elsewhere: what is damaged of its list is guessed where only one table or index is in question.
+    A log that was never compacted has its roots where a fresh one has them. A compacted one has
+    them elsewhere: a lost root can be inferred only if it is the only one.
     """
     with path.open("rb") as file:
-        version = file.read(100)[_USER_VERSION]
+        version = file.read(_HEADER_SIZE)[_USER_VERSION]
     if version != len(MIGRATIONS).to_bytes(4, "big"):
         return
     with closing(sqlite3.connect(fresh, isolation_level=None)) as connection:
@@ -50,22 +53,24 @@ def _mend_list(path: Path, fresh: Path) -> None:
     if len(found) == len(right) and _sql_of(found) == _sql_of(right):
         others = [name for name in roots if found[name][-1] != roots[name]]
         if len(others) != 1:
-            return  # nothing is wrong, or the log was compacted: no root alone can be judged
-    elif sum(found[name][-1] == roots[name] for name in roots if name in found) < len(roots) - 2:
-        roots = _own_roots(found, roots) or roots
+            return  # the list is sound, or the log was compacted and no root can be judged alone
+    else:
+        same = sum(found[name][-1] == roots[name] for name in roots if name in found)
+        if same < len(roots) - _MAX_LOST_ROOTS:
+            roots = _own_roots(found, roots) or roots
     _set_roots(fresh, roots)
     with path.open("r+b") as file:
         before = file.read(schema.PAGE_SIZE)
         file.seek(0)
         file.write(fresh.read_bytes()[: schema.PAGE_SIZE])
     _mend_header(path)
-    if not _has_events(path):  # the guess was wrong: better no list than one that loses everything
+    if not _has_events(path):  # a wrong guess: no list is better than one that loses everything
         with path.open("r+b") as file:
             file.write(before)
 
 
 def _own_roots(found: _List, right: dict[bytes, object]) -> dict[bytes, object]:
-    """The roots that a broken list names; none where they cannot be told."""
+    """The roots that a broken list names; empty if they are ambiguous."""
     lost, strange = right.keys() - found.keys(), found.keys() - right.keys()
     if len(lost) != len(strange) or len(lost) > 1:
         return {}
@@ -74,7 +79,7 @@ def _own_roots(found: _List, right: dict[bytes, object]) -> dict[bytes, object]:
 
 
 def _has_events(path: Path) -> bool:
-    """Does the list lead to events and their CARs?"""
+    """Can events and their CARs be read by this list?"""
     with closing(sqlite3.connect(path)) as connection:
         try:
             found = connection.execute(
@@ -90,7 +95,7 @@ def _sql_of(rows: _List) -> dict[bytes, tuple[object, ...]]:
 
 
 def _read_list(path: Path) -> _List:
-    """The list of the tables as it stands there, be it broken; empty where it cannot be read."""
+    """The list of tables as the file has it, even if broken; empty if it cannot be read."""
     with closing(sqlite3.connect(path)) as connection:
         connection.text_factory = bytes
         try:
@@ -113,23 +118,23 @@ def _set_roots(fresh: Path, roots: dict[bytes, object]) -> None:
 
 
 def _mend_header(path: Path) -> None:
-    """Write the header anew where it is not as this program's files have it."""
+    """Rewrite the header as this program's files have it."""
     with path.open("r+b") as file:
-        header = bytearray(file.read(100))
-        if len(header) < 100:
+        header = bytearray(file.read(_HEADER_SIZE))
+        if len(header) < _HEADER_SIZE:
             return
         pages = path.stat().st_size // schema.PAGE_SIZE
         header[:16] = b"SQLite format 3\0"
         header[16:18] = schema.PAGE_SIZE.to_bytes(2, "big")
         header[18:20] = b"\2\2"  # WAL
-        header[20:24] = bytes((0, 64, 32, 32))
+        header[20:24] = bytes((0, 64, 32, 32))  # reserved bytes, and fixed payload fractions
         header[28:32] = pages.to_bytes(4, "big")
-        header[32:40] = bytes(8)  # free pages are forgotten: nothing is written here
-        header[44:48] = (4).to_bytes(4, "big")
-        header[52:56] = bytes(4)
+        header[32:40] = bytes(8)  # forget the free pages: nothing is written here
+        header[44:48] = (4).to_bytes(4, "big")  # schema format
+        header[52:56] = bytes(4)  # no auto-vacuum
         header[56:60] = (1).to_bytes(4, "big")  # UTF-8
-        header[64:68] = bytes(4)
-        header[72:92] = bytes(20)
-        header[92:96] = header[24:28]
+        header[64:68] = bytes(4)  # no incremental vacuum
+        header[72:92] = bytes(20)  # reserved
+        header[92:96] = header[24:28]  # the page count is of the present version
         file.seek(0)
         file.write(header)

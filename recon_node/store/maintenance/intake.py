@@ -1,7 +1,7 @@
-"""Taking in the events of an exported CAR (see `archive`), through the normal admission.
+"""Import the events of an exported CAR (see `archive`) through the normal admission.
 
-The file is read once, from its beginning to its end, a page at a time. What is here already is
-known by its EventId and costs next to nothing: an import that was broken off is started again.
+The file is read once from start to end, a page at a time. Events that the log already has are
+recognized by their EventIds at almost no cost, so an interrupted import is simply started again.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, Final
 
 import trio
 
@@ -26,29 +26,30 @@ from recon_node.store.maintenance.archive import (
     Page,
     event_car,
 )
-from recon_node.store.maintenance.common import Progress, no_progress
+from recon_node.store.maintenance.closed_log import Progress, no_progress
 from recon_node.store.opening import open_store
 from recon_node.store.values import StoreSettings
 
-_MAX_SECTION = 64 * 1024 * 1024
-_MAX_PAGE = 64 * 1024 * 1024
-_MOST_REASONS = 1000
+_MAX_SECTION_BYTES: Final = 64 * 1024 * 1024
+_MAX_PAGE_BYTES: Final = 64 * 1024 * 1024
+_MAX_LISTED: Final = 1000
+"""Refused events that are listed; further ones are only counted."""
 
 
 class ArchiveError(StoreError):
-    """The file cannot be taken in any further; what came before is in the log."""
+    """The file cannot be imported any further; the events before that are in the log."""
 
 
 @dataclass(slots=True)
-class Intake:
-    """What became of the events of a file."""
+class ImportResult:
+    """The result of an import."""
 
     events: int = 0
-    """As the file announces them."""
+    """Events in the file, according to its manifest."""
     counts: Counter[str] = field(default_factory=Counter)
     """By verdict: "new", "known", "refused"."""
     refused: list[tuple[EventId, str]] = field(default_factory=list)
-    """The first thousand that were refused, and why."""
+    """The first 1000 refused events, and why."""
 
 
 async def import_events(
@@ -56,16 +57,16 @@ async def import_events(
     file: BinaryIO,
     settings: StoreSettings | None = None,
     progress: Progress = no_progress,
-) -> Intake:
-    """Admit the events of a file into the log of a directory, which is made when there is none.
+) -> ImportResult:
+    """Admit the events of a file into the log of a directory, which is created if it is missing.
 
-    The caller does not hold the directory's lock.
+    The caller must not hold the directory's lock.
 
     Raises:
-        ArchiveError: the file is broken, cut off, or of another kind.
-        StoreError: the log cannot be opened or written, or is another network's.
+        ArchiveError: the file is damaged, truncated, or not an export.
+        StoreError: the log cannot be opened or written, or belongs to another network.
     """
-    intake = Intake()
+    intake = ImportResult()
     with closing(_Reader(file)) as reader:
         manifest = await trio.to_thread.run_sync(reader.read_manifest)
         intake.events = manifest.events
@@ -76,56 +77,56 @@ async def import_events(
                     page, await store.admit_remote(page), strict=True
                 ):
                     intake.counts[verdict.status] += 1
-                    if verdict.status == "refused" and len(intake.refused) < _MOST_REASONS:
+                    if verdict.status == "refused" and len(intake.refused) < _MAX_LISTED:
                         intake.refused.append((event_id, verdict.reason or ""))
                 progress("importing events", intake.counts.total(), manifest.events)
     return intake
 
 
 class _Reader:
-    """Reads the sections of the file in order, and keeps the shared blocks in a file of its own."""
+    """Reads the sections of the file in order, and keeps the shared blocks."""
 
     def __init__(self, file: BinaryIO) -> None:
         self._file = file
         self._at = 0
-        # A database without a name lies in memory, and on the disk when it grows.
+        # SQLite keeps a database without a name in memory, and moves it to the disk as it grows.
         self._shared = sqlite3.connect("", isolation_level=None, check_same_thread=False)
         self._shared.execute("CREATE TABLE shared (cid BLOB PRIMARY KEY, block BLOB) WITHOUT ROWID")
 
     def close(self) -> None:
-        """Forget the shared blocks."""
+        """Drop the shared blocks."""
         self._shared.close()
 
     def read_manifest(self) -> Manifest:
-        """Read the header and the root."""
+        """Read the header and the root.
+
+        Raises:
+            ArchiveError: the file is not an export.
+        """
         try:
             fields = dag_cbor.decode(self._read_piece() or b"")
             version, roots = fields["version"], list(fields["roots"])
         except (IpldError, KeyError, TypeError, ValueError):
             raise ArchiveError(
-                "the file is not a CAR, so `recon-node store export` did not write it; nothing was "
-                "imported. `recon-node events add` sends JSON lines of events to a running node"
+                "the file is not a CAR, so it is not an export; nothing was imported. To send JSON "
+                "lines of events to a running node, use `recon-node events add`"
             ) from None
         try:
-            if version != 1 or len(roots) != 1:
-                raise ArchiveFormatError("its header names no single root")
             cid, block = self._section()
-            if cid != roots[0] or not cid.matches(block):
-                raise ArchiveFormatError(
-                    f"its first block is not its root, a manifest. {OTHER_CAR}"
-                )
+            if version != 1 or roots != [cid] or not cid.matches(block):
+                raise ArchiveFormatError(f"it does not start with a manifest. {OTHER_CAR}")
             return Manifest.decode(block)
         except (IpldError, KeyError, TypeError, ValueError) as error:
-            raise self._broken(error) from error
+            raise ArchiveError(f"the file cannot be imported: {error}") from error
 
     def pages(self, manifest: Manifest) -> Iterator[list[tuple[EventId, bytes]]]:
-        """The events of page after page, each with its CAR."""
+        """Yield the events of each page with their CARs."""
         for cid in manifest.pages:
             events: list[tuple[EventId, bytes]] = []
             try:
                 events.extend(self._read_page(Page.decode(self._expect(cid))))
             except (IpldError, ValueError) as error:
-                yield events  # what is whole before the damage
+                yield events  # the intact ones before the damage
                 raise self._broken(error) from error
             yield events
 
@@ -141,8 +142,10 @@ class _Reader:
                     read, block = self._section()
                     blocks[read] = block
                     size += len(block)
-                    if size > _MAX_PAGE:
-                        raise ArchiveFormatError(f"its blocks are in another order: {cid} is late")
+                    if size > _MAX_PAGE_BYTES:
+                        raise ArchiveFormatError(
+                            f"its blocks are out of order: {cid} comes too late"
+                        )
                 parts.append((cid, blocks[cid]))
             yield event_id, event_car(event_id, parts)
         self._shared.executemany(
@@ -155,40 +158,40 @@ class _Reader:
         return None if row is None else row[0]
 
     def _expect(self, cid: CID) -> bytes:
-        """The block of the next section, which must be that one."""
+        """Return the block of the next section, which must have this CID."""
         read, block = self._section()
         if read != cid or not cid.matches(block):
-            raise ArchiveFormatError(f"where {cid} should stand, there is {read}")
+            raise ArchiveFormatError(f"it has {read} in the place of {cid}")
         return block
 
     def _section(self) -> tuple[CID, bytes]:
         piece = self._read_piece()
         if piece is None:
-            raise ArchiveFormatError("it ends before its last event: it was cut off")
+            raise ArchiveFormatError("it ends before its last event: it was truncated")
         cid, start = read_cid(piece)
         return cid, piece[start:]
 
     def _read_piece(self) -> bytes | None:
-        """What stands behind the next length; None at the end of the file."""
+        """Return the bytes after the next length; None at the end of the file."""
         prefix = b""
         while not prefix or prefix[-1] & 0x80:
             byte = self._file.read(1)
             if not byte and not prefix:
                 return None
             if not byte or len(prefix) >= varint.MAX_BYTES:
-                raise ArchiveFormatError("a length is cut off or no number")
+                raise ArchiveFormatError("a length is truncated or invalid")
             prefix += byte
         length, _ = varint.decode(prefix)
-        if length > _MAX_SECTION:
+        if length > _MAX_SECTION_BYTES:
             raise ArchiveFormatError(f"it has a block of {length} bytes")
         piece = self._file.read(length)
         if len(piece) < length:
-            raise ArchiveFormatError("it ends in the middle of a block: it was cut off")
+            raise ArchiveFormatError("it ends in the middle of a block: it was truncated")
         self._at += len(prefix) + length
         return piece
 
     def _broken(self, error: Exception) -> ArchiveError:
         return ArchiveError(
-            f"the file cannot be taken in beyond byte {self._at}: {error}. The events before that "
-            "are in the log, and are skipped when a whole file is imported"
+            f"the file cannot be imported beyond byte {self._at}: {error}. The events before that "
+            "are in the log, and will be skipped when an intact file is imported"
         )

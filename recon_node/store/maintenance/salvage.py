@@ -1,10 +1,10 @@
-"""Reading what can still be read of a damaged log.
+"""Read what can still be read of a damaged log.
 
-All is read from a copy. Where a page cannot be read, the walk over a table goes on behind it. The
-EventIds and the positions of events are read three times: from the table, and from the two indexes
-that have them as well; so they survive damage to any of those. A CAR is in one place only.
+Everything is read from a copy. Where a page cannot be read, the walk over a table continues after
+it. EventIds and positions are read from the table and from the two indexes that have them as well,
+so they survive damage to any one of these. A CAR is in one place only.
 
-A damaged first page (the header, and the list of the tables) is written anew as far as it is known.
+A damaged first page (the header and the list of tables) is rebuilt as far as it is known.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from recon_node.ceramic import EventId, EventIdError, InvalidEventError, parse_event
 from recon_node.ipld import CarError
@@ -24,14 +24,13 @@ from recon_node.store.db.blocks import BlockReader
 from recon_node.store.errors import StoreError
 from recon_node.store.maintenance.first_page import mend_first_page
 
-_UNREADABLE = (sqlite3.DatabaseError, UnicodeDecodeError)
+_UNREADABLE: Final = (sqlite3.DatabaseError, UnicodeDecodeError)
 
-_BEYOND = 2**48
-"""No row has a greater id."""
+_MAX_ROW_ID: Final = 2**48
 
 
 class Salvaged(NamedTuple):
-    """An event as far as it could be read, at its place in the old feed."""
+    """What could be read of an event; its position is that in the old feed."""
 
     event_id: EventId | None
     position: int | None
@@ -39,11 +38,11 @@ class Salvaged(NamedTuple):
 
 
 class Salvage:
-    """What a damaged log still says.
+    """The readable part of a damaged log.
 
     Args:
-        path: the damaged file; left as it is.
-        directory: where the copy is made.
+        path: the damaged file, which is not changed.
+        directory: for the copy.
 
     Raises:
         StoreError: not even the list of its tables can be read.
@@ -65,9 +64,9 @@ class Salvage:
         except _UNREADABLE as error:
             self._connection.close()
             raise StoreError(
-                f"the event log {path} is damaged where its tables are listed ({error}), and "
-                "nothing can be saved of it: put a backup in its place, or move it away to start "
-                "anew (peers will send their events again)"
+                f"the list of tables in the event log {path} is damaged ({error}), so nothing can "
+                "be saved: restore a backup, or move it away to start over (peers will "
+                "send their events again)"
             ) from error
         self._plan = sqlite3.connect("", isolation_level=None, check_same_thread=False)
         self._blocks = BlockReader(self._connection, remember=True)
@@ -80,7 +79,7 @@ class Salvage:
 
     @property
     def network_id(self) -> int | None:
-        """The network of the log: as most of its events say, else as it says itself."""
+        """The network of most events; if there are none, the one that the log states."""
         some = self._plan.execute("SELECT event_id FROM plan WHERE event_id NOTNULL LIMIT 100")
         named = Counter(EventId(event_id).network_id for (event_id,) in some)
         if named:
@@ -90,16 +89,11 @@ class Salvage:
 
     @property
     def events(self) -> int:
-        """How many events there are, with or without their CARs."""
+        """The number of events, with or without a CAR."""
         return int(self._plan.execute("SELECT count(*) FROM plan").fetchone()[0])
 
-    @property
-    def positions(self) -> int:
-        """The last position that is known of."""
-        return int(self._plan.execute("SELECT coalesce(max(position), 0) FROM plan").fetchone()[0])
-
     def rows(self, table: str) -> list[tuple[Any, ...]]:
-        """All rows of a small table that can be read; none where there is no such table."""
+        """The readable rows of a small table; empty if there is no such table."""
         try:
             (columns,) = self._connection.execute(
                 "SELECT group_concat(name) FROM pragma_table_info(?)", (table,)
@@ -109,7 +103,7 @@ class Salvage:
         return list(_both_ways(self._connection, f"SELECT {columns} FROM {table} ORDER BY 1 {{}}"))
 
     def read(self) -> Iterator[Salvaged]:
-        """The events in the order of the old feed; then the others, as they came."""
+        """Yield the events in the order of the old feed, then the others in order of arrival."""
         sql = "SELECT id, event_id, position FROM plan ORDER BY position IS NULL, position, id"
         for row, event_id, position in self._plan.execute(sql):
             name = None if event_id is None else EventId(event_id)
@@ -157,7 +151,7 @@ class Salvage:
             yield row, None, None
 
     def _car(self, row: int, event_id: EventId | None) -> bytes | None:
-        """The CAR of an event, if it is whole and the event's."""
+        """The CAR of an event, if it is intact and belongs to it."""
         try:
             found = self._connection.execute("SELECT car FROM cars WHERE id = ?", (row,)).fetchone()
             if found is None:
@@ -183,7 +177,7 @@ def _event_id(value: Any) -> bytes | None:
 
 
 def _walk(connection: sqlite3.Connection, select: str) -> Iterator[tuple[Any, ...]]:
-    """The rows of a table by its ids, the first column; pages that cannot be read are left out."""
+    """Yield the rows of a table by id, the first column, without unreadable pages."""
     at: int | None = -1
     sql = f"{select} WHERE id > ? ORDER BY id"
     while at is not None:
@@ -194,11 +188,11 @@ def _walk(connection: sqlite3.Connection, select: str) -> Iterator[tuple[Any, ..
                     at = row[0]
             return
         except _UNREADABLE:
-            at = _behind_damage(connection, sql, at)
+            at = _after_damage(connection, sql, at)
 
 
-def _behind_damage(connection: sqlite3.Connection, sql: str, at: int) -> int | None:
-    """The least id from which on the table can be read again, None when there is none."""
+def _after_damage(connection: sqlite3.Connection, sql: str, at: int) -> int | None:
+    """Return the least id after which the table can be read again; None if there is none."""
 
     def readable(after: int) -> bool:
         try:
@@ -209,7 +203,7 @@ def _behind_damage(connection: sqlite3.Connection, sql: str, at: int) -> int | N
 
     step = 1
     while not readable(at + step):
-        if at + step > _BEYOND:
+        if at + step > _MAX_ROW_ID:
             return None
         step *= 2
     low, high = at + step // 2, at + step
@@ -220,7 +214,7 @@ def _behind_damage(connection: sqlite3.Connection, sql: str, at: int) -> int | N
 
 
 def _both_ways(connection: sqlite3.Connection, sql: str) -> Iterator[tuple[Any, ...]]:
-    """The rows from the front up to the first page that cannot be read; then from the back."""
+    """Yield the rows from the start to the first unreadable page, then from the end back."""
     for order in ("ASC", "DESC"):
         try:
             with closing(connection.execute(sql.format(order))) as rows:

@@ -1,0 +1,335 @@
+"""Real nodes of both kinds side by side: what it costs to write to them and to fill an empty one.
+
+Used by `python -m benchmarks.ceramic_one`. Bytes are counted by a proxy between the two nodes, so
+they are those of TCP's payload, encryption included. CPU and memory are the processes', as /proc
+has them; the memory is the largest that was resident.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import socket
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import httpx
+from nacl.signing import SigningKey
+
+from benchmarks.ceramic_one_node import CeramicOneNode, holdings
+from benchmarks.ceramic_one_wire import compare
+from benchmarks.report import Row, progress
+from recon_node.ceramic import Network
+from recon_node.ceramic.builder import data_event, init_event, model_event
+from recon_node.ceramic.heightless_event_id import HeightlessEventId, model_range
+from recon_node.ceramic.stream_id import StreamId, StreamType
+from recon_node.ipld import multibase
+from recon_node.recon import KeyRange
+from recon_node.testnet import TestnetNode
+
+OURS: Final = "recon-node"
+THEIRS: Final = "ceramic-one"
+STREAM: Final = 5
+"""Events of each stream."""
+WRITERS: Final = 4
+"""Clients that write to a node at once."""
+FILL_LIMIT: Final = 3600.0
+"""Seconds in which an empty node must have everything."""
+_POLL: Final = 0.2
+"""Seconds between two looks at how far a node is."""
+_TICK: Final = os.sysconf("SC_CLK_TCK")
+
+Node = TestnetNode | CeramicOneNode
+
+_DEFINITION: Final = {
+    "version": "2.0",
+    "name": "Note",
+    "accountRelation": {"type": "list"},
+    "interface": False,
+    "implements": [],
+    "schema": {
+        "type": "object",
+        "properties": {"n": {"type": "integer"}},
+        "additionalProperties": False,
+    },
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Events:
+    """Events of one model, its own one first, a stream's in causal order."""
+
+    model: StreamId
+    streams: list[list[str]]
+    """Their CARs, as multibase text."""
+    keys: list[bytes]
+    """Their keys on the model ring, ascending."""
+
+
+def made_up_events(network: Network, count: int) -> Events:
+    """Sign so many events, the model's included."""
+    author = SigningKey.generate()
+    of_model = model_event(author, _DEFINITION)
+    model = StreamId(StreamType.MODEL, of_model.cid)
+    streams: list[list[str]] = []
+    keys: list[bytes] = []
+    while len(keys) < count - 1:
+        key = SigningKey.generate()
+        init = last = init_event(key, model, {"n": 0}, unique=secrets.token_bytes(12))
+        assert init.header is not None
+        stream = [init]
+        for number in range(1, min(STREAM, count - 1 - len(keys))):
+            patch = [{"op": "replace", "path": "/n", "value": number}]
+            last = data_event(key, init, [last.cid], patch)
+            stream.append(last)
+        controller = init.header.controller
+        keys += (
+            bytes(HeightlessEventId.build(network, model, controller, init.cid, each.cid))
+            for each in stream
+        )
+        streams.append([multibase.encode(each.car) for each in stream])
+    return Events(model, [[multibase.encode(of_model.car)], *streams], sorted(keys))
+
+
+class Proxy:
+    """A TCP port on loopback that passes everything on to another, and counts it."""
+
+    def __init__(self, port: int) -> None:
+        self._port = port
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.port: int = self._listener.getsockname()[1]
+        self.up = 0
+        """Bytes towards the port."""
+        self.down = 0
+        """Bytes that it sent."""
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def close(self) -> None:
+        """Accept no more connections; those that exist end with their sockets."""
+        self._listener.close()
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                near, _ = self._listener.accept()
+                far = socket.create_connection(("127.0.0.1", self._port))
+            except OSError:
+                return
+            for source, sink, is_up in ((near, far, True), (far, near, False)):
+                threading.Thread(
+                    target=self._pass_on, args=(source, sink, is_up), daemon=True
+                ).start()
+
+    def _pass_on(self, source: socket.socket, sink: socket.socket, is_up: bool) -> None:
+        try:
+            while data := source.recv(256 * 1024):
+                # Counted first: whoever has received the bytes may ask for the count at once.
+                if is_up:
+                    self.up += len(data)
+                else:
+                    self.down += len(data)
+                sink.sendall(data)
+            sink.shutdown(socket.SHUT_WR)
+        except OSError:
+            sink.close()
+
+
+class Lab:
+    """Nodes on loopback in a network of their own; use it as a context manager."""
+
+    def __init__(self, binary: str) -> None:
+        self._binary = binary
+        self._temporary = tempfile.TemporaryDirectory(prefix="recon-benchmark-")
+        self._count = 0
+        self.network = Network.local(secrets.randbelow(2**31))
+
+    @contextmanager
+    def node(self, kind: str, model: StreamId, peer: str = "") -> Iterator[Node]:
+        """Run a node that wants the events of a model and keeps a connection to a peer."""
+        self._count += 1
+        directory = Path(self._temporary.name)
+        name = f"{kind}-{self._count}"
+        node: Node
+        if kind == OURS:
+            flags = ["--network", self.network.name, "--sync-interval", "1"]
+            node = TestnetNode(name, directory, flags + (["--bootstrap", peer] if peer else []))
+            node.launch()
+        else:
+            number = int(self.network.name.rpartition("-")[2])
+            node = CeramicOneNode(self._binary, directory / name, number)
+        try:
+            if isinstance(node, TestnetNode):
+                node.wait_until_ready()
+            else:
+                node.start([peer] if peer else [])
+                node.want([str(model)])
+            yield node
+        finally:
+            node.kill()
+
+    def __enter__(self) -> Lab:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._temporary.cleanup()
+
+
+def run(binary: str, sizes: list[int]) -> Iterator[Row]:
+    """Measure writing to each kind, and filling an empty node of each kind from it.
+
+    Yields the rows as they come, because it takes long; those without a ``measure`` compare the
+    wire with the simulated one.
+    """
+    with Lab(binary) as lab:
+        for size in sizes:
+            events = made_up_events(lab.network, size)
+            for kind in (OURS, THEIRS):
+                with lab.node(kind, events.model) as source:
+                    progress(f"{size:,} events written to {kind}")
+                    yield _write(kind, source, events)
+                    if isinstance(source, CeramicOneNode):
+                        interest = KeyRange(*model_range(lab.network, events.model))
+                        yield from compare(source.address, interest, events.keys)
+                    for receiver in (OURS, THEIRS):
+                        progress(f"{size:,} events from {kind} to an empty {receiver}")
+                        yield _fill(lab, kind, source, receiver, events)
+
+
+def from_running_node(api_url: str) -> list[Row]:
+    """Measure how an empty node of ours gets everything from a ceramic-one node that is running."""
+    identity = httpx.post(f"{api_url}/api/v0/id").raise_for_status().json()
+    network = httpx.get(f"{api_url}/ceramic/config/network").raise_for_status().json()["name"]
+    address = next(each for each in identity["Addresses"] if "/tcp/" in each)
+    count = holdings(address, Network.parse(network)).count
+    flags = ["--network", network, "--sync-interval", "1", "--no-discovery"]
+    with tempfile.TemporaryDirectory() as directory, ExitStack() as stack:
+        proxy = Proxy(_tcp_port(address))
+        stack.callback(proxy.close)
+        through = address.replace(f"/tcp/{_tcp_port(address)}", f"/tcp/{proxy.port}")
+        node = TestnetNode(OURS, Path(directory), [*flags, "--bootstrap", through])
+        stack.callback(node.kill)
+        node.launch()
+        node.wait_until_ready()
+        started = time.perf_counter()
+        _wait_until(lambda: _events_of_ours(node) >= count)
+        return [_fill_row(THEIRS, OURS, count, time.perf_counter() - started, proxy, node, 0.0)]
+
+
+def _write(kind: str, node: Node, events: Events) -> Row:
+    cpu = cpu_seconds(node)
+    started = time.perf_counter()
+    _post(node, events.streams[:1])
+    with ThreadPoolExecutor(WRITERS) as threads:
+        for _ in threads.map(
+            lambda first: _post(node, events.streams[first::WRITERS]), range(1, 1 + WRITERS)
+        ):
+            pass
+    seconds = time.perf_counter() - started
+    count = sum(map(len, events.streams))
+    return {
+        "measure": "written over HTTP",
+        "from": f"{WRITERS} clients",
+        "to": kind,
+        "events": count,
+        "seconds": seconds,
+        "events_per_s": count / seconds,
+        "bytes": 0,
+        "cpu_s": cpu_seconds(node) - cpu,
+        "sender_cpu_s": 0.0,
+        "memory_mb": peak_memory(node) / 1e6,
+    }
+
+
+def _post(node: Node, streams: list[list[str]]) -> None:
+    with httpx.Client(base_url=node.api_url, timeout=120.0) as client:
+        for car in (car for stream in streams for car in stream):
+            client.post("/ceramic/events", json={"data": car}).raise_for_status()
+
+
+def _fill(lab: Lab, kind: str, source: Node, receiver: str, events: Events) -> Row:
+    count = sum(map(len, events.streams))
+    address = source.address if isinstance(source, CeramicOneNode) else source.addresses[0]
+    proxy = Proxy(_tcp_port(address))
+    through = address.replace(f"/tcp/{_tcp_port(address)}", f"/tcp/{proxy.port}")
+    sender_cpu = cpu_seconds(source)
+    try:
+        with lab.node(receiver, events.model, through) as node:
+            started = time.perf_counter()
+            if isinstance(node, TestnetNode):
+                ours = node
+                _wait_until(lambda: _events_of_ours(ours) >= count)
+            else:
+                theirs = node
+                _wait_until(lambda: holdings(theirs.address, lab.network).count >= count)
+            seconds = time.perf_counter() - started
+            spent = cpu_seconds(source) - sender_cpu
+            return _fill_row(kind, receiver, count, seconds, proxy, node, spent)
+    finally:
+        proxy.close()
+
+
+def _fill_row(
+    kind: str, receiver: str, count: int, seconds: float, proxy: Proxy, node: Node, spent: float
+) -> Row:
+    return {
+        "measure": "to an empty node",
+        "from": kind,
+        "to": receiver,
+        "events": count,
+        "seconds": seconds,
+        "events_per_s": count / seconds,
+        "bytes": proxy.up + proxy.down,
+        "cpu_s": cpu_seconds(node),
+        "sender_cpu_s": spent,
+        "memory_mb": peak_memory(node) / 1e6,
+    }
+
+
+def cpu_seconds(node: Node) -> float:
+    """Return the CPU time of a node's process and of those that it started."""
+    total = 0
+    for pid in _processes(node):
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        total += int(fields[11]) + int(fields[12])
+    return total / _TICK
+
+
+def peak_memory(node: Node) -> int:
+    """Return the largest resident size of a node's processes, in bytes."""
+    return sum(
+        int(line.split()[1]) * 1024
+        for pid in _processes(node)
+        for line in Path(f"/proc/{pid}/status").read_text().splitlines()
+        if line.startswith("VmHWM")
+    )
+
+
+def _processes(node: Node) -> list[int]:
+    pid = node.pid
+    if pid is None:
+        return []
+    tasks = Path(f"/proc/{pid}/task").glob("*/children")
+    return [pid, *(int(child) for each in tasks for child in each.read_text().split())]
+
+
+def _events_of_ours(node: TestnetNode) -> int:
+    return int(httpx.get(f"{node.api_url}/ceramic/recon").raise_for_status().json()["head"])
+
+
+def _tcp_port(address: str) -> int:
+    return int(address.split("/tcp/")[1].split("/")[0])
+
+
+def _wait_until(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + FILL_LIMIT
+    while not condition():
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"not done after {FILL_LIMIT:g} s")
+        time.sleep(_POLL)

@@ -1,0 +1,38 @@
+"""Names that `vulture` would call unused, each with who uses it. Read by vulture, never run.
+
+Names that a framework gives to what it calls are in pyproject.toml ([tool.vulture]).
+"""
+# ruff: noqa
+
+# Enum members and fields that complete a table of a specification.
+_.METADATA  # UnixFS, DataType
+
+# Protocols: mypy asks for the member, users have it anyway.
+_.__lt__  # the order of event ids
+_.__call__  # the function that answers a request
+
+# Read by the library whose attribute or field it is.
+_.accesslog, _.errorlog, _.include_server_header, _.keep_alive_timeout  # hypercorn's Config
+_.redirect_slashes  # starlette's Router
+_.text_factory  # sqlite3.Connection
+_.input, _.blockHash, _.blockNumber  # pydantic's TypeAdapter: fields of an Ethereum transaction
+
+_.command_class  # click.Group
+_.resume_offset, _.resume_token, _.addr, _.pins, _.rem_path  # pydantic: fields of an answer
+
+# Methods that a library calls on our subclass.
+_.format_commands  # click.Group
+_.nullable_schema  # pydantic's GenerateJsonSchema
+_._check_protocol  # h11's connection in hypercorn
+_.readinto  # io.RawIOBase
+_.handle_error, client_address  # socketserver.TCPServer
+_.handleInputRows, timerValues  # pyspark's StatefulProcessor
+_.discard_run, _.start_walk, _.teardown  # hypothesis' RuleBasedStateMachine
+_.do_GET, _.log_message  # http.server.BaseHTTPRequestHandler
+
+# The remedies for py-libp2p replace these methods and attributes of it (docs/decisions).
+_._provider_rate_max, _.handle_stream, _.MAX_DHT_MESSAGE_SIZE
+_.AGENT_VERSION, _.muxer_multistream, _.read_length_prefixed_protobuf, use_varint_format
+_.update_peerstore_from_identify
+_.__class__, _._measure_rtt_loop, _._ping_sent_time, _.new_conn
+_._handle_inbound_connection, _._select_connection, _.read_delim, _._manager

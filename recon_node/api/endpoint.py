@@ -1,0 +1,118 @@
+"""One declaration for each endpoint, from which it is routed, guarded and described.
+
+    @endpoint("GET", "/ceramic/feed/head", own=True)
+    async def get_head(call: Call[HeadQuery]) -> FeedHeadBody:
+        \"\"\"Ask where the feed stands.\"\"\"
+
+The types of the handler are the models of the parameters and of the answer; the first line of its
+docstring is the summary of the operation. `app` lists all endpoints, and `openapi` describes them.
+Libraries that do the same for Starlette (spectree, FastAPI) have a shape of their own for errors,
+and would need as much code as this to keep ceramic-one's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import (
+    Annotated,
+    Any,
+    Final,
+    Generic,
+    Literal,
+    TypeVar,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from recon_node.api.metrics import Metrics
+from recon_node.api.middleware.access import Need, usual_need
+from recon_node.api.models import Body, Parameters
+from recon_node.api.services import Services
+
+P = TypeVar("P", bound=Parameters)
+EXTENSION: Final = "x-recon-node"
+"""Marks in the OpenAPI document what a ceramic-one node does not have."""
+NDJSON: Final = "application/x-ndjson"
+"""The media type of one JSON object per line (https://ndjson.com)."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Call(Generic[P]):
+    """A request to an endpoint, and what is needed to answer it."""
+
+    request: Request
+    services: Services
+    metrics: Metrics
+    parameters: P
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """A success of an endpoint."""
+
+    description: str
+    body: Any = None
+    """The model or type of its body; None: it has no body."""
+    status: int = 200
+    media_type: str = "application/json"
+    own: bool = False
+    """Whether only this node answers so, and ceramic-one does not."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Endpoint:
+    """A method of a path."""
+
+    method: Literal["GET", "POST", "DELETE"]
+    path: str
+    """A template in the notation of Starlette and OpenAPI: `/ceramic/events/{event_id}`."""
+    parameters: type[Parameters]
+    answers: tuple[Answer, ...]
+    handle: Callable[[Call[Any]], Awaitable[Response | Body]]
+    body: type[Body] | None
+    """The model of a JSON body."""
+    lines: str | None
+    """Describes a body of many such objects, as NDJSON; None: only one is allowed."""
+    errors: tuple[int, ...]
+    """The errors that it may answer, besides those that its method and parameters imply."""
+    own: bool
+    """Whether only this node has it, and ceramic-one does not."""
+    need: Need
+    """Whether it needs the token of a node that has one."""
+
+
+def endpoint(
+    method: Literal["GET", "POST", "DELETE"],
+    path: str,
+    *answers: Answer,
+    body: type[Body] | None = None,
+    lines: str | None = None,
+    errors: tuple[int, ...] = (),
+    own: bool = False,
+    need: Need | None = None,
+) -> Callable[[Callable[[Call[P]], Awaitable[Response | Body]]], Endpoint]:
+    """Declare an endpoint around its handler; see `Endpoint`.
+
+    A handler returns a model, and has it as its return type; or it returns a response that it has
+    rendered itself, and is of the type `Annotated[Response, MODEL]`. Other `answers` are arguments.
+    Without `need`, an endpoint needs what is usual for its method.
+    """
+
+    def declare(handle: Callable[[Call[P]], Awaitable[Response | Body]]) -> Endpoint:
+        hints = get_type_hints(handle, include_extras=True)
+        [parameters] = get_args(hints["call"])
+        returned = hints["return"]
+        if get_origin(returned) is Annotated:
+            returned = get_args(returned)[1]
+        found = answers
+        if issubclass(returned, Body):
+            found = (Answer((returned.__doc__ or "").strip(), returned), *answers)
+        needed = need or usual_need(method)
+        return Endpoint(method, path, parameters, found, handle, body, lines, errors, own, needed)
+
+    return declare

@@ -1,0 +1,284 @@
+"""What ceramic-one has of kubo's API (`/api/v0`) about blocks: reading them, and paths into them.
+
+The blocks are those of this node's events. Nothing is fetched from peers: an event comes by Recon,
+as a whole, or not at all. Everything that the node has is kept, so pins say nothing.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from contextlib import suppress
+from dataclasses import dataclass
+from http import HTTPStatus
+from typing import Annotated, Any, Final, Literal
+
+import trio
+from pydantic import BeforeValidator, Field
+from pydantic.alias_generators import to_pascal
+from pydantic_core import PydanticCustomError
+from starlette.responses import Response
+
+from recon_node.api.endpoint import Answer, Call, endpoint
+from recon_node.api.errors import ApiError, bad_request
+from recon_node.api.models import AsText, Binary, Body, FlagParameter, Parameters, Text, Whole
+from recon_node.api.routes.kubo_node import kubo_error
+from recon_node.ipld import CID, DAG_CBOR, DAG_JOSE, IpldError, dag_cbor
+from recon_node.store import Store
+from recon_node.streams.document_schema import dag_json
+
+NOT_HERE: Final = "block was not found locally (offline)"
+"""kubo's words, by which its clients know this error; so are the next ones."""
+TOO_SLOW: Final = "context deadline exceeded"
+_AS_TEXT: Final = {"content-type": "text/plain", "x-content-type-options": "nosniff"}
+"""What kubo says of a block, though it is binary: without a charset."""
+MAX_PATH_PARTS: Final = 256
+"""Steps of a path; no block has more levels, and each may be a link to another one."""
+
+_SECONDS: Final = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0}
+_GO_DURATION: Final = re.compile(r"\+?(0|((\d+(\.\d*)?|\.\d+)(ns|us|µs|ms|s|m|h))+)", re.ASCII)
+_GO_PART: Final = re.compile(r"(\d+(?:\.\d*)?|\.\d+)(ns|us|µs|ms|s|m|h)", re.ASCII)
+
+
+def _duration(text: str) -> float:
+    if len(text) > 100 or not _GO_DURATION.fullmatch(text):
+        raise PydanticCustomError("duration", "not a duration")
+    return sum(float(number) * _SECONDS[unit] for number, unit in _GO_PART.findall(text))
+
+
+def _cid(text: str) -> CID:
+    try:
+        return CID.parse(text)
+    except IpldError as error:
+        raise bad_request(f"invalid cid: {error}") from None
+
+
+@dataclass(frozen=True, slots=True)
+class IpldPath:
+    """A block, and a way from it to a value: `CID/key/0/key`, also with `/ipfs/` before it."""
+
+    root: CID
+    parts: tuple[str, ...]
+
+    @classmethod
+    def parse(cls, text: str) -> IpldPath:
+        """Read a path; raises `ApiError` 400."""
+        parts = [part for part in re.split(r"[/\\]", text) if part]
+        if parts and parts[0].lower() == "ipfs":
+            del parts[0]
+        if not parts:
+            raise bad_request("path too short: it begins with a CID")
+        if len(parts) > MAX_PATH_PARTS:
+            raise bad_request(f"the path has more than {MAX_PATH_PARTS} parts")
+        return cls(_cid(parts[0]), tuple(parts[1:]))
+
+
+Cid = Annotated[CID, AsText, BeforeValidator(_cid)]
+Path = Annotated[IpldPath, AsText, BeforeValidator(IpldPath.parse)]
+Duration = Annotated[float, AsText, BeforeValidator(_duration)]
+"""Seconds, written as Go does: `1.5s`, `300ms`, `1m30s`."""
+
+
+class BlockQuery(Parameters):
+    """Which block."""
+
+    arg: Cid
+    """Its CID."""
+
+
+class BlockGetQuery(BlockQuery):
+    """Which block, and for how long to look for it."""
+
+    timeout: Duration | None = None
+    """The time to look for it, such as `1s` or `300ms`."""
+    offline: FlagParameter = False
+    """Must be true: no block is fetched from peers."""
+
+
+class PathQuery(Parameters):
+    """Which value."""
+
+    arg: Path
+    """A CID, and a path from its block: `CID/key/0`, or `/ipfs/CID/key/0`."""
+
+
+class DagGetQuery(PathQuery):
+    """Which value, and its form."""
+
+    output_codec: Literal["dag-json", "dag-cbor", "dag-jose", "raw"] = Field(
+        "dag-json", alias="output-codec"
+    )
+    """dag-json or dag-cbor."""
+
+
+class PinAddQuery(PathQuery):
+    """Which block."""
+
+    recursive: FlagParameter = False
+    """Must not be true."""
+    progress: FlagParameter = False
+    """Must not be true."""
+
+
+@endpoint(
+    "POST",
+    "/api/v0/block/get",
+    Answer("The block.", Binary, media_type="text/plain"),
+    need="read",
+)
+async def post_block_get(call: Call[BlockGetQuery]) -> Response:
+    """Read a block."""
+    given = call.parameters
+    if not given.offline:
+        raise bad_request("only offline mode is supported")
+    with trio.move_on_after(math.inf if given.timeout is None else given.timeout):
+        block = await _block(call.services.store, given.arg)
+        return Response(block, headers=_AS_TEXT)
+    raise kubo_error(TOO_SLOW)
+
+
+class BlockStatBody(Body, alias_generator=to_pascal):
+    """A block."""
+
+    key: Text
+    """Its CID."""
+    size: Whole
+    """Its bytes."""
+
+
+@endpoint("POST", "/api/v0/block/stat", need="read")
+async def post_block_stat(call: Call[BlockQuery]) -> BlockStatBody:
+    """Ask for the size of a block."""
+    block = await _block(call.services.store, call.parameters.arg)
+    return BlockStatBody(key=str(call.parameters.arg), size=len(block))
+
+
+@endpoint(
+    "POST",
+    "/api/v0/dag/get",
+    Answer("The value.", Binary, media_type="application/octet-stream"),
+    need="read",
+)
+async def post_dag_get(call: Call[DagGetQuery]) -> Response:
+    """Read a value in a block, or in those that it links to."""
+    codec = call.parameters.output_codec
+    if codec not in ("dag-json", "dag-cbor"):
+        raise bad_request(f"unsupported output codec: {codec}; dag-json and dag-cbor are supported")
+    node = await _resolve(call.services.store, call.parameters.arg)
+
+    def render() -> Response:
+        if codec == "dag-cbor":
+            content = dag_cbor.encode(node.value)
+        else:
+            content = json.dumps(
+                node.value,
+                default=dag_json,
+                ensure_ascii=False,
+                separators=(",", ":"),
+                sort_keys=True,
+            ).encode()
+        return Response(content, media_type="application/octet-stream")
+
+    return await call.services.in_thread(render)
+
+
+class KuboLinkBody(Body):
+    """A link, as DAG-JSON has it."""
+
+    cid: Text = Field(serialization_alias="/")
+    """The CID."""
+
+
+class DagResolveBody(Body, alias_generator=to_pascal):
+    """Where a path ends."""
+
+    cid: KuboLinkBody
+    """The last block on it."""
+    rem_path: str
+    """The rest of the path, in that block."""
+
+
+@endpoint("POST", "/api/v0/dag/resolve", need="read")
+async def post_dag_resolve(call: Call[PathQuery]) -> DagResolveBody:
+    """Ask in which block a path ends."""
+    node = await _resolve(call.services.store, call.parameters.arg)
+    return DagResolveBody(cid=KuboLinkBody(cid=str(node.cid)), rem_path="/".join(node.rest))
+
+
+class PinsBody(Body, alias_generator=to_pascal):
+    """Blocks that are kept."""
+
+    pins: list[Text]
+    """Their CIDs: one."""
+
+
+@endpoint("POST", "/api/v0/pin/add")
+async def post_pin_add(call: Call[PinAddQuery]) -> PinsBody:
+    """Check that a block is here. Everything that is here is kept."""
+    if call.parameters.recursive:
+        raise bad_request("recursive pinning is not supported")
+    if call.parameters.progress:
+        raise bad_request("pin progress is not supported")
+    node = await _resolve(call.services.store, call.parameters.arg)
+    return PinsBody(pins=[str(node.cid)])
+
+
+@endpoint("POST", "/api/v0/pin/rm")
+async def post_pin_rm(call: Call[PathQuery]) -> PinsBody:
+    """Do nothing. Everything that is here is kept."""
+    return PinsBody(pins=[str(call.parameters.arg.root)])
+
+
+@dataclass(slots=True)
+class _Node:
+    """A value in a block, and how to get there from the block's root."""
+
+    cid: CID
+    value: Any
+    rest: tuple[str, ...] = ()
+
+
+async def _resolve(store: Store, path: IpldPath) -> _Node:
+    """Follow a path; raises `ApiError` 500 where it leads nowhere."""
+    node = await _load(store, path.root)
+    for part in path.parts:
+        try:
+            value = _child(node.value, part)
+        except (KeyError, IndexError, ValueError, TypeError):
+            whole = "/".join(path.parts)
+            raise kubo_error(
+                f"IPLD resolve error: couldn't find part {part[:100]} in path '{whole[:500]}'"
+            ) from None
+        if part == "payload" and isinstance(value, bytes):  # of an envelope: bytes that are a CID
+            with suppress(IpldError):
+                value = CID(value)
+        if isinstance(value, CID):
+            node = await _load(store, value)
+        else:
+            node = _Node(node.cid, value, (*node.rest, part))
+    return node
+
+
+def _child(value: Any, part: str) -> Any:
+    if isinstance(value, list):
+        if not (part.isascii() and part.isdigit()):
+            raise ValueError(part)
+        return value[int(part)]
+    if isinstance(value, dict):
+        return value[part]
+    raise TypeError(part)
+
+
+async def _load(store: Store, cid: CID) -> _Node:
+    if cid.codec not in (DAG_CBOR, DAG_JOSE):
+        raise kubo_error(f"unsupported codec {cid.codec:#x}: {cid}")
+    return _Node(cid, dag_cbor.decode(await _block(store, cid)))
+
+
+async def _block(store: Store, cid: CID) -> bytes:
+    """A block; raises `ApiError` 500 when it is not here, with the words that clients expect."""
+    block = await store.get_block(cid)
+    if block is None:
+        raise ApiError(HTTPStatus.INTERNAL_SERVER_ERROR, NOT_HERE)
+    return block

@@ -1,0 +1,107 @@
+"""The settings of a node as flags of commands, made from their declarations."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, get_args, get_origin
+
+import click
+
+from recon_node.setting_types import (
+    DataDirSettings,
+    Declaration,
+    Flag,
+    declarations,
+    short_path,
+)
+
+if TYPE_CHECKING:
+    from recon_node.settings import Settings
+
+
+class BadSettingsError(click.ClickException):
+    """Settings that cannot be used: exit code 2, as for bad usage."""
+
+    exit_code = 2
+
+
+class SettingsCommand(click.Command):
+    """A command that reads settings: it has --config, and flags made from their declarations.
+
+    The flags are made when they are needed, because all declarations take a second to import.
+
+    Args:
+        all_flags: whether to have the flags of all settings, or --data-dir alone.
+    """
+
+    def __init__(self, *args: Any, all_flags: bool = False, **extra: Any) -> None:
+        super().__init__(*args, **extra)
+        self._all_flags = all_flags
+
+    def get_params(self, ctx: click.Context) -> list[click.Parameter]:
+        """Return the command's parameters, the flags of the settings first."""
+        return [*self._setting_flags, *super().get_params(ctx)]
+
+    @cached_property
+    def _setting_flags(self) -> list[click.Option]:
+        found: Iterable[Declaration] = declarations(DataDirSettings)
+        if self._all_flags:
+            from recon_node.settings import DECLARATIONS
+
+            found = DECLARATIONS.values()
+        config = click.Option(
+            ["--config"],
+            envvar="RECON_NODE_CONFIG",
+            type=click.Path(path_type=Path, dir_okay=False),
+            metavar="FILE",
+            help="TOML file with settings; config/recon-node.toml in the source shows them all.",
+        )
+        return [config, *(_flag_of(each) for each in found if isinstance(each.marker, Flag))]
+
+
+def _flag_of(setting: Declaration) -> click.Option:
+    """Make the flag of a setting. Its value is checked with the other settings, not by click."""
+    default, metavar = setting.default, setting.marker.metavar
+    kind: click.ParamType[Any] | None = None
+    if metavar in ("FILE", "DIR"):
+        kind = click.Path(path_type=Path, file_okay=metavar == "FILE", dir_okay=metavar == "DIR")
+    elif get_origin(setting.field.annotation) is Literal and metavar is None:
+        kind = click.Choice(get_args(setting.field.annotation))
+    text = " ".join(setting.description.partition("\n\n")[0].split())
+    repeated = isinstance(default, tuple | Mapping)
+    if repeated:
+        text += " May be repeated."
+    if isinstance(default, bool):
+        text += f"  [default: {'' if default else 'no-'}{setting.name}]"
+    elif default:
+        text += f"  [default: {_shown(default)}]"
+    negation = f"/--no-{setting.flag[2:]}" if isinstance(default, bool) else ""
+    return click.Option(
+        [setting.name, setting.flag + negation],
+        default=None,
+        type=kind,
+        multiple=repeated,
+        metavar=metavar,
+        help=text,
+    )
+
+
+def _shown(default: object) -> str:
+    if isinstance(default, tuple):
+        return ", ".join(default)
+    if isinstance(default, Path):
+        return short_path(default)
+    return f"{default:g}" if isinstance(default, float) else str(default)
+
+
+def read_settings(config: Path | None, flags: Mapping[str, Any]) -> Settings:
+    """Read the settings from all sources; flags that are None or empty were not given."""
+    from recon_node.settings import SettingsError, load_settings
+
+    given = {name: value for name, value in flags.items() if value is not None and value != ()}
+    try:
+        return load_settings(config, given)
+    except SettingsError as error:
+        raise BadSettingsError(str(error)) from None

@@ -1,0 +1,52 @@
+"""What the node tells the floors above of its peers."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Final
+
+_RECON: Final = re.compile(r"/ceramic/(recon/(\d{1,9}\.\d{1,9}\.\d{1,9}))(?:/|$)", re.ASCII)
+
+
+@dataclass(frozen=True, slots=True)
+class PeerInfo:
+    """What the node knows of a peer."""
+
+    id: str
+    """The peer id."""
+    addresses: tuple[str, ...]
+    """The multiaddrs where it was reached, or is said to be."""
+    connected: bool
+    latency: float | None
+    """The round-trip time in seconds."""
+    last_sync: float | None
+    """When a sync last ended in agreement, in seconds since 1970."""
+    failures: int
+    """Failures in a row; breaking a protocol counts as several."""
+    speaks: tuple[str, ...]
+    """The versions of recon that it says it speaks, the highest first, such as recon/1.1.0;
+    recon/0.1.0 is that of ceramic-one nodes. None before it has been connected."""
+
+
+@dataclass(frozen=True, slots=True)
+class PeerIdentity:
+    """What a connected peer says about itself."""
+
+    id: str
+    """The peer id."""
+    addresses: tuple[str, ...]
+    """The multiaddrs where it was reached, or is said to be."""
+    agent_version: str
+    """Its software."""
+    protocol_version: str
+    """That of libp2p's identify protocol."""
+    protocols: frozenset[str]
+    """What it speaks."""
+
+
+def recon_versions(protocols: Iterable[str]) -> tuple[str, ...]:
+    """Return the versions of recon among some protocol ids, the highest first."""
+    found = {match[1]: match[2] for each in protocols if (match := _RECON.match(each))}
+    return tuple(sorted(found, key=lambda name: [*map(int, found[name].split("."))], reverse=True))

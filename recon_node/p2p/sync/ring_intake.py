@@ -1,0 +1,142 @@
+"""Admits the events that come in a session of the model ring, in whatever order they come.
+
+An EventID without a height says nothing of where an event stands in its stream, so the store takes
+an event only when its history is here. A ceramic-one node sends a stream's events in the order of
+their CIDs, which is random. So those that depend on an event that has not come are set aside, in
+bounded memory, and handed to the store once it has.
+
+What is still aside when the session ends is forgotten: the peer sends it again the next time.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from graphlib import TopologicalSorter
+from typing import Final
+
+import structlog
+import trio
+
+from recon_node.ceramic import EventIdError, InvalidEventError, parse_event
+from recon_node.ceramic.heightless_event_id import HeightlessEventId
+from recon_node.ipld import CID
+from recon_node.p2p.errors import PeerProtocolError
+from recon_node.p2p.transport.budget import Account
+from recon_node.recon.v0_1.codec import Value
+from recon_node.store import Store
+
+log = structlog.get_logger(__name__)
+
+MAX_ASIDE: Final = 32 << 20
+"""Bytes of events that are set aside at most; more are forgotten until the next session."""
+MAX_REPEATED: Final = 1000
+"""Events that a peer may send again while they are set aside."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Event:
+    key: HeightlessEventId
+    car: bytes
+    depends_on: frozenset[CID]
+
+
+class RingIntake:
+    """Takes the values of one session.
+
+    Args:
+        peer_id: who sends them.
+        store: takes the events.
+        account: is charged with what is set aside.
+    """
+
+    def __init__(self, peer_id: str, store: Store, account: Account) -> None:
+        self._peer_id = peer_id
+        self._store = store
+        self._account = account
+        self._aside: dict[CID, _Event] = {}
+        self._dependents: dict[CID, set[CID]] = {}
+        """The events that are set aside, by what each depends on."""
+        self._size = 0
+        self._repeated = 0
+        self.events_received = 0
+        """Events that were new here."""
+        self.events_refused = 0
+        """Events that this node cannot check, or that are wrong."""
+
+    @property
+    def events_left(self) -> int:
+        """Events that the peer holds and this node cannot take: refused, or without history."""
+        return self.events_refused + len(self._aside)
+
+    async def admit(self, values: tuple[Value, ...]) -> None:
+        """Admit some events, and those set aside that depend on them.
+
+        Raises:
+            PeerProtocolError: one of them is not a valid event under its key.
+            StoreError: the disk did not take them.
+        """
+        events: dict[CID, _Event] = {}
+        for value in values:
+            event = _read(value)
+            events[event.key.event_cid] = event
+            await trio.lowlevel.checkpoint()  # parsing a large event takes milliseconds
+        self._repeated += len(values) - len(events) + len(events.keys() & self._aside.keys())
+        if self._repeated > MAX_REPEATED:
+            raise PeerProtocolError(f"the peer sent {self._repeated} events more than once")
+        events |= {event.key.event_cid: event for event in self._take_dependents(events)}
+        order = TopologicalSorter({cid: event.depends_on for cid, event in events.items()})
+        ordered = [events[cid] for cid in order.static_order() if cid in events]
+        verdicts = await self._store.admit_from_ring([(each.key, each.car) for each in ordered])
+        wrong = None
+        for event, verdict in zip(ordered, verdicts, strict=True):
+            if verdict.status == "new":
+                self.events_received += 1
+            elif verdict.cause == "history":
+                self._set_aside(event)
+            elif verdict.status == "refused":
+                self.events_refused += 1
+                log.info(
+                    "Refused an event of a peer",
+                    peer=self._peer_id,
+                    cid=str(event.key.event_cid),
+                    reason=verdict.reason,
+                )
+                wrong = wrong or (verdict.reason if verdict.cause in ("car", "event") else None)
+        if wrong is not None:
+            raise PeerProtocolError(f"the peer sent an invalid event: {wrong}")
+
+    def _take_dependents(self, events: dict[CID, _Event]) -> list[_Event]:
+        """Take back what is set aside and depends on some events, directly or not."""
+        taken: list[_Event] = []
+        left = list(events)
+        while left:
+            for cid in self._dependents.pop(left.pop(), ()):
+                event = self._aside.pop(cid, None)
+                if event is not None:
+                    taken.append(event)
+                    left.append(cid)
+                    self._change_size(-len(event.car))
+        return taken
+
+    def _set_aside(self, event: _Event) -> None:
+        if self._size + len(event.car) > MAX_ASIDE:
+            return
+        self._aside[event.key.event_cid] = event
+        for cid in event.depends_on:
+            self._dependents.setdefault(cid, set()).add(event.key.event_cid)
+        self._change_size(len(event.car))
+
+    def _change_size(self, change: int) -> None:
+        self._size += change
+        self._account.hold("events aside", self._size)
+
+
+def _read(value: Value) -> _Event:
+    try:
+        key = HeightlessEventId(value.key)
+        event = parse_event(value.value)
+    except (EventIdError, InvalidEventError) as error:
+        raise PeerProtocolError(f"the peer sent an invalid event: {error}") from None
+    if event.cid != key.event_cid:
+        raise PeerProtocolError(f"the peer sent {event.cid} under the key of {key.event_cid}")
+    return _Event(key, value.value, frozenset((event.init, *event.prevs)) - {key.event_cid})

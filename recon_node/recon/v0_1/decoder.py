@@ -1,0 +1,305 @@
+"""Reads the messages of `/ceramic/recon/0.1.0` from a stream's bytes as they arrive (codec.py).
+
+The reader is ours, and not a CBOR library, because it has to find the end of a value in bytes that
+are still arriving, and must not build what a hostile peer describes before its size is checked.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from typing import Any, Final, TypeVar
+
+from recon_node.recon.keys.key_store import Summary
+from recon_node.recon.keys.ranges import KeyRange
+from recon_node.recon.keys.sha256a import DIGEST_SIZE, ZERO, Sha256a
+from recon_node.recon.side import RemoteProtocolError
+from recon_node.recon.v0_1.codec import (
+    ARRAY,
+    BYTES,
+    LARGEST_IN_HEAD,
+    MAP,
+    ONE_BYTE_FOLLOWS,
+    TEXT,
+    UINT,
+    Finished,
+    InterestRequest,
+    InterestResponse,
+    KeyForm,
+    Message,
+    RangeHash,
+    RangeRequest,
+    RangeResponse,
+    Value,
+)
+
+MAX_BOUND: Final = 4096
+"""Bytes of a key or a bound at most; an EventID has about 65, a signed peer entry some 600."""
+MAX_INTERESTS: Final = 10_000
+"""Interests in one message at most."""
+MAX_RANGES: Final = 256
+"""Ranges in one RangeResponse at most; ceramic-one sends at most 5."""
+MAX_SYNC_ID: Final = 128
+"""Bytes of a sync id at most; it is a UUID of 36."""
+MAX_VALUE: Final = 2 << 20
+"""Bytes of a value at most: twice the largest event that is admitted."""
+MAX_MESSAGE: Final = 2 * MAX_VALUE + 2 * MAX_BOUND
+"""Bytes of a message at most: each byte of a value takes two where it is above 23."""
+
+_MAX_NAME: Final = 32
+"""Bytes of a field's or a body's name at most."""
+
+_NAME_OF_MAJOR: Final = {
+    UINT: "an unsigned integer",
+    BYTES: "a byte string",
+    TEXT: "text",
+    ARRAY: "an array",
+    MAP: "a map",
+}
+_EIGHT_BYTES_FOLLOW: Final = 27
+_SMALL_INTEGERS: Final = re.compile(rb"(?:[\x00-\x17]++|(?:\x18[\x18-\xff])++)*+")
+"""A run of integers from 0 to 255, each in its shortest form. No other data item starts so."""
+
+
+class Decoder:
+    """Reads one side's messages from a stream's bytes as they arrive.
+
+    Args:
+        keys: how the ring writes keys.
+        from_initiator: whose messages they are.
+        max_message: bytes of a message at most.
+    """
+
+    def __init__(
+        self, keys: KeyForm, *, from_initiator: bool, max_message: int = MAX_MESSAGE
+    ) -> None:
+        self._keys = keys
+        self._from_initiator = from_initiator
+        self._max_message = max_message
+        self._buffer = bytearray()
+        self._needed = 1
+        """Bytes that the next message has at least."""
+        self.sync_id: str | None = None
+        """The session's id, from the last message that had one."""
+
+    @property
+    def buffered(self) -> int:
+        """Bytes that have come and are not read yet; none between two messages."""
+        return len(self._buffer)
+
+    def feed(self, data: bytes) -> Iterator[Message]:
+        """Take some bytes; yield the messages that they complete.
+
+        Raises:
+            RemoteProtocolError: the bytes are not a message of that side, or it is too large.
+        """
+        self._buffer += data
+        while len(self._buffer) >= self._needed:
+            reader = _Reader(bytes(self._buffer), self._keys, self._from_initiator)
+            try:
+                message = reader.message()
+            except _IncompleteError as error:
+                self._wait_for(error.needed)
+                return
+            self._wait_for(1, read=reader.position)
+            self.sync_id = reader.sync_id or self.sync_id
+            yield message
+
+    def _wait_for(self, needed: int, read: int = 0) -> None:
+        if max(needed, read) > self._max_message:
+            raise RemoteProtocolError(
+                f"a message of at least {max(needed, read)} bytes; "
+                f"the limit is {self._max_message} bytes"
+            )
+        del self._buffer[:read]
+        self._needed = needed
+
+
+class _IncompleteError(Exception):
+    """The bytes end within a message, which has at least `needed` bytes."""
+
+    def __init__(self, needed: int) -> None:
+        super().__init__(needed)
+        self.needed = needed
+
+
+_T = TypeVar("_T")
+
+
+class _Reader:
+    """Reads one message from the start of some bytes."""
+
+    def __init__(self, data: bytes, keys: KeyForm, from_initiator: bool) -> None:
+        self._data = data
+        self._keys = keys
+        self.position = 0
+        self.sync_id: str | None = None
+        bodies: dict[str, Callable[[], Message]] = {"Value": self._value}
+        if from_initiator:
+            bodies["InterestRequest"] = lambda: InterestRequest(self._interests())
+            bodies["RangeRequest"] = lambda: RangeRequest(self._range())
+        else:
+            bodies["InterestResponse"] = lambda: InterestResponse(self._interests())
+            bodies["RangeResponse"] = lambda: RangeResponse(
+                self._list("ranges", MAX_RANGES, self._range)
+            )
+        self._bodies = bodies
+        self._may_finish = from_initiator
+
+    def message(self) -> Message:
+        """Read the whole message.
+
+        Raises:
+            RemoteProtocolError: it is none that this side sends.
+            _IncompleteError: the bytes end within it.
+        """
+        fields = self._struct("a message", {"body": self._body}, {"sync_id": self._sync_id})
+        self.sync_id = fields.get("sync_id")
+        body: Message = fields["body"]
+        return body
+
+    def _sync_id(self) -> str:
+        return self._string(TEXT, "a sync id", MAX_SYNC_ID).decode("utf-8", "replace")
+
+    def _body(self) -> Message:
+        major, size = self._head("a body")
+        if major == TEXT:
+            unit = self._take(size, "a body's name", _MAX_NAME)
+            if unit == b"Finished" and self._may_finish:
+                return Finished()
+            raise self._error(f"a body named {unit!r}")
+        if (major, size) != (MAP, 1):
+            raise self._error("a body that is not a map with one entry")
+        name = self._name()
+        if name not in self._bodies:
+            raise self._error(f"a body named {name!r}")
+        return self._bodies[name]()
+
+    def _interests(self) -> tuple[KeyRange, ...]:
+        return self._list("interests", MAX_INTERESTS, self._interest)
+
+    def _interest(self) -> KeyRange:
+        fields = self._struct("an interest", {"start": self._key, "end": self._key})
+        return KeyRange(fields["start"], fields["end"])
+
+    def _range(self) -> RangeHash:
+        fields = self._struct(
+            "a range", {"first": self._key, "hash": self._summary, "last": self._key}
+        )
+        if fields["first"] >= fields["last"]:
+            raise self._error("a range whose bounds do not ascend")
+        return RangeHash(fields["first"], fields["hash"], fields["last"])
+
+    def _summary(self) -> Summary:
+        fields = self._struct("a hash", {"hash": self._digest, "count": self._count})
+        digest, count = fields["hash"], fields["count"]
+        if bool(digest) != bool(count):
+            raise self._error(f"a hash of {len(digest)} bytes for {count} keys")
+        return Summary(Sha256a(digest) if digest else ZERO, count)
+
+    def _digest(self) -> bytes:
+        digest = self._string(BYTES, "a hash", DIGEST_SIZE)
+        if len(digest) not in (0, DIGEST_SIZE):
+            raise self._error(f"a hash of {len(digest)} bytes")
+        return digest
+
+    def _count(self) -> int:
+        return self._head_of(UINT, "a count")
+
+    def _key(self) -> bytes:
+        key = self._string(self._keys.value, "a key", MAX_BOUND)
+        if self._keys is KeyForm.TEXT:
+            try:
+                key.decode()
+            except UnicodeDecodeError:
+                raise self._error("a key that is not UTF-8") from None
+        return key
+
+    def _value(self) -> Value:
+        fields = self._struct("a value", {"key": self._key, "value": self._byte_array})
+        return Value(fields["key"], fields["value"])
+
+    def _byte_array(self) -> bytes:
+        """Read an array of integers, one a byte."""
+        size = self._head_of(ARRAY, "a value")
+        if size > MAX_VALUE:
+            raise self._error(f"a value of {size} bytes; the limit is {MAX_VALUE}")
+        self._need(size)
+        run = _SMALL_INTEGERS.match(self._data, self.position)
+        integers = run.group() if run else b""
+        # Aligned as they are, two bytes 18 18 are the number 24, and any other 18 is a prefix.
+        value = b"\x18".join(part.replace(b"\x18", b"") for part in integers.split(b"\x18\x18"))
+        self.position += len(integers)
+        if len(value) == size:
+            return value
+        if len(value) < size and len(self._data) - self.position <= 1:  # perhaps half an integer
+            raise _IncompleteError(len(self._data) + size - len(value))
+        raise self._error(f"a value that is not an array of {size} integers from 0 to 255")
+
+    def _list(self, what: str, limit: int, read: Callable[[], _T]) -> tuple[_T, ...]:
+        size = self._head_of(ARRAY, what)
+        if size > limit:
+            raise self._error(f"{size} {what} in one message; the limit is {limit}")
+        return tuple(read() for _ in range(size))
+
+    def _struct(
+        self,
+        what: str,
+        required: dict[str, Callable[[], Any]],
+        optional: dict[str, Callable[[], Any]] | None = None,
+    ) -> dict[str, Any]:
+        readers = required | (optional or {})
+        fields: dict[str, Any] = {}
+        size = self._head_of(MAP, what)
+        if not len(required) <= size <= len(readers):
+            raise self._error(f"{what} with {size} fields")
+        for _ in range(size):
+            name = self._name()
+            if name not in readers or name in fields:
+                raise self._error(f"{what} with an unknown or repeated field {name!r}")
+            fields[name] = readers[name]()
+        if missing := required.keys() - fields.keys():
+            raise self._error(f"{what} without the field {min(missing)!r}")
+        return fields
+
+    def _name(self) -> str:
+        return self._string(TEXT, "a name", _MAX_NAME).decode("utf-8", "replace")
+
+    def _string(self, major: int, what: str, limit: int) -> bytes:
+        return self._take(self._head_of(major, what), what, limit)
+
+    def _take(self, size: int, what: str, limit: int) -> bytes:
+        if size > limit:
+            raise self._error(f"{what} of {size} bytes; the limit is {limit}")
+        self._need(size)
+        self.position += size
+        return self._data[self.position - size : self.position]
+
+    def _head_of(self, major: int, what: str) -> int:
+        found, number = self._head(what)
+        if found != major:
+            raise self._error(f"{what} that is not {_NAME_OF_MAJOR[major]}")
+        return number
+
+    def _head(self, what: str) -> tuple[int, int]:
+        """Read the head of a data item: its major type, and its number, size or length."""
+        self._need(1)
+        first = self._data[self.position]
+        self.position += 1
+        low = first & 0x1F
+        if low <= LARGEST_IN_HEAD:
+            return first >> 5, low
+        if low > _EIGHT_BYTES_FOLLOW:
+            raise self._error(f"{what} of indefinite length")
+        size = 1 << (low - ONE_BYTE_FOLLOWS)
+        self._need(size)
+        self.position += size
+        number = int.from_bytes(self._data[self.position - size : self.position], "big")
+        return first >> 5, number
+
+    def _need(self, size: int) -> None:
+        if self.position + size > len(self._data):
+            raise _IncompleteError(self.position + size)
+
+    def _error(self, what: str) -> RemoteProtocolError:
+        return RemoteProtocolError(f"{what}, before byte {self.position} of a message")

@@ -1,0 +1,135 @@
+"""How the rooms declare their settings: markers and types for the fields of frozen dataclasses.
+
+A room's settings are one frozen pydantic dataclass. A field is the only declaration of its value:
+name, type, bounds and default, and in the docstring below it the meaning and the unit. Fields
+marked with `Setting` or `Flag` can be set by an operator; `recon_node.settings` finds them and
+makes the file, the environment variables and the flags of `recon-node run` out of them. The others
+are for tests and benchmarks.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass as plain_dataclass
+from inspect import cleandoc
+from pathlib import Path
+from typing import Annotated, Any, NamedTuple
+
+from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field
+from pydantic.dataclasses import dataclass, is_pydantic_dataclass
+from pydantic.fields import FieldInfo
+
+SETTINGS = ConfigDict(
+    extra="forbid",
+    allow_inf_nan=False,
+    use_attribute_docstrings=True,
+    hide_input_in_errors=True,  # it may be a token, or a URL with a key in it
+)
+"""The configuration of every dataclass of settings."""
+
+
+@plain_dataclass(frozen=True, slots=True)
+class Setting:
+    """Marks a field that an operator can set in the file and in the environment."""
+
+    name: str | None = None
+    """What it is called there, if not as the field."""
+    metavar: str | None = None
+    """What the help of its flag calls the value, if it has a flag."""
+    flag: str | None = None
+    """The flag, if it is not called as the setting."""
+
+
+class Flag(Setting):
+    """Marks a field that an operator can set by a flag of `recon-node run` as well."""
+
+
+def _split(value: object) -> object:
+    """Text with commas as a list; anything else as it is."""
+    if isinstance(value, str):
+        return tuple(part.strip() for part in value.split(",") if part.strip())
+    return value
+
+
+def _empty_is_none(value: object) -> object:
+    return None if value == "" else value
+
+
+def checked_by(check: Callable[[Any], object]) -> AfterValidator:
+    """Return a validator that keeps a value if `check` does not raise; None is always kept."""
+
+    def keep(value: Any) -> Any:
+        if value is not None:
+            check(value)
+        return value
+
+    return AfterValidator(keep)
+
+
+Count = Annotated[int, Field(gt=0)]
+Bytes = Annotated[int, Field(gt=0)]
+Seconds = Annotated[float, Field(gt=0)]
+TextList = Annotated[tuple[str, ...], BeforeValidator(_split)]
+"""A TOML array, or text with commas."""
+OptionalPath = Annotated[Path | None, BeforeValidator(_empty_is_none)]
+"""A path; an empty text is none."""
+
+
+def default_data_dir() -> Path:
+    """`$XDG_DATA_HOME/recon-node`, or `~/.recon-node` where that variable is not set."""
+    xdg = os.environ.get("XDG_DATA_HOME")
+    return Path(xdg) / "recon-node" if xdg else Path("~/.recon-node").expanduser()
+
+
+def short_path(path: Path) -> str:
+    """A path as text, with ~ for the home directory."""
+    home = Path.home()
+    return f"~/{path.relative_to(home)}" if path.is_relative_to(home) else str(path)
+
+
+@dataclass(frozen=True, slots=True, config=SETTINGS)
+class DataDirSettings:
+    """The one setting that commands beside `run` use; apart from the others, which take a second
+    to import."""
+
+    data_dir: Annotated[Path, AfterValidator(Path.expanduser), Flag(metavar="DIR")] = Field(
+        default_factory=default_data_dir,
+        description="Directory for the identity and the event log; only one node can use it.",
+    )
+
+
+class Declaration(NamedTuple):
+    """Where and how a setting is declared."""
+
+    name: str
+    path: tuple[str, ...]
+    """The attributes that lead to it."""
+    marker: Setting
+    field: FieldInfo
+
+    @property
+    def flag(self) -> str:
+        """What the flag is called, with its dashes."""
+        return "--" + (self.marker.flag or self.name).replace("_", "-")
+
+    @property
+    def description(self) -> str:
+        """What the docstring below the field says."""
+        return cleandoc(self.field.description or "")
+
+    @property
+    def default(self) -> Any:
+        """The value where no source has one."""
+        return self.field.get_default(call_default_factory=True)
+
+
+def declarations(kind: Any, path: tuple[str, ...] = ()) -> Iterator[Declaration]:
+    """Find the settings in a dataclass and in those that it is composed of."""
+    for attribute, field in kind.__pydantic_fields__.items():
+        here = (*path, attribute)
+        for marker in field.metadata:
+            if isinstance(marker, Setting):
+                yield Declaration(marker.name or attribute, here, marker, field)
+        if is_pydantic_dataclass(field.annotation):
+            yield from declarations(field.annotation, here)

@@ -1,0 +1,236 @@
+"""What the store holds, as the floors above see it, and the one writer that changes it.
+
+A change is made in the log first, in a thread. Once committed, it is published here, on trio's
+thread and in the order of the commits: the key store and the feed's head move, those who wait for
+them wake up, and only then does the caller hear of it.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from itertools import islice
+from typing import Final, TypeVar
+
+import structlog
+import trio
+
+from recon_node.ceramic import EventId
+from recon_node.recon import KeyStore, KeyView
+from recon_node.store.damage.mending import DamageWatch
+from recon_node.store.db.log import Committed, EventLog
+from recon_node.store.db.reader import ReaderPool
+from recon_node.store.errors import DiskFullError, StoreError
+from recon_node.store.ring_keys import RingKeys
+from recon_node.store.values import Verdict
+
+T = TypeVar("T")
+
+logger = structlog.get_logger(__name__)
+
+REMEMBERED: Final = 4096
+"""The latest keys that are kept by default."""
+
+
+class Arrivals:
+    """Counts the keys that were added to a store, and remembers the latest of them.
+
+    A reader keeps the ``total`` up to which it has read. So any number of readers share one bounded
+    memory, and none can hold up the store. Used from trio's thread only.
+
+    Args:
+        remembered: how many keys are kept for readers that lag behind.
+    """
+
+    def __init__(self, remembered: int = REMEMBERED) -> None:
+        self._latest: deque[EventId] = deque(maxlen=remembered)
+        self._moved = trio.lowlevel.ParkingLot()
+        self.total = 0
+        """Keys added since the store was opened."""
+
+    def add(self, keys: Sequence[EventId]) -> None:
+        """Note keys that were added, and wake those who wait."""
+        if keys:
+            self._latest.extend(keys)
+            self.total += len(keys)
+            self._moved.unpark_all()
+
+    def since(self, total: int) -> list[EventId] | None:
+        """Return the keys added after the first ``total`` ones, oldest first.
+
+        None when there are more of them than are remembered. Keys that were removed since are
+        among them.
+        """
+        count = self.total - total
+        if count > len(self._latest):
+            return None
+        return list(islice(self._latest, len(self._latest) - count, None))
+
+    async def wait(self, total: int) -> None:
+        """Return when more than ``total`` keys were added."""
+        while self.total <= total:
+            await self._moved.park()
+
+
+class Contents:
+    """What the log holds, in memory. Used from trio's thread only.
+
+    Args:
+        log: which was just opened.
+        keys: those of the log; from now on they are changed here and by `damage` only.
+        ring_keys: those of the model ring, unless the node takes no part in it; the same.
+        refused: EventIds that the log remembers as refused, oldest first.
+        readers: of the same log.
+
+    Attributes:
+        keys: the EventIds held, to read from.
+        arrivals: which of them came in lately, whether they are delivered or not.
+        head: the last feed position, 0 when the feed is empty.
+        waiting: how many events wait for a prev, or for their init event.
+        damage: what in the log is damaged, as far as it was read.
+        proofs_pending: how many proofs await a lookup.
+        proof_arrivals: how many came to await one since the store was opened.
+        totals: what was done since the store was opened, by verdict and more.
+    """
+
+    def __init__(
+        self,
+        log: EventLog,
+        keys: KeyStore,
+        ring_keys: RingKeys | None,
+        refused: Iterable[EventId],
+        readers: ReaderPool,
+    ) -> None:
+        self._keys = keys
+        self.keys: KeyView = keys
+        self._ring_keys = ring_keys
+        self.ring_keys: KeyView | None = None if ring_keys is None else ring_keys.keys
+        self.arrivals = Arrivals()
+        self.damage = DamageWatch(keys, ring_keys, readers)
+        self.head = log.marks.head
+        self.waiting = log.marks.waiting
+        self.proofs_pending = log.pending_proofs
+        self.proof_arrivals = 0
+        self.totals = dict.fromkeys(("new", "known", "refused", "late refused", "batches"), 0)
+        self._refused = dict.fromkeys(refused)
+        self._max_refused = log.settings.max_refused
+        self._feed_moved = trio.lowlevel.ParkingLot()
+        self._proofs_moved = trio.lowlevel.ParkingLot()
+
+    def is_refused(self, event_id: EventId) -> bool:
+        """Return whether the event of that EventId was seen and is known to be wrong under it.
+
+        There is no point in fetching it again. The latest `StoreSettings.max_refused` are
+        remembered, across restarts too.
+        """
+        return event_id in self._refused
+
+    def is_settled(self, event_id: EventId) -> bool:
+        """Return whether the verdict on an EventId is known without a look at the CAR."""
+        return event_id in self._refused or event_id in self.keys
+
+    async def wait_for_feed(self, after: int) -> None:
+        """Return when the feed has a position beyond `after`."""
+        while self.head <= after:
+            await self._feed_moved.park()
+
+    async def wait_for_proofs(self, after: int) -> None:
+        """Return when `proof_arrivals` has gone beyond `after`."""
+        while self.proof_arrivals <= after:
+            await self._proofs_moved.park()
+
+    def publish(self, committed: Committed) -> None:
+        """Take over what a commit changed, and wake those who wait for it."""
+        for event_id in committed.removed:
+            self._keys.discard(event_id)
+        for event_id in committed.added:
+            self._keys.add(event_id)
+        if self._ring_keys is not None:
+            for event_id in committed.removed:
+                self._ring_keys.discard(event_id)
+            for event_id, model in committed.completed:
+                self._ring_keys.add(event_id, model)
+        self.arrivals.add(committed.added)
+        self._refused.update(dict.fromkeys(committed.refused))
+        while len(self._refused) > self._max_refused:
+            del self._refused[next(iter(self._refused))]
+        self.damage.mended(committed.mended)
+        self.damage.note(committed.damaged)
+        for verdict in committed.verdicts:
+            self.totals[verdict.status] += 1
+        self.totals["late refused"] += len(committed.removed)
+        self.totals["batches"] += 1
+        self.waiting = committed.marks.waiting
+        self.proofs_pending += committed.proofs_added - committed.proofs_done
+        if committed.proofs_added:
+            self.proof_arrivals += committed.proofs_added
+            self._proofs_moved.unpark_all()
+        if committed.marks.head > self.head:
+            self.head = committed.marks.head
+            self._feed_moved.unpark_all()
+
+
+class Writer:
+    """Changes the log in a thread, one change at a time and in the order of the calls.
+
+    Args:
+        log: open; closed by `close`.
+        contents: to which each commit is published, before anything else is committed.
+    """
+
+    def __init__(self, log: EventLog, contents: Contents) -> None:
+        self.log = log
+        self._contents = contents
+        self._thread = trio.CapacityLimiter(1)
+        self._turn = trio.Lock()
+        self._closed = False
+        self._disk_full = False
+
+    async def commit(self, change: Callable[[], Committed]) -> Sequence[Verdict]:
+        """Make a change that others see, and publish it. Cannot be cancelled.
+
+        Raises:
+            StoreError: the disk did not take it, or the store is closed.
+        """
+        with trio.CancelScope(shield=True):
+            async with self._turn:
+                committed = await self._in_thread(change)
+                self._contents.publish(committed)
+        return committed.verdicts
+
+    async def run(self, change: Callable[[], T]) -> T:
+        """Make a change that nobody else sees, and return what it returns.
+
+        Raises:
+            StoreError: the disk did not take it, or the store is closed.
+        """
+        async with self._turn:
+            return await self._in_thread(change)
+
+    async def close(self) -> None:
+        """Close the log after the change under way, if there is one."""
+        async with self._turn:
+            try:
+                contents = self._contents
+                await self._in_thread(partial(self.log.close, contents.keys, contents.ring_keys))
+            except StoreError as error:  # all that was committed is safe: the next start finds it
+                logger.warning("The event log was not closed cleanly", reason=str(error))
+            self._closed = True
+
+    async def _in_thread(self, work: Callable[[], T]) -> T:
+        if self._closed:
+            raise StoreError("the store is closed")
+        try:
+            result = await trio.to_thread.run_sync(work, limiter=self._thread)
+        except DiskFullError as error:
+            if not self._disk_full:
+                logger.error(
+                    "The disk is full: nothing is written until it has room", reason=str(error)
+                )
+            self._disk_full = True
+            raise
+        if self._disk_full:
+            logger.info("The disk has room again: events are written")
+        self._disk_full = False
+        return result

@@ -1,0 +1,205 @@
+"""Group commit: many callers, one transaction; and a pipeline of two stages: verify, commit.
+
+Callers put their events into a bounded channel and wait. One task takes what has gathered there, up
+to a batch, and has it verified; another one has it judged and written, one batch at a time and in
+the order of the channel. While the disk takes one batch, the next one is verified and a third one
+gathers.
+
+A caller may leave: one that is cancelled does not get its verdicts, but its events are admitted all
+the same. A batch that the disk does not take fails for its callers, and the next one is tried. A
+batch that fails for any other reason (a bug that one of its events hits) is tried again an event at
+a time, so that no event suffers from its neighbours.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+
+import structlog
+import trio
+
+from recon_node.store.admission.rules import commit_batch
+from recon_node.store.contents import Contents, Writer
+from recon_node.store.errors import DiskFullError, StoreError
+from recon_node.store.interests import Interests
+from recon_node.store.values import StoreSettings, Submission, Verdict
+from recon_node.verification.pool import Verifiers
+
+logger = structlog.get_logger(__name__)
+
+
+@dataclass(eq=False, slots=True)
+class _Request:
+    """Events of one caller, and what became of them."""
+
+    events: list[Submission]
+    verdicts: list[Verdict] = field(default_factory=list)
+    error: StoreError | None = None
+    done: trio.Event = field(default_factory=trio.Event)
+
+    @property
+    def size(self) -> int:
+        """Bytes of its CARs."""
+        return sum(len(event.car) for event in self.events)
+
+
+class Intake:
+    """Takes in events and answers with verdicts.
+
+    Args:
+        settings: bounds of the queue and of a batch.
+        writer: commits the batches; closed when everything that was submitted is written.
+        wanted: the interests, whose ranges are asked for before each batch.
+        contents: of the store.
+    """
+
+    def __init__(
+        self, settings: StoreSettings, writer: Writer, wanted: Interests, contents: Contents
+    ) -> None:
+        self._settings = settings
+        self._writer = writer
+        self._wanted = wanted
+        self._contents = contents
+        self.verifiers = Verifiers(settings.verifier_processes)
+        self._send, self._receive = trio.open_memory_channel[_Request](settings.queue_size)
+        self._finished = trio.Event()
+        self._give_up = False
+        self.failed_batches = 0
+
+    async def hand_in(self, events: Sequence[Submission]) -> list[Verdict]:
+        """Hand in events and wait for their verdicts, in order.
+
+        More events than a batch takes go in several, each in its own transaction.
+
+        Raises:
+            StoreError: the disk did not take all of them, or the store is closed. Some may be in
+                the log: submitted again, those are "known".
+        """
+        requests = [_Request(list(part)) for part in self._split(events)]
+        for request in requests:
+            try:
+                await self._send.send(request)
+            except (trio.ClosedResourceError, trio.BrokenResourceError):
+                raise StoreError("the store is closed") from None
+        for request in requests:
+            await request.done.wait()
+        for request in requests:
+            if request.error is not None:
+                kind = type(request.error)
+                raise kind(str(request.error)) from request.error  # each caller its own
+        return [verdict for request in requests for verdict in request.verdicts]
+
+    async def run(self) -> None:
+        """Write batch after batch until `close`. Cannot be cancelled."""
+        try:
+            with trio.CancelScope(shield=True):
+                async with trio.open_nursery() as nursery:
+                    give, take = trio.open_memory_channel[list[_Request]](0)
+                    nursery.start_soon(self._verify_all, give)
+                    async with take:
+                        async for batch in take:
+                            await self._take(batch)
+                await self.verifiers.close()
+                await self._writer.close()
+        finally:
+            self._finished.set()
+
+    async def close(self) -> None:
+        """Accept no more events, write those that were submitted, and end; see `drain_seconds`."""
+        self._send.close()
+        with trio.CancelScope(shield=True):
+            with trio.move_on_after(self._settings.drain_seconds):
+                await self._finished.wait()
+            self._give_up = True
+            await self._finished.wait()
+
+    def _split(self, events: Sequence[Submission]) -> Iterator[Sequence[Submission]]:
+        """Cut into parts that a batch takes."""
+        start = size = 0
+        for at, event in enumerate(events):
+            if at > start and (
+                at - start >= self._settings.max_batch_events
+                or size + len(event.car) > self._settings.max_batch_bytes
+            ):
+                yield events[start:at]
+                start, size = at, 0
+            size += len(event.car)
+        if start < len(events):
+            yield events[start:]
+
+    def _gather(self, first: _Request) -> list[_Request]:
+        """Take what waits in the channel, up to a batch."""
+        batch, count, size = [first], len(first.events), first.size
+        while count < self._settings.max_batch_events and size < self._settings.max_batch_bytes:
+            try:
+                request = self._receive.receive_nowait()
+            except (trio.WouldBlock, trio.EndOfChannel):
+                break
+            batch.append(request)
+            count += len(request.events)
+            size += request.size
+        return batch
+
+    async def _verify_all(self, verified: trio.MemorySendChannel[list[_Request]]) -> None:
+        """Verify batch after batch and pass each on, until `close`."""
+        async with self._receive, verified:
+            async for request in self._receive:
+                batch = self._gather(request)
+                if not self._give_up:
+                    await self._verify(batch)
+                await verified.send(batch)
+
+    async def _verify(self, batch: Sequence[_Request]) -> None:
+        """Verify the events of a batch, except where a look at the CAR changes nothing."""
+        contents, limit = self._contents, self._settings.max_event_bytes
+        new = [
+            (request, at)
+            for request in batch
+            for at, event in enumerate(request.events)
+            if len(event.car) <= limit
+            and (event.event_id is None or not contents.is_settled(event.event_id))
+        ]
+        try:
+            found = await self.verifiers.verify([request.events[at].car for request, at in new])
+        except Exception:  # no thread can be had, say; the rules verify what was not verified here
+            logger.exception("Events could not be verified ahead", events=len(new))
+            return
+        for (request, at), finding in zip(new, found, strict=True):
+            request.events[at] = replace(request.events[at], finding=finding)
+
+    async def _take(self, batch: Sequence[_Request]) -> None:
+        """Judge and write a batch, and tell its callers."""
+        error: StoreError | None = None
+        try:
+            if self._give_up:
+                raise StoreError("the store was closed before it could take the events")
+            verdicts = await self._commit([event for request in batch for event in request.events])
+            for request in batch:
+                request.verdicts = verdicts[: len(request.events)]
+                del verdicts[: len(request.events)]
+        except StoreError as failure:
+            error = failure
+            self.failed_batches += 1
+            if not isinstance(error, DiskFullError):  # which is logged once, not for each batch
+                logger.error("A batch was not written", requests=len(batch), reason=str(error))
+        for request in batch:
+            request.error = error
+            request.done.set()
+
+    async def _commit(self, events: Sequence[Submission]) -> list[Verdict]:
+        ranges, damaged = self._wanted.ranges, self._contents.damage.cids()
+        work = partial(commit_batch, self._writer.log, events, ranges, damaged)
+        try:
+            return list(await self._writer.commit(work))
+        except StoreError:
+            raise
+        except Exception as error:
+            if len(events) > 1:
+                logger.exception("A batch failed; its events are tried one by one")
+                return [verdict for event in events for verdict in await self._commit([event])]
+            event_id = events[0].event_id
+            logger.exception("An event could not be admitted", event_id=str(event_id))
+            reason = f"this node failed to process the event ({error!r}); see its log"
+            return [Verdict("refused", event_id, None, reason)]

@@ -1,0 +1,206 @@
+"""What ceramic-one has of kubo's API: answers as those recorded from a ceramic-one node (0.58)."""
+
+from __future__ import annotations
+
+import json
+import platform
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from test_api_peers import running, until
+
+from recon_node import __version__
+from recon_node.ceramic import parse_event
+from recon_node.ipld import CID, car, dag_cbor, multibase
+from recon_node.store import Store
+
+Events = list[dict[str, str]]
+UNKNOWN = "bafyreihq6ky3nfhxfoqrhk4c5hyqgqdolkwdqnpxzbrkgxhq5n7zwmpxzy"
+STRANGER = "12D3KooWMqCFj5bnwuNi6D6KLhYiK4C8Eh9xSUKv2E6Jozs4nWEE"
+
+
+async def post(api: httpx.AsyncClient, path: str, **query: Any) -> httpx.Response:
+    params = {name.replace("_", "-"): value for name, value in query.items()}
+    return await api.post(f"/api/v0/{path}", params=params)
+
+
+def blocks_of(event: dict[str, str]) -> dict[CID, bytes]:
+    return dict(car.decode(multibase.decode(event["car"])).blocks)
+
+
+def signed(events: Events) -> tuple[CID, CID, dict[str, Any]]:
+    """The first signed event: the CIDs of its envelope and payload, and the payload."""
+    for each in events:
+        event = parse_event(multibase.decode(each["car"]))
+        if event.envelope is not None:
+            return event.cid, event.envelope.payload, event.payload
+    raise AssertionError("no event is signed")
+
+
+async def test_every_block_of_every_event_is_found(api: httpx.AsyncClient, filled: Events) -> None:
+    blocks = {cid: block for event in filled for cid, block in blocks_of(event).items()}
+    assert len(blocks) > len(filled)
+    for cid, block in blocks.items():
+        answer = await post(api, "block/get", arg=str(cid), offline="true")
+        assert (answer.status_code, answer.content) == (200, block)
+        stat = await post(api, "block/stat", arg=str(cid))
+        assert stat.json() == {"Key": str(cid), "Size": len(block)}
+
+
+async def test_a_block_that_is_not_here(api: httpx.AsyncClient, filled: Events) -> None:
+    for path, query in (
+        ("block/get", {"offline": "true"}),
+        ("block/get", {"offline": "true", "timeout": "1.5s"}),
+        ("block/stat", {}),
+        ("dag/get", {}),
+        ("dag/resolve", {}),
+        ("pin/add", {}),
+    ):
+        answer = await post(api, path, arg=UNKNOWN, **query)
+        assert answer.status_code == 500
+        assert answer.json() == {
+            "Message": "block was not found locally (offline)",
+            "Code": 0,
+            "Type": "error",
+        }
+
+
+async def test_a_deadline_that_passes_at_once(
+    api: httpx.AsyncClient, filled: Events, store: Store
+) -> None:
+    answer = await post(api, "block/get", arg=UNKNOWN, offline="true", timeout="0")
+    assert (answer.status_code, answer.json()["Message"]) == (500, "context deadline exceeded")
+
+
+async def test_paths_into_an_event(api: httpx.AsyncClient, filled: Events) -> None:
+    """As ceramic-one does, `payload` of an envelope, which is bytes, is followed like a link."""
+    envelope, payload, content = signed(filled)
+    for path, cid, rest in (
+        (f"{envelope}", envelope, ""),
+        (f"/ipfs/{envelope}/", envelope, ""),
+        (f"{envelope}/signatures/0/protected", envelope, "signatures/0/protected"),
+        (f"{envelope}/payload", payload, ""),
+        (f"{envelope}/payload/header/controllers/0", payload, "header/controllers/0"),
+        (f"{payload}/header", payload, "header"),
+    ):
+        answer = await post(api, "dag/resolve", arg=path)
+        assert answer.json() == {"Cid": {"/": str(cid)}, "RemPath": rest}
+        pinned = await post(api, "pin/add", arg=path, recursive="false")
+        assert pinned.json() == {"Pins": [str(cid)]}
+    found = await post(api, "dag/get", arg=f"{envelope}/payload", output_codec="dag-cbor")
+    assert dag_cbor.decode(found.content) == content
+    assert found.headers["content-type"] == "application/octet-stream"
+    found = await post(api, "dag/get", arg=f"{envelope}/payload/header/controllers")
+    assert json.loads(found.content) == content["header"]["controllers"]
+    found = await post(api, "dag/get", arg=str(envelope))
+    assert list(json.loads(found.content)) == ["payload", "signatures"]
+    assert set(json.loads(found.content)["payload"]["/"]) == {"bytes"}
+
+
+@pytest.mark.parametrize("rest", ["nope", "signatures/7", "signatures/x", "payload/data/0/0", "٣"])
+async def test_a_path_that_leads_nowhere(api: httpx.AsyncClient, filled: Events, rest: str) -> None:
+    envelope, _, _ = signed(filled)
+    answer = await post(api, "dag/resolve", arg=f"{envelope}/{rest}")
+    assert answer.status_code == 500
+    assert "couldn't find part" in answer.json()["Message"]
+
+
+@pytest.mark.parametrize(
+    ("path", "query", "said"),
+    [
+        ("block/get", {"arg": UNKNOWN}, "only offline mode is supported"),
+        ("block/get", {"arg": "foo", "offline": "true"}, "invalid cid"),
+        ("block/get", {"offline": "true"}, "'arg' is missing"),
+        ("block/get", {"arg": UNKNOWN, "offline": "1"}, "offline should be true or false"),
+        ("block/get", {"arg": UNKNOWN, "timeout": "foo"}, "timeout should be a duration"),
+        ("block/get", {"arg": UNKNOWN, "timeout": "-1s"}, "timeout should be a duration"),
+        ("block/get", {"arg": UNKNOWN, "timeout": "1" * 200 + "s"}, "should be a duration"),
+        ("block/stat", {"arg": "foo"}, "invalid cid"),
+        ("dag/get", {"arg": ""}, "path too short"),
+        ("dag/get", {"arg": "/ipfs/"}, "path too short"),
+        ("dag/get", {"arg": "foo/bar"}, "invalid cid"),
+        ("dag/get", {"arg": UNKNOWN + "/a" * 300}, "more than 256 parts"),
+        ("dag/get", {"arg": UNKNOWN, "output_codec": "raw"}, "unsupported output codec: raw"),
+        ("dag/get", {"arg": UNKNOWN, "output_codec": "foo"}, "Invalid value: foo"),
+        ("pin/add", {"arg": UNKNOWN, "recursive": "true"}, "recursive pinning is not supported"),
+        ("pin/add", {"arg": UNKNOWN, "progress": "true"}, "pin progress is not supported"),
+        ("pin/rm", {"arg": "foo"}, "invalid cid"),
+    ],
+)
+async def test_requests_that_are_refused(
+    api: httpx.AsyncClient, path: str, query: dict[str, str], said: str
+) -> None:
+    answer = await post(api, path, **query)
+    assert answer.status_code == 400
+    assert said in answer.json()["Message"]
+
+
+async def test_pins_say_nothing(api: httpx.AsyncClient) -> None:
+    answer = await post(api, "pin/rm", arg=UNKNOWN)
+    assert answer.json() == {"Pins": [UNKNOWN]}
+
+
+async def test_a_codec_that_events_do_not_have(api: httpx.AsyncClient) -> None:
+    answer = await post(
+        api, "dag/get", arg="bafkreigh2akiscaildcqabsyg3dfr6chu3fgpregiymsck7e7aqa4s52zy"
+    )
+    assert answer.status_code == 500
+    assert answer.json()["Message"].startswith("unsupported codec 0x55")
+
+
+async def test_other_paths_and_methods(api: httpx.AsyncClient) -> None:
+    for method, path, status in (("POST", "block/put", 404), ("GET", "version", 405)):
+        answer = await api.request(method, f"/api/v0/{path}")
+        assert answer.status_code == status
+        assert set(answer.json()) == {"Message", "Code", "Type"}
+
+
+async def test_the_version(api: httpx.AsyncClient) -> None:
+    system = f"{platform.machine()}/{platform.system().lower()}"
+    expected = {"Commit": "", "System": system, "Version": __version__}
+    assert (await post(api, "version")).json() == expected
+
+
+async def test_a_node_without_a_network_side(api: httpx.AsyncClient) -> None:
+    assert (await post(api, "id")).status_code == 503
+    assert (await post(api, "swarm/connect", arg=f"/p2p/{STRANGER}")).status_code == 503
+    assert (await post(api, "swarm/peers")).json() == {"Peers": []}
+
+
+async def test_nodes_and_their_peers(tmp_path: Path) -> None:
+    async with running(tmp_path / "a") as (api, p2p, _), running(tmp_path / "b") as (_, other, _):
+        me = (await post(api, "id")).json()
+        assert (me["ID"], me["Addresses"]) == (p2p.peer_id, p2p.addresses)
+        assert "ceramic-one" in me["AgentVersion"]  # js-ceramic looks for it
+        assert me["ProtocolVersion"] == "ipfs/0.1.0"
+        assert {"/ipfs/ping/1.0.0", "/ceramic/recon/0.1.0/model"} <= set(me["Protocols"])
+        assert (await post(api, "id", arg=p2p.peer_id)).json() == me
+
+        [address] = other.addresses
+        answer = await post(api, "swarm/connect", arg=address)
+        assert answer.json() == {"Strings": [f"connect {other.peer_id} success"]}
+        peers = {"Peers": [{"Addr": address, "Peer": other.peer_id}]}
+        assert (await post(api, "swarm/peers")).json() == peers
+        await until(api, "/ceramic/peers", lambda answer: answer["peers"])
+        they = (await post(api, "id", arg=other.peer_id)).json()
+        assert (they["ID"], they["Addresses"]) == (other.peer_id, [address])
+        assert they["AgentVersion"] == f"recon-node/{__version__}"
+        assert set(they["Protocols"]) == set(me["Protocols"])
+
+
+async def test_peers_that_cannot_be_asked_or_reached(tmp_path: Path) -> None:
+    async with running(tmp_path / "a") as (api, p2p, _):
+        for path, query, status, said in (
+            ("id", STRANGER, 500, "not connected"),
+            ("id", "foo0", 400, "is not a peer id"),
+            ("id", "foo", 400, "is not a peer id"),
+            ("id", "", 400, "is not a peer id"),
+            ("swarm/connect", "/ip4/127.0.0.1/tcp/1", 400, "no peer id"),
+            ("swarm/connect", [f"/p2p/{STRANGER}", f"/p2p/{p2p.peer_id}"], 400, "several peers"),
+            ("swarm/connect", f"/ip4/127.0.0.1/tcp/1/p2p/{STRANGER}", 500, "cannot connect"),
+            ("swarm/connect", "/ip4/127.0.0.1/tcp/1/p2p/0", 400, "is not a peer id"),
+        ):
+            answer = await post(api, path, arg=query)
+            assert (answer.status_code, said in answer.json()["Message"]) == (status, True), said

@@ -1,0 +1,273 @@
+"""Real ceramic-one nodes beside this project's, on loopback.
+
+They need a binary of ceramic-one 0.58, built from its public source, in the environment variable
+RECON_TEST_CERAMIC_ONE. RECON_TEST_CERAMIC_ONE_EVENTS says how many events both sides get at once.
+
+A ceramic-one node's own feed is compared after a restart: of several events with the same prev that
+come out of order, it delivers one, and the others when it starts again. It holds, counts and serves
+them all the same.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import secrets
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import httpx
+import pytest
+from nacl.signing import SigningKey
+from waiting import recon, wait_until
+
+from benchmarks.ceramic_one_node import (
+    BINARY_VARIABLE,
+    CeramicOneNode,
+    binary_from_environment,
+    holdings,
+)
+from recon_node.ceramic import Network, StreamId, parse_event
+from recon_node.ceramic.builder import data_event, init_event
+from recon_node.ipld import multibase
+from recon_node.testnet import TestnetNode
+
+BINARY = binary_from_environment()
+pytestmark = [
+    pytest.mark.skipif(
+        BINARY is None, reason=f"{BINARY_VARIABLE} does not name a binary of ceramic-one"
+    ),
+]
+
+SAMPLE = Path(__file__).parents[1] / "data" / "sdk_sample.jsonl"
+EVENTS = int(os.environ.get(f"{BINARY_VARIABLE}_EVENTS", "2000"))
+"""Events that are written to two nodes at once."""
+LIMIT = 120.0 + EVENTS / 20
+"""Seconds until nodes are equal at most; a build without optimisation takes 50 events a second."""
+STREAM = 5
+"""Events of a stream that is made up here."""
+WRITERS = 4
+"""Clients that write to a node at once."""
+
+Node = TestnetNode | CeramicOneNode
+
+
+def sample() -> list[str]:
+    """The events of the SDK, in causal order, as multibase text."""
+    return [json.loads(line)["car"] for line in SAMPLE.read_text().splitlines()]
+
+
+def models() -> dict[str, int]:
+    """The models of the sample's documents, and how many events each has."""
+    counts: dict[str, int] = {}
+    model_of = {}
+    for event in (parse_event(multibase.decode(each)) for each in sample()):
+        if event.header is not None:
+            model_of[event.init] = str(event.header.model)
+        model = model_of[event.init]
+        counts[model] = counts.get(model, 0) + 1
+    return {model: count for model, count in counts.items() if model.startswith("kjz")}
+
+
+def made_up(rng: random.Random, count: int) -> list[list[str]]:
+    """Streams of documents of the sample's first model, with so many events in all."""
+    model = StreamId.parse(next(iter(models())))
+    streams = []
+    for _ in range(0, count, STREAM):
+        key = SigningKey(rng.randbytes(32))
+        init = last = init_event(key, model, {"n": 0}, unique=rng.randbytes(12))
+        stream = [init]
+        for number in range(1, STREAM):
+            patch = [{"op": "replace", "path": "/n", "value": number}]
+            last = data_event(key, init, [last.cid], patch)
+            stream.append(last)
+        streams.append([multibase.encode(each.car) for each in stream])
+    return streams
+
+
+def write(node: Node, cars: list[str]) -> None:
+    """Post events one after the other; each has to be acknowledged."""
+    with httpx.Client(base_url=node.api_url, timeout=LIMIT) as client:
+        for car in cars:
+            answer = client.post("/ceramic/events", json={"data": car})
+            assert answer.status_code == 204, answer.text
+
+
+def write_at_once(*work: tuple[Node, list[list[str]]]) -> None:
+    """Write streams to some nodes, all at the same time and with several clients each."""
+    with ThreadPoolExecutor(WRITERS * len(work)) as threads:
+        writes = [
+            threads.submit(
+                write, node, [car for stream in streams[first::WRITERS] for car in stream]
+            )
+            for node, streams in work
+            for first in range(WRITERS)
+        ]
+        for each in writes:
+            each.result()
+
+
+def feed(node: Node) -> set[str]:
+    """The events of a node's own feed."""
+    page = httpx.get(f"{node.api_url}/ceramic/feed/events?limit=10000", timeout=LIMIT).json()
+    return {event["id"] for event in page["events"]}
+
+
+class World:
+    """Some nodes of both kinds in a local network; those that wait for peers start with them."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.network = Network.local(secrets.randbelow(2**31))
+        self.nodes: list[Node] = []
+
+    def ours(self, *peers: str, flags: tuple[str, ...] = ()) -> TestnetNode:
+        """Start one of ours."""
+        every = ["--network", self.network.name, "--sync-interval", "1", *flags]
+        for peer in peers:
+            every += ["--bootstrap", peer]
+        node = TestnetNode(f"ours-{len(self.nodes)}", self.directory, every)
+        self.nodes.append(node)
+        node.launch()
+        node.wait_until_ready()
+        return node
+
+    def theirs(self, *peers: str, wants: list[str] | None = None) -> CeramicOneNode:
+        """Start one of theirs, which wants all the sample's models."""
+        assert BINARY is not None
+        number = int(self.network.name.partition("-")[2])
+        node = CeramicOneNode(BINARY, self.directory / f"theirs-{len(self.nodes)}", number)
+        self.nodes.append(node)
+        node.start(peers)
+        node.want(list(models()) if wants is None else wants)
+        return node
+
+    def count(self, node: Node) -> int:
+        """How many events a node serves on the model ring."""
+        return holdings(self.address(node), self.network).count
+
+    def address(self, node: Node) -> str:
+        """Where a node can be reached."""
+        return node.address if isinstance(node, CeramicOneNode) else node.addresses[0]
+
+    def settle(self, count: int, limit: float = LIMIT) -> None:
+        """Wait until all nodes hold the same events, and check that those are so many."""
+        wait_until(lambda: all(self.count(each) >= count for each in self.nodes), limit)
+        found = {holdings(self.address(each), self.network) for each in self.nodes}
+        assert len(found) == 1, "as many events, but not the same ones"
+        assert found.pop().count == count
+        for node in self.nodes:
+            if isinstance(node, TestnetNode):
+                assert recon(node)["events"] == recon(node)["head"] == count
+
+    def close(self) -> None:
+        """End all nodes."""
+        for node in self.nodes:
+            node.kill()
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[World]:
+    nodes = World(tmp_path)
+    try:
+        yield nodes
+    finally:
+        nodes.close()
+
+
+def test_what_is_written_to_theirs_is_in_our_feed(world: World) -> None:
+    theirs = world.theirs()
+    ours = world.ours(theirs.address)
+    write(theirs, sample())
+    world.settle(len(sample()))
+    assert feed(ours) == feed(theirs)
+    assert len(feed(ours)) == len(sample())
+
+
+def test_what_is_written_to_ours_is_in_their_feed(world: World) -> None:
+    ours = world.ours()
+    write(ours, sample())
+    theirs = world.theirs(ours.addresses[0])
+    world.settle(len(sample()))
+    theirs.stop()
+    theirs.start()
+    wait_until(lambda: feed(theirs) == feed(ours), LIMIT)
+
+
+def test_both_are_written_to_at_once(world: World, rng: random.Random) -> None:
+    theirs = world.theirs()
+    ours = world.ours(theirs.address)
+    here, there = made_up(rng, EVENTS // 2), made_up(rng, EVENTS // 2)
+    write(ours, sample()[:3])  # the models
+    wait_until(lambda: world.count(theirs) == 3, LIMIT)
+    write_at_once((ours, here), (theirs, there))
+    syncs = model_syncs(ours)
+    world.settle(3 + STREAM * (len(here) + len(there)))
+    assert model_syncs(ours) - syncs <= 4, "more than three intervals, and the one under way"
+
+
+def model_syncs(node: TestnetNode) -> int:
+    """How many sessions of the model ring moved events to or from one of our nodes."""
+    return sum(each["protocol"].endswith("/model") for each in recon(node)["transfers"])
+
+
+@pytest.mark.parametrize("kind", ["ours", "theirs"])
+def test_a_node_killed_in_the_middle_catches_up(
+    world: World, rng: random.Random, kind: str
+) -> None:
+    theirs = world.theirs()
+    ours = world.ours(theirs.address)
+    victim: Node = ours if kind == "ours" else theirs
+    other: Node = theirs if kind == "ours" else ours
+    write(ours, sample()[:3])
+    streams = made_up(rng, EVENTS // 2)
+    share = -(-len(streams) // 3)
+    written = 3
+    for _ in range(3):
+        part, streams = streams[:share], streams[share:]
+        write_at_once((other, part))
+        written += STREAM * len(part)
+        before = written - STREAM * len(part)
+        wait_until(lambda before=before: world.count(victim) > before, LIMIT)  # type: ignore[misc]
+        victim.kill()
+        if isinstance(victim, CeramicOneNode):
+            victim.start()
+        else:
+            victim.restart()
+    world.settle(written)
+
+
+def test_five_nodes_in_a_chain_become_equal(world: World, rng: random.Random) -> None:
+    """Each knows only the one before it; the others it meets through the peer ring."""
+    first = world.theirs()
+    second = world.ours(first.address)
+    third = world.ours(second.addresses[0], flags=("--no-discovery",))
+    fourth = world.theirs(third.addresses[0])
+    fifth = world.ours(fourth.address)
+    write(first, sample()[:3])
+    world.settle(3)
+    streams = made_up(rng, EVENTS // 4)
+    parts = [streams[number::5] for number in range(5)]
+    write_at_once(*zip([first, second, third, fourth, fifth], parts, strict=True))
+    world.settle(3 + STREAM * len(streams))
+    wait_until(lambda: connected(fifth, second.peer_id), LIMIT)
+
+
+def connected(node: TestnetNode, peer_id: str) -> bool:
+    return any(peer["id"] == peer_id and peer["connected"] for peer in recon(node)["peers"])
+
+
+def test_interests_registered_over_http_reach_the_other_kind(world: World) -> None:
+    one, two, *_ = models()
+    source = world.ours()
+    write(source, sample())
+    theirs = world.theirs(source.addresses[0], wants=[one])
+    wait_until(lambda: world.count(theirs) == 3 + models()[one], LIMIT)
+    ours = world.ours(theirs.address, flags=("--interest", one))
+    wait_until(lambda: recon(ours)["head"] == models()[one], LIMIT)
+    theirs.want([two])
+    wait_until(lambda: world.count(theirs) == 3 + models()[one] + models()[two], LIMIT)
+    httpx.post(f"{ours.api_url}/ceramic/interests/model/{two}").raise_for_status()
+    wait_until(lambda: recon(ours)["head"] == models()[one] + models()[two], LIMIT)

@@ -1,0 +1,316 @@
+"""Hostile peers on `/ceramic/recon/0.1.0`, over real hosts: each costs its own session only.
+
+The victim syncs with an honest node all the while. What an attacker's messages mean to a session is
+tested without hosts in tests/recon/test_v0_1.py and test_p2p_ring_stream.py.
+"""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from pathlib import Path
+
+import pytest
+import trio
+from attackers import CUT_OFF
+from nacl.signing import SigningKey
+from p2p_support import NETWORK, Node, eventually, loopback_host, node, read_to_end
+
+from recon_node.ceramic import METAMODEL
+from recon_node.ceramic.builder import data_event, init_event
+from recon_node.ceramic.heightless_event_id import HeightlessEventId, network_range
+from recon_node.p2p.errors import MISBEHAVED
+from recon_node.p2p.peers.book import MAX_INTERESTS
+from recon_node.p2p.sync import ring_intake, rings
+from recon_node.p2p.sync.rings import MODEL_RING, PEER_RING
+from recon_node.p2p.transport.host import Host
+from recon_node.p2p.transport.streams import PeerStream
+from recon_node.recon.keys.key_store import Summary
+from recon_node.recon.keys.ranges import KeyRange
+from recon_node.recon.keys.sha256a import ZERO, Sha256a
+from recon_node.recon.v0_1.codec import (
+    Finished,
+    InterestRequest,
+    InterestResponse,
+    KeyForm,
+    Message,
+    RangeHash,
+    RangeRequest,
+    RangeResponse,
+    Value,
+    encode,
+)
+from recon_node.recon.v0_1.peer_entry import expiry_bound, sign_entry, unexpired
+from recon_node.recon.v0_1.peer_ring import MAX_ENTRIES
+
+ONLY_RINGS = {"versions": ()}
+WHOLE = KeyRange(*network_range(NETWORK))
+KEY = SigningKey(bytes(32))
+LATENCY_LIMIT = 1.0
+"""Seconds for which the loop may be busy with an attacker at once; a loaded machine adds some."""
+
+
+def said(*messages: Message, form: KeyForm = KeyForm.BYTES) -> bytes:
+    return b"".join(encode(each, form, "an attack") for each in messages)
+
+
+INTERESTS = InterestRequest((WHOLE,))
+NOTHING = RangeRequest(RangeHash(WHOLE.lower, Summary(ZERO, 0), WHOLE.upper))
+
+
+@asynccontextmanager
+async def victim_and_honest(tmp_path: Path, cars: list[bytes]) -> AsyncIterator[tuple[Node, Node]]:
+    """A victim with most of some events, and an honest node that dialled it and gives the rest."""
+    async with (
+        node(tmp_path / "victim", cars[:30], **ONLY_RINGS) as victim,
+        node(tmp_path / "honest", cars[:30], **ONLY_RINGS) as honest,
+    ):
+        await honest.p2p.connect(victim.address)
+        await eventually(lambda: any(peer.last_sync for peer in honest.p2p.peers()))
+        yield victim, honest
+
+
+async def assert_honest_does_not_notice(victim: Node, honest: Node, cars: list[bytes]) -> None:
+    """What the honest node gets now, the victim has soon."""
+    await honest.store.admit_local(cars[30:])
+    await eventually(lambda: victim.store.head == len(cars), 10)
+    assert victim.failures(honest.p2p.peer_id) == 0
+
+
+async def open_ring(attacker: Host, victim: Node, ring: str = MODEL_RING) -> PeerStream:
+    await attacker.connect(victim.address)
+    return await attacker.open_stream(victim.p2p.peer_id, ring)
+
+
+def outside() -> Value:
+    """A value whose key is outside the range that was asked for and outside all interests."""
+    return Value(b"\xfe" * 60, b"an event")
+
+
+def of_another_event() -> Value:
+    """A value under the key of another event."""
+    one, two = (init_event(KEY, METAMODEL, {"n": number}) for number in range(2))
+    key = HeightlessEventId.build(NETWORK, METAMODEL, one.header.controller, one.cid, one.cid)
+    return Value(key, two.car)
+
+
+@pytest.mark.parametrize("ring", [MODEL_RING, PEER_RING])
+@pytest.mark.parametrize(
+    "sends",
+    [
+        b"\xff" * 100_000,
+        b"\xa1" * 100_000,
+        b"\x9b\xff\xff\xff\xff\xff\xff\xff\xff",
+        b"\xa1\x64body\xa1\x65Value\xa2\x63key\x5b\x00\x00\x01\x00\x00\x00\x00\x00",
+        b"\xa1\x64body\xa1\x6fInterestRequest\x9b\x00\x00\x01\x00\x00\x00\x00\x00",
+    ],
+    ids=["breaks", "maps in maps", "2^64 items", "a key of 2^40 bytes", "2^40 interests"],
+)
+async def test_garbage(tmp_path, sdk_cars, ring, sends):
+    cars = sdk_cars[:40]
+    async with victim_and_honest(tmp_path, cars) as (victim, honest), loopback_host() as attacker:
+        stream = await open_ring(attacker, victim, ring)
+        with suppress(*CUT_OFF):
+            await stream.send_all(sends)
+            await read_to_end(stream)
+        await eventually(lambda: victim.failures(attacker.peer_id) >= MISBEHAVED)
+        await assert_honest_does_not_notice(victim, honest, cars)
+
+
+@pytest.mark.parametrize(
+    "messages",
+    [
+        [INTERESTS, outside()],
+        [INTERESTS, of_another_event(), NOTHING],
+        [INTERESTS, RangeRequest(RangeHash(b"", Summary(ZERO, 0), b"\xff"))],
+        [INTERESTS, INTERESTS],
+        [NOTHING],
+    ],
+    ids=["a value outside", "another event", "a range outside", "interests again", "no interests"],
+)
+async def test_messages_that_no_honest_peer_sends(tmp_path, sdk_cars, messages):
+    cars = sdk_cars[:40]
+    async with victim_and_honest(tmp_path, cars) as (victim, honest), loopback_host() as attacker:
+        stream = await open_ring(attacker, victim)
+        await stream.send_all(said(*messages))
+        with suppress(*CUT_OFF):
+            await read_to_end(stream)
+        await eventually(lambda: victim.failures(attacker.peer_id) >= MISBEHAVED)
+        await assert_honest_does_not_notice(victim, honest, cars)
+
+
+async def test_counts_of_2_to_the_40_are_answered_like_others(tmp_path, sdk_cars):
+    cars = sdk_cars[:40]
+    async with victim_and_honest(tmp_path, cars) as (victim, honest), loopback_host() as attacker:
+        stream = await open_ring(attacker, victim)
+        claim = RangeHash(WHOLE.lower, Summary(Sha256a.of(b"made up"), 2**40), WHOLE.upper)
+        await stream.send_all(said(INTERESTS, *[RangeRequest(claim)] * 200))
+        answer = b""
+        with trio.fail_after(10):
+            while answer.count(b"RangeResponse") < 200:
+                answer += await stream.receive_some(64 * 1024)
+        await assert_honest_does_not_notice(victim, honest, cars)
+
+
+async def test_of_endless_interests_few_and_short_ones_are_kept(tmp_path, sdk_cars):
+    cars = sdk_cars[:40]
+    long = [KeyRange(bytes([n]) * 4000, bytes([n]) * 4001) for n in range(100)]
+    short = [
+        KeyRange(bytes([1, *divmod(n, 256), 0]), bytes([1, *divmod(n, 256), 9]))
+        for n in range(5000)
+    ]
+    async with victim_and_honest(tmp_path, cars) as (victim, honest), loopback_host() as attacker:
+        stream = await open_ring(attacker, victim)
+        await stream.send_all(said(InterestRequest((*long, *short)), Finished()))
+        await read_to_end(stream)
+        kept = victim.p2p.interests_of(attacker.peer_id)
+        assert kept == short[:MAX_INTERESTS]
+        await attacker.disconnect(victim.p2p.peer_id)
+        await eventually(lambda: not victim.p2p.interests_of(attacker.peer_id), 10)
+        await assert_honest_does_not_notice(victim, honest, cars)
+
+
+async def test_values_without_end(tmp_path, sdk_cars, monkeypatch):
+    """Events whose history never comes, each of them valid: neither kept nor taken for ever."""
+    monkeypatch.setattr(ring_intake, "MAX_REPEATED", 200)
+    cars = sdk_cars[:40]
+    init = init_event(KEY, METAMODEL, {})
+    controller = init.header.controller
+    lost = data_event(KEY, init, [init.cid], [])
+    orphans = []
+    for number in range(50):
+        event = data_event(KEY, init, [lost.cid], [{"n": number}])
+        key = HeightlessEventId.build(NETWORK, METAMODEL, controller, init.cid, event.cid)
+        orphans.append(Value(key, event.car))
+    async with victim_and_honest(tmp_path, cars) as (victim, honest), loopback_host() as attacker:
+        stream = await open_ring(attacker, victim)
+        await stream.send_all(said(INTERESTS))
+        with pytest.raises(CUT_OFF):  # noqa: PT012 - it does not matter which message is too many
+            with trio.fail_after(30):
+                for value in itertools.cycle(orphans):
+                    await stream.send_all(said(value))
+        await eventually(lambda: victim.failures(attacker.peer_id) >= MISBEHAVED)
+        assert "more than once" in str(victim.outcomes())
+        await assert_honest_does_not_notice(victim, honest, cars)
+
+
+async def responder(attacker: Host, answer) -> None:
+    """Have the attacker answer sessions that the victim starts."""
+
+    async def serve(stream: PeerStream) -> None:
+        with suppress(*CUT_OFF):
+            while data := await stream.receive_some(64 * 1024):
+                for _ in range(data.count(b"InterestRequest")):
+                    await stream.send_all(said(InterestResponse((WHOLE,))))
+                for _ in range(data.count(b"RangeRequest")):
+                    await stream.send_all(said(answer()))
+
+    attacker.handle(MODEL_RING, serve)
+
+
+def the_same_range() -> RangeResponse:
+    summary = Summary(Sha256a.of(b"made up"), 5)
+    return RangeResponse((RangeHash(WHOLE.lower, summary, WHOLE.upper),))
+
+
+def overlapping_parts() -> RangeResponse:
+    (part,) = the_same_range().ranges
+    return RangeResponse((part, part))
+
+
+@pytest.mark.parametrize("answer", [the_same_range, overlapping_parts, outside])
+async def test_answers_that_lead_nowhere(tmp_path, sdk_cars, answer):
+    cars = sdk_cars[:40]
+    async with victim_and_honest(tmp_path, cars) as (victim, honest), loopback_host() as attacker:
+        await responder(attacker, answer)
+        await victim.p2p.connect(attacker.addresses[0])
+        await eventually(lambda: victim.failures(attacker.peer_id) >= MISBEHAVED)
+        await assert_honest_does_not_notice(victim, honest, cars)
+        model = [each for each in victim.p2p.sync_reports if each.peer == attacker.peer_id]
+        assert len(model) <= 3, "it is left alone for longer and longer"
+
+
+async def test_a_peer_that_reads_nothing(tmp_path, sdk_cars, monkeypatch):
+    """It asks for all events a thousand times; what waits for it is bounded, and it is given up."""
+    monkeypatch.setattr(rings, "IDLE_TIMEOUT", 1.0)
+    cars = sdk_cars[:40]
+    async with victim_and_honest(tmp_path, cars) as (victim, honest), loopback_host() as attacker:
+        stream = await open_ring(attacker, victim)
+        with suppress(*CUT_OFF), trio.move_on_after(10):
+            await stream.send_all(said(INTERESTS, *[NOTHING] * 1000))
+        await assert_honest_does_not_notice(victim, honest, cars)
+        gone = "neither sent nor took anything"
+        await eventually(lambda: any(gone in each for each in victim.outcomes()), 20)
+
+
+async def test_peers_that_never_answer_keep_none_from_being_asked(tmp_path, sdk_cars):
+    cars = sdk_cars[:40]
+
+    async def fall_silent(stream: PeerStream) -> None:
+        await stream.receive_some(1)
+        await trio.sleep_forever()
+
+    async with (
+        node(tmp_path / "victim", **ONLY_RINGS) as victim,
+        node(tmp_path / "honest", cars, **ONLY_RINGS) as honest,
+        AsyncExitStack() as stack,
+    ):
+        for _ in range(10):
+            attacker = await stack.enter_async_context(loopback_host())
+            for ring in (MODEL_RING, PEER_RING):
+                attacker.handle(ring, fall_silent)
+            await victim.p2p.connect(attacker.addresses[0])
+        await victim.p2p.connect(honest.address)
+        await eventually(lambda: victim.store.head == len(cars), 10)
+
+
+def made_up_nodes(count: int, expiry: int) -> list[Value]:
+    """Signed entries of nodes that do not exist, which nobody could reach."""
+    nodes = (SigningKey(number.to_bytes(32, "big")) for number in range(1, count + 1))
+    address = ("/ip4/127.0.0.1/tcp/1",)
+    return [Value(sign_entry(each, expiry, address), b"") for each in nodes]
+
+
+@pytest.mark.parametrize(
+    ("count", "limit"), [(600, 400), pytest.param(100_000, 20_000, marks=pytest.mark.long)]
+)
+async def test_signed_entries_of_nodes_that_do_not_exist(
+    tmp_path, sdk_cars, monkeypatch, count, limit
+):
+    monkeypatch.setattr(rings, "MAX_NEW_ENTRIES", limit)
+    cars = sdk_cars[:40]
+    now = int(time.time())
+    entries = await trio.to_thread.run_sync(made_up_nodes, count, now + 3600)
+    longest = 0.0
+    async with victim_and_honest(tmp_path, cars) as (victim, honest), loopback_host() as attacker:
+
+        async def watch_the_loop() -> None:
+            nonlocal longest
+            last = trio.current_time()
+            while True:
+                await trio.sleep(0.01)
+                longest = max(longest, trio.current_time() - last)
+                last = trio.current_time()
+
+        stream = await open_ring(attacker, victim, PEER_RING)
+        interests = InterestRequest((unexpired(now),))
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(watch_the_loop)
+            await stream.send_all(said(interests, form=KeyForm.TEXT))
+            with pytest.raises(CUT_OFF), trio.fail_after(120):  # noqa: PT012 - cut off in between
+                for start in range(0, count, 50):
+                    await stream.send_all(said(*entries[start : start + 50], form=KeyForm.TEXT))
+                whole = RangeHash(expiry_bound(now), Summary(ZERO, 0), expiry_bound(99_999_999_999))
+                await stream.send_all(said(RangeRequest(whole), form=KeyForm.TEXT))
+                while await stream.receive_some(64 * 1024):
+                    pass
+                raise trio.BrokenResourceError
+            nursery.cancel_scope.cancel()
+        await eventually(lambda: victim.failures(attacker.peer_id) >= MISBEHAVED)
+        assert longest < LATENCY_LIMIT
+        assert len(victim.p2p._rings._peer_ring) <= MAX_ENTRIES
+        dialled = {each.id for each in victim.p2p.peers()}
+        assert len(dialled) <= rings.FOUND_AT_ONCE + 4, "it must not dial whom an attacker names"
+        await assert_honest_does_not_notice(victim, honest, cars)

@@ -1,0 +1,246 @@
+"""Sessions of `/ceramic/recon/0.1.0` over memory streams: two sides, and peers that misbehave."""
+
+import math
+
+import pytest
+import trio
+from trio.testing import lockstep_stream_pair, memory_stream_pair
+
+from recon_node.exception_groups import unwrapped
+from recon_node.p2p.errors import PeerGoneError, PeerProtocolError
+from recon_node.p2p.sync.ring_stream import READ_SIZE, RingStream, Traffic
+from recon_node.recon import RemoteProtocolError
+from recon_node.recon.keys.key_store import KeyStore
+from recon_node.recon.keys.ranges import KeyRange
+from recon_node.recon.v0_1.codec import (
+    Finished,
+    InterestRequest,
+    InterestResponse,
+    KeyForm,
+    RangeRequest,
+    Value,
+    encode,
+)
+from recon_node.recon.v0_1.ring import Ring
+from recon_node.recon.v0_1.session import BATCH_VALUES, Initiator, Responder
+
+EVERYTHING = KeyRange(b"", b"\xff")
+IDLE = 5.0
+
+
+class Node:
+    """A set of events and what the session of a stream needs of it."""
+
+    def __init__(self, values: dict[bytes, bytes]) -> None:
+        self.values = dict(values)
+        self.store = KeyStore(values)
+        self.ring = Ring(self.store, lambda bound: bound in (b"", b"\xff"))
+        self.traffic = Traffic()
+        self.batches: list[int] = []
+        self.pages: list[int] = []
+        self.held: list[int] = []
+
+    async def arrange(self, keys: list[bytes]) -> list[bytes]:
+        return sorted(keys, key=self.values.__getitem__)
+
+    async def load(self, keys: list[bytes]) -> list[Value]:
+        self.pages.append(len(keys))
+        await trio.sleep(0.01)
+        return [Value(key, self.values[key]) for key in keys]
+
+    async def admit(self, values: tuple[Value, ...]) -> None:
+        self.batches.append(len(values))
+        await trio.sleep(0.01)
+        for value in values:
+            if value.value == b"invalid":
+                raise PeerProtocolError("an invalid event")
+            self.values[value.key] = value.value
+            self.store.add(value.key)
+
+    def stream(
+        self, stream, role: type, sync_id: str | None = None, idle: float = IDLE
+    ) -> RingStream:
+        session = role(self.ring, [EVERYTHING])
+        return RingStream(
+            stream,
+            session,
+            self.ring,
+            KeyForm.BYTES,
+            self.arrange,
+            self.load,
+            self.admit,
+            idle,
+            self.held.append,
+            sync_id,
+        )
+
+
+async def reconcile(one: Node, two: Node, pair=memory_stream_pair, idle: float = IDLE) -> None:
+    ours, theirs = pair()
+
+    async def run(node: Node, end, role: type, sync_id: str | None) -> None:
+        await node.stream(end, role, sync_id, idle).run(node.traffic)
+        await end.aclose()
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(run, one, ours, Initiator, "an id")
+        nursery.start_soon(run, two, theirs, Responder, None)
+
+
+async def test_two_nodes_become_equal(autojump_clock):
+    one = Node({b"%04d" % n: b"v%d" % n for n in range(0, 2000, 2)})
+    two = Node({b"%04d" % n: b"v%d" % n for n in range(0, 2000, 3)})
+    await reconcile(one, two)
+    assert one.values == two.values
+    assert len(one.values) == len({*range(0, 2000, 2), *range(0, 2000, 3)})
+    assert one.traffic.values_sent == two.traffic.values_received
+    assert one.traffic.bytes_sent == two.traffic.bytes_received
+    assert two.traffic.bytes_sent == one.traffic.bytes_received
+
+
+async def test_a_whole_set_passes_in_pages_and_batches(autojump_clock):
+    one, two = Node({b"%05d" % n: bytes(1000) for n in range(3000)}), Node({})
+    await reconcile(one, two)
+    assert two.values == one.values
+    assert max(one.pages) <= 32
+    assert max(two.batches) <= BATCH_VALUES
+
+
+async def test_both_sides_may_send_more_than_the_stream_holds(autojump_clock):
+    # A send on such a stream waits until all of it is read.
+    one = Node({b"a%04d" % n: bytes(500) for n in range(500)})
+    two = Node({b"b%04d" % n: bytes(500) for n in range(500)})
+    await reconcile(one, two, lockstep_stream_pair)
+    assert one.values == two.values
+
+
+async def test_values_go_out_in_the_order_of_their_streams(autojump_clock):
+    """A run holds whole streams, each of them put in order; here the values tell the order."""
+    keys = [
+        b"stream %03d" % n + cid for n in range(100) for cid in (b"%036d" % n for n in range(7))
+    ]
+    one = Node({key: b"%05d" % (len(keys) - place) for place, key in enumerate(keys)})
+    two = Node({})
+    came: list[bytes] = []
+    admit = two.admit
+
+    async def note(values: tuple[Value, ...]) -> None:
+        came.extend(value.key for value in values)
+        await admit(values)
+
+    two.admit = note  # type: ignore[method-assign]
+    await reconcile(one, two)
+    assert set(came) == set(keys)
+    for number in range(100):
+        stream = [key for key in came if key.startswith(b"stream %03d" % number)]
+        assert stream == sorted(stream, reverse=True)
+
+
+async def test_values_that_are_not_admitted_yet_are_charged(autojump_clock):
+    one, two = Node({b"%05d" % n: bytes(1000) for n in range(300)}), Node({})
+    await reconcile(one, two)
+    assert 10_000 < max(two.held) < 1000 * BATCH_VALUES + 4 * READ_SIZE
+    assert two.held[-1] == 0
+
+
+async def test_the_session_id_is_echoed(autojump_clock):
+    ours, theirs = memory_stream_pair()
+    node = Node({})
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(node.stream(theirs, Responder).run, node.traffic)
+        await ours.send_all(encode(InterestRequest((EVERYTHING,)), KeyForm.BYTES, "some id"))
+        answer = bytes(await ours.receive_some(1000))
+        await ours.send_all(encode(Finished(), KeyForm.BYTES))
+    assert answer == encode(InterestResponse((EVERYTHING,)), KeyForm.BYTES, "some id")
+
+
+async def respond_to(node: Node, *sent: bytes, close: bool = True) -> None:
+    """Run a responder on a stream on which a peer sends some bytes, and takes all answers."""
+    ours, theirs = memory_stream_pair()
+    with trio.fail_after(1000), unwrapped():
+        async with trio.open_nursery() as nursery:
+
+            async def take() -> None:
+                async for _ in ours:
+                    pass
+
+            nursery.start_soon(take)
+            for data in sent:
+                await ours.send_all(data)
+            if close:
+                await ours.send_eof()
+            try:
+                await node.stream(theirs, Responder).run(node.traffic)
+            finally:
+                await theirs.aclose()
+
+
+INTERESTS = encode(InterestRequest((EVERYTHING,)), KeyForm.BYTES)
+
+
+async def test_a_stream_that_ends_too_early_is_a_peer_that_is_gone(autojump_clock):
+    with pytest.raises(PeerGoneError, match="before the session was over"):
+        await respond_to(Node({}), INTERESTS)
+
+
+async def test_a_stream_that_ends_within_a_message_is_too(autojump_clock):
+    with pytest.raises(PeerGoneError):
+        await respond_to(Node({}), INTERESTS[:-1])
+
+
+async def test_garbage_ends_the_session(autojump_clock):
+    with pytest.raises(RemoteProtocolError):
+        await respond_to(Node({}), b"\xff" * 100)
+
+
+async def test_an_invalid_value_ends_the_session_and_keeps_the_valid_ones_before_it(
+    autojump_clock,
+):
+    node = Node({})
+    values = [Value(b"%03d" % n, b"valid") for n in range(BATCH_VALUES)]
+    values.append(Value(b"x", b"invalid"))
+    sent = [encode(value, KeyForm.BYTES) for value in values]
+    request = RangeRequest(node.ring.state(*EVERYTHING))
+    with pytest.raises(PeerProtocolError, match="invalid event"):
+        await respond_to(node, INTERESTS, *sent, encode(request, KeyForm.BYTES))
+    assert len(node.values) == BATCH_VALUES
+
+
+async def test_a_silent_peer_is_given_up(autojump_clock):
+    started = trio.current_time()
+    with pytest.raises(PeerProtocolError, match="neither sent nor took anything"):
+        await respond_to(Node({}), INTERESTS, close=False)
+    assert math.isclose(trio.current_time() - started, IDLE, abs_tol=0.1)
+
+
+async def test_a_peer_that_takes_nothing_is_given_up(autojump_clock):
+    node = Node({b"%04d" % n: bytes(1000) for n in range(100)})
+    ours, theirs = lockstep_stream_pair()
+    empty = Ring(KeyStore(), lambda bound: True).state(*EVERYTHING)
+
+    async def ask() -> None:
+        await ours.send_all(INTERESTS)
+        await ours.receive_some(1)
+        await ours.send_all(encode(RangeRequest(empty), KeyForm.BYTES))
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(ask)
+        with pytest.raises(PeerProtocolError, match="neither sent nor took anything"):
+            await node.stream(theirs, Responder).run(node.traffic)
+
+
+async def test_a_slow_store_is_not_held_against_the_peer(autojump_clock):
+    one, two = Node({b"%04d" % n: b"v" for n in range(300)}), Node({})
+    admit = two.admit
+
+    async def slowly(values: tuple[Value, ...]) -> None:
+        await trio.sleep(IDLE * 0.9)
+        await admit(values)
+
+    two.admit = slowly  # type: ignore[method-assign]
+    ours, theirs = memory_stream_pair()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(one.stream(ours, Initiator, None, math.inf).run, one.traffic)
+        await two.stream(theirs, Responder).run(two.traffic)
+        await theirs.aclose()
+    assert two.values == one.values

@@ -1,0 +1,220 @@
+"""Nodes that speak `/ceramic/recon/0.1.0` alone, as ceramic-one nodes do, and mixed networks."""
+
+import json
+from pathlib import Path
+
+import pytest
+import trio
+import trio.lowlevel
+from nacl.signing import SigningKey
+from p2p_support import Node, eventually, node
+
+from recon_node.backoff import Backoff
+from recon_node.ceramic import METAMODEL, EventKind, parse_event
+from recon_node.ceramic.builder import data_event, init_event, time_event
+from recon_node.ceramic.heightless_event_id import HeightlessEventId
+from recon_node.ipld import multibase
+from recon_node.p2p import AGREED
+from recon_node.p2p.errors import PeerProtocolError
+from recon_node.p2p.sync import rings, sent_time_events
+from recon_node.p2p.sync.ring_intake import RingIntake
+from recon_node.p2p.sync.rings import MODEL_RING
+from recon_node.p2p.sync.sent_time_events import SentTimeEvents
+from recon_node.store import Interest
+
+SAMPLE = Path(__file__).parents[1] / "data" / "sdk_sample.jsonl"
+ONLY_RINGS = {"versions": ()}
+MIXED = {"sync_interval": 0.2}
+
+
+def sample(start: int, stop: int) -> list[bytes]:
+    lines = SAMPLE.read_text().splitlines()
+    return [multibase.decode(json.loads(line)["car"]) for line in lines[start:stop]]
+
+
+MODELS = sample(0, 3)
+
+
+def streams(start: int, stop: int) -> list[bytes]:
+    """The events of some of the streams that are not models, in causal order."""
+    found: dict[bytes, list[bytes]] = {}
+    for car in sample(3, 400):
+        found.setdefault(parse_event(car).init, []).append(car)
+    return [car for stream in list(found.values())[start:stop] for car in stream]
+
+
+def holds(one: Node, count: int):
+    return lambda: len(one.store.ring_keys) == count == one.store.head
+
+
+def protocols(one: Node) -> set[str]:
+    return {report.protocol for report in one.p2p.transfers}
+
+
+async def test_two_nodes_exchange_events_on_the_model_ring(tmp_path):
+    async with (
+        node(tmp_path / "a", [*MODELS, *streams(0, 10)], **ONLY_RINGS) as a,
+        node(tmp_path / "b", [*MODELS, *streams(10, 20)], **ONLY_RINGS) as b,
+    ):
+        await a.p2p.connect(b.address)
+        count = len([*MODELS, *streams(0, 20)])
+        await eventually(holds(a, count))
+        await eventually(holds(b, count))
+        assert a.store.ring_keys.summarize() == b.store.ring_keys.summarize()
+        assert a.ahash() == b.ahash(), "under our own EventIDs, too"
+        await eventually(lambda: protocols(a) == protocols(b) == {MODEL_RING})
+        # What either side gets later, the other one has soon, whoever dialled.
+        await a.store.admit_local(streams(20, 22))
+        await b.store.admit_local(streams(22, 24))
+        count = len([*MODELS, *streams(0, 24)])
+        await eventually(lambda: a.store.head == b.store.head == count)
+
+
+async def test_nodes_find_each_other_through_the_peer_ring(tmp_path):
+    async with (
+        node(tmp_path / "a", sample(0, 30), **ONLY_RINGS) as a,
+        node(tmp_path / "b", **ONLY_RINGS) as b,
+        node(tmp_path / "c", **ONLY_RINGS) as c,
+    ):
+        await b.p2p.connect(a.address)
+        await c.p2p.connect(b.address)
+        await eventually(
+            lambda: any(peer.id == a.p2p.peer_id and peer.connected for peer in c.p2p.peers()), 10
+        )
+        for each in (b, c):
+            await eventually(holds(each, 30))
+
+
+async def test_only_what_interests_both_is_exchanged(tmp_path):
+    [model] = {
+        parse_event(car).header.model for car in sample(3, 4) if parse_event(car).header is not None
+    }
+    async with (
+        node(tmp_path / "a", sample(0, 60), **ONLY_RINGS) as a,
+        node(tmp_path / "b", **ONLY_RINGS) as b,
+    ):
+        await b.store.wanted.add(Interest("model", str(model)))
+        await b.p2p.connect(a.address)
+        expected = {key for key in a.store.ring_keys if b.store.wanted.ring_ranges[0].covers(key)}
+        assert 0 < len(expected) < 60
+        await eventually(lambda: set(b.store.ring_keys) == expected)
+
+
+async def test_a_new_interest_is_synced_at_once(tmp_path, monkeypatch):
+    """Although syncs with this peer pause for minutes."""
+    monkeypatch.setattr(rings, "BETWEEN_SYNCS", Backoff(first=300.0, longest=600.0))
+    async with (
+        node(tmp_path / "a", sample(0, 60), **ONLY_RINGS) as a,
+        node(tmp_path / "b", **ONLY_RINGS) as b,
+    ):
+        await b.store.wanted.add(Interest("model", str(METAMODEL)))
+        await b.p2p.connect(a.address)
+        await eventually(lambda: b.outcomes() == [AGREED])
+        before = len(b.store.ring_keys)
+        assert before < 60
+        [model] = {event.header.model for event in map(parse_event, sample(3, 4)) if event.header}
+        await b.store.wanted.add(Interest("model", str(model)))
+        await eventually(lambda: len(b.store.ring_keys) > before)
+
+
+async def test_a_mixed_network_converges_and_nothing_comes_twice(tmp_path):
+    """Ours and ours speak better versions; the third one speaks only the rings."""
+    async with (
+        node(tmp_path / "a", [*MODELS, *streams(0, 8)], **MIXED) as a,
+        node(tmp_path / "b", [*MODELS, *streams(8, 12)], **MIXED) as b,
+        node(tmp_path / "c", [*MODELS, *streams(12, 16)], **ONLY_RINGS) as c,
+    ):
+        count = len([*MODELS, *streams(0, 16)])
+        await a.p2p.connect(b.address)
+        await c.p2p.connect(b.address)
+        for each in (a, b, c):
+            await eventually(holds(each, count), 10)
+        assert MODEL_RING not in {
+            report.protocol for report in a.p2p.sync_reports if report.peer == b.p2p.peer_id
+        }
+        # The last session's report comes after its events.
+        received = len(streams(8, 16))
+        await eventually(
+            lambda: sum(report.events_received for report in a.p2p.transfers) >= received
+        )
+        assert sum(report.events_received for report in a.p2p.transfers) == received
+
+
+async def test_a_node_that_has_the_rings_switched_off_does_not_speak_them(tmp_path):
+    from recon_node.p2p.errors import PeerError
+
+    async with (
+        node(tmp_path / "a", ceramic_one=False) as a,
+        node(tmp_path / "b", **ONLY_RINGS) as b,
+    ):
+        with pytest.raises(PeerError, match="does not speak Recon"):
+            await a.p2p.connect(b.address)
+        await trio.lowlevel.checkpoint()
+
+
+async def test_a_peer_with_events_that_cannot_be_taken_is_asked_less_and_less(
+    tmp_path, monkeypatch
+):
+    """A ceramic-one node may hold an event without its history, and sends it at every sync."""
+    monkeypatch.setattr(rings, "BETWEEN_SYNCS", Backoff(first=0.1, longest=60.0))
+    key = SigningKey(bytes(32))
+    init = init_event(key, METAMODEL, {})
+    lost = data_event(key, init, [init.cid], [])
+    orphan = data_event(key, init, [lost.cid], [])
+    async with (
+        node(tmp_path / "a", [init.car], **ONLY_RINGS) as a,
+        node(tmp_path / "b", [init.car, lost.car, orphan.car], **ONLY_RINGS) as b,
+    ):
+        keys = list(b.store.ring_keys)
+        [of_lost] = [each for each in keys if HeightlessEventId(each).event_cid == lost.cid]
+        b.store.ring_keys.discard(of_lost)
+        await a.p2p.connect(b.address)
+        await trio.sleep(2)  # in which twenty syncs would fit
+        assert 2 <= a.p2p.counters.sessions_initiated <= 2 * 8, "two rings, at most eight times"
+        assert not a.p2p.transfers
+
+
+async def test_a_peer_that_cannot_verify_a_time_event_gets_the_others(tmp_path, monkeypatch):
+    """A ceramic-one node ends the session over it, and asks for it in every session."""
+    monkeypatch.setattr(rings, "BETWEEN_SYNCS", Backoff(first=0.05, longest=0.2))
+    monkeypatch.setattr(sent_time_events, "BEFORE_RESENDING", Backoff(1.0, 60.0))
+    key = SigningKey(bytes(32))
+    first, *others = [init_event(key, METAMODEL, {"number": number}) for number in range(20)]
+    anchor = time_event(first, first.cid)
+    sent = 0
+    admit = RingIntake.admit
+
+    async def hang_up(self, values):
+        nonlocal sent
+        if any(parse_event(each.value).kind is EventKind.TIME for each in values):
+            sent += 1
+            raise PeerProtocolError("no endpoint of this chain")
+        await admit(self, values)
+
+    monkeypatch.setattr(RingIntake, "admit", hang_up)
+    async with (
+        node(tmp_path / "a", [first.car, anchor.car], **ONLY_RINGS) as a,
+        node(tmp_path / "b", **ONLY_RINGS) as b,
+    ):
+        await a.p2p.connect(b.address)
+        await eventually(lambda: sent == 1)
+        await a.store.admit_local([each.car for each in others])
+        await eventually(lambda: len(b.store.ring_keys) == 20)
+        await eventually(lambda: sent == 2)  # by then it may be able to
+
+
+def test_time_events_are_sent_again_after_longer_and_longer_pauses(monkeypatch):
+    monkeypatch.setattr(sent_time_events, "MAX_REMEMBERED", 3)
+    now = 0.0
+    sent = SentTimeEvents(lambda: now)
+    assert sent.may_send("peer", b"key")
+    assert sent.may_send("other", b"key")
+    times = []
+    for second in range(100):
+        now = float(second)
+        if sent.may_send("peer", b"key"):
+            times.append(second)
+    assert times == [10, 30, 70]
+    for number in range(3):
+        assert sent.may_send("peer", b"%d" % number)
+    assert sent.may_send("peer", b"key"), "forgotten, so that memory is bounded"

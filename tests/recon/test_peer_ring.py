@@ -1,0 +1,122 @@
+"""The peer ring: publishing, expiry, and its bounds under a flood of made-up nodes."""
+
+from random import Random
+
+from nacl.signing import SigningKey
+
+from recon_node.recon.v0_1.peer_entry import PeerEntry, parse_entry, sign_entry
+from recon_node.recon.v0_1.peer_ring import (
+    LIFETIME,
+    MAX_ENTRIES_OF_A_NODE,
+    MAX_LIFETIME,
+    PeerRing,
+    Verdict,
+)
+
+NOW = 1_800_000_000
+HERE = ("/ip4/192.0.2.1/tcp/4101",)
+THERE = ("/ip4/192.0.2.2/tcp/4101",)
+
+
+def key(number: int) -> SigningKey:
+    return SigningKey(number.to_bytes(32))
+
+
+def ring(number: int = 0, known: frozenset[str] = frozenset(), **bounds: int) -> PeerRing:
+    return PeerRing(
+        key(number),
+        pick=Random(7).randrange,
+        was_connected=lambda peer_id: peer_id in known,
+        **bounds,
+    )
+
+
+def entry_of(number: int, expiry: int = NOW + LIFETIME) -> bytes:
+    return sign_entry(key(number), expiry, THERE)
+
+
+def peer_id(number: int) -> str:
+    return PeerEntry(bytes(key(number).verify_key), 0, ()).peer_id
+
+
+def keys_of(one: PeerRing, now: int = NOW) -> list[bytes]:
+    return list(one.ring.keys(*one.interest(now)))
+
+
+def test_the_own_entry_is_published_at_start_and_at_half_its_lifetime():
+    one = ring()
+    assert one.refresh(NOW, HERE) == LIFETIME // 2
+    [first] = keys_of(one)
+    assert parse_entry(first).addresses == HERE
+    assert one.refresh(NOW + LIFETIME // 2 - 10, HERE) == 10
+    assert keys_of(one) == [first]
+    one.refresh(NOW + LIFETIME // 2, HERE)
+    assert len(one) == 2
+    assert keys_of(one, NOW + LIFETIME + 1)[0] != first
+
+
+def test_new_addresses_are_published_at_once():
+    one = ring()
+    one.refresh(NOW, HERE)
+    one.refresh(NOW + 5, THERE)
+    assert [parse_entry(entry).addresses for entry in keys_of(one)] == [HERE, THERE]
+    assert one.others() == []
+
+
+def test_expired_entries_are_dropped_and_not_taken_again():
+    one = ring()
+    one.refresh(NOW, HERE)
+    short = entry_of(1, NOW + 100)
+    assert one.admit(short, NOW) is Verdict.ADDED
+    assert one.admit(short, NOW) is Verdict.KNOWN
+    one.refresh(NOW + 101, HERE)
+    assert len(one) == 1
+    assert one.admit(short, NOW + 101) is Verdict.EXPIRED
+
+
+def test_the_latest_entry_of_each_other_node_counts():
+    one = ring()
+    one.refresh(NOW, HERE)
+    for number, expiry in [(1, NOW + 10), (2, NOW + 10), (1, NOW + 20)]:
+        one.admit(entry_of(number, expiry), NOW)
+    assert {(entry.peer_id, entry.expiry) for entry in one.others()} == {
+        (peer_id(1), NOW + 20),
+        (peer_id(2), NOW + 10),
+    }
+
+
+def test_what_is_invalid_or_lasts_too_long_is_refused():
+    one = ring()
+    assert one.admit(b"01800000000.a.b.c", NOW) is Verdict.INVALID
+    assert one.admit(entry_of(1, NOW + MAX_LIFETIME + 1), NOW) is Verdict.EXPIRED
+    assert len(one) == 0
+
+
+def test_a_node_has_a_bounded_number_of_entries():
+    one = ring()
+    verdicts = [one.admit(entry_of(1, NOW + n), NOW) for n in range(MAX_ENTRIES_OF_A_NODE + 1)]
+    assert verdicts == [Verdict.ADDED] * MAX_ENTRIES_OF_A_NODE + [Verdict.NO_ROOM]
+
+
+def test_a_flood_of_made_up_nodes_displaces_neither_us_nor_the_nodes_that_we_met():
+    known = frozenset(peer_id(number) for number in (1, 2))
+    one = ring(known=known, max_entries=20)
+    one.refresh(NOW, HERE)
+    for number in (1, 2):
+        one.admit(entry_of(number), NOW)
+    for number in range(100, 200):
+        assert one.admit(entry_of(number), NOW) is Verdict.ADDED
+    assert len(one) == 20
+    assert {entry.peer_id for entry in one.others()} >= known
+    assert one.refresh(NOW, HERE) == LIFETIME // 2, "our own entry is still there"
+    # A real node that comes late still gets in.
+    assert one.admit(entry_of(3), NOW) is Verdict.ADDED
+
+
+def test_a_ring_full_of_nodes_that_we_met_refuses_more():
+    known = frozenset(peer_id(number) for number in range(1, 10))
+    one = ring(known=known, max_entries=10)
+    one.refresh(NOW, HERE)
+    for number in range(1, 10):
+        one.admit(entry_of(number), NOW)
+    assert one.admit(entry_of(50), NOW) is Verdict.NO_ROOM

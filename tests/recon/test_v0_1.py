@@ -1,0 +1,374 @@
+"""Sessions of `/ceramic/recon/0.1.0`: recorded ones byte for byte, random ones to equal sets."""
+
+import json
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from recon_node.ceramic import parse_event
+from recon_node.ceramic.heightless_event_id import HeightlessEventId, is_fencepost
+from recon_node.ceramic.network import Network
+from recon_node.ipld import multibase
+from recon_node.recon.keys.key_store import KeyStore, Summary
+from recon_node.recon.keys.ranges import KeyRange
+from recon_node.recon.keys.sha256a import ZERO, Sha256a
+from recon_node.recon.side import RemoteProtocolError
+from recon_node.recon.v0_1.codec import (
+    Finished,
+    InterestRequest,
+    InterestResponse,
+    KeyForm,
+    Message,
+    RangeHash,
+    RangeRequest,
+    RangeResponse,
+    Value,
+    encode,
+)
+from recon_node.recon.v0_1.decoder import Decoder
+from recon_node.recon.v0_1.ring import Ring
+from recon_node.recon.v0_1.session import (
+    MAX_IN_FLIGHT,
+    MAX_USELESS_VALUES,
+    Admit,
+    Initiator,
+    Responder,
+    Send,
+    SendValues,
+)
+
+DATA = Path(__file__).parents[1] / "data"
+RECORDED = json.loads((DATA / "recon_0_1_sessions.json").read_text())
+SESSIONS = [name for name, messages in RECORDED.items() if isinstance(messages, list)]
+EVERYTHING = KeyRange(b"", b"\xff")
+
+
+def form_of(name: str) -> KeyForm:
+    return KeyForm.TEXT if name.endswith("peer") else KeyForm.BYTES
+
+
+class Side:
+    """A set of keys and a session over it, driven as the node drives it, without a network."""
+
+    def __init__(self, keys: Iterable[bytes], role: type, interests: Iterable[KeyRange], **ring):
+        self.store = KeyStore(keys)
+        self.ring = Ring(self.store, lambda bound: bound in (b"", b"\xff"), **ring)
+        self.session = role(self.ring, interests)
+        self.sent: list[Message] = []
+
+    def take(self, message: Message) -> Iterator[Message]:
+        for action in self.session.receive(message):
+            match action:
+                case Send(reply):
+                    self.sent.append(reply)
+                    yield reply
+                case SendValues(first, last):
+                    yield from [Value(key, b"v" + key) for key in self.ring.keys(first, last)]
+                case Admit(values):
+                    for value in values:
+                        assert value.value == b"v" + value.key
+                        self.store.add(value.key)
+
+
+def reconcile(initiator: Side, responder: Side) -> int:
+    """Run a session to its end; return the number of messages."""
+    to_responder, to_initiator = [initiator.session.start()], []
+    count = 0
+    in_flight = 0
+    while to_responder or to_initiator:
+        count += 1
+        if to_responder:
+            message = to_responder.pop(0)
+            in_flight += isinstance(message, RangeRequest)
+            to_initiator += responder.take(message)
+        else:
+            message = to_initiator.pop(0)
+            in_flight -= isinstance(message, RangeResponse)
+            to_responder += initiator.take(message)
+        assert in_flight <= MAX_IN_FLIGHT
+    assert initiator.session.finished
+    assert responder.session.finished
+    return count
+
+
+keys_of_one_side = st.sets(st.binary(min_size=1, max_size=3).filter(lambda k: k[0] < 255))
+
+
+@given(
+    keys_of_one_side,
+    keys_of_one_side,
+    st.sampled_from([(2, 4), (2, 3), (3, 5), (4, 7), (4, 16)]),
+    st.sampled_from([(2, 4), (2, 3), (3, 5), (4, 7)]),
+)
+def test_any_two_sets_become_equal(a, b, ours, theirs):
+    one = Side(a, Initiator, [EVERYTHING], fan_out=ours[0], listing_threshold=ours[1])
+    two = Side(b, Responder, [EVERYTHING], fan_out=theirs[0], listing_threshold=theirs[1])
+    reconcile(one, two)
+    assert list(one.store) == list(two.store) == sorted(a | b)
+    # Each key that one side lacked was sent to it; few others were.
+    assert one.session.new_keys == len(b - a)
+    assert two.session.new_keys == len(a - b)
+
+
+@given(
+    keys_of_one_side,
+    keys_of_one_side,
+    st.lists(st.tuples(st.binary(max_size=2), st.binary(max_size=2)), max_size=4),
+    st.lists(st.tuples(st.binary(max_size=2), st.binary(max_size=2)), max_size=4),
+)
+def test_only_common_interests_are_reconciled(a, b, mine, theirs):
+    # Interests are open ranges between fenceposts: bounds that are nobody's keys.
+    mine, theirs = (
+        [KeyRange(low + b"\0", high + b"\0") for low, high in each] for each in (mine, theirs)
+    )
+    bounds = {bound for each in (*mine, *theirs) for bound in each}
+    a, b = a - bounds, b - bounds
+    one = Side(a, Initiator, mine)
+    two = Side(b, Responder, theirs)
+    for side in (one, two):
+        side.ring._is_fencepost = lambda bound: bound in bounds
+    reconcile(one, two)
+
+    def common(key):
+        return any(r.covers(key) for r in mine) and any(r.covers(key) for r in theirs)
+
+    assert set(one.store) == a | {key for key in b if common(key)}
+    assert set(two.store) == b | {key for key in a if common(key)}
+
+
+def test_equal_sets_take_one_range_request():
+    keys = [b"%05d" % n for n in range(1000)]
+    one, two = Side(keys, Initiator, [EVERYTHING]), Side(keys, Responder, [EVERYTHING])
+    assert reconcile(one, two) == 5  # interests, their overlap, a request, its echo, Finished
+
+
+def test_few_differences_among_many_keys_take_few_messages():
+    keys = [b"%05d" % n for n in range(10_000)]
+    one = Side(keys[:5000] + keys[5001:], Initiator, [EVERYTHING])
+    two = Side(keys[:7000] + keys[7001:], Responder, [EVERYTHING])
+    assert reconcile(one, two) < 80
+    assert len(one.store) == len(two.store) == 10_000
+
+
+@pytest.mark.parametrize("name", SESSIONS)
+@pytest.mark.parametrize("chunk", [1, 7, 1 << 20])
+def test_recorded_messages_are_read_and_written_byte_for_byte(name, chunk):
+    form = form_of(name)
+    decoders = {
+        side: Decoder(form, from_initiator=side == "initiator")
+        for side in ("initiator", "responder")
+    }
+    for recorded in RECORDED[name]:
+        raw, decoder = bytes.fromhex(recorded["hex"]), decoders[recorded["from"]]
+        messages = [
+            message
+            for at in range(0, len(raw), chunk)
+            for message in decoder.feed(raw[at : at + chunk])
+        ]
+        assert [encode(each, form, decoder.sync_id) for each in messages] == [raw]
+        assert decoder.buffered == 0
+
+
+def recorded_messages(name: str) -> list[tuple[str, Message]]:
+    form = form_of(name)
+    messages = []
+    for recorded in RECORDED[name]:
+        decoder = Decoder(form, from_initiator=recorded["from"] == "initiator")
+        [message] = decoder.feed(bytes.fromhex(recorded["hex"]))
+        messages.append((recorded["from"], message))
+    return messages
+
+
+def events_of_the_recorded_node() -> dict[bytes, bytes]:
+    """The CARs of the first 24 sample events, by their EventIDs without height."""
+    network, streams, events = Network.from_id(RECORDED["network_id"]), {}, {}
+    for line in (DATA / "sdk_sample.jsonl").read_text().splitlines()[:24]:
+        car = multibase.decode(json.loads(line)["car"])
+        event = parse_event(car)
+        if event.header is not None:
+            streams[event.cid] = event.header
+        header = streams[event.init]
+        assert header.model is not None
+        key = HeightlessEventId.build(
+            network, header.model, header.controller, event.init, event.cid
+        )
+        events[key] = car
+    return events
+
+
+@pytest.mark.parametrize("name", ["initiator-wrong-hash", "initiator-one-key"])
+def test_a_responder_answers_as_the_recorded_node_did(name):
+    messages, events = recorded_messages(name), events_of_the_recorded_node()
+    overlap = next(m.interests for _, m in messages if isinstance(m, InterestResponse))
+    ring = Ring(KeyStore(events), is_fencepost)
+    session = Responder(ring, overlap)
+    answers: list[Message] = []
+    for side, message in messages:
+        if side == "initiator":
+            for action in session.receive(message):
+                match action:
+                    case Send(reply):
+                        answers.append(reply)
+                    case SendValues(first, last):
+                        answers += [Value(key, events[key]) for key in ring.keys(first, last)]
+    assert answers == [message for side, message in messages if side == "responder"]
+    assert session.finished
+
+
+@pytest.mark.parametrize("name", ["responder-peer", "responder-model"])
+def test_an_initiator_asks_as_the_recorded_node_did(name):
+    messages = recorded_messages(name)
+    values = {m.key: m.value for _, m in messages if isinstance(m, Value)}
+    [interests] = [m.interests for _, m in messages if isinstance(m, InterestRequest)]
+    ring = Ring(KeyStore(values), lambda bound: bound not in values)
+    session = Initiator(ring, interests)
+    asked: list[Message] = [session.start()]
+    for side, message in messages:
+        if side == "responder":
+            for action in session.receive(message):
+                match action:
+                    case Send(request):
+                        asked.append(request)
+                    case SendValues(first, last):
+                        asked += [Value(key, values[key]) for key in ring.keys(first, last)]
+    assert asked == [message for side, message in messages if side == "initiator"]
+
+
+def initiator(keys=(), interests=(EVERYTHING,)) -> Side:
+    return Side(keys, Initiator, interests)
+
+
+def responder(keys=(), interests=(EVERYTHING,)) -> Side:
+    return Side(keys, Responder, interests)
+
+
+def summary(*keys: bytes) -> Summary:
+    return Summary(Sha256a.of(*keys) if keys else ZERO, len(keys))
+
+
+def asking(side: Side) -> Side:
+    """An initiator that has asked for its first range."""
+    list(side.take(InterestResponse((EVERYTHING,))))
+    return side
+
+
+@pytest.mark.parametrize(
+    ("side", "messages"),
+    [
+        (initiator, [RangeResponse(())]),
+        (initiator, [Value(b"a", b"va")]),
+        (initiator, [InterestResponse((EVERYTHING,)), InterestResponse((EVERYTHING,))]),
+        (lambda: initiator(interests=[KeyRange(b"a", b"b")]), [InterestResponse((EVERYTHING,))]),
+        (initiator, [InterestResponse((EVERYTHING,)), Finished()]),
+        (lambda: asking(initiator()), [RangeResponse(()), RangeResponse(())]),
+        (
+            lambda: asking(initiator([b"m"])),
+            [RangeResponse((RangeHash(b"", summary(), b"\xff\xff"),))],
+        ),
+        (
+            lambda: asking(initiator([b"m"])),
+            [RangeResponse((RangeHash(b"c", summary(), b"d"), RangeHash(b"a", summary(), b"b")))],
+        ),
+        (
+            lambda: asking(initiator([b"m", b"n"])),
+            [RangeResponse((RangeHash(b"", summary(b"x", b"y", b"z"), b"\xff"),))],
+        ),
+        (responder, [RangeRequest(RangeHash(b"", summary(), b"\xff"))]),
+        (responder, [Value(b"a", b"va")]),
+        (responder, [InterestRequest(()), Value(b"a", b"va")]),
+        (responder, [InterestRequest(()), InterestRequest(())]),
+        (responder, [InterestRequest(()), RangeRequest(RangeHash(b"", summary(), b"\xff"))]),
+        (responder, [InterestRequest((EVERYTHING,)), RangeResponse(())]),
+    ],
+)
+def test_a_peer_that_breaks_the_protocol_is_told_from_an_honest_one(side, messages):
+    one = side()
+    for message in messages[:-1]:
+        list(one.take(message))
+    with pytest.raises(RemoteProtocolError):
+        list(one.take(messages[-1]))
+
+
+def test_values_that_are_of_no_use_are_bounded():
+    side = responder([b"a"])
+    list(side.take(InterestRequest((EVERYTHING,))))
+    for _ in range(MAX_USELESS_VALUES):
+        list(side.take(Value(b"a", b"va")))
+    with pytest.raises(RemoteProtocolError, match="that we hold"):
+        list(side.take(Value(b"a", b"va")))
+
+
+def test_a_peer_that_cuts_ranges_for_ever_is_stopped():
+    side = asking(initiator([b"m"]))
+    with pytest.raises(RemoteProtocolError, match="cut into parts 256 times"):
+        cut_for_ever(side)
+
+
+def cut_for_ever(side: Side) -> None:
+    """Answer each request about a key with a slightly smaller range around it."""
+    wrong = Summary(Sha256a.of(b"?"), 50)
+    for depth in range(600):
+        asked = [m.range for m in side.sent if isinstance(m, RangeRequest)][depth]
+        upper = b"m" + bytes(depth // 250) + bytes([250 - depth % 250])
+        part = RangeHash(max(asked.first, b"m"), wrong, upper)
+        list(side.take(RangeResponse((part,) if asked.summary.count else ())))
+
+
+@given(st.binary(max_size=300), st.booleans(), st.sampled_from(KeyForm))
+def test_random_bytes_are_refused_or_waited_for(data, from_initiator, form):
+    decoder = Decoder(form, from_initiator=from_initiator)
+    try:
+        messages = list(decoder.feed(data))
+    except RemoteProtocolError:
+        return
+    assert all(encode(message, form) for message in messages)
+
+
+@given(st.data(), st.sampled_from(SESSIONS), st.booleans())
+def test_a_damaged_message_is_refused_or_another_message(data, name, cut):
+    recorded = data.draw(st.sampled_from(RECORDED[name]))
+    raw = bytearray.fromhex(recorded["hex"])
+    at = data.draw(st.integers(0, len(raw) - 1))
+    raw[at] = data.draw(st.integers(0, 255))
+    decoder = Decoder(form_of(name), from_initiator=recorded["from"] == "initiator")
+    with suppress(RemoteProtocolError):
+        messages = list(decoder.feed(bytes(raw[:-1] if cut else raw)))
+        assert len(messages) <= 1
+
+
+@given(st.binary(max_size=2000), st.integers(1, 50))
+def test_values_are_read_whole_whatever_the_pieces(value, chunk):
+    raw = encode(Value(b"key", value), KeyForm.BYTES)
+    decoder = Decoder(KeyForm.BYTES, from_initiator=True)
+    messages = [m for at in range(0, len(raw), chunk) for m in decoder.feed(raw[at : at + chunk])]
+    assert messages == [Value(b"key", value)]
+
+
+@pytest.mark.parametrize(
+    ("raw", "match"),
+    [
+        ("a164626f6479a16556616c7565a2636b657941006576616c75659b0000010000000000", "limit"),
+        ("a164626f6479a16556616c7565a2636b65795b0000010000000000", "limit"),
+        ("a164626f6479a16f496e746572657374526571756573749a00989680", "limit"),
+        ("bf", "indefinite"),
+        ("a164626f6479a26846696e6973686564f6", "not a map with one entry"),
+        ("a164626f64796846696e697368656e", "named"),
+        ("a0", "fields"),
+        ("a26473796e63f664626f64796846696e6973686564", "unknown"),
+    ],
+)
+def test_what_is_too_large_or_malformed_is_refused_before_it_is_built(raw, match):
+    decoder = Decoder(KeyForm.BYTES, from_initiator=True)
+    with pytest.raises(RemoteProtocolError, match=match):
+        list(decoder.feed(bytes.fromhex(raw)))
+
+
+def test_a_message_larger_than_the_limit_is_refused_unread():
+    raw = encode(Value(b"key", bytes(1000)), KeyForm.BYTES)
+    decoder = Decoder(KeyForm.BYTES, from_initiator=True, max_message=500)
+    with pytest.raises(RemoteProtocolError, match="limit is 500 bytes"):
+        list(decoder.feed(raw[:100]))

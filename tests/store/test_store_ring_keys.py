@@ -1,0 +1,176 @@
+"""The keys of the model ring: those of the events that a ceramic-one node would hold."""
+
+import json
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from recon_node.ceramic import Network, StreamId, parse_event
+from recon_node.ceramic.heightless_event_id import HeightlessEventId
+from recon_node.ipld import multibase
+from recon_node.recon import KeyRange
+from recon_node.store import Interest, StoreSettings, open_store
+
+NETWORK = Network.local(7)
+SAMPLE = Path(__file__).parents[1] / "data" / "sdk_sample.jsonl"
+EVENTS = 60
+
+
+def sample() -> list[tuple[HeightlessEventId, bytes]]:
+    headers, events = {}, []
+    for line in SAMPLE.read_text().splitlines()[:EVENTS]:
+        car = multibase.decode(json.loads(line)["car"])
+        event = parse_event(car)
+        if event.header is not None:
+            headers[event.cid] = event.header
+        header = headers[event.init]
+        assert header.model is not None
+        key = HeightlessEventId.build(
+            NETWORK, header.model, header.controller, event.init, event.cid
+        )
+        events.append((key, car))
+    return events
+
+
+SETTINGS = StoreSettings(verifiers=0)
+
+
+async def test_every_event_whose_history_is_here_is_in_the_ring(tmp_path):
+    events = sample()
+    async with open_store(tmp_path, NETWORK, settings=SETTINGS) as store:
+        verdicts = await store.admit_local([car for _, car in events])
+        assert {verdict.status for verdict in verdicts} == {"new"}
+        assert list(store.ring_keys) == sorted(key for key, _ in events)
+        cars = await store.get_cars_by_cid([key.event_cid for key, _ in events])
+        assert cars == [car for _, car in events]
+    async with open_store(tmp_path, NETWORK, settings=SETTINGS) as store:
+        assert list(store.ring_keys) == sorted(key for key, _ in events), "rebuilt from the log"
+
+
+async def test_a_node_without_the_ring_keeps_no_second_index(tmp_path):
+    without = StoreSettings(verifiers=0, ceramic_one=False)
+    async with open_store(tmp_path, NETWORK, settings=without) as store:
+        await store.admit_local([car for _, car in sample()])
+        assert store.ring_keys is None
+    async with open_store(tmp_path, NETWORK, settings=SETTINGS) as store:
+        assert len(store.ring_keys) == EVENTS
+
+
+async def test_events_that_wait_are_not_in_the_ring_until_their_history_comes(tmp_path):
+    events = sample()
+    async with open_store(tmp_path / "a", NETWORK, settings=SETTINGS) as store:
+        verdicts = await store.admit_local([car for _, car in events])
+        ids = {key: verdict.event_id for (key, _), verdict in zip(events, verdicts, strict=True)}
+    first_init = next(i for i, (_, car) in enumerate(events) if parse_event(car).prevs) - 1
+    (init_key, init_car), *others = events[first_init:]
+    async with open_store(tmp_path / "b", NETWORK, settings=SETTINGS) as store:
+        await store.admit_remote([(ids[key], car) for key, car in others])
+        assert len(store.keys) == len(others)
+        of_its_stream = {key for key, _ in others if ids[key].stream == ids[init_key].stream}
+        assert of_its_stream
+        assert set(store.ring_keys) == {key for key, _ in others} - of_its_stream
+    async with open_store(tmp_path / "b", NETWORK, settings=SETTINGS) as store:
+        assert set(store.ring_keys) == {key for key, _ in others} - of_its_stream, "rebuilt"
+        await store.admit_remote([(ids[init_key], init_car)])
+        assert set(store.ring_keys) == {init_key, *(key for key, _ in others)}
+
+
+@settings(
+    max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(order=st.permutations(range(EVENTS)), batch=st.integers(1, EVENTS))
+def test_from_the_ring_they_come_in_any_order_and_again_when_their_history_is_here(
+    tmp_path_factory, order, batch
+):
+    import trio
+
+    trio.run(_offer_in_any_order, tmp_path_factory.mktemp("ring"), order, batch)
+
+
+async def _offer_in_any_order(directory: Path, order: list[int], batch: int) -> None:
+    events = sample()
+    async with open_store(directory, NETWORK, settings=SETTINGS) as store:
+        left = [events[at] for at in order]
+        while left:
+            aside = []
+            for start in range(0, len(left), batch):
+                part = left[start : start + batch]
+                verdicts = await store.admit_from_ring(part)
+                for each, verdict in zip(part, verdicts, strict=True):
+                    assert verdict.status == "new" or verdict.cause == "history"
+                    if verdict.status != "new":
+                        aside.append(each)
+            assert len(aside) < len(left)
+            left = aside
+        assert list(store.ring_keys) == sorted(key for key, _ in events)
+        assert store.head == EVENTS
+
+
+async def test_what_comes_under_another_key_is_refused(tmp_path):
+    [(key, car), (other, _), *_] = sample()
+    header = parse_event(car).header
+    wrong = HeightlessEventId.build(
+        NETWORK, header.model, "did:key:z6Mk", parse_event(car).cid, parse_event(car).cid
+    )
+    async with open_store(tmp_path, NETWORK, settings=SETTINGS) as store:
+        verdicts = await store.admit_from_ring([(other, car), (wrong, car), (key, b"no CAR")])
+        assert [verdict.cause for verdict in verdicts] == ["car", "event", "car"]
+        assert len(store.ring_keys) == 0
+        [verdict] = await store.admit_from_ring([(key, car)])
+        assert verdict.status == "new"
+        [verdict] = await store.admit_from_ring([(key, car)])
+        assert verdict.status == "known"
+
+
+async def test_the_keys_are_saved_for_the_next_start_and_dropped_when_the_log_changes(
+    tmp_path, monkeypatch
+):
+    monkeypatch.setattr("recon_node.store.db.saved_keys.FEWEST", 1)
+    events = sample()
+    async with open_store(tmp_path, NETWORK, settings=SETTINGS) as store:
+        await store.admit_local([car for _, car in events[:30]])
+    saved = tmp_path / "ring_keys.saved"
+    assert saved.exists()
+    with monkeypatch.context() as patch:
+        patch.setattr("recon_node.store.ring_keys.RingKeys.fill", _must_not_be_called)
+        async with open_store(tmp_path, NETWORK, settings=SETTINGS) as store:
+            assert list(store.ring_keys) == sorted(key for key, _ in events[:30])
+            await store.admit_local([car for _, car in events[30:]])
+            assert list(store.ring_keys) == sorted(key for key, _ in events)
+    # A node that has the ring switched off changes the log: what is saved is not its own any more.
+    without = StoreSettings(verifiers=0, ceramic_one=False)
+    async with open_store(tmp_path, NETWORK, settings=without) as store:
+        await store.settle_proofs([])
+    async with open_store(tmp_path, NETWORK, settings=SETTINGS) as store:
+        assert list(store.ring_keys) == sorted(key for key, _ in events)
+
+
+def _must_not_be_called(*_args: object) -> None:
+    pytest.fail("the keys were made anew")
+
+
+async def test_interests_are_ranges_of_the_ring(tmp_path):
+    [(key, car), *_] = sample()
+    header = parse_event(car).header
+    model = header.model
+    async with open_store(tmp_path, NETWORK, settings=SETTINGS) as store:
+        [everything] = store.wanted.ring_ranges
+        assert everything.covers(key)
+        await store.wanted.add(Interest("family", "blog"))
+        assert store.wanted.ring_ranges == []
+        for interest in (
+            Interest("model", str(model)),
+            Interest("model", str(model), header.controller),
+            Interest("model", str(model), header.controller, StreamId.parse(stream_of(car))),
+        ):
+            await store.wanted.add(interest)
+            [of_model] = store.wanted.ring_ranges
+            assert isinstance(of_model, KeyRange)
+            assert of_model.covers(key)
+            await store.wanted.remove(interest)
+
+
+def stream_of(car: bytes) -> str:
+    return str(parse_event(car).stream_id())

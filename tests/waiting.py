@@ -1,0 +1,34 @@
+"""Waiting for real processes: by conditions, never by fixed sleeps."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import httpx
+
+from recon_node.testnet import TestnetNode
+
+PAUSE = 0.05
+"""Seconds between two looks: a node that is asked without a pause gets nothing else done."""
+
+
+def wait_until(condition: Callable[[], bool], limit: float = 60.0) -> None:
+    """Look until a condition holds, for `limit` seconds at most."""
+    deadline = time.monotonic() + limit
+    while not condition():
+        assert time.monotonic() < deadline, f"it did not come true within {limit:g} s"
+        time.sleep(PAUSE)
+
+
+def recon(node: TestnetNode) -> dict[str, Any]:
+    """What a node says about its events and syncs."""
+    return dict(httpx.get(f"{node.api_url}/ceramic/recon").raise_for_status().json())
+
+
+def equal(nodes: list[TestnetNode]) -> bool:
+    """Do the nodes have the same events, all of them delivered?"""
+    states = [recon(node) for node in nodes]
+    whole = {(state["events"], state["head"], state["sha256a"]) for state in states}
+    return len(whole) == 1 and states[0]["events"] == states[0]["head"]
