@@ -1,43 +1,28 @@
-"""The network side: ``open_p2p`` starts it, and ``P2P`` is its interface for the floors above."""
+"""The network side: what it consists of, and its interface for the floors above."""
 
 from __future__ import annotations
 
-import random
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
-from functools import partial
-from pathlib import Path
+from collections.abc import Sequence
 from typing import Any, Final
 
 import structlog
 import trio
-from libp2p.crypto.keys import KeyPair
-from nacl.signing import SigningKey
 
-from recon_node.exception_groups import unwrapped
-from recon_node.p2p.errors import MISBEHAVED, PeerError
-from recon_node.p2p.peers.book import PeerBook, load_peers, save_peers
+from recon_node.p2p.errors import PeerError
+from recon_node.p2p.interfaces import EventStore, Finder, PeerHost
+from recon_node.p2p.peers.book import PeerBook
 from recon_node.p2p.peers.connections import let_go_of_idle, tell_when_alone
 from recon_node.p2p.peers.descriptions import PeerIdentity, PeerInfo, recon_versions
-from recon_node.p2p.peers.discovery import Discovery, networks_in
+from recon_node.p2p.peers.discovery import networks_in
 from recon_node.p2p.settings import P2PSettings
 from recon_node.p2p.sync.driver import Syncer
 from recon_node.p2p.sync.event_stream import EventServer
 from recon_node.p2p.sync.reports import ANOTHER_NETWORK, Counters, SyncHistory
 from recon_node.p2p.sync.rings import MODEL_RING, PEER_RING, Rings
 from recon_node.p2p.sync.sessions import Sessions
-from recon_node.p2p.transport.addresses import (
-    check_dialable,
-    is_dialable,
-    is_loopback,
-    parse_address,
-    peer_id_in,
-)
-from recon_node.p2p.transport.budget import REFUSED_FOR
-from recon_node.p2p.transport.host import Host, open_host
-from recon_node.p2p.transport.identity import open_identity
-from recon_node.p2p.transport.streams import EVENTS_PROTOCOL, shielded
-from recon_node.recon import VERSIONS, KeyRange, Version
+from recon_node.p2p.transport.addresses import is_dialable, is_loopback, peer_id_in
+from recon_node.p2p.transport.streams import EVENTS_PROTOCOL
+from recon_node.recon import KeyRange, KeyView, Version
 from recon_node.recon.v0_1.peer_ring import PeerRing
 from recon_node.store import Store
 
@@ -47,56 +32,6 @@ ENOUGH_PEERS: Final = 16
 """With so many connections, peers that the DHT finds are noted, but not connected to at once."""
 ADDRESS_INTERVAL: Final = 30.0
 """Seconds between looks at this machine's own addresses."""
-SEED_SIZE: Final = 32
-"""Bytes of an Ed25519 seed, which a private key begins with."""
-_SAVE_INTERVAL: Final = 60.0
-"""Seconds between two looks whether the peer book must be saved."""
-_SAVE_LIMIT: Final = 1.0
-"""Seconds in which the peer book is saved at the end."""
-
-
-@asynccontextmanager
-async def open_p2p(
-    settings: P2PSettings,
-    store: Store,
-    data_dir: Path,
-    versions: Sequence[Version[Any]] = VERSIONS,
-) -> AsyncIterator[P2P]:
-    """Take part in the network of a store until the block ends.
-
-    Args:
-        settings: how to take part.
-        store: its events are exchanged with peers.
-        data_dir: the directory of the identity and of the known peers.
-        versions: the versions of recon to speak, best first.
-
-    Raises:
-        P2PError: the identity cannot be used, an address cannot be listened on, or a bootstrap
-            address is not valid.
-    """
-    if store.ring_keys is not None:  # public bootstrap nodes speak only the rings
-        settings = settings.joining(store.network)
-    for address in settings.bootstrap:
-        peer_id_in(address)
-        check_dialable(parse_address(address))
-    identity = await trio.to_thread.run_sync(open_identity, data_dir)
-    book = PeerBook(settings.max_known_peers)
-    await load_peers(book, data_dir)
-    with unwrapped():
-        async with (
-            open_host(settings, identity, partial(_note_cut_off, book)) as host,
-            trio.open_nursery() as nursery,
-        ):
-            peer_ring = _peer_ring(identity, book)
-            p2p = P2P(host, store, book, settings, versions, peer_ring, nursery)
-            nursery.start_soon(_save_from_time_to_time, book, data_dir)
-            log.info("Listening for peers", peer_id=p2p.peer_id, addresses=p2p.addresses)
-            try:
-                yield p2p
-            finally:
-                nursery.cancel_scope.cancel()
-                with shielded(_SAVE_LIMIT):
-                    await save_peers(book, data_dir)
 
 
 class P2P:
@@ -104,24 +39,24 @@ class P2P:
 
     def __init__(
         self,
-        host: Host,
-        store: Store,
+        host: PeerHost,
+        store: EventStore,
         book: PeerBook,
         settings: P2PSettings,
         versions: Sequence[Version[Any]],
-        peer_ring: PeerRing,
         nursery: trio.Nursery,
     ) -> None:
         self._host = host
         self._network = store.network
         self._book = book
+        self._settings = settings
         self._nursery = nursery
         self.counters = Counters(memory=host.budget)
         """Totals since the start, for metrics."""
-        history = SyncHistory(self.counters)
-        self.sync_reports = history.reports
+        self._history = SyncHistory(self.counters)
+        self.sync_reports = self._history.reports
         """The latest sessions, the newest last."""
-        self.transfers = history.transfers
+        self.transfers = self._history.transfers
         """The latest sessions that moved events, the newest last."""
         self.peer_id = host.peer_id
         """This node's peer id, in base58."""
@@ -131,30 +66,15 @@ class P2P:
             store,
             book,
             settings,
-            history,
+            self._history,
             self.counters,
             self._meet_stranger,
             versions,
         )
         self._events = EventServer(store, book, settings, self.counters)
         self._syncer = Syncer(host, store, book, self._sessions, settings, self.counters)
-        self._discovery: Discovery | None = None
+        self._discovery: Finder | None = None
         self._rings: Rings | None = None
-        if store.ring_keys is not None:
-            self._rings = Rings(
-                host,
-                store,
-                store.ring_keys,
-                peer_ring,
-                book,
-                settings,
-                history,
-                self._found,
-                [version.id for version in versions],
-            )
-            for protocol in (PEER_RING, MODEL_RING):
-                host.handle(protocol, self._rings.serve)
-            nursery.start_soon(self._rings.run)
         for version in versions:
             host.handle(version.id, self._sessions.serve)
         host.handle(EVENTS_PROTOCOL, self._events.serve)
@@ -163,15 +83,34 @@ class P2P:
         nursery.start_soon(self._watch_addresses)
         nursery.start_soon(tell_when_alone, host, book, settings)
         nursery.start_soon(let_go_of_idle, host, book)
-        if settings.discovery:
-            self._discovery = Discovery(
-                host,
-                store.network,
-                settings.announce_interval,
-                self._found,
-                ipfs_kad=settings.ipfs_kad,
-            )
-            nursery.start_soon(self._discovery.run)
+
+    def discover_by(self, discovery: Finder) -> None:
+        """Find peers from now on; ``discovery`` reports them to ``found``."""
+        self._discovery = discovery
+        self._nursery.start_soon(discovery.run)
+
+    def join_rings(self, store: Store, keys: KeyView, peer_ring: PeerRing) -> None:
+        """Sync with ceramic-one nodes, too.
+
+        Args:
+            store: that of this node.
+            keys: the keys of its model ring.
+            peer_ring: the entries of the peer ring.
+        """
+        self._rings = Rings(
+            self._host,
+            store,
+            keys,
+            peer_ring,
+            self._book,
+            self._settings,
+            self._history,
+            self.found,
+            [version.id for version in self._versions],
+        )
+        for protocol in (PEER_RING, MODEL_RING):
+            self._host.handle(protocol, self._rings.serve)
+        self._nursery.start_soon(self._rings.run)
 
     @property
     def addresses(self) -> list[str]:
@@ -294,7 +233,7 @@ class P2P:
             return f"is on {ANOTHER_NETWORK} ({there}), this node is on {self._network}"
         return None
 
-    def _found(self, peer_id: str, addresses: list[str]) -> None:
+    def found(self, peer_id: str, addresses: list[str]) -> None:
         """Note a peer that the DHT or the peer ring has found."""
         is_new = self._book.get(peer_id) is None
         if not all(map(is_loopback, self.addresses)):
@@ -305,27 +244,3 @@ class P2P:
         if is_new and len(self._host.connected_peers()) < ENOUGH_PEERS:
             log.info("Found a peer", peer=peer_id, addresses=addresses)
             self._syncer.request(peer_id)
-
-
-def _peer_ring(identity: KeyPair, book: PeerBook) -> PeerRing:
-    def was_connected(peer_id: str) -> bool:
-        peer = book.get(peer_id)
-        return peer is not None and peer.last_sync is not None
-
-    seed = identity.private_key.to_bytes()[:SEED_SIZE]
-    return PeerRing(SigningKey(seed), pick=random.randrange, was_connected=was_connected)
-
-
-def _note_cut_off(book: PeerBook, peer_id: str) -> None:
-    """Leave a peer alone that was cut off because of its memory, as long as it is refused."""
-    if book.get(peer_id) is not None:
-        book.failed(peer_id, severity=MISBEHAVED, at_least=REFUSED_FOR)
-
-
-async def _save_from_time_to_time(book: PeerBook, data_dir: Path) -> None:
-    saved = book.version
-    while True:
-        await trio.sleep(_SAVE_INTERVAL)
-        if book.version != saved:
-            saved = book.version
-            await save_peers(book, data_dir)

@@ -162,6 +162,8 @@ class P2PSettings:
     """Largest recon message to send, in bytes. It is kept below `max_frame`."""
     events_per_request: Annotated[Count, Field(le=MAX_REQUEST)] = 500
     """The number of EventIds in one of our requests on the event stream."""
+    long_message: Bytes = 32 * 1024
+    """A recon message of more bytes is decoded in a worker thread: other streams need not wait."""
     recon: SessionSettings = DEFAULT_SETTINGS
     """How recon sessions split and list."""
 

@@ -154,11 +154,11 @@ async def test_loopback_addresses_of_peers_elsewhere_are_not_kept(tmp_path, monk
             monkeypatch.setattr(p2p._host, "is_on_this_machine", lambda each, near=near: near)
             p2p._identified(PEER, [elsewhere, "/ip4/127.0.0.1/tcp/4101"])
             assert len(p2p._book.get(PEER).addresses) == kept
-        p2p._found(OTHER, ["/ip4/127.0.0.1/tcp/4101"])  # all is loopback here
+        p2p.found(OTHER, ["/ip4/127.0.0.1/tcp/4101"])  # all is loopback here
         assert p2p._book.get(OTHER) is not None
         p2p._book.forget(OTHER)
         monkeypatch.setattr(type(p2p), "addresses", [f"{elsewhere}/p2p/{p2p.peer_id}"])
-        p2p._found(OTHER, ["/ip4/127.0.0.1/tcp/4101"])
+        p2p.found(OTHER, ["/ip4/127.0.0.1/tcp/4101"])
         assert p2p._book.get(OTHER) is None
 
 

@@ -23,7 +23,7 @@ from p2p_support import Node, eventually, node
 
 from recon_node.ceramic import METAMODEL
 from recon_node.ceramic.builder import data_event, init_event
-from recon_node.p2p import service
+from recon_node.p2p import opening
 from recon_node.recon.v0_1.peer_ring import PeerRing
 
 pytestmark = [
@@ -88,7 +88,7 @@ async def come_and_go(directory: Path, rng: random.Random, staying: list[Node]) 
 
 
 async def test_nodes_that_stay_are_left_with_nothing(tmp_path, rng, monkeypatch):
-    monkeypatch.setattr(service, "PeerRing", partial(PeerRing, lifetime=LIFETIME))
+    monkeypatch.setattr(opening, "PeerRing", partial(PeerRing, lifetime=LIFETIME))
     guests = 0
     async with (
         node(tmp_path / "one", stream(rng), versions=()) as one,

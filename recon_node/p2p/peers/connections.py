@@ -14,9 +14,9 @@ from typing import Final
 import structlog
 import trio
 
+from recon_node.p2p.interfaces import PeerHost
 from recon_node.p2p.peers.book import PeerBook
 from recon_node.p2p.settings import P2PSettings
-from recon_node.p2p.transport.host import Host
 
 log = structlog.get_logger(__name__)
 
@@ -41,7 +41,7 @@ NOBODY_ANSWERS: Final = (
 )
 
 
-async def let_go_of_idle(host: Host, book: PeerBook) -> None:
+async def let_go_of_idle(host: PeerHost, book: PeerBook) -> None:
     """Close connections that are idle, with peers that are not in the book, until cancelled."""
     idle_since: dict[str, float] = {}
     while True:
@@ -60,7 +60,7 @@ async def let_go_of_idle(host: Host, book: PeerBook) -> None:
                     nursery.start_soon(host.disconnect, peer_id)
 
 
-async def tell_when_alone(host: Host, book: PeerBook, settings: P2PSettings) -> None:
+async def tell_when_alone(host: PeerHost, book: PeerBook, settings: P2PSettings) -> None:
     """Warn the operator at the start, and seldom again, while no peer is connected."""
     tried = len(book) + len(settings.bootstrap)
     if tried:

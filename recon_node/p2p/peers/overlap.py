@@ -13,9 +13,9 @@ from typing import Final
 
 import trio
 
+from recon_node.p2p.interfaces import EventStore
 from recon_node.p2p.peers.book import Peer, PeerBook
 from recon_node.recon import KeyRange, intersect_ranges, subtract_ranges
-from recon_node.store import Store
 
 MAX_COUNTED: Final = 100
 """Maximum ranges in which keys are counted; of more ranges, a sample of this size."""
@@ -39,7 +39,7 @@ class _Common:
 class Overlap:
     """Compares this node's interests with those of its peers."""
 
-    def __init__(self, store: Store, book: PeerBook) -> None:
+    def __init__(self, store: EventStore, book: PeerBook) -> None:
         self._store = store
         self._book = book
         self._common: dict[str, _Common] = {}

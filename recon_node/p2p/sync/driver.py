@@ -25,6 +25,7 @@ from recon_node.p2p.errors import (
     PeerError,
     describe_error,
 )
+from recon_node.p2p.interfaces import EventStore, PeerHost
 from recon_node.p2p.peers.book import Peer, PeerBook
 from recon_node.p2p.peers.overlap import Overlap
 from recon_node.p2p.settings import P2PSettings
@@ -32,9 +33,8 @@ from recon_node.p2p.sync.push import Pusher
 from recon_node.p2p.sync.reports import Counters
 from recon_node.p2p.sync.sessions import Sessions
 from recon_node.p2p.transport.addresses import peer_id_in
-from recon_node.p2p.transport.host import Host
 from recon_node.recon import KeyRange, intersect_ranges, merge_ranges
-from recon_node.store import Store, StoreError
+from recon_node.store import StoreError
 
 log = structlog.get_logger(__name__)
 
@@ -65,8 +65,8 @@ class Syncer:
 
     def __init__(
         self,
-        host: Host,
-        store: Store,
+        host: PeerHost,
+        store: EventStore,
         book: PeerBook,
         sessions: Sessions,
         settings: P2PSettings,

@@ -29,13 +29,14 @@ from recon_node.p2p.errors import (
     PeerProtocolError,
     describe_error,
 )
+from recon_node.p2p.interfaces import EventStore
 from recon_node.p2p.peers.book import PeerBook
 from recon_node.p2p.settings import MAX_REQUEST, P2PSettings
 from recon_node.p2p.sync.reports import GAVE_WAY, Counters
 from recon_node.p2p.sync.stream_slots import Slots
 from recon_node.p2p.transport.framing import FrameStream
 from recon_node.p2p.transport.streams import PeerStream
-from recon_node.store import Store, StoreError
+from recon_node.store import StoreError
 
 log = structlog.get_logger(__name__)
 
@@ -64,7 +65,7 @@ class EventServer:
     """Serves the store's events to peers, within slots. Register ``serve`` with the host."""
 
     def __init__(
-        self, store: Store, book: PeerBook, settings: P2PSettings, counters: Counters
+        self, store: EventStore, book: PeerBook, settings: P2PSettings, counters: Counters
     ) -> None:
         self._store = store
         self._book = book

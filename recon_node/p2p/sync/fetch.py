@@ -15,12 +15,12 @@ import structlog
 import trio
 
 from recon_node.ceramic import EventId
+from recon_node.p2p.interfaces import EventStore
 from recon_node.p2p.settings import P2PSettings
 from recon_node.p2p.sync.claims import Claim, FetchTable
 from recon_node.p2p.sync.event_stream import Deliver, FetchedEvents, fetch_events
 from recon_node.p2p.sync.reports import Counters
 from recon_node.p2p.transport.framing import FrameStream
-from recon_node.store import Store
 
 log = structlog.get_logger(__name__)
 
@@ -71,7 +71,7 @@ class Fetcher:
     def __init__(
         self,
         peer: str,
-        store: Store,
+        store: EventStore,
         table: FetchTable,
         open_stream: OpenEventStream,
         settings: P2PSettings,

@@ -18,11 +18,11 @@ from typing import Final
 import trio
 
 from recon_node.ceramic import EventId
+from recon_node.p2p.interfaces import EventStore
 from recon_node.p2p.peers.book import Peer, PeerBook
 from recon_node.p2p.peers.overlap import Overlap
 from recon_node.p2p.settings import P2PSettings
 from recon_node.recon import KeyRange
-from recon_node.store import Store
 
 ALL_OF_FEW: Final = 2
 """If at most this many times ``sync_peers`` peers want a key, all of them get it at once."""
@@ -57,7 +57,7 @@ class Pusher:
 
     def __init__(
         self,
-        store: Store,
+        store: EventStore,
         book: PeerBook,
         overlap: Overlap,
         near: Callable[[], Sequence[Peer]],

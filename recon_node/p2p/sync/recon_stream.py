@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any
 
 import trio
 
@@ -19,9 +19,6 @@ from recon_node.p2p.transport.framing import FrameStream
 from recon_node.recon import Session, Version
 
 Obtain = Callable[[list[EventId]], Awaitable[list[EventId]]]
-
-_LONG_MESSAGE: Final = 32 * 1024
-"""A message of more bytes is decoded in a worker thread, so that other streams need not wait."""
 
 
 class StaleStreamError(PeerGoneError):
@@ -112,7 +109,7 @@ class ReconStream:
             if self.session.end_of_stream():
                 return None
             raise PeerGoneError("the peer ended the stream before the session was over")
-        if len(data) <= _LONG_MESSAGE:
+        if len(data) <= self.settings.long_message:
             return self._decode(data)
         self.frames.account.hold("messages", len(data))
         decoded = await trio.to_thread.run_sync(self._decode, data, limiter=self.decoders)

@@ -31,6 +31,7 @@ from recon_node.p2p.errors import (
     PeerProtocolError,
     describe_error,
 )
+from recon_node.p2p.interfaces import PeerHost
 from recon_node.p2p.peers.book import MAX_INTERESTS, PeerBook
 from recon_node.p2p.settings import P2PSettings
 from recon_node.p2p.sync.reports import (
@@ -44,7 +45,6 @@ from recon_node.p2p.sync.ring_intake import RingIntake
 from recon_node.p2p.sync.ring_stream import RingStream, Traffic
 from recon_node.p2p.sync.sent_time_events import SentTimeEvents
 from recon_node.p2p.sync.stream_slots import Slots
-from recon_node.p2p.transport.host import Host
 from recon_node.p2p.transport.streams import PeerStream
 from recon_node.recon import KeyRange, KeyView
 from recon_node.recon.v0_1.codec import KeyForm, Value
@@ -121,7 +121,7 @@ class Rings:
 
     def __init__(
         self,
-        host: Host,
+        host: PeerHost,
         store: Store,
         keys: KeyView,
         peer_ring: PeerRing,

@@ -25,6 +25,7 @@ from recon_node.p2p.errors import (
     PeerProtocolError,
     describe_error,
 )
+from recon_node.p2p.interfaces import EventStore, PeerHost
 from recon_node.p2p.peers.book import PeerBook
 from recon_node.p2p.settings import P2PSettings
 from recon_node.p2p.sync.claims import FetchTable
@@ -44,10 +45,9 @@ from recon_node.p2p.sync.reports import (
 from recon_node.p2p.sync.stream_slots import KEPT_FOR, KeptStreams, OpenStream, Slots
 from recon_node.p2p.transport.budget import remember
 from recon_node.p2p.transport.framing import FrameStream
-from recon_node.p2p.transport.host import Host
 from recon_node.p2p.transport.streams import EVENTS_PROTOCOL, PeerStream
 from recon_node.recon import KeyRange, Side, Version, intersect_ranges
-from recon_node.store import Store, StoreError
+from recon_node.store import StoreError
 
 log = structlog.get_logger(__name__)
 
@@ -75,8 +75,8 @@ class Sessions:
 
     def __init__(
         self,
-        host: Host,
-        store: Store,
+        host: PeerHost,
+        store: EventStore,
         book: PeerBook,
         settings: P2PSettings,
         history: SyncHistory,

@@ -39,7 +39,7 @@ from recon_node.p2p.transport.budget import MemoryBudget, OverBudgetError
 from recon_node.p2p.transport.build import build_host
 from recon_node.p2p.transport.guarded_yamux import GuardedYamux
 from recon_node.p2p.transport.hardening import GuardedHost, GuardedSwarm
-from recon_node.p2p.transport.streams import PeerStream, shielded
+from recon_node.p2p.transport.streams import Libp2pStream, PeerStream, shielded
 
 log = structlog.get_logger(__name__)
 
@@ -156,7 +156,7 @@ class Host:
         """
 
         async def serve(net_stream: INetStream) -> None:
-            stream = PeerStream(net_stream, self.budget)
+            stream = Libp2pStream(net_stream, self.budget)
             try:
                 await handler(stream)
             except BaseException:
@@ -250,7 +250,7 @@ class Host:
             raise PeerError(
                 f"cannot open a {names} stream to peer {peer_id}: {_innermost(error)}"
             ) from error
-        return PeerStream(stream, self.budget)
+        return Libp2pStream(stream, self.budget)
 
     async def disconnect(self, peer_id: str) -> None:
         """Close all connections with a peer."""

@@ -14,7 +14,7 @@ from libp2p.io.exceptions import IOException
 from libp2p.network.stream.exceptions import StreamClosed, StreamEOF, StreamError, StreamReset
 from libp2p.stream_muxer.exceptions import MuxedStreamError
 
-from recon_node.p2p.transport.budget import MemoryBudget
+from recon_node.p2p.transport.budget import Account, MemoryBudget
 
 EVENTS_PROTOCOL: Final = "/ceramic/events/1.0.0"
 _CLOSE_LIMIT: Final = 2.0
@@ -38,20 +38,42 @@ class ByteStream(Protocol):
         ...
 
 
-class PeerStream:
+class PeerStream(ByteStream, Protocol):
+    """A byte stream to or from one peer."""
+
+    account: Account
+    """What this node holds because of this stream; closed with it."""
+    peer_id: str
+    address: str
+    """The IP address that the peer is connected from."""
+    protocol: str
+    """The protocol id that was negotiated."""
+
+    @property
+    def is_open(self) -> bool:
+        """Whether neither side has ended it, as far as we know."""
+        ...
+
+    async def aclose(self) -> None:
+        """End the stream in good order: what was sent still arrives."""
+        ...
+
+    async def reset(self) -> None:
+        """End the stream at once, in both directions; the peer sees an error."""
+        ...
+
+
+class Libp2pStream(PeerStream):
     """A libp2p stream to or from one peer."""
 
     def __init__(self, stream: INetStream, budget: MemoryBudget) -> None:
         self._stream = stream
         self.account = budget.account(str(stream.muxed_conn.peer_id))
-        """What this node holds because of this stream; closed with it."""
         self._ended = False
         self.peer_id = str(stream.muxed_conn.peer_id)
         remote = stream.muxed_conn.get_remote_address()  # type: ignore[attr-defined]
         self.address = remote[0] if remote else ""
-        """The IP address that the peer is connected from."""
         self.protocol = str(stream.get_protocol())
-        """The protocol id that was negotiated."""
 
     @property
     def is_open(self) -> bool:
