@@ -1,0 +1,1 @@
+"""Snapshots of a node's events in an object store that only serves values for keys."""

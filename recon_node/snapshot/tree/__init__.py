@@ -1,0 +1,38 @@
+"""The B#tree (CIP-124, appendices B and C): a tree of blocks that depends on a set of keys alone.
+
+Everyone with the same keys makes the same blocks, in whatever order the keys arrived. A reader that
+has most of the keys opens only the nodes whose hash differs from that of its own keys. Pure: nodes
+are asked for by CID, whoever stores them.
+"""
+
+from recon_node.snapshot.tree.build import Change, NewNode, build, update
+from recon_node.snapshot.tree.compare import (
+    Branch,
+    branches,
+    difference,
+    differing_leaves,
+    matcher,
+    open_node,
+    whole,
+)
+from recon_node.snapshot.tree.nodes import Inner, Leaf, Link, Node, NodeFormatError, Root
+
+__all__ = [
+    "Branch",
+    "Change",
+    "Inner",
+    "Leaf",
+    "Link",
+    "NewNode",
+    "Node",
+    "NodeFormatError",
+    "Root",
+    "branches",
+    "build",
+    "difference",
+    "differing_leaves",
+    "matcher",
+    "open_node",
+    "update",
+    "whole",
+]

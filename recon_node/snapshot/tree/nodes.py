@@ -1,0 +1,168 @@
+"""The nodes of the tree as DAG-CBOR blocks (CIP-124, appendix C).
+
+A leaf lists its keys; an inner node lists its children, with a bound between each two:
+
+    leaf     [0, shared, rest, shared, rest, ...]
+    inner    [level, Ahash, CID, shared, rest, Ahash, CID, shared, rest, Ahash, CID, ...]
+
+A key or bound is front-coded: `shared` says how many bytes it has in common with the one before it
+in the node, and `rest` are its other bytes. A bound is a shortest string between the last key on
+its left and the first key on its right. So no key equals a bound, a child's keys are those strictly
+between two bounds, as in Recon's ranges, and the bounds at both ends of a node are in its parent.
+
+The Ahash (Sha256a) of a child covers all keys below it: a reader compares it with its own keys
+between the same bounds, and skips the child if they are equal.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple
+
+from recon_node.ipld import CID, DAG_CBOR, DagCborError, dag_cbor
+from recon_node.recon import KeyRange, Sha256a
+from recon_node.recon.keys.ranges import common_prefix
+from recon_node.recon.keys.sha256a import lanes_of
+
+LOWEST: Final = b""
+HIGHEST: Final = b"\xff" * 64
+"""Bounds of the whole tree: all EventIDs lie between them."""
+MAX_LEVEL: Final = 40
+"""A node has at least two children, except by accident, so this is more than any set needs."""
+_CHILD_ITEMS: Final = 4
+
+
+class NodeFormatError(ValueError):
+    """A block is not a node of the tree, or not the one that its parent describes."""
+
+
+class Link(NamedTuple):
+    """A node as its parent sees it."""
+
+    level: int
+    """0: a leaf."""
+    lower: bytes
+    """The bound below its keys."""
+    hash: Sha256a
+    cid: CID
+
+
+@dataclass(frozen=True, slots=True)
+class Root:
+    """A whole tree."""
+
+    link: Link
+    count: int
+    """Keys."""
+
+
+@dataclass(frozen=True, slots=True)
+class Leaf:
+    """A node with keys, ascending."""
+
+    keys: Sequence[bytes]
+
+    @property
+    def hash(self) -> Sha256a:
+        """Of its keys."""
+        return Sha256a.from_lanes(sum(map(lanes_of, self.keys)))
+
+    def encode(self) -> bytes:
+        """Return its block."""
+        return dag_cbor.encode([0, *_front_coded(self.keys)])
+
+
+@dataclass(frozen=True, slots=True)
+class Inner:
+    """A node with children, in order."""
+
+    children: Sequence[Link]
+
+    def encode(self) -> bytes:
+        """Return its block."""
+        first, *others = self.children
+        fields: list[Any] = [first.level + 1, bytes(first.hash), first.cid]
+        bounds = _front_coded(link.lower for link in others)
+        for shared, rest, link in zip(bounds[::2], bounds[1::2], others, strict=True):
+            fields += (shared, rest, bytes(link.hash), link.cid)
+        return dag_cbor.encode(fields)
+
+
+Node = Leaf | Inner
+
+
+def node_cid(block: bytes) -> CID:
+    """Return the CID of a node's block."""
+    return CID.of(DAG_CBOR, block)
+
+
+def decode(block: bytes, level: int, bounds: KeyRange) -> Node:
+    """Parse a block and check it against what is known of it from its parent.
+
+    Args:
+        block: that matches its CID.
+        level: of the node.
+        bounds: strictly between which its keys must lie.
+
+    Raises:
+        NodeFormatError: it is not that node.
+    """
+    try:
+        fields = dag_cbor.decode(block)
+    except DagCborError as error:
+        raise NodeFormatError(str(error)) from None
+    if not isinstance(fields, list) or not fields or fields[0] != level or level > MAX_LEVEL:
+        raise NodeFormatError(f"it is not a node of level {level}")
+    try:
+        return _leaf(fields, bounds) if level == 0 else _inner(fields, bounds)
+    except (TypeError, ValueError, IndexError) as error:
+        raise NodeFormatError(f"it is not a node of level {level}: {error}") from None
+
+
+def _leaf(fields: list[Any], bounds: KeyRange) -> Leaf:
+    keys = _decoded(fields[1::2], fields[2::2], bounds)
+    if not keys:
+        raise NodeFormatError("it has no keys")
+    return Leaf(keys)
+
+
+def _inner(fields: list[Any], bounds: KeyRange) -> Inner:
+    level = fields[0] - 1
+    hashes, cids = fields[1::_CHILD_ITEMS], fields[2::_CHILD_ITEMS]
+    lowers = [
+        bounds.lower,
+        *_decoded(fields[3::_CHILD_ITEMS], fields[4::_CHILD_ITEMS], bounds),
+    ]
+    if not all(isinstance(cid, CID) for cid in cids):
+        raise NodeFormatError("a child has no CID")
+    return Inner(
+        [
+            Link(level, lower, Sha256a(digest), cid)
+            for lower, digest, cid in zip(lowers, hashes, cids, strict=True)
+        ]
+    )
+
+
+def _front_coded(strings: Iterable[bytes]) -> list[Any]:
+    fields: list[Any] = []
+    before = b""
+    for string in strings:
+        shared = common_prefix(before, string)
+        fields += (shared, string[shared:])
+        before = string
+    return fields
+
+
+def _decoded(shared: list[int], rests: list[bytes], bounds: KeyRange) -> list[bytes]:
+    strings: list[bytes] = []
+    before, last = b"", bounds.lower
+    for size, rest in zip(shared, rests, strict=True):
+        if not 0 <= size <= len(before):
+            raise NodeFormatError("a string shares more than there is")
+        before = before[:size] + rest
+        if not last < before < bounds.upper:
+            raise NodeFormatError("its keys or bounds do not ascend between its own bounds")
+        strings.append(before)
+        last = before
+    return strings
