@@ -223,6 +223,17 @@ def _sync_counters(counters: Counters) -> Iterator[Metric]:
         "by",
         {"node": counters.keys_left_out, "peers": counters.keys_left_out_by_peers},
     )
+    yield _counters(
+        "recon_interest_statements",
+        "Statements of interests exchanged with peers.",
+        "direction",
+        {"sent": counters.gossip.sent, "received": counters.gossip.received},
+    )
+    yield GaugeMetricFamily(
+        "recon_peers_stating_interests",
+        "Connected peers that have stated their interests.",
+        counters.gossip.peers,
+    )
     yield CounterMetricFamily(
         "recon_dials_failed", "Peers that could not be dialled.", counters.dials_failed
     )

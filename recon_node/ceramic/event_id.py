@@ -39,7 +39,8 @@ SHORT_HASH_SIZE: Final = 8
 """Bytes of the sort value's and of the controller's hash."""
 _INIT: Final = 4
 """Bytes of the init event's CID."""
-_STREAM_PART: Final = SHORT_HASH_SIZE + SHORT_HASH_SIZE + _INIT
+FIELDS_SIZE: Final = SHORT_HASH_SIZE + SHORT_HASH_SIZE + _INIT
+"""Bytes of the separator, the controller and the stream together."""
 
 # CBOR unsigned ints: up to 23 in the first byte itself, larger ones in 1, 2, 4 or 8 bytes after it.
 _CBOR_UINT8: Final = 0x18
@@ -129,17 +130,17 @@ class EventId(bytes):
     @property
     def prefix(self) -> bytes:
         """Everything before the height: the same for all events of a stream."""
-        return self[: self._fields_start + _STREAM_PART]
+        return self[: self._fields_start + FIELDS_SIZE]
 
     @property
     def height(self) -> int:
         """The longest distance from the init event of the stream."""
-        return _read_height(self, self._fields_start + _STREAM_PART)[0]
+        return _read_height(self, self._fields_start + FIELDS_SIZE)[0]
 
     @property
     def event_cid(self) -> CID:
         """The event's CID; `FENCEPOST_CID` in a fencepost."""
-        return CID(self[_read_height(self, self._fields_start + _STREAM_PART)[1] :])
+        return CID(self[_read_height(self, self._fields_start + FIELDS_SIZE)[1] :])
 
     @property
     def is_fencepost(self) -> bool:
@@ -194,6 +195,17 @@ def stream_range(
     return _fenceposts(_stream_prefix(network.id, sort_value, controller) + init_cid[-_INIT:])
 
 
+def prefix_range(network: Network, prefix: bytes) -> tuple[EventId, EventId]:
+    """Return the fenceposts around all keys of the network whose fields start with some bytes.
+
+    Args:
+        network: of the keys.
+        prefix: the first bytes of what follows the network id, at most `FIELDS_SIZE`. They may end
+            within a field.
+    """
+    return _fenceposts(_network_prefix(network.id) + prefix)
+
+
 def rendezvous(network: Network) -> bytes:
     """Return the bytes under which the network's peers find each other.
 
@@ -203,8 +215,8 @@ def rendezvous(network: Network) -> bytes:
 
 
 def _fenceposts(prefix: bytes) -> tuple[EventId, EventId]:
-    """The bounds of all keys that start with `prefix`, which ends with a whole field."""
-    missing = _STREAM_PART + varint.decode(prefix, len(_HEAD))[1] - len(prefix)
+    """The bounds of all keys that start with `prefix`, which has the network id at least."""
+    missing = FIELDS_SIZE + varint.decode(prefix, len(_HEAD))[1] - len(prefix)
     lower = prefix + bytes(missing) + _LOWEST + FENCEPOST_CID
     upper = prefix + b"\xff" * missing + _HIGHEST + FENCEPOST_CID
     return bytes.__new__(EventId, lower), bytes.__new__(EventId, upper)
@@ -219,7 +231,7 @@ def _check(data: bytes, offset: int) -> int:
         raise EventIdError(f"no EventID at byte {offset}: it does not start with {_HEAD.hex()}")
     try:
         _, position = varint.decode(data, offset + len(_HEAD))
-        position += _STREAM_PART
+        position += FIELDS_SIZE
         height, position = _read_height(data, position)
         cid, end = read_cid(data, position)
     except IpldError as error:

@@ -14,6 +14,8 @@ from recon_node.p2p.peers.book import PeerBook
 from recon_node.p2p.peers.connections import let_go_of_idle, tell_when_alone
 from recon_node.p2p.peers.descriptions import PeerIdentity, PeerInfo, recon_versions
 from recon_node.p2p.peers.discovery import networks_in
+from recon_node.p2p.peers.interest_gossip import InterestGossip
+from recon_node.p2p.peers.interest_statement import INTERESTS_PROTOCOL
 from recon_node.p2p.settings import P2PSettings
 from recon_node.p2p.sync.driver import Syncer
 from recon_node.p2p.sync.event_stream import EventServer
@@ -72,12 +74,25 @@ class P2P:
             versions,
         )
         self._events = EventServer(store, book, settings, self.counters)
-        self._syncer = Syncer(host, store, book, self._sessions, settings, self.counters)
+        self._gossip = InterestGossip(
+            host, store, book, settings, self._sync_about, nursery, self.counters.gossip
+        )
+        self._syncer = Syncer(
+            host,
+            store,
+            book,
+            self._sessions,
+            settings,
+            self.counters,
+            self._gossip.wait_until_told,
+        )
         self._discovery: Finder | None = None
         self._rings: Rings | None = None
         for version in versions:
             host.handle(version.id, self._sessions.serve)
         host.handle(EVENTS_PROTOCOL, self._events.serve)
+        if versions:  # the rings state their interests themselves
+            host.handle(INTERESTS_PROTOCOL, self._gossip.serve)
         host.on_identified(self._identified)
         nursery.start_soon(self._syncer.run)
         nursery.start_soon(self._watch_addresses)
@@ -197,10 +212,16 @@ class P2P:
         log.info("Connected with a peer", peer=peer_id, addresses=peer.addresses)
         if self._discovery is not None:
             self._nursery.start_soon(self._discovery.join, peer_id)
+        if self._versions:
+            self._gossip.meet(peer_id)
         if self._host.has_dialled(peer_id):  # one side's sync does for both
             self._syncer.request(peer_id)
         if self._rings is not None:
             self._rings.meet(peer_id)
+
+    def _sync_about(self, peer_id: str, ranges: Sequence[KeyRange]) -> None:
+        """Sync about ranges that a peer and this node are interested in, but were not before."""
+        self._syncer.request(peer_id, ranges)
 
     def _meet_stranger(self, peer_id: str) -> None:
         """Sync with a peer of another network once, so that it learns which one is ours."""

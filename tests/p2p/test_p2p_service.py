@@ -14,7 +14,7 @@ from recon_node import __version__
 from recon_node.ceramic import METAMODEL, Network, StreamId
 from recon_node.ceramic.builder import init_event
 from recon_node.ceramic.network import BOOTSTRAP, MAINNET, TESTNET_CLAY
-from recon_node.p2p import AGREED, NO_COMMON_INTEREST, P2P, P2PError, PeerError, open_p2p
+from recon_node.p2p import AGREED, NO_COMMON_INTEREST, P2P, P2PError, PeerError, open_p2p, service
 from recon_node.p2p.peers import connections
 from recon_node.p2p.peers.book import PeerBook
 from recon_node.p2p.peers.connections import (
@@ -133,7 +133,9 @@ async def test_a_removed_interest_no_longer_narrows(tmp_path):
 
 
 @pytest.mark.parametrize("version", VERSIONS, ids=lambda each: each.id)
-async def test_nodes_without_a_common_interest_say_so(tmp_path, version):
+async def test_nodes_without_a_common_interest_say_so(tmp_path, version, monkeypatch):
+    """Nodes that do not tell each other their interests, as older ones do not."""
+    monkeypatch.setattr(service, "INTERESTS_PROTOCOL", "/ceramic/interests/not-spoken")
     only = {"versions": [version]}
     one, other = (Interest("model", str(StreamId(kind, METAMODEL.cid))) for kind in (2, 3))
     async with node(tmp_path / "a", **only) as a, node(tmp_path / "b", **only) as b:
@@ -146,8 +148,9 @@ async def test_nodes_without_a_common_interest_say_so(tmp_path, version):
 
 
 @pytest.mark.parametrize("version", VERSIONS, ids=lambda each: each.id)
-async def test_what_lies_above_a_common_interest_is_no_failure(tmp_path, version):
+async def test_what_lies_above_a_common_interest_is_no_failure(tmp_path, version, monkeypatch):
     """Asked for everything, the peer answers for its part, and then for none of the rest."""
+    monkeypatch.setattr(service, "INTERESTS_PROTOCOL", "/ceramic/interests/not-spoken")
     only = {"versions": [version]}
     async with node(tmp_path / "a", **only) as a, node(tmp_path / "b", **only) as b:
         await a.store.wanted.add(Interest("model", str(METAMODEL)))

@@ -39,12 +39,24 @@ HOPELESS_FAILURES: Final = 20
 """Peers that failed so often in a row make room for others first, and are not saved."""
 MAX_INTERESTS: Final = 1000
 """Maximum ranges that are kept of a peer's interests, the latest ones."""
+MAX_KEPT: Final = 32
+"""Maximum stated ranges that are kept of a peer that is no longer connected."""
 MIN_OVERLAP: Final = 0.01
 """A smaller overlap counts as this when peers are chosen, since interests change."""
 MIN_LATENCY: Final = 0.001
 """Seconds; shorter round trips say more about the load of both sides than about the network."""
 _UNKNOWN_LATENCY: Final = 0.1
 """The seconds that are assumed before the first ping."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stated:
+    """What a peer has stated to be interested in."""
+
+    ranges: list[KeyRange]
+    """Ascending and apart."""
+    until: float = math.inf
+    """On trio's clock; infinite while the peer is connected and can tell us of changes."""
 
 
 @dataclass(slots=True)
@@ -70,6 +82,8 @@ class Peer:
     """When we last asked it for everything that interests us, on trio's clock."""
     interests: list[tuple[float, KeyRange]] = field(default_factory=list)
     """Ranges that it asked or answered for, and until when they count, on trio's clock."""
+    stated: Stated | None = None
+    """What it has told of its interests, which counts more than what was observed."""
     declined: list[tuple[float, KeyRange]] = field(default_factory=list)
     """Ranges that we asked for and that it did not want, and until when they count."""
     overlap: float = 1.0
@@ -192,9 +206,40 @@ class PeerBook:
         peer.events_served = peer.event_bytes_served = 0
         return served
 
+    def states(self, peer_id: str, ranges: list[KeyRange]) -> None:
+        """Note all interests of a peer, as it tells them.
+
+        Args:
+            peer_id: the peer.
+            ranges: ascending and apart. They count until ``no_longer_states``.
+        """
+        peer = self.heard_of(peer_id, ())
+        peer.stated = Stated(ranges)
+        peer.interests, peer.declined = [], []
+
+    def no_longer_states(self, peer_id: str) -> None:
+        """Note that a peer can no longer tell us when its interests change.
+
+        They count for a while longer, unless they take much memory: anybody may connect, state
+        many, and leave.
+        """
+        peer = self._peers.get(peer_id)
+        if peer is not None and peer.stated is not None:
+            ranges, until = peer.stated.ranges, trio.current_time() + INTEREST_LIFETIME
+            peer.stated = Stated(ranges, until) if len(ranges) <= MAX_KEPT else None
+
+    def has_stated(self, peer_id: str) -> bool:
+        """Return whether a peer has told its interests, and they count."""
+        peer = self._peers.get(peer_id)
+        if peer is None or peer.stated is None:
+            return False
+        return trio.current_time() < peer.stated.until
+
     def asked_for(self, peer_id: str, key_range: KeyRange) -> None:
         """Note a range with which a peer started a session: one of its interests."""
         peer = self.heard_of(peer_id, ())
+        if self.has_stated(peer_id):
+            return
         now = trio.current_time()
         peer.interests = _with_range(peer.interests, key_range, now)
         peer.declined = [
@@ -211,6 +256,8 @@ class PeerBook:
                 is above that part remains unknown.
         """
         peer = self.heard_of(peer_id, ())
+        if self.has_stated(peer_id):
+            return
         now = trio.current_time()
         if answered is not None:
             peer.interests = _with_range(peer.interests, answered, now)
@@ -224,9 +271,14 @@ class PeerBook:
             ]
 
     def interests(self, peer_id: str) -> list[KeyRange]:
-        """Return the ranges that a peer recently asked or answered for; none if unknown."""
+        """Return the interests that a peer has stated, or else the ranges that it recently asked or
+        answered for; none if unknown."""
         peer = self._peers.get(peer_id)
-        return _live(peer.interests) if peer else []
+        if peer is None:
+            return []
+        if peer.stated is not None and self.has_stated(peer_id):
+            return peer.stated.ranges
+        return _live(peer.interests)
 
     def declined(self, peer_id: str) -> list[KeyRange]:
         """Return the ranges that we recently asked a peer for and that it did not want."""
@@ -313,7 +365,8 @@ def _live(ranges: Iterable[tuple[float, KeyRange]]) -> list[KeyRange]:
 
 def _uselessness(peer: Peer) -> tuple[bool, int, float]:
     """Rank peers that may not exist first: anybody can make us hear of any number of them."""
-    unproven = peer.last_sync is None or peer.failures >= HOPELESS_FAILURES
+    has_been_here = peer.last_sync is not None or peer.stated is not None
+    unproven = not has_been_here or peer.failures >= HOPELESS_FAILURES
     return unproven, peer.failures, -(peer.last_sync or 0.0)
 
 

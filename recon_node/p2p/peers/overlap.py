@@ -1,7 +1,8 @@
 """The ranges that both this node and a peer want, as far as known, and their share of the keys.
 
-A peer's interests are the ranges that it asks for and those that it answers for (see ``PeerBook``).
-A peer that has done neither recently is assumed to want everything that it has not declined.
+A peer states its interests (``interest_gossip``). Those of a peer that does not speak that protocol
+are the ranges that it asks for and those that it answers for (see ``PeerBook``). If it has done
+neither recently, it is assumed to want everything that it has not declined.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ class _Common:
     """What was computed for one peer, with its inputs, so that it is computed once."""
 
     ours: list[KeyRange]
+    stated: object
     interests: object
     declined: object
     until: float
@@ -46,7 +48,7 @@ class Overlap:
 
     def is_known(self, peer_id: str) -> bool:
         """Return whether a peer's interests are known."""
-        return bool(self._book.interests(peer_id))
+        return self._book.has_stated(peer_id) or bool(self._book.interests(peer_id))
 
     def ranges(self, peer_id: str) -> list[KeyRange]:
         """Return the ranges that interest both sides, ascending."""
@@ -71,6 +73,7 @@ class Overlap:
         known = self._common.get(peer_id)
         if (
             known is not None
+            and known.stated is peer.stated
             and known.interests is peer.interests
             and known.declined is peer.declined
             and known.ours == ours
@@ -78,13 +81,17 @@ class Overlap:
         ):
             return known
         until = min((until for until, _ in (*peer.interests, *peer.declined)), default=math.inf)
-        if theirs := self._book.interests(peer_id):
+        if self._book.has_stated(peer_id):
+            assert peer.stated is not None
+            until = peer.stated.until
+            ranges = intersect_ranges(ours, peer.stated.ranges)
+        elif theirs := self._book.interests(peer_id):
             ranges = intersect_ranges(ours, theirs)
         else:
             ranges = subtract_ranges(ours, self._book.declined(peer_id))
         if len(self._common) > 2 * len(self._book):
             self._common.clear()  # the book has removed peers
-        common = _Common(ours, peer.interests, peer.declined, until, ranges)
+        common = _Common(ours, peer.stated, peer.interests, peer.declined, until, ranges)
         self._common[peer_id] = common
         return common
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import random
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from typing import Final
 
@@ -60,8 +60,22 @@ MENDING_PAUSE: Final = 5.0
 """
 
 
+async def _no_wait(peer_id: str) -> None:
+    """Do not wait for a peer's interests."""
+
+
 class Syncer:
-    """Keeps the store equal to the peers' stores, in what both sides are interested in."""
+    """Keeps the store equal to the peers' stores, in what both sides are interested in.
+
+    Args:
+        host: dials peers.
+        store: to keep equal.
+        book: has the peers.
+        sessions: runs the syncs.
+        settings: how often, and with how many peers at once.
+        counters: counts failed dials.
+        until_told: waits until the interests of a connected peer are known, if it tells them.
+    """
 
     def __init__(
         self,
@@ -71,6 +85,7 @@ class Syncer:
         sessions: Sessions,
         settings: P2PSettings,
         counters: Counters,
+        until_told: Callable[[str], Awaitable[None]] = _no_wait,
     ) -> None:
         self._host = host
         self._store = store
@@ -78,6 +93,7 @@ class Syncer:
         self._sessions = sessions
         self._settings = settings
         self._counters = counters
+        self._until_told = until_told
         self._overlap = Overlap(store, book)
         self._pusher = Pusher(
             store, book, self._overlap, self._near, sessions.told_by, self.request, settings
@@ -144,7 +160,7 @@ class Syncer:
 
     async def _sync_from_time_to_time(self) -> None:
         while True:
-            near = self._near()
+            near = [each for each in self._near() if self._overlap.ranges(each.id)]
             connected = set(self._host.connected_peers())
             known = self._book.peers()
             far = [peer for peer in known if peer.addresses and peer.id not in connected]
@@ -156,12 +172,15 @@ class Syncer:
             await trio.sleep(jittered(self._settings.sync_interval, random.random()))
 
     async def _ask_for_new_interests(self) -> None:
-        """Sync at once when our interests change, and forget what was asked for before."""
+        """Sync at once when our interests change, and forget what was asked for before.
+
+        With the peers that tell each other their interests, ``interest_gossip`` does it.
+        """
         while True:
             await self._store.wanted.wait_for_change(self._store.wanted.all)
             for peer in self._book.peers():
                 peer.asked_for_all_at = -math.inf
-            near = self._near()
+            near = [peer for peer in self._near() if not self._book.has_stated(peer.id)]
             for peer in self._book.choose(len(near), near):
                 self.request(peer.id)
 
@@ -170,7 +189,7 @@ class Syncer:
         found = 0
         while True:
             found = await self._store.damage.wait(found)
-            peers = self._host.connected_peers()
+            peers = [each for each in self._host.connected_peers() if self._overlap.ranges(each)]
             for peer_id in random.sample(peers, min(self._settings.sync_peers, len(peers))):
                 self.request(peer_id)
             await trio.sleep(MENDING_PAUSE)
@@ -188,6 +207,7 @@ class Syncer:
                 await self._sessions.wait_for_peers_sessions(peer_id, PEERS_TURN)
                 went_well = await self._try_to_connect(peer_id)
                 if went_well:
+                    await self._until_told(peer_id)
                     is_push = self._due[peer_id] is not None
                     async with self._slot(self._push_limiter if is_push else self._limiter):
                         went_well = await self._try_to_sync(peer_id, self._due.pop(peer_id))
@@ -255,13 +275,14 @@ class Syncer:
     ) -> Sequence[KeyRange]:
         """Return the part of what is due that both sides are interested in, as far as we know.
 
-        From time to time that is everything that interests us, whatever the peer has asked for,
-        with what is due first. The peer should learn our interests, and two sides that only ask for
-        what they heard the other ask for would keep narrowing each other down.
+        If the peer does not state its interests, it is from time to time everything that interests
+        us, with what is due first. The peer should learn our interests, and two sides that only ask
+        for what they heard the other ask for would keep narrowing each other down.
         """
         peer = self._book.heard_of(peer_id, ())
         now = trio.current_time()
-        if now < peer.asked_for_all_at + ASK_FOR_ALL_EVERY:
+        is_known = self._book.has_stated(peer_id)
+        if is_known or now < peer.asked_for_all_at + ASK_FOR_ALL_EVERY:
             common = self._overlap.ranges(peer_id)
             return common if due is None else intersect_ranges(common, due)
         peer.asked_for_all_at = now

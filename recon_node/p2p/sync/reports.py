@@ -8,6 +8,7 @@ from typing import Final, Literal
 
 import structlog
 
+from recon_node.p2p.peers.interest_gossip import GossipCounters
 from recon_node.p2p.transport.budget import MemoryBudget, unlimited
 
 log = structlog.get_logger(__name__)
@@ -116,6 +117,8 @@ class Counters:
     """Keys that peers listed and that were left out, counted in each session."""
     keys_left_out_by_peers: int = 0
     dials_failed: int = 0
+    gossip: GossipCounters = field(default_factory=GossipCounters)
+    """Statements of interests."""
     memory: MemoryBudget = field(default_factory=unlimited)
     """The memory that peers make this node hold now, and how many were cut off for it."""
 

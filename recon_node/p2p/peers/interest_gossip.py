@@ -1,0 +1,303 @@
+"""Interest gossip: each side of a connection tells the other its interests, at once and on change.
+
+Every node opens a stream to every connected peer that speaks ``INTERESTS_PROTOCOL``, and sends a
+statement of its interests (``interest_statement``) on it, and another one whenever they change. The
+peer does not answer. A statement counts as long as its stream is open, and so only from the peer at
+the other end of a secured connection: it need not be signed.
+
+Who syncs when interests change
+-------------------------------
+The side that has changed its mind starts the sync about what is newly common, because it lacks the
+events. It does so when it sends its statement, provided that it knows the other's. If both changed
+at once, their statements cross, and neither side knew that the range was common when it sent its
+own. Each side sees this from the digest in the statement that arrives, which is not that of its own
+latest one. Then the side with the smaller peer id starts the sync.
+
+Limits: one stream and one statement of bounded size for each peer, and an ``Allowance`` of bytes: a
+node reads no faster than that, so that flow control slows down a peer that sends more.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+import structlog
+import trio
+
+from recon_node.backoff import Backoff
+from recon_node.exception_groups import unwrapped
+from recon_node.p2p.errors import (
+    BROKEN_PROTOCOL,
+    MISBEHAVED,
+    PEER_FAILURES,
+    PeerError,
+    describe_error,
+)
+from recon_node.p2p.interfaces import EventStore, PeerHost
+from recon_node.p2p.peers.book import PeerBook
+from recon_node.p2p.peers.interest_statement import (
+    INTERESTS_PROTOCOL,
+    MAX_STATEMENT,
+    MEMORY_A_PREFIX,
+    NOTHING_KNOWN,
+    Statement,
+    decode,
+    state,
+)
+from recon_node.p2p.settings import P2PSettings
+from recon_node.p2p.transport.framing import FrameStream
+from recon_node.p2p.transport.streams import PeerStream
+from recon_node.recon import KeyRange, intersect_ranges, subtract_ranges
+
+log = structlog.get_logger(__name__)
+
+GATHER: Final = 0.05
+"""Seconds for which changes are gathered into one statement."""
+BURST: Final = 3 * MAX_STATEMENT
+"""Bytes of statements that a peer may send at once."""
+RATE: Final = 4096.0
+"""Bytes of statements that a peer may send each second in the long run."""
+BASE_COST: Final = 256
+"""Bytes that are added to the size of each statement."""
+PATIENCE: Final = 5.0
+"""Seconds for which a sync waits for the statement of a peer that speaks the protocol."""
+AGAIN: Final = Backoff(first=1.0, longest=60.0)
+"""The waits before the stream to a connected peer is opened again."""
+SETTLED: Final = 60.0
+"""Seconds after which a stream that ends does not count as a failure."""
+
+OnCommon = Callable[[str, Sequence[KeyRange]], None]
+
+
+@dataclass(slots=True)
+class GossipCounters:
+    """Totals since the node was started, and the present number of peers."""
+
+    sent: int = 0
+    """Statements sent."""
+    received: int = 0
+    """Statements received."""
+    peers: int = 0
+    """Peers that have stated their interests and can tell us of changes."""
+
+
+class Allowance:
+    """How many bytes may pass: ``burst`` at once, and ``rate`` a second in the long run. Pure.
+
+    Args:
+        burst: bytes.
+        rate: bytes a second.
+        now: seconds on any clock.
+    """
+
+    def __init__(self, burst: float, rate: float, now: float) -> None:
+        self._burst = burst
+        self._rate = rate
+        self._left = burst
+        self._at = now
+
+    def spend(self, size: int, now: float) -> float:
+        """Count some bytes; return for how many seconds no more may pass."""
+        self._left = min(self._burst, self._left + (now - self._at) * self._rate) - size
+        self._at = now
+        return max(0.0, -self._left / self._rate)
+
+
+@dataclass(slots=True)
+class _Teller:
+    """The task that tells a peer our interests."""
+
+    again: trio.Event = field(default_factory=trio.Event)
+    """Ends the wait before the next try."""
+    statement: Statement | None = None
+    """The latest one that was sent, without what we knew then."""
+    ranges: Sequence[KeyRange] = ()
+    """What it was about."""
+
+
+class InterestGossip:
+    """Tells connected peers our interests, and notes theirs in the book.
+
+    Register ``serve`` with the host, and call ``meet`` with each peer that has identified itself.
+
+    Args:
+        host: opens streams to peers.
+        store: whose interests are told.
+        book: gets the interests of the peers.
+        settings: how long a peer may take to send or to receive.
+        on_common: called with a peer and ranges that are now of common interest, when it is up to
+            this node to start a sync about them.
+        nursery: for the tasks that tell.
+        counters: counts statements.
+    """
+
+    def __init__(
+        self,
+        host: PeerHost,
+        store: EventStore,
+        book: PeerBook,
+        settings: P2PSettings,
+        on_common: OnCommon,
+        nursery: trio.Nursery,
+        counters: GossipCounters,
+    ) -> None:
+        self._host = host
+        self._network = store.network
+        self._wanted = store.wanted
+        self._book = book
+        self._settings = settings
+        self._on_common = on_common
+        self._nursery = nursery
+        self._tellers: dict[str, _Teller] = {}
+        self._listening: dict[str, trio.CancelScope] = {}
+        self._heard: dict[str, bytes] = {}
+        """The digests of the peers' latest statements, while their streams are open."""
+        self._arrivals = trio.lowlevel.ParkingLot()
+        self.counters = counters
+
+    def meet(self, peer_id: str) -> None:
+        """Tell a connected peer our interests from now on, if it speaks the protocol."""
+        if INTERESTS_PROTOCOL not in self._host.known_protocols(peer_id):
+            return
+        if (teller := self._tellers.get(peer_id)) is not None:
+            teller.again.set()
+            return
+        self._tellers[peer_id] = _Teller()
+        self._nursery.start_soon(self._keep_telling, peer_id)
+
+    async def wait_until_told(self, peer_id: str) -> None:
+        """Wait until the interests of a connected peer are known, at most ``PATIENCE`` seconds.
+
+        Does not wait for a peer that does not speak the protocol.
+        """
+        with trio.move_on_after(PATIENCE):
+            try:
+                speaks = await self._host.protocols_of(peer_id)
+            except PeerError:  # it does not say
+                return
+            while INTERESTS_PROTOCOL in speaks and peer_id not in self._heard:
+                await self._arrivals.park()
+
+    async def serve(self, stream: PeerStream) -> None:
+        """Take the statements that a peer sends. Its latest stream replaces the one before it."""
+        peer_id = stream.peer_id
+        if (earlier := self._listening.get(peer_id)) is not None:
+            earlier.cancel()
+        with trio.CancelScope() as scope:
+            self._listening[peer_id] = scope
+            try:
+                await self._listen(stream)
+            except PEER_FAILURES as error:
+                log.info(
+                    "Interests of a peer ended early", peer=peer_id, reason=describe_error(error)
+                )
+                if isinstance(error, BROKEN_PROTOCOL):
+                    self._book.failed(peer_id, severity=MISBEHAVED)
+                await stream.reset()
+            finally:
+                if self._listening.get(peer_id) is scope:
+                    del self._listening[peer_id]
+                    self._heard.pop(peer_id, None)
+                    self.counters.peers = len(self._heard)
+                    self._book.no_longer_states(peer_id)
+        if scope.cancelled_caught:
+            await stream.reset()
+
+    async def _listen(self, stream: PeerStream) -> None:
+        frames = FrameStream(stream, MAX_STATEMENT, account=stream.account)
+        allowance = Allowance(BURST, RATE, trio.current_time())
+        patience = self._settings.idle_timeout
+        until_begun = patience
+        while await frames.wait_for_frame(until_begun):
+            data = await frames.receive(patience)
+            if data is None:
+                return
+            statement = decode(data)
+            stream.account.hold("interests", MEMORY_A_PREFIX * len(statement.prefixes))
+            self._take(stream.peer_id, statement)
+            await trio.sleep(allowance.spend(BASE_COST + len(data), trio.current_time()))
+            until_begun = math.inf
+
+    def _take(self, peer_id: str, statement: Statement) -> None:
+        """Note what a peer states; sync about what is new if that is up to us."""
+        self.counters.received += 1
+        is_first = peer_id not in self._heard  # whoever dialled syncs about everything anyway
+        self._heard[peer_id] = statement.digest
+        self.counters.peers = len(self._heard)
+        if statement.network_id == self._network.id:  # else the first session says what is wrong
+            before = self._book.interests(peer_id)
+            ranges = statement.ranges(self._network)
+            self._book.states(peer_id, ranges)
+            if not is_first and self._crossed(peer_id, statement):
+                self._sync_about(peer_id, subtract_ranges(ranges, before), self._wanted.ranges)
+        self._arrivals.unpark_all()
+
+    def _crossed(self, peer_id: str, statement: Statement) -> bool:
+        """Return whether statements crossed, and it is up to us to sync."""
+        teller = self._tellers.get(peer_id)
+        if teller is None or teller.statement is None:
+            return False
+        return statement.known != teller.statement.digest and self._host.peer_id < peer_id
+
+    def _sync_about(
+        self, peer_id: str, new: Sequence[KeyRange], others: Sequence[KeyRange]
+    ) -> None:
+        if common := intersect_ranges(new, others):
+            self._on_common(peer_id, common)
+
+    async def _keep_telling(self, peer_id: str) -> None:
+        teller = self._tellers[peer_id]
+        failures = 0
+        try:
+            while self._host.is_connected(peer_id):
+                began = trio.current_time()
+                try:
+                    await self._tell(peer_id, teller)
+                except PEER_FAILURES as error:
+                    log.debug("Cannot tell our interests", peer=peer_id, reason=str(error))
+                failures = 1 if trio.current_time() - began > SETTLED else failures + 1
+                with trio.move_on_after(AGAIN.wait(failures, random.random())):
+                    await teller.again.wait()
+                teller.again = trio.Event()
+        finally:
+            del self._tellers[peer_id]
+
+    async def _tell(self, peer_id: str, teller: _Teller) -> None:
+        """Send statements until the peer ends the stream."""
+        stream = await self._host.open_stream(peer_id, INTERESTS_PROTOCOL)
+        try:
+            with unwrapped(*PEER_FAILURES):
+                async with trio.open_nursery() as nursery:
+                    nursery.start_soon(self._send_statements, peer_id, teller, stream)
+                    await stream.receive_some(1)  # the peer sends nothing: this is the end
+                    nursery.cancel_scope.cancel()
+        finally:
+            await stream.reset()
+
+    async def _send_statements(self, peer_id: str, teller: _Teller, stream: PeerStream) -> None:
+        frames = FrameStream(stream, 0, account=stream.account)
+        allowance = Allowance(BURST, RATE, trio.current_time())
+        has_sent = False
+        while True:
+            interests, ranges = self._wanted.all, self._wanted.ranges
+            known = self._heard.get(peer_id, NOTHING_KNOWN)
+            statement = state(self._network, ranges, known)
+            pause = GATHER
+            if not has_sent or ranges != teller.ranges:
+                data = statement.encode()
+                before, is_first = teller.ranges, teller.statement is None
+                teller.statement, teller.ranges = statement, ranges
+                await frames.send([data], self._settings.idle_timeout)
+                has_sent = True
+                self.counters.sent += 1
+                if not is_first:
+                    new = subtract_ranges(ranges, before)
+                    self._sync_about(peer_id, new, self._book.interests(peer_id))
+                pause = max(pause, allowance.spend(BASE_COST + len(data), trio.current_time()))
+            await trio.sleep(pause)
+            await self._wanted.wait_for_change(interests)
+            await trio.sleep(GATHER)

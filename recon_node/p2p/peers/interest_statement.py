@@ -1,0 +1,147 @@
+"""What a node tells a peer of its interests: a statement, as bytes.
+
+    statement = <8 bytes> varint(network id) varint(n) prefix*n
+    prefix    = shared size <size bytes>          `shared` and `size` are one byte each
+
+An interest is all keys whose fields after the network id start with certain bytes, its *prefix*: of
+none (the whole network) to 20 (one stream). So a prefix is all that has to be said of a range; its
+fenceposts follow from it. Prefixes ascend and are front-coded. None of them starts with another.
+
+The first 8 bytes say which statement of the receiver the sender knew: the `digest` of the latest,
+or zeros. From them, both sides can tell whether their statements crossed on the way.
+
+A node with more than ``MAX_PREFIXES`` interests shortens the longest prefixes until they are few
+enough. The statement then covers more than its interests. That costs a sync that finds nothing, and
+hides nothing.
+
+Pure: no I/O, no clock.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Final
+
+from recon_node.ceramic import FIELDS_SIZE, Network, prefix_range, rendezvous
+from recon_node.ipld import VarintError, varint
+from recon_node.p2p.errors import PeerProtocolError
+from recon_node.recon import KeyRange
+from recon_node.recon.keys.ranges import common_prefix
+
+INTERESTS_PROTOCOL: Final = "/ceramic/interests/1.0.0"
+MAX_PREFIXES: Final = 4096
+"""Maximum prefixes in a statement."""
+DIGEST_SIZE: Final = 8
+NOTHING_KNOWN: Final = bytes(DIGEST_SIZE)
+"""Stands for the digest of a statement that has not come yet."""
+MAX_STATEMENT: Final = DIGEST_SIZE + 2 * varint.MAX_BYTES + MAX_PREFIXES * (2 + FIELDS_SIZE)
+"""Maximum bytes of a statement."""
+MEMORY_A_PREFIX: Final = 400
+"""Bytes of memory that a prefix takes as a range of keys, and as one in common."""
+
+
+@dataclass(frozen=True)
+class Statement:
+    """The interests of a node, as it tells them to one peer."""
+
+    network_id: int
+    prefixes: tuple[bytes, ...]
+    """Ascending; none starts with another."""
+    known: bytes = NOTHING_KNOWN
+    """The digest of the receiver's statement that the sender knew."""
+
+    @cached_property
+    def digest(self) -> bytes:
+        """8 bytes that stand for the interests."""
+        return hashlib.sha256(self._interests).digest()[:DIGEST_SIZE]
+
+    def encode(self) -> bytes:
+        """Return the bytes of the statement."""
+        return self.known + self._interests
+
+    def ranges(self, network: Network) -> list[KeyRange]:
+        """Return the ranges of keys, ascending and apart."""
+        return [KeyRange(*prefix_range(network, each)) for each in self.prefixes]
+
+    @cached_property
+    def _interests(self) -> bytes:
+        out = bytearray(varint.encode(self.network_id) + varint.encode(len(self.prefixes)))
+        last = b""
+        for each in self.prefixes:
+            shared = common_prefix(last, each)
+            out += bytes((shared, len(each) - shared)) + each[shared:]
+            last = each
+        return bytes(out)
+
+
+def state(network: Network, ranges: Iterable[KeyRange], known: bytes = NOTHING_KNOWN) -> Statement:
+    """Return the statement of a node's interests.
+
+    Args:
+        network: of the keys.
+        ranges: between fenceposts of the network.
+        known: the digest of the receiver's latest statement.
+    """
+    start = len(rendezvous(network))
+    fields = slice(start, start + FIELDS_SIZE)
+    prefixes = {lower[: common_prefix(lower, upper)][fields] for lower, upper in ranges}
+    return Statement(network.id, tuple(_few(prefixes)), known)
+
+
+def decode(data: bytes) -> Statement:
+    """Read a statement.
+
+    Raises:
+        PeerProtocolError: the bytes are not one, or not in the only form that it can have.
+    """
+    known = data[:DIGEST_SIZE]
+    try:
+        network_id, at = varint.decode(data, DIGEST_SIZE)
+        count, at = varint.decode(data, at)
+    except VarintError as error:
+        raise PeerProtocolError(f"a statement of interests that does not parse: {error}") from None
+    if count > MAX_PREFIXES:
+        raise PeerProtocolError(
+            f"a statement of {count} interests; at most {MAX_PREFIXES} are read"
+        )
+    prefixes: list[bytes] = []
+    last = b""
+    for _ in range(count):
+        if at + 2 > len(data):
+            raise PeerProtocolError("a statement of interests that ends too early")
+        shared, size = data[at], data[at + 1]
+        at += 2
+        rest = data[at : at + size]
+        each = last[:shared] + rest
+        if len(each) != shared + size or len(each) > FIELDS_SIZE:
+            raise PeerProtocolError("a statement of interests with a prefix of the wrong size")
+        if prefixes and not (shared < len(last) and rest[:1] > last[shared : shared + 1]):
+            raise PeerProtocolError("a statement of interests whose prefixes are out of order")
+        at += size
+        prefixes.append(each)
+        last = each
+    if at != len(data):
+        raise PeerProtocolError("a statement of interests with bytes after its end")
+    return Statement(network_id, tuple(prefixes), known)
+
+
+def _few(prefixes: Iterable[bytes]) -> Sequence[bytes]:
+    """Return the fewest prefixes of the same keys, ascending; shorten them if they are too many."""
+    found = _apart(prefixes)
+    length = FIELDS_SIZE
+    while len(found) > MAX_PREFIXES:
+        length -= 1
+        found = _apart(each[:length] for each in found)
+    return found
+
+
+def _apart(prefixes: Iterable[bytes]) -> list[bytes]:
+    """Leave out every prefix that starts with another one."""
+    kept: list[bytes] = []
+    for each in sorted(set(prefixes)):
+        if not (kept and each.startswith(kept[-1])):
+            kept.append(each)
+    return kept
