@@ -15,6 +15,10 @@ export PYTHONDONTWRITEBYTECODE :=
 # One more process than cores, because tests also wait for disks, timers and other processes.
 WORKERS = $(shell expr $$(nproc) + 1)
 
+# tests/watchdog.py fails a test that hangs. One that keeps even Python's signal handlers from running
+# ends its process, which shows where its threads are, and with it the run.
+HANGS = -o faulthandler_timeout=300 -o faulthandler_exit_on_timeout=true
+
 .PHONY: help demo test test-long lint check docs install lock bench bench-docs clean
 
 help:  ## Show this help
@@ -25,7 +29,7 @@ demo: $(INSTALLED)  ## Run three daemons and the Spark pipeline on sample events
 
 test: $(INSTALLED)  ## Run the test suite (a few minutes)
 	$(BIN)/python -m pytest -m "not long" -n $(WORKERS) --maxprocesses 4 \
-		--dist loadfile --no-loadscope-reorder
+		--dist loadfile --no-loadscope-reorder --max-worker-restart 0 $(HANGS)
 
 test-long: $(INSTALLED)  ## Run the long tests too: many more random cases
 	HYPOTHESIS_PROFILE=long $(BIN)/python -m pytest

@@ -1,0 +1,71 @@
+"""A test that hangs fails, and tells where: in which threads, and in which tasks of trio.
+
+CI is killed after some minutes, without a word. So each test has a limit far beyond what it needs
+even on a slow machine. A timer's signal interrupts whatever the main thread waits for.
+"""
+
+from __future__ import annotations
+
+import faulthandler
+import signal
+import sys
+import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
+from typing import Any, Final
+
+import trio
+
+LIMIT: Final = 200.0
+"""Seconds for a test with the fixtures that are made for it; the slowest takes 10 s."""
+
+
+class HangError(BaseException):
+    """A test took too long. No code under test handles it as an error of its own."""
+
+
+@contextmanager
+def limited(name: str, seconds: float = LIMIT) -> Iterator[None]:
+    """Raise `HangError` in the main thread after so many seconds, and write where everything is."""
+
+    hung = False
+
+    def give_up(number: int, frame: FrameType | None) -> None:
+        nonlocal hung
+        hung = True
+        print(f"\n{name} hangs: after {seconds:g} s it is at", file=sys.__stderr__, flush=True)
+        faulthandler.dump_traceback(sys.__stderr__)
+        print("\n".join(waiting_tasks()), file=sys.__stderr__, flush=True)
+        raise HangError(f"{name} took longer than {seconds:g} s")
+
+    before = signal.signal(signal.SIGALRM, give_up)
+    signal.setitimer(signal.ITIMER_REAL, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+        if hung:  # a loop that was interrupted just anywhere does not clean up after itself
+            vars(trio._core._run.GLOBAL_RUN_CONTEXT).clear()
+
+
+def waiting_tasks() -> Iterator[str]:
+    """Where each task of the trio loop that runs in this thread waits, if there is one."""
+    runner = getattr(trio._core._run.GLOBAL_RUN_CONTEXT, "runner", None)
+    for task in [] if runner is None else list(runner.tasks):
+        yield f"Task {task.name}:"
+        yield "".join(traceback.format_list(frames_of(task))).rstrip()
+
+
+def frames_of(task: trio.lowlevel.Task) -> traceback.StackSummary:
+    """The frames of a task's coroutines, the outermost first."""
+    frames = []
+    awaited: Any = task.coro
+    while awaited is not None:
+        frame = getattr(awaited, "cr_frame", None) or getattr(awaited, "gi_frame", None)
+        if frame is None:
+            break
+        frames.append((frame, frame.f_lineno))
+        awaited = getattr(awaited, "cr_await", None) or getattr(awaited, "gi_yieldfrom", None)
+    return traceback.StackSummary.extract(iter(frames))
