@@ -14,19 +14,21 @@ import json
 import os
 import secrets
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-READY_LIMIT = 60.0
+READY_LIMIT = 120.0
 """Seconds that a node may take to start."""
-STOP_LIMIT = 10.0
+STOP_LIMIT = 30.0
 """Seconds that a node may take to stop."""
 _POLL = 0.02
 """Seconds between two looks at a log."""
@@ -60,6 +62,7 @@ class TestnetNode:
         self._process: subprocess.Popen[bytes] | None = None
         self._ready: _Ready | None = None
         self._log_offset = 0
+        self._kept_ports: list[socket.socket] = []
 
     @property
     def api_url(self) -> str:
@@ -126,6 +129,7 @@ class TestnetNode:
             line = self._ready_line()
             if line is not None:
                 self._ready = _Ready(line["api"], line["peer_id"], tuple(line["addresses"]))
+                self.release_ports()
                 return
             if not running:
                 raise TestnetError(f"{self.name} stopped while it was starting:\n{self.log_tail()}")
@@ -154,6 +158,7 @@ class TestnetNode:
             raise TestnetError(f"{self.name} did not stop in {limit:g} s") from None
         if self._process.stdin is not None:
             self._process.stdin.close()
+        self._keep_ports()
         return code
 
     def stop(self) -> int:
@@ -172,6 +177,12 @@ class TestnetNode:
         self.launch()
         self.wait_until_ready()
 
+    def release_ports(self) -> None:
+        """Let others have the ports of a node that has stopped and does not come back."""
+        for kept in self._kept_ports:
+            kept.close()
+        self._kept_ports.clear()
+
     def log_tail(self, lines: int = 10) -> str:
         """Return the last lines of its log."""
         if not self.log_path.exists():
@@ -187,6 +198,24 @@ class TestnetNode:
                     if value.get("event") == "Ready":
                         return dict(value)
         return None
+
+    def _keep_ports(self) -> None:
+        """Keep the ports from being given to others who ask for any, until the node is back.
+
+        A socket that is bound, but does not listen, does that. The node can listen all the same,
+        since both allow to share the address (SO_REUSEADDR).
+        """
+        self.release_ports()
+        if self._ready is None:
+            return
+        ports = [int(self._ready.api_url.rpartition(":")[2])]
+        ports += [int(address.split("/")[4]) for address in self._ready.addresses]
+        for port in ports:
+            kept = socket.socket()
+            kept.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            self._kept_ports.append(kept)
+            with suppress(OSError):  # someone was quicker: the node will say so
+                kept.bind(("127.0.0.1", port))
 
     def _port_flags(self) -> list[str]:
         if self._ready is None:
@@ -265,6 +294,7 @@ class Testnet:
                     node.wait(max(0.1, deadline - time.monotonic()))
                 except TestnetError:
                     node.kill()
+            node.release_ports()
         if self._temporary is not None:
             self._temporary.cleanup()
 
