@@ -1,9 +1,11 @@
-"""Waiting for real processes: by conditions, never by fixed sleeps."""
+"""Waiting for real processes, by conditions and never by fixed sleeps; and their ports."""
 
 from __future__ import annotations
 
+import socket
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import httpx
@@ -20,6 +22,18 @@ def wait_until(condition: Callable[[], bool], limit: float = 60.0) -> None:
     while not condition():
         assert time.monotonic() < deadline, f"it did not come true within {limit:g} s"
         time.sleep(PAUSE)
+
+
+@contextmanager
+def kept_port(port: int = 0) -> Iterator[int]:
+    """A port, or this one, at which nothing listens, and which no one gets who asks for any.
+
+    Who asks for this very port can listen at it, since both allow to share the address.
+    """
+    with socket.socket() as keeper:
+        keeper.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        keeper.bind(("127.0.0.1", port))
+        yield int(keeper.getsockname()[1])
 
 
 def recon(node: TestnetNode) -> dict[str, Any]:

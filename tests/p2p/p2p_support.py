@@ -25,6 +25,9 @@ from recon_node.store import Store, StoreSettings, open_store
 NETWORK = Network.local(7)
 LOOPBACK = P2PSettings(listen=("/ip4/127.0.0.1/tcp/0",))
 
+PATIENCE = 60.0
+"""Seconds to wait for what takes milliseconds: the machine may be slow, and busy with more."""
+
 Held = tuple[EventId, bytes]
 """An event that someone holds: its EventId and CAR."""
 
@@ -41,7 +44,7 @@ def encode_frame(data: bytes) -> bytes:
     return varint.encode(len(data)) + data
 
 
-async def eventually(condition: Any, seconds: float = 5.0) -> None:
+async def eventually(condition: Any, seconds: float = PATIENCE) -> None:
     """Wait until a condition holds; fail the test when it does not in time."""
     with trio.fail_after(seconds):
         while not condition():  # noqa: ASYNC110 (not all that is waited for has an event)
@@ -50,7 +53,7 @@ async def eventually(condition: Any, seconds: float = 5.0) -> None:
 
 async def read_to_end(stream: Any) -> None:
     """Read until the stream ends. A reset of a libp2p stream may look like an end, too."""
-    with trio.fail_after(5):
+    with trio.fail_after(PATIENCE):
         while await stream.receive_some(100):
             pass
 
@@ -76,6 +79,16 @@ async def node(
         await store.admit_local(cars)
         async with open_p2p(settings, store, data_dir, versions) as p2p:
             yield Node(store, p2p)
+
+
+async def connect(peer: Host, to: Node) -> None:
+    """Connect a host with a node, and wait until it has identified itself.
+
+    One that speaks no recon is forgotten then, with all that was noted of it.
+    """
+    await peer.connect(to.address)
+    identified = to.p2p._host.libp2p._identified_peers
+    await eventually(lambda: peer.libp2p.get_id() in identified)
 
 
 @dataclass

@@ -23,7 +23,7 @@ async def test_a_peer_that_was_cut_off_may_come_back_after_a_while():
         await eventually(lambda: not (a.is_connected(b.peer_id) or b.is_connected(a.peer_id)))
         with pytest.raises(PeerError):
             await a.connect(b.addresses[0])
-        with pytest.raises(PeerError, match=f"refused for another {REFUSED_FOR:.0f} s"):
+        with pytest.raises(PeerError, match=r"refused for another \d+ s"):
             await b.connect(a.addresses[0])
         b.budget._clock = lambda: trio.current_time() + REFUSED_FOR
         await a.connect(b.addresses[0])

@@ -13,7 +13,7 @@ from libp2p.peer.id import ID
 from libp2p.peer.peerinfo import PeerInfo
 from libp2p.tools.anyio_service import background_trio_service
 from multiaddr import Multiaddr
-from p2p_support import NETWORK, eventually, loopback_host, read_to_end
+from p2p_support import NETWORK, PATIENCE, eventually, loopback_host, read_to_end
 
 from recon_node.backoff import Backoff
 from recon_node.ceramic import MAINNET, TESTNET_CLAY
@@ -91,18 +91,19 @@ async def ask_for_providers(client: Host, server: Host) -> KadMessage:
     request = KadMessage(type=KadMessage.GET_PROVIDERS, key=KEY)
     stream = await client.open_stream(server.peer_id, protocol_of(NETWORK))
     frames = FrameStream(stream, MAX_ANSWER)
-    await frames.send([request.SerializeToString()], 5)
-    return KadMessage.FromString(await frames.receive(5) or b"")
+    await frames.send([request.SerializeToString()], PATIENCE)
+    return KadMessage.FromString(await frames.receive(PATIENCE) or b"")
 
 
-async def hold(client: Host, server: Host, count: int) -> list[PeerStream]:
+async def hold(client: Host, server: Host, dht: NetworkDHT, count: int) -> list[PeerStream]:
     """Open streams, and say nothing on them."""
     held = [await client.open_stream(server.peer_id, protocol_of(NETWORK)) for _ in range(count)]
-    await trio.sleep(0.05)
+    await eventually(lambda: list(dht._served.values()).count(client.libp2p.get_id()) == count)
     return held
 
 
 async def test_idle_streams_keep_nobody_out(monkeypatch):
+    monkeypatch.setattr(discovery, "SERVE_LIMIT", 3600.0)
     monkeypatch.setattr(discovery, "MAX_SERVED", 2 * MAX_SERVED_PER_PEER)
     use_protocol_of(NETWORK)
     async with (
@@ -110,19 +111,21 @@ async def test_idle_streams_keep_nobody_out(monkeypatch):
         loopback_host() as a,
         loopback_host() as b,
         loopback_host() as c,
-        background_trio_service(NetworkDHT(server.libp2p)),
     ):
-        for client in (a, b, c):
-            await client.connect(server.addresses[0])
-        held = await hold(a, server, MAX_SERVED_PER_PEER)
-        with pytest.raises((PeerError, PeerGoneError, trio.BrokenResourceError)):
-            await ask_for_providers(a, server)  # one peer has only so many
-        await hold(b, server, MAX_SERVED_PER_PEER)
-        assert (await ask_for_providers(c, server)).type == KadMessage.GET_PROVIDERS
-        await read_to_end(held[0])  # the oldest was ended for that
+        dht = NetworkDHT(server.libp2p)
+        async with background_trio_service(dht):
+            for client in (a, b, c):
+                await client.connect(server.addresses[0])
+            held = await hold(a, server, dht, MAX_SERVED_PER_PEER)
+            with pytest.raises((PeerError, PeerGoneError, trio.BrokenResourceError)):
+                await ask_for_providers(a, server)  # one peer has only so many
+            await hold(b, server, dht, MAX_SERVED_PER_PEER)
+            assert (await ask_for_providers(c, server)).type == KadMessage.GET_PROVIDERS
+            await read_to_end(held[0])  # the oldest was ended for that
 
 
 async def test_a_large_request_is_not_read(monkeypatch):
+    monkeypatch.setattr(discovery, "SERVE_LIMIT", 3600.0)
     use_protocol_of(NETWORK)
     async with (
         loopback_host() as server,
@@ -172,7 +175,7 @@ async def test_values_are_not_stored_for_anyone():
             background_trio_service(client_dht),
         ):
             await client.connect(server.addresses[0])
-            with trio.fail_after(5):
+            with trio.fail_after(PATIENCE):
                 await client_dht.value_store._store_at_peer(
                     server.libp2p.get_id(), b"plain-key", b"value"
                 )
@@ -223,7 +226,7 @@ async def test_a_peer_that_leads_astray_keeps_two_from_finding_each_other_no_lon
                 named = answer.closerPeers.add()
                 named.id = some_peer().peer_id.to_bytes()
                 named.addrs.append(nowhere.to_bytes())
-            await frames.send([answer.SerializeToString()], 5)
+            await frames.send([answer.SerializeToString()], PATIENCE)
 
     async with (
         loopback_host() as a,

@@ -4,7 +4,7 @@ import pytest
 import trio
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from p2p_support import LOOPBACK, NETWORK
+from p2p_support import LOOPBACK, NETWORK, PATIENCE
 from trio.testing import memory_stream_pair
 
 from recon_node.ceramic import EventId, network_range
@@ -37,7 +37,7 @@ async def fetch_from(answers: list[bytes], wanted: list[EventId]) -> list[tuple[
     async def deliver(events) -> None:
         received.extend(events)
 
-    await theirs.send(answers, 1)
+    await theirs.send(answers, PATIENCE)
     await theirs._stream.send_eof()
     await fetch_events(ours, wanted, deliver, 30)
     return received
@@ -66,7 +66,7 @@ async def test_what_the_peer_holds_comes_and_the_rest_is_named_missing(
 
     async with trio.open_nursery() as nursery:
         nursery.start_soon(serve_events, theirs, read_cars, NETWORK, LOOPBACK)
-        missing = await fetch_events(ours, wanted, deliver, 5, per_request)
+        missing = await fetch_events(ours, wanted, deliver, PATIENCE, per_request)
         await ours._stream.send_eof()
     assert received == {key: held[key] for key in wanted if key in held}
     assert set(missing) == {key for key in wanted if key not in held}
@@ -169,7 +169,7 @@ async def test_a_wrong_request_ends_the_stream_and_nothing_is_read(sdk_events):
     async def read_cars(keys):
         raise AssertionError("nothing must be read")
 
-    await ours.send([b"garbage"], 1)
+    await ours.send([b"garbage"], PATIENCE)
     with pytest.raises(PeerProtocolError, match="does not parse"):
         await serve_events(theirs, read_cars, NETWORK, LOOPBACK)
 
@@ -183,7 +183,7 @@ async def test_a_peer_that_asks_for_nothing_is_given_up_on(sdk_events, autojump_
     with pytest.raises(PeerProtocolError, match="sent no complete frame within 30 s"):
         await serve_events(theirs, read_cars, NETWORK, LOOPBACK)
     assert trio.current_time() - started == pytest.approx(30)
-    await ours.send([sdk_events[0][0]], 1)
+    await ours.send([sdk_events[0][0]], PATIENCE)
     started = trio.current_time()
     with pytest.raises(PeerProtocolError, match="sent nothing for 120 s"):  # it may be storing
         await serve_events(theirs, read_cars, NETWORK, LOOPBACK)

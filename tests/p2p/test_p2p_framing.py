@@ -4,7 +4,7 @@ import pytest
 import trio
 from hypothesis import given
 from hypothesis import strategies as st
-from p2p_support import encode_frame
+from p2p_support import PATIENCE, encode_frame
 from trio.testing import memory_stream_pair
 
 from recon_node.ipld import varint
@@ -90,10 +90,10 @@ def test_a_length_that_is_no_varint_is_refused(prefix, why):
 async def test_a_stream_carries_frames_and_counts_their_bytes(sent):
     left, right = memory_stream_pair()
     sender, receiver = FrameStream(left, 300), FrameStream(right, 300)
-    await sender.send(sent, 1)
+    await sender.send(sent, PATIENCE)
     await left.send_eof()
     received = []
-    while (frame := await receiver.receive(1)) is not None:
+    while (frame := await receiver.receive(PATIENCE)) is not None:
         received.append(frame)
     assert received == sent
     assert sender.bytes_sent == receiver.bytes_received == sum(len(encode_frame(f)) for f in sent)

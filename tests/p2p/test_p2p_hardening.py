@@ -5,6 +5,7 @@ All of these fail on py-libp2p 0.8.1 as it comes: remove a method there and its 
 
 import struct
 from contextlib import suppress
+from dataclasses import replace
 
 import pytest
 import trio
@@ -14,13 +15,13 @@ from libp2p.peer.id import ID
 from libp2p.security.insecure.transport import PLAINTEXT_PROTOCOL_ID, InsecureTransport
 from libp2p.stream_muxer.exceptions import MuxedStreamError
 from multiaddr import Multiaddr
-from p2p_support import eventually, loopback_host, only_connection, read_to_end
+from p2p_support import PATIENCE, eventually, loopback_host, only_connection, read_to_end
 from trio.testing import wait_all_tasks_blocked
 
 from recon_node.ipld import varint
 from recon_node.p2p.errors import PeerError
 from recon_node.p2p.settings import ConnectionLimits
-from recon_node.p2p.transport import hardening
+from recon_node.p2p.transport import build, hardening
 from recon_node.p2p.transport.hardening import MAX_PEER_ADDRESSES, MAX_PEER_PROTOCOLS
 from recon_node.p2p.transport.host import Host
 from recon_node.p2p.transport.streams import PeerStream
@@ -35,7 +36,7 @@ async def echo(stream: PeerStream) -> None:
 
 
 async def assert_echoes(host: Host, peer_id: str) -> None:
-    with trio.fail_after(5):
+    with trio.fail_after(PATIENCE):
         stream = await host.open_stream(peer_id, "/echo/1")
         await stream.send_all(b"still here")
         assert await stream.receive_some(100) == b"still here"
@@ -118,7 +119,7 @@ async def test_the_library_dials_nobody_on_its_own():
     async with loopback_host() as a, loopback_host() as b:
         heard_of = [Multiaddr(b.addresses[0])]
         a.libp2p.get_peerstore().add_addrs(b.libp2p.get_id(), heard_of, 60)
-        with trio.fail_after(5):
+        with trio.fail_after(PATIENCE):
             await a._swarm.auto_connector.maybe_connect()
         assert not a.connected_peers()
 
@@ -157,30 +158,35 @@ async def test_a_cancelled_write_leaves_the_connection_usable():
 
 
 async def test_a_peer_that_takes_no_data_is_cut_off():
-    limits = ConnectionLimits(write_timeout=0.2)
-    async with loopback_host(connection=limits) as a, loopback_host() as b:
+    limits = ConnectionLimits(ping_interval=3600)
+    async with loopback_host(connection=limits) as a, loopback_host(connection=limits) as b:
         b.handle("/echo/1", echo)
         peer = await a.connect(b.addresses[0])
         stream = await a.open_stream(peer, "/echo/1")
         muxed_stream(stream).send_window = 64 * MIB
+        only_connection(a, b).limits = replace(limits, write_timeout=0.2)
         async with only_connection(b, a).streams_lock:
-            with trio.fail_after(5), pytest.raises(trio.BrokenResourceError):
+            with trio.fail_after(PATIENCE), pytest.raises(trio.BrokenResourceError):
                 await stream.send_all(bytes(24 * MIB))
             await eventually(lambda: not a.connected_peers())
 
 
 async def test_a_peer_that_answers_no_ping_is_dropped():
-    limits = ConnectionLimits(ping_interval=0.05, ping_timeout=0.2)
+    limits = ConnectionLimits(ping_interval=0.05)
     async with loopback_host(connection=limits) as a, loopback_host() as b:
         await a.connect(b.addresses[0])
         await eventually(lambda: only_connection(a, b).rtt() > 0)  # pings come and go
-        async with only_connection(b, a)._write_lock:  # until b falls silent
+        asking, answering = only_connection(a, b), only_connection(b, a)
+        async with answering._write_lock:  # until b falls silent
+            asking.limits = replace(limits, ping_timeout=0.2)
             await eventually(lambda: not a.connected_peers())
 
 
-async def test_a_writer_waits_for_a_slow_reader_as_long_as_it_wants_to(autojump_clock):
+async def test_a_writer_waits_for_a_slow_reader_as_long_as_it_wants_to(mock_clock):
+    go_on = trio.Event()
+
     async def read_late(stream: PeerStream) -> None:
-        await trio.sleep(12)
+        await go_on.wait()
         total = 0
         while total < MIB and (data := await stream.receive_some(65536)):
             total += len(data)
@@ -190,7 +196,14 @@ async def test_a_writer_waits_for_a_slow_reader_as_long_as_it_wants_to(autojump_
     async with loopback_host() as a, loopback_host(connection=limits) as b:
         b.handle("/late/1", read_late)
         stream = await a.open_stream(await a.connect(b.addresses[0]), "/late/1")
-        await stream.send_all(bytes(MIB))
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(stream.send_all, bytes(MIB))
+            await wait_all_tasks_blocked(0.05)
+            for _ in range(12):
+                mock_clock.jump(1)
+                await wait_all_tasks_blocked()
+            mock_clock.rate = 1.0  # the writer looks at the window from time to time
+            go_on.set()
         assert await stream.receive_some(100) == b"%d" % MIB
 
 
@@ -216,7 +229,7 @@ async def test_a_peer_that_ignores_flow_control_is_cut_off():
         b.handle("/never/1", never_read)
         stream = await a.open_stream(await a.connect(b.addresses[0]), "/never/1")
         muxed_stream(stream).send_window = 64 * MIB
-        with trio.fail_after(5), suppress(trio.BrokenResourceError):
+        with trio.fail_after(PATIENCE), suppress(trio.BrokenResourceError):
             await stream.send_all(bytes(32 * MIB))
         await eventually(lambda: not b.connected_peers())
 
@@ -246,7 +259,7 @@ async def test_more_streams_than_the_muxer_has_are_an_error_and_not_a_hang():
         connection = only_connection(a, b)
         await eventually(lambda: b.libp2p.get_id() in a.libp2p._identified_peers)
         await eventually(lambda: connection.stream_backlog_semaphore.value == 256)
-        with trio.fail_after(10):
+        with trio.fail_after(PATIENCE):
             for _ in range(256):
                 await connection.open_stream()
             with pytest.raises(MuxedStreamError, match="in use"):
@@ -270,7 +283,8 @@ async def test_a_cancelled_opening_gives_its_slot_back():
 # --- negotiation and security ----------------------------------------------------------------
 
 
-async def test_an_endless_negotiation_line_is_refused_unread():
+async def test_an_endless_negotiation_line_is_refused_unread(monkeypatch):
+    monkeypatch.setattr(build, "_NEGOTIATION_TIMEOUT", 3600.0)  # which would end it, too
     async with loopback_host() as b:
         port = int(b.addresses[0].split("/")[4])
         async with await trio.open_tcp_stream("127.0.0.1", port) as raw:
@@ -284,7 +298,7 @@ async def test_a_peer_without_encryption_is_refused():
         keys = create_new_key_pair()
         plain = new_host(keys, sec_opt={PLAINTEXT_PROTOCOL_ID: InsecureTransport(keys)})
         async with plain.run([]):
-            with trio.fail_after(5), pytest.raises(Exception, match="security"):
+            with trio.fail_after(PATIENCE), pytest.raises(Exception, match="security"):
                 await plain.get_network().dial_addr(Multiaddr(b.addresses[0]), b.libp2p.get_id())
         assert not b.connected_peers()
 

@@ -4,7 +4,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 import trio
-from p2p_support import LOOPBACK, NETWORK, eventually, loopback_host, node, read_to_end
+from p2p_support import LOOPBACK, NETWORK, PATIENCE, eventually, loopback_host, node, read_to_end
 from trio.testing import memory_stream_pair
 
 from recon_node.ceramic import network_range, sort_value_range
@@ -42,8 +42,8 @@ def opening(key_range: KeyRange = WHOLE) -> bytes:
 
 async def ask(frames: FrameStream, key_range: KeyRange = WHOLE) -> Message:
     """Begin a session; return the answer."""
-    await frames.send([opening(key_range)], 5)
-    answer = await frames.receive(5)
+    await frames.send([opening(key_range)], PATIENCE)
+    answer = await frames.receive(PATIENCE)
     assert answer is not None, "the stream was ended"
     return RECON_1_1.decode(answer)
 
@@ -96,8 +96,8 @@ async def test_a_peer_that_ends_the_stream_after_each_session(tmp_path):
 
     async def answer_once(stream):
         served.append(stream)
-        await FrameStream(stream, LOOPBACK.max_frame).receive(5)
-        await FrameStream(stream, LOOPBACK.max_frame).send([RECON_1_1.encode(AGREED)], 5)
+        await FrameStream(stream, LOOPBACK.max_frame).receive(PATIENCE)
+        await FrameStream(stream, LOOPBACK.max_frame).send([RECON_1_1.encode(AGREED)], PATIENCE)
         if len(served) % 2:
             await stream.reset()
 
@@ -116,8 +116,8 @@ async def test_a_kept_stream_that_ends_under_the_opening_is_replaced(tmp_path):
     async def leave_at_the_second_opening(stream):
         frames = FrameStream(stream, LOOPBACK.max_frame)
         served.append(stream)
-        await frames.receive(5)
-        await frames.send([RECON_1_1.encode(AGREED)], 5)
+        await frames.receive(PATIENCE)
+        await frames.send([RECON_1_1.encode(AGREED)], PATIENCE)
         await frames.receive(60)
 
     async with node(tmp_path / "a", **BUSY) as a, loopback_host() as peer:

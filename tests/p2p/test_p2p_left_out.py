@@ -21,7 +21,7 @@ async def test_both_sides_report_keys_left_out(tmp_path, sdk_cars, sdk_events, v
     async with node(tmp_path / "a", sdk_cars, **quiet) as a, node(tmp_path / "b", **quiet) as b:
         b.store.is_refused = lambda key: key in refused
         await b.p2p.connect(a.address)
-        await eventually(lambda: a.outcomes() and b.outcomes(), 20)
+        await eventually(lambda: a.outcomes() and b.outcomes())
         theirs, ours = (
             next(each for each in one.p2p.sync_reports if each.protocol == version.id)
             for one in (a, b)

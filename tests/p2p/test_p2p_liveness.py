@@ -8,7 +8,7 @@ from libp2p.peer.id import ID
 from libp2p.peer.peerinfo import PeerInfo, info_from_p2p_addr
 from libp2p.tools.anyio_service import background_trio_service
 from multiaddr import Multiaddr
-from p2p_support import NETWORK, eventually, loopback_host
+from p2p_support import NETWORK, PATIENCE, eventually, loopback_host
 
 from recon_node.p2p.peers.discovery import (
     MAX_ANSWER,
@@ -39,8 +39,8 @@ async def handed_out(client: Host, server: Host) -> set[str]:
     for kind in (KadMessage.FIND_NODE, KadMessage.GET_PROVIDERS):
         stream = await client.open_stream(server.peer_id, protocol_of(NETWORK))
         frames = FrameStream(stream, MAX_ANSWER)
-        await frames.send([KadMessage(type=kind, key=KEY).SerializeToString()], 5)
-        answer = KadMessage.FromString(await frames.receive(5) or b"")
+        await frames.send([KadMessage(type=kind, key=KEY).SerializeToString()], PATIENCE)
+        answer = KadMessage.FromString(await frames.receive(PATIENCE) or b"")
         named |= {str(ID(each.id)) for each in (*answer.closerPeers, *answer.providerPeers)}
         await stream.aclose()
     return named

@@ -124,7 +124,7 @@ def daemon(request, sdk_cars, tmp_path_factory) -> Iterator[Daemon]:
         yield started
     finally:
         process.terminate()
-        process.wait(10)
+        process.wait(60)
 
 
 async def _started(pid: int, log: Path, large_event: EventId) -> Daemon:
@@ -134,7 +134,6 @@ async def _started(pid: int, log: Path, large_event: EventId) -> Daemon:
         lambda: (
             ready.extend(each for each in started._entries() if each["event"] == "Ready") or ready
         ),
-        30,
     )
     started.peer_id, started.address = ready[0]["peer_id"], ready[0]["addresses"][0]
     return started
@@ -144,12 +143,12 @@ async def sync_honestly(daemon: Daemon, directory: Path) -> None:
     """Become equal to the daemon, as a new node does."""
     async with node(directory, dial_timeout=60) as honest:
         await honest.p2p.connect(daemon.address)
-        await eventually(lambda: len(honest.store.keys) == EVENTS + 1, 60)
+        await eventually(lambda: len(honest.store.keys) == EVENTS + 1)
         assert not daemon.was_cut_off(honest.p2p.peer_id)
 
 
 async def under_attack(
-    daemon: Daemon, attacks: list[Attack], directory: Path, seconds: float = 60
+    daemon: Daemon, attacks: list[Attack], directory: Path, seconds: float = 120
 ) -> int:
     """Attack, then sync honestly under it; return by how much memory grew at its largest."""
     daemon.forget_peak()

@@ -22,7 +22,7 @@ async def test_a_damaged_event_comes_again_from_a_peer(
         node(tmp_path / "b", sync_interval=3600) as b,
     ):
         await b.p2p.connect(a.address)
-        await eventually(lambda: b.holds_as_many_as(40), 20)
+        await eventually(lambda: b.holds_as_many_as(40))
         agreed = b.ahash()
         [row] = await b.store.read_feed(8, 1)
         with closing(sqlite3.connect(tmp_path / "b" / "events.sqlite3")) as connection:
@@ -31,7 +31,7 @@ async def test_a_damaged_event_comes_again_from_a_peer(
             connection.commit()
         with pytest.raises(DamagedEventError):
             await b.store.get_event(row.event_cid)
-        await eventually(lambda: b.store.damage.mended_total == 1, 20)
+        await eventually(lambda: b.store.damage.mended_total == 1)
         assert await b.store.get_event(row.event_cid) == row.car
         assert await b.store.read_feed(8, 1) == [row]
         assert (b.ahash(), b.store.damage.count) == (agreed, 0)

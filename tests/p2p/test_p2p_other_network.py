@@ -26,7 +26,7 @@ async def test_a_peer_of_another_network_is_no_success(tmp_path):
             await here.p2p.connect(there.address)
             for each, network in ((here, OTHER), (there, NETWORK)):
                 expected = f"{ANOTHER_NETWORK} ({network.name}): nothing in common"
-                await eventually(lambda each=each, text=expected: text in each.outcomes(), 15)
+                await eventually(lambda each=each, text=expected: text in each.outcomes())
     warnings = [line for line in logs if "another Ceramic network" in line["event"]]
     told = {(line["peer"], line["its_network"]) for line in warnings}
     assert told == {(there.p2p.peer_id, OTHER.name), (here.p2p.peer_id, NETWORK.name)}

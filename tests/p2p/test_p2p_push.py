@@ -199,7 +199,7 @@ async def test_nodes_that_start_together_fetch_each_event_once(tmp_path):
             for number, one in enumerate(nodes):
                 for other in nodes[:number]:
                     nursery.start_soon(one.p2p.connect, other.address)
-        await eventually(lambda: all(each.holds_as_many_as(150) for each in nodes), 30)
+        await eventually(lambda: all(each.holds_as_many_as(150) for each in nodes))
         for each in nodes:
             needed = sum(map(len, cars)) * 3 / 5
             assert each.p2p.counters.event_bytes_received < 1.2 * needed

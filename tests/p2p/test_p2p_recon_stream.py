@@ -4,7 +4,7 @@ import pytest
 import trio
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from p2p_support import LOOPBACK, NETWORK
+from p2p_support import LOOPBACK, NETWORK, PATIENCE
 from trio.testing import memory_stream_pair
 
 from recon_node.ceramic import network_range
@@ -68,7 +68,7 @@ async def reconcile(version, ours: KeyStore, theirs: KeyStore, unavailable=froze
         await there.respond()
         await right.send_eof()
 
-    with trio.fail_after(20):
+    with trio.fail_after(PATIENCE):
         async with trio.open_nursery() as nursery:
             nursery.start_soon(respond)
             await here.initiate()
