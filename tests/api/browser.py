@@ -57,7 +57,7 @@ class Browser:
 
     async def until(self, script: str) -> None:
         """Wait until a script in the page gives true."""
-        with trio.fail_after(20):
+        with trio.fail_after(60):
             while True:
                 if await self.run(script):
                     return

@@ -106,7 +106,7 @@ async def test_a_token_just_given_is_never_beyond_the_end(
         with transaction() as marks:
             yield marks
         committed.set()
-        assert go_on.wait(30)
+        assert go_on.wait(60)
 
     monkeypatch.setattr(store._writer.log, "transaction", commit_and_dawdle)
     async with trio.open_nursery() as nursery:
@@ -148,7 +148,7 @@ async def test_a_long_poll_is_answered_when_an_event_comes(
     async def poll(path: str, params: dict[str, int]) -> None:
         answers.append((await api.get(path, params=params)).json())
 
-    with trio.fail_after(10):
+    with trio.fail_after(25):  # less than the poll
         async with trio.open_nursery() as nursery:
             nursery.start_soon(poll, FEED, {"resumeAt": 0, "wait": 30})
             nursery.start_soon(poll, "/ceramic/feed/head", {"after": 0, "wait": 30})
@@ -162,7 +162,7 @@ async def test_a_long_poll_is_answered_when_an_event_comes(
 async def test_a_long_poll_ends_after_its_time_or_at_shutdown(
     api: httpx.AsyncClient, services: Services
 ) -> None:
-    with trio.fail_after(10):
+    with trio.fail_after(25):  # less than the poll
         answer = await api.get(FEED, params={"wait": 0.01})
         assert answer.json() == {"events": [], "resumeToken": "0"}
         async with trio.open_nursery() as nursery:
@@ -177,6 +177,6 @@ async def test_a_long_poll_ends_after_its_time_or_at_shutdown(
 
 
 async def test_a_long_poll_with_news_does_not_wait(api: httpx.AsyncClient, filled: Events) -> None:
-    with trio.fail_after(10):
+    with trio.fail_after(25):  # less than the poll
         answer = await api.get(FEED, params={"resumeAt": 59, "wait": 30})
     assert len(answer.json()["events"]) == 1

@@ -36,7 +36,7 @@ async def running(
         open_p2p(SETTINGS, store, data_dir, versions) as p2p,
     ):
         services = Services(store=store, peers=p2p)
-        services = dataclasses.replace(services, limits=Limits(connect=5))
+        services = dataclasses.replace(services, limits=Limits(connect=60))
         transport = httpx.ASGITransport(create_app(services))
         hooks = {"response": [check_answer]}
         async with httpx.AsyncClient(
@@ -49,7 +49,7 @@ async def until(
     api: httpx.AsyncClient, path: str, condition: Callable[[Any], bool]
 ) -> dict[str, Any]:
     """What `path` answers, once it fulfils a condition."""
-    with trio.fail_after(20):
+    with trio.fail_after(60):
         while True:
             answer = (await api.get(path)).json()
             if condition(answer):

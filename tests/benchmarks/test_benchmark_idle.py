@@ -29,7 +29,7 @@ def test_sessions_are_counted_on_both_sides(tmp_path, monkeypatch: pytest.Monkey
 
 def test_cpu_is_that_of_the_process(tmp_path) -> None:
     node = Running("node", tmp_path, [])
-    assert idle.cpu_seconds(node) == pytest.approx(sum(os.times()[:2]), abs=0.1)
+    assert idle.cpu_seconds(node) == pytest.approx(sum(os.times()[:2]), abs=0.5)
 
 
 def test_the_session_itself_ends_in_agreement(monkeypatch: pytest.MonkeyPatch) -> None:

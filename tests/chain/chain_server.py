@@ -12,6 +12,7 @@ from typing import Any
 
 import h11
 import trio
+from waiting import kept_port
 
 from recon_node.ceramic import TimeProof, expected_input
 
@@ -207,9 +208,8 @@ async def serving(chain: Chain, port: int = 0) -> AsyncIterator[str]:
         nursery.cancel_scope.cancel()
 
 
-async def refused_url() -> str:
+@contextmanager
+def refusing() -> Iterator[str]:
     """A URL at which nothing listens."""
-    [listener] = await trio.open_tcp_listeners(0, host="127.0.0.1")
-    port = listener.socket.getsockname()[1]
-    await listener.aclose()
-    return f"http://127.0.0.1:{port}/v3/{KEY}"
+    with kept_port() as port:
+        yield f"http://127.0.0.1:{port}/v3/{KEY}"

@@ -33,7 +33,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> trio.testing.MockClock:
         if (threads is None or threads.count == 0) and under_way <= chain_server.held():
             jump()
 
-    monkeypatch.setattr(chain_server, "epoch", time.time() + 5)
+    monkeypatch.setattr(chain_server, "epoch", time.time() + 600)
     monkeypatch.setattr(RpcEndpoint, "_post", counted)
     clock = trio.testing.MockClock(autojump_threshold=0.002)
     jump = clock._autojump

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import trio
 import trio.testing
-from chain_server import ANSWERS, GNOSIS, Chain, Fault, now, refused_url, rpc_error, serving
+from chain_server import ANSWERS, GNOSIS, Chain, Fault, now, refusing, rpc_error, serving
 from nacl.signing import SigningKey
 
 from recon_node.ceramic import (
@@ -335,8 +335,9 @@ async def test_the_start_does_not_wait_for_a_provider_and_tells_a_wrong_one(
     chain, document = Chain("eip155:1"), Document()
     async with serving(chain) as url, open_store(tmp_path, NETWORK) as store:
         await add(store, document)
-        with pytest.raises(ChainError, match=r"set for eip155:100 but serves eip155:1"):
-            async with following(store, await refused_url(), url):
+        wrong = pytest.raises(ChainError, match=r"set for eip155:100 but serves eip155:1")
+        with refusing() as refused_url, wrong:
+            async with following(store, refused_url, url):
                 pass
         chain.fault_for = lambda method, param: Fault(hang=True)
         started = trio.current_time()

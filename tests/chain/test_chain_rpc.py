@@ -15,7 +15,7 @@ from chain_server import (
     KEY,
     Chain,
     Fault,
-    refused_url,
+    refusing,
     rpc_error,
     rpc_result,
     serving,
@@ -267,10 +267,10 @@ async def test_nothing_that_is_told_holds_the_key(clock: trio.testing.MockClock)
         Fault(drop=True),
         Fault(hang=True),
     ]
-    with structlog.testing.capture_logs() as logs:
+    with structlog.testing.capture_logs() as logs, refusing() as refused_url:
         async with serving(chain) as url:
             url = url.replace("http://", "http://user:passw0rd@") + "?token=t0ken-too"
-            async with asking(url) as provider, asking(await refused_url()) as nobody:
+            async with asking(url) as provider, asking(refused_url) as nobody:
                 for fault in texts:
                     chain.faults.append(fault)
                     with pytest.raises((EndpointError, AnswerError)) as told:

@@ -6,7 +6,6 @@ import json
 import os
 import re
 import signal
-import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -16,6 +15,7 @@ import click
 import httpx
 import pytest
 from click.testing import CliRunner, Result
+from waiting import kept_port
 
 from recon_node import __version__
 from recon_node.ceramic import METAMODEL, StreamId, StreamType
@@ -149,9 +149,9 @@ def test_errors_of_the_node_are_shown(node: TestnetNode, sample: Events) -> None
     [["status"], ["peers"], ["events", "get", "bagc"], ["events", "add", "-"]],
 )
 def test_no_node_answers(command: list[str], sample: Events) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as held:
-        url = f"http://127.0.0.1:{held.getsockname()[1]}"
-    result = CliRunner().invoke(main, [*command, "--url", url], input=sample[0]["car"])
+    with kept_port() as port:
+        url = f"http://127.0.0.1:{port}"
+        result = CliRunner().invoke(main, [*command, "--url", url], input=sample[0]["car"])
     assert result.exit_code == 1
     assert result.stderr.startswith(f"Error: no node answers at {url} (")
     assert "recon-node run" in result.stderr
@@ -343,7 +343,7 @@ def test_an_interrupt_while_it_waits_for_input(node: TestnetNode, sample: Events
         process.stdin.flush()
         process.send_signal(signal.SIGINT)
         printed = process.stdout.read()
-        assert process.wait(20) == 1
+        assert process.wait(60) == 1
     assert printed.decode().strip() == "Aborted!"
 
 

@@ -8,7 +8,9 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 
 import httpx
@@ -17,6 +19,7 @@ import trio
 from click.testing import CliRunner
 from waiting import wait_until
 
+from recon_node.api.server import GRACE
 from recon_node.ceramic import Network
 from recon_node.cli import main
 from recon_node.store import open_store
@@ -51,9 +54,17 @@ def half_a_post(node: TestnetNode, event: dict[str, str]) -> tuple[socket.socket
     body = b'{"data":"' + event["car"].encode() + b'"}'
     head = f"POST /ceramic/events HTTP/1.1\r\nHost: node\r\nContent-Length: {len(body)}\r\n\r\n"
     port = int(node.api_url.rpartition(":")[2])
-    connection = socket.create_connection(("127.0.0.1", port), timeout=10)
+    connection = socket.create_connection(("127.0.0.1", port), timeout=60)
     connection.sendall(head.encode() + body[: len(body) // 2])
     return connection, body[len(body) // 2 :]
+
+
+def answer_to(connection: socket.socket, rest: bytes) -> bytes:
+    """What a node answers to the rest of a request; nothing if it cuts it off."""
+    with connection, suppress(ConnectionError):
+        connection.sendall(rest)
+        return connection.recv(65536)
+    return b""
 
 
 def test_sigterm_in_the_middle_of_things_and_kill_9_lose_nothing(sample: Events) -> None:
@@ -62,24 +73,38 @@ def test_sigterm_in_the_middle_of_things_and_kill_9_lose_nothing(sample: Events)
         peer_id, url = node.peer_id, node.api_url
         for event in sample[:10]:
             post(node, event)
-        poll = threads.submit(
-            httpx.get, f"{url}/ceramic/feed/head", params={"after": 10, "wait": 60}, timeout=90
-        )
+        ended: list[float] = []
+
+        def wait_for_news() -> int:
+            news = {"after": 10, "wait": 60}
+            try:
+                answer = httpx.get(f"{url}/ceramic/feed/head", params=news, timeout=90)
+                return int(answer.json()["head"])
+            finally:
+                ended.append(time.monotonic())
+
+        poll = threads.submit(wait_for_news)
         connection, rest = half_a_post(node, sample[10])
         under_way = "recon_http_requests_under_way 3.0"  # those two, and the one that asks
         wait_until(lambda: under_way in httpx.get(f"{url}/metrics").text)
+        told = time.monotonic()
         node.terminate()
-        connection.sendall(rest)
-        answer = connection.recv(65536)
-        connection.close()
-        assert node.wait(30) == 0  # the poll alone would take 60 s
-        assert answer.startswith(b"HTTP/1.1 204")
-        assert poll.result().json()["head"] in (10, 11)  # let go of, not cut
+        answer = answer_to(connection, rest)
+        ended.append(time.monotonic())
+        assert node.wait(50) == 0  # the poll alone would take 60 s
+        cut_off = poll.exception() is not None
+        # Nothing is cut off within GRACE. On a machine that stands still, it may be over.
+        late = max(ended) - told >= GRACE
+        accepted = answer.startswith(b"HTTP/1.1 204")
+        assert accepted or late
+        assert late or not cut_off, "the poll is let go of"
+        assert cut_off or poll.result() in (10, 11)
 
         node.restart()
         assert (node.peer_id, node.api_url) == (peer_id, url)
-        acknowledged = [event["cid"] for event in sample[:11]]
-        assert feed(node) == acknowledged
+        posted = [event["cid"] for event in sample[:11]]
+        acknowledged = feed(node)
+        assert acknowledged in ([posted] if accepted else [posted, posted[:10]])
 
         post(node, sample[11])
         node.kill()

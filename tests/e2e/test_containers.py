@@ -106,7 +106,8 @@ def test_the_health_check_asks_the_node_without_python(tmp_path: Path) -> None:
         assert check_health(port) == 0
         assert peer_id_file.read_text() == f"{node.peer_id}\n"
         assert [path for path in tmp_path.iterdir() if path != peer_id_file] == []
-    assert check_health(port) != 0
+        node.stop()
+        assert check_health(port) != 0
 
 
 def test_the_variables_are_settings() -> None:

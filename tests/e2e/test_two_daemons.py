@@ -15,6 +15,7 @@ from waiting import equal, recon, wait_until
 from recon_node.ceramic import METAMODEL, Event, parse_event
 from recon_node.ceramic.builder import init_event
 from recon_node.ipld import multibase
+from recon_node.p2p import AGREED
 from recon_node.testnet import Testnet, TestnetNode
 
 SAMPLE = [
@@ -64,8 +65,12 @@ def test_two_daemons_become_equal_and_stay_so(pair: list[TestnetNode], rng: rand
     post(full, SAMPLE)
     empty.restart()
     wait_until(lambda: equal(pair))
-    carrying = [report for report in recon(empty)["syncs"] if report["events_received"]]
-    assert [report["events_received"] for report in carrying] == [len(SAMPLE)], "not in one sync"
+    syncs = recon(empty)["syncs"]
+    carrying = [report["events_received"] for report in syncs if report["events_received"]]
+    assert sum(carrying) == len(SAMPLE)
+    # Where both dial at the same moment, one of the connections goes, with the sync on it.
+    broken_off = any(report["outcome"] != AGREED for report in syncs)
+    assert len(carrying) == 1 or broken_off, "not in one sync"
 
     for node in pair:
         post(node, cars_of(new_events(50, rng)))

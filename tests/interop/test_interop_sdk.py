@@ -19,7 +19,7 @@ from recon_node import __version__
 from recon_node.testnet import Testnet, TestnetNode
 
 HERE = Path(__file__).parent
-LIMIT = 60.0
+LIMIT = 150.0
 """Seconds for a run of the application."""
 
 

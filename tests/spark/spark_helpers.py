@@ -7,7 +7,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -16,6 +16,7 @@ from typing import Any
 import httpx
 import pyarrow as pa
 from pyspark.sql import SparkSession
+from waiting import kept_port
 
 from recon_node.ceramic import Event, parse_event
 from recon_node.ipld import CID, multibase
@@ -24,7 +25,7 @@ from spark_sink.schema import FEED
 # 930 events written with the Ceramic JavaScript SDK; prevs come before their successors.
 SAMPLE = Path(__file__).parent.parent / "data" / "sdk_sample.jsonl"
 NODES = Path(__file__).with_name("spark_node.py")
-PATIENCE = 60.0
+PATIENCE = 120.0
 NO_TIMES: dict[CID, int] = {}
 
 
@@ -74,18 +75,21 @@ class Node:
         self.processes = processes
         self.data_dir = data_dir
         self.port = 0
+        self.keeper = ExitStack()
         self.start()
 
     def start(self) -> None:
         self.pid, self.url = self.processes.start(self.data_dir, self.port)
         self.port = httpx.URL(self.url).port or 0
+        self.keeper.close()
 
     def kill(self) -> None:
         self.processes.kill(self.pid)
+        self.keeper.enter_context(kept_port(self.port))
 
     def add(self, events: list[Event]) -> None:
         """Write events through the node's API."""
-        with httpx.Client(base_url=self.url, timeout=30) as client:
+        with httpx.Client(base_url=self.url, timeout=60) as client:
             for event in events:
                 body = {"data": multibase.encode(event.car)}
                 assert client.post("/ceramic/events", json=body).status_code == 204

@@ -103,8 +103,9 @@ def test_java_is_killed_then_sigterm_stops_a_run_on_a_machine_without_java(
         assert (batch["rows"], batch["position"]) == (20, 20)
         others = processes_under(run.process.pid)
         for pid in others:
-            if b"java" in Path(f"/proc/{pid}/cmdline").read_bytes().partition(b"\0")[0]:
-                os.kill(pid, signal.SIGKILL)
+            with suppress(OSError):  # it has ended
+                if b"java" in Path(f"/proc/{pid}/cmdline").read_bytes().partition(b"\0")[0]:
+                    os.kill(pid, signal.SIGKILL)
         _, told = run.process.communicate(timeout=PATIENCE)
         assert told.startswith("Error: Spark's Java was killed, probably because the memory")
         assert told.count("\n") == 1

@@ -20,7 +20,7 @@ import pytest
 from deltalake import DeltaTable
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
-from spark_helpers import Borrowed, Node, feed_rows, wait_until
+from spark_helpers import PATIENCE, Borrowed, Node, feed_rows, wait_until
 from spark_oracle import assert_tables
 from spark_samples import scenario
 
@@ -66,7 +66,7 @@ class Pipeline:
         self.reports.clear()
         query = self.start(sink or self.sink())
         try:
-            assert query.awaitTermination(60), "the query did not end"
+            assert query.awaitTermination(int(PATIENCE)), "the query did not end"
         finally:
             query.stop()
         return list(self.reports)

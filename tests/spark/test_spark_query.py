@@ -398,7 +398,7 @@ def test_a_query_without_end_is_interrupted(
         for _ in answer.rows:
             pass
     thread.join()
-    assert time.process_time() - spent[-1] < 2
+    assert time.process_time() - spent[-1] < 20
     assert not file.exists()
     wait_until(at_rest, "nothing works on")
 
@@ -431,7 +431,7 @@ def test_ctrl_c_ends_the_command_also_while_duckdb_is_at_one_value(
         assert process.communicate(timeout=60) == ("", "Aborted!\n")
         assert process.returncode == 130
     spent = cpu_time(resource.getrusage(resource.RUSAGE_CHILDREN)) - before
-    assert spent - told < 5  # it takes 1.1 s; DuckDB would take 20
+    assert spent - told < 10  # it takes 1.1 s; DuckDB would take 20
 
 
 def cpu_time(times: Any) -> float:

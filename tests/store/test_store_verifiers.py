@@ -55,10 +55,10 @@ def is_alive(pid: int) -> bool:
         return False
 
 
-def wait_until(condition: Callable[[], bool], seconds: float = 20) -> bool:
+def wait_until(condition: Callable[[], bool], seconds: float = 60) -> bool:
     end = time.monotonic() + seconds
     while not (met := condition()) and time.monotonic() < end:
-        os.sched_yield()
+        time.sleep(0.01)
     return met
 
 
