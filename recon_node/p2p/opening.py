@@ -16,7 +16,8 @@ from nacl.signing import SigningKey
 
 from recon_node.exception_groups import unwrapped
 from recon_node.p2p.errors import MISBEHAVED
-from recon_node.p2p.peers.book import PeerBook, load_peers, save_peers
+from recon_node.p2p.peers.book import PeerBook
+from recon_node.p2p.peers.book_file import load_peers, save_peers
 from recon_node.p2p.peers.discovery import Discovery
 from recon_node.p2p.service import P2P
 from recon_node.p2p.settings import P2PSettings

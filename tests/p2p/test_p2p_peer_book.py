@@ -11,18 +11,18 @@ import trio
 from hypothesis import given
 from hypothesis import strategies as st
 
+from recon_node.backoff import SPREAD
 from recon_node.files import draft_of
+from recon_node.p2p.errors import MISBEHAVED
 from recon_node.p2p.peers.book import (
     AFTER_FAILURE,
     HOPELESS_FAILURES,
     INTEREST_LIFETIME,
     MAX_ADDRESSES,
-    PEERS_FILE,
-    Peer,
     PeerBook,
-    load_peers,
-    save_peers,
 )
+from recon_node.p2p.peers.book_file import PEERS_FILE, load_peers, save_peers
+from recon_node.p2p.peers.peer import MISLED_HALF_LIFE
 from recon_node.recon import KeyRange
 
 
@@ -50,38 +50,66 @@ async def test_a_failing_peer_is_left_alone_longer_each_time(autojump_clock):
     assert {peer.id for peer in book.choose(5)} == {"a", "b"}
 
 
-async def test_peers_are_drawn_by_overlap_and_inverse_latency():
-    """CIP-124: proportional to the overlap, inversely proportional to the latency."""
-    book = book_of("all, near", "all, far", "half, near", "little, near", "failing", rng=Random(1))
-    for name in ("all, near", "half, near", "little, near", "failing"):
+async def test_peers_are_chosen_by_overlap_latency_and_conduct():
+    """The formula itself is tested with ``draw``; here, that the book knows what goes into it."""
+    book = book_of("all, near", "all, far", "half, near", "failing", "behind", rng=Random(1))
+    for name in ("all, near", "half, near", "failing", "behind"):
         book.synced(name, 0.01, 1e9)
     book.synced("all, far", 0.1, 1e9)
     book.get("half, near").overlap = 0.5
-    book.get("little, near").overlap = 0.02
-    book.get("failing").failures = 3
-    weights = {"all, near": 100, "all, far": 10, "half, near": 50, "little, near": 2, "failing": 25}
-    draws = 20_000
+    book.failed("failing", severity=3)
+    book.get("failing").not_before = 0.0
+    book.differed("behind", keys=50, of=100)
+    expected = {"all, near": 100, "all, far": 10, "half, near": 50, "failing": 25, "behind": 150}
+    draws = 10_000
     chosen = Counter(book.choose(1)[0].id for _ in range(draws))
-    for name, weight in weights.items():
-        share = weight / sum(weights.values())
+    for name, weight in expected.items():
+        share = weight / sum(expected.values())
         deviation = math.sqrt(draws * share * (1 - share))
         assert abs(chosen[name] - draws * share) < 4 * deviation, name
 
 
-async def test_a_peer_with_almost_everything_is_drawn_far_more_often_than_one_with_almost_nothing():
-    book = book_of("everything", "almost nothing", rng=Random(2))
-    book.get("almost nothing").overlap = 1e-6
-    chosen = Counter(book.choose(1)[0].id for _ in range(10_000))
-    assert 50 < chosen["almost nothing"] < 160  # the floor: one in a hundred, not never
+async def test_what_is_held_against_a_peer_fades(autojump_clock):
+    book = book_of("a", "b")
+    book.failed("a", severity=MISBEHAVED)
+    book.differed("a", keys=7, of=3)
+    assert (book.get("a").failures, book.get("a").candidate(trio.current_time()).behind) == (4, 1)
+    book.synced("a", 0.1, 1e9)  # a success clears failures in a row, not that it misled us
+    assert book.get("a").failures == 0
+    assert book.get("a").candidate(trio.current_time()).failures == MISBEHAVED
+    book.synced("b", 0.1, 1e9, delivered=False)
+    assert (book.get("b").failures, book.get("b").misled.value) == (1, 1)
+    await trio.sleep(MISLED_HALF_LIFE)
+    after = book.get("a").candidate(trio.current_time())
+    assert after.failures == pytest.approx(MISBEHAVED / 2)
+    assert after.behind < 0.02
+    await trio.sleep(24 * 3600)
+    assert book.get("a").candidate(trio.current_time()).failures < 0.01
+    assert book.get("b").failures == 0
 
 
-@pytest.mark.parametrize("scale", [1e-300, 1.0, 1e300])
-async def test_very_large_and_very_small_weights_are_told_apart(scale, monkeypatch):
-    book = book_of("a", "b", rng=Random(3))
-    factor = {"a": 3.0, "b": 1.0}
-    monkeypatch.setattr(Peer, "weight", property(lambda peer: factor[peer.id] * scale))
-    chosen = Counter(book.choose(1)[0].id for _ in range(4000))
-    assert 2850 < chosen["a"] < 3150
+@given(st.lists(st.tuples(st.integers(1, 1000), st.floats(0, 1e5)), min_size=1, max_size=30))
+def test_no_peer_is_left_alone_forever(failures):
+    """Whatever it does, and however often: at most twelve and a half minutes."""
+
+    async def fail() -> None:
+        book = book_of("a")
+        for severity, pause in failures:
+            await trio.sleep(pause)
+            assert book.failed("a", severity=severity) <= AFTER_FAILURE.longest * (1 + SPREAD)
+        wait = book.get("a").not_before - trio.current_time()
+        await trio.sleep(wait)
+        assert [peer.id for peer in book.choose(1)] == ["a"]
+
+    trio.run(fail, clock=trio.testing.MockClock(autojump_threshold=0))
+
+
+async def test_a_peer_that_is_gone_for_good_becomes_hopeless(autojump_clock):
+    book = book_of("a")
+    for _ in range(2 * HOPELESS_FAILURES):
+        await trio.sleep(book.failed("a"))
+    assert book.get("a").failures >= HOPELESS_FAILURES
+    assert book.to_json() == []
 
 
 async def test_what_a_peer_answers_for_is_what_interests_it(autojump_clock):

@@ -1,34 +1,25 @@
 """The node's own book of peers: their addresses, interests, failures and latencies.
 
-libp2p's peerstore forgets addresses after minutes and does not rate peers. The book is kept in
-``peers.json`` in the data directory.
+libp2p's peerstore forgets addresses after minutes and does not rate peers. The book is kept in a
+file (``book_file``); ``draw`` has the order in which peers are chosen from it.
 
 Times to wait use trio's clock, which does not jump. Times that are shown are seconds since 1970.
 """
 
 from __future__ import annotations
 
-import heapq
-import json
-import math
-import os
 import random
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, Final
 
-import structlog
 import trio
 
 from recon_node.backoff import Backoff
-from recon_node.files import draft_of, move_into_place
+from recon_node.p2p.peers.draw import draw, weights
+from recon_node.p2p.peers.peer import Peer, Stated
 from recon_node.p2p.transport.addresses import is_dialable
 from recon_node.recon import KeyRange, merge_ranges, subtract_ranges
 
-log = structlog.get_logger(__name__)
-
-PEERS_FILE: Final = "peers.json"
 AFTER_FAILURE: Final = Backoff(first=1.0, longest=600.0)
 """For how long a peer is left alone after failures in a row."""
 MAX_ADDRESSES: Final = 8
@@ -41,63 +32,6 @@ MAX_INTERESTS: Final = 1000
 """Maximum ranges that are kept of a peer's interests, the latest ones."""
 MAX_KEPT: Final = 32
 """Maximum stated ranges that are kept of a peer that is no longer connected."""
-MIN_OVERLAP: Final = 0.01
-"""A smaller overlap counts as this when peers are chosen, since interests change."""
-MIN_LATENCY: Final = 0.001
-"""Seconds; shorter round trips say more about the load of both sides than about the network."""
-_UNKNOWN_LATENCY: Final = 0.1
-"""The seconds that are assumed before the first ping."""
-
-
-@dataclass(frozen=True, slots=True)
-class Stated:
-    """What a peer has stated to be interested in."""
-
-    ranges: list[KeyRange]
-    """Ascending and apart."""
-    until: float = math.inf
-    """On trio's clock; infinite while the peer is connected and can tell us of changes."""
-
-
-@dataclass(slots=True)
-class Peer:
-    """What the book knows of a peer."""
-
-    id: str
-    addresses: list[str] = field(default_factory=list)
-    """The one that worked last comes first."""
-    failures: int = 0
-    """In a row; breaking a protocol counts as several."""
-    not_before: float = 0.0
-    """When it may be synced with again, on trio's clock."""
-    latency: float | None = None
-    """The round-trip time in seconds."""
-    last_sync: float | None = None
-    """Seconds since 1970."""
-    events_served: int = 0
-    """Events that it fetched and that are not yet in the report of a session."""
-    event_bytes_served: int = 0
-    """Their size in bytes."""
-    asked_for_all_at: float = -math.inf
-    """When we last asked it for everything that interests us, on trio's clock."""
-    interests: list[tuple[float, KeyRange]] = field(default_factory=list)
-    """Ranges that it asked or answered for, and until when they count, on trio's clock."""
-    stated: Stated | None = None
-    """What it has told of its interests, which counts more than what was observed."""
-    declined: list[tuple[float, KeyRange]] = field(default_factory=list)
-    """Ranges that we asked for and that it did not want, and until when they count."""
-    overlap: float = 1.0
-    """The share of our keys that it wants too, from 0 to 1, as last computed."""
-
-    @property
-    def weight(self) -> float:
-        """The relative probability of being chosen: overlap divided by latency.
-
-        CIP-124, "Random Peer Sync Order". In addition, failures make it less likely.
-        """
-        latency = self.latency if self.latency is not None else _UNKNOWN_LATENCY
-        overlap = max(MIN_OVERLAP, self.overlap)
-        return overlap / max(MIN_LATENCY, latency) / (1 + self.failures)
 
 
 class PeerBook:
@@ -171,23 +105,43 @@ class PeerBook:
         peer.last_sync = now
         self.version += 1
         if delivered:
-            peer.failures = 0
+            peer.failed = peer.failed.set(0, trio.current_time())
             peer.not_before = 0.0
         else:
-            self.failed(peer_id)
+            self.failed(peer_id, misled=True)
 
-    def failed(self, peer_id: str, *, severity: int = 1, at_least: float = 0.0) -> float:
+    def differed(self, peer_id: str, keys: int, of: int) -> None:
+        """Note that a peer and this node differed.
+
+        Args:
+            peer_id: the peer.
+            keys: how many keys one of them lacked.
+            of: how many keys this node has.
+        """
+        peer = self.heard_of(peer_id, ())
+        now = trio.current_time()
+        share = keys / max(1.0, of * peer.overlap)
+        peer.behind = peer.behind.set(min(1.0, peer.behind.now(now) + share), now)
+
+    def failed(
+        self, peer_id: str, *, severity: int = 1, at_least: float = 0.0, misled: bool = False
+    ) -> float:
         """Note a failure; return for how many seconds the peer is left alone.
 
         Args:
             peer_id: the peer.
             severity: as how many failures it counts: 1 if it can happen to anyone.
             at_least: the least seconds to leave the peer alone.
+            misled: whether it listed what it did not deliver. More severe failures count likewise.
         """
         peer = self.heard_of(peer_id, ())
-        peer.failures += severity
-        wait = max(at_least, AFTER_FAILURE.wait(peer.failures, self._random.random()))
-        peer.not_before = trio.current_time() + wait
+        now = trio.current_time()
+        peer.failed = peer.failed.plus(severity, now)
+        if misled or severity > 1:
+            peer.misled = peer.misled.plus(severity, now)
+        failures = max(1, round(peer.failed.now(now)))
+        wait = max(at_least, AFTER_FAILURE.wait(failures, self._random.random()))
+        peer.not_before = now + wait
         self.version += 1
         return wait
 
@@ -286,7 +240,7 @@ class PeerBook:
         return _live(peer.declined) if peer else []
 
     def choose(self, count: int, among: Sequence[Peer] | None = None) -> list[Peer]:
-        """Draw peers that may be synced with now, at random by their weight.
+        """Draw peers that may be synced with now, at random by their weight (``draw``).
 
         Args:
             count: how many peers, at most.
@@ -299,9 +253,8 @@ class PeerBook:
         if among is None:
             among = [each for each in self._peers.values() if each.addresses]
         able = [each for each in among if each.not_before <= now]
-        # Weighted sampling without replacement (Efraimidis, Spirakis), by the logarithms of their
-        # keys: u^(1/weight) itself is 0 for small weights and 1 for large ones.
-        return heapq.nsmallest(count, able, key=lambda each: self._random.expovariate(each.weight))
+        found = weights([each.candidate(now) for each in able])
+        return [able[index] for index in draw(found, count, self._random)]
 
     def to_json(self) -> list[dict[str, Any]]:
         """Return what should outlive a restart."""
@@ -368,36 +321,3 @@ def _uselessness(peer: Peer) -> tuple[bool, int, float]:
     has_been_here = peer.last_sync is not None or peer.stated is not None
     unproven = not has_been_here or peer.failures >= HOPELESS_FAILURES
     return unproven, peer.failures, -(peer.last_sync or 0.0)
-
-
-async def load_peers(book: PeerBook, data_dir: Path) -> None:
-    """Load the book from its file, if there is one. A file that cannot be used is renamed."""
-    path = data_dir / PEERS_FILE
-    try:
-        text = await trio.to_thread.run_sync(path.read_text)
-        book.load(json.loads(text)["peers"])
-    except FileNotFoundError:
-        return
-    except (OSError, ValueError, TypeError, LookupError) as error:
-        aside = path.with_suffix(".broken")
-        log.warning("Cannot read the peer book; starting without it", path=str(path),
-                    error=str(error), kept_as=str(aside))  # fmt: skip
-        if not isinstance(error, OSError):
-            await trio.to_thread.run_sync(os.replace, path, aside)
-
-
-async def save_peers(book: PeerBook, data_dir: Path) -> None:
-    """Save the book. If the disk fails, this is logged and the node continues."""
-    content = json.dumps({"peers": book.to_json()}, indent=1)
-    path = data_dir / PEERS_FILE
-    try:
-        await trio.to_thread.run_sync(_write, path, content)
-    except OSError as error:
-        log.warning("Cannot write the peer book", path=str(path), error=str(error))
-
-
-def _write(path: Path, content: str) -> None:
-    # At the end of the node, an earlier save may still be under way in its thread.
-    with draft_of(path, wait=True) as draft:
-        draft.write_text(content)
-        move_into_place(draft, path)

@@ -15,7 +15,8 @@ from typing import Final
 import trio
 
 from recon_node.p2p.interfaces import EventStore
-from recon_node.p2p.peers.book import Peer, PeerBook
+from recon_node.p2p.peers.book import PeerBook
+from recon_node.p2p.peers.peer import Peer
 from recon_node.recon import KeyRange, intersect_ranges, subtract_ranges
 
 MAX_COUNTED: Final = 100

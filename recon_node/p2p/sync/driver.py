@@ -26,8 +26,9 @@ from recon_node.p2p.errors import (
     describe_error,
 )
 from recon_node.p2p.interfaces import EventStore, PeerHost
-from recon_node.p2p.peers.book import Peer, PeerBook
+from recon_node.p2p.peers.book import PeerBook
 from recon_node.p2p.peers.overlap import Overlap
+from recon_node.p2p.peers.peer import Peer
 from recon_node.p2p.settings import P2PSettings
 from recon_node.p2p.sync.push import Pusher
 from recon_node.p2p.sync.reports import Counters

@@ -19,8 +19,9 @@ import trio
 
 from recon_node.ceramic import EventId
 from recon_node.p2p.interfaces import EventStore
-from recon_node.p2p.peers.book import Peer, PeerBook
+from recon_node.p2p.peers.book import PeerBook
 from recon_node.p2p.peers.overlap import Overlap
+from recon_node.p2p.peers.peer import Peer
 from recon_node.p2p.settings import P2PSettings
 from recon_node.recon import KeyRange
 

@@ -211,7 +211,7 @@ class Sessions:
 
         await self._reported(run, take_turns)
         if run.fetcher.undelivered:
-            self._book.failed(peer_id)
+            self._book.failed(peer_id, misled=True)
 
     async def wait_for_peers_sessions(self, peer_id: str, limit: float) -> None:
         """Wait until no session that a peer has started is running, at most ``limit`` seconds."""
@@ -242,7 +242,10 @@ class Sessions:
                 self._report(run, outcome)
 
     def _report(self, run: _Run, outcome: str) -> None:
-        self._history.add(run.report(outcome, *self._book.take_served(run.peer_id)))
+        report = run.report(outcome, *self._book.take_served(run.peer_id))
+        self._history.add(report)
+        if differing := report.keys_received + report.events_sent:
+            self._book.differed(run.peer_id, differing, of=len(self._store.keys))
         run.recon.frames.start_count()
 
     def _agreed_on(self, run: _Run) -> str:

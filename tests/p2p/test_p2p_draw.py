@@ -1,0 +1,101 @@
+"""The random order of peers is that of the formula, and what is held against a peer fades."""
+
+from collections import Counter
+from random import Random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from recon_node.p2p.peers.draw import (
+    FLOOR,
+    MIN_LATENCY,
+    UNKNOWN_LATENCY,
+    Candidate,
+    Fading,
+    draw,
+    weights,
+)
+
+DRAWS = 100_000
+TOLERANCE = 0.05
+SMALL = st.floats(0, 1e6)
+CANDIDATES = st.lists(
+    st.builds(Candidate, SMALL, st.none() | st.floats(0, 60), st.floats(0, 1), st.floats(0, 100)),
+    min_size=1,
+    max_size=20,
+)
+
+CASES = {
+    "overlap": [Candidate(keys, 0.05) for keys in (1000, 400, 200, 100)],
+    "latency": [Candidate(500, seconds) for seconds in (0.02, 0.05, 0.1, 0.3)],
+    "both": [Candidate(900, 0.03), Candidate(90, 0.003), Candidate(450, 0.06), Candidate(30, 0.01)],
+    "little and far": [Candidate(10**6, 0.01), Candidate(1, 0.01), Candidate(10**6, 60.0)],
+    "conduct": [
+        Candidate(100, 0.05),
+        Candidate(100, 0.05, behind=1.0),
+        Candidate(100, 0.05, failures=3.0),
+        Candidate(100, 0.05, behind=0.5, failures=1.0),
+    ],
+    "nothing known": [Candidate(1.0, None), Candidate(1.0, 0.2), Candidate(0.0, None)],
+}
+
+
+def expected_shares(candidates: list[Candidate]) -> list[float]:
+    """The formula of the documentation, written down a second time."""
+    attractions = []
+    for each in candidates:
+        latency = UNKNOWN_LATENCY if each.latency is None else max(each.latency, MIN_LATENCY)
+        attractions.append(each.overlap / latency)
+    least = FLOOR * max(attractions)
+    found = [
+        (least if attraction < least else attraction) * (1 + each.behind) / (1 + each.failures)
+        for attraction, each in zip(attractions, candidates, strict=True)
+    ]
+    return [each / sum(found) for each in found]
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_the_frequencies_are_those_of_the_formula(case):
+    candidates, rng = CASES[case], Random(case)
+    found = weights(candidates)
+    drawn = Counter(draw(found, 1, rng)[0] for _ in range(DRAWS))
+    for index, share in enumerate(expected_shares(candidates)):
+        assert drawn[index] / DRAWS == pytest.approx(share, rel=TOLERANCE)
+
+
+def test_several_are_drawn_one_after_the_other_without_repetition():
+    """The second place, too, goes by weight among those that are left."""
+    found, rng = [6.0, 3.0, 1.0], Random(5)
+    drawn = Counter(tuple(draw(found, 2, rng)) for _ in range(DRAWS))
+    for first, second in drawn:
+        share = found[first] / 10 * found[second] / (10 - found[first])
+        assert drawn[first, second] / DRAWS == pytest.approx(share, rel=TOLERANCE)
+    assert len(drawn) == 6
+    assert sorted(draw(found, 9, rng)) == [0, 1, 2]
+
+
+@given(CANDIDATES)
+def test_nobody_is_left_out_however_far_and_small(candidates):
+    found = weights(candidates)
+    conduct = [(1 + each.behind) / (1 + each.failures) for each in candidates]
+    fair = [weight / factor for weight, factor in zip(found, conduct, strict=True)]
+    assert min(fair) >= FLOOR * max(fair) * 0.999 > 0
+
+
+@pytest.mark.parametrize("scale", [1e-300, 1.0, 1e300])
+def test_very_large_and_very_small_weights_are_told_apart(scale):
+    rng = Random(3)
+    drawn = Counter(draw([3.0 * scale, 1.0 * scale], 1, rng)[0] for _ in range(4000))
+    assert 2850 < drawn[0] < 3150
+
+
+@given(st.floats(0, 1e6), st.floats(0, 1e6), st.floats(0, 1e5))
+def test_what_fades_halves_with_every_half_life(value, more, later):
+    fading = Fading(100.0).set(value, 50.0)
+    assert fading.now(50.0) == value
+    assert fading.now(150.0) == pytest.approx(value / 2)
+    assert fading.now(50.0 + later) <= value
+    increased = fading.plus(more, 150.0)
+    assert increased.now(150.0) == pytest.approx(value / 2 + more)
+    assert increased.now(250.0) == pytest.approx(value / 4 + more / 2)
