@@ -259,17 +259,19 @@ class _Follower:
     async def _report_outcomes(self, outcomes: dict[PendingProof, _Outcome]) -> None:
         """Tell the store the outcomes, and count them."""
         settled: list[tuple[PendingProof, int | str]] = []
-        postponed = []
+        postponed, not_found = [], []
         for proof, outcome in outcomes.items():
             if outcome.kind in ("anchored", "invalid"):
                 settled.append((proof, outcome.value))
             else:
                 wait = _DELAYS[outcome.kind].wait(proof.tries + 1, self._jitter())
                 postponed.append((proof.cid, self._now() + wait))
+                if outcome.kind == "unknown":
+                    not_found.append(proof.cid)
         if settled:
             await self._store.settle_proofs([(proof.cid, value) for proof, value in settled])
         if postponed:
-            await self._store.postpone_proofs(postponed)
+            await self._store.postpone_proofs(postponed, not_found)
         for proof, outcome in outcomes.items():
             kind = outcome.kind if outcome.kind in self._report.lookups else "failed"
             self._report.lookups[kind] += 1

@@ -149,8 +149,10 @@ class Contents:
         if self._ring_keys is not None:
             for event_id in committed.removed:
                 self._ring_keys.discard(event_id)
-            for event_id, model in committed.completed:
-                self._ring_keys.add(event_id, model)
+            for each in committed.completed:
+                self._ring_keys.add(each.event_id, each.model, each.builds_on, each.doubted)
+            self._ring_keys.doubt(committed.doubted)
+            self._ring_keys.trust(committed.trusted)
         self.arrivals.add(committed.added)
         self._refused.update(dict.fromkeys(committed.refused))
         while len(self._refused) > self._max_refused:

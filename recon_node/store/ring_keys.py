@@ -5,8 +5,9 @@ else of them is in our EventIds, so an index is a key store beside the first one
 no table of the log: one replaces eight bytes of each key and leaves out the height.
 
 An event is in it once its whole history is here and checked, delivered or pending: ceramic-one
-nodes hold aside what has to wait, and count only what they can serve. Streams whose sort key is not
-`model` are not in it, because ceramic-one takes every stream's separator from its model.
+nodes hold aside what has to wait, and count only what they can serve. Left out are pending events
+whose anchor is probably made up (`recon_node.store.db.doubts`), and streams whose sort key is not
+`model`, because ceramic-one takes every stream's separator from its model.
 """
 
 from __future__ import annotations
@@ -15,7 +16,12 @@ from collections.abc import Collection, Iterable
 
 from recon_node.ceramic import EventId, Network, StreamId
 from recon_node.ceramic.event_id import SHORT_HASH_SIZE, rendezvous, short_hash
-from recon_node.ceramic.heightless_event_id import model_hash, without_height
+from recon_node.ceramic.heightless_event_id import (
+    HeightlessEventId,
+    model_hash,
+    without_height,
+)
+from recon_node.ipld import CID
 from recon_node.recon import KeyStore
 
 
@@ -39,6 +45,8 @@ class RingKeys:
         self._models: set[StreamId] = set()
         self._separators: dict[bytes, bytes] = {}
         """The separator of each model: here, by that in our EventIds."""
+        self._doubted: set[bytes] = set()
+        """Keys that are left out, because their anchor or that of their history is doubted."""
         for model in models:
             self._learn(model)
 
@@ -53,21 +61,68 @@ class RingKeys:
             if each[separators] in known and each not in left_out
         )
 
-    def add(self, event_id: EventId, model: StreamId) -> None:
-        """Add the key of an event whose stream has that model for its sort value."""
+    def add(
+        self,
+        event_id: EventId,
+        model: StreamId,
+        builds_on: Collection[CID] = (),
+        doubted: bool = False,
+    ) -> None:
+        """Add the key of an event whose stream has that model for its sort value.
+
+        Args:
+            event_id: of the event.
+            model: of its stream.
+            builds_on: the event is left out if one of these, of the same stream, is doubted.
+            doubted: the event itself is.
+        """
         self._learn(model)
-        self.put_back(event_id)
+        if doubted or (self._doubted and self._is_any_doubted(event_id, builds_on)):
+            self.doubt([event_id])
+        else:
+            self.put_back(event_id)
 
     def put_back(self, event_id: EventId) -> None:
         """Add the key of an event that was in the index before."""
-        separator = self._separators.get(event_id.separator)
-        if separator is not None:
-            self.keys.add(without_height(event_id, separator))
+        key = self._key(event_id)
+        if key is not None:
+            self.keys.add(key)
 
     def discard(self, event_id: EventId) -> bool:
         """Take the key of an event out; return False if it is not in the index."""
+        key = self._key(event_id)
+        if key is None:
+            return False
+        self._doubted.discard(key)
+        return self.keys.discard(key)
+
+    def doubt(self, event_ids: Iterable[EventId]) -> None:
+        """Leave out the keys of some events, and of those that will build on them."""
+        for event_id in event_ids:
+            key = self._key(event_id)
+            if key is not None:
+                self.keys.discard(key)
+                self._doubted.add(key)
+
+    def trust(self, event_ids: Iterable[EventId]) -> None:
+        """Add the keys of those of some events that were left out."""
+        for event_id in event_ids:
+            key = self._key(event_id)
+            if key in self._doubted:
+                self._doubted.remove(key)
+                self.keys.add(key)
+
+    def _is_any_doubted(self, event_id: EventId, cids: Iterable[CID]) -> bool:
+        """Tell whether one of some other events of the same stream is left out."""
+        key = self._key(event_id)
+        if key is None:
+            return False
+        stream = key[: -len(event_id.event_cid)]
+        return any(stream + cid in self._doubted for cid in cids)
+
+    def _key(self, event_id: EventId) -> HeightlessEventId | None:
         separator = self._separators.get(event_id.separator)
-        return separator is not None and self.keys.discard(without_height(event_id, separator))
+        return None if separator is None else without_height(event_id, separator)
 
     def _learn(self, model: StreamId) -> None:
         if model not in self._models:  # few models have very many events

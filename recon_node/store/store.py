@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TypeVar
@@ -13,13 +13,12 @@ from recon_node.ceramic import EventId, EventKind
 from recon_node.ceramic.heightless_event_id import HeightlessEventId
 from recon_node.ipld import CID
 from recon_node.recon import KeyStore
-from recon_node.store.admission.ladder import commit_proofs
+from recon_node.store.admission.ladder import commit_proofs, postpone_proofs
 from recon_node.store.contents import Contents, Writer
 from recon_node.store.damage.detection import DamagedEventError
 from recon_node.store.db import questions
 from recon_node.store.db.block_index import BlockFinder
 from recon_node.store.db.log import EventLog
-from recon_node.store.db.proofs import postpone_proofs
 from recon_node.store.db.reader import Reader, ReaderPool
 from recon_node.store.intake import Intake
 from recon_node.store.interests import Interests
@@ -278,19 +277,20 @@ class Store(Contents):
         ]
         await self._writer.commit(partial(commit_proofs, self._writer.log, settled))
 
-    async def postpone_proofs(self, proofs: Sequence[tuple[CID, float]]) -> None:
+    async def postpone_proofs(
+        self, proofs: Sequence[tuple[CID, float]], not_found: Collection[CID] = ()
+    ) -> None:
         """Say that lookups of proofs failed, and when each proof is due again, in Unix seconds.
+
+        Args:
+            proofs: with that time.
+            not_found: those of them whose transaction the chain does not have. If that is said
+                again, what depends on it is not offered to ceramic-one nodes any more.
 
         Raises:
             StoreError: the disk did not take it, or the store is closed.
         """
-
-        def postpone() -> None:
-            with log.transaction():
-                postpone_proofs(log.connection, proofs)
-
-        log = self._writer.log
-        await self._writer.run(postpone)
+        await self._writer.commit(partial(postpone_proofs, self._writer.log, proofs, not_found))
 
     async def run_intake(self) -> None:
         """Write what is submitted, until `close`. Cannot be cancelled."""

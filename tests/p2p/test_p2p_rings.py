@@ -205,6 +205,54 @@ async def test_a_peer_that_cannot_verify_a_time_event_gets_the_others(tmp_path, 
         await eventually(lambda: sent == 2)  # by then it may be able to
 
 
+async def test_a_time_event_that_the_chain_does_not_know_is_not_offered_until_it_does(
+    tmp_path, monkeypatch
+):
+    monkeypatch.setattr(rings, "BETWEEN_SYNCS", Backoff(first=0.05, longest=0.2))
+    key = SigningKey(bytes(32))
+    first, other, last = [init_event(key, METAMODEL, {"number": number}) for number in range(3)]
+    anchor = time_event(first, first.cid)
+    after = data_event(key, first, [anchor.cid], [])
+    async with (
+        node(tmp_path / "a", [first.car, anchor.car, after.car], **ONLY_RINGS) as a,
+        node(tmp_path / "b", **ONLY_RINGS) as b,
+    ):
+        proof = anchor.payload["proof"]
+        for _ in range(2):
+            await a.store.postpone_proofs([(proof, 0.0)], [proof])
+        await a.p2p.connect(b.address)
+        for number, event in enumerate((other, last), 2):
+            await a.store.admit_local([event.car])
+            await eventually(lambda number=number: len(b.store.keys) == number)
+        assert a.store.ring_keys.summarize() == b.store.ring_keys.summarize()
+        assert await b.store.get_event(anchor.cid) is None
+        await a.store.settle_proofs([(proof, 1_725_913_338)])
+        await eventually(lambda: len(b.store.keys) == 5)
+
+
+async def test_what_the_chain_does_not_know_is_not_taken_from_a_peer_again(tmp_path, monkeypatch):
+    """So the peer is asked less and less, as one whose events lack their history is."""
+    left: list[int] = []
+    admit = RingIntake.admit
+
+    async def note(self, values):
+        await admit(self, values)
+        left.append(self.events_left)
+
+    monkeypatch.setattr(RingIntake, "admit", note)
+    first = init_event(SigningKey(bytes(32)), METAMODEL, {})
+    anchor = time_event(first, first.cid)
+    async with (
+        node(tmp_path / "a", [first.car, anchor.car], **ONLY_RINGS) as a,
+        node(tmp_path / "b", [first.car, anchor.car], **ONLY_RINGS) as b,
+    ):
+        proof = anchor.payload["proof"]
+        for _ in range(2):
+            await a.store.postpone_proofs([(proof, 0.0)], [proof])
+        await a.p2p.connect(b.address)
+        await eventually(lambda: left == [1])
+
+
 def test_time_events_are_sent_again_after_longer_and_longer_pauses(monkeypatch):
     monkeypatch.setattr(sent_time_events, "MAX_REMEMBERED", 3)
     now = 0.0

@@ -62,11 +62,15 @@ class RingIntake:
         """Events that were new here."""
         self.events_refused = 0
         """Events that this node cannot check, or that are wrong."""
+        self._left_out = 0
+        """Events that are here, but not in the ring."""
 
     @property
     def events_left(self) -> int:
-        """Events that the peer holds and this node cannot take: refused, or without history."""
-        return self.events_refused + len(self._aside)
+        """Events that the peer has in its ring and this node not: refused, without their history,
+        or with an anchor that the chain does not have.
+        """
+        return self.events_refused + len(self._aside) + self._left_out
 
     async def admit(self, values: tuple[Value, ...]) -> None:
         """Admit some events, and those set aside that depend on them.
@@ -91,6 +95,9 @@ class RingIntake:
         for event, verdict in zip(ordered, verdicts, strict=True):
             if verdict.status == "new":
                 self.events_received += 1
+            elif verdict.status == "known":
+                ring = self._store.ring_keys
+                self._left_out += ring is not None and event.key not in ring
             elif verdict.cause == "history":
                 self._set_aside(event)
             elif verdict.status == "refused":

@@ -29,7 +29,6 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 
 from recon_node.ceramic import (
-    EventId,
     EventIdError,
     EventKind,
     InvalidSignatureError,
@@ -41,9 +40,9 @@ from recon_node.ceramic import (
 )
 from recon_node.ipld import CID
 from recon_node.store.damage.detection import Damage, DamagedEventError
-from recon_node.store.db import proofs
+from recon_node.store.db import doubts, proofs
 from recon_node.store.db.history import History
-from recon_node.store.db.log import Committed, EventLog
+from recon_node.store.db.log import Committed, Completed, EventLog
 from recon_node.store.db.records import Marks, Record, State, StreamRecord
 from recon_node.store.values import StoreSettings
 from recon_node.verification import Refusal
@@ -56,13 +55,42 @@ def commit_proofs(log: EventLog, verdicts: Sequence[tuple[CID, proofs.ProofVerdi
         StoreError: the disk did not take it; nothing is changed then.
     """
     with log.transaction() as marks:
+        was_doubted = doubts.is_doubted(log.connection, *(proof for proof, _ in verdicts))
+        before = doubts.doubted_events(log.connection) if was_doubted else set()
         settled = proofs.settle_proofs(log.connection, verdicts)
         history = History(log.connection)
         ladder = Ladder(history, marks, log.network, log.settings)
         ladder.resume(history.load_anchored(settled))
         committed = log.write(history.touched.values(), ladder.refused, marks)
-    done = committed.proofs_done + len(settled)
-    return replace(committed, proofs_done=done, completed=ladder.completed, damaged=ladder.damaged)
+        doubts.forget(log.connection, settled)
+        trusted = before - doubts.doubted_events(log.connection) if was_doubted else ()
+    return replace(
+        committed,
+        proofs_done=committed.proofs_done + len(settled),
+        completed=ladder.completed,
+        trusted=trusted,
+        damaged=ladder.damaged,
+    )
+
+
+def postpone_proofs(
+    log: EventLog, due: Sequence[tuple[CID, float]], not_found: Iterable[CID]
+) -> Committed:
+    """Move proofs whose lookup failed further back in the queue.
+
+    Args:
+        log: in whose transaction.
+        due: the proofs, and when each is to be looked up again, in Unix seconds.
+        not_found: those of them whose transaction the chain does not have.
+
+    Raises:
+        StoreError: the disk did not take it; nothing is changed then.
+    """
+    with log.transaction() as marks:
+        proofs.postpone_proofs(log.connection, due)
+        doubted = doubts.doubt(log.connection, not_found)
+        committed = log.write((), (), marks)
+    return replace(committed, doubted=doubted)
 
 
 class _FaultError(Exception):
@@ -92,18 +120,16 @@ class Ladder:
         self._settings = settings
         self.refused: list[Record] = []
         """What was proven wrong, new or held before, in order."""
-        self._completed: list[tuple[Record, StreamRecord]] = []
+        self._completed: list[tuple[Record, StreamRecord, bool]] = []
         self.damaged: list[Damage] = []
         """What could not be read: records that need it stay where they are until it is mended."""
 
     @property
-    def completed(self) -> list[tuple[EventId, StreamId]]:
-        """The EventIds whose history is complete now, each with its stream's model; those of
-        streams with another sort key are not among them.
-        """
+    def completed(self) -> list[Completed]:
+        """The keys whose history is complete now, those with a place in the model ring."""
         return [
-            (record.event_id, stream.model)
-            for record, stream in self._completed
+            Completed(record.event_id, stream.model, _undelivered(record), doubted)
+            for record, stream, doubted in self._completed
             if record.refusal is None and stream.model is not None
         ]
 
@@ -211,7 +237,8 @@ class Ladder:
             raise _FaultError(f"its EventId has the height {record.height}, not {height}")
         stream = self._history.streams.get(record.init)
         if whole and stream is not None:
-            self._completed.append((record, stream))
+            doubted = record.proof is not None and self._history.is_doubted(record.proof)
+            self._completed.append((record, stream, doubted))
         return whole
 
     def _deliver(self, record: Record) -> bool:
@@ -283,6 +310,11 @@ class Ladder:
             verdict = self._history.verdict(record.proof)
             if isinstance(verdict, Refusal):
                 raise _FaultError(verdict.reason, inherent=True)
+
+
+def _undelivered(record: Record) -> tuple[CID, ...]:
+    """Return what a record builds on if something of that may be undelivered."""
+    return () if record.state is State.DELIVERED else record.builds_on
 
 
 def _inherited(cid: CID, reason: str) -> str:

@@ -13,6 +13,7 @@ from recon_node.ceramic import EventId
 from recon_node.ipld import CID
 from recon_node.store.damage.detection import DamagedEventError, check_stored
 from recon_node.store.db.blocks import BlockReader
+from recon_node.store.db.doubts import is_doubted
 from recon_node.store.db.packing import full_size
 from recon_node.store.db.proofs import ProofVerdict, proof_verdict
 from recon_node.store.db.records import Record, State, StreamRecord, select_records, select_streams
@@ -114,6 +115,10 @@ class History:
         if proof not in self._verdicts:
             self._verdicts[proof] = proof_verdict(self._connection, proof)
         return self._verdicts[proof]
+
+    def is_doubted(self, proof: CID) -> bool:
+        """Return whether the chain did not have a proof's transaction when it was looked up."""
+        return is_doubted(self._connection, proof)
 
     def waiters(self, cids: Iterable[CID]) -> list[Record]:
         """Return the undelivered records that build on one of these events, each once."""

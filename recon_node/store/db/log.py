@@ -27,9 +27,10 @@ import structlog
 
 from recon_node.ceramic import EventId, Network, StreamId, StreamIdError
 from recon_node.ceramic.header import DEFAULT_SORT_KEY
+from recon_node.ipld import CID
 from recon_node.recon import KeyStore, KeyView
 from recon_node.store.damage.detection import Damage
-from recon_node.store.db import proofs, schema
+from recon_node.store.db import doubts, proofs, schema
 from recon_node.store.db.packing import full_size
 from recon_node.store.db.records import (
     Marks,
@@ -55,6 +56,19 @@ HEAD_FILE: Final = "feed.head"
 
 
 @dataclass(frozen=True, slots=True)
+class Completed:
+    """A key whose history is complete now."""
+
+    event_id: EventId
+    model: StreamId
+    """Of its stream."""
+    builds_on: tuple[CID, ...]
+    """The init event and the prevs; none once it is delivered."""
+    doubted: bool
+    """Whether it is a time event whose transaction the chain does not have."""
+
+
+@dataclass(frozen=True, slots=True)
 class Committed:
     """What a commit changed, for those who keep a part of it in memory."""
 
@@ -71,8 +85,12 @@ class Committed:
     """Proofs that do not await one any more."""
     verdicts: Sequence[Verdict] = ()
     """On the events of a batch, in their order."""
-    completed: Sequence[tuple[EventId, StreamId]] = ()
-    """Keys whose history is complete now, each with the model of its stream."""
+    completed: Sequence[Completed] = ()
+    """Keys whose history is complete now; not those of streams with another sort key."""
+    doubted: Collection[EventId] = ()
+    """Keys that leave the model ring, see `recon_node.store.db.doubts`."""
+    trusted: Collection[EventId] = ()
+    """Keys that return to it, if they were not removed."""
     mended: Sequence[EventId] = ()
     """Events that were damaged and are whole again."""
     damaged: Sequence[Damage] = ()
@@ -139,6 +157,7 @@ class EventLog:
             ring_keys = RingKeys(self.network, self._load_models(), saved)
             if saved is None:
                 ring_keys.fill(keys, self._load_outside_ring())
+            ring_keys.doubt(doubts.doubted_events(self.connection))
         return ring_keys
 
     def _load_models(self) -> list[StreamId]:

@@ -19,7 +19,8 @@ share are in `blocks` (see `packing`). `waits` has a row for each event that an 
 builds on, to find those that wait for an event that arrives. `streams` has what later events of a
 stream are checked against. `refused` remembers EventIds that were proven wrong (`inherent`: the
 event itself is wrong, under any EventId). `proofs` and `anchors` are about time events, see
-`recon_node.store.db.proofs`.
+`recon_node.store.db.proofs`; `not_found` says of which the chain did not have the transaction, see
+`recon_node.store.db.doubts`.
 """
 
 from __future__ import annotations
