@@ -49,6 +49,12 @@ def read_event_rows(connection: sqlite3.Connection) -> Iterator[list[EventRow]]:
         yield [EventRow(*row) for row in piece]
 
 
+def _name(row: EventRow) -> str:
+    # A flipped byte can turn the EventId into NULL, text or a number, whatever the schema says.
+    event_id = row.event_id.hex() if isinstance(row.event_id, bytes) else repr(row.event_id)
+    return f"row {row.id}, {event_id}"
+
+
 class _WrongError(Exception):
     """What is wrong with an event."""
 
@@ -78,7 +84,7 @@ class EventChecker:
             try:
                 events.append((row, self._read(row)))
             except _DAMAGE as error:
-                self._report("events", f"row {row.id}, {row.event_id.hex()}: {error}")
+                self._report("events", f"{_name(row)}: {error}")
         waits = self._waits([row for row, _ in events])
         bases = self._bases([event for _, event in events])
         inits = {event.init for _, event in events}
@@ -88,7 +94,7 @@ class EventChecker:
                 self._check_waits(row, event, waits[row.id])
                 self._check_state(row, event, bases, streams.get(event.init))
             except _DAMAGE as error:
-                self._report("events", f"row {row.id}, {row.event_id.hex()}: {error}")
+                self._report("events", f"{_name(row)}: {error}")
         return sum(len(event.car) for _, event in events)
 
     def _read(self, row: EventRow) -> Event:
