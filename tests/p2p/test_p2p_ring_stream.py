@@ -21,8 +21,9 @@ from recon_node.recon.v0_1.codec import (
     Value,
     encode,
 )
+from recon_node.recon.v0_1.inbox import BATCH_VALUES
 from recon_node.recon.v0_1.ring import Ring
-from recon_node.recon.v0_1.session import BATCH_VALUES, Initiator, Responder
+from recon_node.recon.v0_1.session import Initiator, Responder
 
 EVERYTHING = KeyRange(b"", b"\xff")
 IDLE = 5.0
@@ -140,7 +141,7 @@ async def test_values_that_are_not_admitted_yet_are_charged(autojump_clock):
     one, two = Node({b"%05d" % n: bytes(1000) for n in range(300)}), Node({})
     await reconcile(one, two)
     assert 10_000 < max(two.held) < 1000 * BATCH_VALUES + 4 * READ_SIZE
-    assert two.held[-1] == 0
+    assert two.held[-1] < 4000, "the interests"
 
 
 async def test_the_session_id_is_echoed(autojump_clock):

@@ -3,6 +3,7 @@
 import json
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -14,9 +15,10 @@ from recon_node.ceramic.heightless_event_id import HeightlessEventId, is_fencepo
 from recon_node.ceramic.network import Network
 from recon_node.ipld import multibase
 from recon_node.recon.keys.key_store import KeyStore, Summary
-from recon_node.recon.keys.ranges import KeyRange
+from recon_node.recon.keys.ranges import KeyRange, merge_ranges
 from recon_node.recon.keys.sha256a import ZERO, Sha256a
 from recon_node.recon.side import RemoteProtocolError
+from recon_node.recon.v0_1 import decoder as decoder_module
 from recon_node.recon.v0_1.codec import (
     Finished,
     InterestRequest,
@@ -30,11 +32,11 @@ from recon_node.recon.v0_1.codec import (
     encode,
 )
 from recon_node.recon.v0_1.decoder import Decoder
+from recon_node.recon.v0_1.inbox import MAX_USELESS_VALUES, Admit
 from recon_node.recon.v0_1.ring import Ring
 from recon_node.recon.v0_1.session import (
     MAX_IN_FLIGHT,
-    MAX_USELESS_VALUES,
-    Admit,
+    MAX_WAITING,
     Initiator,
     Responder,
     Send,
@@ -316,6 +318,86 @@ def cut_for_ever(side: Side) -> None:
         upper = b"m" + bytes(depth // 250) + bytes([250 - depth % 250])
         part = RangeHash(max(asked.first, b"m"), wrong, upper)
         list(side.take(RangeResponse((part,) if asked.summary.count else ())))
+
+
+def test_parts_of_parts_without_end_are_charged_and_bounded():
+    side = asking(initiator([b"m"]))
+    held: list[int] = []
+    with pytest.raises(RemoteProtocolError, match="parts of ranges that differ"):
+        answer_with_many_parts(side, held)
+    assert len(held) < 2 * MAX_WAITING / 199
+    assert held[-1] > 100 * len(held) * 199, "at least a hundred bytes for each part that waits"
+
+
+def answer_with_many_parts(side: Side, held: list[int]) -> None:
+    """Answer each request with 199 parts of it, whose hashes are made up."""
+    wrong = Summary(Sha256a.of(b"?"), 50)
+    for at in range(MAX_WAITING):
+        asked = [message.range for message in side.sent if isinstance(message, RangeRequest)][at]
+        bounds = [asked.first + bytes([n]) for n in range(1, 201)]
+        bounds = [each for each in bounds if each < asked.last]
+        parts = tuple(RangeHash(first, wrong, last) for first, last in pairwise(bounds))
+        list(side.take(RangeResponse(parts)))
+        held.append(side.session.held)
+
+
+def test_interests_are_charged():
+    interests = [KeyRange(b"%04d" % n, b"%04d~" % n) for n in range(1000)]
+    two = responder()
+    list(two.take(InterestRequest(tuple(interests))))
+    assert two.session.held > 2 * 1000 * 9
+    one = initiator()
+    list(one.take(InterestResponse(tuple(interests))))
+    assert one.session.held > 1000 * 9
+    assert len(one.sent) == MAX_IN_FLIGHT, "the other ranges are not hashed before their turn"
+
+
+@given(
+    st.lists(st.tuples(st.binary(max_size=2), st.binary(max_size=2)), max_size=5),
+    st.binary(max_size=2),
+    st.binary(max_size=2),
+)
+def test_only_what_lies_in_the_interests_is_taken_and_answered(interests, first, last):
+    ranges = [KeyRange(*each) for each in interests]
+    for message, is_inside in [
+        (Value(first, b""), any(each.covers(first) for each in ranges)),
+        (
+            RangeRequest(RangeHash(first, summary(), last)),
+            any(
+                each.lower <= first and last <= each.upper
+                for each in merge_ranges(ranges)
+                if not each.is_empty
+            ),
+        ),
+    ]:
+        side = responder()
+        list(side.take(InterestRequest(tuple(ranges))))
+        if is_inside:
+            list(side.take(message))
+        else:
+            with pytest.raises(RemoteProtocolError):
+                list(side.take(message))
+
+
+def test_a_list_that_comes_byte_by_byte_is_read_once(monkeypatch):
+    """Else the last bytes of many interests would cost as much as all of them, each."""
+    reads = 0
+    read = decoder_module._Reader._interest
+
+    def count(self):
+        nonlocal reads
+        reads += 1
+        return read(self)
+
+    monkeypatch.setattr(decoder_module._Reader, "_interest", count)
+    interests = tuple(KeyRange(b"%04d" % n, b"%04d~" % n) for n in range(500))
+    for message in (InterestRequest(interests), RangeRequest(RangeHash(b"a", summary(), b"b"))):
+        raw = encode(message, KeyForm.BYTES, "an id")
+        decoder = Decoder(KeyForm.BYTES, from_initiator=True)
+        found = [each for byte in raw * 2 for each in decoder.feed(bytes([byte]))]
+        assert found == [message, message]
+    most = 2 * len(raw) + 2 * sum(len(lower + upper) + 15 for lower, upper in interests)
+    assert reads <= most, "once for each byte that it takes"
 
 
 @given(st.binary(max_size=300), st.booleans(), st.sampled_from(KeyForm))

@@ -29,6 +29,8 @@ log = structlog.get_logger(__name__)
 
 MAX_ASIDE: Final = 32 << 20
 """Bytes of events that are set aside at most; more are forgotten until the next session."""
+OVERHEAD: Final = 1024
+"""Bytes that such an event takes in memory beside its CAR, about."""
 MAX_REPEATED: Final = 1000
 """Events that a peer may send again while they are set aside."""
 
@@ -38,6 +40,11 @@ class _Event:
     key: HeightlessEventId
     car: bytes
     depends_on: frozenset[CID]
+
+    @property
+    def size(self) -> int:
+        """Bytes that it takes in memory, about."""
+        return len(self.car) + OVERHEAD
 
 
 class RingIntake:
@@ -122,16 +129,16 @@ class RingIntake:
                 if event is not None:
                     taken.append(event)
                     left.append(cid)
-                    self._change_size(-len(event.car))
+                    self._change_size(-event.size)
         return taken
 
     def _set_aside(self, event: _Event) -> None:
-        if self._size + len(event.car) > MAX_ASIDE:
+        if self._size + event.size > MAX_ASIDE:
             return
         self._aside[event.key.event_cid] = event
         for cid in event.depends_on:
             self._dependents.setdefault(cid, set()).add(event.key.event_cid)
-        self._change_size(len(event.car))
+        self._change_size(event.size)
 
     def _change_size(self, change: int) -> None:
         self._size += change

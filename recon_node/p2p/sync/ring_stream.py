@@ -25,8 +25,9 @@ from recon_node.recon.v0_1.codec import (
     encode,
 )
 from recon_node.recon.v0_1.decoder import Decoder
+from recon_node.recon.v0_1.inbox import Admit
 from recon_node.recon.v0_1.ring import Ring
-from recon_node.recon.v0_1.session import Action, Admit, Initiator, Responder, Send, SendValues
+from recon_node.recon.v0_1.session import Action, Initiator, Responder, Send, SendValues
 
 READ_SIZE: Final = 64 * 1024
 """Bytes taken from the stream at once."""

@@ -2,6 +2,9 @@
 
 The reader is ours, and not a CBOR library, because it has to find the end of a value in bytes that
 are still arriving, and must not build what a hostile peer describes before its size is checked.
+
+A message whose end has not come is read again from its start when more bytes are here. A peer may
+send them one by one, so the items of a list, of which there can be thousands, are read only once.
 """
 
 from __future__ import annotations
@@ -79,6 +82,7 @@ class Decoder:
         self._buffer = bytearray()
         self._needed = 1
         """Bytes that the next message has at least."""
+        self._progress = _Progress()
         self.sync_id: str | None = None
         """The session's id, from the last message that had one."""
 
@@ -95,7 +99,7 @@ class Decoder:
         """
         self._buffer += data
         while len(self._buffer) >= self._needed:
-            reader = _Reader(bytes(self._buffer), self._keys, self._from_initiator)
+            reader = _Reader(self._buffer, self._progress, self._keys, self._from_initiator)
             try:
                 message = reader.message()
             except _IncompleteError as error:
@@ -111,7 +115,9 @@ class Decoder:
                 f"a message of at least {max(needed, read)} bytes; "
                 f"the limit is {self._max_message} bytes"
             )
-        del self._buffer[:read]
+        if read:
+            del self._buffer[:read]
+            self._progress = _Progress()
         self._needed = needed
 
 
@@ -123,14 +129,26 @@ class _IncompleteError(Exception):
         self.needed = needed
 
 
+class _Progress:
+    """How far the list of the message that is arriving was read; a message has one at most."""
+
+    def __init__(self) -> None:
+        self.items: list[Any] = []
+        self.position = 0
+        """Behind the last item."""
+
+
 _T = TypeVar("_T")
 
 
 class _Reader:
     """Reads one message from the start of some bytes."""
 
-    def __init__(self, data: bytes, keys: KeyForm, from_initiator: bool) -> None:
+    def __init__(
+        self, data: bytearray, progress: _Progress, keys: KeyForm, from_initiator: bool
+    ) -> None:
         self._data = data
+        self._progress = progress
         self._keys = keys
         self.position = 0
         self.sync_id: str | None = None
@@ -240,7 +258,13 @@ class _Reader:
         size = self._head_of(ARRAY, what)
         if size > limit:
             raise self._error(f"{size} {what} in one message; the limit is {limit}")
-        return tuple(read() for _ in range(size))
+        progress = self._progress
+        if progress.items:
+            self.position = progress.position
+        while len(progress.items) < size:
+            progress.items.append(read())
+            progress.position = self.position
+        return tuple(progress.items)
 
     def _struct(
         self,
@@ -273,7 +297,7 @@ class _Reader:
             raise self._error(f"{what} of {size} bytes; the limit is {limit}")
         self._need(size)
         self.position += size
-        return self._data[self.position - size : self.position]
+        return bytes(self._data[self.position - size : self.position])
 
     def _head_of(self, major: int, what: str) -> int:
         found, number = self._head(what)

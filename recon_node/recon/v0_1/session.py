@@ -20,12 +20,13 @@ next:
 Why a session ends: a request is made for a part of a response, and a response's parts lie inside
 the range that was asked for. A part is either smaller than that range, or one in which a side holds
 nothing, which the next message settles. A peer that answers otherwise breaks the protocol. What a
-peer may cost is bounded by `MAX_DEPTH`, by values that are of no use, and by the driver's bounds on
-time and bytes.
+peer may cost is bounded by `MAX_DEPTH`, `MAX_WAITING`, by values that are of no use, and by the
+driver's bounds on time and bytes.
 """
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import deque
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -43,21 +44,17 @@ from recon_node.recon.v0_1.codec import (
     RangeResponse,
     Value,
 )
+from recon_node.recon.v0_1.inbox import Admit, Inbox
 from recon_node.recon.v0_1.ring import Outcome, Ring
 
 MAX_IN_FLIGHT: Final = 20
 """RangeRequests without an answer at most; ceramic-one's."""
 MAX_DEPTH: Final = 256
 """How often a range is cut into parts at most; halving 2^64 keys from both sides takes 128."""
-BATCH_VALUES: Final = 100
-"""Values after which a batch is admitted; ceramic-one's."""
-BATCH_BYTES: Final = 4 << 20
-"""Bytes of values after which a batch is admitted."""
-MAX_USELESS_VALUES: Final = 1000
-"""Values of keys that we hold, beyond as many as were new, before the peer is stopped.
-
-Some are usual: another peer may have sent the same ones meanwhile.
-"""
+MAX_WAITING: Final = 20_000
+"""Parts of responses that wait to be asked about at most; a million differences make about 500."""
+_OVERHEAD: Final = 512
+"""Bytes that a range takes in memory beside its bounds, about."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,52 +72,7 @@ class SendValues:
     last: bytes
 
 
-@dataclass(frozen=True, slots=True)
-class Admit:
-    """Have values admitted before the next action; end the session if one of them is invalid."""
-
-    values: tuple[Value, ...]
-
-
 Action: TypeAlias = Send | SendValues | Admit
-
-
-class _Inbox:
-    """The values that came in and are not admitted yet, and whether they were any use."""
-
-    def __init__(self, ring: Ring) -> None:
-        self._ring = ring
-        self._values: list[Value] = []
-        self._size = 0
-        self._useless = 0
-        self.new_keys = 0
-        """Values of keys that we did not hold when they came."""
-
-    @property
-    def held(self) -> int:
-        """Bytes of the values that are not admitted yet."""
-        return self._size
-
-    def take(self, value: Value, interests: list[KeyRange]) -> Iterator[Action]:
-        if not any(each.covers(value.key) for each in interests):
-            raise RemoteProtocolError(f"the value of {value.key.hex()} is outside our interests")
-        if value.key in self._ring:
-            self._useless += 1
-            if self._useless > MAX_USELESS_VALUES + self.new_keys:
-                raise RemoteProtocolError(
-                    f"{self._useless} values of keys that we hold, and {self.new_keys} of others"
-                )
-            return
-        self.new_keys += 1
-        self._values.append(value)
-        self._size += len(value.value)
-        if len(self._values) >= BATCH_VALUES or self._size >= BATCH_BYTES:
-            yield from self.flush()
-
-    def flush(self) -> Iterator[Action]:
-        if self._values:
-            values, self._values, self._size = tuple(self._values), [], 0
-            yield Admit(values)
 
 
 class Initiator:
@@ -135,9 +87,14 @@ class Initiator:
         self._ring = ring
         self._interests = merge_ranges(interests)
         self._overlap: list[KeyRange] | None = None
-        self._inbox = _Inbox(ring)
+        self._overlap_size = 0
+        self._inbox = Inbox(ring)
+        self._left: list[KeyRange] = []
+        """Overlaps to ask about, the next one last."""
         self._waiting: list[_Request] = []
-        """Requests to make, the next one last."""
+        """Requests to make before those, the next one last."""
+        self._waiting_size = 0
+        """Bytes that they take."""
         self._in_flight: deque[_Request] = deque()
         """Requests without an answer, in the order in which they will be answered."""
         self.finished = False
@@ -150,8 +107,8 @@ class Initiator:
 
     @property
     def held(self) -> int:
-        """Bytes of the values that came and are not admitted yet."""
-        return self._inbox.held
+        """Bytes that the peer makes this session hold."""
+        return self._inbox.held + self._waiting_size + self._overlap_size
 
     @property
     def peer_interests(self) -> list[KeyRange]:
@@ -195,7 +152,8 @@ class Initiator:
         if intersect_ranges(overlap, self._interests) != overlap:
             raise RemoteProtocolError("an overlap that is outside our interests")
         self._overlap = overlap
-        self._waiting = [_Request(self._ring.state(*each), depth=0) for each in reversed(overlap)]
+        self._overlap_size = _size(overlap)
+        self._left = overlap[::-1]
         yield from self._go_on()
 
     def _take_response(self, message: RangeResponse) -> Iterator[Action]:
@@ -214,12 +172,19 @@ class Initiator:
                     raise RemoteProtocolError(f"a range was cut into parts {MAX_DEPTH} times")
                 smaller += (_Request(each, asked.depth + 1) for each in comparison.parts)
         self._waiting += reversed(smaller)
+        self._waiting_size += sum(each.size for each in smaller)
+        if len(self._waiting) > MAX_WAITING:
+            raise RemoteProtocolError(f"{len(self._waiting)} parts of ranges that differ")
         yield from self._go_on()
 
     def _go_on(self) -> Iterator[Action]:
         """Make as many requests as may be in flight, or finish."""
-        while self._waiting and len(self._in_flight) < MAX_IN_FLIGHT:
-            request = self._waiting.pop()
+        while (self._waiting or self._left) and len(self._in_flight) < MAX_IN_FLIGHT:
+            if self._waiting:
+                request = self._waiting.pop()
+                self._waiting_size -= request.size
+            else:
+                request = _Request(self._ring.state(*self._left.pop()), depth=0)
             self._in_flight.append(request)
             yield Send(RangeRequest(request.range))
         if not self._in_flight:
@@ -234,6 +199,11 @@ class _Request:
 
     range: RangeHash
     depth: int
+
+    @property
+    def size(self) -> int:
+        """Bytes that it takes in memory, about."""
+        return len(self.range.first) + len(self.range.last) + _OVERHEAD
 
 
 def _check_parts(asked: RangeHash, parts: tuple[RangeHash, ...]) -> None:
@@ -268,7 +238,8 @@ class Responder:
         self._ring = ring
         self._interests = merge_ranges(interests)
         self._overlap: list[KeyRange] | None = None
-        self._inbox = _Inbox(ring)
+        self._inbox = Inbox(ring)
+        self._interests_size = 0
         self.peer_interests: list[KeyRange] = []
         """What the peer is interested in, once it has said so."""
         self.finished = False
@@ -281,8 +252,8 @@ class Responder:
 
     @property
     def held(self) -> int:
-        """Bytes of the values that came and are not admitted yet."""
-        return self._inbox.held
+        """Bytes that the peer makes this session hold."""
+        return self._inbox.held + self._interests_size
 
     @property
     def overlap(self) -> list[KeyRange]:
@@ -316,13 +287,24 @@ class Responder:
             raise RemoteProtocolError("a second InterestRequest")
         self.peer_interests = merge_ranges(message.interests)
         self._overlap = intersect_ranges(self._interests, self.peer_interests)
+        self._interests_size = _size(self.peer_interests) + _size(self._overlap)
         yield Send(InterestResponse(tuple(self._overlap)))
 
     def _answer(self, asked: RangeHash) -> Iterator[Action]:
-        if not any(each.lower <= asked.first and asked.last <= each.upper for each in self.overlap):
+        if not _is_inside(self.overlap, asked):
             raise RemoteProtocolError("a RangeRequest outside the common interests")
         yield from self._inbox.flush()
         comparison = self._ring.compare(asked)
         if comparison.outcome is Outcome.PEER_LACKS:
             yield SendValues(asked.first, asked.last)
         yield Send(RangeResponse(comparison.parts))
+
+
+def _size(ranges: list[KeyRange]) -> int:
+    return sum(len(each.lower) + len(each.upper) + _OVERHEAD for each in ranges)
+
+
+def _is_inside(ranges: list[KeyRange], asked: RangeHash) -> bool:
+    """Tell whether a half-open range is in one of some merged ranges."""
+    at = bisect_left(ranges, (asked.first + b"\0", b"")) - 1
+    return at >= 0 and asked.last <= ranges[at].upper
