@@ -1,0 +1,109 @@
+"""Simulates networks of nodes in virtual time.
+
+    python -m benchmarks.simulate sizes --nodes 1000 --events 20 --out docs/simulation
+
+Suites (all of them by default):
+
+    sizes       networks of 3 %, 10 %, 30 % and all of the nodes; all want everything
+    versions    one version of recon each
+    interests   nodes that want few of 100 models
+    trouble     1 % bad nodes, 1 % loss, 10 % of the nodes restarting in each minute
+    partition   a tenth of the nodes is cut off for two minutes
+
+Columns; times are in virtual seconds, and over the events that were written:
+
+    t50, t99              until half of the nodes that want an event have it, 99 % (median)
+    all_median, all_p99   until all have it
+    hops_p99              pushes or syncs from node to node
+    round_s               a push round: the median time of a hop
+    rounds_p99, limit     all_p99 in push rounds, and 1.5 * log2(nodes that want an event)
+    bytes_per_node        that an event takes for each node that wants it, without idle traffic
+    idle_bytes_per_s      that a node sends before that
+    healed_s              from the end of a partition until all nodes have all events
+
+Bytes include estimates of what libp2p adds, but not its pings. The same seed gives the same rows.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+from benchmarks.report import count, progress
+from benchmarks.simulate.output import draw, write_csv
+from benchmarks.simulate.scenarios import Outcome
+from benchmarks.simulate.suites import SUITES
+from benchmarks.simulate.world import Plan, simulated_settings
+
+
+def main() -> None:
+    """Run the simulations from the command line."""
+    options = _parser().parse_args()
+    settings = replace(simulated_settings(), sync_interval=options.interval)
+    plan = Plan(nodes=options.nodes, seed=options.seed, settings=settings)
+    for name in options.suites or SUITES:
+        outcomes: dict[str, Outcome] = {}
+        for simulation in SUITES[name](plan, options.events):
+            progress(f"{name}: {simulation.label}")
+            outcomes[simulation.label] = simulation.run()
+            if options.out is not None:
+                write_csv(name, outcomes, options.out)
+        _show(name, outcomes)
+        if options.out is not None:
+            draw(name, options.out)
+
+
+def _show(name: str, outcomes: dict[str, Outcome]) -> None:
+    table = Table(title=name)
+    columns = ["", *next(iter(outcomes.values())).row]
+    for column in columns:
+        table.add_column(column, justify="right" if column else "left", no_wrap=True)
+    for label, outcome in outcomes.items():
+        table.add_row(label, *map(_format, outcome.row.values()))
+    Console(file=sys.stdout, width=max(240, Console().width)).print(table)
+
+
+def _format(value: object) -> str:
+    return f"{value:,.2f}" if isinstance(value, float) else f"{value}"
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.simulate",
+        description=__doc__,
+        formatter_class=argparse.RawTextHelpFormatter,
+    )
+    parser.add_argument(
+        "suites", nargs="*", metavar="SUITE", help="what to simulate (default: everything)"
+    )
+    parser.add_argument(
+        "--nodes", type=count, default=100, metavar="N", help="largest network (default: 100)"
+    )
+    parser.add_argument(
+        "--events",
+        type=count,
+        default=10,
+        metavar="N",
+        help="events to write in each simulation (default: 10)",
+    )
+    parser.add_argument("--seed", type=int, default=1, metavar="N", help="default: 1")
+    parser.add_argument(
+        "--interval",
+        type=float,
+        default=simulated_settings().sync_interval,
+        metavar="SECONDS",
+        help="sync_interval of all nodes (default: that of the node)",
+    )
+    parser.add_argument(
+        "--out", type=Path, metavar="DIR", help="write CSV files and plots to this folder"
+    )
+    return parser
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,207 @@
+"""What is simulated: each function runs one network and returns what came of it."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import trio
+
+from benchmarks.report import Row
+from benchmarks.simulate import deterministic
+from benchmarks.simulate.world import Node, Plan, Spread, World
+
+SETTLING: Final = 90.0
+"""Seconds in which the nodes find each other before anything is measured."""
+IDLE: Final = 60.0
+"""Seconds in which the traffic of an idle network is measured."""
+PATIENCE: Final = 300.0
+"""Longest wait for an event to reach all."""
+PAUSE: Final = 10.0
+"""Seconds between two events."""
+PARTITION: Final = 120.0
+"""Seconds for which a network is divided."""
+DOWN: Final = 30.0
+"""Seconds for which a node is down that churn stops."""
+_CURVE: Final = [each / 50 for each in range(1, 51)]
+"""The shares of nodes for which a curve of an event's spread has points."""
+_P99: Final = 0.99
+
+
+@dataclass(slots=True)
+class Outcome:
+    """What came of a simulation."""
+
+    row: Row
+    curve: list[tuple[float, float]] = field(default_factory=list)
+    """Shares of the nodes that want an event, and the median seconds until it reached them."""
+
+
+def spread(plan: Plan, written: int, churn: float = 0.0) -> Outcome:
+    """Write events, one after another, and see how long each takes to reach all that want it.
+
+    Args:
+        plan: the network.
+        written: how many events.
+        churn: the share of nodes that are stopped in each minute, and started again.
+    """
+    return deterministic.run(plan.seed, _spread, plan, written, churn)
+
+
+def heal(plan: Plan, written: int, share: float) -> Outcome:
+    """Divide the network for a while, write events on both sides, and see how long it takes after
+    the end of the partition until everybody has them.
+
+    Args:
+        plan: the network.
+        written: how many events, evenly spread over the time and the nodes.
+        share: the share of nodes that are cut off from the others.
+    """
+    return deterministic.run(plan.seed, _heal, plan, written, share)
+
+
+async def _spread(plan: Plan, written: int, churn: float) -> Outcome:
+    async with trio.open_nursery() as nursery:
+        world = World(plan, nursery)
+        rng = random.Random(plan.seed + 1)
+        world.start(world.nodes)
+        await trio.sleep(SETTLING)
+        connections = world.connections()
+        if churn:
+            nursery.start_soon(_stop_and_start, world, churn, rng)
+        before = world.total_sent()
+        await trio.sleep(IDLE)
+        idle = (world.total_sent() - before) / IDLE
+        spreads: list[Spread] = []
+        started, before = trio.current_time(), world.total_sent()
+        for _ in range(written):
+            spreads.append(world.write(_writer(world, rng)))
+            with trio.move_on_after(PATIENCE):
+                await spreads[-1].done.wait()
+            await trio.sleep(PAUSE)
+        seconds = trio.current_time() - started
+        for_events = world.total_sent() - before - idle * seconds
+        refused = sum(each.store.refused for each in world.honest)
+        nursery.cancel_scope.cancel()
+    row = {
+        **_described(plan),
+        "connections": _quantile(connections, 0.5),
+        "written": written,
+        **_times(spreads),
+        "limit": 1.5 * math.log2(max(2, max(len(each.times) for each in spreads) + 1)),
+        "bytes_per_node": for_events / sum(len(each.times) for each in spreads),
+        "idle_bytes_per_s": idle / len(world.honest),
+        "refused": refused,
+    }
+    return Outcome(row, _curve(spreads))
+
+
+async def _heal(plan: Plan, written: int, share: float) -> Outcome:
+    async with trio.open_nursery() as nursery:
+        world = World(plan, nursery)
+        rng = random.Random(plan.seed + 1)
+        world.start(world.nodes)
+        await trio.sleep(SETTLING)
+        world.partition(world.nodes[: round(share * len(world.nodes))])
+        spreads = []
+        for _ in range(written):
+            spreads.append(world.write(_writer(world, rng)))
+            await trio.sleep(PARTITION / written)
+        missing = [len(each.missing) for each in spreads]
+        healed, before = trio.current_time(), world.total_sent()
+        world.partition([])
+        with trio.move_on_after(2 * PATIENCE):
+            for each in spreads:
+                await each.done.wait()
+        seconds = trio.current_time() - healed
+        sent = world.total_sent() - before
+        nursery.cancel_scope.cancel()
+    late = [
+        time - (healed - each.started)
+        for each in spreads
+        for time in each.times
+        if each.started + time > healed
+    ]
+    row = {
+        **_described(plan),
+        "share": share,
+        "written": written,
+        "missing": sum(missing),
+        "t50": _quantile(late, 0.5),
+        "t99": _quantile(late, _P99),
+        "healed_s": seconds,
+        "unreached": sum(len(each.missing) for each in spreads),
+        "bytes_per_node": sent / len(world.honest),
+    }
+    curve = [(each, _quantile(late, each)) for each in _CURVE]
+    return Outcome(row, curve)
+
+
+async def _stop_and_start(world: World, churn: float, rng: random.Random) -> None:
+    """Stop random nodes, and start each again after a while."""
+
+    async def stop_and_start(node: Node) -> None:
+        node.stop()
+        await trio.sleep(DOWN)
+        world.start([node])
+
+    async with trio.open_nursery() as nursery:
+        while True:
+            await trio.sleep(rng.expovariate(churn * len(world.honest) / 60))
+            node = rng.choice(world.honest)
+            if node.is_running:
+                nursery.start_soon(stop_and_start, node)
+
+
+def _writer(world: World, rng: random.Random) -> Node:
+    return rng.choice([each for each in world.honest if each.is_running])
+
+
+def _described(plan: Plan) -> Row:
+    return {
+        "nodes": plan.nodes,
+        "version": plan.version or "all",
+        "interests": plan.interests or "all",
+        "bad": plan.bad,
+        "loss": plan.loss,
+        "seed": plan.seed,
+    }
+
+
+def _times(spreads: Sequence[Spread]) -> dict[str, Any]:
+    """Return how long events took to reach half of the nodes, 99 % and all; and in push rounds.
+
+    The length of a push round is the median time that an event took for each of its hops.
+    """
+    reached = [each for each in spreads if each.times]
+    last = [max(each.times) for each in reached]
+    a_round = _quantile(
+        [time / hops for each in reached for time, hops in zip(each.times, each.hops, strict=True)],
+        0.5,
+    )
+    return {
+        "t50": _quantile([_quantile(each.times, 0.5) for each in reached], 0.5),
+        "t99": _quantile([_quantile(each.times, _P99) for each in reached], 0.5),
+        "all_median": _quantile(last, 0.5),
+        "all_p99": _quantile(last, _P99),
+        "unreached": sum(len(each.missing) for each in spreads),
+        "hops_p99": _quantile([max(each.hops) for each in reached], _P99),
+        "round_s": a_round,
+        "rounds_p99": _quantile(last, _P99) / a_round if a_round else 0.0,
+    }
+
+
+def _curve(spreads: Sequence[Spread]) -> list[tuple[float, float]]:
+    reached = [each.times for each in spreads if each.times]
+    return [
+        (share, _quantile([_quantile(times, share) for times in reached], 0.5)) for share in _CURVE
+    ]
+
+
+def _quantile(values: Sequence[float], share: float) -> float:
+    """Return the least value that this share of the values does not exceed; 0 of none."""
+    ordered = sorted(values)
+    return ordered[max(0, math.ceil(share * len(ordered)) - 1)] if ordered else 0.0
