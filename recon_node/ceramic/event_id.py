@@ -22,7 +22,9 @@ no key of another network, sort value, controller or stream can be there.
 
 import hashlib
 import re
+from collections.abc import Sequence
 from functools import lru_cache
+from itertools import repeat
 from typing import Final, Self
 
 from recon_node.ceramic.errors import EventIdError
@@ -171,6 +173,20 @@ def scan(data: bytes, offset: int = 0) -> tuple[EventId, int]:
     """
     end = _check(data, offset)
     return bytes.__new__(EventId, data[offset:end]), end
+
+
+def event_ids(raws: Sequence[bytes]) -> tuple[EventId, ...]:
+    """Return the EventIDs of some events, given their bytes: faster than one by one.
+
+    Raises:
+        EventIdError: one is not an EventID, or is a fencepost.
+    """
+    if all(map(_USUAL.fullmatch, raws)):  # no fencepost looks like that
+        return tuple(map(bytes.__new__, repeat(EventId), raws))
+    checked = tuple(map(EventId, raws))
+    if any(each.is_fencepost for each in checked):
+        raise EventIdError("a fencepost among the keys")
+    return checked
 
 
 def network_range(network: Network) -> tuple[EventId, EventId]:

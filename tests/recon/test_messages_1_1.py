@@ -23,11 +23,11 @@ from recon_node.recon.v1_1.codec import (
     Message,
     MessageFlag,
     Say,
-    decode_message,
     encode_message,
     fingerprint,
     weigh,
 )
+from recon_node.recon.v1_1.reader import decode_message
 from recon_node.recon.v1_1.session import Session11
 
 RANGE = KeyRange(*network_range(IN_MEMORY))

@@ -3,7 +3,8 @@
 from typing import Final
 
 from recon_node.recon.session import Version
-from recon_node.recon.v1_1.codec import Message, decode_message, encode_message, weigh
+from recon_node.recon.v1_1.codec import Message, encode_message, weigh
+from recon_node.recon.v1_1.reader import decode_message
 from recon_node.recon.v1_1.session import Session11
 
 RECON_1_1: Final[Version[Message]] = Version(

@@ -1,0 +1,190 @@
+"""Messages of `/ceramic/recon/1.1.0` are written and read as a slow, plain codec does it."""
+
+from __future__ import annotations
+
+from itertools import takewhile
+
+from hypothesis import given
+from hypothesis import strategies as st
+from peers import damaged, gaps_of
+
+from recon_node.ceramic import IN_MEMORY, MAINNET, EventId, EventIdError, network_range
+from recon_node.ipld import CID, DAG_CBOR, DAG_JOSE, VarintError, varint
+from recon_node.recon import RemoteProtocolError
+from recon_node.recon.v1_1.codec import (
+    END,
+    FINGERPRINT_SIZE,
+    MAX_BOUND,
+    Body,
+    Message,
+    Say,
+    encode_message,
+)
+from recon_node.recon.v1_1.reader import decode_message
+
+Column = tuple[bytes, Say, Body]
+
+
+def mixed_key(number: int) -> EventId:
+    """Return one of many keys: networks, codecs and heights of different lengths, few streams."""
+    network = (IN_MEMORY, MAINNET)[number % 2]
+    codec = (DAG_CBOR, DAG_JOSE)[number // 2 % 2]
+    height = (0, 1, 23, 24, 300, 70_000)[number // 4 % 6]
+    init = CID.of(DAG_CBOR, b"%d" % (number % 3))
+    return EventId.build(
+        network, "sort value", "did:key:a", init, height, CID.of(codec, b"%d" % number)
+    )
+
+
+KEYS = sorted(mixed_key(number) for number in range(120))
+BOUNDS = (
+    st.sampled_from(KEYS).flatmap(lambda key: st.integers(1, len(key)).map(lambda n: key[:n]))
+    | st.binary(min_size=1, max_size=3)
+    | st.tuples(st.sampled_from([30, 31, 32, 126, 127, 128, 250]), st.binary(max_size=6)).map(
+        lambda drawn: b"\x80" * drawn[0] + drawn[1]
+    )
+)
+
+
+@st.composite
+def columns(draw: st.DrawFn) -> list[Column]:
+    """Draw gaps with keys and bounds of all lengths, some of them prefixes of others."""
+    drawn: list[Column] = []
+    before = b""
+    for upper in [*sorted(draw(st.sets(BOUNDS, max_size=8))), END]:
+        inside = [key for key in KEYS if before <= key and (upper == END or key < upper)]
+        say = draw(st.sampled_from(Say))
+        body: Body = b""
+        if say is Say.FINGERPRINT:
+            body = draw(st.binary(min_size=FINGERPRINT_SIZE, max_size=FINGERPRINT_SIZE))
+        elif say is not Say.AGREED:
+            chosen = draw(st.sets(st.sampled_from(inside), max_size=12)) if inside else set()
+            body = tuple(sorted(chosen))
+        drawn.append((upper, say, body))
+        before = upper
+    return drawn[: draw(st.integers(0, len(drawn)))]
+
+
+def common(a: bytes, b: bytes) -> int:
+    """Return the length of the longest common prefix."""
+    return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(a, b, strict=False)))
+
+
+def plain_string(before: bytes, string: bytes, below: int, radix: int) -> bytes:
+    shared = common(before, string)
+    rest = string[shared:]
+    return varint.encode(shared * radix + below) + varint.encode(len(rest)) + rest
+
+
+def plain_bytes(gaps: list[Column]) -> bytes:
+    out, before = b"\x00", b""
+    for upper, say, body in gaps:
+        out += plain_string(before, upper, say, len(Say))
+        if isinstance(body, bytes):
+            out += body
+        else:
+            out += varint.encode(len(body))
+            for key in body:
+                out += plain_string(before, key, 0, 1)
+                before = key
+        before = upper
+    return out
+
+
+class PlainReader:
+    """Reads gaps field by field and checks every rule at once; raises ValueError."""
+
+    def __init__(self, data: bytes) -> None:
+        self.data, self.at = data, 1
+
+    def varint(self) -> int:
+        number, self.at = varint.decode(self.data, self.at)
+        return number
+
+    def take(self, size: int) -> bytes:
+        taken = self.data[self.at : self.at + size]
+        assert_that(len(taken) == size)
+        self.at += size
+        return taken
+
+    def string(self, before: bytes, shared: int) -> bytes:
+        string = before[:shared] + self.take(self.varint())
+        assert_that(len(string) <= MAX_BOUND)
+        assert_that(common(before, string) == shared)
+        return string
+
+    def gaps(self) -> list[Column]:
+        gaps: list[Column] = []
+        before = b""
+        while self.at < len(self.data):
+            assert_that(before != END or not gaps)
+            shared, number = divmod(self.varint(), len(Say))
+            upper, say = self.string(before, shared), Say(number)
+            assert_that(upper > before or upper == END)
+            body: Body = b""
+            if say is Say.FINGERPRINT:
+                body = self.take(FINGERPRINT_SIZE)
+            elif say is not Say.AGREED:
+                body = self.keys(before, upper)
+            gaps.append((upper, say, body))
+            before = upper
+        return gaps
+
+    def keys(self, before: bytes, upper: bytes) -> tuple[bytes, ...]:
+        keys: list[bytes] = []
+        for _ in range(self.varint()):
+            key = EventId(self.string(before, self.varint()))
+            assert_that(not key.is_fencepost and (upper == END or key < upper))
+            assert_that(key > before if keys else key >= before)
+            keys.append(key)
+            before = key
+        return tuple(keys)
+
+
+def assert_that(holds: bool) -> None:
+    if not holds:
+        raise ValueError
+
+
+@given(columns())
+def test_messages_are_written_and_read_as_a_plain_codec_does(gaps: list[Column]) -> None:
+    raw = encode_message(Message(gaps=gaps_of(*gaps)))
+    assert raw == plain_bytes(gaps)
+    assert PlainReader(raw).gaps() == gaps
+    assert list(decode_message(raw).gaps.columns()) == gaps
+
+
+@given(columns(), st.data())
+def test_damaged_messages_are_refused_where_a_plain_codec_refuses_them(
+    gaps: list[Column], data: st.DataObject
+) -> None:
+    raw = b"\x00" + data.draw(damaged(plain_bytes(gaps)[1:]))
+    check_both(raw)
+
+
+@given(columns(), st.data())
+def test_cut_off_messages_are_refused(gaps: list[Column], data: st.DataObject) -> None:
+    raw = plain_bytes(gaps)
+    check_both(raw[: data.draw(st.integers(1, len(raw)))])
+
+
+def test_fenceposts_and_keys_of_unusual_lengths_in_one_list() -> None:
+    keys = tuple(KEYS)
+    gaps: list[Column] = [(END, Say.KEYS, keys)]
+    decoded = decode_message(plain_bytes(gaps))
+    assert decoded.gaps.keys() == list(keys)
+    assert all(type(key) is EventId for key in decoded.gaps.keys())  # noqa: SIM118 - not a dict
+    with_fencepost = tuple(sorted([*keys, network_range(IN_MEMORY)[0]]))
+    check_both(plain_bytes([(END, Say.KEYS, with_fencepost)]))
+
+
+def check_both(raw: bytes) -> None:
+    try:
+        expected = PlainReader(raw).gaps()
+    except (ValueError, VarintError, EventIdError):
+        expected = None
+    try:
+        found = list(decode_message(raw).gaps.columns())
+    except RemoteProtocolError:
+        found = None
+    assert found == expected
