@@ -83,8 +83,7 @@ def recon(protocol: Version[Any], pair: Pair, settings: SessionSettings = DEFAUL
             for message in messages:
                 data = protocol.encode(message)
                 _count(cost, len(varint.encode(len(data))) + len(data), sent=receiver is answering)
-                for key in receiver.receive(protocol.decode(data)):
-                    store.add(key)
+                store.load(receiver.receive(protocol.decode(data)))
             messages = all_at_once(receiver.respond())
     cost.rounds, cost.cpu_s = asking.side.rounds, timer.seconds
     check_union(pair, ours, theirs)

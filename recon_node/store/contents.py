@@ -144,8 +144,7 @@ class Contents:
         """Take over what a commit changed, and wake those who wait for it."""
         for event_id in committed.removed:
             self._keys.discard(event_id)
-        for event_id in committed.added:
-            self._keys.add(event_id)
+        self._keys.load(committed.added)
         if self._ring_keys is not None:
             for event_id in committed.removed:
                 self._ring_keys.discard(event_id)

@@ -119,6 +119,22 @@ def test_loading_and_adding_give_the_same_store(count: int) -> None:
             check_range(store, model, KeyRange(*bounds), rng.randint(2, 20))
 
 
+@pytest.mark.parametrize("every", [1, 2, 9, 200])
+@pytest.mark.parametrize("sizes", [(4, 3), (LEAF_SIZE, FAN_OUT)])
+def test_loading_into_a_full_store_is_adding_key_by_key(sizes: tuple[int, int], every: int) -> None:
+    """Of ever fewer keys among those held, so that many, some and no leaves get several."""
+    keys = sorted(numbered(6_000))
+    held, new = keys[::3], [key for index, key in enumerate(keys) if index % 3]
+    more = [*new[1_000:3_000:every], *held[:500:every], *new[-70:], *new[:70:every]]
+    loaded, grown = (KeyStore(held, leaf_size=sizes[0], fan_out=sizes[1]) for _ in range(2))
+    loaded.load(more)
+    for key in more:
+        grown.add(key)
+    check_tree(loaded, *sizes)
+    assert list(loaded) == list(grown) == sorted({*held, *more})
+    assert loaded.summarize() == grown.summarize()
+
+
 @pytest.mark.parametrize("sizes", [(1, 48), (48, 1)])
 def test_nodes_too_small_to_split_are_refused(sizes: tuple[int, int]) -> None:
     with pytest.raises(ValueError, match="must be at least 2"):

@@ -46,6 +46,35 @@ class Leaf(list[bytes]):
         start, digests = index * DIGEST_SIZE, self.digests
         self.digests = digests[:start] + digest + digests[start:]
 
+    def insert_keys(self, keys: list[bytes]) -> int:
+        """Insert those of some ascending keys that the leaf does not hold; return their lanes."""
+        old, at, size = self.digests, 0, len(self)
+        new: list[bytes] = []
+        hashed: list[bytes] = []
+        digests: list[bytes] = []
+        last = None
+        for key in keys:
+            index = bisect_left(self, key, at)
+            if key == last or (index < size and self[index] == key):
+                continue
+            digest = sha256(key).digest()
+            if index > at:
+                digests += (old[at * DIGEST_SIZE : index * DIGEST_SIZE], digest)
+                at = index
+            else:
+                digests.append(digest)
+            hashed.append(digest)
+            new.append(bytes(key))
+            last = key
+        if len(new) == 1:
+            self.insert(at, new[0])
+        else:
+            self += new
+            self.sort()  # two ascending runs: it merges them
+        digests.append(old[at * DIGEST_SIZE :])
+        self.digests = b"".join(digests)
+        return spread_run(b"".join(hashed))
+
     def delete_key(self, index: int) -> bytes:
         """Remove the key at ``index`` and return its digest."""
         del self[index]
