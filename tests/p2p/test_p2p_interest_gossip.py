@@ -6,12 +6,13 @@ import pytest
 import trio
 import trio.lowlevel
 from nacl.signing import SigningKey
-from p2p_support import LOOPBACK, NETWORK, encode_frame, eventually, loopback_host, node
+from p2p_support import LOOPBACK, NETWORK, connect, encode_frame, eventually, loopback_host, node
 from trio.testing import memory_stream_pair
 
 from recon_node.ceramic import Network, StreamId, StreamType, sort_value_range
 from recon_node.ceramic.builder import init_event, model_event
 from recon_node.p2p.errors import MISBEHAVED
+from recon_node.p2p.peers import interest_gossip
 from recon_node.p2p.peers.book import INTEREST_LIFETIME, MAX_KEPT, PeerBook
 from recon_node.p2p.peers.interest_gossip import (
     BASE_COST,
@@ -59,24 +60,26 @@ async def test_both_sides_know_the_other_s_interests_at_once_and_after_each_chan
 
         await a.store.wanted.add(BLOG)
         await b.p2p.connect(a.address)
-        await eventually(known, 30)
+        await eventually(known)
         for change in (
             lambda: b.store.wanted.add(BLOG),
             lambda: a.store.wanted.add(PHOTOS),
             lambda: b.store.wanted.remove(BLOG),
         ):
             await change()
-            await eventually(known, 30)
+            await eventually(known)
         assert a.failures(b.p2p.peer_id) == b.failures(a.p2p.peer_id) == 0
 
 
-async def test_a_peer_with_disjoint_interests_gets_no_recon_bytes(tmp_path):
+async def test_a_peer_with_disjoint_interests_gets_no_recon_bytes(tmp_path, monkeypatch):
     """However often the node syncs and pushes; and once there is a common interest, it does."""
+    monkeypatch.setattr(interest_gossip, "PATIENCE", 60.0)
     async with node(tmp_path / "a", **QUICK) as a, node(tmp_path / "b", **QUICK) as b:
         await a.store.wanted.add(BLOG)
         await b.store.wanted.add(PHOTOS)
         await b.p2p.connect(a.address)
-        await a.p2p._gossip.wait_until_told(b.p2p.peer_id)
+        for each, other in ((a, b), (b, a)):
+            await each.p2p._gossip.wait_until_told(other.p2p.peer_id)
         for number in range(10):
             await a.store.admit_local([event_in(BLOG, number)])
             await b.store.admit_local([event_in(PHOTOS, number)])
@@ -85,9 +88,9 @@ async def test_a_peer_with_disjoint_interests_gets_no_recon_bytes(tmp_path):
         assert [each.recon_bytes_sent + each.recon_bytes_received for each in counters] == [0, 0]
         assert [each.sessions_initiated for each in counters] == [0, 0]
         await b.store.wanted.add(BLOG)
-        await eventually(lambda: len(b.store.keys) == 20, 30)
+        await eventually(lambda: len(b.store.keys) == 20)
         assert len(a.store.keys) == 10
-        await eventually(lambda: all(each.recon_bytes_sent for each in counters), 30)
+        await eventually(lambda: all(each.recon_bytes_sent for each in counters))
 
 
 async def test_what_becomes_common_is_synced_at_once(tmp_path):
@@ -104,11 +107,11 @@ async def test_what_becomes_common_is_synced_at_once(tmp_path):
             lambda: a.p2p._gossip.counters.sent == 2 and b.p2p._gossip.counters.received == 2
         )
         await b.store.wanted.add(BLOG)
-        await eventually(lambda: len(b.store.keys) == 1, 30)
+        await eventually(lambda: len(b.store.keys) == 1)
         async with trio.open_nursery() as nursery:
             nursery.start_soon(a.store.wanted.add, PHOTOS)
             nursery.start_soon(b.store.wanted.add, PHOTOS)
-        await eventually(lambda: len(b.store.keys) == 2, 30)
+        await eventually(lambda: len(b.store.keys) == 2)
 
 
 @pytest.mark.parametrize(
@@ -123,30 +126,30 @@ async def test_what_becomes_common_is_synced_at_once(tmp_path):
 )
 async def test_garbage_ends_its_stream_and_nothing_else(tmp_path, garbage):
     async with node(tmp_path / "a", **NEVER) as a, loopback_host() as peer:
-        await peer.connect(a.address)
+        await connect(peer, a)
         stream = await peer.open_stream(a.p2p.peer_id, INTERESTS_PROTOCOL)
         ping = await peer.open_stream(a.p2p.peer_id, "/ipfs/ping/1.0.0")
         await stream.send_all(garbage)
-        await eventually(lambda: a.failures(peer.peer_id) == MISBEHAVED, 30)
-        await eventually(lambda: not stream.is_open, 30)
+        await eventually(lambda: a.failures(peer.peer_id) == MISBEHAVED)
+        await eventually(lambda: not stream.is_open)
         await ping.send_all(bytes(32))
         assert len(await ping.receive_some(32)) == 32
         again = await peer.open_stream(a.p2p.peer_id, INTERESTS_PROTOCOL)
         await again.send_all(encode_frame(state(NETWORK, [range_of(BLOG)]).encode()))
-        await eventually(lambda: a.p2p._book.interests(peer.peer_id) == [range_of(BLOG)], 30)
+        await eventually(lambda: a.p2p._book.interests(peer.peer_id) == [range_of(BLOG)])
 
 
 async def test_of_several_streams_of_a_peer_the_latest_counts(tmp_path):
     async with node(tmp_path / "a", **NEVER) as a, loopback_host() as peer:
-        await peer.connect(a.address)
+        await connect(peer, a)
         streams = []
         for interest in (BLOG, PHOTOS):
             streams.append(await peer.open_stream(a.p2p.peer_id, INTERESTS_PROTOCOL))
             await streams[-1].send_all(encode_frame(state(NETWORK, [range_of(interest)]).encode()))
             await eventually(
-                lambda it=interest: a.p2p._book.interests(peer.peer_id) == [range_of(it)], 30
+                lambda it=interest: a.p2p._book.interests(peer.peer_id) == [range_of(it)]
             )
-        await eventually(lambda: not streams[0].is_open, 30)
+        await eventually(lambda: not streams[0].is_open)
         assert streams[1].is_open
         assert a.failures(peer.peer_id) == 0
 
