@@ -17,7 +17,7 @@ WORKERS = $(shell expr $$(nproc) + 1)
 
 # tests/watchdog.py fails a test that hangs. One that keeps even Python's signal handlers from running
 # ends its process, which shows where its threads are, and with it the run.
-HANGS = -o faulthandler_timeout=300 -o faulthandler_exit_on_timeout=true
+HANGS = -o faulthandler_timeout=600 -o faulthandler_exit_on_timeout=true
 
 .PHONY: help demo test test-long lint check docs install lock bench bench-docs clean
 

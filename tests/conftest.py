@@ -12,6 +12,7 @@ from pathlib import Path
 
 import httpx
 import pytest
+from _pytest.faulthandler import fault_handler_stderr_fd_key
 from hypothesis import settings
 from watchdog import limited
 
@@ -60,7 +61,7 @@ def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object
     """Fail a test that hangs, but for those that may take minutes."""
     if item.get_closest_marker("long") or os.environ.get("HYPOTHESIS_PROFILE") == "long":
         return (yield)
-    with limited(item.nodeid):
+    with limited(item.nodeid, item.config.stash[fault_handler_stderr_fd_key]):
         return (yield)
 
 
