@@ -22,6 +22,7 @@ from pathlib import Path
 
 import structlog
 import trio
+from nacl.signing import SigningKey
 
 from recon_node import __version__
 from recon_node.api import (
@@ -41,7 +42,9 @@ from recon_node.dag import DagError, open_dags
 from recon_node.exception_groups import leaves
 from recon_node.files import draft_of, move_into_place
 from recon_node.p2p import P2PError, open_p2p
+from recon_node.p2p.transport.identity import open_identity, signing_key_of
 from recon_node.settings import Settings
+from recon_node.snapshot.service import run_snapshots
 from recon_node.store import (
     Interest,
     InvalidInterestError,
@@ -106,6 +109,7 @@ async def _run_services(settings: Settings, shutdown: _Shutdown) -> None:
             open_anchors(settings.chain, store) as anchors,
             open_p2p(settings.p2p, store, settings.data_dir) as p2p,
             trio.open_nursery() as nursery,
+            trio.open_nursery() as background,
         ):
             services = Services(
                 store=store,
@@ -115,7 +119,9 @@ async def _run_services(settings: Settings, shutdown: _Shutdown) -> None:
                 limits=settings.api.limits,
                 access=access,
             )
+            signing_key = await trio.to_thread.run_sync(_open_signing_key, settings.data_dir)
             nursery.start_soon(serve, create_app(services), listener, services.closing)
+            background.start_soon(run_snapshots, settings.snapshot, store, signing_key)
             if settings.peer_id_file is not None:
                 path = settings.peer_id_file.expanduser()
                 await trio.to_thread.run_sync(_write_peer_id, path, p2p.peer_id)
@@ -130,6 +136,7 @@ async def _run_services(settings: Settings, shutdown: _Shutdown) -> None:
             )
             await shutdown.requested()
             services.closing.set()
+            background.cancel_scope.cancel()
 
 
 class _Shutdown:
@@ -173,6 +180,10 @@ async def _watch_stdin(shutdown: _Shutdown) -> None:
     except OSError as error:
         raise NodeError(f"--watch-stdin needs a pipe as standard input: {error}") from error
     shutdown.request("standard input closed")
+
+
+def _open_signing_key(data_dir: Path) -> SigningKey:
+    return signing_key_of(open_identity(data_dir))
 
 
 def _open_access(settings: ApiSettings) -> Access:

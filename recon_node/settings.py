@@ -39,6 +39,7 @@ from recon_node.setting_types import (
     declarations,
     short_path,
 )
+from recon_node.snapshot.settings import SnapshotSettings
 from recon_node.store import Interest, StoreSettings, parse_interest
 from recon_node.store.interests import check_interest
 
@@ -102,6 +103,7 @@ class Settings(DataDirSettings):
     api: ApiSettings = Field(default_factory=ApiSettings)
     store: StoreSettings = Field(default_factory=StoreSettings)
     chain: ChainSettings = Field(default_factory=ChainSettings)
+    snapshot: SnapshotSettings = Field(default_factory=SnapshotSettings)
     log: LogSettings = Field(default_factory=LogSettings)
 
     def wanted(self) -> list[Interest | StreamId]:

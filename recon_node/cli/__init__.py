@@ -21,6 +21,7 @@ _COMMANDS: Final = {
     "interests": ("interests", "List and change what a node syncs with its peers."),
     "peers": ("peers", "List the peers that a node knows, or connect it to another."),
     "run": ("run", "Run a node until SIGTERM or Ctrl-C."),
+    "snapshot": ("snapshot", "Make snapshots in object stores, and sync from them."),
     "status": ("peers", "Show what a node holds, and its latest syncs."),
     "store": ("store", "Maintain the event log of a stopped node."),
     "stream": ("stream", "Draw streams."),

@@ -12,11 +12,13 @@ from libp2p.crypto.ed25519 import create_new_key_pair
 from libp2p.crypto.keys import KeyPair, KeyType
 from libp2p.identity_utils import load_identity, save_identity
 from libp2p.peer.id import ID
+from nacl.signing import SigningKey
 
 from recon_node.files import draft_of, move_into_place
 from recon_node.p2p.errors import P2PError
 
 IDENTITY_FILE = "identity.key"
+_SEED_SIZE = 32
 
 
 def open_identity(data_dir: Path) -> KeyPair:
@@ -38,6 +40,11 @@ def open_identity(data_dir: Path) -> KeyPair:
 def peer_id_of(identity: KeyPair) -> str:
     """Return the peer id, in base58, that belongs to a key pair."""
     return str(ID.from_pubkey(identity.public_key))
+
+
+def signing_key_of(identity: KeyPair) -> SigningKey:
+    """Return the private key as one that signs JWS; its did:key names the node."""
+    return SigningKey(identity.private_key.to_bytes()[:_SEED_SIZE])
 
 
 def _load(path: Path) -> KeyPair:

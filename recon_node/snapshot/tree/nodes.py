@@ -97,6 +97,21 @@ def node_cid(block: bytes) -> CID:
     return CID.of(DAG_CBOR, block)
 
 
+def level_of(block: bytes) -> int:
+    """Return the level that a block claims.
+
+    Raises:
+        NodeFormatError: it is not a node.
+    """
+    try:
+        level = dag_cbor.decode(block)[0]
+    except (DagCborError, TypeError, LookupError) as error:
+        raise NodeFormatError(str(error)) from None
+    if type(level) is not int:
+        raise NodeFormatError("it has no level")
+    return level
+
+
 def decode(block: bytes, level: int, bounds: KeyRange) -> Node:
     """Parse a block and check it against what is known of it from its parent.
 

@@ -11,6 +11,7 @@ from recon_node.store.maintenance.closed_log import (
     Progress,
     compact_log,
     find_log,
+    network_of,
     read_info,
 )
 from recon_node.store.maintenance.export import export_events
@@ -31,6 +32,7 @@ __all__ = [
     "export_events",
     "find_log",
     "import_events",
+    "network_of",
     "read_info",
     "repair_log",
 ]

@@ -63,13 +63,18 @@ def opened_log(data_dir: Path) -> Iterator[ClosedLog]:
         StoreError: there is none, or a node would not start on it either.
     """
     path = find_log(data_dir)
-    network = _network_of(path)
+    network = network_of(path)
     connection = schema.open_database(data_dir, network, "full")
     with explained_errors(path), closing(connection):
         yield ClosedLog(path, network, connection)
 
 
-def _network_of(path: Path) -> Network:
+def network_of(path: Path) -> Network:
+    """Return the network of a log.
+
+    Raises:
+        StoreError: it cannot be read.
+    """
     # For writing: whoever opens the file rolls back what a killed process left unfinished.
     with explained_errors(path), closing(sqlite3.connect(path)) as connection:
         try:

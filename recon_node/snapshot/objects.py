@@ -1,0 +1,220 @@
+"""Object stores: values by name, wherever they are. All calls block; use them in threads.
+
+A store is named by a URL: `file:///srv/snapshots`, `s3://bucket/prefix`, `gs://...`, `az://...`,
+`memory://`, and, for reading, `https://host/path`. The library is obstore: one Rust extension
+without further dependencies, whose calls release the interpreter lock, with bounded retries.
+Credentials come from the environment, as the tools of each provider have it (AWS_ACCESS_KEY_ID...).
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+import obstore
+from obstore.exceptions import BaseError
+from obstore.store import LocalStore, MemoryStore, from_url
+
+_FAILURES: Final = (BaseError, OSError, ValueError)
+_MAX_REASON: Final = 300
+"""Characters of a library's explanation."""
+TIMEOUT: Final = 30.0
+"""Seconds for one request."""
+RETRIES: Final = 3
+
+
+class ObjectError(Exception):
+    """An object cannot be read or written; the message names it and says why."""
+
+
+class MissingObjectError(ObjectError):
+    """There is no object of that name."""
+
+
+class UrlError(ObjectError):
+    """A URL names no object store that can be used."""
+
+
+@dataclass(frozen=True, slots=True)
+class Listed:
+    """An object in a list."""
+
+    name: str
+    size: int
+    """Bytes."""
+    modified: datetime
+
+
+@dataclass(slots=True)
+class Traffic:
+    """What was asked of a store."""
+
+    requests: int = 0
+    received: int = 0
+    """Bytes of values."""
+    sent: int = 0
+
+
+class Objects:
+    """The objects below a URL.
+
+    Args:
+        url: of the store; see the module.
+        store: of the library; by default the one that the URL names.
+    """
+
+    def __init__(self, url: str, store: Any = None) -> None:
+        self.url = url
+        self.traffic = Traffic()
+        self._lock = threading.Lock()
+        self._store = store
+
+    @classmethod
+    def open(cls, url: str, timeout: float = TIMEOUT) -> Objects:
+        """Return the store that a URL names. Nothing is asked of it yet.
+
+        Args:
+            url: see the module; a path of the file system is also accepted.
+            timeout: seconds that the store may take for a request.
+
+        Raises:
+            UrlError: no such store can be used.
+        """
+        scheme = urlsplit(url).scheme
+        try:
+            if scheme == "memory":
+                return cls(url, MemoryStore())
+            if scheme in ("", "file"):
+                path = Path(urlsplit(url).path if scheme else url).expanduser().absolute()
+                path.mkdir(parents=True, exist_ok=True)
+                return cls(url, LocalStore(path))
+            client: Any = {
+                "timeout": timedelta(seconds=timeout),
+                "connect_timeout": timedelta(seconds=timeout),
+            }
+            endpoint = os.environ.get("AWS_ENDPOINT_URL", "")
+            if scheme == "http" or endpoint.startswith("http://"):
+                client["allow_http"] = True
+            retries: Any = {
+                "max_retries": RETRIES,
+                "retry_timeout": timedelta(seconds=timeout * (RETRIES + 1)),
+            }
+            return cls(url, from_url(url, client_options=client, retry_config=retries))
+        except _FAILURES as error:
+            raise UrlError(
+                f"cannot use the object store {url!r}: {_reason(error)}. Use a URL such as "
+                "file:///srv/snapshots, s3://bucket/path, gs://bucket/path or https://host/path"
+            ) from None
+
+    def get(self, name: str) -> bytes:
+        """Return an object.
+
+        Raises:
+            ObjectError: it is missing, or cannot be read.
+        """
+        try:
+            data = bytes(obstore.get(self._store, name).bytes())
+        except _FAILURES as error:
+            raise self._error(name, "read", error) from None
+        self._count(received=len(data))
+        return data
+
+    def get_range(self, name: str, start: int, size: int) -> bytes:
+        """Return `size` bytes of an object.
+
+        Raises:
+            ObjectError: it is missing or shorter, or cannot be read.
+        """
+        try:
+            data = bytes(obstore.get_range(self._store, name, start=start, length=size))
+        except _FAILURES as error:
+            raise self._error(name, "read", error) from None
+        self._count(received=len(data))
+        if len(data) != size:
+            raise ObjectError(
+                f"{name} in {self.url} is truncated: it has no {size} bytes at byte {start}"
+            )
+        return data
+
+    def put(self, name: str, data: bytes | Path) -> None:
+        """Write an object, or a file as one; others see it whole or not at all.
+
+        Raises:
+            ObjectError: it cannot be written.
+        """
+        try:
+            obstore.put(self._store, name, data)
+        except _FAILURES as error:
+            raise self._error(name, "written", error) from None
+        self._count(sent=data.stat().st_size if isinstance(data, Path) else len(data))
+
+    def exists(self, name: str) -> bool:
+        """Return whether there is an object of that name.
+
+        Raises:
+            ObjectError: the store does not say.
+        """
+        try:
+            obstore.head(self._store, name)
+        except FileNotFoundError:
+            return False
+        except _FAILURES as error:
+            raise self._error(name, "looked up", error) from None
+        finally:
+            self._count()
+        return True
+
+    def list(self, prefix: str) -> list[Listed]:
+        """Return the objects below a prefix, by name.
+
+        Raises:
+            ObjectError: the store cannot list them; plain web servers cannot.
+        """
+        found: list[Listed] = []
+        try:
+            for batch in obstore.list(self._store, prefix):
+                found += [
+                    Listed(each["path"], each["size"], each["last_modified"]) for each in batch
+                ]
+        except _FAILURES as error:
+            raise self._error(f"the objects below {prefix}", "listed", error) from None
+        self._count()
+        return sorted(found, key=lambda each: each.name)
+
+    def delete(self, names: Iterable[str]) -> None:
+        """Delete objects; it does not matter if some are missing.
+
+        Raises:
+            ObjectError: the store refuses.
+        """
+        for name in names:
+            try:
+                obstore.delete(self._store, name)
+            except FileNotFoundError:
+                pass
+            except _FAILURES as error:
+                raise self._error(name, "deleted", error) from None
+            self._count()
+
+    def _count(self, received: int = 0, sent: int = 0) -> None:
+        with self._lock:
+            self.traffic.requests += 1
+            self.traffic.received += received
+            self.traffic.sent += sent
+
+    def _error(self, name: str, what: str, error: Exception) -> ObjectError:
+        if isinstance(error, FileNotFoundError):
+            return MissingObjectError(f"{name} is missing in {self.url}")
+        return ObjectError(f"{name} in {self.url} cannot be {what}: {_reason(error)}")
+
+
+def _reason(error: Exception) -> str:
+    """Return the library's explanation without its dump of internals."""
+    text = " ".join(str(error).partition("\n\nDebug source")[0].split())
+    return text[:_MAX_REASON] or type(error).__name__

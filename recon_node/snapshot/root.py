@@ -1,0 +1,228 @@
+"""The root object of a snapshot: what it is of, where its tree starts, and who vouches for it.
+
+    latest.car                              a copy of the newest root object
+    roots/20261122T060000Z-CID.car          the root object of each snapshot
+    packs/CID.car                           events, nodes (see `places`)
+
+A root object is a CAR. Its root is an envelope (a JWS as DAG-JOSE, by the Ed25519 key of the node's
+libp2p identity, as did:key), which signs the CID of the manifest. A
+third block has the nodes at the top of the tree, so that a reader gets them without another round
+trip: [[CID, block, locator], ...].
+
+    manifest   {type: "recon-node/snapshot", version: 1, network, interests: [text, ...],
+               ranges: [[lower, upper], ...], created: Unix seconds,
+               root: null | CID, level, ahash, count, place: null | [pack, offset, size],
+               packs: [[CID, size], ...], live}
+
+The root object is written after everything that it names: a snapshot is there as a whole, or not.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any, Final
+
+from nacl.signing import SigningKey
+
+from recon_node.ceramic import InvalidEventError, Network
+from recon_node.ceramic.auth.did import DID_KEY, controller_of, public_key
+from recon_node.ceramic.auth.envelope import Envelope, parse_envelope
+from recon_node.ceramic.auth.keys import algorithm_of, sign
+from recon_node.ceramic.errors import DidError
+from recon_node.ipld import CID, DAG_CBOR, DAG_JOSE, CarError, DagCborError, car, dag_cbor
+from recon_node.recon import KeyRange, Sha256a
+from recon_node.snapshot.places import Place
+from recon_node.snapshot.tree import Link, Root
+from recon_node.snapshot.tree.nodes import LOWEST
+
+TYPE: Final = "recon-node/snapshot"
+VERSION: Final = 1
+LATEST: Final = "latest.car"
+ROOTS: Final = "roots"
+PACKS: Final = "packs"
+MAX_TOP_BYTES: Final = 64 * 1024
+"""Nodes of so many bytes come with the root object."""
+
+
+class RootError(ValueError):
+    """An object is not a root object, or not one to trust. The message says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Manifest:
+    """What a snapshot is of, and where its tree starts."""
+
+    network: Network
+    interests: Sequence[str]
+    """As in the settings; none: everything."""
+    ranges: Sequence[KeyRange]
+    """The keys that the interests cover, ascending and apart."""
+    created: int
+    """Unix seconds."""
+    tree: Root | None
+    """None: there are no events."""
+    place: Place | None
+    """Of the tree's root."""
+    packs: Sequence[tuple[CID, int]]
+    """CIDs and sizes, by number."""
+    live: int
+    """Bytes of the packs that it uses, about."""
+
+    @property
+    def count(self) -> int:
+        """Events."""
+        return 0 if self.tree is None else self.tree.count
+
+    @property
+    def created_text(self) -> str:
+        """When it was made, as in ISO 8601."""
+        return datetime.fromtimestamp(self.created, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+    def encode(self) -> bytes:
+        """Return it as a DAG-CBOR block."""
+        link = None if self.tree is None else self.tree.link
+        return dag_cbor.encode(
+            {
+                "type": TYPE,
+                "version": VERSION,
+                "network": self.network.id,
+                "interests": list(self.interests),
+                "ranges": [[bytes(each.lower), bytes(each.upper)] for each in self.ranges],
+                "created": self.created,
+                "root": None if link is None else link.cid,
+                "level": 0 if link is None else link.level,
+                "ahash": None if link is None else bytes(link.hash),
+                "count": self.count,
+                "place": None if self.place is None else list(self.place),
+                "packs": [[cid, size] for cid, size in self.packs],
+                "live": self.live,
+            }
+        )
+
+    @classmethod
+    def decode(cls, block: bytes) -> Manifest:
+        """Parse a block.
+
+        Raises:
+            RootError: it is not a manifest of this version.
+        """
+        try:
+            fields = dag_cbor.decode(block)
+            if not isinstance(fields, dict) or fields.get("type") != TYPE:
+                raise RootError("it is not a snapshot's manifest")
+            if fields["version"] != VERSION:
+                raise RootError(
+                    f"the snapshot has format version {fields['version']}; this program reads "
+                    f"{VERSION}: use a newer recon-node"
+                )
+            return cls._of(fields)
+        except (DagCborError, KeyError, TypeError, ValueError, OverflowError) as error:
+            if isinstance(error, RootError):
+                raise
+            raise RootError(f"its manifest is broken: {error!r}") from None
+
+    @classmethod
+    def _of(cls, fields: Mapping[str, Any]) -> Manifest:
+        tree = place = None
+        if fields["root"] is not None:
+            level, count = int(fields["level"]), int(fields["count"])
+            link = Link(level, LOWEST, Sha256a(fields["ahash"]), CID(fields["root"]))
+            tree, place = Root(link, count), Place(*map(int, fields["place"]))
+        manifest = cls(
+            Network.from_id(fields["network"]),
+            tuple(map(str, fields["interests"])),
+            tuple(KeyRange(bytes(lower), bytes(upper)) for lower, upper in fields["ranges"]),
+            int(fields["created"]),
+            tree,
+            place,
+            tuple((CID(cid), int(size)) for cid, size in fields["packs"]),
+            int(fields["live"]),
+        )
+        datetime.fromtimestamp(manifest.created, UTC)  # raises, if it is no time
+        return manifest
+
+
+@dataclass(frozen=True, slots=True)
+class RootObject:
+    """A manifest, who signed it, and the nodes at the top."""
+
+    cid: CID
+    """Of the envelope: the snapshot's own name."""
+    signer: str
+    """The did:key of a node."""
+    manifest: Manifest
+    top: Mapping[CID, tuple[bytes, bytes]] = field(repr=False)
+    """Blocks and locators."""
+
+    @property
+    def name(self) -> str:
+        """The name of the object."""
+        time = datetime.fromtimestamp(self.manifest.created, UTC).strftime("%Y%m%dT%H%M%SZ")
+        return f"{ROOTS}/{time}-{self.cid}.car"
+
+
+def pack_name(cid: CID) -> str:
+    """Return the name of a pack."""
+    return f"{PACKS}/{cid}.car"
+
+
+def encode_root(
+    manifest: Manifest, key: SigningKey, top: Mapping[CID, tuple[bytes, bytes]]
+) -> tuple[RootObject, bytes]:
+    """Sign a manifest; return the root object, also as bytes."""
+    block = manifest.encode()
+    payload = CID.of(DAG_CBOR, block)
+    did = controller_of(key)
+    header = {"alg": algorithm_of(key), "kid": f"{did}#{did.removeprefix(DID_KEY)}"}
+    protected = json.dumps(header, separators=(",", ":")).encode()
+    unsigned = Envelope(payload, protected, header, b"", None)
+    signature = sign(key, unsigned.signing_input)
+    envelope = dag_cbor.encode(
+        {
+            "payload": bytes(payload),
+            "signatures": [{"protected": protected, "signature": signature}],
+        }
+    )
+    cid = CID.of(DAG_JOSE, envelope)
+    nodes = dag_cbor.encode([[node, *parts] for node, parts in top.items()])
+    blocks = {cid: envelope, payload: block, CID.of(DAG_CBOR, nodes): nodes}
+    return RootObject(cid, did, manifest, top), car.encode([cid], blocks)
+
+
+def decode_root(data: bytes) -> RootObject:
+    """Read a root object and check its signature.
+
+    Raises:
+        RootError: it is damaged, something else, or the signature is wrong.
+    """
+    try:
+        content = car.decode(data)
+        [cid] = content.roots
+        envelope = parse_envelope(dag_cbor.decode(content.blocks[cid]))
+        key = public_key(envelope.signer)
+    except (CarError, DagCborError, InvalidEventError, DidError, ValueError) as error:
+        raise RootError(f"it is not a root object: {error}") from None
+    if envelope.header["alg"] != key.alg or not key.verify(
+        envelope.signing_input, envelope.signature
+    ):
+        raise RootError(f"its signature by {envelope.signer} is wrong")
+    block = content.blocks.get(envelope.payload)
+    if block is None:
+        raise RootError("its manifest is missing")
+    others = [each for each in content.blocks if each not in (cid, envelope.payload)]
+    top = _top(content.blocks[others[0]]) if others else {}
+    return RootObject(cid, envelope.signer, Manifest.decode(block), top)
+
+
+def _top(block: bytes) -> dict[CID, tuple[bytes, bytes]]:
+    """Return the nodes that come with a root object, with their locators."""
+    try:
+        found = {
+            CID(cid): (bytes(node), bytes(locator)) for cid, node, locator in dag_cbor.decode(block)
+        }
+    except (DagCborError, TypeError, ValueError):
+        return {}  # then they are fetched one by one
+    return {cid: parts for cid, parts in found.items() if cid.matches(parts[0])}

@@ -1,0 +1,64 @@
+"""The settings of snapshots."""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated, Final
+
+from pydantic import BeforeValidator
+from pydantic.dataclasses import dataclass
+
+from recon_node.ceramic.auth.did import public_key
+from recon_node.setting_types import SETTINGS, Count, Setting, TextList, checked_by
+
+_UNITS: Final = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+_SHORTEST: Final = 60.0
+"""Seconds between two scheduled snapshots, at least."""
+
+
+def parse_period(value: object) -> float | None:
+    """Return a time such as `6h`, `90m` or `1d` in seconds; None for an empty text.
+
+    Raises:
+        ValueError: it is none, or less than a minute.
+    """
+    if value in ("", None):
+        return None
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        seconds = float(value)
+    else:
+        found = re.fullmatch(r"(\d{1,6}) ?([smhd])", str(value), re.ASCII)
+        if found is None:
+            raise ValueError(f"{str(value)[:40]!r} is not a time such as '6h', '90m' or '1d'")
+        seconds = int(found[1]) * _UNITS[found[2]]
+    if seconds < _SHORTEST:
+        raise ValueError("snapshots can be made once a minute at most")
+    return seconds
+
+
+def _check_signers(signers: tuple[str, ...]) -> None:
+    for did in signers:
+        public_key(did)
+
+
+@dataclass(frozen=True, slots=True, config=SETTINGS)
+class SnapshotSettings:
+    """Snapshots: what a new node starts from, and what this node makes on a schedule."""
+
+    sources: Annotated[TextList, Setting("snapshot_sources")] = ()
+    """Snapshots to sync from when the node starts, before and beside its peers: URLs such as
+    "https://example.com/snapshots" or "s3://bucket/path". Only what the node lacks is fetched.
+    """
+    signers: Annotated[TextList, checked_by(_check_signers), Setting("snapshot_signers")] = ()
+    """Whose snapshots to read: did:keys, as `recon-node snapshot list` shows them. Empty: anyone's.
+
+    Every event is checked like a peer's in any case. A signer can only leave events out.
+    """
+    url: Annotated[str, Setting("snapshot_url")] = ""
+    """Where this node makes its own snapshots. Credentials come from the environment, such as
+    AWS_ACCESS_KEY_ID.
+    """
+    every: Annotated[float | None, BeforeValidator(parse_period), Setting("snapshot_every")] = None
+    """How often: "6h", "90m", "1d". Empty: never."""
+    keep: Annotated[Count, Setting("snapshot_keep")] = 7
+    """How many of them to keep; older ones are deleted."""

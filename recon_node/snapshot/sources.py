@@ -1,0 +1,120 @@
+"""Where the events of a snapshot come from: a log on disk, or a running node's store.
+
+SQLite lets any number of processes read a log while the node that owns it writes (its write-ahead
+log), so `snapshot create` needs no lock, and works beside a running node. It reads all keys once,
+in one transaction: they are those of one moment.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import closing
+from itertools import islice
+from pathlib import Path
+from types import TracebackType
+from typing import Final, Self
+
+import trio
+
+from recon_node.ceramic import EventId
+from recon_node.recon import KeyRange, KeyStore, Sha256a
+from recon_node.snapshot.tree import matcher
+from recon_node.store import Interest, Store, format_interest
+from recon_node.store.db import questions, schema
+from recon_node.store.db.reader import Reader
+from recon_node.store.errors import explained_errors
+from recon_node.store.interests import key_ranges
+from recon_node.store.maintenance import find_log, network_of
+
+_PAGE: Final = 1000
+
+
+class LogSource:
+    """The log in a data directory, of a running node or not. A context manager.
+
+    Args:
+        data_dir: of the node.
+        interests: which part; none: everything.
+
+    Raises:
+        StoreError: there is no log, or it cannot be read.
+    """
+
+    def __init__(self, data_dir: Path, interests: Sequence[Interest] = ()) -> None:
+        self._path = find_log(data_dir)
+        self.network = network_of(self._path)
+        self.interests: Sequence[str] = [format_interest(each) for each in interests]
+        self.ranges: Sequence[KeyRange] = key_ranges(self.network, interests)
+        with explained_errors(self._path):
+            self._reader = Reader(schema.open_reader(data_dir))
+            sql = (
+                "SELECT event_id FROM events WHERE event_id > ? AND event_id < ? ORDER BY event_id"
+            )
+            self._keys = KeyStore()
+            found: list[bytes] = []
+            with closing(self._reader.connection.cursor()) as cursor:
+                for each in self.ranges:
+                    found += [key for (key,) in cursor.execute(sql, tuple(each))]
+            self._keys.load(found)
+        self._matches = matcher(self._keys, self.ranges)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._reader.connection.close()
+
+    def count(self) -> int:  # noqa: D102 - see Source
+        return len(self._keys)
+
+    def matches(self, bounds: KeyRange, expected: Sha256a) -> bool:  # noqa: D102
+        return self._matches(bounds, expected)
+
+    def keys(self, bounds: KeyRange) -> Iterator[bytes]:  # noqa: D102
+        return self._keys.keys(bounds)
+
+    def cars(self, event_ids: Sequence[EventId]) -> list[bytes | None]:  # noqa: D102
+        with explained_errors(self._path):
+            return questions.read_cars(event_ids, self._reader)[0]
+
+
+class StoreSource:
+    """The store of a running node; used from a thread that trio started.
+
+    Args:
+        store: of the node; its interests are those of the snapshot.
+    """
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self.network = store.network
+        self.interests: Sequence[str] = [format_interest(each) for each in store.wanted.all]
+        self.ranges: Sequence[KeyRange] = list(store.wanted.ranges)
+        self._matches = matcher(store.keys, self.ranges)
+
+    def count(self) -> int:  # noqa: D102 - see Source
+        return trio.from_thread.run_sync(
+            lambda: sum(self._store.keys.count(each) for each in self.ranges)
+        )
+
+    def matches(self, bounds: KeyRange, expected: Sha256a) -> bool:  # noqa: D102
+        return trio.from_thread.run_sync(self._matches, bounds, expected)
+
+    def keys(self, bounds: KeyRange) -> Iterator[bytes]:  # noqa: D102
+        for each in self.ranges:
+            part = each.intersect(bounds)
+            while part is not None:
+                page = trio.from_thread.run_sync(self._page, part)
+                yield from page
+                part = KeyRange(page[-1], part.upper) if len(page) == _PAGE else None
+
+    def cars(self, event_ids: Sequence[EventId]) -> list[bytes | None]:  # noqa: D102
+        return trio.from_thread.run(self._store.get_cars_for_peers, event_ids)
+
+    def _page(self, part: KeyRange) -> list[bytes]:
+        return list(islice(self._store.keys.keys(part), _PAGE))

@@ -1,0 +1,203 @@
+"""Bring a node up to date from a snapshot: fetch what it lacks, and have it admitted.
+
+The tree is opened level by level, as far as its hashes differ from those of the node's own keys. So
+a sync takes a round trip for each level and one for the events, whatever is missing. From the level
+above the leaves on, a few parts of the tree are under way at a time, and one admits its events
+while the next one fetches: memory stays bounded, and an empty node reads at full speed.
+
+Nothing needs to be remembered: what was admitted before an interruption is not fetched again.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Final, Protocol, TypeVar
+
+import trio
+
+from recon_node.ceramic import EventId, EventIdError, Network
+from recon_node.recon import KeyRange, KeyView
+from recon_node.snapshot.places import Place
+from recon_node.snapshot.reading import Fault, SnapshotError, SnapshotReader, children_of
+from recon_node.snapshot.tree import Branch, Leaf, matcher, whole
+from recon_node.store import Verdict
+
+T = TypeVar("T")
+
+_PART: Final = 256
+"""Nodes that are opened at once, unless all of a level are fewer."""
+_PARTS: Final = 4
+"""Parts under way at once."""
+_MAX_FAULTS: Final = 1000
+"""Faults that are listed; further ones are only counted."""
+
+
+class Target(Protocol):
+    """The part of a store that a sync needs."""
+
+    network: Network
+    keys: KeyView
+
+    async def admit_remote(self, events: Sequence[tuple[EventId, bytes]]) -> list[Verdict]:
+        """Admit events."""
+
+    def is_refused(self, event_id: EventId) -> bool:
+        """Return whether an event is known to be wrong."""
+
+
+@dataclass(slots=True)
+class Synced:
+    """What a sync did."""
+
+    total: int = 0
+    """Events of the snapshot, in the node's ranges or not."""
+    done: int = 0
+    """Of these, those that are here, or were tried."""
+    counts: Counter[str] = field(default_factory=Counter)
+    """Events by verdict: "new", "known", "refused"."""
+    faults: list[Fault] = field(default_factory=list)
+    """The first 1000 things that could not be used, and why."""
+    fault_count: int = 0
+    waves: int = 0
+    """Dependent round trips after the root object, in the deepest part."""
+
+    def note(self, fault: Fault) -> None:
+        """Note something that cannot be used."""
+        self.fault_count += 1
+        if len(self.faults) < _MAX_FAULTS:
+            self.faults.append(fault)
+
+
+async def sync_snapshot(
+    reader: SnapshotReader,
+    target: Target,
+    result: Synced,
+    ranges: Sequence[KeyRange],
+    on_progress: Callable[[], None] = lambda: None,
+) -> None:
+    """Fetch what a node lacks of a snapshot, and have it admitted.
+
+    Args:
+        reader: of the snapshot; its faults should be noted in `result`.
+        target: the node's store.
+        result: is updated on the way.
+        ranges: what the node wants, ascending and apart.
+        on_progress: called whenever `result` has changed.
+
+    Raises:
+        SnapshotError: the snapshot is of another network.
+        StoreError: the node's disk failed.
+    """
+    manifest = reader.manifest
+    if manifest.network != target.network:
+        raise SnapshotError(
+            f"the snapshot in {reader.objects.url} is of the network {manifest.network.name}, but "
+            f"the node is on {target.network.name}"
+        )
+    result.total += manifest.count
+    if manifest.tree is not None:
+        sync = _Sync(reader, target, result, ranges, on_progress)
+        await sync.run(whole(manifest.tree.link))
+
+
+async def in_thread(work: Callable[[], T]) -> T:
+    """Run requests to an object store in a thread; a cancelled call does not wait for them."""
+    return await trio.to_thread.run_sync(
+        work,
+        abandon_on_cancel=True,  # type: ignore[call-arg]  # trio-typing's stubs are of trio 0.22
+    )
+
+
+class _Sync:
+    def __init__(
+        self,
+        reader: SnapshotReader,
+        target: Target,
+        result: Synced,
+        ranges: Sequence[KeyRange],
+        on_progress: Callable[[], None],
+    ) -> None:
+        self._reader = reader
+        self._target = target
+        self._result = result
+        self._ranges = ranges
+        self._on_progress = on_progress
+        # The snapshot has only keys in its own ranges: others of the node's must not count.
+        self._matches = matcher(target.keys, reader.manifest.ranges)
+        self._slots = trio.Semaphore(_PARTS)
+
+    async def run(self, root: Branch) -> None:
+        async with trio.open_nursery() as nursery:
+            await self._open([root], 1, nursery)
+
+    async def _open(self, level: Sequence[Branch], wave: int, nursery: trio.Nursery) -> None:
+        """Open the nodes of a level that differ, and everything below."""
+        differing = await self._differing(level)
+        if not differing:
+            return
+        if differing[0].link.level == 0:
+            for start in range(0, len(differing), _PART):
+                await self._slots.acquire()
+                part = differing[start : start + _PART]
+                nursery.start_soon(self._take_leaves, part, wave)
+            return
+        # Depth first, so that only a few nodes of each level are in memory.
+        for start in range(0, len(differing), _PART):
+            part = differing[start : start + _PART]
+            found = await in_thread(partial(self._reader.open, part))
+            await self._open(children_of(found), wave + 1, nursery)
+
+    async def _differing(self, level: Sequence[Branch]) -> list[Branch]:
+        """Return the branches that have other keys than the node, in what the node wants."""
+        found: list[Branch] = []
+        for each in level:
+            if not any(wanted.intersect(each.bounds) for wanted in self._ranges):
+                continue
+            if self._matches(each.bounds, each.link.hash):
+                self._result.done += self._target.keys.count(each.bounds)
+            else:
+                found.append(each)
+            await trio.lowlevel.checkpoint()
+        self._on_progress()
+        return found
+
+    async def _take_leaves(self, part: Sequence[Branch], wave: int) -> None:
+        """Fetch the missing events of some leaves, and have them admitted."""
+        try:
+            wanted: list[tuple[bytes, Place]] = []
+            for _, leaf, places in await in_thread(partial(self._reader.open, part)):
+                assert isinstance(leaf, Leaf)
+                missing = self._missing(leaf.keys, places)
+                self._result.done += len(leaf.keys) - len(missing)
+                wanted += missing
+            events = await in_thread(partial(self._reader.events, wanted))
+            self._result.waves = max(self._result.waves, wave + 1)
+            verdicts = await self._target.admit_remote(events)
+            for (event_id, _), verdict in zip(events, verdicts, strict=True):
+                self._result.counts[verdict.status] += 1
+                if verdict.status == "refused":
+                    self._result.note(Fault(f"event {event_id}", f"refused: {verdict.reason}"))
+            self._result.done += len(wanted)
+            self._on_progress()
+        finally:
+            self._slots.release()
+
+    def _missing(self, keys: Iterable[bytes], places: Iterable[Place]) -> list[tuple[bytes, Place]]:
+        """Return the keys that the node lacks and wants."""
+        held = self._target.keys
+        return [
+            (key, place)
+            for key, place in zip(keys, places, strict=True)
+            if key not in held
+            and any(each.covers(key) for each in self._ranges)
+            and not self._is_refused(key)
+        ]
+
+    def _is_refused(self, key: bytes) -> bool:
+        try:
+            return self._target.is_refused(EventId(key))
+        except EventIdError:
+            return False  # it is reported when its event is read

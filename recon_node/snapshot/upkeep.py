@@ -1,0 +1,174 @@
+"""Look after the snapshots of a store: list, verify, compare, and delete what is no longer needed.
+
+All calls block; use them in threads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import Final
+
+from recon_node.ipld import CID
+from recon_node.snapshot.objects import ObjectError, Objects
+from recon_node.snapshot.places import Place
+from recon_node.snapshot.reading import (
+    Fault,
+    SnapshotError,
+    SnapshotReader,
+    children_of,
+    read_root,
+)
+from recon_node.snapshot.root import (
+    PACKS,
+    ROOTS,
+    RootError,
+    RootObject,
+    decode_root,
+    pack_name,
+)
+from recon_node.snapshot.tree import Branch, Leaf, difference, whole
+
+_PART: Final = 256
+"""Nodes that are verified at once."""
+
+
+@dataclass(slots=True)
+class Verified:
+    """What was found sound, and what was not."""
+
+    events: int = 0
+    nodes: int = 0
+    faults: list[Fault] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class Collected:
+    """What was deleted."""
+
+    roots: int = 0
+    packs: int = 0
+    size: int = 0
+    """Bytes of the packs."""
+
+
+def list_roots(objects: Objects) -> tuple[list[RootObject], list[Fault]]:
+    """Return the snapshots of a store, oldest first, and the root objects that cannot be used.
+
+    Raises:
+        ObjectError: the store cannot list its objects.
+    """
+    found: list[RootObject] = []
+    faults: list[Fault] = []
+    for each in objects.list(ROOTS):
+        try:
+            found.append(decode_root(objects.get(each.name)))
+        except (RootError, ObjectError) as error:
+            faults.append(Fault(each.name, str(error)))
+    return found, faults
+
+
+def verify_snapshot(
+    objects: Objects, root: RootObject, progress: Callable[[int, int], None]
+) -> Verified:
+    """Read a whole snapshot, and check every node and event against its CID and its Ahash.
+
+    Signatures of events are not checked: a node that syncs does that.
+
+    Args:
+        objects: where it is.
+        root: of the snapshot.
+        progress: called with the events checked so far, and their number.
+    """
+    result = Verified()
+    reader = SnapshotReader(objects, root, result.faults.append)
+    try:
+        if root.manifest.tree is not None:
+            parts = [[whole(root.manifest.tree.link)]]
+            while parts:
+                below = _verify_part(reader, parts.pop(), result)
+                parts += [below[at : at + _PART] for at in range(0, len(below), _PART)]
+                progress(result.events, root.manifest.count)
+    finally:
+        reader.close()
+    return result
+
+
+def _verify_part(reader: SnapshotReader, part: list[Branch], result: Verified) -> list[Branch]:
+    found = reader.open(part)
+    result.nodes += len(found)
+    wanted: list[tuple[bytes, Place]] = []
+    for _, node, places in found:
+        if isinstance(node, Leaf):
+            wanted += zip(node.keys, places, strict=True)
+    result.events += len(reader.events(wanted))
+    return children_of(found)
+
+
+def compare_snapshots(
+    ours: tuple[Objects, RootObject], theirs: tuple[Objects, RootObject]
+) -> tuple[list[bytes], list[bytes]]:
+    """Return the keys that only the first snapshot has, and those that only the second has.
+
+    Raises:
+        SnapshotError: a node of one of them cannot be read.
+    """
+    faults: list[Fault] = []
+    readers = [SnapshotReader(*each, faults.append) for each in (ours, theirs)]
+    trees = [reader.manifest.tree for reader in readers]
+    links = [None if tree is None else tree.link for tree in trees]
+    blocks: dict[CID, bytes] = {}
+    steps = difference(links[0], links[1], blocks)
+    try:
+        while True:
+            try:
+                wanted = next(steps)
+            except StopIteration as end:
+                result: tuple[list[bytes], list[bytes]] = end.value
+                return result
+            for reader in readers:
+                blocks.update(reader.read_known(wanted))
+            missing = [cid for cid in wanted if cid not in blocks]
+            if missing:
+                reason = f" ({faults[0]})" if faults else ""
+                raise SnapshotError(f"the node {missing[0]} cannot be read{reason}")
+    finally:
+        for reader in readers:
+            reader.close()
+
+
+def collect(objects: Objects, keep: int, min_age: timedelta, now: datetime) -> Collected:
+    """Delete all snapshots but the newest `keep`, and packs that no remaining snapshot names.
+
+    Args:
+        objects: the store.
+        keep: at least 1.
+        min_age: packs that are younger stay: they may belong to a snapshot that is being written.
+        now: with a time zone.
+
+    Raises:
+        SnapshotError: a root object cannot be read, so nobody knows which packs it needs.
+        ObjectError: the store refuses.
+    """
+    if keep < 1:
+        raise ValueError("keep at least one snapshot")
+    roots, faults = list_roots(objects)
+    if faults:
+        raise SnapshotError(
+            f"nothing was deleted, because a root object cannot be read ({faults[0]}): delete it "
+            "first if its snapshot is not needed"
+        )
+    roots.sort(key=lambda root: root.manifest.created)
+    result = Collected()
+    needed = {pack_name(cid) for root in roots[-keep:] for cid, _ in root.manifest.packs}
+    needed |= {pack_name(cid) for cid, _ in read_root(objects).manifest.packs}
+    for root in roots[:-keep]:
+        objects.delete([root.name])
+        result.roots += 1
+    for pack in objects.list(PACKS):
+        if pack.name not in needed and now - pack.modified >= min_age:
+            objects.delete([pack.name])
+            result.packs += 1
+            result.size += pack.size
+    return result

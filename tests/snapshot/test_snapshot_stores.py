@@ -1,0 +1,201 @@
+"""Object stores that are real: a directory, S3 over HTTP (moto's server), a plain web server."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from functools import partial
+from http.server import BaseHTTPRequestHandler, SimpleHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import httpx
+import pytest
+from click.testing import CliRunner, Result
+from moto.server import ThreadedMotoServer
+from snapshot_support import NETWORK, events, make_log
+
+from recon_node.cli import main
+from recon_node.snapshot.objects import MissingObjectError, ObjectError, Objects, UrlError
+
+EVENTS = events(60, seed=4)
+
+
+@pytest.fixture(scope="module")
+def s3() -> Iterator[dict[str, str]]:
+    """The environment that leads to an S3 server with the bucket `bucket`."""
+    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+    server.start()
+    host, port = server.get_host_and_port()
+    endpoint = f"http://{host}:{port}"
+    httpx.put(f"{endpoint}/bucket").raise_for_status()
+    yield {
+        "AWS_ENDPOINT_URL": endpoint,
+        "AWS_ACCESS_KEY_ID": "test",
+        "AWS_SECRET_ACCESS_KEY": "test",
+        "AWS_REGION": "us-east-1",
+        "AWS_ALLOW_HTTP": "true",
+    }
+    server.stop()
+
+
+def serve(handler: object) -> Iterator[str]:
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:  # type: ignore[arg-type]
+        thread = threading.Thread(target=server.serve_forever, daemon=True)
+        thread.start()
+        yield f"http://127.0.0.1:{server.server_address[1]}"
+        server.shutdown()
+        thread.join()
+
+
+class _Ranges(SimpleHTTPRequestHandler):
+    """Serves files, with byte ranges, as all web servers but this module's do."""
+
+    def do_GET(self) -> None:
+        path = Path(self.translate_path(self.path))
+        if not path.is_file():
+            self.send_error(404)
+            return
+        data, wanted = path.read_bytes(), self.headers.get("Range")
+        size = len(data)
+        self.send_response(200 if wanted is None else 206)
+        if wanted is not None:
+            first, last = wanted.removeprefix("bytes=").split("-")
+            self.send_header("Content-Range", f"bytes {first}-{last}/{size}")
+            data = data[int(first) : int(last) + 1]
+        self.send_header("Content-Length", str(len(data)))
+        self.send_header("Last-Modified", self.date_time_string(path.stat().st_mtime))
+        self.end_headers()
+        self.wfile.write(data)
+
+    def log_message(self, format: str, *args: object) -> None:
+        pass
+
+
+class _Broken(BaseHTTPRequestHandler):
+    """Takes requests and never answers."""
+
+    stop = threading.Event()
+
+    def do_GET(self) -> None:
+        self.stop.wait(30)
+
+    def log_message(self, format: str, *args: object) -> None:
+        pass
+
+
+@pytest.fixture(scope="module")
+def log(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    data_dir = tmp_path_factory.mktemp("log")
+    make_log(data_dir, EVENTS)
+    return data_dir
+
+
+def run(*args: object, env: dict[str, str] | None = None) -> Result:
+    settings = {"RECON_NODE_NETWORK": NETWORK.name, "RECON_NODE_VERIFIERS": "0", **(env or {})}
+    return CliRunner().invoke(main, ["snapshot", *map(str, args)], env=settings)
+
+
+def checked(*args: object, env: dict[str, str] | None = None) -> str:
+    result = run(*args, env=env)
+    assert result.exit_code == 0, result.output
+    return result.output
+
+
+def test_the_commands_with_s3(log: Path, tmp_path: Path, s3: dict[str, str]) -> None:
+    url, here = "s3://bucket/some/where", partial(checked, env=s3)
+    assert f"wrote {len(EVENTS)} events" in here("create", url, "--data-dir", log)
+    assert "nothing is new" in here("create", url, "--data-dir", log)
+    assert f"{len(EVENTS)} of {len(EVENTS)} events sound" in here("verify", url)
+    assert "did:key:z6Mk" in here("list", url)
+    assert f"{len(EVENTS)} new, 0 known, 0 refused" in here("sync", url, "--data-dir", tmp_path)
+    assert "0 new" in here("sync", url, "--data-dir", tmp_path)
+    assert "deleted 0 snapshots and 0 packs" in here("gc", url, "--keep", 1, "--min-age", "0")
+
+
+def test_the_commands_with_a_directory(log: Path, tmp_path: Path) -> None:
+    one, both, node = tmp_path / "one", tmp_path / "both", tmp_path / "node"
+    make_log(node, EVENTS[:30])
+    checked("create", f"file://{one}", "--data-dir", node)
+    checked("create", both, "--data-dir", log)
+    assert "0 only in the first, 30 only in the second" in checked("diff", one, both)
+    keys = checked("diff", both, one, "--keys").splitlines()
+    assert len([line for line in keys if line.startswith("- ")]) == 30
+    assert "30 new" in checked("sync", both, one, "--data-dir", node)
+    assert "0 new" in checked("sync", both, "--data-dir", node)
+
+
+def test_a_part_of_the_events(log: Path, tmp_path: Path) -> None:
+    assert EVENTS[0].header is not None
+    model = f"model={EVENTS[0].header.sep_value}"
+    output = checked("create", tmp_path / "part", "--data-dir", log, "--interest", model, "--json")
+    assert '"new": true' in output
+    whole = checked("create", tmp_path / "whole", "--data-dir", log)
+    assert f"{len(EVENTS)} events" in whole
+    only = checked("diff", tmp_path / "part", tmp_path / "whole")
+    assert only.startswith("0 only in the first")
+    assert " 0 only in the second" not in only
+
+
+def test_a_web_server_is_enough_to_read(log: Path, tmp_path: Path) -> None:
+    checked("create", tmp_path / "web", "--data-dir", log)
+    for url in serve(partial(_Ranges, directory=tmp_path / "web")):
+        assert f"{len(EVENTS)} new" in checked("sync", url, "--data-dir", tmp_path / "node")
+        assert "sound" in checked("verify", url)
+        result = run("list", url)
+        assert result.exit_code == 1
+        assert "cannot be listed" in result.output
+
+
+def test_the_signer_must_be_trusted(log: Path, tmp_path: Path) -> None:
+    checked("create", tmp_path / "s", "--data-dir", log)
+    other = "did:key:z6MktwupdmLXVVqTzCw4i46r4uGyosGXRnR3XjN4Zq7oMMsw"
+    result = run("sync", tmp_path / "s", "--signer", other, "--data-dir", tmp_path / "node")
+    assert result.exit_code == 1
+    assert "not trusted" in result.output
+
+
+@pytest.mark.parametrize(
+    ("url", "message"),
+    [
+        ("nothing://x", "cannot use the object store"),
+        ("http://127.0.0.1:1/x", "cannot be read"),
+        ("/dev/null/x", "cannot use the object store"),
+    ],
+)
+def test_a_url_that_leads_nowhere(
+    url: str, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("recon_node.snapshot.objects.RETRIES", 0)
+    result = run("sync", url, "--data-dir", tmp_path)
+    assert result.exit_code == 1
+    assert message in result.output
+
+
+def test_an_empty_place_has_no_snapshot(tmp_path: Path) -> None:
+    result = run("verify", tmp_path)
+    assert result.exit_code == 1
+    assert "there is no snapshot there" in result.output
+
+
+def test_a_store_that_does_not_answer_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("recon_node.snapshot.objects.RETRIES", 0)
+    for url in serve(_Broken):
+        with pytest.raises(ObjectError, match=r"latest\.car in http"):
+            Objects.open(url, timeout=0.3).get("latest.car")
+        _Broken.stop.set()
+
+
+def test_objects_say_what_is_wrong() -> None:
+    objects = Objects.open("memory://")
+    objects.put("a/b", b"0123456789")
+    assert objects.get_range("a/b", 2, 3) == b"234"
+    assert objects.exists("a/b")
+    assert not objects.exists("a/c")
+    with pytest.raises(ObjectError, match="truncated"):
+        objects.get_range("a/b", 8, 9)
+    with pytest.raises(MissingObjectError, match="a/c is missing"):
+        objects.get("a/c")
+    objects.delete(["a/b", "a/c"])
+    assert objects.list("a") == []
+    with pytest.raises(UrlError, match="cannot use"):
+        Objects.open("s3:/")

@@ -1,0 +1,229 @@
+"""Snapshots of real logs in real object stores: created, grown, synced, verified, collected."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime, timedelta
+from functools import partial
+from pathlib import Path
+
+import pytest
+import trio
+from nacl.signing import SigningKey
+from snapshot_support import NETWORK, events, make_log
+
+from recon_node.ceramic.auth.did import controller_of
+from recon_node.snapshot.creating import Created, create_snapshot
+from recon_node.snapshot.objects import Objects
+from recon_node.snapshot.reading import SnapshotError, SnapshotReader, read_root
+from recon_node.snapshot.root import pack_name
+from recon_node.snapshot.sources import LogSource, StoreSource
+from recon_node.snapshot.syncing import Synced, sync_snapshot
+from recon_node.snapshot.upkeep import collect, compare_snapshots, list_roots, verify_snapshot
+from recon_node.store import Store, StoreSettings, open_store
+
+KEY = SigningKey(b"k" * 32)
+QUICK = StoreSettings(synchronous="normal", verifiers=0)
+PACK = 20_000
+
+
+def memory() -> Objects:
+    return Objects.open("memory://")
+
+
+def no_progress(step: str, done: int, total: int | None) -> None:
+    pass
+
+
+def create(data_dir: Path, objects: Objects, *, afresh: bool = False) -> Created:
+    with LogSource(data_dir) as source:
+        return create_snapshot(source, objects, KEY, no_progress, pack_bytes=PACK, afresh=afresh)
+
+
+@asynccontextmanager
+async def opened(data_dir: Path) -> AsyncIterator[Store]:
+    async with open_store(data_dir, NETWORK, settings=QUICK) as store:
+        yield store
+
+
+async def sync(objects: Objects, store: Store) -> Synced:
+    result = Synced()
+    root = read_root(objects)
+    reader = SnapshotReader(objects, root, result.note)
+    try:
+        await sync_snapshot(reader, store, result, store.wanted.ranges)
+    finally:
+        reader.close()
+    return result
+
+
+@pytest.fixture(scope="module")
+def log(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The log of a node with 400 events."""
+    data_dir = tmp_path_factory.mktemp("log")
+    make_log(data_dir, events(400, seed=1))
+    return data_dir
+
+
+def test_an_empty_node_gets_all_events(log: Path, tmp_path: Path) -> None:
+    objects = memory()
+    created = create(log, objects)
+    assert created.is_new
+    assert created.events == created.root.manifest.count > 300
+    assert len(objects.list("packs")) > 5
+
+    async def main() -> None:
+        async with opened(tmp_path) as store, opened_copy(log) as original:
+            result = await sync(objects, store)
+            assert result.counts == {"new": created.events}
+            assert not result.faults
+            assert list(store.keys) == list(original.keys)
+            for key in list(store.keys)[::50]:
+                assert await store.get_cars([key]) == await original.get_cars([key])
+            assert (await sync(objects, store)).counts == {}
+
+    trio.run(main)
+
+
+@asynccontextmanager
+async def opened_copy(log: Path) -> AsyncIterator[Store]:
+    async with opened(log) as store:
+        yield store
+
+
+def test_a_snapshot_grows_by_what_is_new(tmp_path: Path) -> None:
+    objects = memory()
+    all_events = events(400, seed=2)
+    make_log(tmp_path, all_events[:-4])
+    first = create(tmp_path, objects)
+    packs = len(objects.list("packs"))
+    make_log(tmp_path, all_events[-4:])
+    sent = objects.traffic.sent
+    second = create(tmp_path, objects)
+    assert second.base is not None
+    assert second.base.cid == first.root.cid
+    assert second.events == 4
+    assert len(objects.list("packs")) == packs + 2
+    assert objects.traffic.sent - sent < 40_000
+    assert second.root.manifest.count == first.root.manifest.count + 4
+    again = create(tmp_path, objects)
+    assert not again.is_new
+    assert again.root.cid == second.root.cid
+    # Whoever makes it at once makes the same tree, and the grown one has every event.
+    elsewhere = memory()
+    assert create(tmp_path, elsewhere).root.manifest.tree == second.root.manifest.tree
+    found = verify_snapshot(objects, second.root, lambda done, total: None)
+    assert found.events == second.root.manifest.count
+    assert not found.faults
+    ours, theirs = compare_snapshots((objects, first.root), (objects, second.root))
+    assert (len(ours), len(theirs)) == (0, 4)
+
+
+def test_an_interrupted_snapshot_is_not_there_and_is_continued(log: Path) -> None:
+    whole = memory()
+    create(log, whole)
+    objects = memory()
+    put, count = objects.put, 0
+
+    def fail(name: str, data: bytes | Path) -> None:
+        nonlocal count
+        count += 1
+        if count > 5:
+            raise KeyboardInterrupt
+        put(name, data)
+
+    objects.put = fail  # type: ignore[method-assign]
+    with pytest.raises(KeyboardInterrupt):
+        create(log, objects)
+    with pytest.raises(SnapshotError, match="no snapshot there"):
+        read_root(objects)
+    objects.put = put  # type: ignore[method-assign]
+    sent = objects.traffic.sent
+    create(log, objects)
+    assert {each.name for each in objects.list("packs")} == {
+        each.name for each in whole.list("packs")
+    }
+    assert objects.traffic.sent - sent < whole.traffic.sent - 4 * PACK
+
+
+def test_old_snapshots_are_collected(tmp_path: Path) -> None:
+    objects = memory()
+    all_events = events(200, seed=3)
+    for count in (100, 150, 200):
+        make_log(tmp_path, all_events[:count])
+        created = create(tmp_path, objects)
+    orphan = "packs/orphan.car"
+    objects.put(orphan, b"?")
+    day = timedelta(days=1)
+    now = datetime.now(UTC)
+    assert collect(objects, 2, day, now).packs == 0
+    assert len(list_roots(objects)[0]) == 2
+    done = collect(objects, 1, day, now + 2 * day)
+    assert (done.roots, done.packs >= 1) == (1, True)
+    assert not objects.exists(orphan)
+    assert not verify_snapshot(objects, created.root, lambda done, total: None).faults
+
+
+def test_only_trusted_snapshots_are_read(log: Path) -> None:
+    objects = memory()
+    create(log, objects)
+    assert read_root(objects, trusted=[controller_of(KEY)]).signer == controller_of(KEY)
+    with pytest.raises(SnapshotError, match="not trusted"):
+        read_root(objects, trusted=[])
+    data = bytearray(objects.get("latest.car"))
+    data[-1000] ^= 1
+    objects.put("latest.car", bytes(data))
+    with pytest.raises(SnapshotError, match="not usable"):
+        read_root(objects)
+
+
+@pytest.mark.parametrize("harm", ["lost", "truncated", "swapped", "falsified"])
+def test_a_harmful_store_costs_only_what_it_harms(log: Path, tmp_path: Path, harm: str) -> None:
+    objects = memory()
+    root = create(log, objects).root
+    names = [pack_name(cid) for cid, _ in root.manifest.packs]
+    one, other = names[1], names[2]
+    data = objects.get(one)
+    if harm == "lost":
+        objects.delete([one])
+    elif harm == "truncated":
+        objects.put(one, data[: len(data) // 2])
+    elif harm == "swapped":
+        objects.put(one, objects.get(other))
+    else:
+        rng = random.Random(9)
+        damaged = bytearray(data)
+        for _ in range(8):
+            damaged[rng.randrange(200, len(data))] ^= 0x55
+        objects.put(one, bytes(damaged))
+
+    async def main() -> None:
+        async with opened(tmp_path) as store, opened(log) as original:
+            result = await sync(objects, store)
+            assert result.faults
+            assert any(one in str(fault) for fault in result.faults)
+            assert 0 < len(store.keys) < len(original.keys)
+            assert len(store.keys) > root.manifest.count // 2
+            assert set(store.keys) <= set(original.keys)
+            objects.put(one, data)  # repaired: the rest is fetched
+            received = objects.traffic.received
+            assert not (await sync(objects, store)).faults
+            assert list(store.keys) == list(original.keys)
+            assert objects.traffic.received - received < sum(n for _, n in root.manifest.packs)
+
+    trio.run(main)
+
+
+def test_a_running_node_makes_the_same_snapshot(log: Path) -> None:
+    objects = memory()
+
+    async def main() -> None:
+        async with opened(log) as store:
+            make = partial(create_snapshot, StoreSource(store), objects, KEY, no_progress)
+            first = await trio.to_thread.run_sync(make)
+            assert first.root.manifest.tree == create(log, memory()).root.manifest.tree
+            assert not (await trio.to_thread.run_sync(make)).is_new
+
+    trio.run(main)
