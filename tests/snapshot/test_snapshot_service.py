@@ -1,0 +1,89 @@
+"""What a running node does by itself: sync from its sources, make snapshots on a schedule."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import trio
+from nacl.signing import SigningKey
+from pydantic import ValidationError
+from snapshot_support import NETWORK, events, make_log
+from trio.testing import MockClock
+
+from recon_node.snapshot.objects import Objects
+from recon_node.snapshot.service import run_snapshots
+from recon_node.snapshot.settings import SnapshotSettings, parse_period
+from recon_node.snapshot.upkeep import list_roots
+from recon_node.store import StoreSettings, open_store
+
+KEY = SigningKey(b"k" * 32)
+QUICK = StoreSettings(synchronous="normal", verifiers=0)
+
+
+def test_a_node_makes_snapshots_and_another_starts_from_them(tmp_path: Path) -> None:
+    made = events(40, seed=6)
+    url = str(tmp_path / "snapshots")
+    settings = SnapshotSettings(url=url, every=60.0, keep=2)  # type: ignore[call-arg]
+    objects = Objects.open(url)
+
+    async def counts() -> list[int]:
+        roots, _ = await trio.to_thread.run_sync(list_roots, objects)
+        return [root.manifest.count for root in roots]
+
+    async def run_node() -> None:
+        async with (
+            open_store(tmp_path / "a", NETWORK, settings=QUICK) as store,
+            trio.open_nursery() as nursery,
+        ):
+            nursery.start_soon(run_snapshots, settings, store, KEY)
+            for n in range(3):
+                await store.admit_local([each.car for each in made[n * 10 : n * 10 + 10]])
+                while 10 * n + 10 not in await counts():  # noqa: ASYNC110
+                    await trio.sleep(20)
+            while await counts() != [20, 30]:  # noqa: ASYNC110 - the third one pushes out the first
+                await trio.sleep(20)
+            nursery.cancel_scope.cancel()
+
+    trio.run(run_node, clock=MockClock(autojump_threshold=0.01))
+
+    async def run_other() -> None:
+        sources = SnapshotSettings(sources=(str(tmp_path / "none"), url))  # type: ignore[call-arg]
+        async with open_store(tmp_path / "b", NETWORK, settings=QUICK) as store:
+            await run_snapshots(sources, store, KEY)
+            assert len(store.keys) == 30
+
+    trio.run(run_other)
+
+
+def test_a_place_that_cannot_be_written_does_not_stop_the_node(tmp_path: Path) -> None:
+    make_log(tmp_path, events(5, seed=7))
+    (tmp_path / "file").write_text("in the way")
+    url = str(tmp_path / "file" / "below")
+    settings = SnapshotSettings(url=url, every=60.0)  # type: ignore[call-arg]
+
+    async def main() -> None:
+        async with open_store(tmp_path, NETWORK, settings=QUICK) as store:
+            with trio.move_on_after(500) as scope:
+                await run_snapshots(settings, store, KEY)
+            assert scope.cancelled_caught
+
+    trio.run(main, clock=MockClock(autojump_threshold=0.01))
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"), [("6h", 21600.0), ("90m", 5400.0), ("1d", 86400.0), (60, 60.0), ("", None)]
+)
+def test_periods(text: object, seconds: float | None) -> None:
+    assert parse_period(text) == seconds
+
+
+@pytest.mark.parametrize("text", ["6", "six hours", "1s", "0d", True, "-1h"])
+def test_what_is_not_a_period(text: object) -> None:
+    with pytest.raises(ValueError, match=r"not a time|once a minute"):
+        parse_period(text)
+
+
+def test_signers_are_checked() -> None:
+    with pytest.raises(ValidationError, match="did:key"):
+        SnapshotSettings(signers=("did:web:example.com",))  # type: ignore[call-arg]
