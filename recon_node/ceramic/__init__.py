@@ -40,6 +40,7 @@ from recon_node.ceramic.event_id import (
     scan,
     sort_value_range,
     stream_range,
+    streams_range,
 )
 from recon_node.ceramic.header import InitHeader
 from recon_node.ceramic.network import (
@@ -100,6 +101,7 @@ __all__ = [
     "signer",
     "sort_value_range",
     "stream_range",
+    "streams_range",
     "validity_of",
     "verify_signature",
 ]

@@ -211,6 +211,11 @@ def stream_range(
     return _fenceposts(_stream_prefix(network.id, sort_value, controller) + init_cid[-_INIT:])
 
 
+def streams_range(first: EventId, last: EventId) -> tuple[EventId, EventId]:
+    """Return the fenceposts around all keys of two keys' streams, and of the streams between."""
+    return _fenceposts(first.prefix)[0], _fenceposts(last.prefix)[1]
+
+
 def prefix_range(network: Network, prefix: bytes) -> tuple[EventId, EventId]:
     """Return the fenceposts around all keys of the network whose fields start with some bytes.
 

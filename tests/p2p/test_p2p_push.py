@@ -5,23 +5,49 @@ from types import SimpleNamespace
 
 import pytest
 import trio
+from hypothesis import given
+from hypothesis import strategies as st
 from nacl.signing import SigningKey
-from p2p_support import LOOPBACK, Node, eventually, node
+from p2p_support import LOOPBACK, NETWORK, Node, eventually, node
 from test_p2p_sync import OURS, Connected, Recorded, Wanting
 
-from recon_node.ceramic import METAMODEL, StreamId, StreamType
+from recon_node.ceramic import METAMODEL, EventId, StreamId, StreamType, rendezvous, streams_range
 from recon_node.ceramic.builder import data_event, init_event, time_event
+from recon_node.ceramic.event_id import FIELDS_SIZE, SHORT_HASH_SIZE
 from recon_node.p2p.peers.book import PeerBook
-from recon_node.p2p.sync.driver import Syncer
-from recon_node.p2p.sync.push import ALL_OF_FEW, Wanted, choose_receivers
+from recon_node.p2p.sync.driver import MAX_DUE, Syncer
+from recon_node.p2p.sync.push import (
+    ALL_OF_FEW,
+    Wanted,
+    choose_receivers,
+    sort_news,
+    wanted_of,
+)
 from recon_node.p2p.sync.reports import Counters
-from recon_node.recon import KeyRange
+from recon_node.recon import (
+    VERSIONS,
+    KeyRange,
+    intersect_ranges,
+    merge_ranges,
+)
 from recon_node.store import Interest
 from recon_node.store.contents import REMEMBERED
 
 PEERS = [f"peer {number}" for number in range(8)]
 COPIES = LOOPBACK.sync_peers
 NEVER = 1e6
+
+
+def real_key(stream: int, height: int = 0) -> EventId:
+    """A key of one of many streams that we want."""
+    start = len(rendezvous(NETWORK)) + SHORT_HASH_SIZE
+    place = stream.to_bytes(FIELDS_SIZE - SHORT_HASH_SIZE, "big")
+    return EventId(OURS[0].lower[:start] + place + bytes([height]) + METAMODEL.cid)
+
+
+SOME_KEYS = [real_key(number // 2, number % 2) for number in range(16)]
+BETWEEN = sorted({bound for each in SOME_KEYS for bound in streams_range(each, each)})
+"""Bounds of ranges that do not cut a stream in two, as no interest does."""
 
 
 def key_in(key_range: KeyRange, number: int = 0) -> bytes:
@@ -138,6 +164,84 @@ async def test_a_push_does_not_wait_for_slow_syncs(pushing, autojump_clock):
         sessions.syncer.request(peer)
     await trio.testing.wait_all_tasks_blocked()
     assert PEERS[7] in await reached(store, sessions, key_in(OURS[0]))
+
+
+async def test_a_peer_that_states_its_interests_is_asked_about_the_changed_streams_alone(
+    pushing, autojump_clock
+):
+    store, book, sessions = pushing
+    for peer in PEERS[1:]:
+        book.states(peer, [OURS[1]])
+    book.states(PEERS[0], OURS)
+    ids = sorted(real_key(number) for number in range(5))
+    streams = [KeyRange(*streams_range(each, each)) for each in ids]
+    assert await reached(store, sessions, ids[3]) == {PEERS[0]: [streams[3]]}
+    between = KeyRange(streams[1].lower, streams[3].upper)
+    assert await reached(store, sessions, ids[3], ids[1]) == {PEERS[0]: [between]}
+    book.no_longer_states(PEERS[0])
+    book.get(PEERS[0]).stated = None
+    says(book, PEERS[0], OURS[0])
+    assert await reached(store, sessions, ids[3]) == {PEERS[0]: [OURS[0]]}
+
+
+async def test_what_is_due_with_a_slow_peer_does_not_grow_without_end(pushing, autojump_clock):
+    store, book, sessions = pushing
+    for peer in PEERS[1:]:
+        book.states(peer, [])
+    book.states(PEERS[0], OURS)
+    keys = sorted(real_key(number) for number in range(3 * MAX_DUE))[::2]
+    sessions.seconds[PEERS[0]] = 1000
+    for key in keys:
+        await reached(store, sessions, key)
+        assert len(sessions.syncer._due.get(PEERS[0], ())) <= MAX_DUE
+    sessions.seconds.clear()
+    await trio.sleep(2000)
+    for key in keys[1:]:
+        assert any(each.covers(key) for _, each in sessions.asked)
+
+
+@given(st.sets(st.integers(0, 15)), st.data())
+def test_news_reach_exactly_those_who_want_them_and_did_not_tell_us(numbers, data):
+    """Against the plain rule, key by key."""
+    news = [SOME_KEYS[number] for number in numbers]
+    bounds = st.sampled_from(BETWEEN)
+    some_ranges = st.lists(st.builds(KeyRange, bounds, bounds), max_size=8).map(merge_ranges)
+    common = data.draw(st.lists(some_ranges, min_size=1, max_size=4))
+    told = {key: data.draw(st.sets(st.sampled_from("abcd"))) for key in news}
+    sorted_news = sort_news(news, common, told.__getitem__)
+    for peer, ranges in zip("abcd", common, strict=False):
+        wanted = {
+            key
+            for key in news
+            if peer not in told[key] and any(each.covers(key) for each in ranges)
+        }
+        for whole in (True, False):
+            found = wanted_of(sorted_news, peer, ranges, whole=whole)
+            assert bool(found.keys) == bool(wanted)
+            assert all(any(each.covers(key) for each in found.ranges) for key in wanted)
+            assert all(any(each.covers(key) for key in wanted) for each in found.ranges)
+            assert intersect_ranges(found.ranges, ranges) == sorted(found.ranges)
+        assert len(found.ranges) <= len(ranges)
+
+
+@pytest.mark.parametrize("version", VERSIONS, ids=lambda each: each.id)
+async def test_a_push_to_a_large_set_costs_little(tmp_path, sdk_cars, version):
+    options = {"sync_interval": NEVER, "versions": [version], "ceramic_one": False}
+    async with (
+        node(tmp_path / "a", sdk_cars[:300], **options) as a,
+        node(tmp_path / "b", sdk_cars[:300], **options) as b,
+    ):
+        await b.p2p.connect(a.address)
+        await eventually(lambda: a.p2p.sync_reports and b.p2p.sync_reports, 60)
+        await eventually(lambda: a.p2p._book.has_stated(b.p2p.peer_id), 60)
+        key, model = SigningKey(bytes(32)), StreamId(StreamType.MODEL, METAMODEL.cid)
+        await a.store.admit_local([init_event(key, model, {"n": 0}, unique=b"1").car])
+        await eventually(lambda: len(b.store.keys) == 301, 60)
+        await eventually(lambda: a.p2p.transfers, 60)
+        [push] = a.p2p.transfers
+        assert (push.role, push.events_sent) == ("initiator", 1)
+        assert push.rounds <= 2
+        assert push.bytes_sent + push.bytes_received < 1000
 
 
 def test_few_who_want_a_key_are_all_told_and_of_many_some():

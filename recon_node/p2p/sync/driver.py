@@ -47,6 +47,8 @@ ASK_FOR_ALL_EVERY: Final = 60.0
 """Seconds after which a peer is asked for everything that interests us."""
 SLOT_TIME: Final = 30.0
 """Seconds after which a sync no longer keeps others from starting."""
+MAX_DUE: Final = 64
+"""Maximum ranges that are due for a sync with a peer before they count as one."""
 MAX_SYNCS: Final = 64
 """Maximum peers that are synced with, or wait for a sync; connected peers may exceed it."""
 MAX_DIALS: Final = 8
@@ -134,7 +136,10 @@ class Syncer:
         if ranges is None or due is None:
             self._due[peer_id] = None
         else:
-            self._due[peer_id] = merge_ranges([*due, *ranges])
+            merged = merge_ranges([*due, *ranges])
+            if len(merged) > MAX_DUE:  # a slow peer: they would go on growing in number
+                merged = [KeyRange(merged[0].lower, merged[-1].upper)]
+            self._due[peer_id] = merged
 
     async def connect(self, peer_id: str) -> None:
         """Connect to a peer by the addresses in the book, the best first.
