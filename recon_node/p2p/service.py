@@ -16,6 +16,7 @@ from recon_node.p2p.peers.descriptions import PeerIdentity, PeerInfo, recon_vers
 from recon_node.p2p.peers.discovery import networks_in
 from recon_node.p2p.peers.interest_gossip import InterestGossip
 from recon_node.p2p.peers.interest_statement import INTERESTS_PROTOCOL
+from recon_node.p2p.peers.reconnecting import keep_reconnecting
 from recon_node.p2p.settings import P2PSettings
 from recon_node.p2p.sync.driver import Syncer
 from recon_node.p2p.sync.event_stream import EventServer
@@ -98,6 +99,7 @@ class P2P:
         nursery.start_soon(self._watch_addresses)
         nursery.start_soon(tell_when_alone, host, book, settings)
         nursery.start_soon(let_go_of_idle, host, book)
+        nursery.start_soon(keep_reconnecting, host, book, self._syncer.connect)
 
     def discover_by(self, discovery: Finder) -> None:
         """Find peers from now on; ``discovery`` reports them to ``found``."""

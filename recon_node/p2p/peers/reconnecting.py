@@ -1,0 +1,114 @@
+"""Reaching peers again whose connection was lost.
+
+A network that falls apart takes many connections at once, and the rounds would find these peers
+again one by one. So a peer whose connection is lost is dialled again, often at first and at least
+every ten seconds, for a quarter of an hour. As soon as one of them answers, the others are probably
+back as well, and are dialled at once.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Awaitable, Callable, Collection
+from dataclasses import dataclass
+from typing import Final
+
+import trio
+
+from recon_node.backoff import Backoff
+from recon_node.p2p.errors import PeerError
+from recon_node.p2p.interfaces import PeerHost
+from recon_node.p2p.peers.book import PeerBook
+
+LOOK_EVERY: Final = 2.0
+"""Seconds between two looks at who is connected."""
+AGAIN: Final = Backoff(first=2.0, longest=8.0)
+"""The waits between two tries to reach a peer."""
+LOST_FOR: Final = 900.0
+"""Seconds for which a lost peer is tried; after that, the rounds get to it."""
+MAX_LOST: Final = 100
+"""Maximum lost peers, the latest ones."""
+AT_ONCE: Final = 4
+"""Maximum peers that are tried at once."""
+AT_ONCE_IF_BACK: Final = 16
+"""The same while lost peers are coming back."""
+
+
+@dataclass(slots=True)
+class _Lost:
+    """A peer whose connection was lost."""
+
+    since: float
+    try_at: float
+    tries: int = 0
+
+
+class LostPeers:
+    """Which lost peers to try, and when. Pure.
+
+    Args:
+        rng: a source of randomness.
+    """
+
+    def __init__(self, rng: random.Random) -> None:
+        self._random = rng
+        self._connected: set[str] = set()
+        self._lost: dict[str, _Lost] = {}
+
+    def due(self, connected: Collection[str], trying: Collection[str], now: float) -> list[str]:
+        """Return the peers to try now, in random order.
+
+        Args:
+            connected: the peers that are connected now.
+            trying: those that are being tried.
+            now: seconds on any clock.
+        """
+        for peer in sorted(self._connected.difference(connected)):
+            self._lost[peer] = _Lost(now, now)
+        self._connected = set(connected)
+        back = [self._lost.pop(peer) for peer in list(self._lost) if peer in self._connected]
+        for peer, lost in list(self._lost.items()):
+            if now - lost.since > LOST_FOR or len(self._lost) > MAX_LOST:
+                del self._lost[peer]
+            elif back:
+                lost.try_at, lost.tries = now, 0
+        waiting = [
+            peer for peer, lost in self._lost.items() if lost.try_at <= now and peer not in trying
+        ]
+        room = max(0, (AT_ONCE_IF_BACK if back else AT_ONCE) - len(trying))
+        chosen = self._random.sample(waiting, min(room, len(waiting)))
+        for peer in chosen:
+            lost = self._lost[peer]
+            lost.tries += 1
+            lost.try_at = now + AGAIN.wait(lost.tries, self._random.random())
+        return chosen
+
+
+async def keep_reconnecting(
+    host: PeerHost, book: PeerBook, connect: Callable[[str], Awaitable[None]]
+) -> None:
+    """Dial peers of the book whose connection was lost, until cancelled.
+
+    Args:
+        host: knows who is connected.
+        book: knows which peers this node can sync with.
+        connect: connects to a peer, or raises PeerError.
+    """
+    lost = LostPeers(random.Random())
+    trying: set[str] = set()
+
+    async def dial(peer_id: str) -> None:
+        try:
+            await connect(peer_id)
+        except PeerError:
+            return  # it is counted, and the next try comes
+        finally:
+            trying.discard(peer_id)
+
+    async with trio.open_nursery() as nursery:
+        while True:
+            await trio.sleep(LOOK_EVERY)
+            connected = [each for each in host.connected_peers() if book.get(each) is not None]
+            for peer_id in lost.due(connected, trying, trio.current_time()):
+                trying.add(peer_id)
+                nursery.start_soon(dial, peer_id)

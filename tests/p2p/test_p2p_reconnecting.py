@@ -1,0 +1,118 @@
+"""Peers whose connection was lost are reached again soon, and those that are gone cost little."""
+
+from random import Random
+
+import trio
+
+from recon_node.p2p.errors import PeerError
+from recon_node.p2p.peers.book import PeerBook
+from recon_node.p2p.peers.reconnecting import (
+    AGAIN,
+    AT_ONCE,
+    AT_ONCE_IF_BACK,
+    LOOK_EVERY,
+    LOST_FOR,
+    MAX_LOST,
+    LostPeers,
+    keep_reconnecting,
+)
+
+
+class Network:
+    """Some peers, of which those that are not cut off answer."""
+
+    def __init__(self, *peers: str) -> None:
+        self.book = PeerBook(1000)
+        for peer in peers:
+            self.book.heard_of(peer, [f"/ip4/10.0.0.1/tcp/1/p2p/{peer}"])
+        self.connected = set(peers)
+        self.cut_off: set[str] = set()
+        self.dials: list[tuple[float, str]] = []
+        self.dialling = 0
+
+    def connected_peers(self) -> list[str]:
+        return sorted(self.connected)
+
+    def cut(self, *peers: str) -> None:
+        self.cut_off.update(peers)
+        self.connected.difference_update(peers)
+
+    async def connect(self, peer: str) -> None:
+        self.dials.append((trio.current_time(), peer))
+        self.dialling += 1
+        try:
+            await self.answer(peer)
+        finally:
+            self.dialling -= 1
+
+    async def answer(self, peer: str) -> None:
+        for wait in (1, 2, 4, 3):  # as TCP sends its SYN again; ten seconds in all
+            if peer not in self.cut_off:
+                self.connected.add(peer)
+                return
+            await trio.sleep(wait)
+        raise PeerError("no answer")
+
+
+async def test_a_network_that_was_cut_in_two_is_joined_within_seconds(nursery, autojump_clock):
+    others = [f"other {n}" for n in range(20)]
+    network = Network("near", *others)
+    nursery.start_soon(keep_reconnecting, network, network.book, network.connect)
+    await trio.sleep(60)
+    assert network.dials == []
+    network.cut(*others)
+    await trio.sleep(60)
+    assert network.connected == {"near"}
+    network.cut_off.clear()
+    await trio.sleep(10)
+    assert network.connected == {"near", *others}
+
+
+async def test_a_single_peer_that_restarts_is_reached_within_seconds(nursery, autojump_clock):
+    network = Network("a", "b")
+    nursery.start_soon(keep_reconnecting, network, network.book, network.connect)
+    await trio.sleep(10)
+    network.cut("a")
+    await trio.sleep(300)
+    network.cut_off.clear()
+    await trio.sleep(AGAIN.longest * 1.25 + LOOK_EVERY)
+    assert network.connected == {"a", "b"}
+
+
+async def test_peers_that_are_gone_are_given_up_and_strangers_are_left_alone(
+    nursery, autojump_clock
+):
+    network = Network(*(f"peer {n}" for n in range(2 * MAX_LOST)))
+    network.connected.add("stranger")
+    nursery.start_soon(keep_reconnecting, network, network.book, network.connect)
+    await trio.sleep(10)
+    network.cut(*network.connected)
+    begun = trio.current_time()
+    while trio.current_time() < begun + LOST_FOR + 10:
+        assert network.dialling <= AT_ONCE
+        await trio.sleep(1)
+    tried = {peer for _, peer in network.dials}
+    assert len(tried) <= MAX_LOST
+    assert "stranger" not in tried
+    network.dials.clear()
+    await trio.sleep(LOST_FOR)
+    assert network.dials == []
+
+
+def test_who_is_due(rng):
+    """Never more than allowed, nobody twice, and only those that were connected and are not."""
+    lost, peers = LostPeers(rng), [f"peer {n}" for n in range(40)]
+    trying: set[str] = set()
+    connected: set[str] = set()
+    seen: set[str] = set()
+    random = Random(rng.random())
+    for step in range(2000):
+        connected = {each for each in peers if random.random() < 0.9 or each in connected}
+        connected -= set(random.sample(peers, random.choice((0, 0, 0, 30))))
+        due = lost.due(connected, trying, float(step))
+        assert len(trying) + len(due) <= max(AT_ONCE_IF_BACK, len(trying))
+        assert trying.isdisjoint(due)
+        assert connected.isdisjoint(due)
+        assert seen.issuperset(due)
+        seen |= connected
+        trying = {each for each in trying.union(due) if random.random() < 0.5} - connected
