@@ -50,15 +50,32 @@ class _Ready:
 
 
 class TestnetNode:
-    """One node of a testnet: a process, a data directory and a log file."""
+    """One node of a testnet: a process, a data directory and a log file.
+
+    Args:
+        name: of the data directory and the log.
+        directory: where these are.
+        flags: more flags of `recon-node run`.
+        host: the IPv4 address at which it listens for peers.
+        prefix: what its command begins with, such as `ip netns exec NAME`.
+    """
 
     __test__ = False
 
-    def __init__(self, name: str, directory: Path, flags: Sequence[str]) -> None:
+    def __init__(
+        self,
+        name: str,
+        directory: Path,
+        flags: Sequence[str],
+        host: str = "127.0.0.1",
+        prefix: Sequence[str] = (),
+    ) -> None:
         self.name = name
         self.data_dir = directory / name
         self.log_path = directory / f"{name}.log"
         self._flags = list(flags)
+        self._host = host
+        self._prefix = list(prefix)
         self._process: subprocess.Popen[bytes] | None = None
         self._ready: _Ready | None = None
         self._log_offset = 0
@@ -105,7 +122,7 @@ class TestnetNode:
             raise TestnetError(f"{self.name} is already running")
         self._flags += flags
         self._log_offset = self.log_path.stat().st_size if self.log_path.exists() else 0
-        command = [sys.executable, "-m", "recon_node", "run", "--watch-stdin"]
+        command = [*self._prefix, sys.executable, "-m", "recon_node", "run", "--watch-stdin"]
         command += ["--data-dir", str(self.data_dir), "--log-format", "json", *self._flags]
         with self.log_path.open("ab") as log:
             self._process = subprocess.Popen(
@@ -219,7 +236,7 @@ class TestnetNode:
 
     def _port_flags(self) -> list[str]:
         if self._ready is None:
-            return ["--listen", "/ip4/127.0.0.1/tcp/0", "--api", "127.0.0.1:0"]
+            return ["--listen", f"/ip4/{self._host}/tcp/0", "--api", "127.0.0.1:0"]
         flags = ["--api", self._ready.api_url.removeprefix("http://")]
         for address in self._ready.addresses:
             flags += ["--listen", address.partition("/p2p/")[0]]
