@@ -39,6 +39,7 @@ from recon_node.ceramic.event_id import (
     rendezvous,
     scan,
     sort_value_range,
+    sort_value_rendezvous,
     stream_range,
     streams_range,
 )
@@ -100,6 +101,7 @@ __all__ = [
     "scan",
     "signer",
     "sort_value_range",
+    "sort_value_rendezvous",
     "stream_range",
     "streams_range",
     "validity_of",

@@ -30,13 +30,16 @@ from typing import Final, Self
 from recon_node.ceramic.errors import EventIdError
 from recon_node.ceramic.network import Network
 from recon_node.ceramic.stream_id import STREAM_ID_CODEC
-from recon_node.ipld import CID, IDENTITY, RAW, IpldError, dag_cbor, read_cid, varint
+from recon_node.ipld import CID, DAG_CBOR, IDENTITY, RAW, IpldError, dag_cbor, read_cid, varint
 
 EVENT_ID_TYPE: Final = 0x05
 MAX_HEIGHT: Final = 2**64 - 2
 FENCEPOST_CID: Final = CID(bytes([0x01, RAW, IDENTITY, 0x00]))
 
 _HEAD: Final = varint.encode(STREAM_ID_CODEC) + varint.encode(EVENT_ID_TYPE)
+_RENDEZVOUS_HEAD: Final = varint.encode(STREAM_ID_CODEC) + varint.encode(DAG_CBOR)
+_RENDEZVOUS_HASH: Final = 16
+"""Bytes of the sort value's hash in its rendezvous."""
 SHORT_HASH_SIZE: Final = 8
 """Bytes of the sort value's and of the controller's hash."""
 _INIT: Final = 4
@@ -235,6 +238,19 @@ def rendezvous(network: Network) -> bytes:
     return _network_prefix(network.id)
 
 
+def sort_value_rendezvous(network: Network, sort_value: str) -> bytes:
+    """Return the bytes under which peers that are interested in a sort value find each other.
+
+    CIP-124, "Discover peers using the same sort-value": ``ce 01 71``, the network id, and the last
+    16 bytes of sha256(sort value). It is as the CIP has it, although an EventID has ``05`` and only
+    8 bytes there.
+
+    Raises:
+        EventIdError: the sort value is not valid Unicode.
+    """
+    return _RENDEZVOUS_HEAD + varint.encode(network.id) + _hash(sort_value)[-_RENDEZVOUS_HASH:]
+
+
 def _fenceposts(prefix: bytes) -> tuple[EventId, EventId]:
     """The bounds of all keys that start with `prefix`, which has the network id at least."""
     missing = FIELDS_SIZE + varint.decode(prefix, len(_HEAD))[1] - len(prefix)
@@ -306,7 +322,11 @@ def short_hash(text: str) -> bytes:
     Raises:
         EventIdError: the text is not valid Unicode.
     """
+    return _hash(text)[-SHORT_HASH_SIZE:]
+
+
+def _hash(text: str) -> bytes:
     try:
-        return hashlib.sha256(text.encode()).digest()[-SHORT_HASH_SIZE:]
+        return hashlib.sha256(text.encode()).digest()
     except UnicodeEncodeError:
         raise EventIdError(f"{text[:100]!r} is not valid Unicode: it has no EventID") from None

@@ -25,6 +25,7 @@ from recon_node.ceramic import (
     rendezvous,
     scan,
     sort_value_range,
+    sort_value_rendezvous,
     stream_range,
 )
 from recon_node.ipld import CID, DAG_CBOR, DAG_JOSE, RAW, dag_cbor, varint
@@ -303,6 +304,22 @@ def test_rendezvous_is_the_head_of_every_key_of_the_network(network: Network) ->
     expected = b"\xce\x01\x05" + varint.encode(network.id)
     assert rendezvous(network) == expected
     assert all(bound.startswith(expected) for bound in network_range(network))
+
+
+def test_rendezvous_vectors() -> None:
+    """CIP-124, "Discover all peers in the same network" and "using the same sort-value"."""
+    vectors = json.loads((DATA / "rendezvous.json").read_text())["vectors"]
+    for row in vectors:
+        network, sort_value = Network.parse(row["network"]), row["sort_value"]
+        assert network.id == row["network_id"]
+        found = (
+            rendezvous(network)
+            if sort_value is None
+            else sort_value_rendezvous(network, sort_value)
+        )
+        assert found.hex() == row["rendezvous"]
+        assert "1220" + hashlib.sha256(found).hexdigest() == row["key"]
+    assert len({row["key"] for row in vectors}) == len(vectors)
 
 
 def test_is_its_bytes() -> None:
