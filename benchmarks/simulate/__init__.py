@@ -13,7 +13,7 @@ nodes:
   protocol and identifying take as many round trips as there.
 - ``store``: events in a dictionary, in place of the log. It checks that an event is the one that
   its key names, and takes a fixed time. Events are made-up small blocks without signatures.
-- ``finder``: what looking in the DHT would find, without the DHT.
+- ``dht``: the records of the DHT in one place, for the production discovery;
 
 Time is trio's ``MockClock``: it jumps to the next deadline as soon as nobody has anything to do, so
 an hour of a quiet network takes seconds, and computing takes no time at all. One seed drives all

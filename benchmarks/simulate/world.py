@@ -12,18 +12,23 @@ import trio
 from libp2p.peer.id import ID
 
 from benchmarks.simulate.bad import KINDS, LyingStore, be_silent, flood
-from benchmarks.simulate.finder import Rendezvous, SimulatedFinder
+from benchmarks.simulate.dht import SimulatedDht
 from benchmarks.simulate.host import SimulatedHost
 from benchmarks.simulate.store import NETWORK, Library, MemoryStore
 from benchmarks.simulate.wire import Place, Wire
 from recon_node.ceramic import EventId
 from recon_node.p2p import P2P, P2PSettings
 from recon_node.p2p.peers.book import PeerBook
+from recon_node.p2p.peers.discovery import Discovery
+from recon_node.p2p.peers.provider_records import ProviderRecords
+from recon_node.p2p.peers.schedule import network_rendezvous
 from recon_node.recon import VERSIONS, Version
 
 MEGABIT: Final = 1_000_000 / 8
 _LONG: Final = 1 << 30
 """No message is so long."""
+ALL_RECORDS: Final = 1_000_000
+"""Maximum provider records of the whole DHT."""
 _KEY_HEAD: Final = b"\x00\x24\x08\x01\x12\x20"
 """What the peer id of an Ed25519 key starts with."""
 
@@ -90,7 +95,7 @@ class World:
         self._nursery = nursery
         self.wire = Wire(plan.loss, random.Random(plan.seed))
         self.library = Library(plan.models, self._random)
-        self.rendezvous = Rendezvous()
+        self.records = ProviderRecords(max_records=ALL_RECORDS)
         self.hosts: dict[str, SimulatedHost] = {}
         self.spreads: dict[EventId, Spread] = {}
         keys = [self.library.make() for _ in range(plan.events)]
@@ -164,7 +169,6 @@ class Node:
         models = rng.sample(range(plan.models), plan.interests)
         self.models = models or list(range(plan.models))
         """The models that it is interested in."""
-        self._rendezvous = [str(NETWORK), *(str(each) for each in models)]
         interests = [world.library.interest(each) for each in models]
         arrived = partial(world.arrived, number)
         self.store = MemoryStore(world.library, interests, arrived)
@@ -209,20 +213,20 @@ class Node:
 
     async def _live(self, nursery: trio.Nursery) -> None:
         plan, world = self._world.plan, self._world
+        dht = SimulatedDht(world.records, self.host, self._random)
         if self.kind == "silent":
-            address = self.host.addresses[0]
-            world.rendezvous.announce(str(NETWORK), self.host.peer_id, address)
+            dht.announce([network_rendezvous(NETWORK).key])
             await be_silent(self.host, plan.versions)
         p2p = P2P(self.host, self.store, self.book, self.settings, plan.versions, nursery)
-        finder = SimulatedFinder(
-            world.rendezvous,
-            self._rendezvous,
-            self.host,
-            p2p,
+        discovery = Discovery(
+            lambda: dht,
+            NETWORK,
+            self.store.wanted,
             self.settings.announce_interval,
+            p2p.found,
             self._random,
         )
-        p2p.discover_by(finder)
+        p2p.discover_by(discovery)
         if isinstance(self.store, LyingStore):
             await self.store.lie()
         if self.kind == "flooding":

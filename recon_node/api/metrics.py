@@ -147,6 +147,7 @@ class NodeCollector(Collector):
             "state",
             {"known": len(known), "connected": connected},
         )
+        yield from _discovery(peers)
         yield from _sync_counters(peers.counters)
         seconds = sorted(report.seconds for report in peers.sync_reports)
         if seconds:
@@ -156,6 +157,30 @@ class NodeCollector(Collector):
                 "of",
                 {"median": seconds[len(seconds) // 2], "longest": seconds[-1]},
             )
+
+
+def _discovery(peers: Peers) -> Iterator[Metric]:
+    every = peers.rendezvous()
+    yield _gauges(
+        "recon_rendezvous",
+        "Rendezvous of this node in the DHT, and those of them at which peers have a record of it.",
+        "state",
+        {"all": len(every), "announced": sum(each.told > 0 for each in every)},
+    )
+    yield _gauges(
+        "recon_rendezvous_found",
+        "Other nodes found in the last hour, at the network's rendezvous and at the interests'.",
+        "at",
+        {
+            "network": sum(each.found for each in every if each.sort_value is None),
+            "interests": sum(each.found for each in every if each.sort_value is not None),
+        },
+    )
+    yield GaugeMetricFamily(
+        "recon_provider_records",
+        "Provider records that this node keeps in the DHT for others.",
+        peers.provider_records,
+    )
 
 
 def _chain_metrics(anchors: ChainSide) -> Iterator[Metric]:

@@ -16,7 +16,7 @@ from recon_node.setting_types import SETTINGS, Bytes, Count, Setting
 if TYPE_CHECKING:
     from recon_node.chain import ChainReport
     from recon_node.dag import Dags
-    from recon_node.p2p import Counters, PeerIdentity, PeerInfo, SyncReport
+    from recon_node.p2p import Counters, PeerIdentity, PeerInfo, RendezvousReport, SyncReport
     from recon_node.recon import KeyRange
     from recon_node.store import Store
 
@@ -49,6 +49,13 @@ class Peers(Protocol):
     @property
     def counters(self) -> Counters:
         """Totals since the start."""
+
+    @property
+    def provider_records(self) -> int:
+        """The number of provider records that this node keeps in the DHT for others."""
+
+    def rendezvous(self) -> Sequence[RendezvousReport]:
+        """Where this node announces itself in the DHT and looks for others, and what came of it."""
 
     def peers(self) -> Sequence[PeerInfo]:
         """Every peer that this node knows, connected or not."""

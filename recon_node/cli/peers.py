@@ -11,6 +11,7 @@ from rich.table import Table
 from recon_node.cli.client import NodeApi, ask, node_options
 from recon_node.cli.output import (
     CommandError,
+    counted,
     interest_text,
     json_option,
     make_console,
@@ -25,6 +26,7 @@ RESPONSE_TIME = 0.7
 CLOCK_SLACK = 1.0
 """Seconds by which a node's clock may differ from ours."""
 SYNCS_SHOWN = 10
+RENDEZVOUS_SHOWN = 10
 ANOTHER_NETWORK = "another network"
 """How the outcome of a sync with such a peer begins; see `recon_node.p2p.sync.reports`."""
 
@@ -128,6 +130,7 @@ def status(node: NodeApi, as_json: bool) -> None:
         facts.add_row(name, str(recon.get(name, "")), style="bold" if name == "events" else None)
     facts.add_row("peers", _peers_of(recon))
     facts.add_row("interests", "\n".join(_interests_of(recon)))
+    facts.add_row("rendezvous", "\n".join(_rendezvous_of(recon)))
     if recon.get("damaged"):
         facts.add_row("damaged", f"{recon['damaged']} (see the node's log)", style="bold red")
     console.print(facts)
@@ -156,6 +159,19 @@ def _interests_of(recon: dict[str, Any]) -> list[str]:
     """Return the node's interests as `recon-node interests add` takes them."""
     found = [interest_text(each) for each in recon.get("interests", ())]
     return found or ["none: the node syncs everything on its network"]
+
+
+def _rendezvous_of(recon: dict[str, Any]) -> list[str]:
+    """Return what came of announcing the node in the DHT, and of looking for others there."""
+    every = recon.get("rendezvous", [])
+    lines = [
+        f"{each['sort_value'] or 'the network'}: announced to {counted(each['told'], 'peer')}, "
+        f"{counted(each['found'], 'other node')} found"
+        for each in every[:RENDEZVOUS_SHOWN]
+    ]
+    if more := every[RENDEZVOUS_SHOWN:]:
+        lines.append(f"and {len(more):,} more (--json)")
+    return lines or ["none: discovery is off"]
 
 
 def _sync_table(title: str, syncs: list[dict[str, Any]]) -> Table:

@@ -8,7 +8,7 @@ wire formats are in docs/wire.md.
 
 from recon_node.p2p.errors import P2PError, PeerError
 from recon_node.p2p.opening import open_p2p
-from recon_node.p2p.peers.descriptions import PeerIdentity, PeerInfo
+from recon_node.p2p.peers.descriptions import PeerIdentity, PeerInfo, RendezvousReport
 from recon_node.p2p.service import P2P
 from recon_node.p2p.settings import ConnectionLimits, P2PSettings
 from recon_node.p2p.sync.reports import (
@@ -31,6 +31,7 @@ __all__ = [
     "PeerError",
     "PeerIdentity",
     "PeerInfo",
+    "RendezvousReport",
     "SyncReport",
     "open_p2p",
 ]

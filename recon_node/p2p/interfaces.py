@@ -10,6 +10,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Protocol
 
 from recon_node.ceramic import EventId, Network
+from recon_node.p2p.peers.descriptions import RendezvousReport
 from recon_node.p2p.transport.budget import MemoryBudget
 from recon_node.p2p.transport.streams import PeerStream
 from recon_node.recon import KeyRange, KeyView
@@ -112,6 +113,15 @@ class Finder(Protocol):
 
     def look_now(self) -> None:
         """Announce this node, and look for peers, now."""
+        ...
+
+    @property
+    def records_kept(self) -> int:
+        """The number of provider records that this node keeps for others."""
+        ...
+
+    def reports(self) -> list[RendezvousReport]:
+        """Return where this node announces itself, and what came of it."""
         ...
 
 

@@ -18,6 +18,7 @@ from recon_node.exception_groups import unwrapped
 from recon_node.p2p.errors import MISBEHAVED
 from recon_node.p2p.peers.book import PeerBook
 from recon_node.p2p.peers.book_file import load_peers, save_peers
+from recon_node.p2p.peers.dht import LibraryDht
 from recon_node.p2p.peers.discovery import Discovery
 from recon_node.p2p.service import P2P
 from recon_node.p2p.settings import P2PSettings
@@ -78,11 +79,11 @@ async def open_p2p(
             if settings.discovery:
                 p2p.discover_by(
                     Discovery(
-                        host,
+                        partial(LibraryDht, host, store.network, ipfs_kad=settings.ipfs_kad),
                         store.network,
+                        store.wanted,
                         settings.announce_interval,
                         p2p.found,
-                        ipfs_kad=settings.ipfs_kad,
                     )
                 )
             nursery.start_soon(_save_from_time_to_time, book, data_dir)

@@ -8,12 +8,19 @@ from typing import Any, Final
 import structlog
 import trio
 
+from recon_node.ceramic import sort_value_range
 from recon_node.p2p.errors import PeerError
 from recon_node.p2p.interfaces import EventStore, Finder, PeerHost
 from recon_node.p2p.peers.book import PeerBook
+from recon_node.p2p.peers.candidates import Candidates
 from recon_node.p2p.peers.connections import let_go_of_idle, tell_when_alone
-from recon_node.p2p.peers.descriptions import PeerIdentity, PeerInfo, recon_versions
-from recon_node.p2p.peers.discovery import networks_in
+from recon_node.p2p.peers.descriptions import (
+    PeerIdentity,
+    PeerInfo,
+    RendezvousReport,
+    recon_versions,
+)
+from recon_node.p2p.peers.dht_server import networks_in
 from recon_node.p2p.peers.interest_gossip import InterestGossip
 from recon_node.p2p.peers.interest_statement import INTERESTS_PROTOCOL
 from recon_node.p2p.peers.reconnecting import keep_reconnecting
@@ -23,16 +30,14 @@ from recon_node.p2p.sync.event_stream import EventServer
 from recon_node.p2p.sync.reports import ANOTHER_NETWORK, Counters, SyncHistory
 from recon_node.p2p.sync.rings import MODEL_RING, PEER_RING, Rings
 from recon_node.p2p.sync.sessions import Sessions
-from recon_node.p2p.transport.addresses import is_dialable, is_loopback, peer_id_in
+from recon_node.p2p.transport.addresses import is_loopback, peer_id_in
 from recon_node.p2p.transport.streams import EVENTS_PROTOCOL
-from recon_node.recon import KeyRange, KeyView, Version
+from recon_node.recon import KeyRange, KeyView, Version, intersect_ranges
 from recon_node.recon.v0_1.peer_ring import PeerRing
 from recon_node.store import Store
 
 log = structlog.get_logger(__name__)
 
-ENOUGH_PEERS: Final = 16
-"""With so many connections, peers that the DHT finds are noted, but not connected to at once."""
 ADDRESS_INTERVAL: Final = 30.0
 """Seconds between looks at this machine's own addresses."""
 
@@ -51,6 +56,7 @@ class P2P:
     ) -> None:
         self._host = host
         self._network = store.network
+        self._wanted = store.wanted
         self._book = book
         self._settings = settings
         self._nursery = nursery
@@ -87,6 +93,15 @@ class P2P:
             self.counters,
             self._gossip.wait_until_told,
         )
+        self.found = Candidates(
+            host,
+            book,
+            store.wanted,
+            self._shares_interest,
+            self._syncer.request,
+            settings.max_connections,
+        ).found
+        """Takes a peer that was found; see ``Candidates``."""
         self._discovery: Finder | None = None
         self._rings: Rings | None = None
         for version in versions:
@@ -144,6 +159,16 @@ class P2P:
         a ceramic-one node, of EventIDs without height."""
         ring = [] if self._rings is None else self._rings.interests_of(peer_id)
         return ring + self._book.interests(peer_id)
+
+    @property
+    def provider_records(self) -> int:
+        """The number of provider records that this node keeps in the DHT for others."""
+        return 0 if self._discovery is None else self._discovery.records_kept
+
+    def rendezvous(self) -> list[RendezvousReport]:
+        """Return where this node announces itself in the DHT and looks for others, and what came of
+        it; the network's rendezvous comes first. Empty without discovery."""
+        return [] if self._discovery is None else self._discovery.reports()
 
     async def identify(self, peer_id: str) -> PeerIdentity | None:
         """Return what a connected peer says about itself; None if it is not connected.
@@ -225,6 +250,17 @@ class P2P:
         """Sync about ranges that a peer and this node are interested in, but were not before."""
         self._syncer.request(peer_id, ranges)
 
+    def _shares_interest(self, peer_id: str, sort_value: str | None) -> bool | None:
+        """Tell whether a peer is interested in a sort value, or (None) in anything that this node
+        wants; None if that is not known."""
+        theirs = self._book.interests(peer_id)
+        if not theirs:
+            return None
+        ours = self._wanted.ranges
+        if sort_value is not None:
+            ours = [KeyRange(*sort_value_range(self._network, sort_value))]
+        return bool(intersect_ranges(ours, theirs))
+
     def _meet_stranger(self, peer_id: str) -> None:
         """Sync with a peer of another network once, so that it learns which one is ours."""
         self._syncer.request(peer_id)
@@ -255,15 +291,3 @@ class P2P:
             there = ", ".join(sorted(networks))[:100]
             return f"is on {ANOTHER_NETWORK} ({there}), this node is on {self._network}"
         return None
-
-    def found(self, peer_id: str, addresses: list[str]) -> None:
-        """Note a peer that the DHT or the peer ring has found."""
-        is_new = self._book.get(peer_id) is None
-        if not all(map(is_loopback, self.addresses)):
-            addresses = [each for each in addresses if not is_loopback(each)]
-        if is_new and not any(map(is_dialable, addresses)):
-            return
-        self._book.heard_of(peer_id, addresses)
-        if is_new and len(self._host.connected_peers()) < ENOUGH_PEERS:
-            log.info("Found a peer", peer=peer_id, addresses=addresses)
-            self._syncer.request(peer_id)

@@ -98,6 +98,12 @@ async def test_metrics_of_the_network_side(services: Services) -> None:
         peers=lambda: [SimpleNamespace(connected=True), SimpleNamespace(connected=False)],
         counters=counters,
         sync_reports=[SimpleNamespace(seconds=2.0), SimpleNamespace(seconds=0.5)],
+        rendezvous=lambda: [
+            SimpleNamespace(sort_value=None, told=2, found=5),
+            SimpleNamespace(sort_value="tea", told=0, found=1),
+            SimpleNamespace(sort_value="chess", told=3, found=2),
+        ],
+        provider_records=17,
     )
     app = create_app(dataclasses.replace(services, peers=peers))
     transport = httpx.ASGITransport(app)
@@ -110,6 +116,11 @@ async def test_metrics_of_the_network_side(services: Services) -> None:
         'recon_sync_bytes_total{direction="sent",protocol="recon"} 700.0',
         'recon_peer_events_total{outcome="refused"} 2.0',
         'recon_sync_seconds{of="longest"} 2.0',
+        'recon_rendezvous{state="all"} 3.0',
+        'recon_rendezvous{state="announced"} 2.0',
+        'recon_rendezvous_found{at="network"} 5.0',
+        'recon_rendezvous_found{at="interests"} 3.0',
+        "recon_provider_records 17.0",
     ):
         assert line in text.splitlines()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -18,6 +19,7 @@ from recon_node.api.routes.node_info import did_of_peer
 from recon_node.ceramic import Network
 from recon_node.ipld import multibase
 from recon_node.p2p import P2P, P2PSettings, open_p2p
+from recon_node.p2p.peers.schedule import sort_value_rendezvous_of
 from recon_node.p2p.sync.rings import PEER_RING
 from recon_node.recon import VERSIONS, Version
 from recon_node.store import Store, open_store
@@ -29,11 +31,13 @@ SETTINGS = P2PSettings(listen=("/ip4/127.0.0.1/tcp/0",), discovery=False, sync_i
 
 @asynccontextmanager
 async def running(
-    data_dir: Path, versions: Sequence[Version[Any]] = VERSIONS
+    data_dir: Path, versions: Sequence[Version[Any]] = VERSIONS, discovery: bool = False
 ) -> AsyncIterator[tuple[httpx.AsyncClient, P2P, Store]]:
     async with (
         open_store(data_dir, Network.local(7)) as store,
-        open_p2p(SETTINGS, store, data_dir, versions) as p2p,
+        open_p2p(
+            dataclasses.replace(SETTINGS, discovery=discovery), store, data_dir, versions
+        ) as p2p,
     ):
         services = Services(store=store, peers=p2p)
         services = dataclasses.replace(services, limits=Limits(connect=60))
@@ -81,6 +85,29 @@ async def test_two_nodes_get_connected_and_say_so(tmp_path: Path, sample: Events
         assert recon["transfers"] == recon["syncs"][:1]
         assert recon["transfers"][0]["events_sent"] == 5
         assert 'recon_peers{state="connected"} 1.0' in (await api.get("/metrics")).text
+
+
+async def test_where_a_node_is_announced_and_whom_it_found_there(tmp_path: Path) -> None:
+    interest = {"sep": "family", "sepValue": "tea"}
+    async with (
+        running(tmp_path / "a", discovery=True) as (api, _, _),
+        running(tmp_path / "b", discovery=True) as (other_api, other, _),
+    ):
+        await other_api.post("/ceramic/interests", json=interest)
+        await api.post("/ceramic/peers", params={"addresses": other.addresses[0]})
+        await api.post("/ceramic/interests", json=interest)
+        recon = await until(
+            api,
+            "/ceramic/recon",
+            lambda answer: (
+                [(each["told"], each["found"]) for each in answer["rendezvous"]] == [(1, 1)] * 2
+            ),
+        )
+        network, tea = recon["rendezvous"]
+        assert (network["sort_value"], tea["sort_value"]) == (None, "tea")
+        assert tea["key"] == sort_value_rendezvous_of(Network.local(7), "tea").key.hex()
+        assert tea["announced_at"] <= time.time()
+        assert 'recon_rendezvous{state="announced"} 2.0' in (await api.get("/metrics")).text
 
 
 @pytest.mark.parametrize("versions", [VERSIONS, ()])

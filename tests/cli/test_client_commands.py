@@ -109,6 +109,7 @@ def test_status(node: TestnetNode) -> None:
     text = run(node, "status").stdout
     assert shown["sha256a"] in text
     assert node.peer_id in text
+    assert "the network: announced to " in text
 
 
 def test_status_shows_the_syncs_that_moved_events(monkeypatch: pytest.MonkeyPatch) -> None:

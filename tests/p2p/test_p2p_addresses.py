@@ -14,7 +14,7 @@ from p2p_support import eventually, loopback_host, node
 
 from recon_node.p2p import PeerError
 from recon_node.p2p.peers.book import PeerBook
-from recon_node.p2p.peers.discovery import ProviderRecords
+from recon_node.p2p.peers.dht_server import RecordStore
 from recon_node.p2p.transport.addresses import (
     check_dialable,
     is_dialable,
@@ -23,6 +23,7 @@ from recon_node.p2p.transport.addresses import (
     resolve,
 )
 from recon_node.p2p.transport.hardening import GuardedPeerStore
+from recon_node.p2p.transport.host import Host
 
 PEER = "12D3KooWEyoppNCUx8Yx66oV9fJnriXwCcXwDDUA2kj6vnc6iDEp"
 OTHER = "12D3KooWFyT2abvq5aR22xgfTQHhUagYbS7isLs6JJYexarLLQ6z"
@@ -116,16 +117,17 @@ async def test_what_identify_says_follows_the_interfaces(interfaces):
                 assert [each.split("/p2p/")[0] for each in told[0]] == expected
 
 
-def test_no_store_takes_what_cannot_be_dialled():
+async def test_no_store_takes_what_cannot_be_dialled():
     addresses = [Multiaddr(each) for each in UNDIALABLE + DIALABLE[:1]]
     peer_id = ID.from_string(PEER)
     store = GuardedPeerStore(lambda peer_id: False)
     store.add_addrs(peer_id, addresses, 60)
     assert store.addrs(peer_id) == addresses[-1:]
 
-    records = ProviderRecords(SimpleNamespace(get_id=lambda: None), None)
-    records.add_provider(b"key", PeerInfo(peer_id, addresses))
-    assert [each.addrs for each in records.get_providers(b"key")] == [addresses[-1:]]
+    async with loopback_host() as host:
+        records = RecordStore(host.libp2p)
+        records.add_provider(b"key", PeerInfo(peer_id, addresses))
+        assert [each.addrs for each in records.get_providers(b"key")] == [addresses[-1:]]
 
     book = PeerBook(10)
     book.heard_of(PEER, [*map(str, addresses), f"{DIALABLE[1]}/p2p/{OTHER}"])
@@ -157,7 +159,7 @@ async def test_loopback_addresses_of_peers_elsewhere_are_not_kept(tmp_path, monk
         p2p.found(OTHER, ["/ip4/127.0.0.1/tcp/4101"])  # all is loopback here
         assert p2p._book.get(OTHER) is not None
         p2p._book.forget(OTHER)
-        monkeypatch.setattr(type(p2p), "addresses", [f"{elsewhere}/p2p/{p2p.peer_id}"])
+        monkeypatch.setattr(Host, "addresses", [f"{elsewhere}/p2p/{p2p.peer_id}"])
         p2p.found(OTHER, ["/ip4/127.0.0.1/tcp/4101"])
         assert p2p._book.get(OTHER) is None
 

@@ -10,18 +10,13 @@ from libp2p.tools.anyio_service import background_trio_service
 from multiaddr import Multiaddr
 from p2p_support import NETWORK, PATIENCE, eventually, loopback_host
 
-from recon_node.p2p.peers.discovery import (
-    MAX_ANSWER,
-    NetworkDHT,
-    protocol_of,
-    rendezvous_key,
-    use_protocol_of,
-)
+from recon_node.p2p.peers.dht_server import MAX_ANSWER, NetworkDHT, protocol_of, use_protocol_of
 from recon_node.p2p.peers.liveness import LivenessCheck, admit_connected_only
+from recon_node.p2p.peers.schedule import network_rendezvous
 from recon_node.p2p.transport.framing import FrameStream
 from recon_node.p2p.transport.host import Host
 
-KEY = rendezvous_key(NETWORK)
+KEY = network_rendezvous(NETWORK).key
 
 
 @asynccontextmanager
@@ -57,7 +52,7 @@ async def test_a_dead_peer_is_dropped_and_one_that_answers_stays():
         loopback_host() as alive,
         dht(server) as table,
     ):
-        check = LivenessCheck(server, table.routing_table, table.provider_store)
+        check = LivenessCheck(server, table.routing_table, table.provider_store.records)
         await client.connect(server.addresses[0])
         await server.connect(alive.addresses[0])
         async with loopback_host() as dying:
@@ -92,5 +87,5 @@ async def test_a_node_that_is_cut_off_drops_nobody(neighbours):
             table.provider_store.add_provider(KEY, info(dying))
         if neighbours:
             await server.connect(near.addresses[0])
-        await LivenessCheck(server, table.routing_table, table.provider_store).check()
+        await LivenessCheck(server, table.routing_table, table.provider_store.records).check()
         assert len(table.provider_store.get_providers(KEY)) == (0 if neighbours else 1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from hashlib import sha256
 from pathlib import Path
@@ -20,6 +21,7 @@ from recon_node.recon.v0_1.session import Initiator, Responder, Send, SendValues
 from recon_node.recon.v1_1.codec import fingerprint
 
 DOC = (Path(__file__).parents[2] / "docs" / "wire.md").read_text()
+DATA = Path(__file__).parents[1] / "data"
 CLAY = Network.parse("testnet-clay")
 
 
@@ -132,3 +134,14 @@ def test_the_hashes() -> None:
         "of no keys": fingerprint(0).hex(),
     }
     assert both.digest.hex() == shown["Sha256a"]
+
+
+def test_the_rendezvous_are_those_of_the_vectors() -> None:
+    vectors = json.loads((DATA / "rendezvous.json").read_text())["vectors"]
+    sort_value = "kh4q0ozorrgaq2mezktnrmdwleo1d"
+    rows = [row for row in vectors if row["network"] == CLAY.name]
+    wanted = [row for row in rows if row["sort_value"] in (None, sort_value)]
+    text = section("Discovery: `/ceramic/<network>/kad/1.0.0`")
+    stated = re.findall(r"^ {4}rendezvous +([0-9a-f]+)\n {4}key +([0-9a-f]+)$", text, re.MULTILINE)
+    assert sort_value in text
+    assert stated == [(row["rendezvous"], row["key"]) for row in wanted]

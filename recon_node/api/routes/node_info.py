@@ -16,7 +16,7 @@ from recon_node.api.models import Body, Parameters, Whole
 from recon_node.api.routes.interests import NodeInterestBody, describe_interest
 from recon_node.api.services import Peers, Services
 from recon_node.ipld import IpldError, multibase
-from recon_node.p2p import PeerError, PeerInfo, SyncReport
+from recon_node.p2p import PeerError, PeerInfo, RendezvousReport, SyncReport
 
 _ED25519_PEER_ID = bytes.fromhex("002408011220")
 """Identity multihash of 36 bytes, holding the protobuf of a 32-byte Ed25519 public key."""
@@ -171,6 +171,9 @@ class ReconStateBody(Body):
     """The multiaddrs where peers can reach it."""
     peers: Sequence[PeerInfo] = ()
     """Every peer that it knows."""
+    rendezvous: Sequence[RendezvousReport] = ()
+    """Where it announces itself in the DHT and looks for others: at the rendezvous of the network,
+    then at that of the sort value of each interest. Empty without discovery."""
     syncs: Sequence[SyncReport]
     """The latest syncs, the oldest first."""
     transfers: Sequence[SyncReport]
@@ -203,6 +206,7 @@ async def get_recon(call: Call[Parameters]) -> ReconStateBody:
             "peer_id": peers.peer_id,
             "addresses": peers.addresses,
             "peers": peers.peers(),
+            "rendezvous": peers.rendezvous(),
         }
     return ReconStateBody.model_validate(answer)
 

@@ -46,6 +46,22 @@ class PeerIdentity:
     """What it speaks."""
 
 
+@dataclass(frozen=True, slots=True)
+class RendezvousReport:
+    """What came of announcing this node at a rendezvous, and of looking there."""
+
+    sort_value: str | None
+    """Of the interests that it is for; None: it is that of the network."""
+    key: str
+    """The key in the DHT, a multihash in hexadecimal."""
+    announced_at: float | None
+    """When a peer last took an announcement, in seconds since 1970."""
+    told: int
+    """Peers that took one in the last hour, and so have a record of this node."""
+    found: int
+    """Other nodes that were found there in the last hour."""
+
+
 def recon_versions(protocols: Iterable[str]) -> tuple[str, ...]:
     """Return the versions of recon among some protocol ids, the highest first."""
     found = {match[1]: match[2] for each in protocols if (match := _RECON.match(each))}

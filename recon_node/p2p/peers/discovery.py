@@ -1,354 +1,307 @@
-"""Finding the peers of the same Ceramic network through its own Kademlia DHT.
+"""Finding peers through the DHT of the network: those on it, and those with the same interests.
 
-Every node announces itself as a provider of the network's rendezvous (CIP-124, "Peer discovery")
-and looks up the other providers: often after the start, then every few minutes. The DHT's protocol
-is ``/ceramic/<network>/kad/1.0.0``. A record is kept for an hour unless its node announces itself
-again. The same DHT can also be spoken under libp2p's own protocol id, with nodes that know no other
-(setting ``ipfs_kad``).
-
-The library's DHT is made for content on the public network. ``ProviderRecords`` and ``NetworkDHT``
-override what does not fit.
+Every node announces itself at its rendezvous and looks up the other nodes there (CIP-124, "Peer
+discovery"); ``schedule`` says which ones and when, ``dht`` does it. Two tasks do the same work side
+by side. One tells and asks connected peers, and is quick. The other walks to the closest peers of
+the whole DHT, which takes longer: the walk leads through peers that anybody may have named, and
+some of them do not answer or do not exist.
 """
 
 from __future__ import annotations
 
-import hashlib
+import math
 import random
-import re
 import time
 from collections.abc import Awaitable, Callable, Iterable, Sequence
-from typing import Any, Final, cast
+from dataclasses import dataclass, field
+from typing import Final
 
 import structlog
 import trio
-from libp2p.abc import IHost, INetStream
-from libp2p.custom_types import TProtocol
-from libp2p.kad_dht import common, kad_dht, peer_routing, provider_store, value_store
-from libp2p.kad_dht.kad_dht import DHTMode, KadDHT
-from libp2p.kad_dht.provider_store import ProviderRecord, ProviderStore
-from libp2p.peer.id import ID
-from libp2p.peer.peerinfo import PeerInfo
-from libp2p.records.validator import NamespacedValidator
-from libp2p.tools.anyio_service import background_trio_service
 
-from recon_node.backoff import Backoff, jittered
-from recon_node.ceramic import Network, rendezvous
-from recon_node.p2p.peers.liveness import LivenessCheck, admit_connected_only
-from recon_node.p2p.transport.addresses import is_dialable
-from recon_node.p2p.transport.host import Host
+from recon_node.ceramic import Network
+from recon_node.p2p.errors import PeerError
+from recon_node.p2p.interfaces import Wanted
+from recon_node.p2p.peers.descriptions import RendezvousReport
+from recon_node.p2p.peers.dht import CLOSEST, Dht, Found
+from recon_node.p2p.peers.provider_records import LIFETIME
+from recon_node.p2p.peers.schedule import (
+    MAX_QUICK,
+    ROUNDS,
+    Rendezvous,
+    Schedule,
+    all_rendezvous,
+)
+from recon_node.store import Interest
 
 log = structlog.get_logger(__name__)
 
-RECORD_LIFETIME: Final = 3600.0
-"""Seconds for which a provider's record is kept."""
-MAX_PROVIDERS: Final = 200
-"""Maximum providers of a key; the one that announced itself longest ago makes room."""
-MAX_KEYS: Final = 4096
-"""Maximum keys that providers are kept for."""
-MAX_ADDRESSES: Final = 8
-"""Maximum addresses of a provider."""
 MAX_NEW: Final = 50
 """Maximum peers taken from one answer; of more, a random choice."""
-MAX_REQUEST: Final = 16 * 1024
-"""Maximum bytes of a request; stock accepts and keeps 4 MiB."""
-MAX_ANSWER: Final = 256 * 1024
-"""Maximum bytes of an answer that lists providers."""
-MAX_PEERS_ANSWER: Final = 32 * 1024
-"""Maximum bytes of an answer that lists the 20 closest peers."""
-MAX_SERVED: Final = 32
-"""Maximum streams at the same time. One more ends the oldest, so idle ones do not block others."""
-MAX_SERVED_PER_PEER: Final = 4
-"""Maximum streams of one peer at the same time."""
-SERVE_LIMIT: Final = 30.0
-"""Seconds for which a stream is served. Stock serves twelve streams, forever."""
-MAX_ANNOUNCES: Final = 100
-"""Maximum announcements of one peer in ten seconds; stock ignores all after the tenth."""
-MAX_ASKED: Final = 40
-"""Maximum connected peers that are asked for others in one round."""
-ROUNDS: Final = Backoff(first=1.0, longest=60.0)
-"""The waits between rounds at the start."""
-FIRST_ROUNDS: Final = 7
-"""Rounds until the longest of them; after that comes one every ``announce_interval``."""
+MAX_NEAR: Final = 20
+"""Maximum connected peers that are told and asked in one round; of more, a random choice."""
+ASKED: Final = 5
+"""How many peers are asked about a rendezvous in each round after the first: an answer is fifty
+times as long as an announcement."""
+STILL_NEWS: Final = 0.5
+"""A peer that was told about a rendezvous is told again after this part of the interval."""
+NEWS_AGAIN: Final = 5.0
+"""Seconds for which a peer that was found is not passed on again: twenty peers may name it."""
+MAX_COUNTED: Final = 1000
+"""Maximum peers that are counted as told about a rendezvous, or as found there."""
+WALKS: Final = 2
+"""Walks at the same time. More would exceed the streams that a server grants to one peer."""
+WALKED: Final = 8
+"""Maximum rendezvous that are walked to in one round."""
+EXCHANGES: Final = 10
+"""Peers told and asked at the same time, by each of the two tasks."""
 PAUSE: Final = 0.1
-"""The least seconds between two rounds, however many peers join."""
-QUERY_LIMIT: Final = 10.0
-"""Seconds in which a peer must answer a question."""
-LOOKUP_LIMIT: Final = 30.0
-"""Seconds in which a walk through the DHT must end."""
-IPFS_KAD: Final = TProtocol("/ipfs/kad/1.0.0")
-"""The protocol id that the library, rust-libp2p and the public IPFS network use."""
-_PROTOCOL: Final = re.compile(r"/ceramic/([^/]+)/kad/1\.0\.0")
-_SHA2_256_MULTIHASH: Final = b"\x12\x20"
+"""The least seconds between two rounds."""
+FEW_PEERS: Final = 16
+"""With fewer connections, every peer that joins starts the first rounds again. In a large network
+peers come and go all the time."""
 
-Found = Callable[[str, list[str]], None]
+OnFound = Callable[[str, Sequence[str], str | None], None]
+"""Takes a peer id, its multiaddrs, and the sort value at whose rendezvous the peer was found; None:
+at that of the network."""
+
+
+@dataclass(slots=True)
+class _Outcome:
+    """What came of a rendezvous so far. The times are trio's, the last one excepted."""
+
+    told: dict[str, float] = field(default_factory=dict)
+    found: dict[str, float] = field(default_factory=dict)
+    announced_at: float | None = None
 
 
 class Discovery:
     """Announces this node and finds others.
 
-    Connected peers are informed and asked first, and again when a peer has joined. The walk to the
-    closest peers of the whole DHT runs beside that, and takes longer: it leads through peers that
-    anybody may have named, and some of them do not answer or do not exist.
+    Args:
+        open_dht: makes this node's DHT, and makes it again after a failure.
+        network: whose nodes to find.
+        wanted: what this node is interested in.
+        announce_interval: seconds between two announcements at a rendezvous, in the long run.
+        on_found: is called with every peer that is found, as often as it is.
+        rng: where chance comes from.
     """
 
     def __init__(
         self,
-        host: Host,
+        open_dht: Callable[[], Dht],
         network: Network,
+        wanted: Wanted,
         announce_interval: float,
-        on_found: Found,
-        *,
-        ipfs_kad: bool = False,
+        on_found: OnFound,
+        rng: random.Random | None = None,
     ) -> None:
-        use_protocol_of(network)
-        self._protocols = (protocol_of(network), *([IPFS_KAD] if ipfs_kad else []))
-        self._host = host
-        self._key = rendezvous_key(network)
-        self._announce_interval = announce_interval
+        self._open_dht = open_dht
+        self._network = network
+        self._wanted = wanted
         self._on_found = on_found
-        self._dht = self._new_dht()
-        self._joined = trio.Event()
+        self._random = rng or random.Random()
+        self._around = Schedule(announce_interval, self._random.random)
+        self._further = Schedule(announce_interval, self._random.random)
+        self._rendezvous: dict[bytes, Rendezvous] = {}
+        self._outcomes: dict[bytes, _Outcome] = {}
+        self._interval = announce_interval
+        self._told_anew_at = -math.inf
+        """What peers were told before does not count: it was another address of this node."""
+        self._changed = trio.Event()
+        self._dht = open_dht()
+        self._follow(wanted.all)
 
     async def run(self) -> None:
         """Announce this node and look for peers until cancelled; restart the DHT when it fails."""
         while True:
             try:
-                async with background_trio_service(self._dht), trio.open_nursery() as nursery:
-                    nursery.start_soon(self._from_time_to_time, self._look_around)
-                    nursery.start_soon(self._from_time_to_time, self._look_further)
-                    nursery.start_soon(
-                        LivenessCheck(
-                            self._host, self._dht.routing_table, self._dht.provider_store
-                        ).run
-                    )
+                async with trio.open_nursery() as nursery:
+                    nursery.start_soon(self._dht.run)
+                    nursery.start_soon(self._follow_interests)
+                    nursery.start_soon(self._in_turn, self._around, self._look_around)
+                    nursery.start_soon(self._in_turn, self._further, self._look_further, WALKED)
             except Exception as error:
                 log.error("Peer discovery failed; restarting it", error=repr(error))
             await trio.sleep(ROUNDS.longest)
-            self._dht = self._new_dht()
-
-    def _new_dht(self) -> NetworkDHT:
-        dht = NetworkDHT(self._host.libp2p, self._protocols)
-        admit_connected_only(
-            dht.routing_table,
-            lambda peer_id: self._host.is_connected(peer_id) and self._may_speak_dht(peer_id),
-        )
-        return dht
-
-    def _may_speak_dht(self, peer_id: str) -> bool:
-        """Tell whether a connected peer speaks the DHT; unless it says, it may."""
-        speaks = self._host.known_protocols(peer_id)
-        return not speaks or not speaks.isdisjoint(self._protocols)
+            self._dht = self._open_dht()
+            self._dht.provide(self._rendezvous)
 
     async def join(self, peer_id: str) -> None:
-        """Add a connected peer that has identified itself to the routing table, and look around.
+        """Take a connected peer that has identified itself into the DHT, and look around.
 
         The library does not do so for a mere connection.
         """
-        with trio.move_on_after(QUERY_LIMIT):
-            if await self._dht.add_peer(ID.from_string(peer_id)):
-                self.look_now()
+        if await self._dht.admit(peer_id) and len(self._dht.near()) <= FEW_PEERS:
+            self._start_over()
 
     def look_now(self) -> None:
-        """Start the next round now."""
-        self._joined.set()
-        self._joined = trio.Event()
+        """Announce this node to everyone again, as its addresses have changed, and look around."""
+        self._told_anew_at = trio.current_time()
+        self._start_over()
 
-    async def _from_time_to_time(self, work: Callable[[], Awaitable[None]]) -> None:
-        """Work at once, then after ever longer waits; start over when a peer has joined."""
-        rounds = 0
+    def _start_over(self) -> None:
+        now = trio.current_time()
+        self._around.restart(now)
+        self._further.restart(now)
+        self._wake()
+
+    def reports(self) -> list[RendezvousReport]:
+        """Return what came of each rendezvous, the network's first."""
+        horizon = trio.current_time() - LIFETIME
+
+        def recent(times: dict[str, float]) -> int:
+            return sum(at > horizon for at in times.values())
+
+        return [
+            RendezvousReport(
+                sort_value=each.sort_value,
+                key=key.hex(),
+                announced_at=(outcome := self._outcomes[key]).announced_at,
+                told=recent(outcome.told),
+                found=recent(outcome.found),
+            )
+            for key, each in self._rendezvous.items()
+        ]
+
+    @property
+    def records_kept(self) -> int:
+        """The number of provider records that this node keeps for others."""
+        return self._dht.records_kept
+
+    async def _follow_interests(self) -> None:
         while True:
-            rounds += 1
-            joined = self._joined
-            if self._host.connected_peers():
-                await work()
-            await trio.sleep(PAUSE)
-            settled = rounds > FIRST_ROUNDS
-            wait = self._announce_interval if settled else ROUNDS.wait(rounds)
-            with trio.move_on_after(jittered(wait, random.random())):
-                await joined.wait()
-            if joined.is_set():
-                rounds = 0
+            known = self._wanted.all
+            self._follow(known)
+            await self._wanted.wait_for_change(known)
 
-    async def _look_around(self) -> None:
+    def _follow(self, interests: Sequence[Interest]) -> None:
+        points = all_rendezvous(self._network, interests)
+        self._rendezvous = {each.key: each for each in points}
+        self._outcomes = {key: self._outcomes.get(key, _Outcome()) for key in self._rendezvous}
+        now = trio.current_time()
+        self._around.change(self._rendezvous, now)
+        self._further.change(self._rendezvous, now)
+        self._dht.provide(self._rendezvous)
+        self._wake()
+
+    def _wake(self) -> None:
+        self._changed.set()
+        self._changed = trio.Event()
+
+    async def _in_turn(
+        self,
+        schedule: Schedule,
+        work: Callable[[list[bytes]], Awaitable[None]],
+        at_most: int = MAX_QUICK,
+    ) -> None:
+        """Work on each rendezvous when it is due. Without peers, wait for the first one."""
+        while True:
+            changed = self._changed
+            until = math.inf
+            if self._dht.near():
+                keys = schedule.take(trio.current_time(), at_most)
+                if keys:
+                    await work(keys)
+                await trio.sleep(PAUSE)
+                until = schedule.next_at
+            with trio.move_on_at(until):
+                await changed.wait()
+
+    async def _look_around(self, keys: list[bytes]) -> None:
         """Announce this node to connected peers, and ask them for others."""
-        store = self._dht.provider_store
-        near = filter(self._may_speak_dht, self._host.connected_peers())
-        connected = [ID.from_string(each) for each in near]
-        asked = random.sample(connected, min(len(connected), MAX_ASKED))
+        near = self._dht.near()
+        peers = self._random.sample(near, min(len(near), MAX_NEAR))
+        for key in keys:
+            self._report(key, self._dht.known_providers(key))
+        await self._tell(dict.fromkeys(peers, keys), self._around)
 
-        async def announce(peer: ID) -> None:
-            with trio.move_on_after(QUERY_LIMIT):
-                await store.announce_to(peer, self._key)
-
-        async with trio.open_nursery() as nursery:
-            for peer in asked:
-                nursery.start_soon(announce, peer)
-        await self._ask(asked)
-
-    async def _look_further(self) -> None:
+    async def _look_further(self, keys: list[bytes]) -> None:
         """Do the same with the closest peers of the whole DHT."""
-        with trio.move_on_after(LOOKUP_LIMIT):
-            try:
-                await self._dht.provider_store.provide(self._key)
-            except Exception as error:
-                log.info("Cannot announce this node in the DHT", error=repr(error))
-        closest: list[ID] = []
-        with trio.move_on_after(LOOKUP_LIMIT):
-            closest = await self._dht.peer_routing.find_closest_peers_network(self._key)
-        await self._ask(closest)
+        first, *others = keys
+        closest = {first: await self._dht.closest(first)}
+        if len(closest[first]) < CLOSEST:  # there are no others, so they are the closest to all
+            closest.update(dict.fromkeys(others, closest[first]))
+        else:
+            limiter = trio.CapacityLimiter(WALKS)
 
-    async def _ask(self, peers: Iterable[ID]) -> None:
-        """Ask peers for providers. The library's own search is content with cached ones."""
-        store = self._dht.provider_store
+            async def walk(key: bytes) -> None:
+                async with limiter:
+                    closest[key] = await self._dht.closest(key)
 
-        async def ask(peer: ID) -> None:
-            with trio.move_on_after(QUERY_LIMIT):
-                self._report(await store.ask(peer, self._key))
-
-        self._report(store.get_providers(self._key))
-        async with trio.open_nursery() as nursery:
+            async with trio.open_nursery() as nursery:
+                for key in others:
+                    nursery.start_soon(walk, key)
+        told: dict[str, list[bytes]] = {}
+        for key, peers in closest.items():
             for peer in peers:
-                nursery.start_soon(ask, peer)
+                told.setdefault(peer, []).append(key)
+        await self._tell(told, self._further)
 
-    def _report(self, providers: Sequence[PeerInfo]) -> None:
-        for each in random.sample(providers, min(len(providers), MAX_NEW)):
-            if str(each.peer_id) != self._host.peer_id:
-                self._on_found(
-                    str(each.peer_id), [str(address) for address in each.addrs[:MAX_ADDRESSES]]
-                )
+    async def _tell(self, told: dict[str, list[bytes]], schedule: Schedule) -> None:
+        """Announce this node to peers at the given rendezvous, unless they were told lately.
 
+        Ask some of them for others; in the first round, all.
+        """
+        due = {peer: (self._news_for(peer, keys), list[bytes]()) for peer, keys in told.items()}
+        for key in {key: None for keys in told.values() for key in keys}:
+            peers = [peer for peer, keys in told.items() if key in keys]
+            if not schedule.is_first_round(key):
+                peers = self._random.sample(peers, min(len(peers), ASKED))
+            for peer in peers:
+                due[peer][1].append(key)
+        limiter = trio.CapacityLimiter(EXCHANGES)
 
-class ProviderRecords(ProviderStore):
-    """The providers of each key, with room for all nodes of a network under one key.
+        async def tell(peer: str, announce: list[bytes], ask: list[bytes]) -> None:
+            async with limiter:
+                await self._exchange(peer, announce, ask)
 
-    Stock keeps the first 20 providers of a key for 48 hours, and any number of keys.
-    """
+        async with trio.open_nursery() as nursery:
+            for peer, (announce, ask) in due.items():
+                if announce or ask:
+                    nursery.start_soon(tell, peer, announce, ask)
 
-    def add_provider(self, key: bytes, provider: PeerInfo) -> None:
-        """Add a provider. The oldest of the key makes room; a full store accepts no new key."""
-        if key not in self.providers and len(self.providers) >= MAX_KEYS:
+    def _news_for(self, peer_id: str, keys: Iterable[bytes]) -> list[bytes]:
+        """Return the rendezvous at which this node has not announced itself to a peer lately."""
+        lately = max(self._told_anew_at, trio.current_time() - self._interval * STILL_NEWS)
+        told = (key for key in keys if key in self._outcomes)
+        return [key for key in told if self._outcomes[key].told.get(peer_id, -math.inf) <= lately]
+
+    async def _exchange(self, peer_id: str, announce: list[bytes], ask: list[bytes]) -> None:
+        try:
+            answers = await self._dht.exchange(peer_id, announce, ask)
+        except PeerError as error:
+            log.debug("A peer of the DHT does not answer", peer=peer_id, reason=str(error))
             return
-        records = self.providers.setdefault(key, {})
-        records.pop(str(provider.peer_id), None)
-        while len(records) >= MAX_PROVIDERS:
-            del records[next(iter(records))]
-        few = PeerInfo(provider.peer_id, list(filter(is_dialable, provider.addrs))[:MAX_ADDRESSES])
-        records[str(provider.peer_id)] = ProviderRecord(few, time.time())
+        for key in announce:
+            if (outcome := self._outcomes.get(key)) is not None:  # else no longer of interest
+                outcome.announced_at = time.time()
+                _note(outcome.told, [peer_id])
+        for key, found in answers.items():
+            self._report(key, found)
 
-    def get_providers(self, key: bytes) -> list[PeerInfo]:
-        """Return the providers of a key whose records have not expired."""
-        self.cleanup_expired()
-        return [each.provider_info for each in self.providers.get(key, {}).values()]
-
-    def cleanup_expired(self) -> None:
-        """Remove expired records."""
-        horizon = time.time() - RECORD_LIFETIME
-        for key, records in list(self.providers.items()):
-            kept = {peer: each for peer, each in records.items() if each.timestamp > horizon}
-            if kept:
-                self.providers[key] = kept
-            else:
-                del self.providers[key]
-
-    async def announce_to(self, peer: ID, key: bytes) -> None:
-        """Announce this node to a peer as a provider of a key."""
-        await self._send_add_provider(peer, key)
-
-    async def ask(self, peer: ID, key: bytes) -> list[PeerInfo]:
-        """Ask a peer for the providers of a key."""
-        providers, _ = await self._get_providers_from_peer_with_closers(peer, key)
-        return providers
-
-
-class NetworkDHT(KadDHT):
-    """A DHT for providers only: it refuses to store values.
-
-    Args:
-        host: the library's.
-        protocols: the protocol ids to serve, and to ask peers by, best first. The first one is that
-            of ``use_protocol_of``.
-    """
-
-    provider_store: ProviderRecords
-
-    def __init__(self, host: IHost, protocols: Sequence[TProtocol] = ()) -> None:
-        nothing = NamespacedValidator({}, strict_validation=True)
-        for protocol in protocols[1:]:
-            host.set_stream_handler(protocol, self.handle_stream)
-        super().__init__(
-            cast(IHost, _OffersAll(host, protocols)) if protocols[1:] else host,
-            DHTMode.SERVER,
-            validator=nothing,
-            validator_changed=True,
-            strict_validation=True,
-        )
-        self.provider_store = ProviderRecords(host, self.peer_routing)
-        self._provider_rate_max = MAX_ANNOUNCES
-        self._served: dict[trio.CancelScope, ID] = {}
-
-    async def handle_stream(self, stream: INetStream) -> None:
-        """Serve a stream for a limited time; a few of one peer, and the newest of all peers."""
-        peer = stream.muxed_conn.peer_id
-        if list(self._served.values()).count(peer) >= MAX_SERVED_PER_PEER:
-            await stream.reset()
+    def _report(self, key: bytes, found: Sequence[Found]) -> None:
+        """Pass on a few of the peers found at a rendezvous: anybody can make up any number."""
+        rendezvous = self._rendezvous.get(key)
+        if rendezvous is None:  # no longer of interest
             return
-        if len(self._served) >= MAX_SERVED:
-            oldest = next(iter(self._served))
-            del self._served[oldest]
-            oldest.cancel()
-        with trio.move_on_after(SERVE_LIMIT) as scope:
-            self._served[scope] = peer
-            try:
-                await self._do_handle_stream(stream)
-            finally:
-                self._served.pop(scope, None)
-        if scope.cancelled_caught:
-            await stream.reset()
+        known, now = self._outcomes[key].found, trio.current_time()
+        few = self._random.sample(found, min(len(found), MAX_NEW))
+        news = [
+            each
+            for each in few
+            if each.peer_id != self._dht.peer_id
+            and known.get(each.peer_id, -math.inf) + NEWS_AGAIN <= now
+        ]
+        _note(known, [each.peer_id for each in news])
+        for each in news:
+            self._on_found(each.peer_id, each.addresses, rendezvous.sort_value)
 
 
-class _OffersAll:
-    """A host that opens streams of the DHT by several protocol ids: the library knows only one."""
-
-    def __init__(self, host: IHost, protocols: Sequence[TProtocol]) -> None:
-        self._host = host
-        self._protocols = protocols
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._host, name)
-
-    async def new_stream(self, peer_id: ID, protocols: Sequence[TProtocol]) -> INetStream:
-        return await self._host.new_stream(peer_id, list(self._protocols))
-
-
-def protocol_of(network: Network) -> TProtocol:
-    """Return the DHT's protocol id of a Ceramic network."""
-    return TProtocol(f"/ceramic/{network.name}/kad/1.0.0")
-
-
-def networks_in(protocols: Iterable[str]) -> set[str]:
-    """Return the names of the Ceramic networks whose DHTs are among some protocol ids."""
-    return {match[1] for each in protocols if (match := _PROTOCOL.fullmatch(each))}
-
-
-def use_protocol_of(network: Network) -> None:
-    """Make the library's DHT use a network's own protocol id, and limit its messages.
-
-    The library has no settings for that, so it applies to the whole process: one process is a node
-    of one network.
-    """
-    protocol = protocol_of(network)
-    modules: tuple[Any, ...] = (common, kad_dht, peer_routing, provider_store, value_store)
-    for module in modules:
-        module.PROTOCOL_ID = protocol
-    limits: tuple[tuple[Any, int], ...] = (
-        (kad_dht, MAX_REQUEST),
-        (peer_routing, MAX_PEERS_ANSWER),
-        (provider_store, MAX_ANSWER),
-    )
-    for module, limit in limits:
-        module.MAX_DHT_MESSAGE_SIZE = limit
-
-
-def rendezvous_key(network: Network) -> bytes:
-    """Return the key that a network's nodes provide, a multihash: servers drop other long keys."""
-    return _SHA2_256_MULTIHASH + hashlib.sha256(rendezvous(network)).digest()
+def _note(times: dict[str, float], peers: Iterable[str]) -> None:
+    """Note that something has happened to peers now; those to which it happened last are kept."""
+    for peer in peers:
+        times.pop(peer, None)
+        times[peer] = trio.current_time()
+    while len(times) > MAX_COUNTED:
+        del times[next(iter(times))]

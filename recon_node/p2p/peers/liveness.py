@@ -14,7 +14,6 @@ from typing import Final
 
 import structlog
 import trio
-from libp2p.kad_dht.provider_store import ProviderStore
 from libp2p.kad_dht.routing_table import RoutingTable
 from libp2p.peer.id import ID
 from libp2p.peer.peerinfo import PeerInfo
@@ -22,6 +21,7 @@ from multiaddr import Multiaddr  # type: ignore[import-untyped]
 
 from recon_node.backoff import jittered
 from recon_node.p2p.errors import PeerError
+from recon_node.p2p.peers.provider_records import ProviderRecords
 from recon_node.p2p.transport.host import Host
 
 log = structlog.get_logger(__name__)
@@ -53,7 +53,7 @@ def admit_connected_only(table: RoutingTable, is_able: Callable[[str], bool]) ->
 class LivenessCheck:
     """Removes dead peers from a routing table and from provider records."""
 
-    def __init__(self, host: Host, table: RoutingTable, records: ProviderStore) -> None:
+    def __init__(self, host: Host, table: RoutingTable, records: ProviderRecords) -> None:
         self._host = host
         self._table = table
         self._records = records
@@ -86,14 +86,12 @@ class LivenessCheck:
 
     def _listed(self) -> dict[ID, list[Multiaddr]]:
         """Return all peers that the DHT's answers may name, and their addresses."""
-        providers = [
-            record.provider_info
-            for records in self._records.providers.values()
-            for record in records.values()
-        ]
         listed: dict[ID, list[Multiaddr]] = {}
-        for each in (*self._table.get_peer_infos(), *providers):
+        for each in self._table.get_peer_infos():
             listed.setdefault(each.peer_id, []).extend(each.addrs)
+        for provider in self._records.each_provider():
+            addresses = listed.setdefault(ID.from_string(provider.peer_id), [])
+            addresses.extend(map(Multiaddr, provider.addresses))
         return listed
 
     async def _check_one(self, peer: ID, addresses: Iterable[Multiaddr]) -> None:
@@ -112,5 +110,4 @@ class LivenessCheck:
             return
         log.debug("Removed a peer from the DHT: it does not answer", peer=peer_id)
         self._table.remove_peer(peer)
-        for records in self._records.providers.values():
-            records.pop(peer_id, None)
+        self._records.forget(peer_id)

@@ -223,18 +223,19 @@ class Host:
             raise PeerError(f"peer {peer_id} did not answer an identify request with its protocols")
         return protocols
 
-    async def open_stream(self, peer_id: str, *protocols: str) -> PeerStream:
+    async def open_stream(self, peer_id: str, *protocols: str, dial: bool = False) -> PeerStream:
         """Open a stream to a connected peer.
 
         Args:
             peer_id: the peer.
             protocols: the protocols to offer, best first; the peer takes the first that it speaks.
+            dial: connect first if necessary, at the addresses that the library knows of the peer.
 
         Raises:
             PeerError: there is no connection, or the peer speaks none of the protocols.
         """
         names = " or ".join(protocols)
-        if not self.is_connected(peer_id):
+        if not dial and not self.is_connected(peer_id):
             raise PeerError(f"this node is not connected to peer {peer_id}")
         try:
             with trio.fail_after(self._settings.dial_timeout):

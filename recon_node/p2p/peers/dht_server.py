@@ -1,0 +1,170 @@
+"""The server's side of the DHT: the library's, made fit for the provider records of many nodes.
+
+The protocol is ``/ceramic/<network>/kad/1.0.0``. The same DHT can also be spoken under libp2p's own
+protocol id, with nodes that know no other (setting ``ipfs_kad``). The library's DHT is made for
+content on the public network; ``NetworkDHT`` and ``RecordStore`` override what does not fit.
+"""
+
+from __future__ import annotations
+
+import random
+import re
+from collections.abc import Iterable, Sequence
+from typing import Any, Final, cast
+
+import trio
+from libp2p.abc import IHost, INetStream
+from libp2p.custom_types import TProtocol
+from libp2p.kad_dht import common, kad_dht, peer_routing, provider_store, value_store
+from libp2p.kad_dht.kad_dht import DHTMode, KadDHT
+from libp2p.kad_dht.provider_store import ProviderStore
+from libp2p.peer.id import ID
+from libp2p.peer.peerinfo import PeerInfo
+from libp2p.records.validator import NamespacedValidator
+from multiaddr import Multiaddr  # type: ignore[import-untyped]
+
+from recon_node.ceramic import Network
+from recon_node.p2p.peers.provider_records import MAX_ADDRESSES, ProviderRecords
+from recon_node.p2p.transport.addresses import is_dialable
+
+MAX_TOLD: Final = 20
+"""Maximum providers in an answer, a random choice of those that are known."""
+MAX_REQUEST: Final = 16 * 1024
+"""Maximum bytes of a request; stock accepts and keeps 4 MiB."""
+MAX_ANSWER: Final = 256 * 1024
+"""Maximum bytes of an answer that lists providers; other nodes list more than ``MAX_TOLD``."""
+MAX_PEERS_ANSWER: Final = 32 * 1024
+"""Maximum bytes of an answer that lists the 20 closest peers."""
+MAX_SERVED: Final = 32
+"""Maximum streams at the same time. One more ends the oldest, so idle ones do not block others."""
+MAX_SERVED_PER_PEER: Final = 4
+"""Maximum streams of one peer at the same time."""
+SERVE_LIMIT: Final = 30.0
+"""Seconds for which a stream is served. Stock serves twelve streams, forever."""
+MAX_ANNOUNCES: Final = 400
+"""Maximum announcements of one peer in ten seconds; stock ignores all after the tenth. A node
+announces itself for up to ``schedule.MAX_QUICK`` keys in each of its first rounds."""
+IPFS_KAD: Final = TProtocol("/ipfs/kad/1.0.0")
+"""The protocol id that the library, rust-libp2p and the public IPFS network use."""
+_PROTOCOL: Final = re.compile(r"/ceramic/([^/]+)/kad/1\.0\.0")
+
+
+class RecordStore(ProviderStore):
+    """Puts ``ProviderRecords`` in the place of the library's own.
+
+    Stock keeps the first 20 providers of a key for 48 hours, and any number of keys.
+    """
+
+    def __init__(self, host: IHost) -> None:
+        super().__init__(host)
+        self.records = ProviderRecords()
+        self.own_keys: frozenset[bytes] = frozenset()
+        """The keys that this node provides itself."""
+
+    def add_provider(self, key: bytes, provider: PeerInfo) -> None:
+        """Add a provider; the library has checked that it has announced itself."""
+        connections = self.host.get_network().get_connections(provider.peer_id)
+        remotes = [cast(Any, each.muxed_conn).get_remote_address() for each in connections]
+        source = next((remote[0] for remote in remotes if remote), "")
+        addresses = [each.to_bytes() for each in filter(is_dialable, provider.addrs)]
+        self.records.add(key, str(provider.peer_id), addresses, source, trio.current_time())
+
+    def get_providers(self, key: bytes) -> list[PeerInfo]:
+        """Return a few providers of a key, and this node itself if it is one."""
+        known = self.records.providers(key, trio.current_time())
+        told = [
+            PeerInfo(ID.from_string(each.peer_id), list(map(Multiaddr, each.addresses)))
+            for each in random.sample(known, min(len(known), MAX_TOLD))
+        ]
+        if key in self.own_keys:
+            told.append(PeerInfo(self.local_peer_id, self.host.get_addrs()[:MAX_ADDRESSES]))
+        return told
+
+
+class NetworkDHT(KadDHT):
+    """A DHT for providers only: it refuses to store values.
+
+    Args:
+        host: the library's.
+        protocols: the protocol ids to serve, and to ask peers by, best first. The first one is that
+            of ``use_protocol_of``.
+    """
+
+    provider_store: RecordStore
+
+    def __init__(self, host: IHost, protocols: Sequence[TProtocol] = ()) -> None:
+        nothing = NamespacedValidator({}, strict_validation=True)
+        for protocol in protocols[1:]:
+            host.set_stream_handler(protocol, self.handle_stream)
+        super().__init__(
+            cast(IHost, _OffersAll(host, protocols)) if protocols[1:] else host,
+            DHTMode.SERVER,
+            validator=nothing,
+            validator_changed=True,
+            strict_validation=True,
+        )
+        self.provider_store = RecordStore(host)
+        self._provider_rate_max = MAX_ANNOUNCES
+        self._served: dict[trio.CancelScope, ID] = {}
+
+    async def handle_stream(self, stream: INetStream) -> None:
+        """Serve a stream for a limited time; a few of one peer, and the newest of all peers."""
+        peer = stream.muxed_conn.peer_id
+        if list(self._served.values()).count(peer) >= MAX_SERVED_PER_PEER:
+            await stream.reset()
+            return
+        if len(self._served) >= MAX_SERVED:
+            oldest = next(iter(self._served))
+            del self._served[oldest]
+            oldest.cancel()
+        with trio.move_on_after(SERVE_LIMIT) as scope:
+            self._served[scope] = peer
+            try:
+                await self._do_handle_stream(stream)
+            finally:
+                self._served.pop(scope, None)
+        if scope.cancelled_caught:
+            await stream.reset()
+
+
+class _OffersAll:
+    """A host that opens streams of the DHT by several protocol ids: the library knows only one."""
+
+    def __init__(self, host: IHost, protocols: Sequence[TProtocol]) -> None:
+        self._host = host
+        self._protocols = protocols
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._host, name)
+
+    async def new_stream(self, peer_id: ID, protocols: Sequence[TProtocol]) -> INetStream:
+        return await self._host.new_stream(peer_id, list(self._protocols))
+
+
+def protocol_of(network: Network) -> TProtocol:
+    """Return the DHT's protocol id of a Ceramic network."""
+    return TProtocol(f"/ceramic/{network.name}/kad/1.0.0")
+
+
+def networks_in(protocols: Iterable[str]) -> set[str]:
+    """Return the names of the Ceramic networks whose DHTs are among some protocol ids."""
+    return {match[1] for each in protocols if (match := _PROTOCOL.fullmatch(each))}
+
+
+def use_protocol_of(network: Network) -> None:
+    """Make the library's DHT use a network's own protocol id, and limit its messages.
+
+    The library has no settings for that, so it applies to the whole process: one process is a node
+    of one network.
+    """
+    protocol = protocol_of(network)
+    modules: tuple[Any, ...] = (common, kad_dht, peer_routing, provider_store, value_store)
+    for module in modules:
+        module.PROTOCOL_ID = protocol
+    limits: tuple[tuple[Any, int], ...] = (
+        (kad_dht, MAX_REQUEST),
+        (peer_routing, MAX_PEERS_ANSWER),
+        (provider_store, MAX_ANSWER),
+    )
+    for module, limit in limits:
+        module.MAX_DHT_MESSAGE_SIZE = limit

@@ -1,0 +1,226 @@
+"""The DHT on real hosts: a protocol of its own, bounded services, and one stream for many keys."""
+
+from contextlib import asynccontextmanager, suppress
+
+import pytest
+import trio
+from libp2p.kad_dht import kad_dht, peer_routing, provider_store, value_store
+from libp2p.kad_dht.pb.kademlia_pb2 import Message as KadMessage
+from libp2p.peer.id import ID
+from libp2p.tools.anyio_service import background_trio_service
+from multiaddr import Multiaddr
+from p2p_support import NETWORK, PATIENCE, eventually, loopback_host, read_to_end
+
+from recon_node.ceramic import TESTNET_CLAY
+from recon_node.ipld import varint
+from recon_node.p2p.errors import PeerError, PeerGoneError
+from recon_node.p2p.peers import dht, dht_server
+from recon_node.p2p.peers.dht import LibraryDht
+from recon_node.p2p.peers.dht_server import (
+    MAX_ANNOUNCES,
+    MAX_ANSWER,
+    MAX_REQUEST,
+    MAX_SERVED_PER_PEER,
+    MAX_TOLD,
+    NetworkDHT,
+    protocol_of,
+    use_protocol_of,
+)
+from recon_node.p2p.peers.schedule import MAX_QUICK, network_rendezvous, sort_value_rendezvous_of
+from recon_node.p2p.transport.framing import FrameStream
+from recon_node.p2p.transport.host import Host
+from recon_node.p2p.transport.streams import PeerStream
+
+KEY = network_rendezvous(NETWORK).key
+KEYS = [sort_value_rendezvous_of(NETWORK, str(number)).key for number in range(MAX_QUICK)]
+
+
+@pytest.fixture(autouse=True)
+def patient(monkeypatch):
+    """No limit depends on the speed of the machine."""
+    monkeypatch.setattr(dht, "PATIENCE", PATIENCE)
+    monkeypatch.setattr(dht_server, "SERVE_LIMIT", 3600.0)
+
+
+def test_each_network_has_a_dht_of_its_own():
+    assert protocol_of(TESTNET_CLAY) == "/ceramic/testnet-clay/kad/1.0.0"
+    use_protocol_of(NETWORK)
+    for module in (kad_dht, peer_routing, provider_store, value_store):
+        assert module.PROTOCOL_ID == "/ceramic/local-7/kad/1.0.0"
+
+
+@asynccontextmanager
+async def server_and_client():
+    """Two hosts with their DHTs, connected."""
+    async with loopback_host() as server, loopback_host() as client, trio.open_nursery() as nursery:
+        dhts = LibraryDht(server, NETWORK), LibraryDht(client, NETWORK)
+        for each in dhts:
+            nursery.start_soon(each.run)
+        await client.connect(server.addresses[0])
+        yield dhts
+        nursery.cancel_scope.cancel()
+
+
+async def test_many_keys_are_announced_and_asked_for_on_one_stream():
+    async with server_and_client() as (server, client):
+        server.provide(KEYS[:3])
+        answers = await client.exchange(server.peer_id, KEYS[:20], KEYS[2:4])
+        [itself] = [each for each in answers[KEYS[2]] if each.peer_id == server.peer_id]
+        assert itself.addresses == tuple(server._host.addresses)
+        assert {each.peer_id for each in answers[KEYS[3]]} == {client.peer_id}
+        for key in KEYS[:20]:
+            [known] = server.known_providers(key)
+            assert (known.peer_id, known.addresses) == (
+                client.peer_id,
+                tuple(client._host.addresses),
+            )
+        assert server.known_providers(KEYS[20]) == []
+        # without a question, it returns when all was read
+        assert await client.exchange(server.peer_id, KEYS[20:], []) == {}
+        assert all(map(server.known_providers, KEYS[20:]))
+
+
+async def test_the_first_rounds_of_two_tasks_are_not_taken_for_a_flood():
+    """They make at most five rounds each in the ten seconds."""
+    assert 2 * 5 * MAX_QUICK <= MAX_ANNOUNCES
+
+
+async def test_a_flood_of_announcements_is_cut_short_and_leaves_room_for_others(monkeypatch):
+    """From one peer; test_p2p_provider_records.py has floods from many."""
+    monkeypatch.setattr(dht_server, "MAX_ANNOUNCES", 50)
+    async with server_and_client() as (server, client), loopback_host() as other:
+        monkeypatch.setattr(server._dht, "_provider_rate_window", 3600.0)
+        with pytest.raises(PeerError, match="did not answer"):
+            await client.exchange(server.peer_id, [b"%d" % number for number in range(1000)], [])
+        assert len(server.records) == 50
+        neighbour = LibraryDht(other, NETWORK)
+        await other.connect(server._host.addresses[0])
+        await neighbour.exchange(server.peer_id, [KEY], [])
+        assert [each.peer_id for each in server.known_providers(KEY)] == [other.peer_id]
+
+
+async def test_an_answer_has_a_few_providers_at_random():
+    async with server_and_client() as (server, client):
+        peers = [f"12D3KooW{letter * 44}" for letter in "ABCDEFGHJKLMNPQRSTUVWXYZabcdefghi"]
+        for peer in peers:
+            server.records.add(KEY, peer, [], "192.0.2.1", trio.current_time())
+        seen = set()
+        for _ in range(40):
+            answer = (await client.exchange(server.peer_id, [], [KEY]))[KEY]
+            assert len({each.peer_id for each in answer}) == MAX_TOLD
+            seen |= {each.peer_id for each in answer}
+        assert seen == set(peers)
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        None,
+        b"",
+        b"\xff",
+        KadMessage(type=KadMessage.FIND_NODE).SerializeToString(),
+        KadMessage(type=KadMessage.GET_PROVIDERS, key=b"other").SerializeToString(),
+    ],
+)
+async def test_a_peer_that_answers_nonsense_is_an_error_of_its_own(answer):
+    async with loopback_host() as liar, loopback_host() as host:
+
+        async def serve(stream: PeerStream) -> None:
+            frames = FrameStream(stream, MAX_REQUEST)
+            await frames.receive(PATIENCE)
+            if answer is not None:
+                await frames.send([answer], PATIENCE)
+
+        here = LibraryDht(host, NETWORK)
+        liar.handle(protocol_of(NETWORK), serve)
+        await host.connect(liar.addresses[0])
+        with pytest.raises(PeerError, match="did not answer a question of the DHT"):
+            await here.exchange(liar.peer_id, [], [KEY])
+        assert host.is_connected(liar.peer_id)
+
+
+async def test_named_providers_may_have_addresses_of_any_kind():
+    async with loopback_host() as server, loopback_host() as host:
+        named = ID.from_string("12D3KooW" + "A" * 44)
+        good = Multiaddr("/ip4/192.0.2.7/tcp/4101").to_bytes()
+
+        async def serve(stream: PeerStream) -> None:
+            frames = FrameStream(stream, MAX_REQUEST)
+            await frames.receive(PATIENCE)
+            answer = KadMessage(type=KadMessage.GET_PROVIDERS, key=KEY)
+            provider = answer.providerPeers.add()
+            provider.id = named.to_bytes()
+            provider.addrs.extend([b"", b"\x04\x01", b"\xff" * 100, good, b"\x04" + bytes(4)])
+            await frames.send([answer.SerializeToString()], PATIENCE)
+
+        here = LibraryDht(host, NETWORK)
+        server.handle(protocol_of(NETWORK), serve)
+        await host.connect(server.addresses[0])
+        [found] = (await here.exchange(server.peer_id, [], [KEY]))[KEY]
+        assert (found.peer_id, found.addresses) == (str(named), ("/ip4/192.0.2.7/tcp/4101",))
+
+
+async def ask_for_providers(client: Host, server: Host) -> KadMessage:
+    request = KadMessage(type=KadMessage.GET_PROVIDERS, key=KEY)
+    stream = await client.open_stream(server.peer_id, protocol_of(NETWORK))
+    frames = FrameStream(stream, MAX_ANSWER)
+    await frames.send([request.SerializeToString()], PATIENCE)
+    return KadMessage.FromString(await frames.receive(PATIENCE) or b"")
+
+
+async def hold(client: Host, server: Host, table: NetworkDHT, count: int) -> list[PeerStream]:
+    """Open streams, and say nothing on them."""
+    held = [await client.open_stream(server.peer_id, protocol_of(NETWORK)) for _ in range(count)]
+    await eventually(lambda: list(table._served.values()).count(client.libp2p.get_id()) == count)
+    return held
+
+
+async def test_idle_streams_keep_nobody_out(monkeypatch):
+    monkeypatch.setattr(dht_server, "MAX_SERVED", 2 * MAX_SERVED_PER_PEER)
+    use_protocol_of(NETWORK)
+    async with (
+        loopback_host() as server,
+        loopback_host() as a,
+        loopback_host() as b,
+        loopback_host() as c,
+    ):
+        table = NetworkDHT(server.libp2p)
+        async with background_trio_service(table):
+            for client in (a, b, c):
+                await client.connect(server.addresses[0])
+            held = await hold(a, server, table, MAX_SERVED_PER_PEER)
+            with pytest.raises((PeerError, PeerGoneError, trio.BrokenResourceError)):
+                await ask_for_providers(a, server)  # one peer has only so many
+            await hold(b, server, table, MAX_SERVED_PER_PEER)
+            assert (await ask_for_providers(c, server)).type == KadMessage.GET_PROVIDERS
+            await read_to_end(held[0])  # the oldest was ended for that
+
+
+async def test_a_large_request_is_not_read():
+    use_protocol_of(NETWORK)
+    async with (
+        loopback_host() as server,
+        loopback_host() as client,
+        background_trio_service(NetworkDHT(server.libp2p)),
+    ):
+        await client.connect(server.addresses[0])
+        stream = await client.open_stream(server.peer_id, protocol_of(NETWORK))
+        await stream.send_all(varint.encode(MAX_REQUEST + 1))
+        with suppress(trio.BrokenResourceError):
+            await read_to_end(stream)
+
+
+async def test_values_are_not_stored_for_anyone():
+    async with loopback_host() as server, loopback_host() as client:
+        use_protocol_of(NETWORK)
+        server_dht, client_dht = NetworkDHT(server.libp2p), NetworkDHT(client.libp2p)
+        async with (
+            background_trio_service(server_dht),
+            background_trio_service(client_dht),
+        ):
+            await client.connect(server.addresses[0])
+            with trio.fail_after(PATIENCE):
+                await client_dht.value_store._store_at_peer(
+                    server.libp2p.get_id(), b"plain-key", b"value"
+                )
+            assert server_dht.get_value_store_size() == 0

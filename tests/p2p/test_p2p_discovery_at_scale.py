@@ -1,0 +1,183 @@
+"""Discovery in a network of many nodes, over a model of Kademlia, under a virtual clock."""
+
+from __future__ import annotations
+
+import hashlib
+import random
+from collections.abc import Collection, Sequence
+from statistics import mean
+
+import trio
+from p2p_support import NETWORK
+from trio.testing import MockClock
+
+from recon_node.p2p.errors import PeerError
+from recon_node.p2p.peers.book import PeerBook
+from recon_node.p2p.peers.candidates import ENOUGH_OTHERS, ENOUGH_SHARING, Candidates
+from recon_node.p2p.peers.dht import CLOSEST, Found
+from recon_node.p2p.peers.dht_server import MAX_TOLD
+from recon_node.p2p.peers.discovery import Discovery
+from recon_node.p2p.peers.provider_records import ProviderRecords
+from recon_node.store import Interest
+
+NODES, MODELS, LIKES = 50, 10, 1
+"""So each model has about five nodes."""
+SECONDS = 16.0
+
+
+class World:
+    """All nodes. Walks through the DHT lead to the closest peers that are alive."""
+
+    def __init__(self, seed: int) -> None:
+        self.random = random.Random(seed)
+        self.nodes: dict[str, Node] = {}
+        self.messages = 0
+
+    def closest(self, key: bytes) -> list[str]:
+        place = _place(key)
+        alive = [each for each in self.nodes.values() if each.is_alive]
+        alive.sort(key=lambda each: each.place ^ place)
+        return [each.peer_id for each in alive[:CLOSEST]]
+
+
+class Node:
+    """A node: the production code of discovery, over a host and a DHT of a few lines."""
+
+    def __init__(self, world: World, number: int, sort_values: Sequence[str]) -> None:
+        self.world = world
+        self.random = random.Random(f"{world.random.random()}")
+        self.peer_id = f"node {number}"
+        self.place = _place(self.peer_id.encode())
+        self.source = f"192.0.2.{number}" if number < 256 else f"198.51.100.{number - 256}"
+        self.addresses = [f"/ip4/{self.source}/tcp/4101"]
+        self.is_alive = True
+        self.connected: dict[str, None] = {}
+        self.records = ProviderRecords()
+        self.all = tuple(Interest("family", each) for each in sort_values)
+        self.changed = trio.Event()
+        self.book = PeerBook(1000, self.random)
+        self.candidates = Candidates(
+            self, self.book, self, lambda peer, sort_value: None, self.dial, 200
+        )
+        self.discovery = Discovery(
+            lambda: self, NETWORK, self, 600, self.candidates.found, self.random
+        )
+        world.nodes[self.peer_id] = self
+
+    def connected_peers(self) -> list[str]:
+        return [each for each in self.connected if self.world.nodes[each].is_alive]
+
+    def dial(self, peer_id: str) -> None:
+        if self.world.nodes[peer_id].is_alive:
+            self.connected[peer_id] = self.world.nodes[peer_id].connected[self.peer_id] = None
+
+    async def wait_for_change(self, known: Sequence[Interest]) -> None:
+        while self.all == tuple(known):
+            await self.changed.wait()
+
+    def want(self, *sort_values: str) -> None:
+        self.all = tuple(Interest("family", each) for each in sort_values)
+        self.changed.set()
+        self.changed = trio.Event()
+
+    # What follows is the DHT.
+
+    async def run(self) -> None:
+        await trio.sleep_forever()
+
+    async def admit(self, peer_id: str) -> bool:
+        await trio.lowlevel.checkpoint()
+        return True
+
+    near = connected_peers
+
+    async def closest(self, key: bytes) -> list[str]:
+        await trio.sleep(0.5 + self.random.random())
+        return [each for each in self.world.closest(key) if each != self.peer_id]
+
+    async def exchange(
+        self, peer_id: str, announce: Sequence[bytes], ask: Sequence[bytes]
+    ) -> dict[bytes, list[Found]]:
+        await trio.sleep(0.05 + 0.1 * self.random.random())
+        peer = self.world.nodes[peer_id]
+        if not peer.is_alive:
+            raise PeerError("it is dead")
+        self.world.messages += 1
+        for key in announce:
+            addresses = [each.encode() for each in self.addresses]
+            peer.records.add(key, self.peer_id, addresses, self.source, trio.current_time())
+        return {key: peer.told(key) for key in ask}
+
+    def told(self, key: bytes) -> list[Found]:
+        known = self.known_providers(key)
+        return self.random.sample(known, min(len(known), MAX_TOLD))
+
+    def provide(self, keys: Collection[bytes]) -> None:
+        pass
+
+    def known_providers(self, key: bytes) -> list[Found]:
+        return [
+            Found(each.peer_id, tuple(address.decode() for address in each.addresses))
+            for each in self.records.providers(key, trio.current_time())
+            if self.world.nodes[each.peer_id].is_alive
+        ]
+
+    def sharing(self) -> set[str]:
+        """Everybody else who is alive and likes something that this node likes."""
+        likes = {each.sort_value for each in self.all}
+        return {
+            each.peer_id
+            for each in self.world.nodes.values()
+            if each.is_alive
+            and each is not self
+            and likes & {interest.sort_value for interest in each.all}
+        }
+
+
+def _place(data: bytes) -> int:
+    return int.from_bytes(hashlib.sha256(data).digest(), "big")
+
+
+async def test_nodes_meet_those_who_share_an_interest_without_meeting_everyone(
+    autojump_clock: MockClock,
+):
+    world = World(seed=1)
+    async with trio.open_nursery() as nursery:
+
+        def start(node: Node, by: Node) -> None:
+            node.dial(by.peer_id)
+            nursery.start_soon(node.discovery.run)
+
+        for number in range(NODES):
+            likes = world.random.sample([f"model {each}" for each in range(MODELS)], LIKES)
+            node = Node(world, number, likes if number else [])
+            start(node, world.nodes["node 0"])
+        await trio.sleep(SECONDS)
+        first, *others = world.nodes.values()
+        strangers = []
+        for node in others:
+            met, sharing = set(node.connected_peers()), node.sharing()
+            assert len(met & sharing) >= min(len(sharing), ENOUGH_SHARING)
+            strangers.append(len(met - sharing))
+            reports = node.discovery.reports()
+            assert [each.sort_value for each in reports[1:]] == [
+                each.sort_value for each in node.all
+            ]
+            assert reports[1].found == len(sharing)
+        assert mean(strangers) <= 2 * ENOUGH_OTHERS + 1  # half of them have dialled this node
+
+        first.is_alive = False  # the only one that everybody knew at the start
+        changed = others[7]
+        changed.want("model 3")
+        await trio.sleep(SECONDS)
+        assert len(set(changed.connected_peers()) & changed.sharing()) >= min(
+            len(changed.sharing()), ENOUGH_SHARING
+        )
+        last = Node(world, NODES, ["model 5"])
+        start(last, others[-1])
+        await trio.sleep(SECONDS)
+        assert len(set(last.connected_peers()) & last.sharing()) >= min(
+            len(last.sharing()), ENOUGH_SHARING
+        )
+        assert len(set(last.connected_peers()) - last.sharing()) <= ENOUGH_OTHERS + 2
+        nursery.cancel_scope.cancel()
