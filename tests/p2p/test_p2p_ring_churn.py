@@ -1,8 +1,13 @@
 """A day's worth of churn in ten minutes: peers come and go, entries expire, and two nodes stay.
 
 A peer entry lives for a minute instead of a day, and some hundred peers take part for seconds
-instead of hours. The nodes that stay must not be left with more tasks, open files, memory or work
-than before. RECON_TEST_CHURN_SECONDS makes it shorter.
+instead of hours. The nodes that stay must not be left with more tasks, open files, objects, memory
+or work than before. RECON_TEST_CHURN_SECONDS makes it shorter.
+
+Resident memory rises all the same, by 60 to 90 KB a guest: a third of it are SQLite's page caches,
+which grow with the logs up to 64 MiB each, and most of the rest is the allocator's, which keeps
+what the guests of this process have freed. So a leak shows in the number of objects: what a node
+remembers of its peers is bounded, and here so tightly that the first guests fill it.
 """
 
 from __future__ import annotations
@@ -24,6 +29,7 @@ from p2p_support import Node, eventually, node
 from recon_node.ceramic import METAMODEL
 from recon_node.ceramic.builder import data_event, init_event
 from recon_node.p2p import opening
+from recon_node.p2p.transport import hardening
 from recon_node.recon.v0_1.peer_ring import PeerRing
 
 pytestmark = [
@@ -34,6 +40,11 @@ pytestmark = [
 SECONDS = float(os.environ.get("RECON_TEST_CHURN_SECONDS", "600"))
 LIFETIME = min(60, int(SECONDS / 4))
 """Seconds for which a peer entry is valid."""
+KNOWN = 20
+"""Peers that a node remembers at most."""
+OBJECTS = 15
+"""Objects that a guest may leave behind: its events' keys, reports of its syncs, SQL statements. A
+connection, a stream or a task has hundreds."""
 AT_ONCE = 3
 """Peers that come and go at the same time."""
 QUIET = 10.0
@@ -48,6 +59,7 @@ class Use:
 
     tasks: int
     files: int
+    objects: int
     resident: int
     cpu: float
 
@@ -59,7 +71,9 @@ async def measure() -> Use:
     await trio.sleep(QUIET)
     cpu = time.process_time() - before
     tasks = trio.lowlevel.current_statistics().tasks_living
-    return Use(tasks, len(list(Path("/proc/self/fd").iterdir())), resident(), cpu)  # noqa: ASYNC240
+    files = len(list(Path("/proc/self/fd").iterdir()))  # noqa: ASYNC240
+    gc.collect()
+    return Use(tasks, files, len(gc.get_objects()), resident(), cpu)
 
 
 def resident() -> int:
@@ -89,10 +103,11 @@ async def come_and_go(directory: Path, rng: random.Random, staying: list[Node]) 
 
 async def test_nodes_that_stay_are_left_with_nothing(tmp_path, rng, monkeypatch):
     monkeypatch.setattr(opening, "PeerRing", partial(PeerRing, lifetime=LIFETIME))
+    monkeypatch.setattr(hardening, "MAX_PEERS", KNOWN)
     guests = 0
     async with (
-        node(tmp_path / "one", stream(rng), versions=()) as one,
-        node(tmp_path / "two", stream(rng), versions=()) as two,
+        node(tmp_path / "one", stream(rng), versions=(), max_known_peers=KNOWN) as one,
+        node(tmp_path / "two", stream(rng), versions=(), max_known_peers=KNOWN) as two,
     ):
         staying = [one, two]
         await one.p2p.connect(two.address)
@@ -130,6 +145,7 @@ async def test_nodes_that_stay_are_left_with_nothing(tmp_path, rng, monkeypatch)
             assert len(entries) <= 6
         assert after.tasks <= before.tasks + 4
         assert after.files <= before.files + 4
+        assert after.objects < before.objects + 2_000 + OBJECTS * guests
         assert after.resident < before.resident + 48 * MIB
         assert after.cpu < 2 * before.cpu + 0.5
 
