@@ -2,7 +2,8 @@
 
 Used by `python -m benchmarks.ceramic_one`. Bytes are counted by a proxy between the two nodes, so
 they are those of TCP's payload, encryption included. CPU and memory are the processes', as /proc
-has them; the memory is the largest that was resident.
+has them; the memory is the largest that was resident. The load is the machine's average of the last
+minute: above the number of its cores, compare CPU times only.
 """
 
 from __future__ import annotations
@@ -43,7 +44,9 @@ WRITERS: Final = 4
 FILL_LIMIT: Final = 3600.0
 """Seconds in which an empty node must have everything."""
 _POLL: Final = 0.2
-"""Seconds between two looks at how far a node is."""
+"""Seconds between two looks at how far a node of ours is."""
+_POLL_THEIRS: Final = 1.0
+"""The same for one of theirs, which has to add up the hashes of all its keys for it."""
 _TICK: Final = os.sysconf("SC_CLK_TCK")
 
 Node = TestnetNode | CeramicOneNode
@@ -244,6 +247,7 @@ def _write(kind: str, node: Node, events: Events) -> Row:
         "cpu_s": cpu_seconds(node) - cpu,
         "sender_cpu_s": 0.0,
         "memory_mb": peak_memory(node) / 1e6,
+        "load": os.getloadavg()[0],
     }
 
 
@@ -267,7 +271,9 @@ def _fill(lab: Lab, kind: str, source: Node, receiver: str, events: Events) -> R
                 _wait_until(lambda: _events_of_ours(ours) >= count)
             else:
                 theirs = node
-                _wait_until(lambda: holdings(theirs.address, lab.network).count >= count)
+                _wait_until(
+                    lambda: holdings(theirs.address, lab.network).count >= count, _POLL_THEIRS
+                )
             seconds = time.perf_counter() - started
             spent = cpu_seconds(source) - sender_cpu
             return _fill_row(kind, receiver, count, seconds, proxy, node, spent)
@@ -289,6 +295,7 @@ def _fill_row(
         "cpu_s": cpu_seconds(node),
         "sender_cpu_s": spent,
         "memory_mb": peak_memory(node) / 1e6,
+        "load": os.getloadavg()[0],
     }
 
 
@@ -327,9 +334,9 @@ def _tcp_port(address: str) -> int:
     return int(address.split("/tcp/")[1].split("/")[0])
 
 
-def _wait_until(condition: Callable[[], bool]) -> None:
+def _wait_until(condition: Callable[[], bool], poll: float = _POLL) -> None:
     deadline = time.monotonic() + FILL_LIMIT
     while not condition():
         if time.monotonic() > deadline:
             raise TimeoutError(f"not done after {FILL_LIMIT:g} s")
-        time.sleep(_POLL)
+        time.sleep(poll)

@@ -165,7 +165,7 @@ def spark_table(rows: Sequence[Row]) -> str:
 def real_nodes_table(rows: Sequence[Row]) -> str:
     """Return a line for each run against real nodes."""
     head = ["", "events", "seconds", "events/s", "bytes an event", "CPU, s", "sender's CPU, s"]
-    head.append("memory, MB")
+    head += ["memory, MB", "load"]
     lines = [
         [
             f"{row['from']} to {row['to']}",
@@ -176,6 +176,7 @@ def real_nodes_table(rows: Sequence[Row]) -> str:
             show_number(row["cpu_s"]),
             show_number(row["sender_cpu_s"]) if row["sender_cpu_s"] else "",
             show_number(row["memory_mb"]),
+            show_number(row["load"]),
         ]
         for row in rows
     ]
