@@ -23,7 +23,7 @@ _COMMANDS: Final = {
     "run": ("run", "Run a node until SIGTERM or Ctrl-C."),
     "snapshot": ("snapshot", "Make snapshots in object stores, and sync from them."),
     "status": ("peers", "Show what a node holds, and its latest syncs."),
-    "store": ("store", "Maintain the event log of a stopped node."),
+    "store": ("store", "Maintain the event log of a node: check, export, back up."),
     "stream": ("stream", "Draw streams."),
     "tangle": ("tangle", "Draw tangles and feeds of Secure Scuttlebutt."),
     "testnet": ("testnet", "Run several nodes on this machine until Ctrl-C."),

@@ -1,4 +1,4 @@
-"""`recon-node store`: looking after the event log of a stopped node."""
+"""`recon-node store`: looking after the event log of a node."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import BinaryIO, Final
 
 import click
@@ -25,6 +26,7 @@ from recon_node.store.maintenance import (
     Progress,
     Repaired,
     Report,
+    backup_log,
     check_log,
     compact_log,
     export_events,
@@ -40,9 +42,9 @@ _SHOWN: Final = 20
 
 @click.group()
 def store() -> None:
-    """Maintain the event log of a stopped node: check it, compact it, export and import events.
+    """Maintain the event log of a node: check it, compact it, export and import events, back it up.
 
-    These commands do not work while a node is running on the data directory: stop it first.
+    All but `backup` need a stopped node: they do not work while one runs on the data directory.
     """
 
 
@@ -163,6 +165,42 @@ def export(
     ):
         events = export_events(directory, out, wanted, progress)
     click.echo(f"{counted(events, 'event')} exported", err=True)
+
+
+@store.command("backup", cls=SettingsCommand)
+@click.argument("url", metavar="URL")
+def backup(url: str, config: Path | None, data_dir: Path | None) -> None:
+    """Copy the log of a node, running or not, to an object store.
+
+    The copy is the log as it is at one moment, with its epoch and its feed positions, so that
+    readers of the feed go on where they were. It is one file, backup-TIME.sqlite3. To restore it,
+    put it into an empty data directory as events.sqlite3. The node's identity is not in it: keep a
+    copy of identity.key, too, but in a safe place.
+
+    URL is a directory, s3://bucket/path or another store (see `recon-node snapshot --help`). The
+    copy is made in the directory for temporary files first (TMPDIR), which needs room for it.
+
+    \b
+    Example:
+      recon-node store backup s3://bucket/backups --data-dir /var/lib/recon-node
+    """
+    from recon_node.snapshot.objects import ObjectError, Objects
+
+    directory = read_settings(config, {"data_dir": data_dir}).data_dir
+    name = time.strftime("backup-%Y%m%dT%H%M%SZ.sqlite3", time.gmtime())
+    try:
+        objects = Objects.open(url)
+        with TemporaryDirectory() as temporary, _progress() as progress:
+            copy = Path(temporary) / name
+            done = backup_log(directory, copy, progress)
+            progress("sending", 0, None)
+            objects.put(name, copy)
+    except (StoreError, ObjectError, OSError) as error:
+        raise CommandError(str(error)) from None
+    click.echo(
+        f"{name} in {url}: {counted(done.events, 'event')}, feed head {done.head:,}, epoch "
+        f"{done.epoch}, {human_size(done.size)}"
+    )
 
 
 @store.command("import", cls=SettingsCommand)

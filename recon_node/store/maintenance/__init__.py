@@ -1,9 +1,10 @@
-"""Maintenance of a stopped node's log: `recon-node store info|check|compact|export|import`.
+"""Maintenance of a node's log: `recon-node store info|check|compact|export|import|backup`.
 
-Callers hold the lock of the data directory, except of `import_events`, which takes it itself. Long
-steps report to a `Progress`.
+Callers hold the lock of the data directory, except of `import_events`, which takes it itself, and
+of `backup_log`, which needs none. Long steps report to a `Progress`.
 """
 
+from recon_node.store.maintenance.backup import BackedUp, backup_log
 from recon_node.store.maintenance.check import Fault, Report, check_log
 from recon_node.store.maintenance.closed_log import (
     Compacted,
@@ -20,6 +21,7 @@ from recon_node.store.maintenance.repair import Repaired, repair_log
 
 __all__ = [
     "ArchiveError",
+    "BackedUp",
     "Compacted",
     "Fault",
     "ImportResult",
@@ -27,6 +29,7 @@ __all__ = [
     "Progress",
     "Repaired",
     "Report",
+    "backup_log",
     "check_log",
     "compact_log",
     "export_events",
