@@ -37,6 +37,11 @@ from recon_node.ceramic import Network, StreamId, StreamType, parse_event, verif
 from recon_node.ceramic.builder import data_event, init_event
 from recon_node.ipld import CID, DAG_CBOR, multibase
 from recon_node.p2p import P2PSettings, open_p2p
+from recon_node.snapshot.creating import create_snapshot
+from recon_node.snapshot.objects import Objects
+from recon_node.snapshot.service import sync_from
+from recon_node.snapshot.sources import LogSource
+from recon_node.snapshot.syncing import Synced
 from recon_node.store import StoreSettings, open_store
 from recon_node.store.admission.rules import commit_batch
 from recon_node.store.db.log import EventLog
@@ -153,6 +158,24 @@ async def from_peer(giver: Path, events: int, verifiers: int) -> Row:
         peer.stdout.close()
 
 
+async def from_snapshot(snapshots: Path, events: int, verifiers: int) -> Row:
+    """Sync an empty store from a snapshot in a directory."""
+    with tempfile.TemporaryDirectory() as directory, _children() as others:
+        settings = StoreSettings(verifiers=verifiers)
+        async with open_store(Path(directory), NETWORK, settings=settings) as store:
+            started, cpu = time.perf_counter(), time.process_time()
+            await sync_from(str(snapshots), store, None, Synced())
+            await store.wait_for_feed(events - 1)
+            seconds, cpu = time.perf_counter() - started, time.process_time() - cpu
+    return _row("snapshot", verifiers, events, seconds, cpu, others())
+
+
+def _write_snapshot(giver: Path, snapshots: Path) -> None:
+    with LogSource(giver) as source:
+        key = SigningKey(bytes(32))
+        create_snapshot(source, Objects.open(str(snapshots)), key, lambda *step: None)
+
+
 def from_api(cars: list[bytes], verifiers: int, *, alone: bool = False) -> Row:
     """Send events to a node of another process, by HTTP: all with the command, or each alone."""
     with tempfile.TemporaryDirectory() as directory, _children() as others:
@@ -231,11 +254,15 @@ async def run(events: int, verifiers: list[int]) -> list[Row]:
     with tempfile.TemporaryDirectory() as directory:
         async with open_store(Path(directory), NETWORK) as store:
             await store.admit_local(cars)
+        snapshots = Path(directory) / "snapshots"
+        await trio.to_thread.run_sync(_write_snapshot, Path(directory), snapshots)
         for count in verifiers:
             progress(f"from a file, {count} verifiers")
             rows.append(await from_file(cars, count))
             progress(f"from a peer, {count} verifiers")
             rows.append(await from_peer(Path(directory), len(cars), count))
+            progress(f"from a snapshot, {count} verifiers")
+            rows.append(await from_snapshot(snapshots, len(cars), count))
             progress(f"by the API, {count} verifiers")
             rows.append(await trio.to_thread.run_sync(from_api, cars, count))
         progress("by the API, one by one")

@@ -190,6 +190,10 @@ class SnapshotReader:
             self._note(cid, block, locator)
         return {cid: block for cid, (block, _) in found.items()}
 
+    def note_place(self, cid: CID, place: Place) -> None:
+        """Say where a node is whose parent was read by somebody else."""
+        self._places[cid] = place
+
     def place_of(self, cid: CID) -> Place:
         """Return the place of a node whose parent was read."""
         return self._places[cid]

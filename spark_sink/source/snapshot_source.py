@@ -1,0 +1,226 @@
+"""The Spark data source "recon_snapshot": the events of a snapshot in an object store, as a table.
+
+    events = spark.read.format("recon_snapshot").option("url", "s3://bucket/ceramic").load()
+
+Any Spark whose Python has this package installed finds the source by its name (see
+`spark_sink.source.snapshot_registration`). The driver reads the root object and the top of the
+tree; each task reads a sub-tree, and checks every event against its CID. No node is asked.
+
+The columns are those of the source "recon", with two differences: `position` is null, because feed
+positions belong to one node's log, and so are `time` and `chain_id`, because a snapshot has no
+results of chain lookups. An event has the same `event_id` in a snapshot and in every feed. So to
+read all of a snapshot, and from a feed only what is not in it:
+
+    feed.join(snapshot, "event_id", "left_anti")
+
+Options:
+
+| option | default | |
+|---|---|---|
+| url | | required: where the snapshots are; see `recon-node snapshot --help` |
+| root | latest.car | which snapshot, by its name in `recon-node snapshot list` |
+| signers | | comma-separated did:keys; the snapshot must be signed by one of them |
+| partitions | 16 | parts to read in parallel; each has whole sub-trees |
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Final, NamedTuple
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
+from pyspark.sql.types import BinaryType, LongType, StringType, StructField, StructType
+
+from recon_node.ceramic import InvalidEventError, parse_event
+from recon_node.ipld import CID
+from recon_node.recon import KeyRange, Sha256a
+from recon_node.snapshot.objects import ObjectError, Objects
+from recon_node.snapshot.places import Place
+from recon_node.snapshot.reading import (
+    Fault,
+    SnapshotError,
+    SnapshotReader,
+    children_of,
+    read_root,
+)
+from recon_node.snapshot.root import LATEST, RootObject
+from recon_node.snapshot.tree import Branch, Leaf, Link, whole
+from spark_sink.errors import SinkError
+from spark_sink.schema import FEED
+
+SNAPSHOT: Final = pa.schema([FEED.field("position").with_nullable(True), *list(FEED)[1:]])
+"""The rows of a snapshot."""
+PARTITIONS: Final = 16
+_OPTIONS: Final = ("url", "root", "signers", "partitions")
+_SPARKS_OWN: Final = frozenset({"path", "paths", "provider", "location"})
+_SPARK_TYPES: Final = {pa.int64(): LongType(), pa.string(): StringType(), pa.binary(): BinaryType()}
+_PART: Final = 256
+"""Nodes that a task opens at once."""
+
+
+class SubTree(NamedTuple):
+    """A node of the tree, as plain values that can be pickled."""
+
+    level: int
+    lower: bytes
+    upper: bytes
+    hash: bytes
+    cid: bytes
+    place: tuple[int, int, int]
+
+
+@dataclass(frozen=True)
+class SubTrees(InputPartition):
+    """Neighbouring sub-trees, for one task."""
+
+    trees: tuple[SubTree, ...]
+
+
+class ReconSnapshotSource(DataSource):
+    """The source "recon_snapshot"; the module's docstring lists its options."""
+
+    @classmethod
+    def name(cls) -> str:
+        """Return the name for `format()`."""
+        return "recon_snapshot"
+
+    def schema(self) -> StructType:
+        """Return `SNAPSHOT` as a Spark schema."""
+        return StructType(
+            [
+                StructField(field.name, _SPARK_TYPES[field.type], field.nullable)
+                for field in SNAPSHOT
+            ]
+        )
+
+    def reader(self, schema: StructType) -> "SnapshotTableReader":
+        """Return a reader of one snapshot, the one that is the newest now."""
+        return SnapshotTableReader(self.options)
+
+
+class SnapshotTableReader(DataSourceReader):
+    """Reads one snapshot: the driver finds the sub-trees, Spark's workers read them."""
+
+    def __init__(self, options: Mapping[str, str]) -> None:
+        given = {name.lower(): value for name, value in options.items()}
+        unknown = [
+            name
+            for name in given
+            if name not in _OPTIONS and name not in _SPARKS_OWN and "." not in name
+        ]
+        if unknown:
+            raise SinkError(
+                f"the source 'recon_snapshot' has no option {unknown[0]}; it has "
+                f"{', '.join(_OPTIONS)}"
+            )
+        if not given.get("url"):
+            raise SinkError(
+                "the source 'recon_snapshot' needs the option url, such as s3://bucket/ceramic"
+            )
+        number = given.get("partitions", str(PARTITIONS))
+        if not number.isdecimal() or int(number) < 1:
+            raise SinkError(f"partitions must be a number from 1 on, not {number!r}")
+        self._url = given["url"]
+        self._partitions = int(number)
+        signers = given.get("signers", "").split(",")
+        self._signers = [each.strip() for each in signers if each.strip()] or None
+        root = self._read_root(given.get("root", LATEST))
+        self._name = root.name
+        """The same snapshot for driver and workers, even if a newer one is written meanwhile."""
+
+    def partitions(self) -> list[InputPartition]:
+        """Return the sub-trees to read."""
+        root = self._read_root(self._name)
+        if root.manifest.tree is None:
+            return []
+        reader, faults = self._reader(root)
+        try:
+            level = [whole(root.manifest.tree.link)]
+            while 0 < len(level) < self._partitions and level[0].link.level:
+                level = children_of(reader.open(level))
+            self._check(faults)
+            trees = [_sub_tree(each, reader.place_of(each.link.cid)) for each in level]
+            tasks = min(self._partitions, len(trees))
+            cuts = [len(trees) * task // tasks for task in range(tasks + 1)]
+            return [SubTrees(tuple(trees[start:end])) for start, end in pairwise(cuts)]
+        finally:
+            reader.close()
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Yield the events of some sub-trees, in key order.
+
+        Raises:
+            SinkError: an object is missing or damaged, which the message names.
+        """
+        assert isinstance(partition, SubTrees)
+        reader, faults = self._reader(self._read_root(self._name))
+        parts: list[list[Branch]] = []
+        for tree in reversed(partition.trees):
+            link = Link(tree.level, tree.lower, Sha256a(tree.hash), CID(tree.cid))
+            reader.note_place(link.cid, Place(*tree.place))
+            parts.append([Branch(link, KeyRange(tree.lower, tree.upper))])
+        try:
+            while parts:
+                found = reader.open(parts.pop())
+                wanted = [
+                    item
+                    for _, node, places in found
+                    if isinstance(node, Leaf)
+                    for item in zip(node.keys, places, strict=True)
+                ]
+                events = reader.events(wanted)
+                self._check(faults)
+                if events:
+                    yield self._batch([(bytes(key), car) for key, car in events])
+                below = children_of(found)
+                parts += [below[at : at + _PART] for at in reversed(range(0, len(below), _PART))]
+        finally:
+            reader.close()
+
+    def _batch(self, rows: list[tuple[bytes, bytes]]) -> pa.RecordBatch:
+        try:
+            events = [parse_event(car) for _, car in rows]
+        except InvalidEventError as error:
+            raise SinkError(f"the snapshot in {self._url} has an invalid event: {error}") from None
+        none = [None] * len(rows)
+        columns = {
+            "position": none,
+            "event_id": [key for key, _ in rows],
+            "event_cid": [bytes(event.cid) for event in events],
+            "stream_cid": [bytes(event.init) for event in events],
+            "event_type": [event.kind.value for event in events],
+            "car": [car for _, car in rows],
+            "time": none,
+            "chain_id": none,
+        }
+        return pa.RecordBatch.from_pydict(columns, schema=SNAPSHOT)
+
+    def _read_root(self, name: str) -> RootObject:
+        try:
+            return read_root(Objects.open(self._url), name, self._signers)
+        except (SnapshotError, ObjectError) as error:
+            raise SinkError(str(error)) from None
+
+    def _reader(self, root: RootObject) -> tuple[SnapshotReader, list[Fault]]:
+        faults: list[Fault] = []
+        return SnapshotReader(Objects.open(self._url), root, faults.append), faults
+
+    def _check(self, faults: list[Fault]) -> None:
+        if faults:
+            raise SinkError(
+                f"the snapshot {self._name} is damaged: {faults[0]} (`recon-node snapshot verify "
+                f"{self._url}` lists everything)"
+            )
+
+
+def _sub_tree(branch: Branch, place: Place) -> SubTree:
+    link, bounds = branch
+    return SubTree(
+        link.level,
+        bounds.lower,
+        bounds.upper,
+        bytes(link.hash),
+        bytes(link.cid),
+        (place.pack, place.offset, place.size),
+    )
