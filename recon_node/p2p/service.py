@@ -13,7 +13,7 @@ from recon_node.p2p.errors import PeerError
 from recon_node.p2p.interfaces import EventStore, Finder, PeerHost
 from recon_node.p2p.peers.book import PeerBook
 from recon_node.p2p.peers.candidates import Candidates
-from recon_node.p2p.peers.connections import let_go_of_idle, tell_when_alone
+from recon_node.p2p.peers.connections import let_go_of_idle, let_go_of_others, tell_when_alone
 from recon_node.p2p.peers.descriptions import (
     PeerIdentity,
     PeerInfo,
@@ -23,6 +23,7 @@ from recon_node.p2p.peers.descriptions import (
 from recon_node.p2p.peers.dht_server import networks_in
 from recon_node.p2p.peers.interest_gossip import InterestGossip
 from recon_node.p2p.peers.interest_statement import INTERESTS_PROTOCOL
+from recon_node.p2p.peers.overlap import Overlap
 from recon_node.p2p.peers.reconnecting import keep_reconnecting
 from recon_node.p2p.settings import P2PSettings
 from recon_node.p2p.sync.driver import Syncer
@@ -56,7 +57,7 @@ class P2P:
     ) -> None:
         self._host = host
         self._network = store.network
-        self._wanted = store.wanted
+        self._overlap = Overlap(store, book)
         self._book = book
         self._settings = settings
         self._nursery = nursery
@@ -114,7 +115,9 @@ class P2P:
         nursery.start_soon(self._watch_addresses)
         nursery.start_soon(tell_when_alone, host, book, settings)
         nursery.start_soon(let_go_of_idle, host, book)
-        nursery.start_soon(keep_reconnecting, host, book, self._syncer.connect)
+        shares = self._shares_interest
+        nursery.start_soon(keep_reconnecting, host, book, shares, self._syncer.connect)
+        nursery.start_soon(let_go_of_others, host, shares, set(map(peer_id_in, settings.bootstrap)))
 
     def discover_by(self, discovery: Finder) -> None:
         """Find peers from now on; ``discovery`` reports them to ``found``."""
@@ -250,16 +253,15 @@ class P2P:
         """Sync about ranges that a peer and this node are interested in, but were not before."""
         self._syncer.request(peer_id, ranges)
 
-    def _shares_interest(self, peer_id: str, sort_value: str | None) -> bool | None:
+    def _shares_interest(self, peer_id: str, sort_value: str | None = None) -> bool | None:
         """Tell whether a peer is interested in a sort value, or (None) in anything that this node
         wants; None if that is not known."""
-        theirs = self._book.interests(peer_id)
-        if not theirs:
+        if not self._overlap.is_known(peer_id):
             return None
-        ours = self._wanted.ranges
-        if sort_value is not None:
-            ours = [KeyRange(*sort_value_range(self._network, sort_value))]
-        return bool(intersect_ranges(ours, theirs))
+        if sort_value is None:
+            return bool(self._overlap.ranges(peer_id))
+        wanted = KeyRange(*sort_value_range(self._network, sort_value))
+        return bool(intersect_ranges([wanted], self._book.interests(peer_id)))
 
     def _meet_stranger(self, peer_id: str) -> None:
         """Sync with a peer of another network once, so that it learns which one is ours."""

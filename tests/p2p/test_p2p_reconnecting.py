@@ -27,11 +27,15 @@ class Network:
             self.book.heard_of(peer, [f"/ip4/10.0.0.1/tcp/1/p2p/{peer}"])
         self.connected = set(peers)
         self.cut_off: set[str] = set()
+        self.sharing: dict[str, bool] = {}
         self.dials: list[tuple[float, str]] = []
         self.dialling = 0
 
     def connected_peers(self) -> list[str]:
         return sorted(self.connected)
+
+    def shares(self, peer: str) -> bool | None:
+        return self.sharing.get(peer)
 
     def cut(self, *peers: str) -> None:
         self.cut_off.update(peers)
@@ -57,7 +61,7 @@ class Network:
 async def test_a_network_that_was_cut_in_two_is_joined_within_seconds(nursery, autojump_clock):
     others = [f"other {n}" for n in range(20)]
     network = Network("near", *others)
-    nursery.start_soon(keep_reconnecting, network, network.book, network.connect)
+    nursery.start_soon(keep_reconnecting, network, network.book, network.shares, network.connect)
     await trio.sleep(60)
     assert network.dials == []
     network.cut(*others)
@@ -70,7 +74,7 @@ async def test_a_network_that_was_cut_in_two_is_joined_within_seconds(nursery, a
 
 async def test_a_single_peer_that_restarts_is_reached_within_seconds(nursery, autojump_clock):
     network = Network("a", "b")
-    nursery.start_soon(keep_reconnecting, network, network.book, network.connect)
+    nursery.start_soon(keep_reconnecting, network, network.book, network.shares, network.connect)
     await trio.sleep(10)
     network.cut("a")
     await trio.sleep(300)
@@ -84,7 +88,7 @@ async def test_peers_that_are_gone_are_given_up_and_strangers_are_left_alone(
 ):
     network = Network(*(f"peer {n}" for n in range(2 * MAX_LOST)))
     network.connected.add("stranger")
-    nursery.start_soon(keep_reconnecting, network, network.book, network.connect)
+    nursery.start_soon(keep_reconnecting, network, network.book, network.shares, network.connect)
     await trio.sleep(10)
     network.cut(*network.connected)
     begun = trio.current_time()
@@ -116,3 +120,13 @@ def test_who_is_due(rng):
         assert seen.issuperset(due)
         seen |= connected
         trying = {each for each in trying.union(due) if random.random() < 0.5} - connected
+
+
+async def test_peers_that_share_no_interest_are_not_missed(nursery, autojump_clock):
+    network = Network("unknown", "sharing", "other")
+    network.sharing.update(sharing=True, other=False)
+    nursery.start_soon(keep_reconnecting, network, network.book, network.shares, network.connect)
+    await trio.sleep(10)
+    network.connected.clear()
+    await trio.sleep(LOST_FOR)
+    assert network.connected == {"unknown", "sharing"}

@@ -18,6 +18,7 @@ from recon_node.ceramic.network import BOOTSTRAP, MAINNET, TESTNET_CLAY
 from recon_node.p2p import AGREED, NO_COMMON_INTEREST, P2P, P2PError, PeerError, open_p2p, service
 from recon_node.p2p.peers import connections
 from recon_node.p2p.peers.book import PeerBook
+from recon_node.p2p.peers.candidates import ENOUGH_OTHERS
 from recon_node.p2p.peers.connections import (
     ALONE_AFTER,
     ALONE_INTERVAL,
@@ -26,6 +27,7 @@ from recon_node.p2p.peers.connections import (
     NO_PEERS,
     NOBODY_ANSWERS,
     let_go_of_idle,
+    let_go_of_others,
     tell_when_alone,
 )
 from recon_node.p2p.peers.descriptions import recon_versions
@@ -299,6 +301,33 @@ async def test_idle_connections_with_strangers_are_closed(nursery, autojump_cloc
     busy.clear()
     await trio.sleep(IDLE_LIMIT + 2 * IDLE_POLL)
     assert (closed, near) == (["stranger", "busy"], ["a node"])
+
+
+async def test_few_connections_with_peers_that_share_no_interest_stay(nursery, autojump_clock):
+    """Those that were there first; and all that are kept, share an interest, or dialled us."""
+    kinds = {"kept": False, "caller": False, "sharing": True, "unknown": None}
+    near = [*kinds, *(f"first {number}" for number in range(ENOUGH_OTHERS))]
+    closed = []
+
+    async def disconnect(peer_id: str) -> None:
+        near.remove(peer_id)
+        closed.append(peer_id)
+
+    host = SimpleNamespace(
+        connected_peers=lambda: near,
+        has_dialled=lambda peer: peer != "caller",
+        disconnect=disconnect,
+    )
+    nursery.start_soon(let_go_of_others, host, lambda peer: kinds.get(peer, False), {"kept"})
+    await trio.sleep(5 * IDLE_LIMIT)
+    assert closed == []
+    near.extend(["walked past", "also walked past"])
+    await trio.sleep(IDLE_LIMIT)
+    assert closed == []
+    await trio.sleep(2 * IDLE_POLL)
+    assert sorted(closed) == ["also walked past", "walked past"]
+    await trio.sleep(5 * IDLE_LIMIT)
+    assert len(near) == len(kinds) + ENOUGH_OTHERS
 
 
 async def test_a_stranger_is_let_go_of(tmp_path, monkeypatch):

@@ -1,14 +1,17 @@
 """Which connections are kept, and what the operator is told when there are none.
 
-A connection with a peer of the book, one that this node can sync with, is kept as long as there is
-room: the next sync is never far. Others are of use only while streams are open on them: with a node
-that only asks the DHT, with one of another network, or with a stranger that never says what it is.
+A connection with a peer that shares an interest is kept as long as there is room: the next sync is
+never far. Walks through the DHT lead to peers that share none; of those that this node has dialled,
+it keeps the few that have been connected longest. Connections with peers that are not in the book
+are of use only while streams are open on them: with a node that only asks the DHT, with one of
+another network, or with a stranger that never says what it is.
 ceramic-one nodes close connections that are idle for 30 s themselves, and are dialled again when a
 sync is due.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Collection
 from typing import Final
 
 import structlog
@@ -16,6 +19,7 @@ import trio
 
 from recon_node.p2p.interfaces import PeerHost
 from recon_node.p2p.peers.book import PeerBook
+from recon_node.p2p.peers.candidates import ENOUGH_OTHERS
 from recon_node.p2p.settings import P2PSettings
 
 log = structlog.get_logger(__name__)
@@ -57,6 +61,34 @@ async def let_go_of_idle(host: PeerHost, book: PeerBook) -> None:
             for peer_id, since in idle_since.items():
                 if now - since >= IDLE_LIMIT:
                     log.debug("Closing an idle connection", peer=peer_id)
+                    nursery.start_soon(host.disconnect, peer_id)
+
+
+async def let_go_of_others(
+    host: PeerHost, shares: Callable[[str], bool | None], kept: Collection[str]
+) -> None:
+    """Close connections with peers that share no interest, beyond a few, until cancelled.
+
+    Args:
+        host: has the connections.
+        shares: tells whether a peer shares an interest; None if that is not known.
+        kept: peers whose connections are never closed.
+    """
+    since: dict[str, float] = {}
+    while True:
+        await trio.sleep(IDLE_POLL)
+        now = trio.current_time()
+        others = {
+            peer_id
+            for peer_id in host.connected_peers()
+            if host.has_dialled(peer_id) and shares(peer_id) is False and peer_id not in kept
+        }
+        since = {peer_id: at for peer_id, at in since.items() if peer_id in others}
+        since |= dict.fromkeys(sorted(others.difference(since)), now)
+        async with trio.open_nursery() as nursery:
+            for peer_id in list(since)[ENOUGH_OTHERS:]:
+                if now - since[peer_id] >= IDLE_LIMIT:
+                    log.debug("Closing a connection: no common interest", peer=peer_id)
                     nursery.start_soon(host.disconnect, peer_id)
 
 

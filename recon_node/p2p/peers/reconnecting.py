@@ -85,13 +85,17 @@ class LostPeers:
 
 
 async def keep_reconnecting(
-    host: PeerHost, book: PeerBook, connect: Callable[[str], Awaitable[None]]
+    host: PeerHost,
+    book: PeerBook,
+    shares: Callable[[str], bool | None],
+    connect: Callable[[str], Awaitable[None]],
 ) -> None:
     """Dial peers of the book whose connection was lost, until cancelled.
 
     Args:
         host: knows who is connected.
         book: knows which peers this node can sync with.
+        shares: tells whether a peer shares an interest; one that does not is not missed.
         connect: connects to a peer, or raises PeerError.
     """
     lost = LostPeers(random.Random())
@@ -108,7 +112,11 @@ async def keep_reconnecting(
     async with trio.open_nursery() as nursery:
         while True:
             await trio.sleep(LOOK_EVERY)
-            connected = [each for each in host.connected_peers() if book.get(each) is not None]
+            connected = [
+                each
+                for each in host.connected_peers()
+                if book.get(each) is not None and shares(each) is not False
+            ]
             for peer_id in lost.due(connected, trying, trio.current_time()):
                 trying.add(peer_id)
                 nursery.start_soon(dial, peer_id)
