@@ -98,7 +98,7 @@ async def keep_reconnecting(
         shares: tells whether a peer shares an interest; one that does not is not missed.
         connect: connects to a peer, or raises PeerError.
     """
-    lost = LostPeers(random.Random())
+    lost = LostPeers(random.Random(random.random()))  # a simulation seeds the latter
     trying: set[str] = set()
 
     async def dial(peer_id: str) -> None:
