@@ -18,7 +18,15 @@ _.text_factory  # sqlite3.Connection
 _.input, _.blockHash, _.blockNumber  # pydantic's TypeAdapter: fields of an Ethereum transaction
 
 _.command_class  # click.Group
-_.resume_offset, _.resume_token, _.addr, _.pins, _.rem_path  # pydantic: fields of an answer
+(
+    _.not_fetched,
+    _.write_policy,
+    _.resume_offset,
+    _.resume_token,
+    _.addr,
+    _.pins,
+    _.rem_path,
+)  # pydantic: fields of an answer
 
 # Methods that a library calls on our subclass.
 _.format_commands  # click.Group

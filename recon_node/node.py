@@ -48,6 +48,9 @@ from recon_node.snapshot.service import run_snapshots
 from recon_node.store import (
     Interest,
     InvalidInterestError,
+    Policy,
+    PolicyError,
+    PolicySettings,
     Store,
     StoreError,
     format_interest,
@@ -100,7 +103,10 @@ async def _run_services(settings: Settings, shutdown: _Shutdown) -> None:
     network = Network.parse(settings.network)
     access = _open_access(settings.api)
     log.info("Starting", version=__version__, network=network.name, data_dir=str(settings.data_dir))
-    async with open_store(settings.data_dir, network, settings=settings.store) as store:
+    policy = await _load_policy(settings.policy)
+    async with open_store(
+        settings.data_dir, network, settings=settings.store, policy=policy
+    ) as store:
         await _configure_interests(store, settings.wanted())
         listener = await open_listener(*split_host_port(settings.api.address))
         warn_if_open(listener, access)
@@ -203,6 +209,17 @@ def _write_peer_id(path: Path, peer_id: str) -> None:
         raise NodeError(
             f"cannot write the peer id to {path}: {error.strerror or error}; check peer_id_file"
         ) from None
+
+
+async def _load_policy(settings: PolicySettings) -> Policy:
+    """Load the write policy, and say which one it is: it decides what the node keeps."""
+    try:
+        policy = await trio.to_thread.run_sync(settings.load)
+    except PolicyError as error:
+        raise NodeError(f"cannot use the setting `write_policy`: {error}") from None
+    if policy:
+        log.info("A write policy applies", **settings.in_use())
+    return policy
 
 
 async def _configure_interests(store: Store, wanted: Iterable[Interest | StreamId]) -> None:

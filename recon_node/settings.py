@@ -40,7 +40,7 @@ from recon_node.setting_types import (
     short_path,
 )
 from recon_node.snapshot.settings import SnapshotSettings
-from recon_node.store import Interest, StoreSettings, parse_interest
+from recon_node.store import Interest, PolicySettings, StoreSettings, parse_interest
 from recon_node.store.interests import check_interest
 
 ENV_PREFIX: Final = "RECON_NODE_"
@@ -102,6 +102,7 @@ class Settings(DataDirSettings):
     p2p: P2PSettings = Field(default_factory=P2PSettings)
     api: ApiSettings = Field(default_factory=ApiSettings)
     store: StoreSettings = Field(default_factory=StoreSettings)
+    policy: PolicySettings = Field(default_factory=PolicySettings)
     chain: ChainSettings = Field(default_factory=ChainSettings)
     snapshot: SnapshotSettings = Field(default_factory=SnapshotSettings)
     log: LogSettings = Field(default_factory=LogSettings)

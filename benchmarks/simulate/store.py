@@ -137,6 +137,10 @@ class MemoryStore:
     def is_refused(self, event_id: EventId) -> bool:
         return False
 
+    def is_unwanted(self, event_id: EventId, *, for_good: bool = False) -> bool:
+        """Return False: there is no write policy."""
+        return False
+
     def is_settled(self, event_id: EventId) -> bool:
         return event_id in self._keys
 

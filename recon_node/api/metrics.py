@@ -131,6 +131,16 @@ class NodeCollector(Collector):
                 "late_refused": stats.late_refused_total,
             },
         )
+        yield CounterMetricFamily(
+            "recon_policy_refused",
+            "Events submitted since the start that the write policy refused.",
+            stats.policy_refused_total,
+        )
+        yield CounterMetricFamily(
+            "recon_policy_failures",
+            "Streams for which a write policy in Python raised, hung or gave no verdict.",
+            store.policy.failures_total,
+        )
         yield _counters(
             "recon_commits",
             "Transactions of the event log, by outcome.",
@@ -258,6 +268,12 @@ def _sync_counters(counters: Counters) -> Iterator[Metric]:
         "recon_peers_stating_interests",
         "Connected peers that have stated their interests.",
         counters.gossip.peers,
+    )
+    yield CounterMetricFamily(
+        "recon_keys_unwanted",
+        "Keys that peers listed and whose events the write policy kept from being fetched, counted "
+        "in each session.",
+        counters.keys_unwanted,
     )
     yield CounterMetricFamily(
         "recon_dials_failed", "Peers that could not be dialled.", counters.dials_failed

@@ -25,13 +25,15 @@ Json = dict[str, Any]
 _ERRORS: Final = {
     400: "The request is refused; the message says why. Nothing has changed.",
     401: "The node's token is missing or wrong.",
-    403: "A web page of an origin that may not change this node.",
+    403: "A web page of an origin that may not change this node, or an event that its write policy "
+    "refuses.",
     404: "This does not exist here.",
     410: "The positions belong to a log that no longer exists.",
     413: "The body is too long.",
     429: "Too many requests from this client; Retry-After says how many seconds to wait.",
     500: "A bug of the node, or a failure of its event log; the node's log has the details.",
-    503: "Too many requests at once, no progress, or an event is damaged in the log: try again.",
+    503: "Too many requests at once, no progress, an event is damaged in the log, or the write "
+    "policy gave no answer: try again.",
     507: "The disk is full: nothing is written; what is stored can be read.",
 }
 _ALWAYS: Final = (401, 429, 500, 503)

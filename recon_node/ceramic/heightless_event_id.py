@@ -83,6 +83,24 @@ class HeightlessEventId(bytes):
         return bytes.__new__(cls, stream + event_cid)
 
     @property
+    def separator(self) -> bytes:
+        """The hash of the sort key and the model, see `model_hash`."""
+        start = _fields_start(self)
+        return self[start : start + _HASH_SIZE]
+
+    @property
+    def controller(self) -> bytes:
+        """The last 8 bytes of the controller DID's sha256."""
+        start = _fields_start(self) + _HASH_SIZE
+        return self[start : start + _HASH_SIZE]
+
+    @property
+    def stream(self) -> bytes:
+        """The last 4 bytes of the init event's CID."""
+        start = _fields_start(self) + 2 * _HASH_SIZE
+        return self[start : start + _STREAM_SIZE]
+
+    @property
     def event_cid(self) -> CID:
         """The event's CID."""
         return CID(self[_fields_start(self) + _FIELDS_SIZE :])

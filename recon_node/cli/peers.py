@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
 from typing import Any
 
 import click
@@ -131,6 +132,8 @@ def status(node: NodeApi, as_json: bool) -> None:
     facts.add_row("peers", _peers_of(recon))
     facts.add_row("interests", "\n".join(_interests_of(recon)))
     facts.add_row("rendezvous", "\n".join(_rendezvous_of(recon)))
+    for name, text in _policy_of(recon):
+        facts.add_row(name, text)
     if recon.get("damaged"):
         facts.add_row("damaged", f"{recon['damaged']} (see the node's log)", style="bold red")
     console.print(facts)
@@ -172,6 +175,18 @@ def _rendezvous_of(recon: dict[str, Any]) -> list[str]:
     if more := every[RENDEZVOUS_SHOWN:]:
         lines.append(f"and {len(more):,} more (--json)")
     return lines or ["none: discovery is off"]
+
+
+def _policy_of(recon: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    """Return what the node's write policy allows and denies, and what it has refused."""
+    policy = recon.get("write_policy", {})
+    found = [(name, each) for name, each in policy.items() if isinstance(each, list) and each]
+    for name, each in found:
+        yield name.replace("_", " "), "\n".join(each)
+    if found:
+        refused = f"{policy['refused']:,} events, {policy['not_fetched']:,} keys not fetched"
+        failed = policy["failures"]
+        yield "refused", refused + (f", {failed:,} without an answer" if failed else "")
 
 
 def _sync_table(title: str, syncs: list[dict[str, Any]]) -> Table:

@@ -208,8 +208,9 @@ def backup(url: str, config: Path | None, data_dir: Path | None) -> None:
 def import_(file: BinaryIO, config: Path | None, data_dir: Path | None) -> None:
     """Import the events of FILE (- for standard input), an export of a log.
 
-    Each event is checked as if a peer had sent it. Events that the log already has are skipped, so
-    an interrupted import can simply be run again. If there is no log yet, one is created.
+    Each event is checked as if a peer had sent it, but write policies do not apply. Events that the
+    log already has are skipped, so an interrupted import can simply be run again. If there is no
+    log yet, one is created.
 
     Exit code 1 if any event was refused.
 

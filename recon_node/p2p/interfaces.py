@@ -186,6 +186,11 @@ class EventStore(Protocol):
         """Return whether the event of that EventId was seen and is known to be wrong."""
         ...
 
+    def is_unwanted(self, event_id: EventId, *, for_good: bool = False) -> bool:
+        """Return whether this node's write policy refuses an event; only for now, unless
+        ``for_good``."""
+        ...
+
     def is_settled(self, event_id: EventId) -> bool:
         """Return whether an event is held or refused."""
         ...

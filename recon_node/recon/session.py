@@ -14,6 +14,7 @@ A key that a peer lists is not ours until its event is here and valid. So a turn
 
     new_keys = session.receive(message)    # the keys of the message that we do not hold
     ...                                    # the driver fetches their events and stores the keys
+    session.side.leave_out(keys)           # those that it does not want
     session.side.give_up(keys)             # those that it could not get, or that were refused
     messages = yield from session.respond()   # the answer, now that the store holds the others
 

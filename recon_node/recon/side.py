@@ -105,7 +105,9 @@ class Side:
         self.learned = False
         """Whether the peer's turn told keys that were new to us."""
         self.given_up: list[bytes] = []
-        """Keys that the peer listed and that we could not get, ascending."""
+        """Keys that the peer listed and that we could not get, or did not want, ascending."""
+        self._unwanted = 0
+        """How many of them we did not want."""
         self.left_out_by_peer = 0
         """How many keys of ours the peer left out, as far as we know."""
         self._state = _State.START if initiates else _State.LISTENING
@@ -188,6 +190,16 @@ class Side:
             raise RemoteProtocolError(f"peer made no progress in {self._idle_rounds} rounds")
         return new
 
+    def leave_out(self, keys: Iterable[bytes]) -> None:
+        """Leave out keys whose events we do not want, which says nothing against the peer.
+
+        Keys that are known to be at the peer may be left out before the session starts: then it
+        need not list them. It is for the driver to bound their number.
+        """
+        new = {key for key in keys if key not in self.keys and not self._has_given_up(key)}
+        self._unwanted += len(new)
+        self.given_up = sorted([*self.given_up, *sorted(new)])  # merges two runs
+
     def give_up(self, keys: Iterable[bytes]) -> None:
         """Leave out keys that the peer listed: we could not get their events, or refused them.
 
@@ -197,9 +209,10 @@ class Side:
         for key in keys:
             if key not in self.keys and not self._has_given_up(key):
                 insort(self.given_up, key)
-        if len(self.given_up) > self.settings.max_given_up:
+        lost = len(self.given_up) - self._unwanted
+        if lost > self.settings.max_given_up:
             raise RemoteProtocolError(
-                f"peer listed {len(self.given_up)} keys for which it delivered no valid event"
+                f"peer listed {lost} keys for which it delivered no valid event"
             )
 
     def respond(self) -> bool:
@@ -263,8 +276,8 @@ class Side:
 
     @property
     def left_out(self) -> int:
-        """Number of the keys given up that have not arrived since."""
-        return sum(key not in self.keys for key in self.given_up)
+        """Number of the keys given up in the session's range that have not arrived since."""
+        return 0 if self.key_range is None else len(self.left_out_in(self.key_range))
 
     def left_out_in(self, gap: KeyRange, *, with_lower: bool = False) -> list[bytes]:
         """Return those that lie in a gap, by default without its lower bound."""

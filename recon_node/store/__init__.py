@@ -5,6 +5,7 @@
 
     intake        gathers requests into batches
     verification  what the event alone can tell, in other processes
+    judging       what the write policy says of the streams
     admission     `rules`: whether it is accepted; `ladder`: when it is delivered
     db            the transaction of the batch (see `schema` for what survives what)
     contents      the key store and the feed's head move, and readers wake up
@@ -21,6 +22,14 @@ from recon_node.store.errors import (
 )
 from recon_node.store.interests import format_interest, is_of_a_document, parse_interest
 from recon_node.store.opening import open_store
+from recon_node.store.policy import (
+    Lists,
+    Policy,
+    PolicyError,
+    PolicySettings,
+    StreamFacts,
+    WritePolicy,
+)
 from recon_node.store.store import Store
 from recon_node.store.values import (
     FeedColumns,
@@ -44,12 +53,18 @@ __all__ = [
     "FeedRow",
     "Interest",
     "InvalidInterestError",
+    "Lists",
     "PendingProof",
+    "Policy",
+    "PolicyError",
+    "PolicySettings",
     "Store",
     "StoreError",
     "StoreSettings",
     "StoreStats",
+    "StreamFacts",
     "Verdict",
+    "WritePolicy",
     "format_interest",
     "is_of_a_document",
     "open_store",

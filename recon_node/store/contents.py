@@ -112,7 +112,9 @@ class Contents:
         self.waiting = log.marks.waiting
         self.proofs_pending = log.pending_proofs
         self.proof_arrivals = 0
-        self.totals = dict.fromkeys(("new", "known", "refused", "late refused", "batches"), 0)
+        self.totals = dict.fromkeys(
+            ("new", "known", "refused", "late refused", "policy refused", "batches"), 0
+        )
         self._refused = dict.fromkeys(refused)
         self._max_refused = log.settings.max_refused
         self._feed_moved = trio.lowlevel.ParkingLot()
@@ -160,6 +162,7 @@ class Contents:
         self.damage.note(committed.damaged)
         for verdict in committed.verdicts:
             self.totals[verdict.status] += 1
+            self.totals["policy refused"] += verdict.cause in ("policy", "unjudged")
         self.totals["late refused"] += len(committed.removed)
         self.totals["batches"] += 1
         self.waiting = committed.marks.waiting

@@ -1,5 +1,7 @@
 """Group commit: many callers, one transaction; and a pipeline of two stages: verify, commit.
 
+Between the two, the write policy judges the streams of the batch, if there is one.
+
 Callers put their events into a bounded channel and wait. One task takes what has gathered there, up
 to a batch, and has it verified; another one has it judged and written, one batch at a time and in
 the order of the channel. While the disk takes one batch, the next one is verified and a third one
@@ -24,6 +26,7 @@ from recon_node.store.admission.rules import commit_batch
 from recon_node.store.contents import Contents, Writer
 from recon_node.store.errors import DiskFullError, StoreError
 from recon_node.store.interests import Interests
+from recon_node.store.judging import PolicyGate
 from recon_node.store.values import StoreSettings, Submission, Verdict
 from recon_node.verification.pool import Verifiers
 
@@ -53,15 +56,22 @@ class Intake:
         writer: commits the batches; closed when everything that was submitted is written.
         wanted: the interests, whose ranges are asked for before each batch.
         contents: of the store.
+        policy: judges the streams of each batch, before it is committed.
     """
 
     def __init__(
-        self, settings: StoreSettings, writer: Writer, wanted: Interests, contents: Contents
+        self,
+        settings: StoreSettings,
+        writer: Writer,
+        wanted: Interests,
+        contents: Contents,
+        policy: PolicyGate,
     ) -> None:
         self._settings = settings
         self._writer = writer
         self._wanted = wanted
         self._contents = contents
+        self._policy = policy
         self.verifiers = Verifiers(settings.verifier_processes)
         self._send, self._receive = trio.open_memory_channel[_Request](settings.queue_size)
         self._finished = trio.Event()
@@ -189,9 +199,10 @@ class Intake:
             request.done.set()
 
     async def _commit(self, events: Sequence[Submission]) -> list[Verdict]:
-        ranges, damaged = self._wanted.ranges, self._contents.damage.cids()
-        work = partial(commit_batch, self._writer.log, events, ranges, damaged)
         try:
+            judgement = await self._policy.judge(events)  # by the log as it is now
+            ranges, damaged = self._wanted.ranges, self._contents.damage.cids()
+            work = partial(commit_batch, self._writer.log, events, ranges, damaged, judgement)
             return list(await self._writer.commit(work))
         except StoreError:
             raise

@@ -15,6 +15,7 @@ from recon_node.store.db.reader import ReaderPool
 from recon_node.store.errors import StoreError
 from recon_node.store.interests import load_interests
 from recon_node.store.lock import directory_lock
+from recon_node.store.policy import Policy
 from recon_node.store.ring_keys import RingKeys
 from recon_node.store.store import Store
 from recon_node.store.values import Interest, StoreSettings
@@ -22,9 +23,15 @@ from recon_node.store.values import Interest, StoreSettings
 
 @asynccontextmanager
 async def open_store(
-    data_dir: Path, network: Network, *, settings: StoreSettings | None = None
+    data_dir: Path,
+    network: Network,
+    *,
+    settings: StoreSettings | None = None,
+    policy: Policy | None = None,
 ) -> AsyncIterator[Store]:
     """Open the store of a data directory; both are created if they do not exist.
+
+    Without a policy, all valid events are accepted.
 
     On leaving, what was submitted is written (see `StoreSettings.drain_seconds`), the log is
     closed and the directory's lock released.
@@ -36,7 +43,8 @@ async def open_store(
     settings = settings or StoreSettings()
     with ExitStack() as stack:
         opened = await trio.to_thread.run_sync(_open, stack, data_dir, network, settings)
-        store = Store(*opened, ReaderPool(data_dir, settings.readers), data_dir)
+        readers = ReaderPool(data_dir, settings.readers)
+        store = Store(*opened, readers, data_dir, policy or Policy())
         failure: BaseException | None = None
         async with trio.open_nursery() as nursery:
             nursery.start_soon(store.run_intake)

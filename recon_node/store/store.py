@@ -22,6 +22,8 @@ from recon_node.store.db.log import EventLog
 from recon_node.store.db.reader import Reader, ReaderPool
 from recon_node.store.intake import Intake
 from recon_node.store.interests import Interests
+from recon_node.store.judging import PolicyGate
+from recon_node.store.policy import Policy
 from recon_node.store.ring_keys import RingKeys
 from recon_node.store.values import (
     FeedColumns,
@@ -45,6 +47,7 @@ class Store(Contents):
         network: of all its events.
         epoch: a UUID made with the log; feed positions are meaningful only together with it.
         wanted: the node's interests, to be listed, added to and removed from.
+        policy: decides which streams are accepted.
     """
 
     def __init__(
@@ -56,6 +59,7 @@ class Store(Contents):
         added_interests: Iterable[Interest],
         readers: ReaderPool,
         data_dir: Path,
+        policy: Policy,
     ) -> None:
         super().__init__(log, keys, ring_keys, refused, readers)
         self.network = log.network
@@ -64,7 +68,8 @@ class Store(Contents):
         self._blocks = BlockFinder(data_dir, log.epoch, readers)
         self._writer = Writer(log, self)
         self.wanted = Interests(added_interests, self._writer, readers)
-        self._intake = Intake(log.settings, self._writer, self.wanted, self)
+        self.policy = PolicyGate(policy, log.network, readers)
+        self._intake = Intake(log.settings, self._writer, self.wanted, self, self.policy)
 
     @property
     def stats(self) -> StoreStats:
@@ -79,9 +84,32 @@ class Store(Contents):
             known_total=self.totals["known"],
             refused_total=self.totals["refused"],
             late_refused_total=self.totals["late refused"],
+            policy_refused_total=self.totals["policy refused"],
             batches_total=self.totals["batches"],
             failed_batches_total=self._intake.failed_batches,
         )
+
+    def is_unwanted(self, event_id: EventId, *, for_good: bool = False) -> bool:
+        """Return whether the write policy refuses the events of that EventId, as far as it tells.
+
+        That is not the fault of those who hold them. A damaged event that is here is wanted.
+
+        Args:
+            event_id: of the events.
+            for_good: do not count what is refused because the policy gave no answer.
+        """
+        refusal = self.policy.refusal(event_id)
+        if refusal is None or (for_good and not refusal.is_final):
+            return False
+        return event_id.event_cid not in self.damage.cids()
+
+    def is_refused(self, event_id: EventId) -> bool:
+        """Do as `Contents` does; also if the event is unwanted."""
+        return super().is_refused(event_id) or self.is_unwanted(event_id)
+
+    def is_settled(self, event_id: EventId) -> bool:
+        """Do as `Contents` does; also if the event is unwanted."""
+        return super().is_settled(event_id) or self.is_unwanted(event_id)
 
     async def admit_local(self, cars: Sequence[bytes]) -> list[Verdict]:
         """Admit events of this node's own clients, in order: a CAR may build on those before it.

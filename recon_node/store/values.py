@@ -20,7 +20,7 @@ from recon_node.verification import Finding
 MAX_VERIFIERS: Final = 64
 """Maximum processes that the setting `verifiers` can ask for."""
 
-Cause = Literal["car", "event", "history", "waiting", "bounds", "node"]
+Cause = Literal["car", "event", "history", "waiting", "bounds", "policy", "unjudged", "node"]
 """What a refusal is about.
 
 - "car": the CAR is not the expected event: it is unreadable, too large, or another one. This says
@@ -30,6 +30,8 @@ Cause = Literal["car", "event", "history", "waiting", "bounds", "node"]
   that is missing.
 - "waiting": a peer's event would have to wait, but no more events may wait now; perhaps later.
 - "bounds": not for this node, or not now: another network, no interest, an expired capability.
+- "policy": the write policy of this node refuses the stream.
+- "unjudged": the write policy gave no answer about the stream; it is asked again later.
 - "node": this node failed over it.
 """
 
@@ -233,6 +235,8 @@ class StoreStats:
     refused_total: int
     late_refused_total: int
     """Waiting events that turned out wrong when their history came."""
+    policy_refused_total: int
+    """Those of the refused events that the write policy refused."""
     batches_total: int
     failed_batches_total: int
     """Batches that the disk did not take."""

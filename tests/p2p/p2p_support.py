@@ -20,7 +20,7 @@ from recon_node.p2p import P2P, P2PSettings, open_p2p
 from recon_node.p2p.sync.rings import PEER_RING
 from recon_node.p2p.transport.host import Host, open_host
 from recon_node.recon import VERSIONS, Version
-from recon_node.store import Store, StoreSettings, open_store
+from recon_node.store import Policy, Store, StoreSettings, open_store
 
 NETWORK = Network.local(7)
 LOOPBACK = P2PSettings(listen=("/ip4/127.0.0.1/tcp/0",))
@@ -70,12 +70,13 @@ async def node(
     cars: Sequence[bytes] = (),
     versions: Sequence[Version[Any]] = VERSIONS,
     ceramic_one: bool = True,
+    policy: Policy | None = None,
     **changes: Any,
 ) -> AsyncIterator[Node]:
     """A store with some events and the network side over it, on a free port of loopback."""
     settings = replace(LOOPBACK, **{"discovery": False, **changes})
     of_store = StoreSettings(ceramic_one=ceramic_one)
-    async with open_store(data_dir, NETWORK, settings=of_store) as store:
+    async with open_store(data_dir, NETWORK, settings=of_store, policy=policy) as store:
         await store.admit_local(cars)
         async with open_p2p(settings, store, data_dir, versions) as p2p:
             yield Node(store, p2p)

@@ -16,6 +16,7 @@ from recon_node.api.models import AsText, Body, JsonText, Parameters, reply
 from recon_node.ceramic import EventId
 from recon_node.ipld import CID, IpldError, multibase
 from recon_node.store import Verdict
+from recon_node.store.judging import ASK_AGAIN
 
 MAX_EVENTS: Final = 10_000
 """Lines of an NDJSON body; its bytes are bounded as those of every body are."""
@@ -49,13 +50,14 @@ class EventVerdictBody(Body):
     ),
     body=EventDataBody,
     lines="One EventData per line, at most 10,000; each is refused on its own. Prevs come first.",
-    errors=(507,),
+    errors=(403, 503, 507),
 )
 async def post_event(call: Call[Parameters]) -> Response:
     """Add an event, or many.
 
-    One event is answered 204 once it is on disk, or 400 with the reason when it is refused. Many
-    are sent as NDJSON, which ceramic-one does not know.
+    One event is answered 204 once it is on disk. When it is refused, the reason comes with 400,
+    with 403 if the write policy of the node refuses its stream, or with 503 if the policy gave no
+    answer. Many are sent as NDJSON, which ceramic-one does not know.
     """
     content_type = call.request.headers.get("content-type", "")
     body = await call.request.body()
@@ -63,8 +65,18 @@ async def post_event(call: Call[Parameters]) -> Response:
         return await _post_events(call, body)
     [verdict] = await call.services.store.admit_local([_car_of(body, "the body")])
     if verdict.status == "refused":
-        raise bad_request(verdict.reason or "the event was refused")
+        raise _refusal(verdict)
     return Response(status_code=HTTPStatus.NO_CONTENT)
+
+
+def _refusal(verdict: Verdict) -> ApiError:
+    reason = verdict.reason or "the event was refused"
+    if verdict.cause == "policy":
+        return ApiError(HTTPStatus.FORBIDDEN, reason)
+    if verdict.cause == "unjudged":
+        headers = {"Retry-After": f"{ASK_AGAIN:.0f}"}
+        return ApiError(HTTPStatus.SERVICE_UNAVAILABLE, reason, headers)
+    return bad_request(reason)
 
 
 async def _post_events(call: Call[Parameters], body: bytes) -> Response:

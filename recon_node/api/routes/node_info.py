@@ -142,6 +142,27 @@ async def connect_to_one(peers: Peers, addresses: Sequence[str], limit: float) -
     raise bad_request("; ".join(reasons) or f"cannot connect: no answer within {limit:g} seconds")
 
 
+class WritePolicyBody(Body):
+    """Which streams a node accepts, and how often it has refused since it was started."""
+
+    allow_models: list[str]
+    """StreamIDs; none allows all."""
+    deny_models: list[str]
+    """StreamIDs."""
+    allow_controllers: list[str]
+    """DIDs; none allows all."""
+    deny_controllers: list[str]
+    """DIDs."""
+    functions: list[str]
+    """The names of policies in Python."""
+    refused: Whole
+    """Events that were offered and refused."""
+    not_fetched: Whole
+    """Keys that peers listed, whose events were not even fetched; counted in each session."""
+    failures: Whole
+    """Streams for which a policy in Python gave no answer."""
+
+
 class ReconStateBody(Body):
     """What a node holds."""
 
@@ -165,6 +186,8 @@ class ReconStateBody(Body):
     """The sum of the hashes of all keys: the same for the same events."""
     interests: list[NodeInterestBody]
     """None: the node wants everything on its network."""
+    write_policy: WritePolicyBody
+    """Which streams it accepts."""
     peer_id: str = ""
     """The node's peer id."""
     addresses: Sequence[str] = ()
@@ -198,6 +221,7 @@ async def get_recon(call: Call[Parameters]) -> ReconStateBody:
         "epoch": store.epoch,
         "sha256a": summary.hash.hex(),
         "interests": interests,
+        "write_policy": _describe_policy(call.services),
         "syncs": () if peers is None else peers.sync_reports,
         "transfers": () if peers is None else peers.transfers,
     }
@@ -209,6 +233,21 @@ async def get_recon(call: Call[Parameters]) -> ReconStateBody:
             "rendezvous": peers.rendezvous(),
         }
     return ReconStateBody.model_validate(answer)
+
+
+def _describe_policy(services: Services) -> WritePolicyBody:
+    gate, peers = services.store.policy, services.peers
+    lists = gate.policy.lists
+    return WritePolicyBody(
+        allow_models=sorted(map(str, lists.allow_models)),
+        deny_models=sorted(map(str, lists.deny_models)),
+        allow_controllers=sorted(lists.allow_controllers),
+        deny_controllers=sorted(lists.deny_controllers),
+        functions=[name for name, _ in gate.policy.functions],
+        refused=services.store.stats.policy_refused_total,
+        not_fetched=0 if peers is None else peers.counters.keys_unwanted,
+        failures=gate.failures_total,
+    )
 
 
 @endpoint("GET", "/metrics", Answer("The metrics.", str, media_type="text/plain"), own=True)

@@ -29,6 +29,9 @@ IN_FLIGHT: Final = 4
 REQUESTS_A_CLAIM: Final = 2
 """Requests whose keys a session claims at a time: it sends one ahead of the other."""
 
+NOBODYS_FAULT: Final = ("waiting", "policy", "unjudged")
+"""Causes of refusals for which no peer is to blame."""
+
 OpenEventStream = Callable[[], AbstractAsyncContextManager[FrameStream]]
 
 
@@ -87,7 +90,7 @@ class Fetcher:
         self.events_received = 0
         self.undelivered = 0
         """Events that the peer listed but did not have, or that were not valid. Those that we have
-        no room for do not count: that is not the peer's fault."""
+        no room for, or do not want, do not count: that is not the peer's fault."""
         self.bytes_received = 0
 
     async def obtain(self, keys: list[EventId]) -> list[EventId]:
@@ -101,6 +104,7 @@ class Fetcher:
         """
         self.keys_received += len(keys)
         self._counters.keys_received += len(keys)
+        self._counters.keys_unwanted += sum(map(self._store.is_unwanted, keys))
         self._table.note_told(keys, self._peer)
         lost: list[EventId] = []
         untried = keys
@@ -177,9 +181,9 @@ class Fetcher:
             if verdict.status == "new":
                 self.events_received += 1
                 self._counters.events_received += 1
-            elif verdict.cause == "waiting":
+            elif verdict.cause in NOBODYS_FAULT:
                 log.debug(
-                    "Postponed an event from a peer",
+                    "Did not take an event from a peer",
                     peer=self._peer,
                     event_id=str(event_id),
                     reason=verdict.reason,

@@ -7,18 +7,23 @@ answer.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, field
+from typing import Any, Final
 
 import trio
 
 from recon_node.ceramic import EventId
-from recon_node.p2p.errors import PeerGoneError
+from recon_node.p2p.errors import PeerError, PeerGoneError
 from recon_node.p2p.settings import P2PSettings
 from recon_node.p2p.transport.framing import FrameStream
 from recon_node.recon import Session, Version
 
 Obtain = Callable[[list[EventId]], Awaitable[list[EventId]]]
+
+MAX_UNWANTED: Final = 500_000
+"""Maximum keys that a peer may list in a session and that we do not want."""
+UNWANTED_WEIGHT: Final = 160
+"""Bytes of memory that such a key takes."""
 
 
 class StaleStreamError(PeerGoneError):
@@ -39,6 +44,10 @@ class ReconStream:
     """Bounds how many long messages are decoded at once: their memory is charged afterwards."""
     has_served: bool = False
     """Whether an earlier session has ended on this stream."""
+    is_unwanted: Callable[[EventId], bool] = lambda key: False
+    """Whether it is our choice that the event of a key was not obtained."""
+    unwanted: list[EventId] = field(default_factory=list)
+    """Those keys, as far as the peer has listed them in this session."""
 
     async def initiate(self) -> None:
         """Run a session that we start, until both sides agree.
@@ -64,6 +73,7 @@ class ReconStream:
             PeerProtocolError: the peer takes too long, or its bytes are not frames.
             RemoteProtocolError: the peer breaks the recon protocol.
             PeerGoneError: the stream ended too early.
+            PeerError: the peer holds too much that we do not want.
             trio.BrokenResourceError: the stream was lost.
         """
         session, side, account = self.session, self.session.side, self.frames.account
@@ -80,7 +90,9 @@ class ReconStream:
             if side.rounds == 1:
                 on_asked()
             if new_keys:
-                side.give_up(await self.obtain([EventId(key) for key in new_keys]))
+                missing = await self.obtain([EventId(key) for key in new_keys])
+                self._leave_out([key for key in missing if self.is_unwanted(key)])
+                side.give_up(missing)
             if side.answer_due:
                 answer = await self._answer()
                 held = 0
@@ -88,6 +100,20 @@ class ReconStream:
                 await self._send(answer)
                 del answer
         account.hold("turns", 0)
+        account.hold("unwanted keys", 0)
+
+    def _leave_out(self, keys: list[EventId]) -> None:
+        """Leave out keys that we do not want; nobody is to blame for them."""
+        if not keys:
+            return
+        self.unwanted.extend(keys)
+        if len(self.unwanted) > MAX_UNWANTED:
+            raise PeerError(
+                f"the peer holds more than {MAX_UNWANTED:,} events that the write policy of this "
+                "node refuses: narrow the node's interests to what it allows"
+            )
+        self.frames.account.hold("unwanted keys", UNWANTED_WEIGHT * len(self.unwanted))
+        self.session.side.leave_out(keys)
 
     async def _answer(self) -> list[Any]:
         """Compute the answer, which may take a while, without making other tasks wait."""

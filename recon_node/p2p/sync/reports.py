@@ -115,6 +115,8 @@ class Counters:
     """Events that a peer listed but did not have."""
     keys_left_out: int = 0
     """Keys that peers listed and that were left out, counted in each session."""
+    keys_unwanted: int = 0
+    """Keys that peers listed and whose events were not fetched, because of the write policy."""
     keys_left_out_by_peers: int = 0
     dials_failed: int = 0
     gossip: GossipCounters = field(default_factory=GossipCounters)

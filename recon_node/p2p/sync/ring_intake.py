@@ -21,6 +21,7 @@ from recon_node.ceramic import EventIdError, InvalidEventError, parse_event
 from recon_node.ceramic.heightless_event_id import HeightlessEventId
 from recon_node.ipld import CID
 from recon_node.p2p.errors import PeerProtocolError
+from recon_node.p2p.sync.fetch import NOBODYS_FAULT
 from recon_node.p2p.transport.budget import Account
 from recon_node.recon.v0_1.codec import Value
 from recon_node.store import Store
@@ -87,11 +88,13 @@ class RingIntake:
             StoreError: the disk did not take them.
         """
         events: dict[CID, _Event] = {}
-        for value in values:
+        wanted = [value for value in values if not self._is_unwanted(value)]
+        self.events_refused += len(values) - len(wanted)
+        for value in wanted:
             event = _read(value)
             events[event.key.event_cid] = event
             await trio.lowlevel.checkpoint()  # parsing a large event takes milliseconds
-        self._repeated += len(values) - len(events) + len(events.keys() & self._aside.keys())
+        self._repeated += len(wanted) - len(events) + len(events.keys() & self._aside.keys())
         if self._repeated > MAX_REPEATED:
             raise PeerProtocolError(f"the peer sent {self._repeated} events more than once")
         events |= {event.key.event_cid: event for event in self._take_dependents(events)}
@@ -109,7 +112,7 @@ class RingIntake:
                 self._set_aside(event)
             elif verdict.status == "refused":
                 self.events_refused += 1
-                log.info(
+                (log.debug if verdict.cause in NOBODYS_FAULT else log.info)(
                     "Refused an event of a peer",
                     peer=self._peer_id,
                     cid=str(event.key.event_cid),
@@ -118,6 +121,13 @@ class RingIntake:
                 wrong = wrong or (verdict.reason if verdict.cause in ("car", "event") else None)
         if wrong is not None:
             raise PeerProtocolError(f"the peer sent an invalid event: {wrong}")
+
+    def _is_unwanted(self, value: Value) -> bool:
+        """Return whether the write policy refuses a value by its key. It is not read then."""
+        try:
+            return self._store.policy.refusal(HeightlessEventId(value.key)) is not None
+        except EventIdError:
+            return False  # reading it says what is wrong
 
     def _take_dependents(self, events: dict[CID, _Event]) -> list[_Event]:
         """Take back what is set aside and depends on some events, directly or not."""

@@ -43,6 +43,7 @@ from recon_node.p2p.sync.reports import (
     agreed_but_for,
 )
 from recon_node.p2p.sync.stream_slots import KEPT_FOR, KeptStreams, OpenStream, Slots
+from recon_node.p2p.sync.unwanted import UnwantedKeys
 from recon_node.p2p.transport.budget import remember
 from recon_node.p2p.transport.framing import FrameStream
 from recon_node.p2p.transport.streams import EVENTS_PROTOCOL, PeerStream
@@ -99,6 +100,7 @@ class Sessions:
         self._strangers: dict[str, None] = {}
         """Peers of another network that were reported, the latest ones."""
         self._versions = {each.id: each for each in versions}
+        self._unwanted = UnwantedKeys()
         self._decoders = trio.CapacityLimiter(LONG_MESSAGES_AT_ONCE)
 
     async def reconcile(self, peer_id: str, key_range: KeyRange) -> int:
@@ -145,6 +147,7 @@ class Sessions:
         stream = opened.stream
         version = self._versions[stream.protocol]
         side = Side.initiator(self._store.keys, key_range, self._settings.session_settings)
+        side.leave_out(self._unwanted.of(peer_id))
         run = self._new_run("initiator", version, side, opened, is_rest=is_rest)
         try:
             await self._reported(run, run.recon.initiate)
@@ -196,6 +199,7 @@ class Sessions:
         side = Side.responder(
             self._store.keys, self._store.wanted.ranges, self._settings.session_settings
         )
+        side.leave_out(self._unwanted.of(peer_id))
 
         def note_interest() -> None:
             if side.asked is not None:
@@ -240,6 +244,7 @@ class Sessions:
         finally:
             if outcome is not None:
                 self._report(run, outcome)
+                self._note_unwanted(run)
 
     def _report(self, run: _Run, outcome: str) -> None:
         report = run.report(outcome, *self._book.take_served(run.peer_id))
@@ -247,6 +252,11 @@ class Sessions:
         if differing := report.keys_received + report.events_sent:
             self._book.differed(run.peer_id, differing, of=len(self._store.keys))
         run.recon.frames.start_count()
+
+    def _note_unwanted(self, run: _Run) -> None:
+        """Remember the keys that the write policy refuses for good."""
+        is_unwanted = partial(self._store.is_unwanted, for_good=True)
+        self._unwanted.note(run.peer_id, filter(is_unwanted, run.recon.unwanted))
 
     def _agreed_on(self, run: _Run) -> str:
         """Return the outcome of a session that ended well.
@@ -308,6 +318,7 @@ class Sessions:
             self._settings,
             self._decoders,
             opened.has_served,
+            self._store.is_unwanted,
         )
         return _Run(role, peer_id, recon, fetcher, trio.current_time(), is_rest)
 

@@ -153,6 +153,19 @@ class Ladder:
         """Move held records for which something other than an event was missing."""
         self._settle([record.cid for record in records if self._move_held(record)])
 
+    def drop_orphans(self, init: CID, reason: str) -> None:
+        """Take out what waits for an init event that the write policy refuses.
+
+        It is not remembered as refused, since nothing is wrong with it.
+        """
+        self._history.load_waiters([init])
+        for record in self._history.waiters([init]):
+            if record.state is State.ORPHAN and record.refusal is None:
+                record.refusal = Refusal(reason, passing=True)
+                self._marks.waiting -= 1
+                self._marks.waiting_bytes -= self._history.size(record)
+                self._history.remove(record)
+
     def _settle(self, moved: list[CID]) -> None:
         """Move everything that waits for these events, until nothing moves."""
         while moved:

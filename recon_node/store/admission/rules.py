@@ -37,6 +37,7 @@ from recon_node.store.db.history import History
 from recon_node.store.db.log import Committed, EventLog
 from recon_node.store.db.records import Marks, Record, State, StreamRecord
 from recon_node.store.interests import covers
+from recon_node.store.judging import UNJUDGED, Judgement, PolicyRefusal
 from recon_node.store.values import Cause, Submission, Verdict
 from recon_node.verification import Broken, Facts, Refusal, Unreadable, check_event
 
@@ -46,6 +47,7 @@ def commit_batch(
     batch: Sequence[Submission],
     ranges: Sequence[KeyRange],
     damaged: Collection[CID] = (),
+    judgement: Judgement | None = None,
 ) -> Committed:
     """Judge a batch and write what follows from it, in one transaction.
 
@@ -54,6 +56,7 @@ def commit_batch(
         batch: in this order.
         ranges: of the node's interests, ascending and apart: peers' events must lie in them.
         damaged: events that are damaged in the log: a sound copy in the batch replaces them.
+        judgement: what the write policy says of the batch, if there is one.
 
     Returns:
         What changed, with a verdict on each event of the batch.
@@ -65,7 +68,7 @@ def commit_batch(
         history = History(log.connection)
         history.load_event_ids([each.event_id for each in batch if each.event_id is not None])
         mended = mend(log.connection, batch, damaged) if damaged else []
-        judge = _Judge(log, history, marks, ranges)
+        judge = _Judge(log, history, marks, ranges, judgement)
         judge.resume([event_id.event_cid for event_id in mended])
         verdicts = judge.verdicts(batch)
         committed = log.write(history.touched.values(), judge.ladder.refused, marks)
@@ -90,7 +93,12 @@ class _Judge:
     """Judges the events of one batch."""
 
     def __init__(
-        self, log: EventLog, history: History, marks: Marks, ranges: Sequence[KeyRange]
+        self,
+        log: EventLog,
+        history: History,
+        marks: Marks,
+        ranges: Sequence[KeyRange],
+        judgement: Judgement | None,
     ) -> None:
         self._network = log.network
         self._max_event_bytes = log.settings.max_event_bytes
@@ -98,6 +106,7 @@ class _Judge:
         self._history = history
         self._marks = marks
         self._ranges = ranges
+        self._judgement = judgement
         self.ladder = Ladder(history, marks, log.network, log.settings)
 
     def resume(self, mended: Sequence[CID]) -> None:
@@ -143,6 +152,11 @@ class _Judge:
             settled = self._screen_event_id(event_id)
             if settled is not None:
                 return settled
+        named = event_id or submission.ring_key
+        if named is not None and self._judgement is not None:
+            unwanted = self._judgement.keys.get(named)
+            if unwanted is not None:
+                return _unwanted(event_id, unwanted)
         if len(submission.car) > self._max_event_bytes:
             reason = (
                 f"the CAR has {len(submission.car)} bytes; this node accepts at most "
@@ -154,7 +168,6 @@ class _Judge:
             return _refused(event_id, found.reason, "car")
         if isinstance(found, Broken):
             return _refused(event_id, found.reason, "node")
-        named = event_id or submission.ring_key
         if named is not None and found.cid != named.event_cid:
             reason = (
                 f"the EventId is that of the event {named.event_cid}, but the CAR holds {found.cid}"
@@ -189,6 +202,9 @@ class _Judge:
                 return _Placed(history.checked(event.cid) or claims[0])
             if event.fault is not None:
                 return _refused(None, event.fault.reason, _cause(event.fault, ring_key))
+            unwanted = self._policy_refusal(event)
+            if unwanted is not None:
+                return _unwanted(None, unwanted)
             if ring_key is None and not event.validity.covers(int(self._now)):
                 return _refused(None, _out_of_time(event.validity), "bounds")
             try:
@@ -201,6 +217,9 @@ class _Judge:
         held = history.held(event_id)
         if held is not None:
             return _Placed(held)
+        unwanted = None if event.fault is not None else self._policy_refusal(event)
+        if unwanted is not None:
+            return _unwanted(event_id, unwanted)
         record = self._new_record(event_id, event)
         fault, known = event.fault, history.checked(event.cid)
         if fault is None and known is not None:
@@ -209,6 +228,19 @@ class _Judge:
         if ring_key is not None and record.refusal is not None:
             return _refused(event_id, record.refusal.reason, _cause(record.refusal, ring_key))
         return _Placed(record, new=True)
+
+    def _policy_refusal(self, event: Facts) -> PolicyRefusal | None:
+        """Return why the write policy refuses the stream of an event; None if it does not.
+
+        A stream whose init event is not here is judged when that comes.
+        """
+        if self._judgement is None:
+            return None
+        is_known = event.kind is EventKind.INIT or event.init in self._history.streams
+        refusal = self._judgement.streams.get(event.init, UNJUDGED if is_known else None)
+        if refusal is not None and refusal.is_final and event.kind is EventKind.INIT:
+            self.ladder.drop_orphans(event.cid, refusal.reason)
+        return refusal
 
     def _event_id_of(self, event: Facts) -> EventId:
         """Return the EventId of a local event, whose history must be here."""
@@ -260,6 +292,13 @@ class _Judge:
 
 def _refused(event_id: EventId | None, reason: str, cause: Cause) -> Verdict:
     return Verdict("refused", event_id, None, reason, cause)
+
+
+def _unwanted(event_id: EventId | None, refusal: PolicyRefusal) -> Verdict:
+    if not refusal.is_final:
+        return _refused(event_id, refusal.reason, "unjudged")
+    reason = f"the write policy of this node refuses the stream: {refusal.reason}"
+    return _refused(event_id, reason, "policy")
 
 
 def _cause(fault: Refusal, ring_key: HeightlessEventId | None) -> Cause:

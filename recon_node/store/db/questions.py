@@ -126,6 +126,11 @@ def read_stream_header(init: CID, reader: Reader) -> StreamRecord | None:
     return next(select_streams(reader.connection, [init]), None)
 
 
+def read_stream_headers(inits: Sequence[CID], reader: Reader) -> list[StreamRecord]:
+    """Return the same for some streams; those that are not here are not among them."""
+    return list(select_streams(reader.connection, inits))
+
+
 def read_feed(
     after: int, limit: int, upto: int, max_bytes: int | None, reader: Reader
 ) -> list[FeedRow]:

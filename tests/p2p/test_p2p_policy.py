@@ -1,0 +1,206 @@
+"""Write policies against the junk-event attack of CIP-124 ("Security Considerations").
+
+Anybody can create events, each with a controller of its own, all over a stream set. A node that
+refuses them still gets the rest, from peers that hold the junk as well, and blames nobody.
+"""
+
+import hashlib
+
+import pytest
+from nacl.signing import SigningKey
+from p2p_support import eventually, node
+
+from recon_node.backoff import Backoff
+from recon_node.ceramic import StreamId, StreamType
+from recon_node.ceramic.builder import controller_of, data_event, init_event
+from recon_node.ipld import CID, DAG_CBOR
+from recon_node.p2p import AGREED
+from recon_node.p2p.sync import recon_stream, rings
+from recon_node.p2p.sync.rings import MODEL_RING, PEER_RING
+from recon_node.p2p.sync.unwanted import KEPT_FOR, MAX_KEYS, UnwantedKeys
+from recon_node.recon import RECON_1_1, VERSIONS, SessionSettings, Version
+from recon_node.store import Policy, PolicySettings
+
+MODEL = StreamId(StreamType.MODEL, CID.of(DAG_CBOR, b"model"))
+MEMBER = SigningKey(bytes(range(32)))
+QUIET = {"sync_interval": 3600}
+JUNK = 120
+FEW = SessionSettings(max_given_up=JUNK // 3)
+"""As many events that cannot be had are the peer's fault; that is how attackers are told apart."""
+
+
+@pytest.fixture(params=VERSIONS, ids=lambda version: version.id)
+def version(request) -> Version:
+    """The one version of recon that both sides speak."""
+    return request.param
+
+
+def members_events(count: int, first: int = 0) -> list[bytes]:
+    """The events of one stream of the member, and of several others."""
+    inits = [init_event(MEMBER, MODEL, None, unique=b"%d" % n) for n in range(first, first + count)]
+    change = data_event(MEMBER, inits[0], [inits[0].cid], {})
+    return [*(each.car for each in inits), change.car]
+
+
+def junk(count: int) -> list[bytes]:
+    """Streams with controllers that nobody knows, all over the stream set."""
+    keys = (SigningKey(hashlib.sha256(b"%d" % n).digest()) for n in range(count))
+    return [init_event(key, MODEL, None).car for key in keys]
+
+
+def members_only() -> Policy:
+    return PolicySettings(allow_controllers=(controller_of(MEMBER),)).load()
+
+
+def asked_members_only(asked: list) -> Policy:
+    """The same as a function, which EventIDs alone cannot satisfy."""
+
+    def decide(stream):
+        asked.append(stream)
+        return None if stream.controller == controller_of(MEMBER) else "not a member"
+
+    return Policy(functions=[("members", decide)])
+
+
+async def test_junk_is_neither_fetched_nor_listed_twice_and_the_rest_goes_on(tmp_path, version):
+    good = members_events(20)
+    options = {**QUIET, "versions": [version], "recon": FEW}
+    async with (
+        node(tmp_path / "a", [*junk(JUNK), *good], **options) as a,
+        node(tmp_path / "b", policy=members_only(), **options) as b,
+    ):
+        await b.p2p.connect(a.address)
+        await eventually(lambda: b.holds_as_many_as(len(good)), 20)
+        await eventually(lambda: b.outcomes() and a.outcomes(), 20)
+        assert set(b.outcomes()) == {f"{AGREED} but for {JUNK} keys left out here"}
+        assert set(a.outcomes()) == {f"{AGREED} but for {JUNK} keys left out by the peer"}
+        assert b.p2p.counters.keys_unwanted == JUNK
+        assert b.p2p.counters.events_received == len(good)
+        assert b.p2p.counters.event_bytes_received < 2 * sum(map(len, good))
+        assert (a.failures(b.p2p.peer_id), b.failures(a.p2p.peer_id)) == (0, 0)
+        # The next sessions are about what is new, whichever side starts them.
+        first = b.p2p.counters.recon_bytes_received
+        more = members_events(3, first=100)
+        await a.store.admit_local(more)
+        await eventually(lambda: b.holds_as_many_as(len([*good, *more])), 20)
+        await eventually(lambda: len(b.outcomes()) > 1, 20)
+        last = members_events(3, first=200)
+        await b.store.admit_local(last)
+        await eventually(lambda: a.store.head == JUNK + len([*good, *more, *last]), 20)
+        if version is RECON_1_1:  # in 1.0.0, a side cannot tell the other what it left out
+            assert b.p2p.counters.keys_unwanted == JUNK
+            assert b.p2p.counters.recon_bytes_received - first < first / 3
+        assert (a.failures(b.p2p.peer_id), b.failures(a.p2p.peer_id)) == (0, 0)
+        assert b.p2p.counters.sessions_failed == a.p2p.counters.sessions_failed == 0
+
+
+async def test_a_whole_sync_after_the_first_costs_next_to_nothing(tmp_path):
+    """By either side, although the two sets differ for good."""
+    options = {"versions": [RECON_1_1], "recon": FEW, "sync_interval": 0.05}
+    async with (
+        node(tmp_path / "a", [*junk(JUNK), *members_events(20)], **options) as a,
+        node(tmp_path / "b", policy=members_only(), **options) as b,
+    ):
+        await b.p2p.connect(a.address)
+
+        def later():
+            return [each for each in b.p2p.sync_reports if each.protocol != PEER_RING][4:]
+
+        await eventually(lambda: {each.role for each in later()} == {"initiator", "responder"}, 30)
+        first = next(each for each in b.p2p.sync_reports if each.protocol != PEER_RING)
+        for each in later():
+            assert each.outcome == f"{AGREED} but for {JUNK} keys left out here"
+            assert each.bytes_received < first.bytes_received / 5
+        assert b.failures(a.p2p.peer_id) == a.failures(b.p2p.peer_id) == 0
+
+
+async def test_what_a_function_refuses_is_fetched_once(tmp_path, version):
+    asked = []
+    good = members_events(20)
+    options = {**QUIET, "versions": [version], "recon": FEW}
+    async with (
+        node(tmp_path / "a", [*junk(JUNK), *good], **options) as a,
+        node(tmp_path / "b", policy=asked_members_only(asked), **options) as b,
+    ):
+        await b.p2p.connect(a.address)
+        await eventually(lambda: b.holds_as_many_as(len(good)), 20)
+        await eventually(b.outcomes, 20)
+        assert set(b.outcomes()) == {f"{AGREED} but for {JUNK} keys left out here"}
+        assert len(asked) == JUNK + len(good) - 1
+        assert b.store.stats.policy_refused_total == JUNK
+        assert (b.p2p.counters.events_refused, b.failures(a.p2p.peer_id)) == (0, 0)
+        fetched = b.p2p.counters.event_bytes_received
+        more = members_events(3, first=100)
+        await a.store.admit_local(more)
+        await eventually(lambda: b.holds_as_many_as(len([*good, *more])), 20)
+        assert b.p2p.counters.event_bytes_received - fetched < 2 * sum(map(len, more))
+        assert len(asked) == JUNK + len(good) - 1 + len(more) - 1
+
+
+async def test_junk_does_not_travel_on(tmp_path):
+    """A node behind one that refuses the junk gets none of it."""
+    good = members_events(20)
+    async with (
+        node(tmp_path / "a", [*junk(30), *good], **QUIET) as a,
+        node(tmp_path / "b", policy=members_only(), **QUIET) as b,
+        node(tmp_path / "c", **QUIET) as c,
+    ):
+        await b.p2p.connect(a.address)
+        await eventually(lambda: b.holds_as_many_as(len(good)), 20)
+        await c.p2p.connect(b.address)
+        await eventually(lambda: c.holds_as_many_as(len(good)) and c.outcomes(), 20)
+        assert set(c.outcomes()) == {AGREED}
+
+
+@pytest.mark.parametrize("how", ["lists", "function"])
+async def test_junk_on_the_ring_of_ceramic_one_nodes(tmp_path, monkeypatch, how):
+    """Values come unasked there. They are dropped, if possible unread, and the session goes on."""
+    monkeypatch.setattr(rings, "BETWEEN_SYNCS", Backoff(first=0.05, longest=0.2))
+    policy = members_only() if how == "lists" else asked_members_only([])
+    good = members_events(20)
+    async with (
+        node(tmp_path / "a", [*junk(30), *good], versions=()) as a,
+        node(tmp_path / "b", policy=policy, versions=()) as b,
+    ):
+        await b.p2p.connect(a.address)
+        await eventually(lambda: b.holds_as_many_as(len(good)), 20)
+        more = members_events(2, first=100)
+        await a.store.admit_local(more)
+        await eventually(lambda: b.holds_as_many_as(len([*good, *more])), 20)
+        reports = [each for each in b.p2p.sync_reports if each.protocol == MODEL_RING]
+        assert {each.outcome for each in reports} == {AGREED}
+        assert reports[0].keys_left_out == 30
+        assert (a.failures(b.p2p.peer_id), b.failures(a.p2p.peer_id)) == (0, 0)
+
+
+async def test_a_peer_with_more_junk_than_a_session_may_hold_is_not_banned(tmp_path, monkeypatch):
+    monkeypatch.setattr(recon_stream, "MAX_UNWANTED", 100)
+    async with (
+        node(tmp_path / "a", junk(JUNK), **QUIET) as a,
+        node(tmp_path / "b", policy=members_only(), **QUIET) as b,
+    ):
+        await b.p2p.connect(a.address)
+        await eventually(b.outcomes, 20)
+        assert "the peer holds more than 100 events that the write policy" in b.outcomes()[0]
+        await eventually(lambda: b.failures(a.p2p.peer_id) == 1, 20)
+
+
+def test_remembered_keys_are_bounded_and_forgotten(monkeypatch):
+    now = [0.0]
+    monkeypatch.setattr("recon_node.p2p.sync.unwanted.trio.current_time", lambda: now[0])
+    keys = [b"%d" % n for n in range(MAX_KEYS + 1)]
+    unwanted = UnwantedKeys()
+    unwanted.note("a", keys[:10])
+    unwanted.note("b", keys[:5])
+    unwanted.note("a", keys[5:15])
+    assert (unwanted.of("a"), unwanted.of("b"), unwanted.of("c")) == (keys[:15], keys[:5], [])
+    unwanted.note("d", keys)
+    assert len(unwanted.of("d")) == MAX_KEYS
+    assert unwanted.of("a") == unwanted.of("b") == []
+    now[0] = KEPT_FOR - 1
+    unwanted.note("e", keys[:3])
+    assert unwanted.of("d") == []
+    now[0] = KEPT_FOR
+    assert unwanted.of("e") == keys[:3]
+    now[0] = 2 * KEPT_FOR
+    assert unwanted.of("e") == []

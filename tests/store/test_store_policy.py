@@ -1,0 +1,436 @@
+"""The write policy: lists and functions of other packages, and what they keep from the log."""
+
+import re
+import threading
+from dataclasses import replace
+from importlib.metadata import EntryPoint
+
+import pytest
+import trio
+from hypothesis import given
+from hypothesis import strategies as st
+from nacl.signing import SigningKey
+from store_helpers import KEYS, MODEL, NETWORK, OTHER_MODEL, World, controller
+
+from recon_node.ceramic import METAMODEL, EventId, StreamId, StreamType
+from recon_node.ceramic.builder import (
+    controller_of,
+    data_event,
+    init_event,
+    model_event,
+    signed_event,
+    time_event,
+)
+from recon_node.ceramic.heightless_event_id import HeightlessEventId
+from recon_node.store import (
+    Policy,
+    PolicyError,
+    PolicySettings,
+    StreamFacts,
+    open_store,
+)
+from recon_node.store import policy as policies
+from recon_node.store.judging import ASK_AGAIN
+from recon_node.store.policy import Lists, hashes_of_event_ids, hashes_of_ring_keys
+
+ALICE, BOB, *_ = KEYS
+DIDS = [controller(n) for n in range(len(KEYS))]
+MODELS = [MODEL, OTHER_MODEL, METAMODEL]
+
+
+def settings(**lists) -> PolicySettings:
+    return PolicySettings(**{name: tuple(map(str, each)) for name, each in lists.items()})
+
+
+def lists(**texts) -> Policy:
+    return settings(**texts).load()
+
+
+def asks(*functions, timeout: float = 5.0) -> Policy:
+    return Policy(
+        functions=[(f"policy-{n}", each) for n, each in enumerate(functions)], timeout=timeout
+    )
+
+
+def facts_of(event) -> StreamFacts:
+    header = event.header
+    return StreamFacts(
+        NETWORK.name,
+        StreamId(header.stream_type, event.cid),
+        header.controller,
+        header.model,
+        header.sep_key,
+        header.sep_value,
+    )
+
+
+def offer(event, init=None, height=0):
+    return event.event_id(NETWORK, (init or event).header, height), event.car
+
+
+def family(key: SigningKey, model: StreamId) -> bytes:
+    """An init event of a model whose sort key is another field."""
+    header = {
+        "controllers": [controller_of(key)],
+        "model": model.to_bytes(),
+        "sep": "family",
+        "family": "blog",
+    }
+    return signed_event(key, {"header": header, "data": None})
+
+
+# --- lists ------------------------------------------------------------------------------------
+
+
+async def test_lists_hold_for_clients_and_for_peers(tmp_path):
+    fine, other = init_event(ALICE, MODEL, None), init_event(BOB, MODEL, None)
+    foreign = init_event(ALICE, OTHER_MODEL, None)
+    refused = "the write policy of this node refuses the stream: its controller"
+    async with open_store(tmp_path, NETWORK, policy=lists(allow_controllers=[DIDS[0]])) as store:
+        verdicts = await store.admit_local([fine.car, other.car, foreign.car])
+        assert [each.status for each in verdicts] == ["new", "refused", "new"]
+        assert verdicts[1].cause == "policy"
+        assert verdicts[1].reason == f"{refused} {DIDS[1]} is not in allow_controllers"
+        [verdict] = await store.admit_remote([offer(other)])
+        assert (verdict.status, verdict.cause) == ("refused", "policy")
+        assert "its EventID is of no controller in allow_controllers" in verdict.reason
+        assert store.is_unwanted(offer(other)[0])
+        assert store.is_refused(offer(other)[0])
+        assert not store.is_refused(offer(fine)[0])
+        assert store.stats.policy_refused_total == 2
+        assert store.head == len(store.keys) == 2
+
+
+@pytest.mark.parametrize(
+    ("setting", "refused"),
+    [
+        ({"deny_models": [MODEL]}, "its model .* is in deny_models"),
+        ({"allow_models": [OTHER_MODEL]}, "its model .* is not in allow_models"),
+        ({"deny_controllers": [DIDS[0]]}, "its controller did:key:.* is in deny_controllers"),
+        ({"allow_controllers": [DIDS[1]]}, "is not in allow_controllers"),
+        ({"allow_models": [MODEL], "deny_models": [MODEL]}, "deny_models"),
+        ({"allow_controllers": [DIDS[0]], "deny_models": [MODEL]}, "deny_models"),
+        ({"allow_models": [MODEL], "allow_controllers": [DIDS[0]]}, None),
+        ({"deny_models": [OTHER_MODEL], "deny_controllers": [DIDS[1]]}, None),
+        ({}, None),
+    ],
+)
+async def test_each_list(tmp_path, setting, refused):
+    event = init_event(ALICE, MODEL, None)
+    async with open_store(tmp_path, NETWORK, policy=lists(**setting)) as store:
+        [verdict] = await store.admit_local([event.car])
+        if refused is None:
+            assert verdict.status == "new"
+        else:
+            assert re.search(refused, verdict.reason)
+            assert len(store.keys) == 0
+
+
+async def test_a_model_that_is_allowed_brings_its_own_stream(tmp_path):
+    """Its documents cannot be checked without it, and it often has another controller."""
+    mine, others = model_event(BOB, {"name": "Mine"}), model_event(BOB, {"name": "Other"})
+    policy = lists(allow_models=[mine.stream_id()], allow_controllers=[DIDS[0]])
+    async with open_store(tmp_path, NETWORK, policy=policy) as store:
+        document = init_event(ALICE, mine.stream_id(), None)
+        verdicts = await store.admit_remote([offer(mine), offer(others), offer(document)])
+        assert [each.status for each in verdicts] == ["new", "refused", "new"]
+    async with open_store(
+        tmp_path / "denying", NETWORK, policy=lists(deny_models=[mine.stream_id()])
+    ) as store:
+        verdicts = await store.admit_remote([offer(mine), offer(others), offer(document)])
+        assert [each.cause for each in verdicts] == ["policy", None, "policy"]
+
+
+async def test_a_denied_model_under_another_sort_key(tmp_path):
+    """Its EventID does not name the model: the init event does, and the rest follows it."""
+    init = family(ALICE, MODEL)
+    change = data_event(ALICE, init, [init.cid], {})
+    async with open_store(tmp_path, NETWORK, policy=lists(deny_models=[MODEL])) as store:
+        assert not store.is_unwanted(offer(change, init, 1)[0])
+        [verdict] = await store.admit_remote([offer(change, init, 1)])
+        assert verdict.status == "new", "nobody knows yet"
+        [verdict] = await store.admit_remote([offer(init)])
+        assert verdict.cause == "policy"
+        assert (len(store.keys), store.waiting) == (0, 0), "what waited for it is gone"
+        assert store.is_unwanted(offer(change, init, 1)[0]), "and is not fetched again"
+        [verdict] = await store.admit_remote([offer(change, init, 1)])
+        assert verdict.cause == "policy"
+    async with open_store(tmp_path, NETWORK) as store:
+        verdicts = await store.admit_remote([offer(init), offer(change, init, 1)])
+        assert [each.status for each in verdicts] == ["new", "new"], "a refusal is not for ever"
+
+
+async def test_all_events_of_a_stream_share_the_verdict(tmp_path):
+    init = init_event(BOB, MODEL, None)
+    change = data_event(BOB, init, [init.cid], {})
+    anchor = time_event(init, change.cid)
+    events = [offer(init), offer(change, init, 1), offer(anchor, init, 2)]
+    async with open_store(tmp_path, NETWORK, policy=lists(deny_controllers=[DIDS[1]])) as store:
+        assert {each.cause for each in await store.admit_remote(events)} == {"policy"}
+        ring = [
+            (HeightlessEventId.build(NETWORK, MODEL, DIDS[1], init.cid, each.cid), each.car)
+            for each in (init, change, anchor)
+        ]
+        assert {each.cause for each in await store.admit_from_ring(ring)} == {"policy"}
+        assert len(store.keys) == store.waiting == 0
+
+
+async def test_a_stricter_policy_keeps_what_is_here_and_takes_no_more_of_it(tmp_path):
+    init = init_event(BOB, MODEL, None)
+    change = data_event(BOB, init, [init.cid], {})
+    async with open_store(tmp_path, NETWORK) as store:
+        await store.admit_local([init.car])
+    for policy in (lists(deny_controllers=[DIDS[1]]), asks(lambda stream: "no")):
+        async with open_store(tmp_path, NETWORK, policy=policy) as store:
+            [local] = await store.admit_local([change.car])
+            [remote] = await store.admit_remote([offer(change, init, 1)])
+            assert local.cause == remote.cause == "policy"
+            [known] = await store.admit_remote([offer(init)])
+            assert known.status == "known"
+            assert store.head == 1
+            assert (await store.get_event(init.cid)) == init.car
+
+
+async def test_what_a_peer_calls_an_event_of_a_refused_stream_says_nothing_of_others(tmp_path):
+    """Nobody can keep a stream out by naming another one's event as its own."""
+    wanted, unwanted = init_event(ALICE, MODEL, None), init_event(BOB, MODEL, None)
+    forged = EventId.build(NETWORK, str(MODEL), DIDS[0], wanted.cid, 0, unwanted.cid)
+    refuse_bob = asks(lambda stream: "Bob" if stream.controller == DIDS[1] else None)
+    async with open_store(tmp_path, NETWORK, policy=refuse_bob) as store:
+        [verdict] = await store.admit_remote([(forged, unwanted.car)])
+        assert verdict.status == "refused"
+        assert store.is_unwanted(offer(unwanted)[0])
+        assert not store.is_unwanted(offer(wanted)[0])
+        [verdict] = await store.admit_remote([offer(wanted)])
+        assert verdict.status == "new"
+
+
+ETHEREUM = "did:pkh:eip155:1:0xAb5801a7D398351b8bE11C439e05C5B3259aeC9B"
+MODEL_SETS = st.sets(st.sampled_from(MODELS))
+DID_SETS = st.sets(st.sampled_from([*DIDS[:3], ETHEREUM]))
+
+
+@given(MODEL_SETS, MODEL_SETS, DID_SETS, DID_SETS, st.randoms())
+def test_an_event_id_is_refused_only_if_its_stream_is(allowed, denied, may, may_not, random):
+    """An independent reading of the lists; and what hashes refuse, the lists refuse."""
+    given_lists = Lists.of(
+        settings(
+            allow_models=allowed,
+            deny_models=denied,
+            allow_controllers=may,
+            deny_controllers=may_not,
+        )
+    )
+    key = random.choice(KEYS)
+    model = random.choice(MODELS)
+    event = random.choice([lambda: init_event(key, model, None), lambda: family(key, model)])()
+    stream = facts_of(event)
+    header = event.header
+    is_refused = given_lists.refuse(stream) is not None
+    expected = (
+        model in denied
+        or header.controller in may_not
+        or (bool(allowed) and (model not in allowed or header.sep_key != "model"))
+        or (bool(may) and header.controller not in may)
+    )
+    assert is_refused == expected
+    by_hash = hashes_of_event_ids(given_lists).refuse(event.event_id(NETWORK, header, 0))
+    assert by_hash is None or is_refused
+    if header.sep_key == "model":
+        assert (by_hash is not None) == is_refused, "the usual EventID tells all"
+        ring_key = HeightlessEventId.build(NETWORK, model, header.controller, event.cid, event.cid)
+        by_ring_hash = hashes_of_ring_keys(given_lists).refuse(ring_key)
+        assert (by_ring_hash is not None) == is_refused
+
+
+def test_the_case_of_an_ethereum_address_does_not_matter():
+    stream = replace(facts_of(init_event(ALICE, MODEL, None)), controller=ETHEREUM.lower())
+    assert "deny_controllers" in (
+        Lists.of(settings(deny_controllers=[ETHEREUM])).refuse(stream) or ""
+    )
+    assert Lists.of(settings(allow_controllers=[ETHEREUM])).refuse(stream) is None
+
+
+# --- functions of other packages ----------------------------------------------------------------
+
+
+async def test_a_function_judges_each_stream_once(tmp_path):
+    world = World(3, streams=4, events=60)
+    unwanted = next(iter(world.headers))
+    asked = []
+
+    def refuse_first(stream):
+        asked.append(stream)
+        return "the first one" if stream.stream_id.cid == unwanted else None
+
+    async with open_store(tmp_path, NETWORK, policy=asks(refuse_first)) as store:
+        offers = world.offers()
+        world.random.shuffle(offers)
+        for at in range(0, len(offers), 7):
+            await store.admit_remote(offers[at : at + 7])
+        left = {
+            cid for cid, event in world.events.items() if event.init != next(iter(world.headers))
+        }
+        held = map(EventId, store.keys.keys(store.wanted.ranges[0]))
+        assert {key.event_cid for key in held} == left
+        assert store.waiting == len(world.waiting(left))
+        assert len(asked) == len(world.headers)
+        assert {each.stream_id.cid for each in asked} == set(world.headers)
+        header = world.headers[asked[0].stream_id.cid]
+        assert asked[0] == StreamFacts(
+            NETWORK.name,
+            StreamId(StreamType.MODEL_INSTANCE, asked[0].stream_id.cid),
+            header.controller,
+            MODEL,
+            "model",
+            str(MODEL),
+        )
+
+
+async def test_a_function_is_told_the_model_of_a_stored_stream_with_another_sort_key(tmp_path):
+    init = family(ALICE, OTHER_MODEL)
+    change = data_event(ALICE, init, [init.cid], {})
+    async with open_store(tmp_path, NETWORK) as store:
+        await store.admit_local([init.car])
+    asked = []
+    async with open_store(tmp_path, NETWORK, policy=asks(asked.append)) as store:
+        [verdict] = await store.admit_local([change.car])
+        assert verdict.status == "new"
+        assert asked == [facts_of(init)]
+
+
+@pytest.mark.parametrize("answer", [True, "", 1, b"bytes", ["list"]])
+async def test_an_answer_that_is_none_refuses_for_now(tmp_path, answer):
+    async with open_store(tmp_path, NETWORK, policy=asks(lambda stream: answer)) as store:
+        [verdict] = await store.admit_local([init_event(ALICE, MODEL, None).car])
+        assert verdict.cause == "unjudged"
+        assert store.policy.failures_total == 1
+        assert len(store.keys) == 0
+
+
+@pytest.mark.parametrize("error", [ValueError("x"), SystemExit(1), KeyboardInterrupt()])
+async def test_a_function_that_raises_refuses_for_now_and_is_asked_again(
+    tmp_path, mock_clock, error
+):
+    fails = [True]
+
+    def raises(stream):
+        if fails[0]:
+            raise error
+
+    events = [offer(init_event(key, MODEL, None)) for key in KEYS]
+    async with open_store(tmp_path, NETWORK, policy=asks(raises)) as store:
+        verdicts = await store.admit_remote(events)
+        assert {each.cause for each in verdicts} == {"unjudged"}
+        assert store.policy.failures_total == len(events)
+        assert all(store.is_unwanted(key) for key, _ in events), "not fetched again at once"
+        assert not any(store.is_unwanted(key, for_good=True) for key, _ in events)
+        fails[0] = False
+        assert {each.cause for each in await store.admit_remote(events)} == {"unjudged"}
+        mock_clock.jump(ASK_AGAIN)
+        assert not store.is_unwanted(events[0][0])
+        assert {each.status for each in await store.admit_remote(events)} == {"new"}
+
+
+async def test_a_function_that_hangs_holds_up_one_batch_and_no_later_one(tmp_path):
+    may_go_on = threading.Event()
+    asked = []
+
+    def hangs(stream):
+        asked.append(stream.controller)
+        if stream.controller == DIDS[1]:
+            may_go_on.wait(60)
+
+    first, second, third = (offer(init_event(key, MODEL, None)) for key in KEYS[:3])
+    try:
+        with trio.fail_after(30):
+            async with open_store(tmp_path, NETWORK, policy=asks(hangs, timeout=0.05)) as store:
+                [good] = await store.admit_remote([first])
+                [hung] = await store.admit_remote([second])
+                [later] = await store.admit_remote([third])
+                assert (good.status, hung.cause, later.cause) == ("new", "unjudged", "unjudged")
+                assert asked == DIDS[:2], "the third was not asked about"
+                assert store.head == 1
+    finally:
+        may_go_on.set()
+
+
+async def test_without_a_thread_for_verification_the_policy_still_holds(tmp_path, monkeypatch):
+    async with open_store(tmp_path, NETWORK, policy=asks(lambda stream: None)) as store:
+
+        async def fail(cars):
+            raise OSError("no thread")
+
+        monkeypatch.setattr(store._intake.verifiers, "verify", fail)
+        [verdict] = await store.admit_local([init_event(ALICE, MODEL, None).car])
+        assert verdict.cause == "unjudged", "safely"
+
+
+# --- settings -----------------------------------------------------------------------------------
+
+
+def entry(name: str, value: str) -> EntryPoint:
+    return EntryPoint(name, value, policies.ENTRY_POINTS)
+
+
+def only_alice(stream: StreamFacts) -> str | None:
+    return None if stream.controller == DIDS[0] else "not Alice"
+
+
+class OnlyModels:
+    def __call__(self, stream: StreamFacts) -> str | None:
+        return None if stream.model == METAMODEL else "not a model"
+
+
+@pytest.fixture
+def _installed(monkeypatch):
+    here = only_alice.__module__
+    found = [
+        entry("alice", f"{here}:only_alice"),
+        entry("models", f"{here}:{OnlyModels.__name__}"),
+        entry("number", f"{here}:DIDS"),
+        entry("gone", f"{here}:gone"),
+    ]
+    monkeypatch.setattr(policies, "entry_points", lambda group: found)
+
+
+@pytest.mark.usefixtures("_installed")
+async def test_entry_points_are_used_by_their_names(tmp_path):
+    chosen = PolicySettings(names=("alice", "models", "alice")).load()
+    async with open_store(tmp_path, NETWORK, policy=chosen) as store:
+        cars = [
+            init_event(ALICE, MODEL, None).car,
+            model_event(BOB, {}).car,
+            model_event(ALICE, {}).car,
+        ]
+        verdicts = await store.admit_local(cars)
+        assert [each.status for each in verdicts] == ["refused", "refused", "new"]
+        assert "not a model (write policy models)" in verdicts[0].reason
+        assert "not Alice (write policy alice)" in verdicts[1].reason
+
+
+@pytest.mark.usefixtures("_installed")
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("nobody", r"no installed package offers .* 'nobody' .*: alice, gone, models, number\)"),
+        ("number", "'number' is not a function"),
+        ("gone", "'gone' cannot be loaded: AttributeError"),
+    ],
+)
+def test_a_policy_that_cannot_be_used(name, words):
+    with pytest.raises(PolicyError, match=words):
+        PolicySettings(names=(name,)).load()
+
+
+@pytest.mark.parametrize(
+    ("setting", "words"),
+    [
+        ({"allow_models": ("x",)}, "is not a StreamID"),
+        ({"deny_models": (str(StreamId(StreamType.MODEL_INSTANCE, MODEL.cid)),)}, "of a model"),
+        ({"allow_controllers": ("alice",)}, "'alice' is not a DID"),
+    ],
+)
+def test_lists_that_cannot_be_used(setting, words):
+    with pytest.raises(ValueError, match=words):
+        PolicySettings(**setting)
