@@ -80,7 +80,7 @@ async def read_to_end(stream: trio.SocketStream) -> bytes:
 async def test_events_go_in_and_the_feed_comes_out(
     services: Services, sample: Events, store: Store
 ) -> None:
-    async with serving(services) as url, httpx.AsyncClient(base_url=url) as api:
+    async with serving(services) as url, httpx.AsyncClient(base_url=url, timeout=60) as api:
         for event in sample[:20]:
             answer = await api.post("/ceramic/events", json={"data": event["car"]})
             assert answer.status_code == 204
@@ -101,7 +101,7 @@ async def test_ten_megabytes_are_told_they_are_too_much(
             yield bytes(65536)
 
     content = bytes(160 * 65536) if declared else chunks()
-    async with serving(services) as url, httpx.AsyncClient(base_url=url) as api:
+    async with serving(services) as url, httpx.AsyncClient(base_url=url, timeout=60) as api:
         answer = await api.post("/ceramic/events", content=content)
         assert answer.status_code == 413
         assert answer.json() == {"message": "the body is longer than 4194304 bytes"}
@@ -111,7 +111,7 @@ async def test_ten_megabytes_are_told_they_are_too_much(
 
 async def test_one_request_too_many(services: Services) -> None:
     services = dataclasses.replace(services, limits=Limits(requests=1))
-    async with serving(services) as url, httpx.AsyncClient(base_url=url) as api:
+    async with serving(services) as url, httpx.AsyncClient(base_url=url, timeout=60) as api:
         polling = await connect(url)
         await polling.send_all(LONG_POLL)
         with trio.fail_after(POLL):
@@ -151,7 +151,7 @@ async def test_a_body_that_stalls_is_given_up(services: Services) -> None:
 async def test_what_is_not_http_ends_only_its_connection(
     services: Services, garbage: bytes
 ) -> None:
-    async with serving(services) as url, httpx.AsyncClient(base_url=url) as api:
+    async with serving(services) as url, httpx.AsyncClient(base_url=url, timeout=60) as api:
         stream = await connect(url)
         await stream.send_all(garbage)
         await stream.send_eof()
@@ -188,7 +188,7 @@ async def test_what_nobody_foresaw_is_500_without_details(services: Services) ->
 
     broken = SimpleNamespace(peers=fail, sync_reports=[], peer_id="", addresses=[])
     services = dataclasses.replace(services, peers=broken)
-    async with serving(services) as url, httpx.AsyncClient(base_url=url) as api:
+    async with serving(services) as url, httpx.AsyncClient(base_url=url, timeout=60) as api:
         answer = await api.get("/ceramic/peers")
         assert answer.status_code == 500
         assert answer.json() == {"message": "internal error: the node's log has the details"}
@@ -199,7 +199,7 @@ async def test_a_full_disk_is_507(services: Services, sample: Events) -> None:
         raise DiskFullError("the event log x: the disk is full")
 
     full = dataclasses.replace(services, store=SimpleNamespace(admit_local=admit_local))
-    async with serving(full) as url, httpx.AsyncClient(base_url=url) as api:
+    async with serving(full) as url, httpx.AsyncClient(base_url=url, timeout=60) as api:
         answer = await api.post("/ceramic/events", json={"data": sample[0]["car"]})
         assert answer.status_code == 507
         assert "nothing was written: the event log x: the disk is full" in answer.text
@@ -208,7 +208,7 @@ async def test_a_full_disk_is_507(services: Services, sample: Events) -> None:
 async def test_a_store_that_fails_is_500_with_the_reason(tmp_path: Path, sample: Events) -> None:
     async with open_store(tmp_path, Network.local(7)) as store:
         services = Services(store=store)
-    async with serving(services) as url, httpx.AsyncClient(base_url=url) as api:
+    async with serving(services) as url, httpx.AsyncClient(base_url=url, timeout=60) as api:
         answer = await api.post("/ceramic/events", json={"data": sample[0]["car"]})
         assert answer.status_code == 500
         assert answer.json()["message"].startswith("the event log failed: ")
@@ -230,7 +230,7 @@ async def test_a_feed_that_breaks_off_does_not_look_whole(
             return await read(*args)
 
         monkeypatch.setattr(store, "read_feed_columns", read_twice)
-        async with serving(services) as url, httpx.AsyncClient(base_url=url) as api:
+        async with serving(services) as url, httpx.AsyncClient(base_url=url, timeout=60) as api:
             with pytest.raises(httpx.RemoteProtocolError):
                 await api.get("/ceramic/feed/arrow")
             failed = await api.get("/ceramic/feed/arrow")
@@ -288,7 +288,7 @@ async def test_a_client_that_leaves_frees_its_place(
 ) -> None:
     """hypercorn keeps a connection that is gone for as long as an idle one, or for ever."""
     monkeypatch.setattr("recon_node.api.server.MAX_CONNECTIONS", 1)
-    async with serving(services) as url, httpx.AsyncClient(base_url=url) as api:
+    async with serving(services) as url, httpx.AsyncClient(base_url=url, timeout=60) as api:
         await leave(await client(url))
         with trio.fail_after(PATIENCE):
             while not await answers(api):
@@ -472,5 +472,5 @@ async def test_who_is_refused_hears_of_it_after_sending_all(services: Services, 
         answer = await read_to_end(stream)
         assert answer.startswith(b"HTTP/1.1 401")
         assert b"www-authenticate: Bearer" in answer
-        async with httpx.AsyncClient(base_url=url) as api:
+        async with httpx.AsyncClient(base_url=url, timeout=60) as api:
             assert (await api.get("/ceramic/version")).status_code == 200
