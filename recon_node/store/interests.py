@@ -35,6 +35,7 @@ from recon_node.ceramic import (
     sort_value_range,
     stream_range,
 )
+from recon_node.ceramic.auth.did import is_did
 from recon_node.ceramic.header import DEFAULT_SORT_KEY, sort_value_of
 from recon_node.ipld import IpldError
 from recon_node.recon import KeyRange, merge_ranges
@@ -92,15 +93,28 @@ class Interests:
         """
         if isinstance(wanted, Interest):
             check_interest(wanted)
+            right = None if wanted.stream_id is None else await self._find(wanted.stream_id)
+            if right not in (None, wanted):
+                raise InvalidInterestError(
+                    f"no event can match {format_interest(wanted)!r}: by its init event, the "
+                    f"stream is {format_interest(right)!r}"
+                )
             return wanted
-        stream = await self._readers.ask(partial(questions.read_stream_header, wanted.cid))
-        if stream is None:
+        found = await self._find(wanted)
+        if found is None:
             raise InvalidInterestError(
                 f"this node does not have the stream {wanted} yet, so its model and controller, "
                 "which its keys start with, are unknown. Give them too: "
                 f"model=STREAM_ID controller=DID stream={wanted} "
                 "(in the API: sep, sepValue, controller and streamId)"
             )
+        return found
+
+    async def _find(self, wanted: StreamId) -> Interest | None:
+        """Return the interest in one stream; None if its init event is not here."""
+        stream = await self._readers.ask(partial(questions.read_stream_header, wanted.cid))
+        if stream is None:
+            return None
         if not stream.sep_key:
             raise InvalidInterestError(
                 f"the stream {wanted} has no sort key (its header has neither 'sep' nor 'model'), "
@@ -260,8 +274,12 @@ def check_interest(interest: Interest) -> None:
     """Refuse an interest that no event can match.
 
     Raises:
-        InvalidInterestError: its model is a document.
+        InvalidInterestError: its model is a document, or its controller is not a DID.
     """
+    if interest.controller is not None and not is_did(interest.controller):
+        raise InvalidInterestError(
+            f"the controller {interest.controller[:100]!r} is not a DID such as did:key:z6Mk..."
+        )
     if is_of_a_document(interest):
         raise InvalidInterestError(
             f"{interest.sort_value} is the StreamID of a document, not of a model: give the "

@@ -233,3 +233,33 @@ async def test_the_log_keeps_none_of_the_settings(tmp_path: Path, world: World) 
         assert store.wanted.ranges == key_ranges(NETWORK, [configured, added])
     async with open_store(tmp_path, NETWORK) as store:
         assert store.wanted.all == (added,)
+
+
+async def test_a_stream_under_another_model_or_controller_is_no_dead_end(
+    tmp_path: Path, world: World
+) -> None:
+    """If the stream is here, its init event says what would match."""
+    init = next(iter(world.headers))
+    stream, held = world.events[init].stream_id(), world.headers[init]
+    right = Interest("model", held.sep_value, held.controller, stream)
+    others = (
+        Interest("model", str(OTHER_MODEL), held.controller, stream),
+        Interest("model", held.sep_value, controller(2), stream),
+        Interest("family", held.sep_value, held.controller, stream),
+    )
+    async with open_store(tmp_path, NETWORK) as store:
+        for wrong in others:
+            assert await store.wanted.complete(wrong) == wrong  # nobody can know yet
+        await store.admit_local([world.events[init].car])
+        assert await store.wanted.complete(right) == right
+        for wrong in others:
+            with pytest.raises(InvalidInterestError, match="no event can match") as caught:
+                await store.wanted.complete(wrong)
+            assert repr(format_interest(right)) in str(caught.value)
+
+
+@pytest.mark.parametrize("text", ["z6MkEC1", "did:", "did:key:", "alice", "did:key:z6Mk/path"])
+async def test_a_controller_that_is_not_a_did_is_refused(tmp_path: Path, text: str) -> None:
+    async with open_store(tmp_path, NETWORK) as store:
+        with pytest.raises(InvalidInterestError, match="is not a DID"):
+            await store.wanted.complete(Interest("model", str(MODEL), text))
