@@ -26,6 +26,7 @@ from recon_node.p2p.transport.addresses import check_dialable, parse_address, pe
 from recon_node.p2p.transport.budget import REFUSED_FOR
 from recon_node.p2p.transport.host import open_host
 from recon_node.p2p.transport.identity import open_identity
+from recon_node.p2p.transport.private_network import fingerprint, read_swarm_key
 from recon_node.p2p.transport.streams import shielded
 from recon_node.recon import VERSIONS, Version
 from recon_node.recon.v0_1.peer_ring import PeerRing
@@ -57,8 +58,8 @@ async def open_p2p(
         versions: the versions of recon to speak, best first.
 
     Raises:
-        P2PError: the identity cannot be used, an address cannot be listened on, or a bootstrap
-            address is not valid.
+        P2PError: the identity or the swarm key cannot be used, an address cannot be listened on, or
+            a bootstrap address is not valid.
     """
     if store.ring_keys is not None:  # public bootstrap nodes speak only the rings
         settings = settings.joining(store.network)
@@ -66,11 +67,12 @@ async def open_p2p(
         peer_id_in(address)
         check_dialable(parse_address(address))
     identity = await trio.to_thread.run_sync(open_identity, data_dir)
+    swarm_key = await _read_swarm_key(settings.swarm_key_file)
     book = PeerBook(settings.max_known_peers)
     await load_peers(book, data_dir)
     with unwrapped():
         async with (
-            open_host(settings, identity, partial(_note_cut_off, book)) as host,
+            open_host(settings, identity, partial(_note_cut_off, book), swarm_key) as host,
             trio.open_nursery() as nursery,
         ):
             p2p = P2P(host, store, book, settings, versions, nursery)
@@ -94,6 +96,14 @@ async def open_p2p(
                 nursery.cancel_scope.cancel()
                 with shielded(_SAVE_LIMIT):
                     await save_peers(book, data_dir)
+
+
+async def _read_swarm_key(path: Path | None) -> bytes | None:
+    if path is None:
+        return None
+    key = await trio.to_thread.run_sync(read_swarm_key, path)
+    log.info("This node is in a private network", swarm_key_fingerprint=fingerprint(key))
+    return key
 
 
 def _peer_ring(identity: KeyPair, book: PeerBook) -> PeerRing:

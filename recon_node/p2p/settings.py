@@ -19,6 +19,7 @@ from recon_node.setting_types import (
     Bytes,
     Count,
     Flag,
+    OptionalPath,
     Seconds,
     Setting,
     TextList,
@@ -106,6 +107,13 @@ class P2PSettings:
     For nodes that know no other, such as ceramic-one nodes built with Kademlia; in release 0.58 it
     is switched off. Nodes of the public IPFS network use this id as well, and may come to ask.
     """
+    swarm_key_file: Annotated[OptionalPath, Flag(metavar="FILE")] = None
+    """File with the key of a private network, in kubo's format (swarm.key).
+
+    Only nodes with the same key can connect to each other, beneath everything else. ceramic-one
+    nodes have no such key, and the public bootstrap nodes are not used. Make a key with:
+      printf '/key/swarm/psk/1.0.0/\\n/base16/\\n%s\\n' $(openssl rand -hex 32) > swarm.key
+    """
     announce_interval: Seconds = 600.0
     """How often the node announces itself in the DHT and looks for peers, in the long run."""
     max_connections: Annotated[Count, Setting()] = 200
@@ -169,9 +177,9 @@ class P2PSettings:
 
     def joining(self, network: Network) -> Self:
         """Return these settings with the peers to join a network by: its public ones, if it has
-        any, none are configured, and they are not switched off."""
+        any, none are configured, and they are not switched off; a private network has none."""
         is_local = all(map(is_loopback, self.listen))
-        if self.bootstrap or not self.public_bootstrap or is_local:
+        if self.bootstrap or not self.public_bootstrap or is_local or self.swarm_key_file:
             return self
         return replace(self, bootstrap=BOOTSTRAP.get(network, ()))
 

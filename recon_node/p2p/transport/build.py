@@ -38,6 +38,7 @@ from recon_node.p2p.transport.hardening import (
     GuardedSwarm,
     bound_negotiation,
 )
+from recon_node.p2p.transport.private_network import PrivateTCP
 
 log = structlog.get_logger(__name__)
 
@@ -50,6 +51,7 @@ def build_host(
     identity: KeyPair,
     budget: MemoryBudget,
     on_identified: Callable[[ID], None],
+    swarm_key: bytes | None = None,
 ) -> IdentifyingHost:
     """Put the hardened parts together: no plaintext, no other muxer, no resource manager.
 
@@ -58,6 +60,7 @@ def build_host(
         identity: the key pair that the peer id is made from.
         budget: is charged for what the connections hold in memory.
         on_identified: called with each peer that has identified itself; it must not wait.
+        swarm_key: of the private network to be in, if there is one.
     """
     bound_negotiation()
     bound_identify()
@@ -73,7 +76,7 @@ def build_host(
         peer_id,
         peerstore,
         upgrader,
-        [TCP()],
+        [TCP() if swarm_key is None else PrivateTCP(swarm_key)],
         RetryConfig(max_retries=0),
         ConnectionConfig(
             max_connections=settings.max_connections,
@@ -84,6 +87,7 @@ def build_host(
             outbound_stream_protocol_negotiation_timeout=_NEGOTIATION_TIMEOUT,
         ),
         budget=budget,
+        swarm_key=swarm_key,
     )
     announced = [parse_address(each) for each in settings.announce]
     for each in announced:

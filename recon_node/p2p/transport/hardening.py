@@ -58,6 +58,7 @@ from recon_node.p2p.transport.addresses import is_dialable
 from recon_node.p2p.transport.budget import MemoryBudget, OverBudgetError
 from recon_node.p2p.transport.guarded_yamux import GuardedYamux
 from recon_node.p2p.transport.places import Places
+from recon_node.p2p.transport.private_network import PrivateStream
 from recon_node.p2p.transport.streams import shielded
 
 log = structlog.get_logger(__name__)
@@ -179,11 +180,19 @@ class GuardedSwarm(Swarm):
 
     Args:
         budget: is charged for the memory of connections that are being set up.
+        swarm_key: of the private network, if this is a node of one.
     """
 
-    def __init__(self, *args: Any, budget: MemoryBudget, **options: Any) -> None:
+    def __init__(
+        self,
+        *args: Any,
+        budget: MemoryBudget,
+        swarm_key: bytes | None = None,
+        **options: Any,
+    ) -> None:
         super().__init__(*args, **options)
         self._budget = budget
+        self._swarm_key = swarm_key
 
     def _init_connection_management(self) -> None:
         super()._init_connection_management()
@@ -197,6 +206,8 @@ class GuardedSwarm(Swarm):
 
         Stock gives the slots to whoever comes first, and takes them back when the swarm ends.
         """
+        if self._swarm_key is not None:
+            read_write_closer = PrivateStream(read_write_closer, self._swarm_key)
         raw = RawConnection(read_write_closer, False)
         host, _ = raw.get_remote_address() or ("", 0)
         with (

@@ -50,6 +50,8 @@ _CLOSE_ONE_LIMIT: Final = 1.0
 _ADDRESS_TTL: Final = 24 * 3600
 """Seconds for which the library keeps an address that worked."""
 
+KEY_HINT: Final = " (it may not have this node's swarm key)"
+
 StreamHandler = Callable[[PeerStream], Awaitable[None]]
 
 
@@ -58,6 +60,7 @@ async def open_host(
     settings: P2PSettings,
     identity: KeyPair,
     on_cut: Callable[[str], None] = lambda peer_id: None,
+    swarm_key: bytes | None = None,
 ) -> AsyncIterator[Host]:
     """Start a host that listens on the addresses of the settings.
 
@@ -66,11 +69,13 @@ async def open_host(
         identity: the key pair that the peer id is made from.
         on_cut: called with each peer that is cut off because of its memory; it must neither wait
             nor raise.
+        swarm_key: of the private network to be in, if there is one.
 
     Raises:
         P2PError: it cannot listen on one of the addresses.
     """
-    host = Host(settings, identity, MemoryBudget(settings.max_peer_memory, on_cut=on_cut))
+    budget = MemoryBudget(settings.max_peer_memory, on_cut=on_cut)
+    host = Host(settings, identity, budget, swarm_key)
     swarm = host._swarm
     manager = TrioManager(swarm)
     swarm._manager = manager
@@ -95,14 +100,21 @@ async def open_host(
 class Host:
     """A running host. Get one from ``open_host``."""
 
-    def __init__(self, settings: P2PSettings, identity: KeyPair, budget: MemoryBudget) -> None:
-        self.libp2p = build_host(settings, identity, budget, self._identified)
+    def __init__(
+        self,
+        settings: P2PSettings,
+        identity: KeyPair,
+        budget: MemoryBudget,
+        swarm_key: bytes | None = None,
+    ) -> None:
+        self.libp2p = build_host(settings, identity, budget, self._identified, swarm_key)
         """The library's own host, which the DHT needs."""
         self.budget = budget
         """What this node holds in memory for its peers."""
         self.peer_id = str(self.libp2p.get_id())
         self._swarm = cast(GuardedSwarm, self.libp2p.get_network())
         self._settings = settings
+        self._is_private = swarm_key is not None
         self._dials: dict[str, trio.Event] = {}
         self._on_identified: list[Callable[[str, list[str]], None]] = []
 
@@ -263,13 +275,14 @@ class Host:
             with trio.fail_after(self._settings.dial_timeout):
                 reached = await self._dial_first(await resolve(address), peer_id)
         except trio.TooSlowError:
-            raise PeerError(
-                f"{address} did not answer within {self._settings.dial_timeout:g} s"
-            ) from None
+            limit = f"{self._settings.dial_timeout:g} s"
+            hint = KEY_HINT if self._is_private else ""
+            raise PeerError(f"{address} did not answer within {limit}{hint}") from None
         except PeerError:
             raise
         except Exception as error:
-            raise PeerError(f"cannot connect to {address}: {_innermost(error)}") from error
+            reason = _innermost(error) + (KEY_HINT if self._is_private else "")
+            raise PeerError(f"cannot connect to {address}: {reason}") from error
         self._swarm.unblock_peer(peer_id)  # a dial of the DHT may have failed a moment ago
         self._swarm.peerstore.add_addrs(peer_id, [reached], _ADDRESS_TTL)
 
