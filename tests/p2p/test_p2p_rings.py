@@ -202,7 +202,7 @@ async def test_a_peer_that_cannot_verify_a_time_event_gets_the_others(tmp_path, 
         await eventually(lambda: sent == 1)
         await a.store.admit_local([each.car for each in others])
         await eventually(lambda: len(b.store.ring_keys) == 20)
-        await eventually(lambda: sent == 2)  # by then it may be able to
+        await eventually(lambda: sent >= 2)  # by then it may be able to
 
 
 async def test_a_time_event_that_the_chain_does_not_know_is_not_offered_until_it_does(
