@@ -117,7 +117,6 @@ def sync(directory: Path, held: Sequence[bytes]) -> tuple[Row, Taker]:
     result, taker = Synced(), Taker(held)
     reader = SnapshotReader(objects, root, result.note)
     trio.run(partial(sync_snapshot, reader, taker, result, RANGES))
-    reader.close()
     assert not result.faults, result.faults[:3]
     header = len(car.encode([CID.of(DAG_CBOR, b"")], {}))
     event_bytes = taker.size - header * result.counts["new"]

@@ -93,6 +93,10 @@ class Source(Protocol):
         """Return the CARs of events; None for those that are not here, or damaged."""
 
 
+class DamagedBaseError(SnapshotError):
+    """The newest snapshot cannot be built on; one that starts afresh can be made."""
+
+
 @dataclass(slots=True)
 class Created:
     """A snapshot that was made, or is there already."""
@@ -132,7 +136,8 @@ def create_snapshot(
         afresh: do not build on another snapshot.
 
     Raises:
-        SnapshotError: the store has no room, or the snapshot to build on is damaged.
+        DamagedBaseError: the snapshot to build on is damaged.
+        SnapshotError: what is at `latest.car` is something else.
         ObjectError: the store does not take it.
     """
     latest = _latest(source, objects)
@@ -247,12 +252,10 @@ class _Creation:
             return self._update_with(reader, base.manifest.tree)
         except SnapshotError as error:
             reasons = "; ".join(map(str, [error, *faults[:3]]))
-            raise SnapshotError(
+            raise DamagedBaseError(
                 f"the snapshot to build on is damaged ({reasons}): use --afresh, which writes "
                 "everything again"
             ) from None
-        finally:
-            reader.close()
 
     def _update_with(self, reader: SnapshotReader, tree: Root | None) -> Root | None:
         if tree is None:

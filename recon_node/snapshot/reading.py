@@ -6,8 +6,8 @@ and the rest goes on: a damaged object costs what is in it.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Final, TypeVar
 
@@ -38,6 +38,9 @@ NODE_GAP: Final = 64
 EVENT_GAP: Final = 512
 """Bytes between two ranges that are read rather than asked for separately: a request has headers of
 about so many."""
+BULK_GAP: Final = 1024
+BULK: Final = 200
+"""When so many nodes are read at once, nodes in between that are no longer used are read, too."""
 MAX_RANGE: Final = 4 * 1024 * 1024
 
 
@@ -109,11 +112,6 @@ class SnapshotReader:
         """Of the keys of leaves that `answer` has read."""
         if self.manifest.tree is not None and self.manifest.place is not None:
             self._places[self.manifest.tree.link.cid] = self.manifest.place
-        self._pool = ThreadPoolExecutor(CONCURRENT, thread_name_prefix="snapshot")
-
-    def close(self) -> None:
-        """Stop; requests that were not sent are dropped, those under way end by themselves."""
-        self._pool.shutdown(wait=False, cancel_futures=True)
 
     def open(self, wanted: Sequence[Branch]) -> list[tuple[Branch, Leaf | Inner, list[Place]]]:
         """Read nodes, all at once; those that cannot be used are left out.
@@ -142,6 +140,10 @@ class SnapshotReader:
                 )
             opened.append((each, node, places))
         return opened
+
+    def is_asked(self, wanted: Sequence[Branch]) -> bool:
+        """Return whether the store must be asked for any of these nodes."""
+        return any(each.link.cid not in self.root.top for each in wanted)
 
     def events(self, wanted: Sequence[tuple[bytes, Place]]) -> list[tuple[EventId, bytes]]:
         """Read events, all at once; return the CARs of those that match their EventIDs' CIDs."""
@@ -218,7 +220,8 @@ class SnapshotReader:
         top = self.root.top
         found = {cid: top[cid] for cid in cids if cid in top}
         places = {cid: self._places[cid] for cid in cids if cid not in top}
-        for cid, data in self._read(places, NODE_GAP).items():
+        gap = NODE_GAP if len(places) < BULK else BULK_GAP
+        for cid, data in self._read(places, gap).items():
             try:
                 found[cid] = split_located(data, cid)
             except LocatorError as error:
@@ -229,7 +232,7 @@ class SnapshotReader:
         """Read places, in as few requests as makes sense."""
         ranges = ranges_of(places.values(), gap, MAX_RANGE)
         read: dict[Place, bytes] = {}
-        for found in self._pool.map(self._read_range, ranges):
+        for found in in_parallel(self._read_range, ranges):
             read.update(found)
         return {item: read[place] for item, place in places.items() if place in read}
 
@@ -253,6 +256,40 @@ class SnapshotReader:
     def _describe(self, place: Place) -> str:
         cid, _ = self.manifest.packs[place.pack]
         return f"{pack_name(cid)} in {self.objects.url}, byte {place.offset}"
+
+
+def in_parallel(work: Callable[[K], T], items: Sequence[K]) -> list[T]:
+    """Return what `work` returns for each item, in order, from `CONCURRENT` threads.
+
+    Daemon threads: a store that does not answer must not keep a process from ending, as the
+    threads of an executor would.
+    """
+    results: dict[int, T] = {}
+    errors: list[BaseException] = []
+    source, lock = iter(enumerate(items)), threading.Lock()
+
+    def run() -> None:
+        while not errors:
+            with lock:
+                at, item = next(source, (-1, None))
+            if item is None:
+                return
+            try:
+                results[at] = work(item)
+            except BaseException as error:  # raised by the caller
+                errors.append(error)
+
+    threads = [
+        threading.Thread(target=run, daemon=True, name="snapshot")
+        for _ in range(min(CONCURRENT, len(items)))
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    if errors:
+        raise errors[0]
+    return [results[at] for at in range(len(items))]
 
 
 def children_of(found: Iterable[tuple[Branch, Leaf | Inner, list[Place]]]) -> list[Branch]:

@@ -15,7 +15,7 @@ import structlog
 import trio
 from nacl.signing import SigningKey
 
-from recon_node.snapshot.creating import Created, create_snapshot
+from recon_node.snapshot.creating import Created, DamagedBaseError, create_snapshot
 from recon_node.snapshot.objects import ObjectError, Objects
 from recon_node.snapshot.reading import SnapshotError, SnapshotReader, read_root
 from recon_node.snapshot.settings import SnapshotSettings
@@ -64,10 +64,7 @@ async def sync_from(
     objects = await in_thread(partial(Objects.open, url))
     root = await in_thread(partial(read_root, objects, trusted=signers))
     reader = SnapshotReader(objects, root, result.note)
-    try:
-        await sync_snapshot(reader, store, result, store.wanted.ranges, on_progress)
-    finally:
-        reader.close()
+    await sync_snapshot(reader, store, result, store.wanted.ranges, on_progress)
     return objects
 
 
@@ -94,7 +91,12 @@ async def _sync(url: str, signers: tuple[str, ...] | None, store: Store) -> None
 async def _create(settings: SnapshotSettings, store: Store, key: SigningKey) -> None:
     def create() -> Created:
         objects = Objects.open(settings.url)
-        created = create_snapshot(StoreSource(store), objects, key, lambda *step: None)
+        make = partial(create_snapshot, StoreSource(store), objects, key, lambda *step: None)
+        try:
+            created = make()
+        except DamagedBaseError as error:
+            log.warning("Making a whole new snapshot", reason=str(error))
+            created = make(afresh=True)
         collect(objects, settings.keep, MIN_AGE, datetime.now(UTC))
         return created
 

@@ -131,10 +131,13 @@ class _Sync:
 
     async def run(self, root: Branch) -> None:
         async with trio.open_nursery() as nursery:
-            await self._open([root], 1, nursery)
+            await self._open([root], 0, nursery)
 
     async def _open(self, level: Sequence[Branch], wave: int, nursery: trio.Nursery) -> None:
-        """Open the nodes of a level that differ, and everything below."""
+        """Open the nodes of a level that differ, and everything below.
+
+        `wave` counts the round trips that had to come before.
+        """
         differing = await self._differing(level)
         if not differing:
             return
@@ -148,7 +151,7 @@ class _Sync:
         for start in range(0, len(differing), _PART):
             part = differing[start : start + _PART]
             found = await in_thread(partial(self._reader.open, part))
-            await self._open(children_of(found), wave + 1, nursery)
+            await self._open(children_of(found), wave + self._reader.is_asked(part), nursery)
 
     async def _differing(self, level: Sequence[Branch]) -> list[Branch]:
         """Return the branches that have other keys than the node, in what the node wants."""
@@ -174,7 +177,8 @@ class _Sync:
                 self._result.done += len(leaf.keys) - len(missing)
                 wanted += missing
             events = await in_thread(partial(self._reader.events, wanted))
-            self._result.waves = max(self._result.waves, wave + 1)
+            waves = wave + self._reader.is_asked(part) + bool(wanted)
+            self._result.waves = max(self._result.waves, waves)
             verdicts = await self._target.admit_remote(events)
             for (event_id, _), verdict in zip(events, verdicts, strict=True):
                 self._result.counts[verdict.status] += 1

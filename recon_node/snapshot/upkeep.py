@@ -28,7 +28,7 @@ from recon_node.snapshot.root import (
     decode_root,
     pack_name,
 )
-from recon_node.snapshot.tree import Branch, Leaf, difference, whole
+from recon_node.snapshot.tree import Branch, Leaf, NodeFormatError, difference, whole
 
 _PART: Final = 256
 """Nodes that are verified at once."""
@@ -83,15 +83,12 @@ def verify_snapshot(
     """
     result = Verified()
     reader = SnapshotReader(objects, root, result.faults.append)
-    try:
-        if root.manifest.tree is not None:
-            parts = [[whole(root.manifest.tree.link)]]
-            while parts:
-                below = _verify_part(reader, parts.pop(), result)
-                parts += [below[at : at + _PART] for at in range(0, len(below), _PART)]
-                progress(result.events, root.manifest.count)
-    finally:
-        reader.close()
+    if root.manifest.tree is not None:
+        parts = [[whole(root.manifest.tree.link)]]
+        while parts:
+            below = _verify_part(reader, parts.pop(), result)
+            parts += [below[at : at + _PART] for at in range(0, len(below), _PART)]
+            progress(result.events, root.manifest.count)
     return result
 
 
@@ -120,22 +117,20 @@ def compare_snapshots(
     links = [None if tree is None else tree.link for tree in trees]
     blocks: dict[CID, bytes] = {}
     steps = difference(links[0], links[1], blocks)
-    try:
-        while True:
-            try:
-                wanted = next(steps)
-            except StopIteration as end:
-                result: tuple[list[bytes], list[bytes]] = end.value
-                return result
-            for reader in readers:
-                blocks.update(reader.read_known(wanted))
-            missing = [cid for cid in wanted if cid not in blocks]
-            if missing:
-                reason = f" ({faults[0]})" if faults else ""
-                raise SnapshotError(f"the node {missing[0]} cannot be read{reason}")
-    finally:
+    while True:
+        try:
+            wanted = next(steps)
+        except StopIteration as end:
+            result: tuple[list[bytes], list[bytes]] = end.value
+            return result
+        except NodeFormatError as error:
+            raise SnapshotError(f"one of the trees is broken: {error}") from None
         for reader in readers:
-            reader.close()
+            blocks.update(reader.read_known(wanted))
+        missing = [cid for cid in wanted if cid not in blocks]
+        if missing:
+            reason = f" ({faults[0]})" if faults else ""
+            raise SnapshotError(f"the node {missing[0]} cannot be read{reason}")
 
 
 def collect(objects: Objects, keep: int, min_age: timedelta, now: datetime) -> Collected:

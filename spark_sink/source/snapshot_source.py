@@ -135,17 +135,14 @@ class SnapshotTableReader(DataSourceReader):
         if root.manifest.tree is None:
             return []
         reader, faults = self._reader(root)
-        try:
-            level = [whole(root.manifest.tree.link)]
-            while 0 < len(level) < self._partitions and level[0].link.level:
-                level = children_of(reader.open(level))
-            self._check(faults)
-            trees = [_sub_tree(each, reader.place_of(each.link.cid)) for each in level]
-            tasks = min(self._partitions, len(trees))
-            cuts = [len(trees) * task // tasks for task in range(tasks + 1)]
-            return [SubTrees(tuple(trees[start:end])) for start, end in pairwise(cuts)]
-        finally:
-            reader.close()
+        level = [whole(root.manifest.tree.link)]
+        while 0 < len(level) < self._partitions and level[0].link.level:
+            level = children_of(reader.open(level))
+        self._check(faults)
+        trees = [_sub_tree(each, reader.place_of(each.link.cid)) for each in level]
+        tasks = min(self._partitions, len(trees))
+        cuts = [len(trees) * task // tasks for task in range(tasks + 1)]
+        return [SubTrees(tuple(trees[start:end])) for start, end in pairwise(cuts)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the events of some sub-trees, in key order.
@@ -160,23 +157,20 @@ class SnapshotTableReader(DataSourceReader):
             link = Link(tree.level, tree.lower, Sha256a(tree.hash), CID(tree.cid))
             reader.note_place(link.cid, Place(*tree.place))
             parts.append([Branch(link, KeyRange(tree.lower, tree.upper))])
-        try:
-            while parts:
-                found = reader.open(parts.pop())
-                wanted = [
-                    item
-                    for _, node, places in found
-                    if isinstance(node, Leaf)
-                    for item in zip(node.keys, places, strict=True)
-                ]
-                events = reader.events(wanted)
-                self._check(faults)
-                if events:
-                    yield self._batch([(bytes(key), car) for key, car in events])
-                below = children_of(found)
-                parts += [below[at : at + _PART] for at in reversed(range(0, len(below), _PART))]
-        finally:
-            reader.close()
+        while parts:
+            found = reader.open(parts.pop())
+            wanted = [
+                item
+                for _, node, places in found
+                if isinstance(node, Leaf)
+                for item in zip(node.keys, places, strict=True)
+            ]
+            events = reader.events(wanted)
+            self._check(faults)
+            if events:
+                yield self._batch([(bytes(key), car) for key, car in events])
+            below = children_of(found)
+            parts += [below[at : at + _PART] for at in reversed(range(0, len(below), _PART))]
 
     def _batch(self, rows: list[tuple[bytes, bytes]]) -> pa.RecordBatch:
         try:

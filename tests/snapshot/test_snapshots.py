@@ -15,7 +15,7 @@ from nacl.signing import SigningKey
 from snapshot_support import NETWORK, events, make_log
 
 from recon_node.ceramic.auth.did import controller_of
-from recon_node.snapshot.creating import Created, create_snapshot
+from recon_node.snapshot.creating import Created, DamagedBaseError, create_snapshot
 from recon_node.snapshot.objects import Objects
 from recon_node.snapshot.reading import SnapshotError, SnapshotReader, read_root
 from recon_node.snapshot.root import pack_name
@@ -52,10 +52,7 @@ async def sync(objects: Objects, store: Store) -> Synced:
     result = Synced()
     root = read_root(objects)
     reader = SnapshotReader(objects, root, result.note)
-    try:
-        await sync_snapshot(reader, store, result, store.wanted.ranges)
-    finally:
-        reader.close()
+    await sync_snapshot(reader, store, result, store.wanted.ranges)
     return result
 
 
@@ -214,6 +211,21 @@ def test_a_harmful_store_costs_only_what_it_harms(log: Path, tmp_path: Path, har
             assert objects.traffic.received - received < sum(n for _, n in root.manifest.packs)
 
     trio.run(main)
+
+
+def test_a_damaged_snapshot_is_not_built_on(tmp_path: Path) -> None:
+    objects = memory()
+    made = events(200, seed=8)
+    make_log(tmp_path, made[:-1])
+    first = create(tmp_path, objects)
+    for cid, _ in first.root.manifest.packs:
+        objects.delete([pack_name(cid)])
+    make_log(tmp_path, made[-1:])
+    with pytest.raises(DamagedBaseError, match="is missing"):
+        create(tmp_path, objects)
+    second = create(tmp_path, objects, afresh=True)
+    assert second.root.manifest.created > first.root.manifest.created
+    assert not verify_snapshot(objects, second.root, lambda done, total: None).faults
 
 
 def test_a_running_node_makes_the_same_snapshot(log: Path) -> None:
