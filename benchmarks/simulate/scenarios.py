@@ -14,9 +14,9 @@ from benchmarks.report import Row
 from benchmarks.simulate import deterministic
 from benchmarks.simulate.world import Node, Plan, Spread, World
 
-SETTLING: Final = 90.0
+SETTLING: Final = 60.0
 """Seconds in which the nodes find each other before anything is measured."""
-IDLE: Final = 60.0
+IDLE: Final = 30.0
 """Seconds in which the traffic of an idle network is measured."""
 PATIENCE: Final = 300.0
 """Longest wait for an event to reach all."""

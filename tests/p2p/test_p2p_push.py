@@ -18,6 +18,8 @@ from recon_node.p2p.peers.book import PeerBook
 from recon_node.p2p.sync.driver import MAX_DUE, Syncer
 from recon_node.p2p.sync.push import (
     ALL_OF_FEW,
+    NEXT_ROUND,
+    ROUNDS,
     Wanted,
     choose_receivers,
     sort_news,
@@ -36,6 +38,8 @@ from recon_node.store.contents import REMEMBERED
 PEERS = [f"peer {number}" for number in range(8)]
 COPIES = LOOPBACK.sync_peers
 NEVER = 1e6
+LATER_ROUNDS = LOOPBACK.push_delay * NEXT_ROUND * 2**ROUNDS
+"""Seconds in which they are over."""
 
 
 def real_key(stream: int, height: int = 0) -> EventId:
@@ -79,13 +83,14 @@ def says(book: PeerBook, peer: str, *ranges: KeyRange) -> None:
 
 
 async def reached(store, sessions, *keys: bytes) -> dict[str, list[KeyRange]]:
-    """Whom a push of these keys reaches, and what they are asked for."""
+    """Whom the first round of pushes of these keys reaches, and what they are asked for."""
     sessions.asked.clear()
     store.arrivals.add(keys)
     await trio.sleep(LOOPBACK.push_delay + 0.1)
     found: dict[str, list[KeyRange]] = {}
     for peer, key_range in sessions.asked:
         found.setdefault(peer, []).append(key_range)
+    await trio.sleep(LATER_ROUNDS)
     return found
 
 

@@ -11,6 +11,7 @@ from p2p_support import LOOPBACK, NETWORK
 from recon_node.ceramic import METAMODEL, StreamId, sort_value_range
 from recon_node.p2p.errors import MISBEHAVED, PeerError, PeerGoneError, PeerProtocolError
 from recon_node.p2p.peers.book import PeerBook
+from recon_node.p2p.sync.agreements import Agreements
 from recon_node.p2p.sync.driver import (
     ASK_FOR_ALL_EVERY,
     MAX_SYNCS,
@@ -91,6 +92,7 @@ class Recorded:
         self.seconds = {}
         self.error = {}
         self.told = {}
+        self.agreements = Agreements()
         self.unable = set()
 
     def told_by(self, key):

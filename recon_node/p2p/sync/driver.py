@@ -99,7 +99,14 @@ class Syncer:
         self._until_told = until_told
         self._overlap = Overlap(store, book)
         self._pusher = Pusher(
-            store, book, self._overlap, self._near, sessions.told_by, self.request, settings
+            store,
+            book,
+            self._overlap,
+            self._near,
+            sessions.told_by,
+            sessions.agreements,
+            self.request,
+            settings,
         )
         self._limiter = trio.CapacityLimiter(settings.sync_peers)
         self._push_limiter = trio.CapacityLimiter(settings.sync_peers)

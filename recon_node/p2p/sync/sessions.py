@@ -28,10 +28,12 @@ from recon_node.p2p.errors import (
 from recon_node.p2p.interfaces import EventStore, PeerHost
 from recon_node.p2p.peers.book import PeerBook
 from recon_node.p2p.settings import P2PSettings
+from recon_node.p2p.sync.agreements import Agreements
 from recon_node.p2p.sync.claims import FetchTable
 from recon_node.p2p.sync.fetch import Fetcher
 from recon_node.p2p.sync.recon_stream import ReconStream, StaleStreamError
 from recon_node.p2p.sync.reports import (
+    AGREED,
     ANOTHER_NETWORK,
     CANCELLED,
     GAVE_WAY,
@@ -90,6 +92,8 @@ class Sessions:
         self._book = book
         self._settings = settings
         self._table = FetchTable()
+        self.agreements = Agreements()
+        """Who lately agreed with us on what."""
         self._slots = Slots(settings.max_sessions, settings.max_sessions_per_peer)
         self._kept = KeptStreams()
         self._waiting = Slots(settings.max_connections, 1)
@@ -233,6 +237,8 @@ class Sessions:
                     f"the session took longer than {self._settings.session_timeout:g} s"
                 )
             outcome = self._agreed_on(run)
+            if outcome == AGREED and (agreed := run.recon.session.side.key_range) is not None:
+                self.agreements.note(run.peer_id, agreed, run.started)
         except StaleStreamError:
             outcome = None  # nothing has begun
             raise
