@@ -72,18 +72,19 @@ async def _spread(plan: Plan, written: int, churn: float) -> Outcome:
         connections = world.connections()
         if churn:
             nursery.start_soon(_stop_and_start, world, churn, rng)
-        before = world.total_sent()
+        before, before_syncs = world.total_sent(), world.sent_in_syncs()
         await trio.sleep(IDLE)
         idle = (world.total_sent() - before) / IDLE
+        idle_syncs = (world.sent_in_syncs() - before_syncs) / IDLE
         spreads: list[Spread] = []
-        started, before = trio.current_time(), world.total_sent()
+        started, before_syncs = trio.current_time(), world.sent_in_syncs()
         for _ in range(written):
-            spreads.append(world.write(_writer(world, rng)))
+            spreads.append(_write(world, rng))
             with trio.move_on_after(PATIENCE):
                 await spreads[-1].done.wait()
             await trio.sleep(PAUSE)
         seconds = trio.current_time() - started
-        for_events = world.total_sent() - before - idle * seconds
+        for_events = world.sent_in_syncs() - before_syncs - idle_syncs * seconds
         refused = sum(each.store.refused for each in world.honest)
         nursery.cancel_scope.cancel()
     row = {
@@ -92,8 +93,10 @@ async def _spread(plan: Plan, written: int, churn: float) -> Outcome:
         "written": written,
         **_times(spreads),
         "limit": 1.5 * math.log2(max(2, max(len(each.times) for each in spreads) + 1)),
-        "bytes_per_node": for_events / sum(len(each.times) for each in spreads),
+        "bytes_per_receiver": for_events / sum(len(each.times) for each in spreads),
+        "bytes_per_node": for_events / (written * len(world.honest)),
         "idle_bytes_per_s": idle / len(world.honest),
+        "idle_sync_bytes_per_s": idle_syncs / len(world.honest),
         "refused": refused,
     }
     return Outcome(row, _curve(spreads))
@@ -108,7 +111,7 @@ async def _heal(plan: Plan, written: int, share: float) -> Outcome:
         world.partition(world.nodes[: round(share * len(world.nodes))])
         spreads = []
         for _ in range(written):
-            spreads.append(world.write(_writer(world, rng)))
+            spreads.append(_write(world, rng))
             await trio.sleep(PARTITION / written)
         missing = [len(each.missing) for each in spreads]
         healed, before = trio.current_time(), world.total_sent()
@@ -156,8 +159,10 @@ async def _stop_and_start(world: World, churn: float, rng: random.Random) -> Non
                 nursery.start_soon(stop_and_start, node)
 
 
-def _writer(world: World, rng: random.Random) -> Node:
-    return rng.choice([each for each in world.honest if each.is_running])
+def _write(world: World, rng: random.Random) -> Spread:
+    """Write an event at a random node, of a model that it wants."""
+    node = rng.choice([each for each in world.honest if each.is_running])
+    return world.write(node, rng.choice(node.models) if world.plan.interests else None)
 
 
 def _described(plan: Plan) -> Row:

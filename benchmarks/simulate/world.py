@@ -22,6 +22,7 @@ from recon_node.p2p.peers.book import PeerBook
 from recon_node.p2p.peers.discovery import Discovery
 from recon_node.p2p.peers.provider_records import ProviderRecords
 from recon_node.p2p.peers.schedule import network_rendezvous
+from recon_node.p2p.transport.streams import EVENTS_PROTOCOL
 from recon_node.recon import VERSIONS, Version
 
 MEGABIT: Final = 1_000_000 / 8
@@ -98,6 +99,7 @@ class World:
         self.records = ProviderRecords(max_records=ALL_RECORDS)
         self.hosts: dict[str, SimulatedHost] = {}
         self.spreads: dict[EventId, Spread] = {}
+        self._recon = {each.id for each in plan.versions}
         keys = [self.library.make() for _ in range(plan.events)]
         bad = self._random.sample(range(plan.nodes), round(plan.nodes * plan.bad))
         kinds = {number: KINDS[at % len(KINDS)] for at, number in enumerate(bad)}
@@ -143,6 +145,15 @@ class World:
     def total_sent(self) -> int:
         """Return the bytes that honest nodes have sent."""
         return sum(each.host.place.sent for each in self.honest)
+
+    def sent_in_syncs(self) -> int:
+        """Return those of sessions and of fetched events."""
+        return sum(
+            size
+            for node in self.honest
+            for protocol, size in node.host.traffic.items()
+            if protocol == EVENTS_PROTOCOL or protocol in self._recon
+        )
 
     def connections(self) -> list[int]:
         """Return how many peers each honest node is connected with."""
