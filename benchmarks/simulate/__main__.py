@@ -51,23 +51,25 @@ def main() -> None:
     for name in options.suites or SUITES:
         outcomes: dict[str, Outcome] = {}
         for simulation in SUITES[name](plan, options.events):
+            if options.only not in simulation.label:
+                continue
             progress(f"{name}: {simulation.label}")
             outcomes[simulation.label] = simulation.run()
             if options.out is not None:
                 write_csv(name, outcomes, options.out)
+        if not outcomes:
+            continue
         _show(name, outcomes)
         if options.out is not None:
             draw(name, options.out)
 
 
 def _show(name: str, outcomes: dict[str, Outcome]) -> None:
-    table = Table(title=name)
-    columns = ["", *next(iter(outcomes.values())).row]
-    for column in columns:
-        table.add_column(column, justify="right" if column else "left", no_wrap=True)
-    for label, outcome in outcomes.items():
-        table.add_row(label, *map(_format, outcome.row.values()))
-    Console(file=sys.stdout, width=max(240, Console().width)).print(table)
+    """Print a table with a line for each figure: there are more figures than simulations."""
+    table = Table("", *outcomes, title=name)
+    for column in next(iter(outcomes.values())).row:
+        table.add_row(column, *(_format(each.row[column]) for each in outcomes.values()))
+    Console(file=sys.stdout, width=max(160, Console().width)).print(table)
 
 
 def _format(value: object) -> str:
@@ -100,6 +102,9 @@ def _parser() -> argparse.ArgumentParser:
         default=simulated_settings().sync_interval,
         metavar="SECONDS",
         help="sync_interval of all nodes (default: that of the node)",
+    )
+    parser.add_argument(
+        "--only", default="", metavar="TEXT", help="simulations with this text in their name"
     )
     parser.add_argument(
         "--out", type=Path, metavar="DIR", help="write CSV files and plots to this folder"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import csv
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -18,19 +18,24 @@ _DPI: Final = 100
 
 
 def write_csv(name: str, outcomes: Mapping[str, Outcome], folder: Path) -> None:
-    """Write the table of a suite, and its curves, to ``NAME.csv`` and ``NAME-curves.csv``."""
+    """Write the table of a suite, and its curves, to ``NAME.csv`` and ``NAME-curves.csv``.
+
+    Rows of other simulations that the files already have are kept.
+    """
     folder.mkdir(parents=True, exist_ok=True)
-    columns = ["label", *next(iter(outcomes.values())).row]
-    _write(
-        folder / f"{name}.csv",
-        columns,
-        ([label, *outcome.row.values()] for label, outcome in outcomes.items()),
-    )
-    _write(
-        folder / f"{name}-curves.csv",
-        ["label", "reached", "seconds"],
-        ([label, *point] for label, outcome in outcomes.items() for point in outcome.curve),
-    )
+    table, curves = folder / f"{name}.csv", folder / f"{name}-curves.csv"
+    rows = [
+        {"label": label, **{column: _rounded(value) for column, value in outcome.row.items()}}
+        for label, outcome in outcomes.items()
+    ]
+    points = [
+        {"label": label, "reached": share, "seconds": _rounded(seconds)}
+        for label, outcome in outcomes.items()
+        for share, seconds in outcome.curve
+    ]
+    for path, fresh in ((table, rows), (curves, points)):
+        kept = [row for row in read_csv(path) if row["label"] not in outcomes]
+        _write(path, [*kept, *fresh])
 
 
 def draw(name: str, folder: Path) -> None:
@@ -59,16 +64,18 @@ def draw(name: str, folder: Path) -> None:
 
 
 def read_csv(path: Path) -> list[dict[str, str]]:
-    """Read a table."""
+    """Read a table; one that does not exist is empty."""
+    if not path.exists():
+        return []
     with path.open(newline="") as file:
         return list(csv.DictReader(file))
 
 
-def _write(path: Path, columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
+def _write(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
     with path.open("w", newline="") as file:
-        writer = csv.writer(file, lineterminator="\n")
-        writer.writerow(columns)
-        writer.writerows([_rounded(value) for value in row] for row in rows)
+        writer = csv.DictWriter(file, list(rows[-1]), lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(rows)
 
 
 def _rounded(value: Any) -> Any:
