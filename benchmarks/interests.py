@@ -1,7 +1,7 @@
 """Partial interests: real daemons on one machine that want different models.
 
     python -m benchmarks.interests [--nodes N] [--rate R] [--seconds S] [--cut S] [--json FILE]
-    python -m benchmarks.interests fresh [--models N] [--events N]
+    python -m benchmarks.interests fresh [--models N] [--events N] [--ceramic-one BINARY]
 
 The first form runs daemons of which each is interested in one or two of four models. Events are
 written to random interested daemons all the time. Rows:
@@ -18,8 +18,9 @@ written to random interested daemons all the time. Rows:
   misplaced             events at daemons that are not interested in them
 
 The second form: models, an event for each, and interests in all of them are given to three daemons
-whose interests were others, as a client does that has just started. `seconds` passes until each
-daemon has everything.
+whose interests were others, as a client does that has just started. `seconds` pass until each
+daemon has everything, of which `after_last_write_s` after the last write. With a binary of
+ceramic-one, the same is measured with three of its nodes.
 """
 
 from __future__ import annotations
@@ -44,6 +45,7 @@ from typing import Final
 import httpx
 from nacl.signing import SigningKey
 
+from benchmarks.ceramic_one_node import CeramicOneNode
 from benchmarks.report import Row, progress, show
 from recon_node.ceramic import METAMODEL, Event, StreamId, StreamType
 from recon_node.ceramic.builder import init_event, model_event
@@ -56,6 +58,17 @@ LIMIT: Final = 120.0
 """Seconds in which every event must be where it is wanted."""
 SETTLE: Final = 10.0
 """Seconds in which the daemons find each other."""
+_DEFINITION: Final = {
+    "version": "2.0",
+    "accountRelation": {"type": "list"},
+    "interface": False,
+    "implements": [],
+    "schema": {
+        "type": "object",
+        "properties": {"n": {"type": "integer"}},
+        "additionalProperties": False,
+    },
+}
 _KEY: Final = SigningKey(bytes(32))
 _CLONE_NEWNET: Final = 0x40000000
 _HALVES: Final = ("10.77.0.1", "10.77.0.2")
@@ -329,26 +342,32 @@ def cut_apart(daemons: Sequence[Daemon], writer: Writer, seconds: float, middle:
     return row("cut", cids, daemons, writer) | {"late_s": late}
 
 
-def fresh(models: int, events: int, interval: float, directory: Path) -> Row:
-    """Measure how long what was just asked for takes to come."""
-    flags = ["--network", f"local-{secrets.randbelow(2**32)}", "--sync-interval", f"{interval:g}"]
-    flags += ["--interest", f"model={model_of(10**6)}"]
+def fresh(models: int, events: int, interval: float, directory: Path, binary: str | None) -> Row:
+    """Measure how long what was just asked for takes to come.
+
+    Args:
+        models: how many.
+        events: how many, beside those of the models themselves.
+        interval: the daemons' `sync_interval`, in seconds.
+        directory: for data and logs.
+        binary: of ceramic-one, to measure its nodes instead.
+    """
     with ExitStack() as stack:
-        nodes = [TestnetNode(f"node-{number}", directory, flags) for number in range(3)]
-        for number, node in enumerate(nodes):
-            stack.callback(node.kill)
-            node.launch(["--bootstrap", nodes[0].addresses[0]] if number else [])
-            node.wait_until_ready(180.0)
+        urls = (
+            _three(interval, directory, stack)
+            if binary is None
+            else _theirs(binary, directory, stack)
+        )
         time.sleep(SETTLE)
-        of_models = [model_event(_KEY, {"name": str(number)}) for number in range(models)]
+        of_models = [model_event(_KEY, {**_DEFINITION, "name": f"m{n}"}) for n in range(models)]
         ids = [StreamId(StreamType.MODEL, each.cid) for each in of_models]
         made = of_models + [
             init_event(_KEY, ids[number % models], {"n": number}, unique=secrets.token_bytes(12))
             for number in range(events)
         ]
-        clients = [httpx.Client(base_url=node.api_url, timeout=30) for node in nodes]
+        clients = [httpx.Client(base_url=url, timeout=60) for url in urls]
         for client in clients:
-            held(client)  # it is connected
+            delivered(client)  # it is connected
         began = time.monotonic()
         for client in clients:
             for model in (METAMODEL, *ids):
@@ -357,27 +376,49 @@ def fresh(models: int, events: int, interval: float, directory: Path) -> Row:
         for number, event in enumerate(made):
             post(clients[number % len(clients)], event)
         written = time.monotonic()
-        while any(held(client) < len(made) for client in clients):
+        while any(delivered(client) < len(made) for client in clients):
             if time.monotonic() > began + LIMIT:
                 raise SystemExit("not everything has arrived")
             time.sleep(0.02)
         ended = time.monotonic()
     return {
-        "nodes": len(nodes),
+        "system": "recon-node" if binary is None else "ceramic-one",
+        "nodes": len(urls),
         "models": models,
         "events": events,
-        "interval_s": interval,
         "asking_s": asked - began,
         "writing_s": written - asked,
-        "seconds": ended - began,
         "after_last_write_s": ended - written,
+        "seconds": ended - began,
     }
 
 
-def held(client: httpx.Client) -> int:
-    """Return how many events a daemon has delivered."""
-    answer = client.get("/ceramic/recon").raise_for_status()
-    return int(answer.json()["head"])
+def _three(interval: float, directory: Path, stack: ExitStack) -> list[str]:
+    """Start three daemons; return the URLs of their APIs."""
+    flags = ["--network", f"local-{secrets.randbelow(2**32)}", "--sync-interval", f"{interval:g}"]
+    flags += ["--interest", f"model={model_of(10**6)}"]
+    nodes = [TestnetNode(f"node-{number}", directory, flags) for number in range(3)]
+    for number, node in enumerate(nodes):
+        stack.callback(node.kill)
+        node.launch(["--bootstrap", nodes[0].addresses[0]] if number else [])
+        node.wait_until_ready(180.0)
+    return [node.api_url for node in nodes]
+
+
+def _theirs(binary: str, directory: Path, stack: ExitStack) -> list[str]:
+    """Start three ceramic-one nodes, each connected to those before it; return their APIs."""
+    network = secrets.randbelow(2**32)
+    nodes = [CeramicOneNode(binary, directory / f"one-{n}", network) for n in range(3)]
+    for number, node in enumerate(nodes):
+        stack.callback(node.kill)
+        node.start([each.address for each in nodes[:number]])
+    return [node.api_url for node in nodes]
+
+
+def delivered(client: httpx.Client) -> int:
+    """Return how many events are in a node's feed."""
+    answer = client.get("/ceramic/feed/events", params={"limit": 10_000}).raise_for_status()
+    return len(answer.json()["events"])
 
 
 def main() -> None:
@@ -393,13 +434,17 @@ def main() -> None:
     parser.add_argument("--models", type=int, default=10)
     parser.add_argument("--events", type=int, default=60)
     parser.add_argument("--interval", type=float, default=2.0, help="sync_interval of `fresh`")
+    parser.add_argument("--ceramic-one", metavar="BINARY", help="to compare with")
     parser.add_argument("--directory", type=Path, help="for the logs; kept afterwards")
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
     with ExitStack() as stack:
         directory = options.directory or Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        directory.mkdir(parents=True, exist_ok=True)
         if options.form == "fresh":
-            rows = [fresh(options.models, options.events, options.interval, directory)]
+            what = options.models, options.events, options.interval, directory
+            binaries = [None, options.ceramic_one] if options.ceramic_one else [None]
+            rows = [fresh(*what, each) for each in binaries]
         else:
             rows = run(options.nodes, options.rate, options.seconds, options.cut, directory)
     show("Partial interests", rows, options.json)
