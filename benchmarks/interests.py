@@ -118,7 +118,7 @@ class Daemon:
                         page.raise_for_status()
                         now = time.monotonic()
                         for each in page.json()["events"]:
-                            self.arrived.setdefault(each["cid"], now)
+                            self.arrived.setdefault(each["id"], now)
                         token = page.json()["resumeToken"]
             except httpx.HTTPError:
                 time.sleep(0.1)
