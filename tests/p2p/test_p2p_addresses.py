@@ -164,6 +164,12 @@ async def test_loopback_addresses_of_peers_elsewhere_are_not_kept(tmp_path, monk
         assert p2p._book.get(OTHER) is None
 
 
+async def test_a_node_that_hears_of_itself_does_not_dial_itself(tmp_path):
+    async with node(tmp_path) as here:
+        here.p2p.found(here.p2p.peer_id, [here.address])
+        assert here.p2p.peers() == []
+
+
 @pytest.mark.parametrize("setting", ["announce", "bootstrap"])
 @pytest.mark.parametrize("address", ["/ip4/0.0.0.0/tcp/4101", "/ip4/192.0.2.7/udp/1/quic-v1"])
 async def test_settings_that_cannot_be_dialled_stop_the_start(tmp_path, setting, address):

@@ -27,6 +27,7 @@ class Here:
     """A node with interests, and with no network to dial in."""
 
     def __init__(self) -> None:
+        self.peer_id = "this node"
         self.addresses = ["/ip4/192.0.2.1/tcp/4101"]
         self.connected: list[str] = []
         self.dialled: list[str] = []

@@ -87,6 +87,8 @@ class Candidates:
             addresses: multiaddrs, with or without /p2p/<peer id>.
             sort_value: at whose rendezvous it was found; None: it is a node of the network.
         """
+        if peer_id == self._host.peer_id:  # others tell of this node, too
+            return
         others = [each for each in addresses if not is_loopback(each)]
         if len(others) < len(addresses) and not all(map(is_loopback, self._host.addresses)):
             addresses = others

@@ -3,7 +3,8 @@
 A network that falls apart takes many connections at once, and the rounds would find these peers
 again one by one. So a peer whose connection is lost is dialled again, often at first and at least
 every ten seconds, for a quarter of an hour. As soon as one of them answers, the others are probably
-back as well, and are dialled at once.
+back as well, and are dialled soon. Both sides do so; the one with the larger peer id lets the other
+one go first, so that there are not two connections.
 """
 
 from __future__ import annotations
@@ -30,8 +31,10 @@ MAX_LOST: Final = 100
 """Maximum lost peers, the latest ones."""
 AT_ONCE: Final = 4
 """Maximum peers that are tried at once."""
-AT_ONCE_IF_BACK: Final = 16
-"""The same while lost peers are coming back."""
+AT_ONCE_IF_BACK: Final = 8
+"""The same when one of them has come back: the others are likely to answer quickly."""
+GIVE_WAY: Final = 3.0
+"""Seconds for which one side leaves the dial to the other."""
 
 
 @dataclass(slots=True)
@@ -47,10 +50,12 @@ class LostPeers:
     """Which lost peers to try, and when. Pure.
 
     Args:
+        own: this node's peer id.
         rng: a source of randomness.
     """
 
-    def __init__(self, rng: random.Random) -> None:
+    def __init__(self, own: str, rng: random.Random) -> None:
+        self._own = own
         self._random = rng
         self._connected: set[str] = set()
         self._lost: dict[str, _Lost] = {}
@@ -64,14 +69,14 @@ class LostPeers:
             now: seconds on any clock.
         """
         for peer in sorted(self._connected.difference(connected)):
-            self._lost[peer] = _Lost(now, now)
+            self._lost[peer] = _Lost(now, self._first_try(peer, now))
         self._connected = set(connected)
         back = [self._lost.pop(peer) for peer in list(self._lost) if peer in self._connected]
         for peer, lost in list(self._lost.items()):
             if now - lost.since > LOST_FOR or len(self._lost) > MAX_LOST:
                 del self._lost[peer]
             elif back:
-                lost.try_at, lost.tries = now, 0
+                lost.try_at, lost.tries = self._first_try(peer, now), 0
         waiting = [
             peer for peer, lost in self._lost.items() if lost.try_at <= now and peer not in trying
         ]
@@ -82,6 +87,9 @@ class LostPeers:
             lost.tries += 1
             lost.try_at = now + AGAIN.wait(lost.tries, self._random.random())
         return chosen
+
+    def _first_try(self, peer: str, now: float) -> float:
+        return now if self._own < peer else now + GIVE_WAY
 
 
 async def keep_reconnecting(
@@ -98,7 +106,8 @@ async def keep_reconnecting(
         shares: tells whether a peer shares an interest; one that does not is not missed.
         connect: connects to a peer, or raises PeerError.
     """
-    lost = LostPeers(random.Random(random.random()))  # a simulation seeds the latter
+    rng = random.Random(random.random())  # a simulation seeds the latter
+    lost = LostPeers(host.peer_id, rng)
     trying: set[str] = set()
 
     async def dial(peer_id: str) -> None:
