@@ -57,7 +57,9 @@ KILLED: Final = 3
 LIMIT: Final = 120.0
 """Seconds in which every event must be where it is wanted."""
 SETTLE: Final = 10.0
-"""Seconds in which the daemons find each other."""
+"""Seconds in which three daemons find each other."""
+SETTLE_MANY: Final = 60.0
+"""The same of a dozen that start at once and share the cores."""
 _DEFINITION: Final = {
     "version": "2.0",
     "accountRelation": {"type": "list"},
@@ -294,7 +296,7 @@ def run(count: int, rate: float, seconds: float, cut: float, directory: Path) ->
         stack.callback(stop.set)
         for each in daemons:
             threading.Thread(target=each.watch, args=[stop], daemon=True).start()
-        time.sleep(SETTLE)
+        time.sleep(SETTLE_MANY)
         models = [model_of(number) for number in range(MODELS)]
         writer = Writer(daemons, models, rate)
         rows = [spread(daemons, writer, seconds), kill(daemons, writer, seconds)]
