@@ -47,6 +47,10 @@ _POLL: Final = 0.2
 """Seconds between two looks at how far a node of ours is."""
 _POLL_THEIRS: Final = 1.0
 """The same for one of theirs, which has to add up the hashes of all its keys for it."""
+IDLE: Final = 0.1
+"""The share of a core that an idle node uses at most."""
+IDLE_LIMIT: Final = 300.0
+"""Seconds in which a node that was written to becomes idle; one of theirs aggregates events."""
 _TICK: Final = os.sysconf("SC_CLK_TCK")
 
 Node = TestnetNode | CeramicOneNode
@@ -201,6 +205,7 @@ def run(binary: str, sizes: list[int]) -> Iterator[Row]:
                         interest = KeyRange(*model_range(lab.network, events.model))
                         yield from compare(source.address, interest, events.keys)
                     for receiver in (OURS, THEIRS):
+                        _wait_until_idle(source)
                         progress(f"{size:,} events from {kind} to an empty {receiver}")
                         yield _fill(lab, kind, source, receiver, events)
 
@@ -297,6 +302,18 @@ def _fill_row(
         "memory_mb": peak_memory(node) / 1e6,
         "load": os.getloadavg()[0],
     }
+
+
+def _wait_until_idle(node: Node) -> None:
+    """Let a node finish what it does with the events that it has; give up after a while."""
+    deadline = time.monotonic() + IDLE_LIMIT
+    before = cpu_seconds(node)
+    while time.monotonic() < deadline:
+        time.sleep(2.0)
+        now = cpu_seconds(node)
+        if now - before < 2.0 * IDLE:
+            return
+        before = now
 
 
 def cpu_seconds(node: Node) -> float:

@@ -48,6 +48,7 @@ REAL_ROWS = [
         "cpu_s": 2.0,
         "sender_cpu_s": 3.0,
         "memory_mb": 150.0,
+        "load": 0.5,
         "machine": "a machine",
     },
     *(
