@@ -28,7 +28,7 @@ its page; abandoning one costs nothing.
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Iterator
+from collections.abc import Generator, Iterable, Iterator
 from dataclasses import dataclass
 from hashlib import sha256
 from itertools import islice
@@ -37,7 +37,9 @@ from typing import Final
 
 from recon_node.recon.keys import tree as key_tree
 from recon_node.recon.keys.ranges import KeyRange
-from recon_node.recon.keys.sha256a import COUNT_SHIFT, DIGEST_SIZE, Sha256a, spread
+from recon_node.recon.keys.sha256a import COUNT_SHIFT, DIGEST_SIZE, Sha256a, spread, spread_run
+from recon_node.recon.keys.sketch import Sketch
+from recon_node.recon.keys.sketches import Sketches
 from recon_node.recon.keys.tree import Inner, Leaf, TreeNode, even_ranks
 
 LEAF_SIZE: Final = 64
@@ -67,13 +69,14 @@ class KeyView:
     Not thread-safe: one thread (the event loop's) owns it.
     """
 
-    __slots__ = ("root", "total")
+    __slots__ = ("_sketches", "root", "total")
 
     def __init__(self) -> None:
         self.root: TreeNode = Leaf([], b"")
         """The tree, for ``Finger`` only."""
         self.total = 0
         """The lanes of all keys. Every change of the store makes a new integer object."""
+        self._sketches = Sketches()
 
     def __len__(self) -> int:
         return self.total >> COUNT_SHIFT
@@ -109,6 +112,10 @@ class KeyView:
         if key_range.is_empty:
             return 0
         return key_tree.lanes_between(self.root, *key_range)
+
+    def sketch(self, key_range: KeyRange) -> Generator[None, None, Sketch | None]:
+        """Return the sketch of the keys in a range, in steps; see ``Sketches.get``."""
+        return self._sketches.get(self, key_range)
 
     def count(self, key_range: KeyRange) -> int:
         """Return the number of keys in a range."""
@@ -266,6 +273,7 @@ class KeyStore(KeyView):
             )
             self.root = key_tree.build(ordered, leaf_fill, inner_fill, digests)
             self.total = self.root.lanes()
+            self._sketches.clear()
 
     def add(self, key: bytes) -> bool:
         """Add a key; return False if the store already holds it."""
@@ -279,6 +287,7 @@ class KeyStore(KeyView):
             return False
         leaf.insert_key(at, bytes(key), digest)
         self.total += lanes
+        self._sketches.note(key, digest, 1)
         if len(leaf) > self._leaf_size:
             self._split(key)
         return True
@@ -289,12 +298,13 @@ class KeyStore(KeyView):
         leaf, path, end = self._way_to(first)
         if end is not None:
             until = bisect_left(ordered, end, at, min(until, len(ordered)))
-        lanes = leaf.insert_keys(ordered[at:until])
-        if lanes:
+        new, digests = leaf.insert_keys(ordered[at:until])
+        if new:
+            lanes = spread_run(b"".join(digests))
             self.total += lanes
+            self._sketches.note_all(new, digests)
             for inner, index in path:
-                inner.lanes_of[index] += lanes
-                inner.sums = None
+                inner.adjust(index, lanes)
             if len(leaf) > self._leaf_size:
                 self._split(first)
         return until
@@ -304,7 +314,8 @@ class KeyStore(KeyView):
         if key not in self:
             return False
         leaf, path = self._path_to(key)
-        lanes = spread(leaf.delete_key(bisect_left(leaf, key)))
+        digest = leaf.delete_key(bisect_left(leaf, key))
+        lanes = spread(digest)
         self.total -= lanes
         for inner, index in path:
             inner.adjust(index, -lanes)
@@ -314,6 +325,7 @@ class KeyStore(KeyView):
             node.drop(index)
         if not node:
             self.root = Leaf([], b"")
+        self._sketches.note(key, digest, -1)
         return True
 
     def _path_to(self, key: bytes) -> tuple[Leaf, list[tuple[Inner, int]]]:

@@ -13,7 +13,8 @@ same reason nodes *are* lists rather than having them.
 For each child, an inner node keeps the *lanes*: the sum of all digests below it with their number
 on top, in one integer (see sha256a.py). Readers want sums of the first n children. They are
 computed when first needed, and dropped when the node changes. So a burst of range hashes pays for
-each sum once, and an insert pays for nothing but the dropping.
+each sum once, and an insert pays for nothing but the dropping. The same goes for the ids of all
+keys below a node whose children are leaves (sketch.py).
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from operator import eq
 
 from recon_node.recon.keys.ranges import separator
 from recon_node.recon.keys.sha256a import COUNT_SHIFT, DIGEST_SIZE, LANES_MASK, spread_run
+from recon_node.recon.keys.sketch import Ids
 
 Bisect = Callable[[list[bytes], bytes], int]
 """``bisect_left`` to exclude a key that equals the bound, ``bisect_right`` to include it."""
@@ -46,8 +48,12 @@ class Leaf(list[bytes]):
         start, digests = index * DIGEST_SIZE, self.digests
         self.digests = digests[:start] + digest + digests[start:]
 
-    def insert_keys(self, keys: list[bytes]) -> int:
-        """Insert those of some ascending keys that the leaf does not hold; return their lanes."""
+    def insert_keys(self, keys: list[bytes]) -> tuple[list[bytes], list[bytes]]:
+        """Insert those of some ascending keys that the leaf does not hold.
+
+        Returns:
+            These keys, and their digests.
+        """
         old, at, size = self.digests, 0, len(self)
         new: list[bytes] = []
         hashed: list[bytes] = []
@@ -73,7 +79,7 @@ class Leaf(list[bytes]):
             self.sort()  # two ascending runs: it merges them
         digests.append(old[at * DIGEST_SIZE :])
         self.digests = b"".join(digests)
-        return spread_run(b"".join(hashed))
+        return new, hashed
 
     def delete_key(self, index: int) -> bytes:
         """Remove the key at ``index`` and return its digest."""
@@ -113,13 +119,14 @@ class Inner(list["TreeNode"]):
     ``bounds[i]`` stands left of child i; the first one is never used.
     """
 
-    __slots__ = ("bounds", "lanes_of", "sums")
+    __slots__ = ("bounds", "ids", "lanes_of", "sums")
 
     def __init__(self, children: list[TreeNode], bounds: list[bytes], lanes_of: list[int]) -> None:
         super().__init__(children)
         self.bounds = bounds
         self.lanes_of = lanes_of
         self.sums: list[int] | None = None
+        self.ids: Ids | None = None
 
     def child_of(self, key: bytes) -> int:
         """Return the index of the child that a key belongs to."""
@@ -133,7 +140,7 @@ class Inner(list["TreeNode"]):
     def adjust(self, index: int, lanes: int) -> None:
         """Add lanes to those of one child."""
         self.lanes_of[index] += lanes
-        self.sums = None
+        self.sums = self.ids = None
 
     def adopt(self, index: int, bound: bytes, child: TreeNode) -> None:
         """Insert the right half of the child at ``index``, which has just been split."""
@@ -146,14 +153,14 @@ class Inner(list["TreeNode"]):
     def drop(self, index: int) -> None:
         """Remove a child that has become empty."""
         del self[index], self.bounds[index], self.lanes_of[index]
-        self.sums = None
+        self.sums = self.ids = None
 
     def split(self) -> tuple[bytes, Inner]:
         """Move the upper half into a new node; return the bound between the two, and that node."""
         half = len(self) // 2
         right = Inner(self[half:], self.bounds[half:], self.lanes_of[half:])
         del self[half:], self.bounds[half:], self.lanes_of[half:]
-        self.sums = None
+        self.sums = self.ids = None
         return right.bounds[0], right
 
     def lanes(self) -> int:
@@ -224,7 +231,7 @@ def leaf_to_grow(node: TreeNode, key: bytes, lanes: int) -> Leaf:
     while isinstance(node, Inner):
         index = bisect_right(node.bounds, key, 1) - 1
         node.lanes_of[index] += lanes
-        node.sums = None
+        node.sums = node.ids = None
         node = node[index]
     return node
 

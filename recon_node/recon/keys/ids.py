@@ -1,0 +1,149 @@
+"""From keys to ids and back: what a sketch is made of, and which key an id of it stands for.
+
+The tree has no index of ids. To find keys by their ids we go through the ids of a whole range, a
+few thousand at a time: those of all leaves below one inner node, which that node keeps until it
+changes. numpy compares them in some 5 ms for a million keys, however many are sought.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Generator, Iterator, Sequence
+from typing import TYPE_CHECKING, Final, NamedTuple, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from recon_node.recon.keys.ranges import KeyRange
+from recon_node.recon.keys.sketch import Ids, ids_of
+from recon_node.recon.keys.tree import Bisect, Inner, Leaf, TreeNode
+
+if TYPE_CHECKING:
+    from recon_node.recon.keys.key_store import KeyView
+
+_GROUPS_A_STEP: Final = 64
+"""Groups that are compared between two yields: about a millisecond."""
+_FILTER_BITS: Final = 20
+"""An id is compared with those sought if it shares so many bits with one of them."""
+_FEW_KEYS: Final = 1 << 14
+_FEW_FILTER_BITS: Final = 12
+"""The same for a range of few keys, where a long table would cost more than it saves."""
+
+
+class Group(NamedTuple):
+    """Neighbouring keys of the store, at most a few thousand, and their ids."""
+
+    leaves: Sequence[Leaf]
+    start: int
+    """Keys of the leaves that lie below the group."""
+    ids: Ids
+
+    def keys(self, indices: NDArray[np.intp]) -> list[bytes]:
+        """Return the keys of some ids, by the ids' indices in the group."""
+        ends = np.cumsum([len(leaf) for leaf in self.leaves])
+        ranks = indices + self.start
+        of_leaves = np.searchsorted(ends, ranks, "right")
+        places = zip(of_leaves.tolist(), (ranks - ends[of_leaves]).tolist(), strict=True)
+        return [self.leaves[leaf][at] for leaf, at in places]
+
+    def last_key(self) -> bytes:
+        """Return the key of the last id."""
+        (key,) = self.keys(np.array([len(self.ids) - 1]))
+        return key
+
+
+def groups(keys: KeyView, key_range: KeyRange, *, with_lower: bool = False) -> Iterator[Group]:
+    """Yield the keys of a range in groups that are not empty, in order.
+
+    The lower bound is in it only if asked for.
+
+    The store may change meanwhile. Of the keys in the range, those that stay are in exactly one
+    group; one that is added or discarded is in a group if it lies above those yielded by then.
+    """
+    lower, upper = key_range
+    leaves, node, end = _leaves_around(keys.root, lower)
+    start = _rank(leaves, lower, bisect_left if with_lower else bisect_right)
+    while True:
+        stop = None if end is not None and end <= upper else _rank(leaves, upper, bisect_left)
+        ids = _ids_below(leaves, node)[start:stop]
+        if len(ids):
+            yield Group(leaves, start, ids)
+        if end is None or end >= upper:
+            return
+        lower = end
+        leaves, node, end = _leaves_around(keys.root, lower)
+        start = _rank(leaves, lower, bisect_left)
+
+
+def find(
+    keys: KeyView, key_range: KeyRange, ids: Ids, *, with_lower: bool = False
+) -> Generator[None, None, list[tuple[int, bytes]]]:
+    """Return the ids that belong to keys of a range, each with its key, in the keys' order.
+
+    In steps; a key that comes or goes meanwhile may be found or not. Two keys may share an id.
+    """
+    found: list[tuple[int, bytes]] = []
+    if not len(ids):
+        return found
+    wanted = np.sort(ids)
+    few = keys.count(key_range) <= _FEW_KEYS
+    size = 1 << (_FEW_FILTER_BITS if few else _FILTER_BITS)
+    likely, mask = np.zeros(size, np.bool_), np.uint64(size - 1)
+    likely[wanted & mask] = True
+    for number, group in enumerate(groups(keys, key_range, with_lower=with_lower)):
+        if number % _GROUPS_A_STEP == _GROUPS_A_STEP - 1:
+            yield
+        candidates = np.flatnonzero(likely[group.ids & mask])
+        if len(candidates):
+            of_candidates = group.ids[candidates]
+            nearest = np.minimum(np.searchsorted(wanted, of_candidates), len(wanted) - 1)
+            right = candidates[wanted[nearest] == of_candidates]
+            found += zip(group.ids[right].tolist(), group.keys(right), strict=True)
+    return found
+
+
+def ids_in(
+    keys: KeyView, key_range: KeyRange, *, with_lower: bool = False
+) -> Generator[None, None, Ids]:
+    """Return the ids of all keys of a range, in the keys' order, in steps."""
+    ids = [np.zeros(0, np.uint64)]
+    for number, group in enumerate(groups(keys, key_range, with_lower=with_lower)):
+        if number % _GROUPS_A_STEP == _GROUPS_A_STEP - 1:
+            yield
+        ids.append(group.ids)
+    return np.concatenate(ids)
+
+
+def _leaves_around(
+    node: TreeNode, bound: bytes
+) -> tuple[Sequence[Leaf], Inner | None, bytes | None]:
+    """Return the leaves beside each other around a bound, their parent, and where they end."""
+    end: bytes | None = None
+    while isinstance(node, Inner):
+        index = node.child_of(bound)
+        child = node[index]
+        if isinstance(child, Leaf):
+            return cast("Sequence[Leaf]", node), node, end
+        if index + 1 < len(node):
+            end = node.bounds[index + 1]
+        node = child
+    return [node], None, None
+
+
+def _rank(leaves: Sequence[Leaf], bound: bytes, bisect: Bisect) -> int:
+    """Return how many keys of some leaves lie left of a bound."""
+    index = bisect_right(leaves, bound, 1, key=_first_key) - 1
+    return sum(map(len, leaves[:index])) + bisect(leaves[index], bound)
+
+
+def _first_key(leaf: Leaf) -> bytes:
+    return leaf[0]
+
+
+def _ids_below(leaves: Sequence[Leaf], node: Inner | None) -> Ids:
+    if node is not None and node.ids is not None:
+        return node.ids
+    ids = np.ascontiguousarray(ids_of(b"".join([leaf.digests for leaf in leaves])))
+    if node is not None:
+        node.ids = ids
+    return ids

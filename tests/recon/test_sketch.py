@@ -1,0 +1,278 @@
+"""Sketches: exact whatever happened to the set, decoded rightly or not at all, and bounded."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterable
+from hashlib import sha256
+from math import ceil, sqrt
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from recon_node.recon import KeyRange, KeyStore, all_at_once, find, id_of
+from recon_node.recon.keys import sketches
+from recon_node.recon.keys.sketch import (
+    COLUMNS,
+    MAX_SYMBOLS,
+    ROWS,
+    Difference,
+    Ids,
+    Sketch,
+    Symbols,
+    decode,
+    estimate,
+    ids_of,
+    symbols_for,
+)
+
+WHOLE = KeyRange(b"", b"\xff" * 9)
+KEY = st.binary(min_size=1, max_size=2)
+KEYS = st.sets(KEY, max_size=40)
+U64 = st.integers(0, 2**64 - 1)
+MASK = 2**64 - 1
+
+
+def ids(numbers: Iterable[int]) -> Ids:
+    return np.array([*numbers], np.uint64)
+
+
+def sketch_of(numbers: Iterable[int], size: int = MAX_SYMBOLS) -> Sketch:
+    sketch = Sketch(size)
+    sketch.add(ids(numbers))
+    return sketch
+
+
+def assert_same(one: Sketch, other: Sketch) -> None:
+    assert (one.symbols - other.symbols).are_empty
+    assert one.table == other.table
+
+
+def decoded(symbols: Symbols) -> Difference | None:
+    *_, last = [None, *decode(symbols)]
+    return last
+
+
+# --- against plain Python, as docs/wire.md has it ---------------------------------------------
+
+
+def mix(x: int) -> int:
+    x ^= x >> 30
+    x = x * 0xBF58476D1CE4E5B9 & MASK
+    x ^= x >> 27
+    x = x * 0x94D049BB133111EB & MASK
+    return x ^ x >> 31
+
+
+def places(x: int, limit: int) -> list[int]:
+    found, place, state = [], 0.0, x
+    while place < limit:
+        found.append(int(place))
+        state = state * 0xDA942042E4DD58B5 & MASK
+        place += max(1, ceil((place + 1.5) * (2.0**32 / sqrt(float(state) + 1) - 1)))
+    return found
+
+
+@given(st.lists(U64 | st.sampled_from([0, 1, 2**63, 2**64 - 1]), max_size=12, unique=True))
+def test_symbols_are_those_of_the_document(numbers: list[int]) -> None:
+    sums, checks, counts = [0] * 64, [0] * 64, [0] * 64
+    bits = [0] * (ROWS * COLUMNS)
+    for x in numbers:
+        for place in places(x, 64):
+            sums[place] = sums[place] + x & MASK
+            checks[place] = checks[place] + mix(x) & 0xFFFFFFFF
+            counts[place] = counts[place] + 1 & 0xFF
+        upper = mix(x) >> 32
+        low = upper >> 6 & 2047
+        row = (low & -low).bit_length() - 1 if low else 11
+        bits[row * COLUMNS + upper % 64] ^= 1
+    sketch = sketch_of(numbers, 64)
+    assert [column.tolist() for column in sketch.symbols] == [sums, checks, counts]
+    assert sketch.table == np.packbits(np.array(bits, np.uint8)).tobytes()
+
+
+# --- differences --------------------------------------------------------------------------------
+
+
+@given(st.sets(U64, max_size=300), st.sets(U64, max_size=30), st.sets(U64, max_size=30))
+def test_enough_symbols_tell_the_difference(
+    common: set[int], ours: set[int], theirs: set[int]
+) -> None:
+    ours, theirs = ours - common - theirs, theirs - common
+    size = symbols_for(len(ours | theirs)) + 40
+    found = decoded(
+        sketch_of(common | ours, size).symbols - sketch_of(common | theirs, size).symbols
+    )
+    if found is not None:  # with fewer than ten there may be bad luck
+        assert set(found.ours.tolist()) == ours
+        assert set(found.theirs.tolist()) == theirs
+    else:
+        assert len(ours | theirs) > 1
+
+
+@pytest.mark.parametrize("differences", [1, 10, 100, 1_000, 10_000])
+def test_the_estimate_leads_to_enough_symbols(differences: int) -> None:
+    rng, failures = np.random.default_rng(differences), 0
+    attempts = 40 if differences < 10_000 else 10
+    for _ in range(attempts):
+        numbers = rng.integers(0, 2**64, differences, np.uint64)
+        ours, theirs = Sketch(), Sketch()
+        ours.add(numbers[::2])
+        theirs.add(numbers[1::2])
+        number = symbols_for(estimate(ours.table, theirs.table))
+        assert number < 4 * differences + 20
+        found = decoded(ours.symbols.first(number) - theirs.symbols.first(number))
+        failures += found is None
+        if found is not None:
+            assert sorted(found.ours.tolist()) == sorted(numbers[::2].tolist())
+    assert failures <= attempts // 8
+
+
+@given(st.data())
+def test_whatever_symbols_a_peer_makes_up_decoding_ends(data: st.DataObject) -> None:
+    size = data.draw(st.integers(1, 50))
+    rng = np.random.default_rng(data.draw(st.integers(0, 2**32)))
+    real = sketch_of(rng.integers(0, 2**64, data.draw(st.integers(0, 60)), np.uint64), size)
+    symbols = real.symbols.copy()
+    for column in symbols:  # some of them are overwritten
+        at = rng.integers(0, size, data.draw(st.integers(0, 5)))
+        column[at] = rng.integers(0, 2**8, len(at))
+    steps = list(decode(symbols))
+    assert len(steps) <= size + 2
+    if steps and steps[-1] is not None:
+        again = Sketch(size)
+        again.add(steps[-1].ours)
+        again.add(steps[-1].theirs, -np.ones(len(steps[-1].theirs), np.int64))
+        assert (again.symbols - symbols).are_empty
+
+
+def test_an_id_at_a_place_that_is_not_its_own_ends_the_attempt() -> None:
+    """Taking it out would leave it where it was found, for ever."""
+    x = 12345
+    wrong = next(place for place in range(1, 200) if place not in places(x, 200))
+    symbols = Symbols.none(200)
+    symbols.sums[wrong], symbols.checks[wrong], symbols.counts[wrong] = x, mix(x) & 0xFFFFFFFF, 1
+    assert decoded(symbols) is None
+
+
+def test_two_keys_with_one_id_do_not_decode() -> None:
+    sketch = Sketch(200)
+    for _ in range(2):
+        sketch.add(ids([7]))
+    assert decoded(sketch.symbols) is None
+
+
+def test_no_symbols_tell_nothing() -> None:
+    assert decoded(Symbols.none(0)) is None
+
+
+# --- the sketches of a store --------------------------------------------------------------------
+
+CHANGES = st.lists(
+    st.tuples(st.sampled_from(["add", "discard"]), KEY)
+    | st.tuples(st.just("load"), st.lists(KEY, max_size=20))
+    | st.tuples(st.sampled_from(["sketch", "step"]), st.integers(0, 5)),
+    max_size=60,
+)
+RANGES = [WHOLE, *(KeyRange(bytes([n]), bytes([n + 60])) for n in range(0, 180, 30))]
+
+
+@given(KEYS, CHANGES)
+def test_a_sketch_is_that_of_a_new_store_after_any_changes(
+    keys: set[bytes], changes: list[tuple[str, object]]
+) -> None:
+    """Whether it is being made meanwhile, kept, or made again because others took its place."""
+    store = KeyStore(keys, leaf_size=2, fan_out=2)
+    making = [(WHOLE, store.sketch(WHOLE))]
+    for what, operand in changes:
+        if what == "add":
+            store.add(operand)  # type: ignore[arg-type]
+        elif what == "discard":
+            store.discard(operand)  # type: ignore[arg-type]
+        elif what == "load":
+            store.load(operand)  # type: ignore[arg-type]
+        elif what == "sketch":
+            key_range = RANGES[operand]  # type: ignore[index]
+            making.append((key_range, store.sketch(key_range)))
+        elif making:
+            key_range, steps = making.pop()
+            try:
+                next(steps)
+                making.insert(0, (key_range, steps))
+            except StopIteration as end:
+                if end.value is not None:
+                    assert_right(end.value, store, key_range)
+    for key_range, steps in making:
+        sketch = all_at_once(steps)
+        if sketch is not None:
+            assert_right(sketch, store, key_range)
+
+
+def assert_right(sketch: Sketch, store: KeyStore, key_range: KeyRange) -> None:
+    keys = [key for key in store if key_range.covers(key)]
+    assert_same(sketch, sketch_of(int.from_bytes(id_of(key), "little") for key in keys))
+
+
+def test_changes_are_made_in_batches(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sketches, "_BATCH", 8)
+    store = KeyStore(b"%d" % n for n in range(500))
+    all_at_once(store.sketch(WHOLE))
+    for n in range(400, 600):
+        store.add(b"%d" % n)
+        store.discard(b"%d" % (n - 300))
+    sketch = all_at_once(store.sketch(WHOLE))
+    assert sketch is not None
+    assert_right(sketch, store, WHOLE)
+
+
+def test_a_store_keeps_a_few_sketches_only() -> None:
+    store = KeyStore(b"%d" % n for n in range(500))
+    for key_range in RANGES:
+        assert all_at_once(store.sketch(key_range)) is not None
+    assert len(store._sketches._kept) == sketches.MAX_SKETCHES
+
+
+def test_no_place_is_left_while_all_sketches_are_in_the_making() -> None:
+    store = KeyStore(b"%d" % n for n in range(500))
+    ranges = [KeyRange(b"", b"9" * n) for n in range(1, sketches.MAX_SKETCHES + 2)]
+    making = [store.sketch(key_range) for key_range in ranges]
+    for steps in making[:-1]:
+        next(steps)
+    assert all_at_once(making[-1]) is None
+
+
+# --- keys by their ids --------------------------------------------------------------------------
+
+
+@given(KEYS, st.sets(KEY, max_size=10), KEY, KEY, st.booleans())
+def test_keys_are_found_by_their_ids(
+    keys: set[bytes], sought: set[bytes], one: bytes, other: bytes, with_lower: bool
+) -> None:
+    store = KeyStore(keys, leaf_size=2, fan_out=3)
+    key_range = KeyRange(min(one, other), max(one, other))
+    wanted = ids_of(b"".join(sha256(key).digest() for key in sought))
+    found = all_at_once(find(store, key_range, wanted, with_lower=with_lower))
+    assert [key for _, key in found] == sorted(
+        key
+        for key in keys & sought
+        if key_range.covers(key) or (with_lower and key == key_range.lower < key_range.upper)
+    )
+
+
+def test_many_keys_are_found_while_the_store_changes() -> None:
+    rng = random.Random(3)
+    keys = [rng.randbytes(8) for _ in range(20_000)]
+    store = KeyStore(keys[:10_000])
+    wanted = ids_of(b"".join(sha256(key).digest() for key in keys[:5_000]))
+    steps = find(store, WHOLE, wanted)
+    late = iter(keys[10_000:])
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            found = end.value
+            break
+        store.load([next(late) for _ in range(50)])
+    assert {key for _, key in found} == set(keys[:5_000]) - {b"\xff" * 9}
