@@ -16,7 +16,12 @@ A key that a peer lists is not ours until its event is here and valid. So a turn
     ...                                    # the driver fetches their events and stores the keys
     session.side.leave_out(keys)           # those that it does not want
     session.side.give_up(keys)             # those that it could not get, or that were refused
+    missing = yield from session.find_missing()   # what the peer's turn names by id, if it does
+    ...                                    # the same for these
+    session.give_up_ids(ids)               # those that the peer did not deliver
     messages = yield from session.respond()   # the answer, now that the store holds the others
+
+A driver that wants to see keys before events leaves out what concerns ids, and is told the keys.
 
 A turn may be too long for one message. Then the peer says that its turn continues, and the answer
 is due only after the last message (``Side.answer_due``). It may be several messages as well.
@@ -49,15 +54,25 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator
 from dataclasses import dataclass
-from typing import Final, Generic, Protocol, TypeVar
+from typing import Final, Generic, NamedTuple, Protocol, TypeVar
 
+from recon_node.recon.keys.ranges import KeyRange
 from recon_node.recon.side import Side
 
 M = TypeVar("M")
+T = TypeVar("T")
 Steps = Generator[None, None, list[M]]
 """Work in steps of about a millisecond; the messages to send are the generator's return value."""
 GAPS_A_STEP: Final = 32
 """Gaps answered between two yields."""
+
+
+class Missing(NamedTuple):
+    """Keys of the peer's that we lack, by their ids (sketch.py)."""
+
+    key_range: KeyRange
+    """Where they lie."""
+    ids: list[bytes]
 
 
 class Session(Protocol[M]):
@@ -78,6 +93,19 @@ class Session(Protocol[M]):
                 makes no progress. Whatever a peer sends, nothing else is raised.
         """
         ...
+
+    def find_missing(self) -> Generator[None, None, Missing | None]:
+        """Return what the peer's turn names by id and we lack, once it is over, in steps."""
+        yield from ()
+        return None
+
+    def give_up_ids(self, ids: list[bytes]) -> None:
+        """Take note of which of these the peer did not deliver.
+
+        Raises:
+            RemoteProtocolError: the peer named too many of them.
+        """
+        return
 
     def respond(self) -> Steps[M]:
         """Answer the peer's turn, in steps; no messages if there is nothing left to say.
@@ -110,11 +138,11 @@ class Version(Generic[M]):
     """Whether a stream may carry another session after one that ended well."""
 
 
-def all_at_once(steps: Steps[M]) -> list[M]:
-    """Do all the steps of an answer without a pause; return its messages."""
+def all_at_once(steps: Generator[None, None, T]) -> T:
+    """Do all the steps of an answer without a pause; return what they return."""
     while True:
         try:
             next(steps)
         except StopIteration as end:
-            messages: list[M] = end.value
-            return messages
+            result: T = end.value
+            return result

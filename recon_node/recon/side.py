@@ -184,11 +184,15 @@ class Side:
         if self.given_up:
             new = [key for key in new if not self._has_given_up(key)]
         if new:
-            self.learned = True
-            self._idle_rounds = 0
+            self.note_progress()
         if self._idle_rounds > self.settings.max_idle_rounds:
             raise RemoteProtocolError(f"peer made no progress in {self._idle_rounds} rounds")
         return new
+
+    def note_progress(self) -> None:
+        """Take note that the peer told of keys that were new to us, other than by ``learn``."""
+        self.learned = True
+        self._idle_rounds = 0
 
     def leave_out(self, keys: Iterable[bytes]) -> None:
         """Leave out keys whose events we do not want, which says nothing against the peer.

@@ -17,7 +17,7 @@ import structlog
 import trio
 
 from recon_node.ceramic import EventId
-from recon_node.recon import KeyStore, KeyView
+from recon_node.recon import KeyStore, KeyView, id_of
 from recon_node.store.damage.mending import DamageWatch
 from recon_node.store.db.log import Committed, EventLog
 from recon_node.store.db.reader import ReaderPool
@@ -115,7 +115,7 @@ class Contents:
         self.totals = dict.fromkeys(
             ("new", "known", "refused", "late refused", "policy refused", "batches"), 0
         )
-        self._refused = dict.fromkeys(refused)
+        self._refused = {id_of(event_id): event_id for event_id in refused}
         self._max_refused = log.settings.max_refused
         self._feed_moved = trio.lowlevel.ParkingLot()
         self._proofs_moved = trio.lowlevel.ParkingLot()
@@ -126,11 +126,15 @@ class Contents:
         There is no point in fetching it again. The latest `StoreSettings.max_refused` are
         remembered, across restarts too.
         """
-        return event_id in self._refused
+        return self._refused.get(id_of(event_id)) == event_id
+
+    def find_refused(self, name: bytes) -> EventId | None:
+        """Return the EventId that has this id (sketch.py) and is known to be refused."""
+        return self._refused.get(name)
 
     def is_settled(self, event_id: EventId) -> bool:
         """Return whether the verdict on an EventId is known without a look at the CAR."""
-        return event_id in self._refused or event_id in self.keys
+        return event_id in self.keys or self.is_refused(event_id)
 
     async def wait_for_feed(self, after: int) -> None:
         """Return when the feed has a position beyond `after`."""
@@ -155,7 +159,7 @@ class Contents:
             self._ring_keys.doubt(committed.doubted)
             self._ring_keys.trust(committed.trusted)
         self.arrivals.add(committed.added)
-        self._refused.update(dict.fromkeys(committed.refused))
+        self._refused.update((id_of(event_id), event_id) for event_id in committed.refused)
         while len(self._refused) > self._max_refused:
             del self._refused[next(iter(self._refused))]
         self.damage.mended(committed.mended)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Generator, Iterable
 from dataclasses import dataclass, field
+from hashlib import sha256
 from itertools import pairwise
-from typing import Any
+from typing import Any, TypeVar
 
 from hypothesis import settings
 from hypothesis import strategies as st
@@ -20,12 +21,16 @@ from recon_node.recon import (
     all_at_once,
 )
 from recon_node.recon.keys.sha256a import lanes_of
+from recon_node.recon.keys.sketch import ids_of
 from recon_node.recon.session import Session
 from recon_node.recon.v1_0.codec import Message
 from recon_node.recon.v1_0.session import Session10
 from recon_node.recon.v1_1.codec import END, Body, Gaps, Say, fingerprint
 from recon_node.recon.v1_1.session import Session11
+from recon_node.recon.v1_2.codec import NOTHING_LISTED
+from recon_node.recon.v1_2.session import Session12
 
+T = TypeVar("T")
 LOWEST, HIGHEST = b"", b"\xff" * 40
 EVERYTHING = KeyRange(LOWEST, HIGHEST)
 
@@ -50,7 +55,12 @@ def fenced_session(side: Side) -> Session10:
 CASES = max(200, settings.default.max_examples if settings.default else 0)
 """Examples of the properties that matter most: 200, or what the profile says."""
 
-SESSIONS: list[MakeSession] = [fenced_session, Session11]
+
+class FetchesById(Session12):
+    """A session whose peer fetches by id what it can."""
+
+
+SESSIONS: list[MakeSession] = [fenced_session, Session11, Session12, FetchesById]
 """The sessions of all protocol versions, for tests of what they have in common."""
 
 
@@ -61,11 +71,15 @@ class Peer:
     keys: Iterable[bytes]
     settings: SessionSettings = DEFAULT_SETTINGS
     unobtainable: frozenset[bytes] = frozenset()
+    undelivered: frozenset[bytes] = frozenset()
+    """Keys whose events it does not deliver by id."""
     interests: tuple[KeyRange, ...] = (EVERYTHING,)
     session: MakeSession = word_session
     checked: bool = False
     """Whether all that it says of its keys is checked against a plain set."""
     store: KeyStore = field(init=False)
+    other: Peer | None = None
+    """Whom it fetches from by id."""
 
     def __post_init__(self) -> None:
         self.store = KeyStore(self.keys)
@@ -88,10 +102,40 @@ class Peer:
             if key not in self.unobtainable:
                 self.store.add(key)
         session.side.give_up(lost)
+        if isinstance(session, FetchesById) and session.side.answer_due and self.other:
+            self._fetch_by_id(session, self.other)
         answer = all_at_once(session.respond()) if session.side.answer_due else []
         if self.checked:
             assert_honest(answer, session.side.key_range, self.set)
         return answer
+
+    def _fetch_by_id(self, session: FetchesById, other: Peer) -> None:
+        held = {id_of(key).to_bytes(8, "little"): key for key in other.store}
+        undelivered, refused = [], []
+        missing = run(session.find_missing())
+        for each in missing.ids if missing else ():
+            key = held.get(each)
+            if key is None or key in other.undelivered:
+                undelivered.append(each)
+            elif key in self.unobtainable:
+                refused.append(key)
+            else:
+                self.store.add(key)
+            if key is not None:
+                assert missing is not None
+                assert missing.key_range.covers(key)
+        session.side.give_up(refused)
+        session.give_up_ids(undelivered)
+
+
+def run(steps: Generator[None, None, T]) -> T:
+    """Do all steps at once; return what they return."""
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            result: T = end.value
+            return result
 
 
 def reconcile(
@@ -102,6 +146,7 @@ def reconcile(
     max_messages: int = 10_000,
 ) -> tuple[Session[Any], Session[Any], list[Any]]:
     """Run a session to its end; ``between`` is called with the number of messages so far."""
+    initiator.other, responder.other = responder, initiator
     asking, answering = initiator.asks(key_range), responder.answers()
     sides = [(responder, answering), (initiator, asking)]
     turn = [asking.start()]
@@ -131,18 +176,25 @@ def assert_honest(messages: list[Any], key_range: KeyRange | None, held: set[byt
             for gap, ahash in zip(pairwise(message.bounds), message.hashes, strict=True):
                 assert ahash == Sha256a.of(*(key for key in held if KeyRange(*gap).covers(key)))
             continue
+        listed = iter(getattr(message, "listed", ()))
+        message = getattr(message, "plain", message)
         assert key_range is not None
         ours = {key for key in held if key_range.covers(key)}
         for upper, say, body in message.gaps.columns():
             keys = {key for key in ours if reached <= key and (upper == END or key < upper)}
             if say is Say.FINGERPRINT:
                 assert body == fingerprint_of_keys(keys)
-            elif say is Say.KEYS:
-                assert set(body) == keys
-            else:
+            elif say in (Say.KEYS, Say.MORE):
+                ids = {id_of(key) for key in keys}
+                said = {id_of(key) for key in body} | set(next(listed, NOTHING_LISTED).ids.tolist())
                 assert set(body) <= keys
+                assert said == ids if say is Say.KEYS else said <= ids
             reached = upper
         assert message.closing in (None, fingerprint_of_keys(ours))
+
+
+def id_of(key: bytes) -> int:
+    return int(ids_of(sha256(key).digest())[0])
 
 
 def fingerprint_of_keys(keys: set[bytes]) -> bytes:

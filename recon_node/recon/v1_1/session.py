@@ -30,6 +30,7 @@ session, because a busy node would never end this one.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from itertools import chain
 from typing import Final
 
@@ -45,6 +46,7 @@ from recon_node.recon.v1_1.codec import (
     FINGERPRINT_SIZE,
     KEYS,
     MIB,
+    Body,
     Gaps,
     LeftOut,
     Message,
@@ -95,27 +97,15 @@ class Session11(Session[Message]):
 
     def respond(self) -> Steps[Message]:
         """Answer the peer's turn."""
-        if not self.side.respond():
+        turn = self.take_turn()
+        if not turn:
             return []
-        turn, self._turn, self._turn_weight = self._turn, [], 0
-        key_range = self.side.key_range
-        if key_range is None:
-            self.side.finish()
-            return [Message(verdict=MessageFlag.REFUSED)]
-        asked, closing = turn[0].key_range, turn[-1].closing
-        if asked is not None and asked != key_range:
-            return [self._opening()]  # trimmed
-        columns = chain.from_iterable(message.gaps.columns() for message in turn)
-        if closing is not None:
-            ours, theirs = _union(self.side, key_range), turn[-1].left_out
-            is_right = ours.fingerprint == (theirs.fingerprint if theirs else closing)
-            if is_right or self._closings > _MAX_CLOSINGS:
-                self.side.finish()
-                return [Message(verdict=MessageFlag.AGREED, left_out=ours if ours.number else None)]
-            self._closings += 1
-            columns = chain([(END, FINGERPRINT, closing)])
-        reply = _Reply(self.side, key_range)
-        for index, (upper, say, body) in enumerate(columns):
+        answer = self.end_or_trim(turn)
+        if answer is not None:
+            return [answer]
+        assert self.side.key_range is not None
+        reply = Reply(self.side, self.side.key_range)
+        for index, (upper, say, body) in enumerate(columns_of(turn)):
             if reply.is_full:
                 reply.ask(END)
                 break
@@ -124,16 +114,37 @@ class Session11(Session[Message]):
                 reply.forget_place()  # the store may have changed
             if say is KEYS and isinstance(body, tuple):
                 reply.tell_lacking(upper, body)
-            elif (
-                say is FINGERPRINT
-                and isinstance(body, bytes)
-                and body != reply.fingerprint_to(upper)
-                and not reply.is_settled(upper, body)
-            ):
+            elif say is FINGERPRINT and isinstance(body, bytes) and reply.differs(upper, body):
                 reply.narrow_down(upper)
             else:
                 reply.agree(upper)
         return reply.messages()
+
+    def take_turn(self) -> list[Message]:
+        """Take our turn; return what the peer said in its own, or nothing after the end."""
+        if not self.side.respond():
+            return []
+        turn, self._turn, self._turn_weight = self._turn, [], 0
+        return turn
+
+    def end_or_trim(self, turn: list[Message]) -> Message | None:
+        """Answer an opening or closing that is right, refused or to be trimmed; None for others."""
+        key_range = self.side.key_range
+        if key_range is None:
+            self.side.finish()
+            return Message(verdict=MessageFlag.REFUSED)
+        asked, closing = turn[0].key_range, turn[-1].closing
+        if asked is not None and asked != key_range:
+            return self._opening()  # trimmed
+        if closing is None:
+            return None
+        ours, theirs = union(self.side, key_range), turn[-1].left_out
+        is_right = ours.fingerprint == (theirs.fingerprint if theirs else closing)
+        if is_right or self._closings > _MAX_CLOSINGS:
+            self.side.finish()
+            return Message(verdict=MessageFlag.AGREED, left_out=ours if ours.number else None)
+        self._closings += 1
+        return None
 
     def _opening(self) -> Message:
         assert self.side.key_range is not None
@@ -184,7 +195,15 @@ class Session11(Session[Message]):
         return keys
 
 
-class _Reply:
+def columns_of(turn: list[Message]) -> Iterator[tuple[bytes, Say, Body]]:
+    """Iterate over the gaps of a turn; a closing is a fingerprint of the whole range."""
+    closing = turn[-1].closing
+    if closing is not None:
+        return iter([(END, FINGERPRINT, closing)])
+    return chain.from_iterable(message.gaps.columns() for message in turn)
+
+
+class Reply:
     """A turn being written, from the range's lower bound up, in one walk over the store.
 
     It knows where the current gap starts: the bound, and the *place* of that bound in the store
@@ -227,6 +246,10 @@ class _Reply:
     def forget_place(self) -> None:
         """Look up again where the current gap starts: the store may have changed."""
         self._place = self._next = None
+
+    def differs(self, upper: bytes, theirs: bytes) -> bool:
+        """Return whether a gap is to be answered, given the peer's fingerprint of it."""
+        return theirs != self.fingerprint_to(upper) and not self.is_settled(upper, theirs)
 
     def fingerprint_to(self, upper: bytes) -> bytes:
         """Return the fingerprint of our keys from here up to a bound."""
@@ -284,8 +307,8 @@ class _Reply:
         if self._asks:
             return [*self._finished, Message(gaps=self._gaps)]
         closing = fingerprint(self._side.keys.lanes(self._range))
-        union = _union(self._side, self._range)
-        left_out = union if union.number else None
+        with_left_out = union(self._side, self._range)
+        left_out = with_left_out if with_left_out.number else None
         return [*self._finished, Message(gaps=self._gaps, closing=closing, left_out=left_out)]
 
     def _page_to(self, upper: bytes, known: set[bytes]) -> tuple[list[bytes], bytes | None]:
@@ -357,7 +380,7 @@ class _Reply:
         self._at = upper or self._range.upper
 
 
-def _union(side: Side, key_range: KeyRange) -> LeftOut:
+def union(side: Side, key_range: KeyRange) -> LeftOut:
     """Return the number of the keys left out of the range, and the fingerprint with all of ours."""
     keys = side.left_out_in(key_range)
     return LeftOut(len(keys), fingerprint(side.keys.lanes(key_range) + sum(map(lanes_of, keys))))

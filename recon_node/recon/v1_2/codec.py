@@ -1,0 +1,235 @@
+"""Messages of `/ceramic/recon/1.2.0`: those of 1.1.0, with coded symbols and ids in front of them.
+
+docs/wire.md has the layout. A list of keys may have ids in the place of some keys or of all: 8
+bytes instead of some 57. Symbols and ids stand before the message of 1.1.0, which they complete, so
+that one codec serves both versions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import IntFlag
+from itertools import pairwise
+from typing import Final, NamedTuple
+
+import numpy as np
+
+from recon_node.ipld import VarintError, varint
+from recon_node.recon.keys.ranges import common_prefix
+from recon_node.recon.keys.sketch import (
+    ID_SIZE,
+    MAX_SYMBOLS,
+    TABLE_SIZE,
+    Ids,
+    Symbols,
+)
+from recon_node.recon.side import RemoteProtocolError
+from recon_node.recon.v1_1 import RECON_1_1
+from recon_node.recon.v1_1.codec import MAX_BOUND, Gaps, Say
+from recon_node.recon.v1_1.codec import Message as Message11
+
+HINT_SIZE: Final = 4
+"""Bytes of a fingerprint that are sent as a hint."""
+MAX_PARTS: Final = 256
+"""Maximum parts of a range that an estimate has hints of."""
+SYMBOL_SIZE: Final = 13
+"""Bytes of a symbol: 8 of the sum, 4 of the check, 1 of the count."""
+_WEIGHT_OF_LIST: Final = 300
+"""Bytes of memory that the ids of a gap take on top of their own."""
+
+
+class Estimate(NamedTuple):
+    """What tells about how many keys differ, and where."""
+
+    table: bytes
+    """The sender's table of bits (sketch.py)."""
+    bounds: tuple[bytes, ...]
+    """What divides the range into parts, ascending."""
+    hints: tuple[bytes, ...]
+    """The first bytes of the fingerprint of each part; one more than there are bounds."""
+
+
+class Listed(NamedTuple):
+    """Ids that complete the list of a gap."""
+
+    ids: Ids
+    """Of keys that the list has, but not in full."""
+    wanted: Ids
+    """Of keys that the sender lacks and asks to be listed in full. Only where a gap says MORE."""
+
+
+NO_IDS: Final[Ids] = np.zeros(0, np.uint64)
+NOTHING_LISTED: Final = Listed(NO_IDS, NO_IDS)
+
+
+class _Flag(IntFlag):
+    """What stands before the message of 1.1.0."""
+
+    COUNT = 1
+    ESTIMATE = 2
+    SYMBOLS = 4
+    IDS = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """A turn, or a part of it."""
+
+    plain: Message11
+    """What 1.1.0 says as well."""
+    count: int | None = None
+    """How many keys the sender holds in the range: beside an opening, and beside an estimate."""
+    estimate: Estimate | None = None
+    symbols: Symbols | None = None
+    """The sender's first symbols."""
+    listed: Sequence[Listed] = ()
+    """For each gap that says KEYS or MORE, in order; or none at all if no gap has ids."""
+
+    @property
+    def goes_on(self) -> bool:
+        """Whether the turn continues in another message."""
+        return self.plain.goes_on
+
+
+def lists_of(gaps: Gaps) -> int:
+    """Return how many of some gaps say KEYS or MORE."""
+    return sum(say is Say.KEYS or say is Say.MORE for say in gaps.says)
+
+
+def weigh(message: Message) -> int:
+    """Return about how many bytes of memory a message takes."""
+    of_ids = sum(
+        _WEIGHT_OF_LIST + ID_SIZE * (len(each.ids) + len(each.wanted)) for each in message.listed
+    )
+    of_symbols = 0 if message.symbols is None else SYMBOL_SIZE * len(message.symbols)
+    return RECON_1_1.weigh(message.plain) + of_ids + of_symbols
+
+
+def encode_message(message: Message) -> bytes:
+    """Encode a message as the bytes of one frame."""
+    flags = _Flag(0)
+    parts: list[bytes] = []
+    if message.count is not None:
+        flags |= _Flag.COUNT
+        parts.append(varint.encode(message.count))
+    if message.estimate is not None:
+        flags |= _Flag.ESTIMATE
+        parts.append(_encode_estimate(message.estimate))
+    if message.symbols is not None:
+        flags |= _Flag.SYMBOLS
+        sums, checks, counts = message.symbols
+        parts.append(varint.encode(len(sums)))
+        parts += [sums.astype("<u8").tobytes(), checks.astype("<u4").tobytes(), counts.tobytes()]
+    if any(len(each.ids) or len(each.wanted) for each in message.listed):
+        flags |= _Flag.IDS
+        parts.append(varint.encode(len(message.listed)))
+        for each in message.listed:
+            parts += [_encode_ids(each.ids), _encode_ids(each.wanted)]
+    return bytes((flags,)) + b"".join(parts) + RECON_1_1.encode(message.plain)
+
+
+def _encode_estimate(estimate: Estimate) -> bytes:
+    table, bounds, hints = estimate
+    shared = common_prefix(bounds[0], bounds[-1]) if bounds else 0
+    head = bounds[0][:shared] if bounds else b""
+    rests = [varint.encode(len(each) - shared) + each[shared:] for each in bounds]
+    number = varint.encode(len(bounds)) + varint.encode(shared)
+    return b"".join([table, number, head, *rests, *hints])
+
+
+def _encode_ids(ids: Ids) -> bytes:
+    return varint.encode(len(ids)) + ids.astype("<u8").tobytes()
+
+
+def decode_message(data: bytes) -> Message:
+    """Decode the bytes of one frame.
+
+    Raises:
+        RemoteProtocolError: they are not a message: see 1.1.0. Likewise a number of ids, symbols or
+            parts that the message does not have or is not allowed to have, bounds of parts that do
+            not ascend, and ids without a list.
+    """
+    reader = _Reader(data)
+    flags = reader.take(1)[0]
+    if flags >> len(_Flag):
+        raise RemoteProtocolError(f"message does not parse: unknown flags {flags}")
+    count = reader.varint() if flags & _Flag.COUNT else None
+    estimate = reader.estimate() if flags & _Flag.ESTIMATE else None
+    symbols = reader.symbols() if flags & _Flag.SYMBOLS else None
+    if not flags & _Flag.IDS:
+        return Message(RECON_1_1.decode(reader.rest()), count, estimate, symbols)
+    listed = reader.listed()
+    plain = RECON_1_1.decode(reader.rest())
+    if lists_of(plain.gaps) != len(listed):
+        raise RemoteProtocolError(
+            f"message has ids for {len(listed)} lists, but {lists_of(plain.gaps)} lists"
+        )
+    _check_wanted(plain.gaps, listed)
+    return Message(plain, count, estimate, symbols, listed)
+
+
+def _check_wanted(gaps: Gaps, listed: Sequence[Listed]) -> None:
+    says = [say for say in gaps.says if say is Say.KEYS or say is Say.MORE]
+    for say, each in zip(says, listed, strict=True):
+        if say is Say.KEYS and len(each.wanted):
+            raise RemoteProtocolError("message asks for keys beside a list of all keys")
+
+
+class _Reader:
+    """Reads the fields before the message of 1.1.0 from left to right."""
+
+    def __init__(self, data: bytes) -> None:
+        self._data = data
+        self._at = 0
+
+    def take(self, size: int) -> bytes:
+        taken = self._data[self._at : self._at + size]
+        if len(taken) < size:
+            raise RemoteProtocolError(
+                f"message does not parse before byte {self._at}: it ends too early"
+            )
+        self._at += size
+        return taken
+
+    def varint(self, most: int | None = None) -> int:
+        try:
+            number, at = varint.decode(self._data, self._at)
+        except VarintError as error:
+            raise RemoteProtocolError(
+                f"message does not parse before byte {self._at}: {error}"
+            ) from error
+        if most is not None and number > most:
+            raise RemoteProtocolError(
+                f"message does not parse before byte {at}: {number}, where at most {most} may be"
+            )
+        self._at = at
+        return number
+
+    def rest(self) -> bytes:
+        return self._data[self._at :]
+
+    def estimate(self) -> Estimate:
+        table = self.take(TABLE_SIZE)
+        number = self.varint(MAX_PARTS - 1)
+        head = self.take(self.varint(MAX_BOUND))
+        bounds = tuple(head + self.take(self.varint(MAX_BOUND - len(head))) for _ in range(number))
+        if any(left >= right for left, right in pairwise(bounds)):
+            raise RemoteProtocolError("message does not parse: bounds of parts out of order")
+        return Estimate(table, bounds, tuple(self.take(HINT_SIZE) for _ in range(number + 1)))
+
+    def symbols(self) -> Symbols:
+        number = self.varint(MAX_SYMBOLS)
+        return Symbols(
+            np.frombuffer(self.take(8 * number), "<u8").astype(np.uint64),
+            np.frombuffer(self.take(4 * number), "<u4").astype(np.uint32),
+            np.frombuffer(self.take(number), np.uint8),
+        )
+
+    def listed(self) -> list[Listed]:
+        number = self.varint(len(self._data))
+        return [Listed(self._ids(), self._ids()) for _ in range(number)]
+
+    def _ids(self) -> Ids:
+        number = self.varint(len(self._data) // ID_SIZE)
+        return np.frombuffer(self.take(ID_SIZE * number), "<u8").astype(np.uint64)

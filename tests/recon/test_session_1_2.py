@@ -1,0 +1,292 @@
+"""Sessions on 1.2.0: which way they go, what that costs, and what a hostile peer can do."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from peers import EVERYTHING, FetchesById, Peer, numbered, reconcile
+
+from recon_node.recon import KeyRange, RemoteProtocolError, SessionSettings, all_at_once
+from recon_node.recon.keys import sketch as sketch_module
+from recon_node.recon.keys import sketches
+from recon_node.recon.keys.sketch import MAX_SYMBOLS, Ids, Symbols
+from recon_node.recon.v1_1.codec import END, Gaps, Say
+from recon_node.recon.v1_1.codec import Message as Message11
+from recon_node.recon.v1_2 import RECON_1_2
+from recon_node.recon.v1_2 import session as session_module
+from recon_node.recon.v1_2.codec import NO_IDS, Estimate, Listed, Message
+from recon_node.recon.v1_2.session import Session12
+
+
+def sides(common: int, differing: set[int], session: Any = FetchesById) -> tuple[Peer, Peer]:
+    """Two peers with some keys in common; of those that differ, every other one is on one side."""
+    shared = numbered(0, common) - {b"%06d" % n for n in differing}
+    ordered = sorted(b"%06d" % n for n in differing)
+    return (
+        Peer(shared | set(ordered[::2]), session=session),
+        Peer(shared | set(ordered[1::2]), session=session),
+    )
+
+
+def size_of(sent: list[Message]) -> int:
+    return sum(len(RECON_1_2.encode(message)) for message in sent)
+
+
+def listed_in_full(sent: list[Message]) -> int:
+    return sum(len(message.plain.gaps.keys()) for message in sent)
+
+
+# --- the way that a session goes -----------------------------------------------------------------
+
+
+def test_one_difference_takes_two_rounds_and_no_key() -> None:
+    you, they = sides(5_000, {1_234})
+    asking, _, sent = reconcile(you, they)
+    assert you.set == they.set == numbered(0, 5_000)
+    assert asking.side.rounds == 2
+    assert listed_in_full(sent) == 0
+    assert size_of(sent) < 600
+
+
+def test_scattered_differences_are_decoded() -> None:
+    you, they = sides(20_000, set(range(0, 20_000, 50)))
+    asking, _, sent = reconcile(you, they)
+    assert you.set == they.set == numbered(0, 20_000)
+    assert asking.side.rounds == 2
+    assert [len(message.symbols or ()) > 8 for message in sent] == [
+        False,
+        False,
+        True,
+        False,
+        False,
+    ]
+    assert size_of(sent) < 400 * 35
+
+
+def test_differences_close_together_go_by_ranges() -> None:
+    you, they = sides(20_000, set(range(7_000, 7_900)))
+    asking, _, sent = reconcile(you, they)
+    assert you.set == they.set == numbered(0, 20_000)
+    assert asking.side.rounds <= 4
+    assert all(message.symbols is None or message.estimate for message in sent)
+    assert size_of(sent) < 900 * 27
+
+
+def test_few_keys_are_listed_at_once() -> None:
+    you, they = sides(20, {3, 5, 7})
+    asking, _, sent = reconcile(you, they)
+    assert you.set == they.set == numbered(0, 20)
+    assert asking.side.rounds <= 2
+    assert all(message.symbols is None for message in sent)
+
+
+@pytest.mark.parametrize("empty", ["initiator", "responder"])
+def test_a_whole_set_is_listed_by_ids_in_pages(empty: str) -> None:
+    full, none = Peer(numbered(0, 10_000), session=FetchesById), Peer((), session=FetchesById)
+    asking, _, sent = reconcile(*((none, full) if empty == "initiator" else (full, none)))
+    assert none.set == numbered(0, 10_000)
+    assert listed_in_full(sent) == 0
+    assert size_of(sent) < 10_000 * 9 + 1_000
+    assert asking.side.rounds <= 5
+
+
+def test_more_differences_than_symbols_go_by_ranges(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(session_module, "MAX_SYMBOLS", 100)
+    you, they = sides(5_000, set(range(0, 5_000, 7)))
+    _, _, sent = reconcile(you, they)
+    assert you.set == they.set == numbered(0, 5_000)
+    assert all(len(message.symbols or ()) <= 8 for message in sent)
+
+
+def test_too_few_symbols_are_answered_with_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(session_module, "symbols_for", lambda number: number + 1)
+    you, they = sides(20_000, set(range(0, 20_000, 100)))
+    asking, _, sent = reconcile(you, they)
+    assert you.set == they.set == numbered(0, 20_000)
+    numbers = [len(message.symbols) for message in sent if message.symbols is not None]
+    assert numbers[0] == 8 < numbers[1] < numbers[2] <= 2 * numbers[1]
+    assert asking.side.rounds <= 7
+
+
+def test_no_sketch_goes_by_ranges(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sketches, "MAX_SKETCHES", 0)
+    you, they = sides(5_000, {1, 2_000, 4_000})
+    _, _, sent = reconcile(you, they)
+    assert you.set == they.set == numbered(0, 5_000)
+    assert all(message.symbols is None for message in sent)
+
+
+def test_a_long_range_that_is_no_interest_of_ours_is_not_sketched(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(session_module, "_MAX_SKETCHED", 1_000)
+    part = KeyRange(b"001000", b"004500")
+    you, they = sides(5_000, {1_500, 2_000, 4_000})
+    _, _, sent = reconcile(you, they, part)
+    assert you.set == they.set == numbered(0, 5_000)
+    assert sent[1].estimate is None
+
+
+def test_what_is_not_delivered_by_id_is_asked_for_in_full() -> None:
+    you, they = sides(5_000, {1, 2_000, 4_000})
+    they.undelivered = frozenset([b"002000"])
+    _, _, sent = reconcile(you, they)
+    assert you.set == they.set == numbered(0, 5_000)
+    assert listed_in_full(sent) == 1
+
+
+def test_a_peer_that_delivers_nothing_it_names_is_cut_off() -> None:
+    you, they = sides(5_000, set(range(0, 5_000, 10)))
+    you.settings = replace(you.settings, max_given_up=100)
+    they.undelivered = frozenset(they.set)
+    with pytest.raises(RemoteProtocolError, match="250 ids for which it delivered no event"):
+        reconcile(you, they)
+
+
+def narrow_ids(monkeypatch: pytest.MonkeyPatch, bits: int) -> None:
+    """Make many keys have the same id, as an attacker would with much work."""
+
+    def ids_of(digests: bytes) -> Ids:
+        mask = np.uint64(2**bits - 1)
+        return np.ascontiguousarray(np.frombuffer(digests, "<u8")[::4] & mask)
+
+    monkeypatch.setattr("recon_node.recon.keys.ids.ids_of", ids_of)
+    monkeypatch.setattr("recon_node.recon.keys.sketches.ids_of", ids_of)
+    assert sketch_module.ids_of is not ids_of
+
+
+@given(st.sets(st.integers(0, 400), max_size=60), st.integers(0, 12), st.integers(1, 8))
+def test_keys_with_equal_ids_are_reconciled_all_the_same(
+    differing: set[int], bits: int, threshold: int
+) -> None:
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        narrow_ids(monkeypatch, bits)
+        you, they = sides(400, differing, Session12)
+        you.settings = they.settings = SessionSettings(list_threshold=threshold)
+        union = you.set | they.set
+        reconcile(you, they)
+        assert you.set == they.set == union
+
+
+# --- what a peer can do ---------------------------------------------------------------------------
+
+
+def opened() -> tuple[Session12, Message]:
+    """A session that was opened, and an honest answer to that: an estimate."""
+    you, they = sides(1_000, set(range(0, 1_000, 9)), Session12)
+    asking, answering = you.asks(), they.answers()
+    answering.receive(asking.start())
+    (answer,) = all_at_once(answering.respond())
+    assert answer.estimate is not None
+    assert isinstance(asking, Session12)
+    return asking, answer
+
+
+def symbols(number: int) -> Symbols:
+    rng = np.random.default_rng(number)
+    return Symbols(
+        rng.integers(0, 2**64, number, np.uint64),
+        rng.integers(0, 2**32, number, np.uint32),
+        rng.integers(0, 2**8, number, np.uint8),
+    )
+
+
+BAD_ANSWERS: dict[str, Callable[[Message], Message]] = {
+    "symbols beside gaps": lambda good: replace(
+        good, plain=Message11(gaps=_gaps((END, Say.AGREED, b"")))
+    ),
+    "symbols beside a closing": lambda good: replace(good, plain=Message11(closing=bytes(16))),
+    "an estimate without symbols": lambda good: replace(good, symbols=None),
+    "symbols without an estimate": lambda good: replace(good, estimate=None),
+    "parts outside the range": lambda good: replace(
+        good, estimate=Estimate(bytes(96), (EVERYTHING.upper + b"x",), (b"1234", b"1234"))
+    ),
+}
+
+
+@pytest.mark.parametrize("bad", BAD_ANSWERS.values(), ids=BAD_ANSWERS)
+def test_symbols_where_none_are_due_end_the_session(bad: Callable[[Message], Message]) -> None:
+    asking, answer = opened()
+    with pytest.raises(RemoteProtocolError):
+        asking.receive(bad(answer))
+
+
+def test_symbols_that_were_not_asked_for_end_the_session() -> None:
+    they = Peer(numbered(0, 100), session=Session12)
+    answering = they.answers()
+    with pytest.raises(RemoteProtocolError):
+        answering.receive(Message(Message11(), symbols=symbols(9)))
+
+
+def test_symbols_of_no_set_are_answered_within_bounds() -> None:
+    """First with more of our own, then by ranges: the peer gains nothing, and time is bounded."""
+    you, they = sides(1_000, set(range(0, 1_000, 9)), Session12)
+    asking, answering = you.asks(), they.answers()
+    answering.receive(asking.start())
+    all_at_once(answering.respond())
+    kinds = []
+    for number in (500, 2_000):
+        answering.receive(Message(Message11(), symbols=symbols(number)))
+        (answer,) = all_at_once(answering.respond())
+        kinds.append(answer.symbols is not None)
+        if answer.symbols is None:
+            break
+    assert kinds == [True, False]
+
+
+def test_a_peer_that_estimates_for_ever_is_cut_off() -> None:
+    asking, answer = opened()
+
+    def estimate_for_ever() -> None:
+        for _ in range(100):
+            asking.receive(answer)
+            all_at_once(asking.respond())
+
+    with pytest.raises(RemoteProtocolError):
+        estimate_for_ever()
+
+
+def test_ids_of_nothing_that_repeat_for_ever_are_cut_off() -> None:
+    asking, _ = opened()
+    asking.side.settings = replace(asking.side.settings, max_idle_rounds=20)
+    lists = [Listed(np.arange(1, 50, dtype=np.uint64), NO_IDS)]
+    message = Message(Message11(gaps=_gaps((END, Say.MORE, ()))), listed=lists)
+
+    def name_them_for_ever() -> None:
+        for _ in range(100):
+            asking.receive(message)
+            all_at_once(asking.find_missing())
+            asking.give_up_ids([n.to_bytes(8, "little") for n in range(1, 50)])
+            all_at_once(asking.respond())
+
+    with pytest.raises(RemoteProtocolError):
+        name_them_for_ever()
+
+
+def test_an_estimate_of_anything_is_answered() -> None:
+    rng = np.random.default_rng(5)
+    for _ in range(50):
+        asking, answer = opened()
+        assert answer.estimate is not None
+        wrong = replace(
+            answer,
+            count=int(rng.integers(0, 2**60)),
+            estimate=answer.estimate._replace(table=rng.bytes(96)),
+            symbols=symbols(8),
+        )
+        asking.receive(wrong)
+        (reply, *_) = all_at_once(asking.respond())
+        assert reply.symbols is None or len(reply.symbols) <= MAX_SYMBOLS
+
+
+def _gaps(*columns: Any) -> Gaps:
+    gaps = Gaps()
+    for upper, say, body in columns:
+        gaps.append(upper, say, body)
+    return gaps
