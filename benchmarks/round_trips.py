@@ -25,7 +25,7 @@ from typing import Any, Final
 import trio
 from trio.testing import MockClock, memory_stream_pair, wait_all_tasks_blocked
 
-from benchmarks.contestants import CONTESTANTS, WHOLE, Cost, CpuTimer, check_union
+from benchmarks.contestants import CONTESTANTS, WHOLE, Cost, CpuTimer, check_union, look_up
 from benchmarks.pairs import Pair, Population
 from benchmarks.reconcile import make_row
 from benchmarks.report import Row, count, new_file, numbers, show, track
@@ -34,7 +34,7 @@ from recon_node.p2p.settings import P2PSettings
 from recon_node.p2p.sync.recon_stream import ReconStream
 from recon_node.p2p.sync.sessions import LONG_MESSAGES_AT_ONCE
 from recon_node.p2p.transport.framing import FrameStream
-from recon_node.recon import VERSIONS, KeyStore, Side, Version
+from recon_node.recon import VERSIONS, KeyStore, Missing, Side, Version
 
 _VERSIONS: Final = {f"recon/{version.id.rpartition('/')[2]}": version for version in VERSIONS}
 _SETTINGS: Final = P2PSettings()
@@ -108,10 +108,18 @@ async def _reconcile(
         here_frames = FrameStream(near, _SETTINGS.max_frame)
         there_frames = FrameStream(far, _SETTINGS.max_frame)
         here, there = (
-            ReconStream(version, session, frames, _obtain_into(store), _SETTINGS, decoders)
-            for session, frames, store in (
-                (asking, here_frames, ours),
-                (answering, there_frames, theirs),
+            ReconStream(
+                version,
+                session,
+                frames,
+                _obtain_into(store),
+                _SETTINGS,
+                decoders,
+                obtain_by_id=_obtain_by_id(store, other),
+            )
+            for session, frames, store, other in (
+                (asking, here_frames, ours, theirs),
+                (answering, there_frames, theirs, ours),
             )
         )
         async with trio.open_nursery() as sides:
@@ -128,6 +136,18 @@ def _obtain_into(store: KeyStore) -> Callable[[list[EventId]], Awaitable[list[Ev
         for key in keys:
             store.add(key)
         return []
+
+    return obtain
+
+
+def _obtain_by_id(
+    store: KeyStore, other: KeyStore
+) -> Callable[[Missing], Awaitable[tuple[list[EventId], list[bytes]]]]:
+    """Return the same for ids, which are looked up in the other store."""
+
+    async def obtain(missing: Missing) -> tuple[list[EventId], list[bytes]]:
+        store.load(look_up(missing, other))
+        return [], []
 
     return obtain
 

@@ -134,6 +134,15 @@ class MemoryStore:
         """Add a key that is not pushed."""
         self._keys.add(key)
 
+    @property
+    def wants_keys_first(self) -> bool:
+        """Return no: nothing is refused."""
+        return False
+
+    def find_refused(self, name: bytes) -> EventId | None:
+        """Return None: nothing is refused."""
+        return None
+
     def is_refused(self, event_id: EventId) -> bool:
         return False
 

@@ -178,6 +178,11 @@ class EventStore(Protocol):
         ...
 
     @property
+    def wants_keys_first(self) -> bool:
+        """Whether this node has to see EventIds before events, because it may refuse some."""
+        ...
+
+    @property
     def damage(self) -> DamageCount:
         """The damaged events."""
         ...
@@ -189,6 +194,10 @@ class EventStore(Protocol):
     def is_unwanted(self, event_id: EventId, *, for_good: bool = False) -> bool:
         """Return whether this node's write policy refuses an event; only for now, unless
         ``for_good``."""
+        ...
+
+    def find_refused(self, name: bytes) -> EventId | None:
+        """Return the EventId with an id (of recon/1.2.0) whose event is known to be wrong."""
         ...
 
     def is_settled(self, event_id: EventId) -> bool:

@@ -27,12 +27,12 @@ from recon_node.p2p.peers.overlap import Overlap
 from recon_node.p2p.peers.reconnecting import keep_reconnecting
 from recon_node.p2p.settings import P2PSettings
 from recon_node.p2p.sync.driver import Syncer
-from recon_node.p2p.sync.event_stream import EventServer
+from recon_node.p2p.sync.event_server import EventServer
 from recon_node.p2p.sync.reports import ANOTHER_NETWORK, Counters, SyncHistory
 from recon_node.p2p.sync.rings import MODEL_RING, PEER_RING, Rings
 from recon_node.p2p.sync.sessions import Sessions
 from recon_node.p2p.transport.addresses import is_loopback, peer_id_in
-from recon_node.p2p.transport.streams import EVENTS_PROTOCOL
+from recon_node.p2p.transport.streams import EVENTS_BY_ID_PROTOCOL, EVENTS_PROTOCOL
 from recon_node.recon import KeyRange, KeyView, Version, intersect_ranges
 from recon_node.recon.v0_1.peer_ring import PeerRing
 from recon_node.store import Store
@@ -107,7 +107,8 @@ class P2P:
         self._rings: Rings | None = None
         for version in versions:
             host.handle(version.id, self._sessions.serve)
-        host.handle(EVENTS_PROTOCOL, self._events.serve)
+        for protocol in (EVENTS_PROTOCOL, EVENTS_BY_ID_PROTOCOL):
+            host.handle(protocol, self._events.serve)
         if versions:  # the rings state their interests themselves
             host.handle(INTERESTS_PROTOCOL, self._gossip.serve)
         host.on_identified(self._identified)

@@ -162,7 +162,7 @@ class P2PSettings:
     An event must fit into a frame, and a longer frame is refused unread. A session holds a frame
     of this size in memory. With peers that only speak recon/1.0.0, 10,000 differences among a
     million keys take 20 round trips at 1 MiB and 5 at 8 MiB (8388608): raise this and
-    `message_bytes` on both sides. recon/1.1.0 needs 5 anyway.
+    `message_bytes` on both sides. recon/1.2.0 needs 2 anyway.
     """
     message_bytes: Annotated[Bytes, Setting(), Field(ge=MIN_MESSAGE)] = (
         DEFAULT_SETTINGS.message_bytes

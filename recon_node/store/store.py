@@ -89,6 +89,11 @@ class Store(Contents):
             failed_batches_total=self._intake.failed_batches,
         )
 
+    @property
+    def wants_keys_first(self) -> bool:
+        """Whether a write policy may refuse events by their EventIDs, before they are fetched."""
+        return bool(self.policy.policy)
+
     def is_unwanted(self, event_id: EventId, *, for_good: bool = False) -> bool:
         """Return whether the write policy refuses the events of that EventId, as far as it tells.
 

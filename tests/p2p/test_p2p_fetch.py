@@ -42,7 +42,7 @@ class Source:
         return [self.held.get(key) for key in keys]
 
     @asynccontextmanager
-    async def open(self):
+    async def open(self, protocol):
         left, right = memory_stream_pair()
         async with trio.open_nursery() as nursery:
             theirs = FrameStream(right, LOOPBACK.max_frame)
@@ -141,9 +141,9 @@ async def test_keys_that_a_session_failed_to_get_are_fetched_by_one_other(store,
 
     class Breaks(Source):
         @asynccontextmanager
-        async def open(self):
+        async def open(self, protocol):
             await trio.testing.wait_all_tasks_blocked()  # the others wait by now
-            async with super().open() as frames:
+            async with super().open(protocol) as frames:
                 yield frames
 
         async def read_cars(self, keys):

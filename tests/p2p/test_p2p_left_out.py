@@ -4,7 +4,7 @@ import pytest
 from p2p_support import eventually, node
 
 from recon_node.p2p.errors import MISBEHAVED
-from recon_node.recon import VERSIONS, Version
+from recon_node.recon import VERSIONS, Version, id_of
 
 QUIET = {"sync_interval": 3600, "push_delay": 3600}
 
@@ -20,6 +20,7 @@ async def test_both_sides_report_keys_left_out(tmp_path, sdk_cars, sdk_events, v
     quiet = {**QUIET, "versions": [version]}
     async with node(tmp_path / "a", sdk_cars, **quiet) as a, node(tmp_path / "b", **quiet) as b:
         b.store.is_refused = lambda key: key in refused
+        b.store.find_refused = {id_of(key): key for key in refused}.get
         await b.p2p.connect(a.address)
         await eventually(lambda: a.outcomes() and b.outcomes())
         theirs, ours = (

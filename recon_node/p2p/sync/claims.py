@@ -1,5 +1,7 @@
 """Which session fetches which keys, so that no event is fetched twice.
 
+A key is an EventID, or the id of one that is not known yet (ways.py).
+
 A claim lasts until its events are in the store or their fetching has failed. It becomes void
 earlier if its peer stalls: if less than ``MIN_BYTES`` arrive from it in ``STALLED_AFTER`` seconds,
 or if what was claimed at once takes longer than ``CLAIM_TIME``, not counting the time in which the
@@ -59,12 +61,12 @@ class Claim:
         """Set the function that returns how many bytes have arrived from the peer."""
         self._received = received
 
-    def take(self, keys: Iterable[EventId]) -> tuple[list[EventId], list[EventId]]:
+    def take(self, keys: Iterable[bytes]) -> tuple[list[bytes], list[bytes]]:
         """Claim the keys that no other session has claimed; return them, and the others."""
         self._time_left = CLAIM_TIME
         return self._table._take(self, keys)
 
-    def release(self, keys: Iterable[EventId]) -> None:
+    def release(self, keys: Iterable[bytes]) -> None:
         """Give up keys: they are in the store, or could not be fetched."""
         self._table._release(self, keys)
         self._moved.unpark_all()
@@ -124,7 +126,8 @@ class FetchTable:
     """The claims of all sessions, and which peers told us of which keys."""
 
     def __init__(self) -> None:
-        self._claims: dict[EventId, Claim] = {}
+        self._claims: dict[bytes, Claim] = {}
+        self._fetched: dict[bytes, EventId] = {}
         self._told: dict[EventId, tuple[str, ...]] = {}
         self._slow: dict[str, float] = {}
 
@@ -137,11 +140,11 @@ class FetchTable:
         finally:
             claim.release([key for key, each in self._claims.items() if each is claim])
 
-    def claimed(self, keys: Iterable[EventId], peer: str) -> list[EventId]:
+    def claimed(self, keys: Iterable[bytes], peer: str) -> list[bytes]:
         """Return the keys that a session with this peer has to leave to others."""
         return [key for key in keys if self._holder(key, peer) is not None]
 
-    async def wait(self, keys: Sequence[EventId], peer: str) -> None:
+    async def wait(self, keys: Sequence[bytes], peer: str) -> None:
         """Wait until a session with this peer may claim the first of these keys."""
         if keys:
             while (claim := self._holder(keys[0], peer)) is not None:
@@ -154,11 +157,19 @@ class FetchTable:
             tellers = tellers if peer in tellers else (*tellers, peer)
             remember(self._told, key, tellers, MAX_TOLD)
 
+    def note_fetched(self, name: bytes, event_id: EventId) -> None:
+        """Remember the EventId of an event that was fetched by its id."""
+        remember(self._fetched, name, event_id, MAX_TOLD)
+
+    def find_fetched(self, name: bytes) -> EventId | None:
+        """Return the EventId of an event that was fetched by its id lately."""
+        return self._fetched.get(name)
+
     def told_by(self, key: EventId) -> tuple[str, ...]:
         """Return the peers that told us of a key lately."""
         return self._told.get(key, ())
 
-    def _holder(self, key: EventId, peer: str) -> Claim | None:
+    def _holder(self, key: bytes, peer: str) -> Claim | None:
         """Return the claim that keeps a session with a peer from fetching a key, if there is one.
 
         Asking the same peer for a key twice is useless, however slow it is.
@@ -166,9 +177,9 @@ class FetchTable:
         claim = self._claims.get(key)
         return claim if claim and (claim.peer == peer or not claim.is_void()) else None
 
-    def _take(self, claim: Claim, keys: Iterable[EventId]) -> tuple[list[EventId], list[EventId]]:
-        mine: list[EventId] = []
-        others: list[EventId] = []
+    def _take(self, claim: Claim, keys: Iterable[bytes]) -> tuple[list[bytes], list[bytes]]:
+        mine: list[bytes] = []
+        others: list[bytes] = []
         for key in keys:
             if self._holder(key, claim.peer) is not None:
                 others.append(key)
@@ -179,7 +190,7 @@ class FetchTable:
             mine.append(key)
         return mine, others
 
-    def _release(self, claim: Claim, keys: Iterable[EventId]) -> None:
+    def _release(self, claim: Claim, keys: Iterable[bytes]) -> None:
         for key in keys:
             if self._claims.get(key) is claim:
                 del self._claims[key]

@@ -13,30 +13,18 @@ from __future__ import annotations
 
 from collections import defaultdict, deque
 from collections.abc import Awaitable, Callable, Iterator, Sequence
-from functools import partial
 from typing import Final
 
 import structlog
-import trio
 
 from recon_node.ceramic import CeramicError, EventId, Network, scan
 from recon_node.ipld import CID, IpldError, dag_cbor, varint
 from recon_node.p2p.errors import (
-    BROKEN_PROTOCOL,
-    MISBEHAVED,
-    PEER_FAILURES,
     PeerGoneError,
     PeerProtocolError,
-    describe_error,
 )
-from recon_node.p2p.interfaces import EventStore
-from recon_node.p2p.peers.book import PeerBook
 from recon_node.p2p.settings import MAX_REQUEST, P2PSettings
-from recon_node.p2p.sync.reports import GAVE_WAY, Counters
-from recon_node.p2p.sync.stream_slots import Slots
 from recon_node.p2p.transport.framing import FrameStream
-from recon_node.p2p.transport.streams import PeerStream
-from recon_node.store import StoreError
 
 log = structlog.get_logger(__name__)
 
@@ -61,55 +49,6 @@ ReadCars = Callable[[Sequence[EventId]], Awaitable[list[bytes | None]]]
 Deliver = Callable[[FetchedEvents], Awaitable[None]]
 
 
-class EventServer:
-    """Serves the store's events to peers, within slots. Register ``serve`` with the host."""
-
-    def __init__(
-        self, store: EventStore, book: PeerBook, settings: P2PSettings, counters: Counters
-    ) -> None:
-        self._store = store
-        self._book = book
-        self._settings = settings
-        self._counters = counters
-        self._slots = Slots(settings.max_event_streams, settings.max_event_streams_per_peer)
-
-    async def serve(self, stream: PeerStream) -> None:
-        """Answer a peer's requests on a stream that it has opened."""
-        with (
-            trio.CancelScope() as scope,
-            self._slots.taken_by(stream.peer_id, stream.address, scope.cancel) as has_slot,
-        ):
-            if has_slot:
-                await self._answer_requests(stream)
-                return
-        if scope.cancelled_caught:
-            log.info("Event stream ended early", peer=stream.peer_id, reason=GAVE_WAY)
-        await stream.reset()
-
-    async def _answer_requests(self, stream: PeerStream) -> None:
-        peer_id = stream.peer_id
-        frames = FrameStream(
-            stream, self._settings.max_frame, partial(self._note_sent, peer_id), stream.account
-        )
-        read_cars = partial(self._read_cars, peer_id)
-        try:
-            await serve_events(frames, read_cars, self._store.network, self._settings)
-        except (*PEER_FAILURES, StoreError) as error:
-            log.info("Event stream ended early", peer=peer_id, reason=describe_error(error))
-            if isinstance(error, BROKEN_PROTOCOL):
-                self._book.failed(peer_id, severity=MISBEHAVED)
-            await stream.reset()
-
-    async def _read_cars(self, peer_id: str, wanted: Sequence[EventId]) -> list[bytes | None]:
-        cars = await self._store.get_cars_for_peers(wanted)
-        self._book.served(peer_id, events=sum(car is not None for car in cars))
-        return cars
-
-    def _note_sent(self, peer_id: str, size: int) -> None:
-        self._counters.event_bytes_sent += size
-        self._book.served(peer_id, size=size)
-
-
 async def serve_events(
     frames: FrameStream, read_cars: ReadCars, network: Network, settings: P2PSettings
 ) -> None:
@@ -126,21 +65,34 @@ async def serve_events(
     while (request := await frames.receive(settings.idle_timeout, until_begun)) is not None:
         until_begun = settings.turn_timeout
         wanted = parse_request(request, network)
-        missing: list[EventId] = []
-        at, count = 0, 1
-        while part := wanted[at : at + count]:
-            cars = await read_cars(part)
-            size = sum(len(car) for car in cars if car is not None)
-            frames.account.hold("events", _MEMORY_A_BYTE * size)
-            found = [bytes((CAR,)) + car for car in cars if car is not None]
-            missing += [each for each, car in zip(part, cars, strict=True) if car is None]
-            at += len(part)
-            count = min(_READ_AT_ONCE, 2 * count, max(1, _READ_BYTES * len(part) // max(1, size)))
-            del cars
-            await frames.send(found, patience)
-            del found
-        frames.account.hold("events", 0)
+        missing = await send_cars(frames, wanted, read_cars, lambda _: bytes((CAR,)), patience)
         await frames.send([bytes((END,)) + b"".join(missing)], patience)
+
+
+async def send_cars(
+    frames: FrameStream,
+    wanted: Sequence[EventId],
+    read_cars: ReadCars,
+    head_of: Callable[[EventId], bytes],
+    patience: float,
+) -> list[EventId]:
+    """Send a frame for each event that is held, a head and the CAR; return those not held."""
+    missing: list[EventId] = []
+    at, count = 0, 1
+    while part := wanted[at : at + count]:
+        cars = await read_cars(part)
+        size = sum(len(car) for car in cars if car is not None)
+        frames.account.hold("events", _MEMORY_A_BYTE * size)
+        pairs = list(zip(part, cars, strict=True))
+        found = [head_of(each) + car for each, car in pairs if car is not None]
+        missing += [each for each, car in pairs if car is None]
+        at += len(part)
+        count = min(_READ_AT_ONCE, 2 * count, max(1, _READ_BYTES * len(part) // max(1, size)))
+        del cars, pairs
+        await frames.send(found, patience)
+        del found
+    frames.account.hold("events", 0)
+    return missing
 
 
 async def fetch_events(
@@ -199,28 +151,57 @@ async def _receive_answer(
     awaited: dict[CID, list[EventId]] = defaultdict(list)
     for event_id in request:
         awaited[event_id.event_cid].append(event_id)
-    batch: FetchedEvents = []
-    size = 0
-    held = deque([0], maxlen=_BATCHES_HELD)
+    batches = Batches(frames, deliver)
     while True:
-        frame = await frames.receive(patience)
-        if frame is None:
-            raise PeerGoneError("the peer ended the event stream within an answer")
-        kind, content = frame[:1], frame[1:]
-        if kind == bytes((END,)):
-            if batch:
-                await deliver(batch)
+        kind, content = await receive_part(frames, patience)
+        if kind == END:
+            await batches.finish()
             return _check_end(content, awaited)
-        if kind != bytes((CAR,)):
-            raise PeerProtocolError(f"an event frame of the unknown kind {kind.hex() or 'nothing'}")
-        batch.append((_take(awaited, root_of(content)), content))
-        size += len(content)
-        held[-1] = size
-        frames.account.hold("events", sum(held))
-        if len(batch) >= _BATCH_EVENTS or size >= _BATCH_BYTES:
-            await deliver(batch)
-            batch, size = [], 0
-            held.append(0)
+        await batches.add(_take(awaited, root_of(content)), content)
+
+
+async def receive_part(frames: FrameStream, patience: float) -> tuple[int, bytes]:
+    """Return the kind, CAR or END, and the content of the next frame of an answer.
+
+    Raises:
+        PeerGoneError: the stream ended.
+        PeerProtocolError: the frame is of another kind, or did not come in time.
+    """
+    frame = await frames.receive(patience)
+    if frame is None:
+        raise PeerGoneError("the peer ended the event stream within an answer")
+    if frame[:1] not in (bytes((CAR,)), bytes((END,))):
+        raise PeerProtocolError(
+            f"an event frame of the unknown kind {frame[:1].hex() or 'nothing'}"
+        )
+    return frame[0], frame[1:]
+
+
+class Batches:
+    """Hands on the events of an answer in batches of bounded size, as they arrive."""
+
+    def __init__(self, frames: FrameStream, deliver: Deliver) -> None:
+        self._account = frames.account
+        self._deliver = deliver
+        self._batch: FetchedEvents = []
+        self._size = 0
+        self._held = deque([0], maxlen=_BATCHES_HELD)
+
+    async def add(self, event_id: EventId, car: bytes) -> None:
+        """Take an event."""
+        self._batch.append((event_id, car))
+        self._size += len(car)
+        self._held[-1] = self._size
+        self._account.hold("events", sum(self._held))
+        if len(self._batch) >= _BATCH_EVENTS or self._size >= _BATCH_BYTES:
+            await self.finish()
+            self._held.append(0)
+
+    async def finish(self) -> None:
+        """Hand on what is left."""
+        batch, self._batch, self._size = self._batch, [], 0
+        if batch:
+            await self._deliver(batch)
 
 
 def root_of(car: bytes) -> CID:

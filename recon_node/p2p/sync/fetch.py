@@ -7,7 +7,7 @@ session has claimed are left for last, and fetched if they have not arrived by t
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Final
 
@@ -18,9 +18,11 @@ from recon_node.ceramic import EventId
 from recon_node.p2p.interfaces import EventStore
 from recon_node.p2p.settings import P2PSettings
 from recon_node.p2p.sync.claims import Claim, FetchTable
-from recon_node.p2p.sync.event_stream import Deliver, FetchedEvents, fetch_events
+from recon_node.p2p.sync.event_stream import Deliver, FetchedEvents
 from recon_node.p2p.sync.reports import Counters
+from recon_node.p2p.sync.ways import ById, ByKey, Way
 from recon_node.p2p.transport.framing import FrameStream
+from recon_node.recon import Missing
 
 log = structlog.get_logger(__name__)
 
@@ -32,7 +34,8 @@ REQUESTS_A_CLAIM: Final = 2
 NOBODYS_FAULT: Final = ("waiting", "policy", "unjudged")
 """Causes of refusals for which no peer is to blame."""
 
-OpenEventStream = Callable[[], AbstractAsyncContextManager[FrameStream]]
+OpenEventStream = Callable[[str], AbstractAsyncContextManager[FrameStream]]
+"""Opens a stream of a protocol with the peer."""
 
 
 @asynccontextmanager
@@ -102,61 +105,84 @@ class Fetcher:
             trio.BrokenResourceError: the stream was lost.
             StoreError: our store cannot take the events.
         """
-        self.keys_received += len(keys)
-        self._counters.keys_received += len(keys)
+        self._note_asked(len(keys))
         self._counters.keys_unwanted += sum(map(self._store.is_unwanted, keys))
         self._table.note_told(keys, self._peer)
-        lost: list[EventId] = []
-        untried = keys
-        while untried := self._missing(untried):
-            untried = await self._fetch_unclaimed(untried, lost)
-            await self._table.wait(untried, self._peer)
-        while lost := self._table.claimed(self._missing(lost), self._peer):
-            await self._table.wait(lost, self._peer)
+        await self._obtain(ByKey(self._store), [*keys])
         return [key for key in keys if key not in self._store.keys]
 
-    def _missing(self, keys: list[EventId]) -> list[EventId]:
-        """Return the keys that are worth fetching."""
-        store = self._store
-        return [key for key in keys if key not in store.keys and not store.is_refused(key)]
+    async def obtain_by_id(self, missing: Missing) -> tuple[list[EventId], list[bytes]]:
+        """Get the events of these ids into the store.
 
-    async def _fetch_unclaimed(self, keys: list[EventId], lost: list[EventId]) -> list[EventId]:
-        """Fetch the keys that no other session has claimed; return those that one has.
+        Returns:
+            The EventIds of those that the store did not take, and the ids of those that did not
+            come.
 
-        If the peer stalls and another session takes over what it was asked for, those keys are
-        added to ``lost``: this session does not ask for them again.
+        Raises:
+            Exception: as ``obtain`` does.
         """
-        left = self._table.claimed(keys, self._peer)
-        if len(left) == len(keys):
+        self._note_asked(len(missing.ids))
+        way = ById(self._store, self._table, missing.key_range)
+        await self._obtain(way, missing.ids)
+        self._table.note_told(way.fetched.values(), self._peer)
+        found = [way.find(each) for each in missing.ids]
+        refused = [each for each in found if each is not None and each not in self._store.keys]
+        return refused, [each for each in missing.ids if way.find(each) is None]
+
+    def _note_asked(self, events: int) -> None:
+        self.keys_received += events
+        self._counters.keys_received += events
+
+    async def _obtain(self, way: Way, names: list[bytes]) -> None:
+        """Fetch events, or wait for the sessions that do."""
+        lost: list[bytes] = []
+        while names := way.untried(names):
+            names = await self._fetch_unclaimed(way, names, lost)
+            await self._table.wait(names, self._peer)
+        while lost := self._table.claimed(way.untried(lost), self._peer):
+            await self._table.wait(lost, self._peer)
+
+    async def _fetch_unclaimed(
+        self, way: Way, names: list[bytes], lost: list[bytes]
+    ) -> list[bytes]:
+        """Fetch what no other session has claimed; return what one has.
+
+        If the peer stalls and another session takes over what it was asked for, that is added to
+        ``lost``: this session does not ask for it again.
+        """
+        left = self._table.claimed(names, self._peer)
+        if len(left) == len(names):
             return left
         left = []
-        asked: list[EventId] = []
+        asked: list[bytes] = []
         at, size = 0, REQUESTS_A_CLAIM * self._settings.events_per_request
         with self._table.claim(self._peer) as claim:
 
             async def admit(events: FetchedEvents) -> None:
                 await self._admit(events)
-                claim.release([key for key, _ in events])
+                for event_id, _ in events:
+                    way.note(event_id)
+                claim.release([way.name_of(event_id) for event_id, _ in events])
 
             with claim.until_taken_over():
-                async with self._open_stream() as frames, _hand_on(admit) as deliver:
+                async with self._open_stream(way.protocol) as frames, _hand_on(admit) as deliver:
                     claim.watch(lambda: frames.bytes_received)
-                    while at < len(keys):
-                        mine, others = claim.take(self._missing(keys[at : at + size]))
+                    while at < len(names):
+                        mine, others = claim.take(way.untried(names[at : at + size]))
                         asked += mine
                         left += others
                         at += size
-                        await self._fetch(mine, frames, claim, deliver)
+                        await self._fetch(way, mine, frames, claim, deliver)
             if claim.taken_over:
-                taken_over = self._missing(asked)
+                taken_over = way.untried(asked)
                 self.undelivered += len(taken_over)
                 lost += taken_over
-        return left + keys[at:]
+        return left + names[at:]
 
     async def _fetch(
-        self, keys: Sequence[EventId], frames: FrameStream, claim: Claim, deliver: Deliver
+        self, way: Way, names: list[bytes], frames: FrameStream, claim: Claim, deliver: Deliver
     ) -> None:
-        if not keys:
+        if not names:
             return
         patience, per_request = self._settings.idle_timeout, self._settings.events_per_request
 
@@ -167,7 +193,7 @@ class Fetcher:
         before = frames.bytes_received
         try:
             with claim.peers_turn():
-                missing = await fetch_events(frames, keys, hand_on, patience, per_request)
+                missing = await way.fetch(frames, names, hand_on, patience, per_request)
         finally:
             self.bytes_received += frames.bytes_received - before
             self._counters.event_bytes_received += frames.bytes_received - before

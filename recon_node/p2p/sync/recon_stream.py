@@ -15,10 +15,12 @@ import trio
 from recon_node.ceramic import EventId
 from recon_node.p2p.errors import PeerError, PeerGoneError
 from recon_node.p2p.settings import P2PSettings
+from recon_node.p2p.sync.steps import in_steps
 from recon_node.p2p.transport.framing import FrameStream
-from recon_node.recon import Session, Version
+from recon_node.recon import Missing, Session, Version
 
 Obtain = Callable[[list[EventId]], Awaitable[list[EventId]]]
+ObtainById = Callable[[Missing], Awaitable[tuple[list[EventId], list[bytes]]]]
 
 MAX_UNWANTED: Final = 500_000
 """Maximum keys that a peer may list in a session and that we do not want."""
@@ -48,6 +50,9 @@ class ReconStream:
     """Whether it is our choice that the event of a key was not obtained."""
     unwanted: list[EventId] = field(default_factory=list)
     """Those keys, as far as the peer has listed them in this session."""
+    obtain_by_id: ObtainById | None = None
+    """Gets events by their ids; returns the keys of those refused, and the ids of those that the
+    peer did not deliver. None if keys have to be seen before events."""
 
     async def initiate(self) -> None:
         """Run a session that we start, until both sides agree.
@@ -94,7 +99,9 @@ class ReconStream:
                 self._leave_out([key for key in missing if self.is_unwanted(key)])
                 side.give_up(missing)
             if side.answer_due:
-                answer = await self._answer()
+                if self.obtain_by_id is not None:
+                    await self._fetch_by_id(self.obtain_by_id)
+                answer = await in_steps(session.respond())
                 held = 0
                 account.hold("turns", held)
                 await self._send(answer)
@@ -115,15 +122,13 @@ class ReconStream:
         self.frames.account.hold("unwanted keys", UNWANTED_WEIGHT * len(self.unwanted))
         self.session.side.leave_out(keys)
 
-    async def _answer(self) -> list[Any]:
-        """Compute the answer, which may take a while, without making other tasks wait."""
-        steps = self.session.respond()
-        while True:
-            try:
-                next(steps)
-            except StopIteration as end:
-                return list(end.value)
-            await trio.lowlevel.checkpoint()
+    async def _fetch_by_id(self, obtain: ObtainById) -> None:
+        """Get the events that the peer's turn names by id."""
+        missing = await in_steps(self.session.find_missing())
+        if missing is not None:
+            refused, undelivered = await obtain(missing)
+            self.session.side.give_up(refused)
+            self.session.give_up_ids(undelivered)
 
     async def _receive(self) -> tuple[Any, int] | None:
         """Return the peer's next message and its bytes of memory; None if the stream ended well."""

@@ -48,7 +48,7 @@ from recon_node.p2p.sync.stream_slots import KEPT_FOR, KeptStreams, OpenStream, 
 from recon_node.p2p.sync.unwanted import UnwantedKeys
 from recon_node.p2p.transport.budget import remember
 from recon_node.p2p.transport.framing import FrameStream
-from recon_node.p2p.transport.streams import EVENTS_PROTOCOL, PeerStream
+from recon_node.p2p.transport.streams import PeerStream
 from recon_node.recon import KeyRange, Side, Version, intersect_ranges
 from recon_node.store import StoreError
 
@@ -324,13 +324,14 @@ class Sessions:
             self._settings,
             self._decoders,
             opened.has_served,
-            self._store.is_unwanted,
+            is_unwanted=self._store.is_unwanted,
+            obtain_by_id=None if self._store.wants_keys_first else fetcher.obtain_by_id,
         )
         return _Run(role, peer_id, recon, fetcher, trio.current_time(), is_rest)
 
     @asynccontextmanager
-    async def _open_event_stream(self, peer_id: str) -> AsyncIterator[FrameStream]:
-        stream = await self._host.open_stream(peer_id, EVENTS_PROTOCOL)
+    async def _open_event_stream(self, peer_id: str, protocol: str) -> AsyncIterator[FrameStream]:
+        stream = await self._host.open_stream(peer_id, protocol)
         try:
             yield self._frames(stream)
         except BaseException:

@@ -17,6 +17,7 @@ from libp2p.stream_muxer.exceptions import MuxedStreamError
 from recon_node.p2p.transport.budget import Account, MemoryBudget
 
 EVENTS_PROTOCOL: Final = "/ceramic/events/1.0.0"
+EVENTS_BY_ID_PROTOCOL: Final = "/ceramic/events/1.1.0"
 _CLOSE_LIMIT: Final = 2.0
 """Seconds that ending a stream may take."""
 

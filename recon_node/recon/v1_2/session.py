@@ -51,6 +51,7 @@ from recon_node.recon.keys.sketch import (
     decode,
     distinct,
     estimate,
+    id_of,
     symbols_for,
 )
 from recon_node.recon.session import GAPS_A_STEP, Missing, Session, Steps
@@ -83,6 +84,8 @@ _CLUSTERED: Final = PARTS // 4
 _MANY: Final = 64
 """From so many differences on it matters whether they lie close together."""
 _MORE_SYMBOLS: Final = 1.5
+_HASHES_A_STEP: Final = 2000
+"""Keys that are hashed between two yields."""
 _RESERVE: Final = 1024
 """Bytes of a message that symbols leave to the rest."""
 
@@ -162,6 +165,8 @@ class Session12(Session[Message]):
                     found.where = self._where_they_differ(key_range, last.estimate)
         else:
             yield from self._look_up_lists(found, key_range)
+        left_out = yield from self._ids_left_out()
+        found.lacking = [each[~among(each, left_out)] for each in found.lacking]
         found.failed = distinct(np.concatenate([NO_IDS, *found.lacking]))
         joined = found.failed.astype("<u8").tobytes()
         ids = [joined[at : at + ID_SIZE] for at in range(0, len(joined), ID_SIZE)]
@@ -266,6 +271,15 @@ class Session12(Session[Message]):
                 reply.narrow_down(upper)
             else:
                 reply.agree(upper)
+
+    def _ids_left_out(self) -> Generator[None, None, Ids]:
+        """Return the ids of the keys that we leave out: there is no point in asking for them."""
+        ids = []
+        for number, key in enumerate(self.side.given_up):
+            if number % _HASHES_A_STEP == _HASHES_A_STEP - 1:
+                yield
+            ids.append(id_of(key))
+        return np.frombuffer(b"".join(ids), "<u8").astype(np.uint64)
 
     def _look_up_lists(self, found: _Found, key_range: KeyRange) -> Iterator[None]:
         """Find which ids of the peer's lists we lack, and the keys that it wants in full."""
