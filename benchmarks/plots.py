@@ -17,6 +17,7 @@ from benchmarks.report import Row
 
 # The colours of Okabe and Ito, which colour-blind readers can tell apart.
 _COLOURS: Final = {
+    "recon/1.2.0": "#CC79A7",
     "recon/1.1.0": "#0072B2",
     "recon/1.0.0": "#56B4E9",
     "recon/1.0.0, 8 MiB": "#009E73",
@@ -25,7 +26,13 @@ _COLOURS: Final = {
     "ceramic-one (simulated)": "#555555",
     "recon_node.KeyStore": "#0072B2",
 }
-_MARKERS: Final = {"recon/1.1.0": "o", "recon/1.0.0": "s", "negentropy": "D", "nostr-tools": "v"}
+_MARKERS: Final = {
+    "recon/1.2.0": "^",
+    "recon/1.1.0": "o",
+    "recon/1.0.0": "s",
+    "negentropy": "D",
+    "nostr-tools": "v",
+}
 # nostr-tools speaks negentropy, so it is often in the same place; then both can be seen.
 _BENEATH: Final[dict[str, dict[str, Any]]] = {
     "nostr-tools": {"markersize": 10, "markerfacecolor": "white", "linestyle": "--"}

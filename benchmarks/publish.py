@@ -28,7 +28,7 @@ from benchmarks.plots import (
 )
 from benchmarks.report import Row, progress, read_rows
 
-_REFERENCE: Final = "recon/1.1.0"
+_REFERENCE: Final = "recon/1.2.0"
 _KEY_STORE_COLUMNS: Final = {
     "bulk_load_us": "bulk load, µs a key",
     "insert_us": "insert, µs",
@@ -111,7 +111,7 @@ def reconcile_tables(rows: Sequence[Row]) -> str:
 
 
 def ratio_table(rows: Sequence[Row]) -> str:
-    """Return the bytes of each system at the largest size, as multiples of recon/1.1.0's."""
+    """Return the bytes of each system at the largest size, as multiples of recon/1.2.0's."""
     size = max(row["keys"] for row in rows)
     own = [row for row in rows if row["keys"] == size]
     reference = {_differences(row): row["bytes"] for row in own if row["system"] == _REFERENCE}

@@ -61,7 +61,8 @@ class Here:
 
 
 @pytest.fixture
-async def here():
+async def here(mock_clock):
+    """A node at a moment that does not pass: what it has dialled counts for some seconds only."""
     return Here()
 
 

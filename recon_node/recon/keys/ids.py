@@ -23,11 +23,10 @@ if TYPE_CHECKING:
 
 _GROUPS_A_STEP: Final = 64
 """Groups that are compared between two yields: about a millisecond."""
+_FALSE_HITS: Final = 256
+"""About how many keys in all are compared although they only look like one that is sought."""
 _FILTER_BITS: Final = 20
-"""An id is compared with those sought if it shares so many bits with one of them."""
-_FEW_KEYS: Final = 1 << 14
-_FEW_FILTER_BITS: Final = 12
-"""The same for a range of few keys, where a long table would cost more than it saves."""
+"""Most bits of an id that tell which keys look like one that is sought."""
 
 
 class Group(NamedTuple):
@@ -86,8 +85,8 @@ def find(
     if not len(ids):
         return found
     wanted = np.sort(ids)
-    few = keys.count(key_range) <= _FEW_KEYS
-    size = 1 << (_FEW_FILTER_BITS if few else _FILTER_BITS)
+    pairs = keys.count(key_range) * len(wanted)
+    size = 1 << min(_FILTER_BITS, (pairs // _FALSE_HITS).bit_length() + 1)
     likely, mask = np.zeros(size, np.bool_), np.uint64(size - 1)
     likely[wanted & mask] = True
     for number, group in enumerate(groups(keys, key_range, with_lower=with_lower)):
