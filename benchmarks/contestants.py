@@ -91,9 +91,7 @@ def recon(protocol: Version[Any], pair: Pair, settings: SessionSettings = DEFAUL
     """Reconcile over a version of this project's protocol; both sides end with the union."""
     ours, theirs = map(KeyStore, pair.keys())
     cost = Cost()
-    if protocol is RECON_1_2:  # the sketch is kept as the tree is: neither is made for a session
-        for each in ours, theirs:
-            all_at_once(each.sketch(WHOLE))
+    make_sketches(protocol, ours, theirs)
     with CpuTimer() as timer:
         asking = protocol.session(Side.initiator(ours, WHOLE, settings))
         answering = protocol.session(Side.responder(theirs, [WHOLE], settings))
@@ -118,6 +116,13 @@ def recon(protocol: Version[Any], pair: Pair, settings: SessionSettings = DEFAUL
     cost.rounds, cost.cpu_s = asking.side.rounds, timer.seconds
     check_union(pair, ours, theirs)
     return cost
+
+
+def make_sketches(protocol: Version[Any], *stores: KeyStore) -> None:
+    """Make what 1.2.0 keeps beside the tree: neither of them is made for a session."""
+    if protocol is RECON_1_2:
+        for store in stores:
+            all_at_once(store.sketch(WHOLE))
 
 
 def look_up(missing: Missing, other: KeyStore) -> list[bytes]:

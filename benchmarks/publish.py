@@ -116,7 +116,11 @@ def ratio_table(rows: Sequence[Row]) -> str:
     own = [row for row in rows if row["keys"] == size]
     reference = {_differences(row): row["bytes"] for row in own if row["system"] == _REFERENCE}
     ratios = [{**row, "ratio": row["bytes"] / reference[_differences(row)]} for row in own]
-    return pivot(ratios, _differences, lambda row: f"{row['ratio']:.2g} x", "ratio")
+    return pivot(ratios, _differences, lambda row: f"{_two_digits(row['ratio'])} x", "ratio")
+
+
+def _two_digits(number: float) -> str:
+    return f"{number:.2g}" if number < 99.5 else f"{float(f'{number:.2g}'):.0f}"
 
 
 def round_trip_table(rows: Sequence[Row]) -> str:

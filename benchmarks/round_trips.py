@@ -25,7 +25,15 @@ from typing import Any, Final
 import trio
 from trio.testing import MockClock, memory_stream_pair, wait_all_tasks_blocked
 
-from benchmarks.contestants import CONTESTANTS, WHOLE, Cost, CpuTimer, check_union, look_up
+from benchmarks.contestants import (
+    CONTESTANTS,
+    WHOLE,
+    Cost,
+    CpuTimer,
+    check_union,
+    look_up,
+    make_sketches,
+)
 from benchmarks.pairs import Pair, Population
 from benchmarks.reconcile import make_row
 from benchmarks.report import Row, count, new_file, numbers, show, track
@@ -87,6 +95,7 @@ def run(keys: int, differences: Sequence[int], rtts_ms: Sequence[int]) -> list[R
 def drive(version: Version[Any], pair: Pair, rtt: float) -> tuple[Cost, float]:
     """Reconcile over streams with a round-trip time; return the cost and the virtual seconds."""
     ours, theirs = map(KeyStore, pair.keys())
+    make_sketches(version, ours, theirs)
     clock = MockClock()
     with CpuTimer() as timer:
         cost = trio.run(_reconcile, version, ours, theirs, rtt, clock, clock=clock)

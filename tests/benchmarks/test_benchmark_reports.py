@@ -173,7 +173,7 @@ def test_the_driver_takes_as_long_as_its_rounds(results):
 
 @pytest.mark.parametrize("version", VERSIONS, ids=lambda version: version.id)
 def test_a_delay_changes_neither_messages_nor_rounds(version):
-    pair = Population(2000).pair(1500, "scattered")  # messages long enough for a worker thread
+    pair = Population(12_000).pair(9000, "scattered")  # messages long enough for a worker thread
     plain = recon(version, pair)
     slow, waiting = round_trips.drive(version, pair, rtt=0.2)
     assert (slow.rounds, slow.bytes_sent, slow.bytes_received) == (
