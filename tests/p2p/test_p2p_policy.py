@@ -138,7 +138,7 @@ async def test_what_a_function_refuses_is_fetched_once(tmp_path, version):
 
 
 async def test_junk_does_not_travel_on(tmp_path):
-    """A node behind one that refuses the junk gets none of it. (On the rings they would all meet.)"""
+    """A node behind one that refuses the junk gets none of it. (On the rings all would meet.)"""
     good = members_events(20)
     async with (
         node(tmp_path / "a", [*junk(30), *good], ceramic_one=False, **QUIET) as a,
