@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from recon_node.recon.keys.ranges import KeyRange
-from recon_node.recon.keys.sketch import Ids, ids_of
+from recon_node.recon.keys.sketch import Ids, distinct, ids_of
 from recon_node.recon.keys.tree import Bisect, Inner, Leaf, TreeNode
 
 if TYPE_CHECKING:
@@ -101,16 +101,19 @@ def find(
     return found
 
 
-def ids_in(
-    keys: KeyView, key_range: KeyRange, *, with_lower: bool = False
+def not_held(
+    keys: KeyView, key_range: KeyRange, ids: Ids, *, with_lower: bool = False
 ) -> Generator[None, None, Ids]:
-    """Return the ids of all keys of a range, in the keys' order, in steps."""
-    ids = [np.zeros(0, np.uint64)]
-    for number, group in enumerate(groups(keys, key_range, with_lower=with_lower)):
-        if number % _GROUPS_A_STEP == _GROUPS_A_STEP - 1:
-            yield
-        ids.append(group.ids)
-    return np.concatenate(ids)
+    """Return those of some ids that no key of a range has, in steps."""
+    sought = distinct(ids)
+    held = np.zeros(len(sought), np.bool_)
+    if len(sought):
+        for number, group in enumerate(groups(keys, key_range, with_lower=with_lower)):
+            if number % _GROUPS_A_STEP == _GROUPS_A_STEP - 1:
+                yield
+            nearest = np.minimum(np.searchsorted(sought, group.ids), len(sought) - 1)
+            held[nearest[sought[nearest] == group.ids]] = True
+    return sought[~held]
 
 
 def _leaves_around(

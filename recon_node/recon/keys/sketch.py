@@ -98,11 +98,15 @@ def distinct(ids: Ids) -> Ids:
 
 def among(ids: Ids, others: Ids) -> NDArray[np.bool_]:
     """Return for each of some ids whether it is among others."""
+    return among_ordered(ids, np.sort(others))  # np.isin builds a hash table, which takes longer
+
+
+def among_ordered(ids: Ids, others: Ids) -> NDArray[np.bool_]:
+    """Return the same, given the others in order."""
     if not len(others):
         return np.zeros(len(ids), np.bool_)
-    ordered = np.sort(others)  # np.isin builds a hash table, which takes longer
-    nearest = np.minimum(np.searchsorted(ordered, ids), len(ordered) - 1)
-    return np.equal(ordered[nearest], ids)
+    nearest = np.minimum(np.searchsorted(others, ids), len(others) - 1)
+    return np.equal(others[nearest], ids)
 
 
 class Symbols(NamedTuple):
@@ -226,6 +230,9 @@ def symbols_for(differences: int) -> int:
     return _FEWEST + round(_SYMBOLS_EACH * most + _SPREAD * sqrt(most))
 
 
+_MAX_STEPS: Final = 256
+
+
 @dataclass(frozen=True, slots=True)
 class Difference:
     """The ids that only one of two sets has."""
@@ -238,7 +245,8 @@ def decode(symbols: Symbols) -> Iterator[Difference | None]:
     """Find the difference of two sets, given our symbols minus theirs, in steps.
 
     Yields None between steps of a few milliseconds, and the difference at the end; nothing at the
-    end if the symbols do not decode. It takes at most one step for each symbol, whatever they are.
+    end if the symbols do not decode. However many keys differ, a dozen steps are usual; symbols
+    that somebody made up to be decoded one by one are given up after ``_MAX_STEPS``.
     """
     rest = symbols.copy()
     found: list[Ids] = []
@@ -247,7 +255,7 @@ def decode(symbols: Symbols) -> Iterator[Difference | None]:
     while True:
         ids, counts = _pure(rest)
         new = [index for index, each in enumerate(ids.tolist()) if each not in seen]
-        if len(new) < len(ids) or len(seen) > len(rest):
+        if len(new) < len(ids) or len(found) > _MAX_STEPS:
             return  # taken out before: these are not the symbols of a set
         if not len(ids):
             break

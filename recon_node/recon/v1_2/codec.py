@@ -26,7 +26,7 @@ from recon_node.recon.keys.sketch import (
 )
 from recon_node.recon.side import RemoteProtocolError
 from recon_node.recon.v1_1 import RECON_1_1
-from recon_node.recon.v1_1.codec import MAX_BOUND, Gaps, Say
+from recon_node.recon.v1_1.codec import MAX_BOUND, MAX_WEIGHT, MIB, Gaps, Say
 from recon_node.recon.v1_1.codec import Message as Message11
 
 HINT_SIZE: Final = 4
@@ -227,9 +227,12 @@ class _Reader:
         )
 
     def listed(self) -> list[Listed]:
-        number = self.varint(len(self._data))
+        # As in 1.1.0, a message may not take much more memory than its bytes.
+        number = self.varint(MAX_WEIGHT * max(MIB, len(self._data)) // _WEIGHT_OF_LIST)
         return [Listed(self._ids(), self._ids()) for _ in range(number)]
 
     def _ids(self) -> Ids:
         number = self.varint(len(self._data) // ID_SIZE)
+        if not number:
+            return NO_IDS
         return np.frombuffer(self.take(ID_SIZE * number), "<u8").astype(np.uint64)

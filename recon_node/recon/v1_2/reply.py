@@ -10,7 +10,7 @@ import numpy as np
 from recon_node.recon.keys.ids import Group, groups
 from recon_node.recon.keys.ranges import KeyRange, separator
 from recon_node.recon.keys.sha256a import COUNT_SHIFT
-from recon_node.recon.keys.sketch import ID_SIZE, Ids, among
+from recon_node.recon.keys.sketch import ID_SIZE, Ids, among_ordered
 from recon_node.recon.side import Side
 from recon_node.recon.v1_1.codec import KEYS, Body, Say
 from recon_node.recon.v1_1.session import Reply as Reply11
@@ -121,10 +121,10 @@ def _page(held: Iterable[Group], known: Ids, room: int) -> tuple[Ids, bytes, byt
 
     The last of these keys comes with them, and the next one that is not known, if there is one.
     """
-    page = [NO_IDS]
+    page, known = [NO_IDS], np.sort(known)
     left, last = room, b""
     for group in held:
-        new = np.flatnonzero(~among(group.ids, known)) if len(known) else np.arange(len(group.ids))
+        new = np.flatnonzero(~among_ordered(group.ids, known))
         if len(new) and not left:
             return np.concatenate(page), last, group.keys(new[:1])[0]
         if len(new):

@@ -37,7 +37,7 @@ from typing import Final
 import numpy as np
 
 from recon_node.recon.keys.finger import Finger
-from recon_node.recon.keys.ids import find, ids_in
+from recon_node.recon.keys.ids import find, not_held
 from recon_node.recon.keys.ranges import KeyRange
 from recon_node.recon.keys.sha256a import COUNT_SHIFT
 from recon_node.recon.keys.sketch import (
@@ -293,8 +293,10 @@ class Session12(Session[Message]):
                 if say is Say.KEYS or say is Say.MORE:
                     listed = next(lists)
                     if say is Say.KEYS:
-                        held = yield from ids_in(self.side.keys, gap, with_lower=with_lower)
-                        looked_up = listed.ids[~among(listed.ids, held)], NO_KEYS
+                        lacking = yield from not_held(
+                            self.side.keys, gap, listed.ids, with_lower=with_lower
+                        )
+                        looked_up = lacking, NO_KEYS
                     else:
                         looked_up = yield from self._look_up(gap, listed, with_lower=with_lower)
                     found.lacking.append(looked_up[0])
