@@ -31,10 +31,13 @@ from recon_node.api.routes import (
     interests,
     kubo_blocks,
     kubo_node,
+    listings,
     node_info,
     pages,
+    search,
     stream_events,
     streams,
+    undelivered,
 )
 from recon_node.api.services import Services
 
@@ -66,8 +69,15 @@ async def get_openapi(call: Call[Parameters]) -> Response:
 ENDPOINTS: tuple[Endpoint, ...] = (
     events.post_event,
     events.get_event,
+    listings.get_streams,
+    listings.get_models,
+    search.get_search,
     streams.get_stream,
     stream_events.get_stream_events,
+    undelivered.get_undelivered,
+    undelivered.get_waiting,
+    undelivered.get_pending,
+    undelivered.get_refused,
     feed.get_events,
     feed.get_resume_token,
     feed.get_head,

@@ -14,6 +14,9 @@ and then its verdict is returned.
 """
 
 from recon_node.store.damage.detection import Damage, DamagedEventError
+from recon_node.store.db.catalogue import FoundEvent, ListedStream, StreamFilter, StreamPage
+from recon_node.store.db.records import State
+from recon_node.store.db.undelivered import RefusedEvent, Undelivered
 from recon_node.store.errors import (
     DamagedLogError,
     DiskFullError,
@@ -51,18 +54,25 @@ __all__ = [
     "FeedColumns",
     "FeedFilter",
     "FeedRow",
+    "FoundEvent",
     "Interest",
     "InvalidInterestError",
+    "ListedStream",
     "Lists",
     "PendingProof",
     "Policy",
     "PolicyError",
     "PolicySettings",
+    "RefusedEvent",
+    "State",
     "Store",
     "StoreError",
     "StoreSettings",
     "StoreStats",
     "StreamFacts",
+    "StreamFilter",
+    "StreamPage",
+    "Undelivered",
     "Verdict",
     "WritePolicy",
     "format_interest",

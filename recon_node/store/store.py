@@ -23,6 +23,7 @@ from recon_node.store.db.reader import Reader, ReaderPool
 from recon_node.store.intake import Intake
 from recon_node.store.interests import Interests
 from recon_node.store.judging import PolicyGate
+from recon_node.store.listings import Listings
 from recon_node.store.policy import Policy
 from recon_node.store.ring_keys import RingKeys
 from recon_node.store.values import (
@@ -48,6 +49,7 @@ class Store(Contents):
         epoch: a UUID made with the log; feed positions are meaningful only together with it.
         wanted: the node's interests, to be listed, added to and removed from.
         policy: decides which streams are accepted.
+        listings: of streams, models, and what is not delivered.
     """
 
     def __init__(
@@ -65,6 +67,7 @@ class Store(Contents):
         self.network = log.network
         self.epoch = log.epoch
         self._readers = readers
+        self.listings = Listings(readers)
         self._blocks = BlockFinder(data_dir, log.epoch, readers)
         self._writer = Writer(log, self)
         self.wanted = Interests(added_interests, self._writer, readers)

@@ -1,0 +1,213 @@
+"""GET /ceramic/streams and /ceramic/models: lists of what the node has, a page at a time.
+
+The latest come first: those whose init events arrived last. `next` is where the following page
+begins; it stays right while streams arrive.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from typing import Annotated, Any, Final
+
+from pydantic import BeforeValidator
+from pydantic.alias_generators import to_camel
+from pydantic_core import PydanticCustomError
+from starlette.responses import Response
+
+from recon_node.api.endpoint import Call, endpoint
+from recon_node.api.errors import bad_request
+from recon_node.api.models import AsText, Body, Parameters, Whole, WholeParameter, reply
+from recon_node.api.services import Services
+from recon_node.ceramic import METAMODEL, StreamId, StreamIdError, sort_value_range
+from recon_node.ceramic.header import DEFAULT_SORT_KEY
+from recon_node.recon import KeyRange
+from recon_node.store import ListedStream, StreamFilter
+
+MAX_PAGE: Final = 1000
+"""Entries of a page, at most."""
+
+
+class PageQuery(Parameters):
+    """Which page of a list."""
+
+    after: WholeParameter | None = None
+    """The `next` of the page before; the first page without it."""
+    limit: WholeParameter = 100
+    """Maximum number of entries: 100 by default, at most 1,000."""
+
+    @property
+    def size(self) -> int:
+        """How many entries to return."""
+        return min(self.limit, MAX_PAGE)
+
+
+class PageBody(Body):
+    """What all pages have."""
+
+    next: Whole | None
+    """What `after` is for the following page; null: this is the last one."""
+
+
+def _given(text: str) -> str:
+    if not text:
+        raise PydanticCustomError("empty", "empty")
+    return text
+
+
+def _model(text: str) -> StreamId:
+    try:
+        return StreamId.parse(_given(text))
+    except StreamIdError as error:
+        raise bad_request(f"model: {error}") from None
+
+
+Given = Annotated[str, BeforeValidator(_given)]
+
+
+class StreamsQuery(PageQuery, alias_generator=to_camel):
+    """Which streams to list."""
+
+    model: Annotated[StreamId, AsText, BeforeValidator(_model)] | None = None
+    """Only documents of this model, a StreamID."""
+    sort_key: Given | None = None
+    """Only streams with this sort key; needs `sortValue`."""
+    sort_value: Given | None = None
+    """Only with this sort value: text; a StreamID in base36, `k...`. Needs `sortKey`."""
+    controller: Given | None = None
+    """Only with this controller, a DID."""
+
+
+class ListedStreamBody(Body):
+    """A stream, as lists have it."""
+
+    id: str
+    """The StreamID."""
+    init: str
+    """The CID of its init event."""
+    controller: str
+    """The DID that the stream belongs to."""
+    sort_key: str
+    """Such as `model`; empty for a stream without one."""
+    sort_value: str
+    """Text; a StreamID in base36."""
+    name: str | None
+    """What a model calls itself in its init event; null for other streams."""
+    model_name: str | None
+    """The same of the model of a document, if the node has the model."""
+    events: Whole
+    """Delivered ones."""
+    position: Whole
+    """Of the latest of them, in the feed."""
+
+
+class StreamListBody(PageBody):
+    """Streams, the latest first."""
+
+    streams: list[ListedStreamBody]
+    """A page of them."""
+    total: Whole
+    """How many the whole list has."""
+
+
+@endpoint("GET", "/ceramic/streams", own=True)
+async def get_streams(call: Call[StreamsQuery]) -> Annotated[Response, StreamListBody]:
+    """List streams, the latest first."""
+    services, given = call.services, call.parameters
+    page = await services.store.listings.streams(_filter(given), given.after, given.size)
+    described = await describe_streams(services, page.streams)
+    following = page.streams[-1].row if page.more and page.streams else None
+    body = {"streams": described, "total": page.total, "next": following}
+    return await services.in_thread(partial(reply, body))
+
+
+class ListedModelBody(Body):
+    """A model, as lists have it."""
+
+    id: str
+    """The StreamID."""
+    init: str
+    """The CID of its init event."""
+    name: str | None
+    """What it calls itself in its init event."""
+    controller: str
+    """The DID that the model belongs to."""
+    streams: Whole
+    """Its documents that are here."""
+    events: Whole
+    """Their events, those that are not delivered included."""
+
+
+class ModelListBody(PageBody):
+    """Models, the latest first."""
+
+    models: list[ListedModelBody]
+    """A page of them."""
+    total: Whole
+    """How many the whole list has."""
+
+
+@endpoint("GET", "/ceramic/models", own=True)
+async def get_models(call: Call[PageQuery]) -> ModelListBody:
+    """List models, the latest first, and how much there is of each."""
+    services, given = call.services, call.parameters
+    page = await services.store.listings.models(given.after, given.size)
+    described = await describe_models(services, page.streams)
+    following = page.streams[-1].row if page.more and page.streams else None
+    return ModelListBody(models=described, total=page.total, next=following)
+
+
+async def describe_streams(
+    services: Services, streams: Sequence[ListedStream]
+) -> list[dict[str, Any]]:
+    """Describe streams by the names of the API."""
+    models = {each: StreamId.parse(each.sort_value) for each in streams if _is_document(each)}
+    names = await services.store.listings.names_of(set(models.values()))
+    return [
+        {
+            "id": str(each.id),
+            "init": str(each.id.cid),
+            "controller": each.controller,
+            "sort_key": each.sort_key,
+            "sort_value": each.sort_value,
+            "name": each.name,
+            "model_name": names.get(models[each]) if each in models else None,
+            "events": each.events,
+            "position": each.position,
+        }
+        for each in streams
+    ]
+
+
+async def describe_models(
+    services: Services, models: Sequence[ListedStream]
+) -> list[ListedModelBody]:
+    """Describe models by the names of the API, with how much there is of each."""
+    store = services.store
+    counts = await store.listings.count_streams(str(each.id) for each in models)
+    return [
+        ListedModelBody(
+            id=str(each.id),
+            init=str(each.id.cid),
+            name=each.name,
+            controller=each.controller,
+            streams=counts[str(each.id)],
+            events=store.keys.count(KeyRange(*sort_value_range(store.network, str(each.id)))),
+        )
+        for each in models
+    ]
+
+
+def _is_document(stream: ListedStream) -> bool:
+    return stream.sort_key == DEFAULT_SORT_KEY and stream.sort_value != str(METAMODEL)
+
+
+def _filter(given: StreamsQuery) -> StreamFilter:
+    if given.model is not None and (given.sort_key or given.sort_value):
+        raise bad_request("give `model`, or `sortKey` and `sortValue`, not both")
+    if (given.sort_key is None) is not (given.sort_value is None):
+        raise bad_request("`sortKey` and `sortValue` are given together")
+    if given.sort_key is not None:
+        return StreamFilter(given.sort_key, given.sort_value, given.controller)
+    value = None if given.model is None else str(given.model)
+    return StreamFilter(sort_value=value, controller=given.controller)

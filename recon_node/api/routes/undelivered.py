@@ -1,0 +1,218 @@
+"""GET /ceramic/undelivered...: which events the feed does not have, and why.
+
+An event *waits* while something that it builds on is missing; it is *pending* until the anchor of a
+time event is looked up, its own or one that it builds on; it is *refused* for good if it is wrong.
+What was refused before it got an EventId (by this node's own clients, say, or by the write policy)
+was answered at once, and is not kept.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from typing import Annotated, Any, Literal
+
+from starlette.responses import Response
+
+from recon_node.api.endpoint import Call, endpoint
+from recon_node.api.models import Body, Parameters, Whole, reply
+from recon_node.api.routes.listings import PageBody, PageQuery
+from recon_node.api.services import Services
+from recon_node.store import RefusedEvent, Undelivered
+
+
+class PendingChainBody(Body):
+    """The lookups that a chain still has to answer."""
+
+    chain_id: str
+    """The chain (CAIP-2)."""
+    has_provider: bool
+    """Whether the node has an endpoint for it (the setting `chain_rpc`); without one, nothing is
+    looked up."""
+    proofs: Whole
+    """Distinct proofs that await their lookup."""
+    next_due: float
+    """When the next of them is looked up, in Unix seconds; it may be past."""
+
+
+class UndeliveredBody(Body):
+    """How much is not delivered."""
+
+    waiting: Whole
+    """Events that build on a missing one."""
+    pending: Whole
+    """Events that lack the lookup of an anchor, or build on one that does."""
+    refused: Whole
+    """Events that were refused and are remembered: the latest 65,536."""
+    chains: list[PendingChainBody]
+    """What the pending ones lack, by chain."""
+
+
+@endpoint("GET", "/ceramic/undelivered", own=True)
+async def get_undelivered(call: Call[Parameters]) -> UndeliveredBody:
+    """Ask how much the feed does not have."""
+    found = await call.services.store.listings.hindrances()
+    provided = _provided(call.services)
+    chains = [
+        PendingChainBody(
+            chain_id=chain_id, has_provider=chain_id in provided, proofs=proofs, next_due=due
+        )
+        for chain_id, proofs, due in found.proofs
+    ]
+    return UndeliveredBody(
+        waiting=found.waiting, pending=found.pending, refused=found.refused, chains=chains
+    )
+
+
+class BuildsOnBody(Body):
+    """Something that an event builds on, and that is not delivered."""
+
+    cid: str
+    """The CID of a prev, or of the init event."""
+    state: Literal["missing", "waiting", "pending"]
+    """missing: it is not here; waiting, pending: it is, and is not delivered itself."""
+
+
+class LookupBody(Body):
+    """The lookup of an anchor that has not succeeded yet."""
+
+    proof: str
+    """The CID of the proof."""
+    chain_id: str
+    """The chain (CAIP-2)."""
+    transaction: str
+    """The hash of the transaction, in hexadecimal."""
+    has_provider: bool
+    """Whether the node has an endpoint for the chain."""
+    tries: Whole
+    """Lookups that did not succeed."""
+    not_found: Whole
+    """Those of them in which the chain did not have the transaction."""
+    due: float | None
+    """When it is looked up (again), in Unix seconds; null while the event waits."""
+
+
+class UndeliveredEventBody(Body):
+    """An event that is here, but not in the feed."""
+
+    cid: str
+    """The event's CID."""
+    kind: Literal["init", "data", "time"]
+    height: Whole
+    """As in its EventId."""
+    stream: str | None
+    """The StreamID; null while the stream's init event is missing."""
+    init: str
+    """The CID of the stream's init event."""
+    builds_on: list[BuildsOnBody]
+    """What it builds on that is not delivered."""
+    lookup: LookupBody | None
+    """The lookup of its own anchor, if that is still to be done."""
+
+
+class UndeliveredEventsBody(PageBody):
+    """Events that are here, but not in the feed."""
+
+    events: list[UndeliveredEventBody]
+    """The latest first."""
+
+
+@endpoint("GET", "/ceramic/undelivered/waiting", own=True)
+async def get_waiting(call: Call[PageQuery]) -> Annotated[Response, UndeliveredEventsBody]:
+    """List events that wait for one that they build on."""
+    given = call.parameters
+    found = await call.services.store.listings.waiting(given.after, given.size + 1)
+    return await _reply(call.services, found, given.size)
+
+
+@endpoint("GET", "/ceramic/undelivered/pending", own=True)
+async def get_pending(call: Call[PageQuery]) -> Annotated[Response, UndeliveredEventsBody]:
+    """List events that are pending: they lack the lookup of an anchor, or build on one."""
+    given = call.parameters
+    found = await call.services.store.listings.pending(given.after, given.size + 1)
+    return await _reply(call.services, found, given.size)
+
+
+class RefusedEventBody(Body):
+    """An event that was refused."""
+
+    cid: str
+    """The event's CID."""
+    event_id: str
+    """The EventId that it came under, in hexadecimal."""
+    height: Whole
+    """As in that EventId."""
+    inherent: bool
+    """Whether the event is wrong under any EventId."""
+    reason: str
+    """Why, in plain English."""
+
+
+class RefusedEventsBody(PageBody):
+    """Events that were refused."""
+
+    events: list[RefusedEventBody]
+    """The latest first."""
+
+
+@endpoint("GET", "/ceramic/undelivered/refused", own=True)
+async def get_refused(call: Call[PageQuery]) -> Annotated[Response, RefusedEventsBody]:
+    """List events of peers that were refused for good."""
+    services, given = call.services, call.parameters
+    found = await services.store.listings.refused(given.after, given.size + 1)
+    return await services.in_thread(partial(_render_refused, found, given.size))
+
+
+def _provided(services: Services) -> set[str]:
+    """The chains that the node has an endpoint for."""
+    return set() if services.anchors is None else {r.chain_id for r in services.anchors.reports}
+
+
+async def _reply(services: Services, found: Sequence[Undelivered], size: int) -> Response:
+    return await services.in_thread(partial(_render, found, size, _provided(services)))
+
+
+def _render(found: Sequence[Undelivered], size: int, provided: set[str]) -> Response:
+    events = [_describe(each, provided) for each in found[:size]]
+    return reply({"events": events, "next": _next(found, size)})
+
+
+def _render_refused(found: Sequence[RefusedEvent], size: int) -> Response:
+    events = [
+        {
+            "cid": str(each.cid),
+            "event_id": str(each.event_id),
+            "height": each.event_id.height,
+            "inherent": each.inherent,
+            "reason": each.reason,
+        }
+        for each in found[:size]
+    ]
+    return reply({"events": events, "next": _next(found, size)})
+
+
+def _next(found: Sequence[Undelivered | RefusedEvent], size: int) -> int | None:
+    return found[size - 1].row if len(found) > size > 0 else None
+
+
+def _describe(event: Undelivered, provided: set[str]) -> dict[str, Any]:
+    lookup = event.lookup
+    return {
+        "cid": str(event.cid),
+        "kind": event.kind.value,
+        "height": event.event_id.height,
+        "stream": None if event.stream is None else str(event.stream),
+        "init": str(event.init),
+        "builds_on": [{"cid": str(cid), "state": state} for cid, state in event.builds_on],
+        "lookup": None
+        if lookup is None
+        else {
+            "proof": str(lookup.proof),
+            "chain_id": lookup.chain_id,
+            "transaction": f"0x{lookup.tx_hash.digest.hex()}",
+            "has_provider": lookup.chain_id in provided,
+            "tries": lookup.tries,
+            "not_found": lookup.not_found,
+            "due": lookup.due,
+        },
+    }

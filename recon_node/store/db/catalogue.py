@@ -1,0 +1,253 @@
+"""The streams of the log: lists of them, and searches by what people have of their names.
+
+A stream is listed by its init event, in the order in which these arrived. A page of a list is read
+from the end of one of the indexes of `init_indexes`, without a look at other streams; two texts
+with the same hash are told apart by the table `streams`.
+
+CIDs and StreamIDs can be looked up by their first characters too, see `name_prefixes`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from recon_node.ceramic import (
+    METAMODEL,
+    EventKind,
+    InvalidEventError,
+    StreamId,
+    StreamType,
+    parse_event,
+)
+from recon_node.ceramic.event_id import short_hash
+from recon_node.ceramic.header import DEFAULT_SORT_KEY
+from recon_node.ipld import CID, CarError
+from recon_node.store.db.init_indexes import BOTH, CONTROLLER, SORT_VALUE
+from recon_node.store.db.reader import Reader
+from recon_node.store.db.records import State
+from recon_node.store.db.sql import select_in
+
+_SELECT: Final = (
+    "SELECT events.id, cid, controller, sep_key, sep_value, "
+    "(SELECT count(*) FROM events AS each WHERE each.init_cid = events.cid "
+    " AND each.position IS NOT NULL), "
+    "(SELECT max(position) FROM events AS each WHERE each.init_cid = events.cid "
+    " AND each.position IS NOT NULL) "
+    "FROM events {index} CROSS JOIN streams ON streams.init_cid = events.cid "
+    "WHERE kind = 'init' {terms} ORDER BY events.id DESC LIMIT ?"
+)
+_SEARCHED_MODELS: Final = 1000
+"""Models whose names are searched, the latest ones."""
+
+
+@dataclass(frozen=True, slots=True)
+class StreamFilter:
+    """Which streams are wanted: those that match every field that is given.
+
+    `sort_value` is text; a StreamID is its base36 form.
+    """
+
+    sort_key: str = DEFAULT_SORT_KEY
+    """Of the sort value; without one, it does not count."""
+    sort_value: str | None = None
+    controller: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ListedStream:
+    """A stream as lists have it."""
+
+    row: int
+    """Its place in the lists: later streams have greater ones."""
+    id: StreamId
+    controller: str
+    sort_key: str
+    sort_value: str
+    events: int
+    """Delivered ones."""
+    position: int
+    """Of the latest of them, in the feed."""
+    name: str | None
+    """What a model calls itself in its init event."""
+
+
+@dataclass(frozen=True, slots=True)
+class StreamPage:
+    """A page of a list of streams, the latest first."""
+
+    streams: Sequence[ListedStream]
+    total: int
+    """Streams in the whole list."""
+    more: bool
+    """Whether there are earlier ones."""
+
+
+@dataclass(frozen=True, slots=True)
+class FoundEvent:
+    """An event that was searched for."""
+
+    cid: CID
+    kind: EventKind
+    state: State
+    stream: StreamId | None
+    """None while its init event is not here."""
+
+
+def read_streams(
+    wanted: StreamFilter, before: int | None, limit: int, reader: Reader
+) -> StreamPage:
+    """Return the latest streams that match a filter, of those before a place in the list."""
+    index, terms, values = _where(wanted)
+    connection = reader.connection
+    total = connection.execute(
+        f"SELECT count(*) FROM events INDEXED BY {index} WHERE kind = 'init' {terms}", values
+    ).fetchone()[0]
+    if wanted.sort_value is not None:
+        terms += "AND sep_key = ? AND sep_value = ? "
+        values += (wanted.sort_key, wanted.sort_value)
+    if wanted.controller is not None:
+        terms += "AND controller = ? "
+        values += (wanted.controller,)
+    if before is not None:
+        terms += "AND events.id < ? "
+        values += (before,)
+    sql = _SELECT.format(index=f"INDEXED BY {index}", terms=terms)
+    rows = connection.execute(sql, (*values, limit + 1)).fetchall()
+    return StreamPage(_listed(rows[:limit], reader), total, len(rows) > limit)
+
+
+def count_streams(sort_values: Iterable[str], reader: Reader) -> dict[str, int]:
+    """Return how many streams have each of some sort values."""
+    sql = (
+        "SELECT count(*) FROM events INDEXED BY inits_by_sort_value "
+        f"WHERE kind = 'init' AND {SORT_VALUE} = ?"
+    )
+    execute = reader.connection.execute
+    return {each: execute(sql, (short_hash(each),)).fetchone()[0] for each in sort_values}
+
+
+def find_streams(inits: Sequence[CID], reader: Reader) -> list[ListedStream]:
+    """Return those of some streams that are here, the latest first."""
+    sql = _SELECT.format(index="INDEXED BY events_by_cid", terms="AND cid = ?")
+    rows = [
+        row
+        for init in dict.fromkeys(inits)
+        for row in reader.connection.execute(sql, (init, 1)).fetchall()
+    ]
+    return sorted(_listed(rows, reader), key=lambda each: -each.row)
+
+
+def find_by_cid(
+    first: bytes, last: bytes, limit: int, reader: Reader, *, kind: EventKind | None = None
+) -> list[FoundEvent]:
+    """Return events whose CIDs are from `first` to `last`, in that order."""
+    rows = reader.connection.execute(
+        "SELECT cid, kind, state, init_cid FROM events INDEXED BY events_by_cid "
+        "WHERE cid BETWEEN ? AND ? AND (?3 IS NULL OR kind = ?3) "
+        "GROUP BY cid ORDER BY cid LIMIT ?4",
+        (first, last, None if kind is None else kind.value, limit),
+    ).fetchall()
+    streams = stream_ids([CID(init) for *_, init in rows], reader)
+    return [
+        FoundEvent(CID(cid), EventKind(found), State(state), streams.get(CID(init)))
+        for cid, found, state, init in rows
+    ]
+
+
+def find_models(part: str, limit: int, reader: Reader) -> list[ListedStream]:
+    """Return the models whose names contain a text in any case, of the latest 1,000 models."""
+    models = StreamFilter(sort_value=str(METAMODEL))
+    page = read_streams(models, None, _SEARCHED_MODELS, reader)
+    wanted = part.casefold()
+    return [each for each in page.streams if each.name and wanted in each.name.casefold()][:limit]
+
+
+def stream_ids(inits: Iterable[CID], reader: Reader) -> dict[CID, StreamId]:
+    """Return the StreamIDs of those of some streams that are here, by their init events."""
+    sql = "SELECT init_cid, sep_key, sep_value FROM streams WHERE init_cid IN (?)"
+    found = {
+        CID(init): (key, value)
+        for init, key, value in select_in(reader.connection, sql, list(dict.fromkeys(inits)))
+    }
+    return {init: each[0] for init, each in _identify(found, reader).items()}
+
+
+def names_of(models: Iterable[StreamId], reader: Reader) -> dict[StreamId, str]:
+    """Return what some models call themselves in their init events, of those that are here."""
+    wanted = {model.cid: model for model in models}
+    payloads = _payloads(list(wanted), reader)
+    names = {wanted[cid]: _name(payload) for cid, (_, payload) in payloads.items()}
+    return {model: name for model, name in names.items() if name is not None}
+
+
+def _where(wanted: StreamFilter) -> tuple[str, str, tuple[object, ...]]:
+    """Return the index of a filter, its terms and their parameters."""
+    by_value = None if wanted.sort_value is None else short_hash(wanted.sort_value)
+    by_controller = None if wanted.controller is None else short_hash(wanted.controller)
+    if by_value is not None and by_controller is not None:
+        return "inits_by_both", f"AND {BOTH} = ? ", (by_value + by_controller,)
+    if by_value is not None:
+        return "inits_by_sort_value", f"AND {SORT_VALUE} = ? ", (by_value,)
+    if by_controller is not None:
+        return "inits_by_controller", f"AND {CONTROLLER} = ? ", (by_controller,)
+    return "inits", "", ()
+
+
+def _listed(rows: Sequence[tuple[Any, ...]], reader: Reader) -> list[ListedStream]:
+    ids = _identify({CID(row[1]): (row[3], row[4]) for row in rows}, reader)
+    listed = []
+    for row, cid, controller, sort_key, sort_value, events, position in rows:
+        if CID(cid) in ids:  # else its init event is damaged: it is being fetched again
+            stream_id, name = ids[CID(cid)]
+            listed.append(
+                ListedStream(
+                    row, stream_id, controller, sort_key, sort_value, events, position, name
+                )
+            )
+    return listed
+
+
+def _identify(
+    streams: Mapping[CID, tuple[str, str]], reader: Reader
+) -> dict[CID, tuple[StreamId, str | None]]:
+    """Return the StreamIDs of streams with these sort keys and values, and the models' names.
+
+    A document of a model is known by its sort key; of others, the init event tells the type.
+    """
+    found: dict[CID, tuple[StreamId, str | None]] = {}
+    others = []
+    for init, (sort_key, sort_value) in streams.items():
+        if sort_key == DEFAULT_SORT_KEY and sort_value != str(METAMODEL):
+            found[init] = (StreamId(StreamType.MODEL_INSTANCE, init), None)
+        else:
+            others.append(init)
+    for init, (stream_id, payload) in _payloads(others, reader).items():
+        is_model = stream_id.type == StreamType.MODEL
+        found[init] = (stream_id, _name(payload) if is_model else None)
+    return found
+
+
+def _payloads(inits: Sequence[CID], reader: Reader) -> dict[CID, tuple[StreamId, Any]]:
+    """Return the StreamIDs and the payloads of init events, of those that are here and sound."""
+    sql = "SELECT cid, car FROM events JOIN cars USING (id) WHERE kind = 'init' AND cid IN (?)"
+    rows = list(select_in(reader.connection, sql, inits))
+    found = {}
+    for (cid, _), car in zip(
+        rows, reader.blocks.restore_each([car for _, car in rows]), strict=True
+    ):
+        if not isinstance(car, CarError):
+            try:
+                event = parse_event(car)
+            except InvalidEventError:
+                continue
+            if event.cid == cid and event.kind is EventKind.INIT:
+                found[event.cid] = (event.stream_id(), event.payload)
+    return found
+
+
+def _name(payload: Any) -> str | None:
+    data = payload.get("data")
+    name = data.get("name") if isinstance(data, dict) else None
+    return name if isinstance(name, str) else None

@@ -1,0 +1,190 @@
+"""What the feed does not have, and why: events that wait, that are pending, or that were refused.
+
+`events_undelivered` has the first two in order of arrival. What an event builds on is in `waits`
+until it is delivered; each of these that is not delivered itself is a reason why it is not. A time
+event may also lack the lookup of its anchor (`proofs`).
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, Literal
+
+from recon_node.ceramic import EventId, EventKind, StreamId
+from recon_node.ipld import CID
+from recon_node.store.db.catalogue import stream_ids
+from recon_node.store.db.reader import Reader
+from recon_node.store.db.records import State
+from recon_node.store.db.sql import select_in
+
+_LATEST: Final = 2**63 - 1
+_PAGE: Final = (
+    "SELECT id, event_id, cid, init_cid, kind FROM events INDEXED BY events_undelivered "
+    "WHERE position IS NULL AND state = ? AND id < ? ORDER BY id DESC LIMIT ?"
+)
+_PROOFS: Final = (
+    "SELECT anchors.event, proof, chain_id, tx_hash, tries, due, ifnull(times, 0) "
+    "FROM anchors CROSS JOIN proofs USING (proof) LEFT JOIN not_found USING (proof) "
+    "WHERE anchors.event IN (?) AND block_time IS NULL AND refusal IS NULL"
+)
+
+Hindrance = Literal["missing", "waiting", "pending"]
+
+
+@dataclass(frozen=True, slots=True)
+class Lookup:
+    """The lookup of an anchor that has not succeeded yet."""
+
+    proof: CID
+    chain_id: str
+    """The chain (CAIP-2)."""
+    tx_hash: CID
+    tries: int
+    """Lookups that did not succeed."""
+    not_found: int
+    """Those of them in which the chain did not have the transaction."""
+    due: float | None
+    """When it is to be looked up (again), in Unix seconds; None while the event waits."""
+
+
+@dataclass(frozen=True, slots=True)
+class Undelivered:
+    """An event that is here, but not in the feed."""
+
+    row: int
+    """Its place in the list: later events have greater ones."""
+    cid: CID
+    event_id: EventId
+    kind: EventKind
+    init: CID
+    stream: StreamId | None
+    """None while its init event is not here."""
+    builds_on: Sequence[tuple[CID, Hindrance]]
+    """Those of its prevs, and of its init event, that are not delivered either."""
+    lookup: Lookup | None
+    """Of its own anchor, if that is not settled."""
+
+
+@dataclass(frozen=True, slots=True)
+class RefusedEvent:
+    """An EventId that was refused, and is remembered as such."""
+
+    row: int
+    cid: CID
+    event_id: EventId
+    inherent: bool
+    """Whether the event is wrong under any EventId."""
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Hindrances:
+    """How much is not delivered, and what the most of it lacks."""
+
+    waiting: int
+    pending: int
+    refused: int
+    """Those that are remembered."""
+    proofs: Sequence[tuple[str, int, float]]
+    """By chain: how many proofs await their lookup, and when the next of them is due."""
+
+
+def read_waiting(before: int | None, limit: int, reader: Reader) -> list[Undelivered]:
+    """Return events whose history is not complete here, the latest first."""
+    return _read((State.ORPHAN, State.WAITING), before, limit, reader)
+
+
+def read_pending(before: int | None, limit: int, reader: Reader) -> list[Undelivered]:
+    """Return events that lack the lookup of an anchor, or build on one, the latest first."""
+    return _read((State.PENDING,), before, limit, reader)
+
+
+def read_refused(before: int | None, limit: int, reader: Reader) -> list[RefusedEvent]:
+    """Return EventIds that were refused, the latest first."""
+    rows = reader.connection.execute(
+        "SELECT id, cid, event_id, inherent, reason FROM refused WHERE id < ? "
+        "ORDER BY id DESC LIMIT ?",
+        (_LATEST if before is None else before, limit),
+    )
+    return [
+        RefusedEvent(row, CID(cid), EventId(event_id), bool(inherent), reason)
+        for row, cid, event_id, inherent, reason in rows
+    ]
+
+
+def count_hindrances(reader: Reader) -> Hindrances:
+    """Return how much is not delivered."""
+    execute = reader.connection.execute
+    counts: dict[int, int] = dict(
+        execute(
+            "SELECT state, count(*) FROM events INDEXED BY events_undelivered "
+            "WHERE position IS NULL GROUP BY state"
+        ).fetchall()
+    )
+    (refused,) = execute("SELECT count(*) FROM refused").fetchone()
+    proofs = execute(
+        "SELECT chain_id, count(*), min(due) FROM proofs INDEXED BY proofs_due "
+        "WHERE due IS NOT NULL GROUP BY chain_id"
+    ).fetchall()
+    return Hindrances(
+        waiting=counts.get(State.ORPHAN, 0) + counts.get(State.WAITING, 0),
+        pending=counts.get(State.PENDING, 0),
+        refused=refused,
+        proofs=proofs,
+    )
+
+
+def _read(
+    states: Sequence[State], before: int | None, limit: int, reader: Reader
+) -> list[Undelivered]:
+    last = _LATEST if before is None else before
+    rows: list[tuple[Any, ...]] = []
+    for state in states:
+        rows += reader.connection.execute(_PAGE, (state, last, limit))
+    rows = sorted(rows, reverse=True)[:limit]
+    ids = [row[0] for row in rows]
+    streams = stream_ids((CID(row[3]) for row in rows), reader)
+    builds_on = _hindrances(ids, reader)
+    lookups = {
+        row: Lookup(CID(proof), chain_id, CID(tx_hash), tries, not_found, due)
+        for row, proof, chain_id, tx_hash, tries, due, not_found in select_in(
+            reader.connection, _PROOFS, ids
+        )
+    }
+    return [
+        Undelivered(
+            row=row,
+            cid=CID(cid),
+            event_id=EventId(event_id),
+            kind=EventKind(kind),
+            init=CID(init),
+            stream=streams.get(CID(init)),
+            builds_on=builds_on.get(row, ()),
+            lookup=lookups.get(row),
+        )
+        for row, event_id, cid, init, kind in rows
+    ]
+
+
+def _hindrances(rows: Sequence[int], reader: Reader) -> dict[int, list[tuple[CID, Hindrance]]]:
+    """Return what each of some events builds on that is not delivered, and what that lacks."""
+    sql = "SELECT event, cid FROM waits WHERE event IN (?)"
+    waits = list(select_in(reader.connection, sql, rows))
+    states = _states((cid for _, cid in waits), reader)
+    found: defaultdict[int, list[tuple[CID, Hindrance]]] = defaultdict(list)
+    for row, cid in waits:
+        state = states.get(cid)
+        if state is None:
+            found[row].append((CID(cid), "missing"))
+        elif state is not State.DELIVERED:
+            found[row].append((CID(cid), "pending" if state is State.PENDING else "waiting"))
+    return found
+
+
+def _states(cids: Iterable[bytes], reader: Reader) -> dict[bytes, State]:
+    """Return how far some events have come, of those that are here."""
+    sql = "SELECT cid, max(state) FROM events WHERE cid IN (?) GROUP BY cid"
+    rows = select_in(reader.connection, sql, list(dict.fromkeys(cids)))
+    return {cid: State(state) for cid, state in rows}

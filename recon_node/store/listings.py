@@ -1,0 +1,96 @@
+"""Lists of what the store holds: streams, models, and what is not delivered, and why."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from functools import partial
+
+from recon_node.ceramic import METAMODEL, EventKind, StreamId
+from recon_node.ipld import CID
+from recon_node.store.db import catalogue, undelivered
+from recon_node.store.db.name_prefixes import MIN_PREFIX, cid_ranges, init_ranges
+from recon_node.store.db.reader import Reader, ReaderPool
+
+
+class Listings:
+    """Answers questions about many streams or events, a page at a time, in threads.
+
+    A page begins after the `row` of the last entry of the page before. All methods raise
+    `StoreError` if the disk failed.
+
+    Args:
+        readers: of the log.
+    """
+
+    def __init__(self, readers: ReaderPool) -> None:
+        self._readers = readers
+
+    async def streams(
+        self, wanted: catalogue.StreamFilter, after: int | None, limit: int
+    ) -> catalogue.StreamPage:
+        """Return streams that match a filter, the latest first."""
+        return await self._readers.ask(partial(catalogue.read_streams, wanted, after, limit))
+
+    async def models(self, after: int | None, limit: int) -> catalogue.StreamPage:
+        """Return models, the latest first."""
+        return await self.streams(catalogue.StreamFilter(sort_value=str(METAMODEL)), after, limit)
+
+    async def count_streams(self, sort_values: Iterable[str]) -> dict[str, int]:
+        """Return how many streams have each of some sort values."""
+        return await self._readers.ask(partial(catalogue.count_streams, list(sort_values)))
+
+    async def names_of(self, models: Iterable[StreamId]) -> dict[StreamId, str]:
+        """Return what models call themselves, of those that are here."""
+        return await self._readers.ask(partial(catalogue.names_of, list(models)))
+
+    async def waiting(self, after: int | None, limit: int) -> list[undelivered.Undelivered]:
+        """Return events whose history is not complete here, the latest first."""
+        return await self._readers.ask(partial(undelivered.read_waiting, after, limit))
+
+    async def pending(self, after: int | None, limit: int) -> list[undelivered.Undelivered]:
+        """Return events that lack the lookup of an anchor, or build on one, the latest first."""
+        return await self._readers.ask(partial(undelivered.read_pending, after, limit))
+
+    async def refused(self, after: int | None, limit: int) -> list[undelivered.RefusedEvent]:
+        """Return EventIds that were refused and are remembered as such, the latest first."""
+        return await self._readers.ask(partial(undelivered.read_refused, after, limit))
+
+    async def hindrances(self) -> undelivered.Hindrances:
+        """Return how much is not delivered."""
+        return await self._readers.ask(undelivered.count_hindrances)
+
+    async def find_events(self, prefix: str, limit: int) -> list[catalogue.FoundEvent]:
+        """Return events whose CIDs start with some characters, at least 10, in base32."""
+        return await self._readers.ask(partial(_find_events, prefix, limit))
+
+    async def find_streams(self, prefix: str, limit: int) -> list[catalogue.ListedStream]:
+        """Return streams whose StreamIDs start with some characters, at least 10, in base36."""
+        return await self._readers.ask(partial(_find_streams, prefix, limit))
+
+    async def streams_of(self, inits: Sequence[CID]) -> list[catalogue.ListedStream]:
+        """Return those of some streams that are here, by their init events."""
+        return await self._readers.ask(partial(catalogue.find_streams, inits))
+
+    async def find_models(self, part: str, limit: int) -> list[catalogue.ListedStream]:
+        """Return models whose names contain a text, in any case."""
+        return await self._readers.ask(partial(catalogue.find_models, part, limit))
+
+
+def _find_events(prefix: str, limit: int, reader: Reader) -> list[catalogue.FoundEvent]:
+    if len(prefix) < MIN_PREFIX:
+        return []
+    found: list[catalogue.FoundEvent] = []
+    for first, last in cid_ranges(prefix):
+        found += catalogue.find_by_cid(first, last, limit - len(found), reader)
+    return found
+
+
+def _find_streams(prefix: str, limit: int, reader: Reader) -> list[catalogue.ListedStream]:
+    if len(prefix) < MIN_PREFIX:
+        return []
+    inits: list[CID] = []
+    for first, last in init_ranges(prefix):
+        found = catalogue.find_by_cid(first, last, limit, reader, kind=EventKind.INIT)
+        inits += [each.cid for each in found]
+    streams = catalogue.find_streams(inits, reader)
+    return [each for each in streams if str(each.id).startswith(prefix)][:limit]

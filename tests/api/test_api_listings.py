@@ -1,0 +1,185 @@
+"""Lists of streams and models over HTTP: complete, in order, and cut into pages."""
+
+from __future__ import annotations
+
+from collections import Counter
+from random import Random
+from typing import Any
+
+import httpx
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from nacl.signing import SigningKey
+
+from recon_node.ceramic import METAMODEL, Event, StreamId, StreamType
+from recon_node.ceramic.builder import (
+    controller_of,
+    data_event,
+    deterministic_init_event,
+    init_event,
+    model_event,
+    signed_event,
+)
+from recon_node.ipld import CID, DAG_CBOR, DAG_JOSE
+from recon_node.store import Store
+from recon_node.store.db.name_prefixes import cid_ranges, init_ranges
+
+KEYS = [SigningKey(bytes([n]) * 32) for n in (1, 2, 3)]
+
+
+def definition(name: str) -> dict[str, Any]:
+    return {"name": name, "version": "1.0", "schema": {"type": "object"}, "accountRelation": {}}
+
+
+MODELS = [model_event(KEYS[0], definition(name)) for name in ("Note", "Photo")]
+ABSENT = StreamId(StreamType.MODEL, CID.of(DAG_CBOR, b"elsewhere"))
+
+
+def tile(key: SigningKey, unique: str) -> Event:
+    header = {"controllers": [controller_of(key)], "sep": "family", "family": "blog"}
+    return signed_event(key, {"header": {**header, "unique": unique}, "data": {"n": 1}})
+
+
+def streams() -> list[Event]:
+    """Init events of all kinds, in a random order that is always the same."""
+    models = [*(model.stream_id() for model in MODELS), ABSENT]
+    found = [*MODELS]
+    for n in range(12):
+        for key in KEYS[: 1 + n % 3]:
+            model = models[n % len(models)]
+            found.append(init_event(key, model, {"n": n}, unique=b"%d" % n))
+    found += [deterministic_init_event(controller_of(key), models[0]) for key in KEYS]
+    found += [tile(key, f"{n}") for key in KEYS for n in range(2)]
+    Random(1).shuffle(found)
+    return found
+
+
+STREAMS = streams()
+
+
+async def admit(store: Store, *events: Event) -> None:
+    verdicts = await store.admit_local([event.car for event in events])
+    assert [verdict.status for verdict in verdicts] == ["new"] * len(events)
+
+
+async def pages(
+    api: httpx.AsyncClient, path: str, name: str, **params: str | int
+) -> list[dict[str, Any]]:
+    """The whole list, read page by page."""
+    found: list[dict[str, Any]] = []
+    following: int | None = None
+    while True:
+        where = {} if following is None else {"after": following}
+        answer = await api.get(path, params={**params, **where})
+        assert answer.status_code == 200, answer.text
+        page = answer.json()
+        found += page[name]
+        following = page["next"]
+        if following is None:
+            assert page.get("total", len(found)) == len(found)
+            return found
+
+
+def ids(events: list[Event]) -> list[str]:
+    return [str(event.stream_id()) for event in reversed(events)]
+
+
+@pytest.mark.parametrize("limit", [1, 5, 1000])
+async def test_all_streams_the_latest_first(
+    api: httpx.AsyncClient, store: Store, limit: int
+) -> None:
+    await admit(store, *STREAMS)
+    found = await pages(api, "/ceramic/streams", "streams", limit=limit)
+    assert [each["id"] for each in found] == ids(STREAMS)
+    for each, event in zip(found, reversed(STREAMS), strict=True):
+        header = event.header
+        assert header is not None
+        assert (each["init"], each["controller"]) == (str(event.cid), header.controller)
+        assert (each["sort_key"], each["sort_value"]) == (header.sep_key, header.sep_value)
+        assert each["name"] == (event.data["name"] if event in MODELS else None)
+        names = {model.stream_id(): model.data["name"] for model in MODELS}
+        assert each["model_name"] == names.get(header.model)  # type: ignore[arg-type]
+        assert each["events"] == 1
+
+
+async def test_by_model_controller_and_sort_value(api: httpx.AsyncClient, store: Store) -> None:
+    await admit(store, *STREAMS)
+    for model in (*(each.stream_id() for each in MODELS), ABSENT, METAMODEL):
+        right = [e for e in STREAMS if e.header is not None and e.header.model == model]
+        assert right
+        found = await pages(api, "/ceramic/streams", "streams", model=str(model), limit=2)
+        assert [each["id"] for each in found] == ids(right)
+        for key in KEYS:
+            did = controller_of(key)
+            mine = [e for e in right if e.header is not None and e.header.controller == did]
+            found = await pages(
+                api, "/ceramic/streams", "streams", model=str(model), controller=did, limit=2
+            )
+            assert [each["id"] for each in found] == ids(mine)
+    for key in KEYS:
+        did = controller_of(key)
+        mine = [e for e in STREAMS if e.header is not None and e.header.controller == did]
+        found = await pages(api, "/ceramic/streams", "streams", controller=did, limit=3)
+        assert [each["id"] for each in found] == ids(mine)
+    blogs = [e for e in STREAMS if e.header is not None and e.header.sep_key == "family"]
+    found = await pages(
+        api, "/ceramic/streams", "streams", sortKey="family", sortValue="blog", limit=4
+    )
+    assert [each["id"] for each in found] == ids(blogs)
+
+
+async def test_how_many_events_a_stream_has(api: httpx.AsyncClient, store: Store) -> None:
+    init, other = STREAMS[0], STREAMS[1]
+    key = next(k for k in KEYS if init.header and controller_of(k) == init.header.controller)
+    change = data_event(key, init, [init.cid], [{"op": "replace", "path": "/n", "value": 2}])
+    await admit(store, init, other, change)
+    found = {each["id"]: each for each in await pages(api, "/ceramic/streams", "streams")}
+    first, second = (found[str(event.stream_id())] for event in (init, other))
+    assert (first["events"], first["position"]) == (2, 3)
+    assert (second["events"], second["position"]) == (1, 2)
+
+
+async def test_models_and_what_there_is_of_each(api: httpx.AsyncClient, store: Store) -> None:
+    assert await pages(api, "/ceramic/models", "models") == []
+    await admit(store, *STREAMS)
+    models = [event for event in STREAMS if event in MODELS]
+    found = await pages(api, "/ceramic/models", "models", limit=1)
+    documents = Counter(e.header.model for e in STREAMS if e.header is not None)
+    assert [(each["id"], each["name"], each["streams"], each["events"]) for each in found] == [
+        (str(e.stream_id()), e.data["name"], documents[e.stream_id()], documents[e.stream_id()])
+        for e in reversed(models)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("query", "words"),
+    [
+        ("model=nonsense", "is not a StreamID"),
+        ("model=", "model cannot be empty"),
+        ("sortKey=family", "`sortKey` and `sortValue` are given together"),
+        ("sortValue=blog", "`sortKey` and `sortValue` are given together"),
+        (f"model={ABSENT}&sortKey=a&sortValue=b", "not both"),
+        ("after=x", "after should be an integer"),
+        ("limit=-1", "limit should be 0 or more"),
+    ],
+)
+async def test_a_query_that_makes_no_sense(api: httpx.AsyncClient, query: str, words: str) -> None:
+    answer = await api.get(f"/ceramic/streams?{query}")
+    assert answer.status_code == 400
+    assert words in answer.json()["message"]
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(digest=st.binary(max_size=8), jose=st.booleans(), data=st.data())
+def test_a_prefix_of_a_name_leads_to_it(digest: bytes, jose: bool, data: st.DataObject) -> None:
+    cid = CID.of(DAG_JOSE if jose else DAG_CBOR, digest)
+    stream = str(StreamId(data.draw(st.sampled_from(StreamType)), cid))
+    other = CID.of(DAG_JOSE if data.draw(st.booleans()) else DAG_CBOR, data.draw(st.binary()))
+    for name, ranges in ((str(cid), cid_ranges), (stream, init_ranges)):
+        prefix = name[: data.draw(st.integers(1, len(name)))]
+        assert any(first <= cid <= last for first, last in ranges(prefix))
+        assert list(ranges(name)) == [(cid, cid)]
+        names = [str(other)] if name == str(cid) else [str(StreamId(t, other)) for t in StreamType]
+        is_there = any(first <= other <= last for first, last in ranges(prefix))
+        assert is_there is any(each.startswith(prefix) for each in names)

@@ -1,0 +1,91 @@
+"""The search: by whole names, by their beginnings, by DIDs and by the names of models."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import httpx
+import pytest
+from test_api_listings import KEYS, MODELS, STREAMS, admit
+from test_api_undelivered import INIT, change, hand_over
+
+from recon_node.ceramic.builder import controller_of, data_event
+from recon_node.ipld import multibase
+from recon_node.store import Store
+
+
+async def search(api: httpx.AsyncClient, query: object, **params: int) -> dict[str, Any]:
+    answer = await api.get("/ceramic/search", params={"q": str(query), **params})
+    assert answer.status_code == 200, answer.text
+    found: dict[str, Any] = answer.json()
+    return found
+
+
+NOTHING: dict[str, Any] = {"events": [], "streams": [], "models": [], "controllers": []}
+
+
+async def test_by_a_stream_id_or_its_beginning(api: httpx.AsyncClient, store: Store) -> None:
+    await admit(store, *STREAMS)
+    for event in STREAMS[:10]:
+        name = str(event.stream_id())
+        other = multibase.encode(event.stream_id().to_bytes(), "base58btc")
+        for query in (name, name[:-20], f"  {name}\n", other):
+            found = await search(api, query)
+            assert [each["id"] for each in found["streams"]] == [name]
+            assert found["events"] == []
+    found = await search(api, "kjzl6kcym7w8y", limit=3)  # what documents' StreamIDs begin with
+    assert len(found["streams"]) == 3
+    assert await search(api, str(STREAMS[0].stream_id())[:9]) == NOTHING
+
+
+async def test_by_a_cid_or_its_beginning(api: httpx.AsyncClient, store: Store) -> None:
+    init = next(e for e in STREAMS if e.header and e.header.controller == controller_of(KEYS[0]))
+    event = data_event(KEYS[0], init, [init.cid], [])
+    await admit(store, *STREAMS, event)
+    for query in (event.cid, str(event.cid)[:-30], multibase.encode(event.cid, "base58btc")):
+        found = await search(api, query)
+        stream = str(init.stream_id())
+        assert found["events"] == [
+            {"cid": str(event.cid), "kind": "data", "state": "delivered", "stream": stream}
+        ]
+        assert found["streams"] == []
+    found = await search(api, init.cid)
+    assert [each["cid"] for each in found["events"]] == [str(init.cid)]
+    assert [each["id"] for each in found["streams"]] == [str(init.stream_id())]
+
+
+async def test_an_event_that_waits(api: httpx.AsyncClient, store: Store) -> None:
+    waiting = change(change(INIT), n=2)
+    await hand_over(store, waiting, 2)
+    [found] = (await search(api, waiting.cid))["events"]
+    assert found == {
+        "cid": str(waiting.cid),
+        "kind": "data",
+        "state": "waiting",
+        "stream": None,
+    }
+
+
+async def test_by_a_did_and_by_the_name_of_a_model(api: httpx.AsyncClient, store: Store) -> None:
+    await admit(store, *STREAMS)
+    for key in KEYS:
+        did = controller_of(key)
+        count = sum(e.header is not None and e.header.controller == did for e in STREAMS)
+        assert (await search(api, did))["controllers"] == [{"id": did, "streams": count}]
+    found = await search(api, "NOTE")
+    assert [each["name"] for each in found["models"]] == ["Note"]
+    assert {each["name"] for each in (await search(api, "o"))["models"]} == {"Note", "Photo"}
+    assert len(MODELS) == 2
+
+
+@pytest.mark.parametrize("query", ["did:key:nobody", "nothing", "%_", "b" * 70, "k" * 70])
+async def test_nothing_is_found(api: httpx.AsyncClient, store: Store, query: str) -> None:
+    await admit(store, *STREAMS)
+    assert await search(api, query) == NOTHING
+
+
+@pytest.mark.parametrize(("query", "words"), [("", "empty"), ("%20", "empty"), ("x" * 501, "long")])
+async def test_a_query_that_is_none(api: httpx.AsyncClient, query: str, words: str) -> None:
+    answer = await api.get(f"/ceramic/search?q={query}")
+    assert answer.status_code == 400
+    assert words in answer.json()["message"]
