@@ -7,7 +7,7 @@ that one codec serves both versions.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import IntFlag
 from itertools import pairwise
@@ -26,7 +26,7 @@ from recon_node.recon.keys.sketch import (
 )
 from recon_node.recon.side import RemoteProtocolError
 from recon_node.recon.v1_1 import RECON_1_1
-from recon_node.recon.v1_1.codec import MAX_BOUND, MAX_WEIGHT, MIB, Gaps, Say
+from recon_node.recon.v1_1.codec import MAX_BOUND, MAX_WEIGHT, MIB, Gaps, Say, weight_of
 from recon_node.recon.v1_1.codec import Message as Message11
 
 HINT_SIZE: Final = 4
@@ -97,13 +97,18 @@ def lists_of(gaps: Gaps) -> int:
     return sum(say is Say.KEYS or say is Say.MORE for say in gaps.says)
 
 
+def _has_ids(listed: Iterable[Listed]) -> bool:
+    return any(len(each.ids) or len(each.wanted) for each in listed)
+
+
 def weigh(message: Message) -> int:
     """Return about how many bytes of memory a message takes."""
     of_ids = sum(
         _WEIGHT_OF_LIST + ID_SIZE * (len(each.ids) + len(each.wanted)) for each in message.listed
     )
     of_symbols = 0 if message.symbols is None else SYMBOL_SIZE * len(message.symbols)
-    return RECON_1_1.weigh(message.plain) + of_ids + of_symbols
+    of_parts = 0 if message.estimate is None else weight_of(message.estimate.bounds)
+    return RECON_1_1.weigh(message.plain) + of_ids + of_symbols + of_parts
 
 
 def encode_message(message: Message) -> bytes:
@@ -121,7 +126,7 @@ def encode_message(message: Message) -> bytes:
         sums, checks, counts = message.symbols
         parts.append(varint.encode(len(sums)))
         parts += [sums.astype("<u8").tobytes(), checks.astype("<u4").tobytes(), counts.tobytes()]
-    if any(len(each.ids) or len(each.wanted) for each in message.listed):
+    if _has_ids(message.listed):
         flags |= _Flag.IDS
         parts.append(varint.encode(len(message.listed)))
         for each in message.listed:
@@ -131,11 +136,16 @@ def encode_message(message: Message) -> bytes:
 
 def _encode_estimate(estimate: Estimate) -> bytes:
     table, bounds, hints = estimate
-    shared = common_prefix(bounds[0], bounds[-1]) if bounds else 0
+    shared = _shared_by(bounds)
     head = bounds[0][:shared] if bounds else b""
     rests = [varint.encode(len(each) - shared) + each[shared:] for each in bounds]
     number = varint.encode(len(bounds)) + varint.encode(shared)
     return b"".join([table, number, head, *rests, *hints])
+
+
+def _shared_by(bounds: Sequence[bytes]) -> int:
+    """Return how many bytes all of some bounds begin with, which ascend."""
+    return common_prefix(bounds[0], bounds[-1]) if bounds else 0
 
 
 def _encode_ids(ids: Ids) -> bytes:
@@ -148,7 +158,7 @@ def decode_message(data: bytes) -> Message:
     Raises:
         RemoteProtocolError: they are not a message: see 1.1.0. Likewise a number of ids, symbols or
             parts that the message does not have or is not allowed to have, bounds of parts that do
-            not ascend, and ids without a list.
+            not ascend or share more than they say, ids without a list, and lists without any id.
     """
     reader = _Reader(data)
     flags = reader.take(1)[0]
@@ -165,6 +175,8 @@ def decode_message(data: bytes) -> Message:
         raise RemoteProtocolError(
             f"message has ids for {len(listed)} lists, but {lists_of(plain.gaps)} lists"
         )
+    if not _has_ids(listed):
+        raise RemoteProtocolError("message has lists of ids without an id in them")
     _check_wanted(plain.gaps, listed)
     return Message(plain, count, estimate, symbols, listed)
 
@@ -216,6 +228,8 @@ class _Reader:
         bounds = tuple(head + self.take(self.varint(MAX_BOUND - len(head))) for _ in range(number))
         if any(left >= right for left, right in pairwise(bounds)):
             raise RemoteProtocolError("message does not parse: bounds of parts out of order")
+        if len(head) != _shared_by(bounds):
+            raise RemoteProtocolError("message does not parse: bounds share more or less than said")
         return Estimate(table, bounds, tuple(self.take(HINT_SIZE) for _ in range(number + 1)))
 
     def symbols(self) -> Symbols:
