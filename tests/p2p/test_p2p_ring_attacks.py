@@ -11,6 +11,7 @@ import time
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 import trio
@@ -27,14 +28,16 @@ from p2p_support import (
     read_to_end,
 )
 
+from recon_node.backoff import SPREAD
 from recon_node.ceramic import METAMODEL
 from recon_node.ceramic.builder import data_event, init_event
 from recon_node.ceramic.heightless_event_id import HeightlessEventId, network_range
 from recon_node.p2p.errors import MISBEHAVED
 from recon_node.p2p.peers.book import MAX_INTERESTS
 from recon_node.p2p.sync import ring_intake, rings
+from recon_node.p2p.sync.reports import SyncReport
 from recon_node.p2p.sync.ring_stream import RingStream
-from recon_node.p2p.sync.rings import MODEL_RING, PEER_RING
+from recon_node.p2p.sync.rings import BETWEEN_SYNCS, MODEL_RING, PEER_RING
 from recon_node.p2p.transport.host import Host
 from recon_node.p2p.transport.streams import PeerStream
 from recon_node.recon.keys.key_store import Summary
@@ -58,6 +61,8 @@ from recon_node.recon.v0_1.peer_ring import MAX_ENTRIES
 ONLY_RINGS = {"versions": ()}
 WHOLE = KeyRange(*network_range(NETWORK))
 KEY = SigningKey(bytes(32))
+CLOCK_SLACK = 0.1
+"""Seconds by which the clocks of a report may disagree."""
 LATENCY_LIMIT = 1.0
 """Seconds of its thread's CPU time that the loop may spend at once on an attacker."""
 
@@ -71,10 +76,15 @@ NOTHING = RangeRequest(RangeHash(WHOLE.lower, Summary(ZERO, 0), WHOLE.upper))
 
 
 @asynccontextmanager
-async def victim_and_honest(tmp_path: Path, cars: list[bytes]) -> AsyncIterator[tuple[Node, Node]]:
-    """A victim with most of some events, and an honest node that dialled it and gives the rest."""
+async def victim_and_honest(
+    tmp_path: Path, cars: list[bytes], **changes: Any
+) -> AsyncIterator[tuple[Node, Node]]:
+    """A victim with most of some events, and an honest node that dialled it and gives the rest.
+
+    ``changes`` are settings of the victim.
+    """
     async with (
-        node(tmp_path / "victim", cars[:30], **ONLY_RINGS) as victim,
+        node(tmp_path / "victim", cars[:30], **ONLY_RINGS, **changes) as victim,
         node(tmp_path / "honest", cars[:30], **ONLY_RINGS) as honest,
     ):
         await honest.p2p.connect(victim.address)
@@ -230,6 +240,12 @@ def overlapping_parts() -> RangeResponse:
     return RangeResponse((part, part))
 
 
+def reports_about(node: Node, peer: Host) -> list[SyncReport]:
+    """The reports of a node's sessions with a peer, the oldest first."""
+    reports = [each for each in node.p2p.sync_reports if each.peer == peer.peer_id]
+    return sorted(reports, key=lambda each: each.finished_at)
+
+
 @pytest.mark.parametrize("answer", [the_same_range, overlapping_parts, outside])
 async def test_answers_that_lead_nowhere(tmp_path, sdk_cars, answer):
     cars = sdk_cars[:40]
@@ -238,8 +254,13 @@ async def test_answers_that_lead_nowhere(tmp_path, sdk_cars, answer):
         await victim.p2p.connect(attacker.addresses[0])
         await eventually(lambda: victim.failures(attacker.peer_id) >= MISBEHAVED)
         await assert_honest_does_not_notice(victim, honest, cars)
-        model = [each for each in victim.p2p.sync_reports if each.peer == attacker.peer_id]
-        assert len(model) <= 3, "it is left alone for longer and longer"
+        await eventually(lambda: len(reports_about(victim, attacker)) > 1)
+        ended = [each.finished_at for each in reports_about(victim, attacker)]
+        begun = [each.finished_at - each.seconds for each in reports_about(victim, attacker)]
+        pauses = [start - end for start, end in zip(begun[1:], ended, strict=False)]
+        for failures, pause in enumerate(pauses, 1):
+            shortest = (1 - SPREAD) * BETWEEN_SYNCS.wait(failures)
+            assert pause > shortest - CLOCK_SLACK, "it is left alone for longer and longer"
 
 
 async def test_a_peer_that_reads_nothing(tmp_path, sdk_cars, monkeypatch):
@@ -301,7 +322,11 @@ async def test_signed_entries_of_nodes_that_do_not_exist(
     now = int(time.time())
     entries = await trio.to_thread.run_sync(made_up_nodes, count, now + 3600)
     longest = 0.0
-    async with victim_and_honest(tmp_path, cars) as (victim, honest), loopback_host() as attacker:
+    async with (
+        # It may dial some more nodes in each interval: however long this takes, here it is one.
+        victim_and_honest(tmp_path, cars, sync_interval=3600.0) as (victim, honest),
+        loopback_host() as attacker,
+    ):
 
         async def watch_the_loop() -> None:
             nonlocal longest
