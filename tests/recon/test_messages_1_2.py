@@ -196,7 +196,6 @@ def test_what_a_message_takes_in_memory_is_what_it_weighs() -> None:
     assert held / 2 < weigh(message) < held * 4
 
 
-BEND = b"\x01\x02", b"\x01\x03"
 ONE_HINT, THREE_HINTS = bytes(4), bytes(12)
 
 MALFORMED = {

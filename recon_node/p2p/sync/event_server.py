@@ -16,6 +16,7 @@ from recon_node.p2p.settings import P2PSettings
 from recon_node.p2p.sync.event_stream import serve_events
 from recon_node.p2p.sync.events_by_id import serve_events_by_id
 from recon_node.p2p.sync.reports import GAVE_WAY, Counters
+from recon_node.p2p.sync.searches import Searches
 from recon_node.p2p.sync.stream_slots import Slots
 from recon_node.p2p.transport.framing import FrameStream
 from recon_node.p2p.transport.streams import EVENTS_BY_ID_PROTOCOL, PeerStream
@@ -37,6 +38,7 @@ class EventServer:
         self._book = book
         self._settings = settings
         self._counters = counters
+        self._searches = Searches(store.keys)
         self._slots = Slots(settings.max_event_streams, settings.max_event_streams_per_peer)
 
     async def serve(self, stream: PeerStream) -> None:
@@ -60,7 +62,8 @@ class EventServer:
         read_cars = partial(self._read_cars, peer_id)
         try:
             if stream.protocol == EVENTS_BY_ID_PROTOCOL:
-                await serve_events_by_id(frames, read_cars, self._store.keys, self._settings)
+                search = partial(self._searches.find, stream.address)
+                await serve_events_by_id(frames, read_cars, search, self._settings)
             else:
                 await serve_events(frames, read_cars, self._store.network, self._settings)
         except (*PEER_FAILURES, StoreError) as error:

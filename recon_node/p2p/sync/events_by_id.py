@@ -13,9 +13,8 @@ which is the root of the CAR. All else is as in 1.0.0 (event_stream.py).
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from typing import Final
-
-import numpy as np
 
 from recon_node.ceramic import EventId, EventIdError
 from recon_node.ipld import VarintError, varint
@@ -31,18 +30,25 @@ from recon_node.p2p.sync.event_stream import (
     root_of,
     send_cars,
 )
-from recon_node.p2p.sync.steps import in_steps
 from recon_node.p2p.transport.framing import FrameStream
-from recon_node.recon import ID_SIZE, KeyRange, KeyView, Missing, find, id_of
+from recon_node.recon import ID_SIZE, KeyRange, Missing, id_of
 
 _MAX_BOUND: Final = 256
 """Maximum bytes of a bound or a head."""
 
+Search = Callable[[Missing], Awaitable[list[EventId]]]
+
 
 async def serve_events_by_id(
-    frames: FrameStream, read_cars: ReadCars, keys: KeyView, settings: P2PSettings
+    frames: FrameStream, read_cars: ReadCars, search: Search, settings: P2PSettings
 ) -> None:
     """Answer requests until the peer ends the stream, in the time that 1.0.0 allows.
+
+    Args:
+        frames: an event stream that the peer has opened.
+        read_cars: reads events.
+        search: returns the EventIds that have some ids (searches.py).
+        settings: the time limits.
 
     Raises:
         PeerProtocolError: a request does not parse.
@@ -51,9 +57,7 @@ async def serve_events_by_id(
     while (request := await frames.receive(settings.idle_timeout, until_begun)) is not None:
         until_begun = settings.turn_timeout
         wanted = _parse_request(request)
-        sought = np.frombuffer(b"".join(wanted.ids), "<u8")
-        found = await in_steps(find(keys, wanted.key_range, sought))
-        held = [EventId(key) for _, key in found]
+        held = await search(wanted)
         unread = await send_cars(frames, held, read_cars, _head_frame, patience)
         missing = set(wanted.ids) - set(map(id_of, held)) | set(map(id_of, unread))
         await frames.send([bytes((END,)) + b"".join(sorted(missing))], patience)

@@ -1,0 +1,417 @@
+"""`/ceramic/events/1.1.0`: events by the ids of their EventIDs, from peers of all kinds.
+
+Over real hosts, but for the pace of searches, which runs on a mock clock.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager, suppress
+from functools import partial
+
+import pytest
+import trio
+from attackers import streams_of
+from p2p_support import (
+    LOOPBACK,
+    NETWORK,
+    PATIENCE,
+    Held,
+    Node,
+    connect,
+    encode_frame,
+    eventually,
+    loopback_host,
+    node,
+    read_to_end,
+)
+from trio.testing import memory_stream_pair
+
+from recon_node.ceramic import EventId, network_range
+from recon_node.ipld import varint
+from recon_node.p2p import AGREED
+from recon_node.p2p.errors import MISBEHAVED, PeerError, PeerGoneError, PeerProtocolError
+from recon_node.p2p.sync import event_server
+from recon_node.p2p.sync.event_stream import CAR, END
+from recon_node.p2p.sync.events_by_id import fetch_events_by_id, serve_events_by_id
+from recon_node.p2p.sync.searches import KEYS_AN_EVENT, Searches
+from recon_node.p2p.transport.framing import FrameStream
+from recon_node.p2p.transport.host import Host
+from recon_node.p2p.transport.streams import EVENTS_BY_ID_PROTOCOL, PeerStream
+from recon_node.recon import KeyRange, KeyStore, Missing, id_of
+
+WHOLE = KeyRange(*network_range(NETWORK))
+MAX_FRAME = 1 << 20
+QUIET = {"sync_interval": 3600, "push_delay": 3600}
+"""The node starts no session of its own accord, once it has synced with a new peer."""
+NO_ID = bytes(8)
+CUT_OFF = (PeerError, PeerGoneError, PeerProtocolError, trio.BrokenResourceError)
+
+
+def sized(part: bytes) -> bytes:
+    return varint.encode(len(part)) + part
+
+
+def request(ids: list[bytes], key_range: KeyRange = WHOLE) -> bytes:
+    return sized(key_range.lower) + sized(key_range.upper) + b"".join(ids)
+
+
+def event_frame(held: Held) -> bytes:
+    event_id, car = held
+    return bytes((CAR,)) + sized(event_id[: -len(event_id.event_cid)]) + car
+
+
+def end_frame(*ids: bytes) -> bytes:
+    return bytes((END,)) + b"".join(ids)
+
+
+@asynccontextmanager
+async def victim_and_peer(tmp_path, cars, **changes) -> AsyncIterator[tuple[Node, Host]]:
+    """A node with some events, and a host connected with it that speaks by hand."""
+    async with (
+        node(tmp_path / "victim", cars, **QUIET, **changes) as victim,
+        loopback_host() as peer,
+    ):
+        await connect(peer, victim)
+        yield victim, peer
+
+
+async def open_events(peer: Host, victim: Node) -> FrameStream:
+    stream = await peer.open_stream(victim.p2p.peer_id, EVENTS_BY_ID_PROTOCOL)
+    return FrameStream(stream, MAX_FRAME)
+
+
+async def ask(frames: FrameStream, wanted: Missing, per_request: int = 500):
+    """Fetch; return the events that came and the ids that the peer does not hold."""
+    received: dict[EventId, bytes] = {}
+
+    async def deliver(events) -> None:
+        received.update(events)
+
+    missing = await fetch_events_by_id(frames, wanted, deliver, PATIENCE, per_request)
+    return received, missing
+
+
+async def assert_still_serves(victim: Node, tmp_path) -> None:
+    async with node(tmp_path / "honest") as honest:
+        await honest.p2p.connect(victim.address)
+        await eventually(lambda: AGREED in honest.outcomes())
+        assert honest.ahash() == victim.ahash()
+
+
+# --- honest requests ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("per_request", [1, 7, 1000])
+async def test_what_is_held_comes_and_unknown_ids_are_named(tmp_path, sdk_events, per_request):
+    events = sdk_events[:30]
+    unknown = [id_of(b"%d" % number) for number in range(5)]
+    async with victim_and_peer(tmp_path, [car for _, car in events]) as (victim, peer):
+        frames = await open_events(peer, victim)
+        ids = [*(id_of(key) for key, _ in events[::2]), *unknown]
+        received, missing = await ask(frames, Missing(WHOLE, ids), per_request)
+        assert received == dict(events[::2])
+        assert sorted(missing) == sorted(unknown)
+
+
+async def test_events_outside_the_range_asked_for_do_not_come(tmp_path, sdk_events):
+    events = sorted(sdk_events[:30])
+    part = KeyRange(events[9][0], events[20][0])
+    async with victim_and_peer(tmp_path, [car for _, car in sdk_events[:30]]) as (victim, peer):
+        ids = [id_of(key) for key, _ in events]
+        received, missing = await ask(await open_events(peer, victim), Missing(part, ids))
+        assert received == dict(events[10:20])
+        assert len(missing) == len(ids) - 10
+
+
+async def test_an_id_that_is_named_twice_is_answered_once(tmp_path, sdk_events):
+    (key, car), unknown = sdk_events[0], id_of(b"unknown")
+    async with victim_and_peer(tmp_path, [car]) as (victim, peer):
+        frames = await open_events(peer, victim)
+        twice = [id_of(key), unknown, unknown, id_of(key)]
+        await frames.send([request(twice)], PATIENCE)
+        assert await frames.receive(PATIENCE) == event_frame((key, car))
+        assert await frames.receive(PATIENCE) == end_frame(unknown)
+
+
+async def test_the_largest_request_again_and_again(tmp_path, sdk_cars, sdk_events):
+    """It is answered again and again, on as many streams as there are slots; others sync."""
+    known = [id_of(key) for key, _ in sdk_events[:50]]
+    ids = known + [id_of(b"%d" % number) for number in range(1000 - len(known))]
+    async with victim_and_peer(tmp_path, sdk_cars[:50]) as (victim, peer):
+
+        async def again_and_again(stream: PeerStream) -> None:
+            frames = FrameStream(stream, MAX_FRAME)
+            for _ in range(3):
+                await frames.send([request(ids)], PATIENCE)
+                answer = [await frames.receive(PATIENCE) for _ in range(51)]
+                assert sum(len(each or b"") - 1 for each in answer if each[:1] == b"\x01") == 7600
+
+        streams = await streams_of(peer, victim.p2p.peer_id, EVENTS_BY_ID_PROTOCOL, 4)
+        async with trio.open_nursery() as nursery:
+            for stream in streams:
+                nursery.start_soon(again_and_again, stream)
+            await assert_still_serves(victim, tmp_path)
+        assert victim.failures(peer.peer_id) == 0
+
+
+async def test_a_peer_may_have_only_so_many_streams(tmp_path, sdk_cars):
+    async with victim_and_peer(tmp_path, sdk_cars[:20], max_event_streams_per_peer=2) as (
+        victim,
+        peer,
+    ):
+        held = await streams_of(peer, victim.p2p.peer_id, EVENTS_BY_ID_PROTOCOL, 2)
+        with suppress(*CUT_OFF):
+            await read_to_end(await peer.open_stream(victim.p2p.peer_id, EVENTS_BY_ID_PROTOCOL))
+        frames = FrameStream(held[0], MAX_FRAME)
+        await frames.send([request([NO_ID])], PATIENCE)
+        assert await frames.receive(PATIENCE) == end_frame(NO_ID)
+
+
+# --- requests that are none ---------------------------------------------------------------------
+
+BAD_REQUESTS = {
+    "garbage": encode_frame(b"\xff" * 100),
+    "nothing": encode_frame(b""),
+    "no ids": encode_frame(request([])),
+    "half an id": encode_frame(request([NO_ID])[:-1]),
+    "too many ids": encode_frame(request([NO_ID] * 1001)),
+    "bounds that do not ascend": encode_frame(request([NO_ID], KeyRange(b"b", b"a"))),
+    "a bound of 257 bytes": encode_frame(request([NO_ID], KeyRange(b"a", b"b" * 257))),
+    "a bound of 2^60 bytes": encode_frame(varint.encode(2**60) + bytes(100)),
+    "a bound that is cut": encode_frame(b"\x40" + bytes(20)),
+    "a frame of 2^60 bytes": varint.encode(2**60),
+    "EventIDs, as in 1.0.0": encode_frame(WHOLE.lower + WHOLE.upper),
+}
+
+
+async def test_bad_requests_cost_their_own_stream(tmp_path, sdk_cars):
+    async with victim_and_peer(tmp_path, sdk_cars[:20]) as (victim, peer):
+        good = await open_events(peer, victim)
+        for name, sent in BAD_REQUESTS.items():
+            before = victim.failures(peer.peer_id)
+            stream = await peer.open_stream(victim.p2p.peer_id, EVENTS_BY_ID_PROTOCOL)
+            with suppress(*CUT_OFF):
+                await stream.send_all(sent)
+                await read_to_end(stream)
+            await eventually(lambda b=before: victim.failures(peer.peer_id) > b)
+            assert victim.p2p._host.is_connected(peer.peer_id), name
+        assert victim.p2p.counters.event_bytes_sent == 0
+        await good.send([request([NO_ID])], PATIENCE)
+        assert await good.receive(PATIENCE) == end_frame(NO_ID)
+        await assert_still_serves(victim, tmp_path)
+
+
+async def test_half_a_request_and_silence(tmp_path, sdk_cars):
+    async with victim_and_peer(tmp_path, sdk_cars[:20], idle_timeout=0.2) as (victim, peer):
+        stream = await peer.open_stream(victim.p2p.peer_id, EVENTS_BY_ID_PROTOCOL)
+        with suppress(*CUT_OFF):
+            await stream.send_all(encode_frame(request([NO_ID]))[:-1])
+            await read_to_end(stream)
+        await eventually(lambda: victim.failures(peer.peer_id) >= MISBEHAVED)
+
+
+async def test_a_request_that_trickles_for_ever(tmp_path, sdk_cars):
+    async with victim_and_peer(tmp_path, sdk_cars[:20], idle_timeout=0.5) as (victim, peer):
+        stream = await peer.open_stream(victim.p2p.peer_id, EVENTS_BY_ID_PROTOCOL)
+        with trio.fail_after(PATIENCE), suppress(*CUT_OFF):
+            for byte in varint.encode(MAX_FRAME) + bytes(MAX_FRAME):
+                await stream.send_all(bytes((byte,)))
+                await trio.sleep(0.05)
+        await eventually(lambda: victim.failures(peer.peer_id) >= MISBEHAVED)
+
+
+# --- answers that are none ----------------------------------------------------------------------
+
+
+def bad_answers(asked: Held, other: Held) -> dict[str, tuple[list[bytes], str]]:
+    name = id_of(asked[0])
+    head = sized(asked[0][: -len(asked[0].event_cid)])
+    return {
+        "not asked for": ([event_frame(other)], "was not asked for"),
+        "twice": ([event_frame(asked)] * 2, "was not asked for"),
+        "another head": (
+            [event_frame((EventId(asked[0].prefix + b"\x05" + asked[0].event_cid), asked[1]))],
+            "was not asked for",
+        ),
+        "no head": ([bytes((CAR,)) + asked[1]], "head|not a CAR"),
+        "a head of garbage": (
+            [bytes((CAR,)) + sized(b"garbage") + asked[1]],
+            "head does not parse",
+        ),
+        "a head of 2^60 bytes": ([bytes((CAR,)) + varint.encode(2**60)], "bound or head of"),
+        "a head and no CAR": ([bytes((CAR,)) + head], "not a CAR"),
+        "an empty frame": ([b""], "unknown kind nothing"),
+        "an unknown kind": ([b"\x07" + asked[1]], "unknown kind 07"),
+        "an end that leaves it open": ([end_frame()], "names 0 missing"),
+        "an end that names it twice": ([end_frame(name, name)], "names 2 missing"),
+        "an end that names another": ([end_frame(id_of(other[0]))], "did not arrive"),
+        "an end that is cut": ([end_frame(name[:-1])], "did not arrive"),
+        "an end that names what came": ([event_frame(asked), end_frame(name)], "did not arrive"),
+    }
+
+
+@asynccontextmanager
+async def answering(handler) -> AsyncIterator[Callable[[], Awaitable[FrameStream]]]:
+    """Yield what opens streams to a host that answers requests as it likes."""
+    async with loopback_host() as asking, loopback_host() as liar:
+        liar.handle(EVENTS_BY_ID_PROTOCOL, handler)
+        await asking.connect(liar.addresses[0])
+
+        async def opened() -> FrameStream:
+            stream = await asking.open_stream(liar.peer_id, EVENTS_BY_ID_PROTOCOL)
+            return FrameStream(stream, MAX_FRAME)
+
+        yield opened
+
+
+async def test_bad_answers_end_the_fetch(sdk_events):
+    asked, other = sdk_events[:2]
+    wanted = Missing(WHOLE, [id_of(asked[0])])
+    current: list[bytes] = []
+
+    async def lie(stream: PeerStream) -> None:
+        frames = FrameStream(stream, MAX_FRAME)
+        await frames.receive(PATIENCE)
+        await frames.send(current, PATIENCE)
+        with suppress(*CUT_OFF):
+            await read_to_end(stream)
+
+    async with answering(lie) as opened:
+        for sent, complaint in bad_answers(asked, other).values():
+            current[:] = sent
+            frames = await opened()
+            with pytest.raises(PeerProtocolError, match=complaint):
+                await ask(frames, wanted)
+            await frames._stream.reset()
+
+
+async def test_events_outside_the_range_are_not_taken(sdk_events):
+    (key, car), (above, _) = sorted(sdk_events[:30])[5:7]
+    wanted = Missing(KeyRange(above, WHOLE.upper), [id_of(key)])
+
+    async def lie(stream: PeerStream) -> None:
+        await FrameStream(stream, MAX_FRAME).send([event_frame((key, car))], PATIENCE)
+        with suppress(*CUT_OFF):
+            await read_to_end(stream)
+
+    async with answering(lie) as opened:
+        with pytest.raises(PeerProtocolError, match="was not asked for"):
+            await ask(await opened(), wanted)
+
+
+@pytest.mark.parametrize(
+    ("sent", "error"),
+    [(b"", "sent no complete frame within"), (b"\x7f\x00", "sent no complete frame within")],
+    ids=["silence", "half a frame"],
+)
+async def test_an_answer_that_never_comes(sdk_events, sent, error):
+    async def stall(stream: PeerStream) -> None:
+        with suppress(*CUT_OFF):
+            await stream.send_all(sent)
+            await trio.sleep_forever()
+
+    async def deliver(events) -> None:
+        raise AssertionError("nothing came")
+
+    wanted = Missing(WHOLE, [id_of(sdk_events[0][0])])
+    async with answering(stall) as opened:
+        frames = await opened()
+        with pytest.raises(PeerProtocolError, match=error):
+            await fetch_events_by_id(frames, wanted, deliver, 0.2, 500)
+
+
+async def test_an_answer_that_ends_within_a_frame(sdk_events):
+    async def hang_up(stream: PeerStream) -> None:
+        await stream.send_all(encode_frame(event_frame(sdk_events[0]))[:-1])
+
+    async with answering(hang_up) as opened:
+        frames = await opened()
+        with pytest.raises(PeerGoneError):
+            await ask(frames, Missing(WHOLE, [id_of(sdk_events[0][0])]))
+
+
+# --- the pace of searches -----------------------------------------------------------------------
+
+KEYS = KeyStore(b"%06d" % number for number in range(10_000))
+EVERYTHING = KeyRange(b"", b"\xff")
+
+
+def real_keys(events: list[Held]) -> KeyStore:
+    return KeyStore(key for key, _ in events)
+
+
+async def search_for_ever(
+    searches: Searches, address: str, done: Callable[[], None], seconds: float
+) -> None:
+    with trio.move_on_after(seconds):
+        while True:
+            await searches.find(address, Missing(EVERYTHING, [NO_ID]))
+            done()
+
+
+async def test_searches_for_nothing_are_paced_by_address(autojump_clock):
+    """However many streams and peers an address has, and whatever others do."""
+    rate, burst, seconds = 100_000, 300_000, 5
+    searches = Searches(KEYS, rate, burst)
+    number = dict.fromkeys(["192.0.2.1", "192.0.2.2", "2001:db8::1"], 0)
+
+    def count(address: str) -> None:
+        number[address] += 1
+
+    async with trio.open_nursery() as nursery:
+        for address, streams in (("192.0.2.1", 16), ("192.0.2.2", 1), ("2001:db8::1", 3)):
+            for _ in range(streams):
+                done = partial(count, address)
+                nursery.start_soon(search_for_ever, searches, address, done, seconds)
+    most = (burst + seconds * rate) / len(KEYS) + 1
+    assert all(most / 2 < each <= most for each in number.values()), number
+
+
+async def test_who_asks_for_what_is_there_need_not_wait(sdk_events, autojump_clock):
+    """An event makes up for the keys that were looked at for it."""
+    keys = real_keys(sdk_events)
+    assert len(keys) < KEYS_AN_EVENT
+    searches = Searches(keys, rate=1, burst=len(keys))
+    started = trio.current_time()
+    for key, _ in sdk_events[:100]:
+        assert await searches.find("192.0.2.1", Missing(WHOLE, [id_of(key)])) == [key]
+    assert trio.current_time() == started
+    await searches.find("192.0.2.1", Missing(WHOLE, [NO_ID]))
+    await searches.find("192.0.2.1", Missing(WHOLE, [NO_ID]))
+    assert trio.current_time() > started
+
+
+async def test_a_stream_that_asks_too_much_waits_and_is_answered(sdk_events, autojump_clock):
+    ours, theirs = (FrameStream(each, MAX_FRAME) for each in memory_stream_pair())
+    keys = real_keys(sdk_events)
+    searches = Searches(keys, rate=len(keys), burst=len(keys))
+
+    async def read_cars(wanted):
+        raise AssertionError("nothing is held")
+
+    started = trio.current_time()
+    async with trio.open_nursery() as nursery:
+        search = partial(searches.find, "192.0.2.1")
+        nursery.start_soon(serve_events_by_id, theirs, read_cars, search, LOOPBACK)
+        ids = [id_of(b"%d" % number) for number in range(10)]
+        _, missing = await ask(ours, Missing(WHOLE, ids), per_request=1)
+        await ours._stream.send_eof()
+    assert missing == ids
+    assert 8 <= trio.current_time() - started <= 10
+
+
+async def test_a_node_paces_its_peers(tmp_path, sdk_cars, monkeypatch):
+    """Over real hosts: who asks too much waits for long; another stream of ours is served."""
+    monkeypatch.setattr(event_server, "Searches", partial(Searches, rate=1e-3, burst=100))
+    async with victim_and_peer(tmp_path, sdk_cars[:60]) as (victim, peer):
+        frames = await open_events(peer, victim)
+        await frames.send([request([NO_ID])] * 3, PATIENCE)
+        for _ in range(2):
+            assert await frames.receive(PATIENCE) == end_frame(NO_ID)
+        with trio.move_on_after(0.5):
+            assert not await frames.receive(PATIENCE)
+        assert victim.p2p._host.is_connected(peer.peer_id)
+        by_key = await peer.open_stream(victim.p2p.peer_id, "/ceramic/events/1.0.0")
+        await FrameStream(by_key, MAX_FRAME).send([sorted(victim.store.keys)[0]], PATIENCE)
+        assert await FrameStream(by_key, MAX_FRAME).receive(PATIENCE)
