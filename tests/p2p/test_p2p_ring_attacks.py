@@ -275,11 +275,17 @@ async def test_a_peer_that_reads_nothing(tmp_path, sdk_cars, monkeypatch):
 
         monkeypatch.setattr(rings, "RingStream", impatient_with_the_attacker)
         stream = await open_ring(attacker, victim)
-        with suppress(*CUT_OFF), trio.move_on_after(2):
-            await stream.send_all(said(INTERESTS, *[NOTHING] * 1000))
-        await assert_honest_does_not_notice(victim, honest, cars)
+
+        async def ask() -> None:
+            with suppress(*CUT_OFF):
+                await stream.send_all(said(INTERESTS, *[NOTHING] * 1000))
+
         gone = "neither sent nor took anything"
-        await eventually(lambda: any(gone in each for each in victim.outcomes()))
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(ask)  # until it is given up: when cancelled, it resets the stream
+            await eventually(lambda: any(gone in each for each in victim.outcomes()))
+            nursery.cancel_scope.cancel()
+        await assert_honest_does_not_notice(victim, honest, cars)
 
 
 async def test_peers_that_never_answer_keep_none_from_being_asked(tmp_path, sdk_cars, monkeypatch):
