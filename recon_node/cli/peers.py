@@ -28,6 +28,7 @@ CLOCK_SLACK = 1.0
 """Seconds by which a node's clock may differ from ours."""
 SYNCS_SHOWN = 10
 RENDEZVOUS_SHOWN = 10
+SHARES_SHOWN = 3
 ANOTHER_NETWORK = "another network"
 """How the outcome of a sync with such a peer begins; see `recon_node.p2p.sync.reports`."""
 
@@ -38,6 +39,9 @@ ANOTHER_NETWORK = "another network"
 @click.pass_context
 def peers(context: click.Context, node: NodeApi, as_json: bool) -> None:
     """List the peers that a node knows, or connect it to another one.
+
+    Under "shares" are the interests of this node that a peer has, too, and how much of the events
+    here lies in them.
 
     \b
     Examples:
@@ -52,12 +56,13 @@ def peers(context: click.Context, node: NodeApi, as_json: bool) -> None:
     if as_json:
         print_json(known)
         return
-    table = make_table("peer", "connected", "speaks", "last sync", "addresses")
+    table = make_table("peer", "connected", "speaks", "shares", "last sync", "addresses")
     for peer in sorted(known, key=lambda peer: (not peer["connected"], peer["id"])):
         table.add_row(
             peer["id"],
             "yes" if peer["connected"] else "no",
             "\n".join(peer.get("speaks", ())),
+            "\n".join(_shared_with(peer)),
             _ago(peer.get("last_sync")),
             "\n".join(peer["addresses"]),
         )
@@ -65,6 +70,16 @@ def peers(context: click.Context, node: NodeApi, as_json: bool) -> None:
         make_console().print(table)
     else:
         click.echo("no peers yet; connect one with `recon-node peers add MULTIADDR`")
+
+
+def _shared_with(peer: dict[str, Any]) -> list[str]:
+    """Return what a peer shares of the node's interests."""
+    covers: float | None = peer.get("covers")
+    if covers is None:
+        return ["unknown"]
+    shares: list[str] = peer["shares"]
+    more = [f"and {counted(len(shares) - SHARES_SHOWN, 'other')}"] * (len(shares) > SHARES_SHOWN)
+    return [*shares[:SHARES_SHOWN], *more, f"{covers:.0%} of the events"]
 
 
 @peers.command("add")

@@ -190,6 +190,7 @@ class P2P:
     def peers(self) -> list[PeerInfo]:
         """Return the peers that the node knows, connected ones first."""
         connected = set(self._host.connected_peers())
+        common = {each.id: self._overlap.describe(each.id) for each in self._book.peers()}
         known = [
             PeerInfo(
                 id=each.id,
@@ -199,6 +200,8 @@ class P2P:
                 last_sync=each.last_sync,
                 failures=each.failures,
                 speaks=recon_versions(self._host.known_protocols(each.id)),
+                shares=shared[0] if (shared := common[each.id]) else None,
+                covers=shared[1] if shared else None,
             )
             for each in self._book.peers()
         ]

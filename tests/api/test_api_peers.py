@@ -134,6 +134,39 @@ async def test_what_a_peer_is_interested_in(
         assert (await api.get(LISTING, params={"peerId": p2p.peer_id})).json() == {"interests": []}
 
 
+async def test_which_interests_a_peer_shares(tmp_path: Path, sample: Events) -> None:
+    """Of ours, and how many of our events that is: with all of them, with one, and with none."""
+    tea, coffee = ({"sep": "family", "sepValue": value} for value in ("tea", "coffee"))
+    async with (
+        running(tmp_path / "a") as (api, _, store),
+        running(tmp_path / "b") as (other_api, other, _),
+    ):
+        await store.admit_local([multibase.decode(event["car"]) for event in sample[:5]])
+        await api.post("/ceramic/peers", params={"addresses": other.addresses})
+
+        async def shares(expected: list[str], covers: float) -> None:
+            for path in ("/ceramic/peers", "/ceramic/recon"):
+                answer = await until(
+                    api,
+                    path,
+                    lambda answer: (
+                        [(each["shares"], each["covers"]) for each in answer["peers"]]
+                        == [(expected, covers)]
+                    ),
+                )
+                assert answer["peers"]
+
+        await shares([], 1.0)
+        await other_api.post("/ceramic/interests", json=tea)
+        await shares([], 0.0)
+        await api.post("/ceramic/interests", json=coffee)
+        await shares([], 0.0)
+        await api.post("/ceramic/interests", json=tea)
+        await shares(["family=tea"], 1.0)
+        await other_api.post("/ceramic/interests", json=coffee)
+        await shares(["family=coffee", "family=tea"], 1.0)
+
+
 async def test_a_peer_that_cannot_be_reached(tmp_path: Path) -> None:
     async with running(tmp_path / "a") as (api, p2p, _):
         peer_id = "12D3KooWEyoppNCUx8Yx66oV9fJnriXwCcXwDDUA2kj6vnc6iDEp"

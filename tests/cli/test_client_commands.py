@@ -128,6 +128,31 @@ def test_status_shows_the_syncs_that_moved_events(monkeypatch: pytest.MonkeyPatc
     assert re.search(r"^pending +7\b", shown, re.MULTILINE)
 
 
+@pytest.mark.parametrize(
+    ("shares", "covers", "shown"),
+    [
+        (None, None, ["unknown"]),
+        ([], 0.0, ["0% of the events"]),
+        (["model=k1", "family=tea"], 0.25, ["model=k1", "family=tea", "25% of the events"]),
+        ([f"n={n}" for n in range(5)], 1.0, ["n=0", "n=1", "n=2", "and 2 others", "100% of the"]),
+    ],
+)
+def test_what_peers_share_is_shown(
+    monkeypatch: pytest.MonkeyPatch,
+    shares: list[str] | None,
+    covers: float | None,
+    shown: list[str],
+) -> None:
+    peer = {"id": "12D3", "connected": True, "addresses": [], "shares": shares, "covers": covers}
+    monkeypatch.setattr("recon_node.cli.peers.ask", lambda *_: {"peers": [peer]})
+    monkeypatch.setenv("COLUMNS", "200")
+    text = CliRunner().invoke(main, ["peers"]).stdout
+    assert all(each in text for each in shown)
+    assert "n=3" not in text
+    [listed] = json.loads(CliRunner().invoke(main, ["peers", "--json"]).stdout)
+    assert (listed["shares"], listed["covers"]) == (shares, covers)
+
+
 def test_peers(node: TestnetNode) -> None:
     assert json.loads(run(node, "peers", "--json").stdout) == []
     assert "no peers yet" in run(node, "peers").stdout

@@ -73,6 +73,11 @@ class PeerBody(Body):
     """The multiaddrs where it was reached, with the peer id."""
     speaks: tuple[str, ...]
     """The versions of recon that it says it speaks, such as recon/1.1.0."""
+    shares: tuple[str, ...] | None
+    """(+) Interests of this node of which it shares at least a part, 20 at most, such as
+    model=kjzl6hvfrbw6c...; null if its interests are not known."""
+    covers: float | None
+    """(+) The share of this node's events that it is interested in, from 0 to 1; or null."""
 
 
 class PeersBody(Body):
@@ -91,6 +96,8 @@ async def get_peers(call: Call[Parameters]) -> PeersBody:
             id=did_of_peer(peer.id),
             addresses=with_peer_id(peer.addresses, peer.id),
             speaks=peer.speaks,
+            shares=peer.shares,
+            covers=peer.covers,
         )
         for peer in known
         if peer.connected

@@ -28,6 +28,13 @@ class PeerInfo:
     speaks: tuple[str, ...]
     """The versions of recon that it says it speaks, the highest first, such as recon/1.1.0;
     recon/0.1.0 is that of ceramic-one nodes. None before it has been connected."""
+    shares: tuple[str, ...] | None = None
+    """Interests of this node of which the peer shares at least a part, 20 at most, written like
+    model=kjzl6hvfrbw6c...; empty if this node has none. None if the peer's are not known, as those
+    of ceramic-one nodes."""
+    covers: float | None = None
+    """The share of this node's events that the peer is interested in, from 0 to 1; None if that is
+    not known."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,8 +8,10 @@ neither recently, it is assumed to want everything that it has not declined.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import Final
 
 import trio
@@ -18,11 +20,15 @@ from recon_node.p2p.interfaces import EventStore
 from recon_node.p2p.peers.book import PeerBook
 from recon_node.p2p.peers.peer import Peer
 from recon_node.recon import KeyRange, intersect_ranges, subtract_ranges
+from recon_node.store import Interest, format_interest
+from recon_node.store.interests import key_ranges
 
 MAX_COUNTED: Final = 100
 """Maximum ranges in which keys are counted; of more ranges, a sample of this size."""
 WEIGHED_EVERY: Final = 10.0
 """Seconds for which a share is not computed again."""
+MAX_NAMED: Final = 20
+"""Maximum interests of ours that are named as shared with a peer."""
 
 
 @dataclass(slots=True)
@@ -37,6 +43,8 @@ class _Common:
     ranges: list[KeyRange]
     share: float = 1.0
     weigh_at: float = -math.inf
+    named: tuple[tuple[Interest, ...], tuple[str, ...]] | None = None
+    """Our interests, and those of them that are shared, as text."""
 
 
 class Overlap:
@@ -54,6 +62,23 @@ class Overlap:
     def ranges(self, peer_id: str) -> list[KeyRange]:
         """Return the ranges that interest both sides, ascending."""
         return self._common_with(peer_id).ranges
+
+    def describe(self, peer_id: str) -> tuple[tuple[str, ...], float] | None:
+        """Return what of our interests a peer shares; None if its interests are not known.
+
+        Returns:
+            The first ``MAX_NAMED`` of our interests of which it shares at least a part, as text;
+            and the share of our keys that it wants too, from 0 to 1.
+        """
+        if not self.is_known(peer_id):
+            return None
+        common, ours = self._common_with(peer_id), self._store.wanted.all
+        if common.named is None or common.named[0] is not ours:
+            common.named = ours, tuple(islice(self._name(ours, common.ranges), MAX_NAMED))
+        now = trio.current_time()
+        if now >= common.weigh_at:
+            common.share, common.weigh_at = self._share(common), now + WEIGHED_EVERY
+        return common.named[1], common.share
 
     async def weigh(self, peers: Iterable[Peer]) -> None:
         """Update ``Peer.overlap`` of some peers, with a checkpoint after each."""
@@ -96,6 +121,14 @@ class Overlap:
         self._common[peer_id] = common
         return common
 
+    def _name(self, ours: Iterable[Interest], ranges: list[KeyRange]) -> Iterator[str]:
+        for interest in ours:
+            (wanted,) = key_ranges(self._store.network, [interest])
+            # Ranges are apart and ascend: the first that ends above the lower bound decides.
+            at = bisect_right(ranges, wanted.lower, key=_upper)
+            if at < len(ranges) and ranges[at].lower < wanted.upper:
+                yield format_interest(interest)
+
     def _share(self, common: _Common) -> float:
         """Return the share of our keys in the common ranges, from 0 to 1."""
         everything = self._count(common.ours)
@@ -108,3 +141,7 @@ class Overlap:
         if not sample:
             return 0.0
         return sum(map(self._store.keys.count, sample)) * len(ranges) / len(sample)
+
+
+def _upper(key_range: KeyRange) -> bytes:
+    return key_range.upper
