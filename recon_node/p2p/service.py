@@ -8,7 +8,6 @@ from typing import Any, Final
 import structlog
 import trio
 
-from recon_node.ceramic import sort_value_range
 from recon_node.p2p.errors import PeerError
 from recon_node.p2p.interfaces import EventStore, Finder, PeerHost
 from recon_node.p2p.peers.book import PeerBook
@@ -33,7 +32,7 @@ from recon_node.p2p.sync.rings import MODEL_RING, PEER_RING, Rings
 from recon_node.p2p.sync.sessions import Sessions
 from recon_node.p2p.transport.addresses import is_loopback, peer_id_in
 from recon_node.p2p.transport.streams import EVENTS_BY_ID_PROTOCOL, EVENTS_PROTOCOL
-from recon_node.recon import KeyRange, KeyView, Version, intersect_ranges
+from recon_node.recon import KeyRange, KeyView, Version
 from recon_node.recon.v0_1.peer_ring import PeerRing
 from recon_node.store import Store
 
@@ -98,7 +97,7 @@ class P2P:
             host,
             book,
             store.wanted,
-            self._shares_interest,
+            self._overlap.shares,
             self._syncer.request,
             settings.max_connections,
         ).found
@@ -116,7 +115,7 @@ class P2P:
         nursery.start_soon(self._watch_addresses)
         nursery.start_soon(tell_when_alone, host, book, settings)
         nursery.start_soon(let_go_of_idle, host, book)
-        shares = self._shares_interest
+        shares = self._overlap.shares
         nursery.start_soon(keep_reconnecting, host, book, shares, self._syncer.connect)
         nursery.start_soon(let_go_of_others, host, shares, set(map(peer_id_in, settings.bootstrap)))
 
@@ -256,16 +255,6 @@ class P2P:
     def _sync_about(self, peer_id: str, ranges: Sequence[KeyRange]) -> None:
         """Sync about ranges that a peer and this node are interested in, but were not before."""
         self._syncer.request(peer_id, ranges)
-
-    def _shares_interest(self, peer_id: str, sort_value: str | None = None) -> bool | None:
-        """Tell whether a peer is interested in a sort value, or (None) in anything that this node
-        wants; None if that is not known."""
-        if not self._overlap.is_known(peer_id):
-            return None
-        if sort_value is None:
-            return bool(self._overlap.ranges(peer_id))
-        wanted = KeyRange(*sort_value_range(self._network, sort_value))
-        return bool(intersect_ranges([wanted], self._book.interests(peer_id)))
 
     def _meet_stranger(self, peer_id: str) -> None:
         """Sync with a peer of another network once, so that it learns which one is ours."""

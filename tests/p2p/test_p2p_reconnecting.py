@@ -107,7 +107,7 @@ async def test_peers_that_are_gone_are_given_up_and_strangers_are_left_alone(
 
 def test_who_is_due(rng):
     """Never more than allowed, nobody twice, and only those that were connected and are not."""
-    lost, peers = LostPeers("peer 20", rng), [f"peer {n}" for n in range(40)]
+    lost, peers = LostPeers("peer 20", lambda peer: True, rng), [f"peer {n}" for n in range(40)]
     trying: set[str] = set()
     connected: set[str] = set()
     seen: set[str] = set()

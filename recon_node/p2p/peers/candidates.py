@@ -13,7 +13,8 @@ they are dialled a few at a time, and left alone after failures.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
+from itertools import islice
 from typing import Final
 
 import structlog
@@ -99,8 +100,10 @@ class Candidates:
         if sort_value is not None:
             self._remember(peer_id, sort_value, now)
         self._dialling = {each: until for each, until in self._dialling.items() if until > now}
+        if peer_id in self._dialling or peer.not_before > now or not peer.addresses:
+            return
         connected = {*self._host.connected_peers(), *self._dialling}
-        if peer_id in connected or peer.not_before > now or not peer.addresses:
+        if peer_id in connected:
             return
         if len(connected) >= self._most or self._are_enough(connected, sort_value):
             return
@@ -124,10 +127,11 @@ class Candidates:
         if not sort_values:
             return len(peers) >= ENOUGH_SHARING
         if sort_value is None:
-            return sum(not self.shares(each, None) for each in peers) >= ENOUGH_OTHERS
+            others = (each for each in peers if not self.shares(each, None))
+            return _has(ENOUGH_OTHERS, others)
         a_share = max(FEWEST_SHARING, ENOUGH_IN_ALL // len(sort_values))
-        sharing = sum(self.shares(each, sort_value) for each in peers)
-        return sharing >= min(ENOUGH_SHARING, a_share)
+        sharing = (each for each in peers if self.shares(each, sort_value))
+        return _has(min(ENOUGH_SHARING, a_share), sharing)
 
     def _remember(self, peer_id: str, sort_value: str, now: float) -> None:
         if sort_value not in self._found_at:
@@ -139,3 +143,8 @@ class Candidates:
         found[peer_id] = now + LIFETIME
         while len(found) > MAX_REMEMBERED:
             del found[next(iter(found))]
+
+
+def _has(count: int, peers: Iterable[str]) -> bool:
+    """Return whether there are so many, without looking at more."""
+    return sum(1 for _ in islice(peers, count)) == count

@@ -10,12 +10,13 @@ from __future__ import annotations
 import math
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import islice
 from typing import Final
 
 import trio
 
+from recon_node.ceramic import sort_value_range
 from recon_node.p2p.interfaces import EventStore
 from recon_node.p2p.peers.book import PeerBook
 from recon_node.p2p.peers.peer import Peer
@@ -29,6 +30,12 @@ WEIGHED_EVERY: Final = 10.0
 """Seconds for which a share is not computed again."""
 MAX_NAMED: Final = 20
 """Maximum interests of ours that are named as shared with a peer."""
+MAX_ANSWERS: Final = 64
+"""Maximum sort values for which it is remembered whether a peer wants them."""
+
+
+_NOBODY: Final = Peer("")
+"""Stands for peers that are not in the book."""
 
 
 @dataclass(slots=True)
@@ -40,11 +47,14 @@ class _Common:
     interests: object
     declined: object
     until: float
+    is_known: bool
     ranges: list[KeyRange]
     share: float = 1.0
     weigh_at: float = -math.inf
     named: tuple[tuple[Interest, ...], tuple[str, ...]] | None = None
     """Our interests, and those of them that are shared, as text."""
+    answers: dict[str, bool] = field(default_factory=dict)
+    """Whether the peer wants a sort value."""
 
 
 class Overlap:
@@ -57,7 +67,23 @@ class Overlap:
 
     def is_known(self, peer_id: str) -> bool:
         """Return whether a peer's interests are known."""
-        return self._book.has_stated(peer_id) or bool(self._book.interests(peer_id))
+        return self._common_with(peer_id).is_known
+
+    def shares(self, peer_id: str, sort_value: str | None = None) -> bool | None:
+        """Return whether a peer is interested in a sort value, or (None) in anything that this node
+        wants; None if that is not known."""
+        common = self._common_with(peer_id)
+        if not common.is_known:
+            return None
+        if sort_value is None:
+            return bool(common.ranges)
+        answer = common.answers.get(sort_value)
+        if answer is None:
+            wanted = KeyRange(*sort_value_range(self._store.network, sort_value))
+            answer = bool(intersect_ranges([wanted], self._book.interests(peer_id)))
+            if len(common.answers) < MAX_ANSWERS:
+                common.answers[sort_value] = answer
+        return answer
 
     def ranges(self, peer_id: str) -> list[KeyRange]:
         """Return the ranges that interest both sides, ascending."""
@@ -95,7 +121,7 @@ class Overlap:
             await trio.lowlevel.checkpoint()
 
     def _common_with(self, peer_id: str) -> _Common:
-        ours, peer = self._store.wanted.ranges, self._book.get(peer_id) or Peer(peer_id)
+        ours, peer = self._store.wanted.ranges, self._book.get(peer_id) or _NOBODY
         known = self._common.get(peer_id)
         if (
             known is not None
@@ -103,10 +129,14 @@ class Overlap:
             and known.interests is peer.interests
             and known.declined is peer.declined
             and known.ours == ours
-            and trio.current_time() < known.until
+            and (known.until == math.inf or trio.current_time() < known.until)
         ):
             return known
+        return self._compare(peer_id, peer, ours)
+
+    def _compare(self, peer_id: str, peer: Peer, ours: list[KeyRange]) -> _Common:
         until = min((until for until, _ in (*peer.interests, *peer.declined)), default=math.inf)
+        is_known = True
         if self._book.has_stated(peer_id):
             assert peer.stated is not None
             until = peer.stated.until
@@ -114,10 +144,11 @@ class Overlap:
         elif theirs := self._book.interests(peer_id):
             ranges = intersect_ranges(ours, theirs)
         else:
+            is_known = False
             ranges = subtract_ranges(ours, self._book.declined(peer_id))
         if len(self._common) > 2 * len(self._book):
             self._common.clear()  # the book has removed peers
-        common = _Common(ours, peer.stated, peer.interests, peer.declined, until, ranges)
+        common = _Common(ours, peer.stated, peer.interests, peer.declined, until, is_known, ranges)
         self._common[peer_id] = common
         return common
 

@@ -51,11 +51,13 @@ class LostPeers:
 
     Args:
         own: this node's peer id.
+        is_missed: tells whether a peer that was lost is worth reaching.
         rng: a source of randomness.
     """
 
-    def __init__(self, own: str, rng: random.Random) -> None:
+    def __init__(self, own: str, is_missed: Callable[[str], bool], rng: random.Random) -> None:
         self._own = own
+        self._is_missed = is_missed
         self._random = rng
         self._connected: set[str] = set()
         self._lost: dict[str, _Lost] = {}
@@ -68,7 +70,7 @@ class LostPeers:
             trying: those that are being tried.
             now: seconds on any clock.
         """
-        for peer in sorted(self._connected.difference(connected)):
+        for peer in sorted(filter(self._is_missed, self._connected.difference(connected))):
             self._lost[peer] = _Lost(now, self._first_try(peer, now))
         self._connected = set(connected)
         back = [self._lost.pop(peer) for peer in list(self._lost) if peer in self._connected]
@@ -107,7 +109,11 @@ async def keep_reconnecting(
         connect: connects to a peer, or raises PeerError.
     """
     rng = random.Random(random.random())  # a simulation seeds the latter
-    lost = LostPeers(host.peer_id, rng)
+
+    def is_missed(peer_id: str) -> bool:
+        return book.get(peer_id) is not None and shares(peer_id) is not False
+
+    lost = LostPeers(host.peer_id, is_missed, rng)
     trying: set[str] = set()
 
     async def dial(peer_id: str) -> None:
@@ -121,11 +127,6 @@ async def keep_reconnecting(
     async with trio.open_nursery() as nursery:
         while True:
             await trio.sleep(LOOK_EVERY)
-            connected = [
-                each
-                for each in host.connected_peers()
-                if book.get(each) is not None and shares(each) is not False
-            ]
-            for peer_id in lost.due(connected, trying, trio.current_time()):
+            for peer_id in lost.due(host.connected_peers(), trying, trio.current_time()):
                 trying.add(peer_id)
                 nursery.start_soon(dial, peer_id)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Iterable
+from functools import lru_cache
 from ipaddress import ip_address
 from typing import Final
 
@@ -25,6 +26,8 @@ from recon_node.p2p.errors import P2PError, PeerError
 
 MAX_RESOLVED: Final = 8
 """Maximum addresses that a name resolves to; further ones are ignored."""
+MAX_REMEMBERED: Final = 200
+"""Longest address for which it is remembered whether it can be dialled."""
 DNSADDR: Final = "dnsaddr"
 _DNS_FAMILIES: Final = {
     "dns": socket.AF_UNSPEC,
@@ -95,6 +98,18 @@ def check_dialable(address: Multiaddr) -> None:
 
 def is_dialable(address: Multiaddr | str) -> bool:
     """Return whether an address can be dialled, as far as its text shows."""
+    if isinstance(address, str) and len(address) <= MAX_REMEMBERED:
+        return _is_dialable_text(address)
+    return _is_dialable(address)
+
+
+@lru_cache(1024)
+def _is_dialable_text(address: str) -> bool:
+    """Remember the latest answers: many peers tell of the same addresses, again and again."""
+    return _is_dialable(address)
+
+
+def _is_dialable(address: Multiaddr | str) -> bool:
     try:
         check_dialable(parse_address(address) if isinstance(address, str) else address)
     except PeerError:
