@@ -17,13 +17,13 @@ Columns; times are in virtual seconds, and over the events that were written:
     hops_p99              pushes or syncs from node to node
     round_s               a push round: the median time of a hop
     rounds_p99, limit     all_p99 in push rounds, and 1.5 * log2(nodes that want an event)
-    bytes_per_receiver    that an event takes in syncs, for each node that gets it
+    bytes_per_receiver    that an event takes in syncs, for each node that gets it; of these,
+                          recon_per_receiver in sessions, events_per_receiver to fetch it
     bytes_per_node        the same for each node of the network, whether it wants the event or not
-    idle_bytes_per_s      that a node sends when nothing is written, with dialling and gossip
-    idle_sync_bytes_per_s of these, in syncs
+    idle_...              bytes/s that a node sends when nothing is written, by what they are for
     healed_s              from the end of a partition until all nodes have all events
 
-Bytes include estimates of what libp2p adds, but not its pings. The same seed gives the same rows.
+Bytes include estimates of what libp2p adds, but not TCP/IP. The same seed gives the same rows.
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ from benchmarks.simulate.store import Library, MemoryStore
 from recon_node.ceramic import EventId
 from recon_node.ipld import varint
 from recon_node.p2p import PeerError
-from recon_node.p2p.transport.streams import EVENTS_PROTOCOL, PeerStream
+from recon_node.p2p.transport.streams import EVENTS_BY_ID_PROTOCOL, EVENTS_PROTOCOL, PeerStream
 from recon_node.recon import Version
 
 KINDS: Final = ("silent", "lying", "flooding")
@@ -31,7 +31,7 @@ async def be_silent(host: SimulatedHost, versions: tuple[Version[Any], ...]) -> 
     async def wait(stream: PeerStream) -> None:
         await trio.sleep_forever()
 
-    for protocol in (*(each.id for each in versions), EVENTS_PROTOCOL):
+    for protocol in (*(each.id for each in versions), EVENTS_PROTOCOL, EVENTS_BY_ID_PROTOCOL):
         host.handle(protocol, wait)
     await trio.sleep_forever()
 

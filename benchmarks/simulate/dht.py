@@ -2,20 +2,23 @@
 
 Nodes run the production discovery over it: what they announce and look up and when, and whom of
 those found they dial. Every walk through the DHT leads to one server that is never down, and takes
-a moment, as its answers do.
+a moment, as its answers do. That server stands for the closest nodes to a key, and for those on
+the way to them: the bytes of all of them, requests and answers, count as the asking node's.
 """
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Collection, Sequence
 from typing import Final
 
 import trio
 
-from benchmarks.simulate.host import SimulatedHost
-from recon_node.p2p.peers.dht import Found
+from benchmarks.simulate.host import DHT_TRAFFIC, SimulatedHost
+from recon_node.p2p.peers.dht import CLOSEST, Found
 from recon_node.p2p.peers.dht_server import MAX_TOLD
+from recon_node.p2p.peers.discovery import ASKED
 from recon_node.p2p.peers.provider_records import ProviderRecords
 
 THE_SERVER: Final = "the server of the DHT"
@@ -24,6 +27,16 @@ WALK: Final = 1.0
 """Seconds that a walk through the DHT takes at most."""
 ANSWER: Final = 0.2
 """Seconds that an answer takes at most."""
+CLOSEST_TOLD: Final = 20
+"""How many nodes an answer on the way names."""
+ON_THE_WAY: Final = 3
+"""Nodes that a walk asks at each step."""
+NAMED_BYTES: Final = 60
+"""Of a node in an answer, or in an announcement: its peer id, and an address."""
+KEY_BYTES: Final = 40
+"""Of a question: a rendezvous, and what is around it."""
+MULTISTREAM_BYTES: Final = 160
+"""What both sides send to open a stream and to close it."""
 
 
 class SimulatedDht:
@@ -32,13 +45,17 @@ class SimulatedDht:
     Args:
         records: of all nodes.
         host: of this node.
+        nodes: how many nodes the DHT has.
         rng: draws from answers, and how long they take.
     """
 
-    def __init__(self, records: ProviderRecords, host: SimulatedHost, rng: random.Random) -> None:
+    def __init__(
+        self, records: ProviderRecords, host: SimulatedHost, nodes: int, rng: random.Random
+    ) -> None:
         self._records = records
         self._host = host
         self._random = rng
+        self._nodes = nodes
 
     @property
     def peer_id(self) -> str:
@@ -60,6 +77,9 @@ class SimulatedDht:
 
     async def closest(self, key: bytes) -> list[str]:
         await trio.sleep(WALK * self._random.random())
+        steps = ON_THE_WAY * math.log2(max(2.0, self._nodes / CLOSEST))
+        answer = NAMED_BYTES * min(CLOSEST_TOLD, self._nodes)
+        self._count(steps * (MULTISTREAM_BYTES + KEY_BYTES + answer))
         return [THE_SERVER]
 
     async def exchange(
@@ -67,7 +87,16 @@ class SimulatedDht:
     ) -> dict[bytes, list[Found]]:
         await trio.sleep(ANSWER * self._random.random())
         self.announce(announce)
-        return {key: self._answer(key) for key in ask}
+        answers = {key: self._answer(key) for key in ask}
+        servers = min(CLOSEST, self._nodes - 1)
+        named = sum(KEY_BYTES + NAMED_BYTES * len(found) for found in answers.values())
+        told = len(announce) * (KEY_BYTES + NAMED_BYTES)
+        self._count(servers * (MULTISTREAM_BYTES + told) + min(ASKED, servers) * named)
+        return answers
+
+    def _count(self, size: float) -> None:
+        """Count bytes, which are not sent: they do not take the line from anything else."""
+        self._host.count(DHT_TRAFFIC, round(size))
 
     def announce(self, keys: Sequence[bytes]) -> None:
         """Add records of this node."""

@@ -29,6 +29,11 @@ DIAL_BYTES: Final = 1500
 """What each side sends for that, about; also for identify."""
 NEGOTIATION_BYTES: Final = 24
 """What each side sends to open a stream, beside the protocol id."""
+PING_BYTES: Final = 60
+"""What each side sends in a ping interval, for its own ping and to answer the peer's."""
+DIALS: Final = "dial"
+PINGS: Final = "ping"
+DHT_TRAFFIC: Final = "dht"
 RESERVED: Final = 4
 """One of so many connections is reserved for those that a node opens itself."""
 
@@ -43,6 +48,7 @@ class ConnectionEnd:
         self.lane = Lane(host.place, peer.place)
         self.other: ConnectionEnd
         self.is_open = True
+        self.since = trio.current_time()
         self.streams: dict[int, SimulatedStream] = {}
         self.identified = trio.Event()
         self.account = host.budget.account(peer.peer_id, peer.ip, self.close)
@@ -247,7 +253,7 @@ class SimulatedHost:
         ours.other, theirs.other = theirs, ours
         for end in (ours, theirs):
             end.host._ends[end.peer.peer_id] = end
-            end.carry("dial", DIAL_BYTES, lambda: None)
+            end.carry(DIALS, DIAL_BYTES, lambda: None)
             self.wire.after(IDENTIFY_ROUND_TRIPS * trip, partial(end.host._identify, end))
 
     def has_room(self) -> bool:
@@ -257,8 +263,23 @@ class SimulatedHost:
 
     def forget(self, end: ConnectionEnd) -> None:
         """Take a connection out that was closed."""
+        self._count_pings(end)
         if self._ends.get(end.peer.peer_id) is end:
             del self._ends[end.peer.peer_id]
+
+    def count(self, kind: str, size: int) -> None:
+        """Count bytes that are not sent on the simulated wire."""
+        self.place.sent += size
+        self.traffic[kind] += size
+
+    def count_pings(self) -> None:
+        """Count the pings of all connections until now."""
+        for end in self._ends.values():
+            self._count_pings(end)
+
+    def _count_pings(self, end: ConnectionEnd) -> None:
+        seconds, end.since = trio.current_time() - end.since, trio.current_time()
+        self.count(PINGS, round(PING_BYTES * seconds / self.settings.connection.ping_interval))
 
     def notice_partition(self) -> None:
         """Close, in time, the connections that a partition has cut."""

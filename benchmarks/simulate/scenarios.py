@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import random
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -12,7 +13,7 @@ import trio
 
 from benchmarks.report import Row
 from benchmarks.simulate import deterministic
-from benchmarks.simulate.world import Node, Plan, Spread, World
+from benchmarks.simulate.world import EVENTS, RECON, Node, Plan, Spread, World
 
 SETTLING: Final = 60.0
 """Seconds in which the nodes find each other before anything is measured."""
@@ -21,7 +22,7 @@ IDLE: Final = 30.0
 PATIENCE: Final = 300.0
 """Longest wait for an event to reach all."""
 PAUSE: Final = 10.0
-"""Seconds between two events."""
+"""Seconds between two events; less if only some of the nodes want each."""
 PARTITION: Final = 120.0
 """Seconds for which a network is divided."""
 DOWN: Final = 30.0
@@ -72,34 +73,55 @@ async def _spread(plan: Plan, written: int, churn: float) -> Outcome:
         connections = world.connections()
         if churn:
             nursery.start_soon(_stop_and_start, world, churn, rng)
-        before, before_syncs = world.total_sent(), world.sent_in_syncs()
+        before = world.sent()
         await trio.sleep(IDLE)
-        idle = (world.total_sent() - before) / IDLE
-        idle_syncs = (world.sent_in_syncs() - before_syncs) / IDLE
-        spreads: list[Spread] = []
-        started, before_syncs = trio.current_time(), world.sent_in_syncs()
-        for _ in range(written):
-            spreads.append(_write(world, rng))
-            with trio.move_on_after(PATIENCE):
-                await spreads[-1].done.wait()
-            await trio.sleep(PAUSE)
+        idle = _rates(before, world.sent(), IDLE)
+        started, before = trio.current_time(), world.sent()
+        spreads = await _write_all(world, written, rng)
         seconds = trio.current_time() - started
-        for_events = world.sent_in_syncs() - before_syncs - idle_syncs * seconds
+        busy = _rates(before, world.sent(), seconds)
         refused = sum(each.store.refused for each in world.honest)
         nursery.cancel_scope.cancel()
+    receivers = sum(len(each.times) for each in spreads)
+    for_events = {kind: (busy[kind] - idle[kind]) * seconds for kind in (RECON, EVENTS)}
     row = {
         **_described(plan),
         "connections": _quantile(connections, 0.5),
         "written": written,
         **_times(spreads),
         "limit": 1.5 * math.log2(max(2, max(len(each.times) for each in spreads) + 1)),
-        "bytes_per_receiver": for_events / sum(len(each.times) for each in spreads),
-        "bytes_per_node": for_events / (written * len(world.honest)),
-        "idle_bytes_per_s": idle / len(world.honest),
-        "idle_sync_bytes_per_s": idle_syncs / len(world.honest),
+        "bytes_per_receiver": sum(for_events.values()) / receivers,
+        **{f"{kind}_per_receiver": size / receivers for kind, size in for_events.items()},
+        "bytes_per_node": sum(for_events.values()) / (written * len(world.honest)),
+        **{f"idle_{kind}": rate / len(world.honest) for kind, rate in sorted(idle.items())},
         "refused": refused,
     }
     return Outcome(row, _curve(spreads))
+
+
+async def _write_all(world: World, written: int, rng: random.Random) -> list[Spread]:
+    """Write events and wait until they have spread: one after another, unless few want each."""
+    interests = world.plan.interests
+    spreads: list[Spread] = []
+    for _ in range(written):
+        spreads.append(_write(world, rng))
+        if interests:
+            await trio.sleep(max(1.0, PAUSE * interests / world.plan.models))
+            continue
+        with trio.move_on_after(PATIENCE):
+            await spreads[-1].done.wait()
+        await trio.sleep(PAUSE)
+    with trio.move_on_after(PATIENCE):
+        for each in spreads:
+            await each.done.wait()
+    if interests:
+        await trio.sleep(PAUSE)
+    return spreads
+
+
+def _rates(before: Counter[str], after: Counter[str], seconds: float) -> dict[str, float]:
+    """Return the bytes a second that were sent, by what they are for."""
+    return {kind: (size - before[kind]) / seconds for kind, size in after.items()}
 
 
 async def _heal(plan: Plan, written: int, share: float) -> Outcome:
@@ -114,13 +136,13 @@ async def _heal(plan: Plan, written: int, share: float) -> Outcome:
             spreads.append(_write(world, rng))
             await trio.sleep(PARTITION / written)
         missing = [len(each.missing) for each in spreads]
-        healed, before = trio.current_time(), world.total_sent()
+        healed, before = trio.current_time(), world.sent()
         world.partition([])
         with trio.move_on_after(2 * PATIENCE):
             for each in spreads:
                 await each.done.wait()
         seconds = trio.current_time() - healed
-        sent = world.total_sent() - before
+        sent = world.sent() - before
         nursery.cancel_scope.cancel()
     late = [
         time - (healed - each.started)
@@ -137,7 +159,7 @@ async def _heal(plan: Plan, written: int, share: float) -> Outcome:
         "t99": _quantile(late, _P99),
         "healed_s": seconds,
         "unreached": sum(len(each.missing) for each in spreads),
-        "bytes_per_node": sent / len(world.honest),
+        "bytes_per_node": sum(sent.values()) / len(world.honest),
     }
     curve = [(each, _quantile(late, each)) for each in _CURVE]
     return Outcome(row, curve)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -13,18 +14,31 @@ from libp2p.peer.id import ID
 
 from benchmarks.simulate.bad import KINDS, LyingStore, be_silent, flood
 from benchmarks.simulate.dht import SimulatedDht
-from benchmarks.simulate.host import SimulatedHost
+from benchmarks.simulate.host import DHT_TRAFFIC, DIALS, PINGS, SimulatedHost
 from benchmarks.simulate.store import NETWORK, Library, MemoryStore
 from benchmarks.simulate.wire import Place, Wire
 from recon_node.ceramic import EventId
 from recon_node.p2p import P2P, P2PSettings
 from recon_node.p2p.peers.book import PeerBook
 from recon_node.p2p.peers.discovery import Discovery
+from recon_node.p2p.peers.interest_statement import INTERESTS_PROTOCOL
 from recon_node.p2p.peers.provider_records import ProviderRecords
 from recon_node.p2p.peers.schedule import network_rendezvous
-from recon_node.p2p.transport.streams import EVENTS_PROTOCOL
+from recon_node.p2p.transport.streams import EVENTS_BY_ID_PROTOCOL, EVENTS_PROTOCOL
 from recon_node.recon import VERSIONS, Version
 
+RECON: Final = "recon"
+EVENTS: Final = "events"
+KINDS_OF_TRAFFIC: Final = {
+    **{each.id: RECON for each in VERSIONS},
+    EVENTS_PROTOCOL: EVENTS,
+    EVENTS_BY_ID_PROTOCOL: EVENTS,
+    INTERESTS_PROTOCOL: "gossip",
+    DHT_TRAFFIC: "dht",
+    DIALS: "dials",
+    PINGS: "pings",
+}
+"""What bytes are for, by protocol."""
 MEGABIT: Final = 1_000_000 / 8
 _LONG: Final = 1 << 30
 """No message is so long."""
@@ -99,7 +113,6 @@ class World:
         self.records = ProviderRecords(max_records=ALL_RECORDS)
         self.hosts: dict[str, SimulatedHost] = {}
         self.spreads: dict[EventId, Spread] = {}
-        self._recon = {each.id for each in plan.versions}
         keys = [self.library.make() for _ in range(plan.events)]
         bad = self._random.sample(range(plan.nodes), round(plan.nodes * plan.bad))
         kinds = {number: KINDS[at % len(KINDS)] for at, number in enumerate(bad)}
@@ -142,18 +155,15 @@ class World:
         for each in self.nodes:
             each.host.notice_partition()
 
-    def total_sent(self) -> int:
-        """Return the bytes that honest nodes have sent."""
-        return sum(each.host.place.sent for each in self.honest)
-
-    def sent_in_syncs(self) -> int:
-        """Return those of sessions and of fetched events."""
-        return sum(
-            size
-            for node in self.honest
-            for protocol, size in node.host.traffic.items()
-            if protocol == EVENTS_PROTOCOL or protocol in self._recon
-        )
+    def sent(self) -> Counter[str]:
+        """Return the bytes that honest nodes have sent, by what they are for."""
+        sent = Counter(dict.fromkeys(KINDS_OF_TRAFFIC.values(), 0))
+        for node in self.honest:
+            node.host.count_pings()
+            for protocol, size in node.host.traffic.items():
+                if protocol in KINDS_OF_TRAFFIC:
+                    sent[KINDS_OF_TRAFFIC[protocol]] += size
+        return sent
 
     def connections(self) -> list[int]:
         """Return how many peers each honest node is connected with."""
@@ -224,7 +234,7 @@ class Node:
 
     async def _live(self, nursery: trio.Nursery) -> None:
         plan, world = self._world.plan, self._world
-        dht = SimulatedDht(world.records, self.host, self._random)
+        dht = SimulatedDht(world.records, self.host, plan.nodes, self._random)
         if self.kind == "silent":
             dht.announce([network_rendezvous(NETWORK).key])
             await be_silent(self.host, plan.versions)
