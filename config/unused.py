@@ -22,6 +22,7 @@ _.command_class  # click.Group
     _.not_fetched,
     _.write_policy,
     _.model_name,
+    _.score,
     _.resume_offset,
     _.resume_token,
     _.addr,

@@ -33,6 +33,7 @@ from recon_node.api import (
     Services,
     create_app,
     open_listener,
+    run_samples,
     serve,
     split_host_port,
 )
@@ -127,6 +128,7 @@ async def _run_services(settings: Settings, shutdown: _Shutdown) -> None:
             )
             signing_key = await trio.to_thread.run_sync(_open_signing_key, settings.data_dir)
             nursery.start_soon(serve, create_app(services), listener, services.closing)
+            background.start_soon(run_samples, services)
             background.start_soon(run_snapshots, settings.snapshot, store, signing_key)
             if settings.peer_id_file is not None:
                 path = settings.peer_id_file.expanduser()

@@ -8,6 +8,7 @@ trio. This room knows the store, and the network side only as `Peers`.
 
 from recon_node.api.app import create_app
 from recon_node.api.middleware.access import Access
+from recon_node.api.samples import run_samples
 from recon_node.api.server import Listener, ListenError, open_listener, serve
 from recon_node.api.services import Limits, Peers, Services
 from recon_node.api.settings import ApiSettings, split_host_port
@@ -22,6 +23,7 @@ __all__ = [
     "Services",
     "create_app",
     "open_listener",
+    "run_samples",
     "serve",
     "split_host_port",
 ]

@@ -120,6 +120,13 @@ class NodeCollector(Collector):
             store.damage.mended_total,
         )
         yield GaugeMetricFamily("recon_feed_head", "The feed's last position.", store.head)
+        sample = self._services.samples.latest
+        if sample is not None:
+            yield GaugeMetricFamily(
+                "recon_event_loop_hold_seconds",
+                "The longest time for which the event loop was held in the last ten seconds.",
+                sample.lag,
+            )
         yield _counters(
             "recon_verdicts",
             "Events submitted since the start, by verdict.",

@@ -11,6 +11,7 @@ import trio
 from pydantic.dataclasses import dataclass as settings_dataclass
 
 from recon_node.api.middleware.access import Access
+from recon_node.api.samples import SampleRing
 from recon_node.setting_types import SETTINGS, Bytes, Count, Setting
 
 if TYPE_CHECKING:
@@ -121,6 +122,8 @@ class Services:
     """None: a node without an index of DAGs."""
     limits: Limits = field(default_factory=Limits)
     access: Access = field(default_factory=Access)
+    samples: SampleRing = field(default_factory=SampleRing)
+    """What the node's numbers were; `recon_node.api.samples.run_samples` adds to it."""
     closing: trio.Event = field(default_factory=trio.Event)
     """Set when the node shuts down: long polls answer at once."""
     _rendering: trio.CapacityLimiter = field(default_factory=partial(trio.CapacityLimiter, 1))

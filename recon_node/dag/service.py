@@ -22,7 +22,7 @@ from typing import Final, TypeVar
 import structlog
 import trio
 
-from recon_node.dag import containment, index, schema, state
+from recon_node.dag import catalogue, containment, index, schema, state
 from recon_node.dag.containment import Containment
 from recon_node.dag.errors import DagError, IncompleteDagError
 from recon_node.dag.events import SORT_KEY, Identifier, read_dag_event
@@ -128,6 +128,24 @@ class Dags:
             self._told.clear()
         question = partial(state.read_publication, identifier=identifier, told=self._told)
         return await self._ask(question)
+
+    async def dags(self, after: bytes, limit: int) -> list[catalogue.ListedDag]:
+        """List DAGs of which something is here, in the order of their roots, from the one behind
+        `after` (a CID, or no bytes).
+
+        Raises:
+            DagError: the index cannot be read, or does not keep up with the feed.
+        """
+        return await self._ask(partial(catalogue.read_dags, after=after, limit=limit))
+
+    async def identifiers(self, after: bytes, limit: int) -> list[catalogue.ListedIdentifier]:
+        """List identifiers under which something was published, in the order of their keys, from
+        the one behind `after` (a sort value's bytes, or none).
+
+        Raises:
+            DagError: the index cannot be read, or does not keep up with the feed.
+        """
+        return await self._ask(partial(catalogue.read_identifiers, after=after, limit=limit))
 
     async def contains(self, origin: CID, link: CID) -> Containment:
         """Find out whether the DAG that the replica `origin` describes contains the block `link`.

@@ -20,6 +20,7 @@ from recon_node.p2p.peers.descriptions import (
     recon_versions,
 )
 from recon_node.p2p.peers.dht_server import networks_in
+from recon_node.p2p.peers.draw import weights
 from recon_node.p2p.peers.interest_gossip import InterestGossip
 from recon_node.p2p.peers.interest_statement import INTERESTS_PROTOCOL
 from recon_node.p2p.peers.overlap import Overlap
@@ -190,6 +191,10 @@ class P2P:
         """Return the peers that the node knows, connected ones first."""
         connected = set(self._host.connected_peers())
         common = {each.id: self._overlap.describe(each.id) for each in self._book.peers()}
+        now = trio.current_time()
+        drawn = [each for each in self._book.peers() if each.id in connected]
+        shares = weights([each.candidate(now) for each in drawn])
+        scores = {each.id: w / sum(shares) for each, w in zip(drawn, shares, strict=True)}
         known = [
             PeerInfo(
                 id=each.id,
@@ -201,6 +206,7 @@ class P2P:
                 speaks=recon_versions(self._host.known_protocols(each.id)),
                 shares=shared[0] if (shared := common[each.id]) else None,
                 covers=shared[1] if shared else None,
+                score=scores.get(each.id),
             )
             for each in self._book.peers()
         ]

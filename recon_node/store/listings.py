@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from functools import partial
+from typing import Final
 
 from recon_node.ceramic import METAMODEL, EventKind, StreamId
 from recon_node.ipld import CID
 from recon_node.store.db import catalogue, undelivered
 from recon_node.store.db.name_prefixes import MIN_PREFIX, cid_ranges, init_ranges
 from recon_node.store.db.reader import Reader, ReaderPool
+
+_MAX_SORT_VALUES: Final = 2000
 
 
 class Listings:
@@ -38,6 +41,10 @@ class Listings:
     async def count_streams(self, sort_values: Iterable[str]) -> dict[str, int]:
         """Return how many streams have each of some sort values."""
         return await self._readers.ask(partial(catalogue.count_streams, list(sort_values)))
+
+    async def sort_values(self) -> set[tuple[str, str]]:
+        """Return the sort keys and values that streams have, at most 2,000 of them."""
+        return await self._readers.ask(partial(catalogue.read_sort_values, _MAX_SORT_VALUES))
 
     async def names_of(self, models: Iterable[StreamId]) -> dict[StreamId, str]:
         """Return what models call themselves, of those that are here."""

@@ -144,3 +144,40 @@ async def test_a_node_without_an_index_says_so(api: httpx.AsyncClient) -> None:
     for path in (f"{ROOT}", f"{ROOT}.car", f"publish/{did}"):
         answer = await api.get(f"/ceramic/dag/{path}")
         assert answer.status_code == 503
+
+
+async def test_lists_of_dags_and_publishes(dag_api: httpx.AsyncClient) -> None:
+    for path in ("", "/publish"):
+        assert (await dag_api.get(f"/ceramic/dag{path}")).json()["next"] is None
+    roots, ids = [], []
+    for n in range(3):
+        block = dag_cbor.encode(n)
+        root = CID.of(DAG_CBOR, block)
+        [shard] = split(root, {root: block}.__getitem__, 10_000)
+        [replica] = appends([shard.cid])
+        await post(dag_api, shard_event(KEY, root, shard.car).car)
+        await post(dag_api, replica_event(KEY, root, replica.block).car)
+        roots.append(root)
+        key = SigningKey(bytes([n + 1]) * 32)
+        identifier = Identifier(bytes(key.verify_key))
+        expires = 1 if n == 1 else None  # long ago
+        publish = make_publish(key, identifier.key, root, replica.cid, expires=expires)
+        event = replica_event(KEY, identifier, Replica(None, publish).block)
+        await post(dag_api, event.car)
+        ids.append(identifier)
+    found: list[object] = []
+    after = ""
+    for number in range(3):
+        page = (await dag_api.get("/ceramic/dag", params={"limit": 1, "after": after})).json()
+        found += page["dags"]
+        assert (page["next"] is None) is (number == 2)
+        after = page["next"] or ""
+    assert found == [{"root": str(root), "shards": 1, "replicas": 1} for root in sorted(roots)]
+    page = (await dag_api.get("/ceramic/dag/publish", params={"limit": 2})).json()
+    rest = (await dag_api.get("/ceramic/dag/publish", params={"after": page["next"]})).json()
+    assert rest["next"] is None
+    listed = {each["id"]: each for each in page["identifiers"] + rest["identifiers"]}
+    assert list(listed) == [str(each) for each in sorted(ids, key=lambda each: each.key)]
+    assert [listed[str(each)]["refused"] for each in ids] == [0, 1, 0]
+    assert [listed[str(each)]["publishes"] for each in ids] == [1, 1, 1]
+    assert (await dag_api.get("/ceramic/dag?after=nonsense")).status_code == 400

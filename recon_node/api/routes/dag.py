@@ -120,8 +120,8 @@ class DagStateBody(Body):
 @endpoint("GET", "/ceramic/dag/{cid}", own=True)
 async def get_dag(call: Call[RootPath]) -> Annotated[Response, DagStateBody]:
     """Ask how much of a DAG the node has."""
-    with _answered_503():
-        state = await _dags(call.services).state(call.parameters.cid)
+    with answered_503():
+        state = await dag_side(call.services).state(call.parameters.cid)
     return await call.services.in_thread(lambda: reply(DagStateBody.model_validate(state)))
 
 
@@ -135,9 +135,9 @@ async def get_dag(call: Call[RootPath]) -> Annotated[Response, DagStateBody]:
 async def get_car(call: Call[RootPath]) -> Response:
     """Read a DAG as a CARv1, its blocks depth first."""
     root = call.parameters.cid
-    with _answered_503():
+    with answered_503():
         try:
-            pieces = await _dags(call.services).car(root)
+            pieces = await dag_side(call.services).car(root)
         except IncompleteDagError as error:
             raise ApiError(HTTPStatus.NOT_FOUND, str(error)) from None
     headers = {
@@ -163,8 +163,8 @@ async def get_replicas(call: Call[RootPath]) -> Annotated[Response, DagReplicasB
     Whoever can write events can add to them.
     """
     root = call.parameters.cid
-    with _answered_503():
-        replicas = await _dags(call.services).replicas(root, MAX_REPLICA_BYTES)
+    with answered_503():
+        replicas = await dag_side(call.services).replicas(root, MAX_REPLICA_BYTES)
     if replicas is None:
         raise bad_request(
             f"the replicas of the DAG have more than {MAX_REPLICA_BYTES} bytes, too many for one "
@@ -186,8 +186,8 @@ class DagContainsBody(Body):
 @endpoint("GET", "/ceramic/dag/{cid}/contained/{replica}", own=True)
 async def get_contains(call: Call[ReplicaPath]) -> DagContainsBody:
     """Ask whether the DAG that a replica describes contains a block."""
-    with _answered_503():
-        found = await _dags(call.services).contains(call.parameters.replica, call.parameters.cid)
+    with answered_503():
+        found = await dag_side(call.services).contains(call.parameters.replica, call.parameters.cid)
     return DagContainsBody.model_validate(found)
 
 
@@ -237,8 +237,8 @@ class DagPublicationBody(Body):
 @endpoint("GET", "/ceramic/dag/publish/{did}", own=True)
 async def get_publication(call: Call[IdentifierPath]) -> Annotated[Response, DagPublicationBody]:
     """Ask what is published under an identifier."""
-    with _answered_503():
-        found = await _dags(call.services).resolve(call.parameters.did)
+    with answered_503():
+        found = await dag_side(call.services).resolve(call.parameters.did)
     return await call.services.in_thread(partial(_render_publication, found))
 
 
@@ -256,7 +256,7 @@ def _render_publication(found: Publication) -> Response:
     return reply(DagPublicationBody.model_validate(values))
 
 
-def _dags(services: Services) -> Dags:
+def dag_side(services: Services) -> Dags:
     """Return the index of DAGs; raises `ApiError` 503 if the node has no index."""
     if services.dags is None:
         raise ApiError(HTTPStatus.SERVICE_UNAVAILABLE, "this node keeps no index of DAGs")
@@ -264,7 +264,7 @@ def _dags(services: Services) -> Dags:
 
 
 @contextmanager
-def _answered_503() -> Iterator[None]:
+def answered_503() -> Iterator[None]:
     """Answer 503 when the index cannot be asked."""
     try:
         yield

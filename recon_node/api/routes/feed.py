@@ -24,6 +24,7 @@ from recon_node.api.endpoint import EXTENSION, Call, endpoint
 from recon_node.api.errors import ApiError, bad_request
 from recon_node.api.models import (
     Body,
+    FlagParameter,
     Parameters,
     SecondsParameter,
     Whole,
@@ -66,12 +67,31 @@ class FeedQuery(WaitQuery):
     """Maximum number of events to return: 100 by default, at most 10,000."""
     include_data: Literal["none", "full"] = Field("none", alias="includeData")
     """Whether to include each event's CAR."""
+    details: FlagParameter = Field(False, json_schema_extra={EXTENSION: True})
+    """Whether to say of each event its position, kind, stream and time."""
+
+
+class FeedEventBody(EventBody, alias_generator=to_camel):
+    """An event of the feed."""
+
+    position: Whole = 0
+    """(+) In the feed. This and what follows is there with `details`."""
+    kind: Literal["init", "data", "time"] = "data"
+    """(+) What it does."""
+    init: str = ""
+    """(+) The CID of the stream's init event."""
+    height: Whole = 0
+    """(+) As in its EventId."""
+    size: Whole = 0
+    """(+) Bytes of its CAR."""
+    time: int | None = None
+    """(+) Of a time event: Unix seconds of its anchor's block."""
 
 
 class EventFeedBody(Body, alias_generator=to_camel):
     """A page of the feed."""
 
-    events: list[EventBody]
+    events: list[FeedEventBody]
     """In the order of their delivery."""
     resume_token: str
     """Where to continue: the position of the last event, as text."""
@@ -100,7 +120,7 @@ async def get_events(call: Call[FeedQuery]) -> Annotated[Response, EventFeedBody
     token = str(rows[-1].position) if rows else str(after)
 
     def render() -> Response:
-        events = [_event(row, include_data) for row in rows]
+        events = [_event(row, include_data, given.details) for row in rows]
         return reply({"events": events, "resumeToken": token})
 
     return await services.in_thread(render)
@@ -149,8 +169,17 @@ async def get_head(call: Call[HeadQuery]) -> FeedHeadBody:
     return FeedHeadBody(epoch=store.epoch, low=0, head=store.head)
 
 
-def _event(row: FeedRow, include_data: bool) -> dict[str, Any]:
-    event = {"id": str(row.event_cid)}
+def _event(row: FeedRow, include_data: bool, details: bool) -> dict[str, Any]:
+    event: dict[str, Any] = {"id": str(row.event_cid)}
+    if details:
+        event |= {
+            "position": row.position,
+            "kind": row.kind.value,
+            "init": str(row.stream_cid),
+            "height": row.event_id.height,
+            "size": len(row.car),
+            "time": row.block_time,
+        }
     if include_data:
         event["data"] = multibase.encode(row.car)
     return event

@@ -24,6 +24,8 @@ _PEER_ID_HASHES = (b"\x00", b"\x12")
 """The multihash codes of keys: identity, for short ones, and sha2-256."""
 _ED25519_PUBLIC = bytes.fromhex("ed01")
 """The multicodec ed25519-pub, as a varint."""
+_TRANSFERS = 50
+"""Syncs that moved events in the answer about Recon; GET /ceramic/recon/syncs has more."""
 
 
 @endpoint("GET", "/ceramic/liveness", Answer("It is."), need="open")
@@ -207,7 +209,7 @@ class ReconStateBody(Body):
     syncs: Sequence[SyncReport]
     """The latest syncs, the oldest first."""
     transfers: Sequence[SyncReport]
-    """The latest syncs that moved events, the oldest first: most syncs find nothing to do, and
+    """The latest 50 syncs that moved events, the oldest first: most syncs find nothing to do, and
     soon push these out of `syncs`."""
 
 
@@ -230,7 +232,7 @@ async def get_recon(call: Call[Parameters]) -> ReconStateBody:
         "interests": interests,
         "write_policy": _describe_policy(call.services),
         "syncs": () if peers is None else peers.sync_reports,
-        "transfers": () if peers is None else peers.transfers,
+        "transfers": () if peers is None else list(peers.transfers)[-_TRANSFERS:],
     }
     if peers is not None:
         answer |= {

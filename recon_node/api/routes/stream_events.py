@@ -7,7 +7,7 @@ has what a client needs to draw the stream and to compute its tip.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import islice
@@ -33,6 +33,8 @@ from recon_node.ceramic import (
 from recon_node.ipld import CID, IpldError
 from recon_node.recon import KeyRange
 from recon_node.store import FeedRow, Store
+from recon_node.streams import shape_of
+from recon_node.streams.picture import HeldEvent, Progress
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,14 +101,31 @@ class StreamEventsBody(Body):
 @endpoint("GET", "/ceramic/streams/{stream_id}/events", errors=(404,), own=True)
 async def get_stream_events(call: Call[StreamOrInitPath]) -> Annotated[Response, StreamEventsBody]:
     """List the events of a stream, delivered or not."""
-    services = call.services
     init, stream_id = call.parameters.stream_id
+    found, rows, held = await _read(call.services, init, stream_id)
+    return await call.services.in_long_thread(partial(_render, found, rows, held))
+
+
+async def held_events(
+    services: Services, init: CID, stream_id: StreamId | None
+) -> tuple[StreamId, list[HeldEvent]]:
+    """The events of a stream, delivered or not, as they are drawn.
+
+    Raises:
+        ApiError: 404, the stream is not here; 400, it has too many events.
+    """
+    found, rows, held = await _read(services, init, stream_id)
+    return found, await services.in_long_thread(partial(_to_draw, rows, held))
+
+
+async def _read(
+    services: Services, init: CID, stream_id: StreamId | None
+) -> tuple[StreamId, list[FeedRow], list[_Held]]:
     rows = await read_whole(services.store, services.limits, init)
     found = await services.in_thread(partial(_stream_id, rows[0])) if rows else None
     if found is None or stream_id not in (None, found):
-        raise not_found(call.request.path_params["stream_id"], found)
-    held = await _held(services, rows)
-    return await services.in_long_thread(partial(_render, found, rows, held))
+        raise not_found(str(stream_id or init), found)
+    return found, rows, await _held(services, rows)
 
 
 def _stream_id(row: FeedRow) -> StreamId:
@@ -148,16 +167,35 @@ def _parse_held(init: CID, keys: Iterable[EventId], cars: Iterable[bytes | None]
 
 def _render(stream_id: StreamId, rows: Sequence[FeedRow], held: Sequence[_Held]) -> Response:
     described = [_delivered(row) for row in rows]
+    for each, state in _states(rows, held):
+        described.append(
+            _describe(each.event, each.event_id) | {"state": state, "position": None, "time": None}
+        )
+    return reply({"id": str(stream_id), "init": str(rows[0].stream_cid), "events": described})
+
+
+def _to_draw(rows: Sequence[FeedRow], held: Sequence[_Held]) -> list[HeldEvent]:
+    drawn = [
+        _drawn(parse_event(row.car), row.event_id, "delivered", row.block_time) for row in rows
+    ]
+    return drawn + [_drawn(each.event, each.event_id, state) for each, state in _states(rows, held)]
+
+
+def _drawn(event: Event, event_id: EventId, state: Progress, time: int | None = None) -> HeldEvent:
+    chain_id = None if event.proof is None else event.proof.chain_id
+    return HeldEvent(shape_of(event, time=time), event_id.height, state, chain_id)
+
+
+def _states(
+    rows: Sequence[FeedRow], held: Sequence[_Held]
+) -> Iterator[tuple[_Held, Literal["pending", "waiting"]]]:
+    """How far the events that are not delivered have come."""
     on_the_way = {row.event_cid for row in rows}
     for each in sorted(held, key=lambda each: each.event_id.height):
         is_pending = on_the_way.issuperset(each.event.prevs)
         if is_pending:
             on_the_way.add(each.event.cid)
-        described.append(
-            _describe(each.event, each.event_id)
-            | {"state": "pending" if is_pending else "waiting", "position": None, "time": None}
-        )
-    return reply({"id": str(stream_id), "init": str(rows[0].stream_cid), "events": described})
+        yield each, "pending" if is_pending else "waiting"
 
 
 def _delivered(row: FeedRow) -> dict[str, Any]:

@@ -122,8 +122,32 @@ class Rejected:
     """Why its init event was rejected."""
 
 
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """The delivered events of a stream, and what its model demands of them."""
+
+    rows: Sequence[FeedRow]
+    events: Sequence[Event]
+    """The init event first."""
+    definitions: Definitions | None
+    within: Within
+    """Bounds the time of what is computed of them."""
+
+
 async def load_state(services: Services, init: CID) -> StreamState | Rejected | None:
     """The state of the stream that `init` starts; None when the stream is not here.
+
+    Raises:
+        ApiError: 400, the stream takes more to compute than `limits` allow.
+    """
+    loaded = await load_stream(services, init)
+    if loaded is None:
+        return None
+    return await services.in_long_thread(partial(_compute, loaded))
+
+
+async def load_stream(services: Services, init: CID) -> Loaded | None:
+    """The events of the stream that `init` starts; None when the stream is not here.
 
     Raises:
         ApiError: 400, the stream takes more to compute than `limits` allow.
@@ -140,7 +164,7 @@ async def load_state(services: Services, init: CID) -> StreamState | Rejected | 
     if model is not None and (model_rows := await read_whole(store, limits, model.cid)):
         named = named_versions(events)
         definitions = await services.in_long_thread(partial(_define, model_rows, named, within))
-    return await services.in_long_thread(partial(_compute, rows, events, definitions, within))
+    return Loaded(rows, events, definitions, within)
 
 
 async def read_whole(store: Store, limits: Limits, init: CID) -> list[FeedRow]:
@@ -173,18 +197,14 @@ def _define(rows: Sequence[FeedRow], versions: set[CID], within: Within) -> Defi
     return definitions_of(within(states.all()), rows[0].stream_cid, versions)
 
 
-def _compute(
-    rows: Sequence[FeedRow],
-    events: Sequence[Event],
-    definitions: Definitions | None,
-    within: Within,
-) -> StreamState | Rejected:
+def _compute(loaded: Loaded) -> StreamState | Rejected:
+    rows, events, within = loaded.rows, loaded.events, loaded.within
     shapes = [shape_of(event, time=row.block_time) for event, row in zip(events, rows, strict=True)]
     try:
         likely = select_tip(shapes).event
     except StreamShapeError:
         return Rejected(("its capability had expired when it was anchored",))
-    states = StreamStates(events, definitions, keep=(likely,))
+    states = StreamStates(events, loaded.definitions, keep=(likely,))
     deque(within(states.all()), maxlen=0)
     init = events[0].cid
     rejected = states.rejected

@@ -35,6 +35,9 @@ class PeerInfo:
     covers: float | None = None
     """The share of this node's events that the peer is interested in, from 0 to 1; None if that is
     not known."""
+    score: float | None = None
+    """How likely it is drawn for the next sync: its share of the weights of all connected peers,
+    from 0 to 1. None if it is not connected."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ log = structlog.get_logger(__name__)
 
 MAX_REPORTS: Final = 100
 """Maximum reports kept."""
-MAX_TRANSFERS: Final = 50
+MAX_TRANSFERS: Final = 500
 """Maximum reports kept of sessions that moved events."""
 
 Role = Literal["initiator", "responder"]

@@ -128,6 +128,21 @@ def count_streams(sort_values: Iterable[str], reader: Reader) -> dict[str, int]:
     return {each: execute(sql, (short_hash(each),)).fetchone()[0] for each in sort_values}
 
 
+def read_sort_values(limit: int, reader: Reader) -> set[tuple[str, str]]:
+    """Return the sort keys and values that streams have, at most so many."""
+    sql = (
+        f"SELECT {SORT_VALUE}, sep_key, sep_value FROM events INDEXED BY inits_by_sort_value "
+        "CROSS JOIN streams ON streams.init_cid = events.cid "
+        f"WHERE kind = 'init' AND {SORT_VALUE} > ? ORDER BY {SORT_VALUE} LIMIT 1"
+    )
+    found: set[tuple[str, str]] = set()
+    after = b""
+    while len(found) < limit and (row := reader.connection.execute(sql, (after,)).fetchone()):
+        after = row[0]
+        found.add((row[1], row[2]))
+    return found
+
+
 def find_streams(inits: Sequence[CID], reader: Reader) -> list[ListedStream]:
     """Return those of some streams that are here, the latest first."""
     sql = _SELECT.format(index="INDEXED BY events_by_cid", terms="AND cid = ?")

@@ -1,0 +1,68 @@
+"""GET /ceramic/streams/{stream_id}/events/{event_id}: the content of a stream after an event."""
+
+from __future__ import annotations
+
+from functools import partial
+from http import HTTPStatus
+from typing import Annotated, Any
+
+from pydantic_core import from_json
+from starlette.responses import Response
+
+from recon_node.api.endpoint import Call, endpoint
+from recon_node.api.errors import ApiError
+from recon_node.api.models import Body, Whole, reply
+from recon_node.api.routes.events import EventPath
+from recon_node.api.routes.stream_events import StreamOrInitPath
+from recon_node.api.routes.streams import Loaded, load_stream, not_found
+from recon_node.ipld import CID
+from recon_node.streams import StreamShapeError, StreamStates
+
+
+class StreamEventPath(StreamOrInitPath, EventPath):
+    """Which event of which stream."""
+
+
+class EventStateBody(Body):
+    """A stream after one of its events."""
+
+    event_cid: str
+    """The event's CID."""
+    height: Whole
+    """The longest distance from the init event."""
+    content: Any
+    """The content, as DAG-JSON; null: the stream has none."""
+    metadata: Any
+    """`shouldIndex` and `modelVersion`."""
+    errors: list[str]
+    """Why the event was rejected: the content is then that before it. Empty if it was accepted."""
+
+
+@endpoint("GET", "/ceramic/streams/{stream_id}/events/{event_id}", errors=(404,), own=True)
+async def get_event_state(call: Call[StreamEventPath]) -> Annotated[Response, EventStateBody]:
+    """Read the content of a stream after one of its delivered events."""
+    init, stream_id = call.parameters.stream_id
+    loaded = await load_stream(call.services, init)
+    found = None if loaded is None else loaded.events[0].stream_id()
+    if loaded is None or stream_id not in (None, found):
+        raise not_found(call.request.path_params["stream_id"], found)
+    render = partial(_render, loaded, call.parameters.event_id)
+    return await call.services.in_long_thread(render)
+
+
+def _render(loaded: Loaded, cid: CID) -> Response:
+    states = StreamStates(loaded.events, loaded.definitions)
+    try:
+        *_, state = loaded.within(states.branch(cid))
+    except StreamShapeError:
+        raise ApiError(HTTPStatus.NOT_FOUND, f"the stream has no delivered event {cid}") from None
+    data = from_json(state.data.to_json())
+    return reply(
+        {
+            "event_cid": str(cid),
+            "height": state.height,
+            "content": data.get("content"),
+            "metadata": data.get("metadata"),
+            "errors": list(state.validation_errors),
+        }
+    )

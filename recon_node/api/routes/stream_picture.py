@@ -1,0 +1,116 @@
+"""GET /ceramic/streams/{stream_id}/picture: a stream as a drawing, and why its tip is its tip."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Sequence
+from functools import partial
+from http import HTTPStatus
+from typing import Annotated, Any
+
+from pydantic import Field
+from starlette.responses import Response
+
+from recon_node.api.endpoint import Call, endpoint
+from recon_node.api.errors import ApiError
+from recon_node.api.models import Body, FlagParameter, WholeParameter, reply
+from recon_node.api.routes.stream_events import StreamOrInitPath, held_events
+from recon_node.ceramic import StreamId
+from recon_node.draw.layout import fold_runs, lay_out
+from recon_node.draw.svg import draw_svg
+from recon_node.streams import StreamShapeError
+from recon_node.streams.picture import HeldEvent, StreamPicture, stream_picture
+
+
+class PictureParameters(StreamOrInitPath):
+    """Which stream, and how to draw it."""
+
+    everything: FlagParameter = Field(False, alias="all")
+    """Whether to draw long runs without forks in full; they are folded by default."""
+    limit: WholeParameter = 200
+    """Maximum number of rows, from the newest event: 200 by default, at most 2,000."""
+
+
+class TipDecisionBody(Body):
+    """How a fork was decided."""
+
+    rule: str
+    """earliest time (rule 4 of CIP-145), lowest CID (rule 5), only data, or earliest anchor."""
+    winner: str
+    """The CID of the event that won."""
+    rivals: list[str]
+    """Those of the events that lost."""
+
+
+class StreamPictureBody(Body):
+    """A stream as a drawing."""
+
+    id: str
+    """The StreamID."""
+    summary: str
+    """How many events there are, and whether the stream has diverged."""
+    notes: list[str]
+    """Why the tip is the tip, in sentences."""
+    tip: str | None
+    """The CID of the tip, null if there is none."""
+    candidates: list[str]
+    """The CIDs of the events that could have become the tip."""
+    pruned: list[str]
+    """Those of the events that the tip does not cover; the first 1,000."""
+    diverged: bool
+    """Whether there is a fork that no event has merged."""
+    decisions: list[TipDecisionBody]
+    """How the forks were decided, in this order."""
+    merge: list[str]
+    """What an event would name as its prevs to merge the stream; empty unless it has diverged."""
+    svg: str
+    """The drawing. Each event is a group of the class `node` whose title is the event's CID."""
+
+
+MAX_ROWS = 2000
+MAX_PRUNED = 1000
+
+
+@endpoint("GET", "/ceramic/streams/{stream_id}/picture", errors=(404,), own=True)
+async def get_stream_picture(
+    call: Call[PictureParameters],
+) -> Annotated[Response, StreamPictureBody]:
+    """Draw a stream, and explain its tip."""
+    stream_id, events = await held_events(call.services, *call.parameters.stream_id)
+    rows = min(call.parameters.limit, MAX_ROWS)
+    draw = partial(_draw, stream_id, events, call.parameters.everything, rows)
+    return await call.services.in_long_thread(draw)
+
+
+def _draw(
+    stream_id: StreamId, events: Sequence[HeldEvent], everything: bool, rows: int
+) -> Response:
+    try:
+        drawn = stream_picture(f"Stream {stream_id}", events, int(time.time()))
+    except (StreamShapeError, ValueError) as error:
+        raise ApiError(HTTPStatus.NOT_FOUND, f"the events here are not a stream: {error}") from None
+    picture = drawn.picture
+    nodes = picture.nodes if everything else fold_runs(picture.nodes, picture.unit)
+    svg = draw_svg(picture, lay_out(nodes, rows))
+    return reply({"id": str(stream_id), "svg": svg, **_describe(drawn)})
+
+
+def _describe(drawn: StreamPicture) -> dict[str, Any]:
+    tip = drawn.tip
+    return {
+        "summary": drawn.picture.summary,
+        "notes": drawn.picture.notes,
+        "tip": None if tip is None else str(tip.event),
+        "candidates": _texts(tip.candidates if tip else ()),
+        "pruned": _texts(tip.pruned[:MAX_PRUNED] if tip else ()),
+        "diverged": tip is not None and tip.diverged,
+        "decisions": [
+            {"rule": each.rule.value, "winner": str(each.winner), "rivals": _texts(each.rivals)}
+            for each in (tip.reasons if tip else ())
+        ],
+        "merge": _texts(drawn.merge),
+    }
+
+
+def _texts(ids: Iterable[object]) -> list[str]:
+    return [str(each) for each in ids]

@@ -1,0 +1,167 @@
+"""What pages show of a single stream or event: its blocks, its content, its drawing, its tail."""
+
+from __future__ import annotations
+
+from typing import Any
+from xml.etree import ElementTree
+
+import httpx
+import pytest
+from test_api_undelivered import INIT, KEY, change, hand_over
+
+from recon_node.ceramic import Event
+from recon_node.ceramic.builder import controller_of, data_event, time_event
+from recon_node.ipld import CID, DAG_CBOR, car, dag_cbor
+from recon_node.store import Store
+
+
+async def admit(store: Store, *events: Event) -> None:
+    verdicts = await store.admit_local([event.car for event in events])
+    assert [verdict.status for verdict in verdicts] == ["new"] * len(events)
+
+
+async def read(api: httpx.AsyncClient, path: str, **params: str | int) -> dict[str, Any]:
+    answer = await api.get(f"/ceramic/{path}", params=params)
+    assert answer.status_code == 200, answer.text
+    found: dict[str, Any] = answer.json()
+    return found
+
+
+def from_dag_json(value: Any) -> Any:
+    """The inverse of what the API does; only links are needed here."""
+    if isinstance(value, dict):
+        if set(value) == {"/"} and isinstance(value["/"], str):
+            return CID.parse(value["/"])
+        return {key: from_dag_json(each) for key, each in value.items()}
+    return [from_dag_json(each) for each in value] if isinstance(value, list) else value
+
+
+async def test_the_blocks_of_events(api: httpx.AsyncClient, store: Store) -> None:
+    first, anchored = change(INIT), time_event(INIT, INIT.cid)
+    waiting = change(change(first, n=2), n=3)
+    await admit(store, INIT, first, anchored)
+    await hand_over(store, waiting, 3)
+    for event, signer in (
+        (INIT, controller_of(KEY)),
+        (first, controller_of(KEY)),
+        (anchored, None),
+        (waiting, controller_of(KEY)),
+    ):
+        found = await read(api, f"events/{event.cid}/blocks")
+        assert (found["id"], found["init"]) == (str(event.cid), str(INIT.cid))
+        assert (found["kind"], found["signer"]) == (event.kind.value, signer)
+        assert found["prev"] == [str(prev) for prev in event.prevs]
+        assert found["size"] == len(event.car)
+        blocks = car.decode(event.car).blocks
+        assert {each["cid"]: each["size"] for each in found["blocks"]} == {
+            str(cid): len(block) for cid, block in blocks.items()
+        }
+        assert found["blocks"][0]["cid"] == str(event.cid)
+        roles = {each["role"]: each for each in found["blocks"]}
+        if signer is None:
+            assert set(roles) == {"event", "proof"}
+            assert dag_cbor.encode(from_dag_json(roles["event"]["value"])) == blocks[event.cid]
+        else:
+            assert set(roles) == {"envelope", "payload"}
+            payload = CID.parse(roles["payload"]["cid"])
+            assert from_dag_json(roles["payload"]["value"])["data"] == event.data
+            assert blocks[payload]
+    answer = await api.get(f"/ceramic/events/{CID.of(DAG_CBOR, b'x')}/blocks")
+    assert (answer.status_code, answer.json()["message"][:15]) == (404, "Event not found")
+
+
+async def test_the_content_after_each_event(api: httpx.AsyncClient, store: Store) -> None:
+    first = change(INIT, n=1)
+    wrong = data_event(KEY, INIT, [first.cid], [{"op": "remove", "path": "/nothing"}])
+    left, right = change(wrong, n=2), change(first, n=3)
+    anchored = time_event(INIT, right.cid)
+    await admit(store, INIT, first, wrong, left, right, anchored)
+    heights, contents = (0, 1, 2, 3, 2), (0, 1, 1, 2, 3)
+    events = (INIT, first, wrong, left, right)
+    for event, height, n in zip(events, heights, contents, strict=True):
+        for name in (INIT.stream_id(), INIT.cid):
+            found = await read(api, f"streams/{name}/events/{event.cid}")
+            assert (found["event_cid"], found["height"]) == (str(event.cid), height)
+            assert found["content"] == {"n": n}
+            assert bool(found["errors"]) is (event is wrong)
+            assert found["metadata"]["shouldIndex"] is True
+    answer = await api.get(f"/ceramic/streams/{INIT.cid}/events/{anchored.cid}")
+    assert answer.status_code == 404  # it is pending
+    assert "no delivered event" in answer.json()["message"]
+    answer = await api.get(f"/ceramic/streams/{first.cid}/events/{first.cid}")
+    assert answer.status_code == 404
+
+
+async def test_a_drawing_and_why_the_tip_is_the_tip(api: httpx.AsyncClient, store: Store) -> None:
+    left, right = change(INIT, n=1), change(INIT, n=2)
+    anchored = time_event(INIT, right.cid)
+    await admit(store, INIT, left, right, anchored)
+    [pending] = await store.pending_proofs(10)
+    await store.settle_proofs([(pending.cid, 1_700_000_000)])
+    found = await read(api, f"streams/{INIT.stream_id()}/picture")
+    assert (found["tip"], found["diverged"]) == (str(anchored.cid), True)
+    assert found["pruned"] == [str(left.cid)]
+    assert found["decisions"] == [
+        {"rule": "earliest time", "winner": str(right.cid), "rivals": [str(left.cid)]}
+    ]
+    assert "wins over" in found["notes"][0]
+    assert set(found["merge"]) == {str(anchored.cid), str(left.cid)}
+    drawn = ElementTree.fromstring(found["svg"])
+    titles = [
+        each.findtext("{http://www.w3.org/2000/svg}title")
+        for each in drawn.iter("{http://www.w3.org/2000/svg}g")
+        if each.get("class", "").startswith("node")
+    ]
+    assert set(titles) == {str(event.cid) for event in (INIT, left, right, anchored)}
+    assert (await api.get(f"/ceramic/streams/{CID.of(DAG_CBOR, b'x')}/picture")).status_code == 404
+
+
+async def test_a_long_run_is_folded_unless_all_is_asked_for(
+    api: httpx.AsyncClient, store: Store
+) -> None:
+    events = [INIT]
+    for n in range(12):
+        events.append(change(events[-1], n=n))
+    await admit(store, *events)
+    folded = await read(api, f"streams/{INIT.cid}/picture")
+    whole = await read(api, f"streams/{INIT.cid}/picture", all="true")
+    short = await read(api, f"streams/{INIT.cid}/picture", all="true", limit=2)
+    rows = [each["svg"].count('class="node') for each in (folded, whole, short)]
+    assert rows[1:] == [13, 2]
+    assert rows[0] < 13
+
+
+async def test_details_of_the_feed(api: httpx.AsyncClient, store: Store) -> None:
+    first, anchored = change(INIT), time_event(INIT, INIT.cid)
+    await admit(store, INIT, first, anchored)
+    [pending] = await store.pending_proofs(10)
+    await store.settle_proofs([(pending.cid, 1_700_000_000)])
+    found = await read(api, "feed/events", details="true", resumeAt=1)
+    common = {"init": str(INIT.cid), "height": 1}
+    assert found["events"] == [
+        {
+            **common,
+            "id": str(first.cid),
+            "position": 2,
+            "kind": "data",
+            "size": len(first.car),
+            "time": None,
+        },
+        {
+            **common,
+            "id": str(anchored.cid),
+            "position": 3,
+            "kind": "time",
+            "size": len(anchored.car),
+            "time": 1_700_000_000,
+        },
+    ]
+    plain = await read(api, "feed/events", resumeAt=1)
+    assert plain["events"] == [{"id": str(first.cid)}, {"id": str(anchored.cid)}]
+    assert (await api.get("/ceramic/feed/events?details=1")).status_code == 400
+
+
+@pytest.mark.parametrize("stream", ["nonsense", "bafy"])
+async def test_names_that_are_none(api: httpx.AsyncClient, stream: str) -> None:
+    for path in (f"streams/{stream}/picture", f"streams/{stream}/events/{INIT.cid}"):
+        assert (await api.get(f"/ceramic/{path}")).status_code == 400
