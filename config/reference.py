@@ -12,6 +12,7 @@ from typing import Final
 PAGES: Final = (
     "recon_node.ipld",
     "recon_node.ceramic",
+    "recon_node.client",
     "recon_node.ceramic.builder",
     "recon_node.recon",
     "recon_node.streams",

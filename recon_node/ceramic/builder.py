@@ -43,6 +43,7 @@ def init_event(
     unique: bytes | None = None,
     context: bytes | None = None,
     should_index: bool | None = None,
+    model_version: CID | None = None,
 ) -> Event:
     """Build a signed init event: the first of a new document of that model, controlled by the key.
 
@@ -55,6 +56,8 @@ def init_event(
         header["context"] = context
     if should_index is not None:
         header["shouldIndex"] = should_index
+    if model_version is not None:
+        header["modelVersion"] = model_version
     return signed_event(key, {"header": header, "data": data})
 
 
@@ -79,6 +82,7 @@ def data_event(
     data: Any,
     *,
     should_index: bool | None = None,
+    model_version: CID | None = None,
 ) -> Event:
     """Build a signed data event of `init`'s stream. Several prevs merge their branches (CIP-145).
 
@@ -91,8 +95,13 @@ def data_event(
         "prev": prevs[0] if len(prevs) == 1 else list(prevs),
         "data": data,
     }
+    header: dict[str, Any] = {}
     if should_index is not None:
-        payload["header"] = {"shouldIndex": should_index}
+        header["shouldIndex"] = should_index
+    if model_version is not None:
+        header["modelVersion"] = model_version
+    if header:
+        payload["header"] = header
     return signed_event(key, payload)
 
 

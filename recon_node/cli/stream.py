@@ -1,4 +1,4 @@
-"""`recon-node stream show`."""
+"""`recon-node stream show`; what writes streams is in `writing`."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import click
 from recon_node.cli.client import NodeApi, ask, node_options
 from recon_node.cli.drawing import Drawing, drawing_options, show_picture
 from recon_node.cli.output import CommandError, json_option, print_json
+from recon_node.cli.writing import merge_stream, new_stream, update_stream
 from recon_node.ipld import CID
 from recon_node.streams import StreamEvent, StreamShapeError
 from recon_node.streams.picture import HeldEvent, StreamPicture, stream_picture
@@ -18,7 +19,12 @@ from recon_node.streams.picture import HeldEvent, StreamPicture, stream_picture
 
 @click.group()
 def stream() -> None:
-    """Draw streams."""
+    """Draw, create, change and merge streams."""
+
+
+stream.add_command(new_stream)
+stream.add_command(update_stream)
+stream.add_command(merge_stream)
 
 
 @stream.command("show")

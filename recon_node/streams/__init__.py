@@ -5,6 +5,9 @@ arrive. `StreamStates` computes the stream's data after each of its events.
 """
 
 from recon_node.streams.graph import StreamEvent, StreamShapeError, causal_order, heights
+from recon_node.streams.json_diff import json_diff, json_equal
+from recon_node.streams.merging import Conflict, MergeProposal, open_tips, propose_merge
+from recon_node.streams.model_rules import unique_of
 from recon_node.streams.model_versions import (
     Definitions,
     definitions_of,
@@ -23,9 +26,11 @@ from recon_node.streams.state import (
 from recon_node.streams.tip import Decision, Rule, StreamTip, Tip, select_tip
 
 __all__ = [
+    "Conflict",
     "Decision",
     "Definitions",
     "EventState",
+    "MergeProposal",
     "Rule",
     "StreamData",
     "StreamEvent",
@@ -39,8 +44,13 @@ __all__ = [
     "definitions_of",
     "event_metadata",
     "heights",
+    "json_diff",
+    "json_equal",
     "named_versions",
+    "open_tips",
+    "propose_merge",
     "select_tip",
     "shape_of",
     "stream_state",
+    "unique_of",
 ]

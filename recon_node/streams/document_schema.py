@@ -143,6 +143,11 @@ def _compiled(text: str) -> DocumentSchema | str:
         return str(error)
 
 
+def as_dag_json(value: Any) -> Any:
+    """Return a value as plain JSON; bytes and links as DAG-JSON has them."""
+    return json.loads(json.dumps(value, default=dag_json))
+
+
 def dag_json(value: Any) -> Any:
     """Convert a link or bytes to DAG-JSON; for `json.dumps(default=...)`.
 

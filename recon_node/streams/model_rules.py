@@ -163,7 +163,7 @@ class _DocumentRules:
             errors.append(f"a document with the account relation {kind!r} starts without content")
         if self._unique_error is not None:
             errors.append(self._unique_error)
-        elif self._kind == "set" and after is not None and self._said_by(after) != self._unique:
+        elif self._kind == "set" and after is not None and self._differs(after):
             errors.append(f"the fields {', '.join(self._named)} do not match 'unique'")
         if self._locked and before is not None:
             errors += self._check_locked(before, after)
@@ -175,9 +175,8 @@ class _DocumentRules:
                 errors.append(error)
         return errors
 
-    def _said_by(self, content: Mapping[str, Any]) -> bytes:
-        """`unique` as made of the content's fields."""
-        return "|".join(_as_text(content.get(name)) for name in self._named).encode()
+    def _differs(self, content: Mapping[str, Any]) -> bool:
+        return _unique(self._named, content) != self._unique
 
     def _check_locked(self, before: Mapping[str, Any], after: Mapping[str, Any]) -> Errors:
         return [
@@ -192,6 +191,15 @@ class _DocumentRules:
             for name in self._links
             if after.get(name) is not None and not _is_id(after[name], StreamType.MODEL_INSTANCE)
         ]
+
+
+def unique_of(definition: Mapping[str, Any], content: Mapping[str, Any]) -> bytes:
+    """Return `unique` of a document of a `set` model: made of some of its content's fields."""
+    return _unique(_account_relation(definition)[1], content)
+
+
+def _unique(fields: tuple[str, ...], content: Mapping[str, Any]) -> bytes:
+    return "|".join(_as_text(content.get(name)) for name in fields).encode()
 
 
 def _unique_error(kind: str | None, unique: bytes | None) -> str | None:

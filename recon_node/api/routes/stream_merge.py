@@ -1,0 +1,123 @@
+"""GET /ceramic/streams/{stream_id}/merge: the event that would merge a diverged stream (CIP-145).
+
+The node proposes, and whoever has the controller's key signs. See `recon_node.streams.merging` for
+how branches are merged.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from http import HTTPStatus
+from typing import Annotated, Any
+
+from starlette.responses import Response
+
+from recon_node.api.endpoint import Call, endpoint
+from recon_node.api.errors import ApiError
+from recon_node.api.models import Body, Whole, reply
+from recon_node.api.routes.streams import Loaded, StreamPath, load_stream, not_found
+from recon_node.ceramic import StreamId
+from recon_node.ipld import dag_cbor, multibase
+from recon_node.streams import (
+    MergeProposal,
+    StreamShapeError,
+    StreamStates,
+    propose_merge,
+    shape_of,
+)
+from recon_node.streams.document_schema import as_dag_json
+
+
+class BranchValueBody(Body):
+    """A value on one branch."""
+
+    prev: str
+    """The CID of the branch's tip."""
+    value: Any = None
+    """The value there; left out if there is none."""
+
+
+class ConflictBody(Body):
+    """A part that branches changed in different ways."""
+
+    path: str
+    """A JSON Pointer into an object with the members `content` and `metadata`."""
+    values: list[BranchValueBody]
+    """In the order of `prev`."""
+
+
+class MergeBody(Body):
+    """How a stream would be merged."""
+
+    id: str
+    """The StreamID."""
+    diverged: bool
+    """Whether there is something to merge; if not, the other fields are empty."""
+    prev: list[str]
+    """The CIDs that the event would name: the tip, then the other open tips, ascending."""
+    payload: str
+    """Multibase text of the event's payload, which is to be signed, as DAG-CBOR."""
+    content: Any
+    """The merged content; where there are conflicts, with the tip's values."""
+    patch: list[dict[str, Any]]
+    """JSON Patch from the content at the tip to the merged one."""
+    conflicts: list[ConflictBody]
+    """What a person has to decide."""
+    left: Whole
+    """Open tips that do not fit into one event."""
+
+
+@endpoint("GET", "/ceramic/streams/{stream_id}/merge", errors=(404,), own=True)
+async def get_stream_merge(call: Call[StreamPath]) -> Annotated[Response, MergeBody]:
+    """Propose an event that merges a stream, not signed."""
+    text, stream_id = call.request.path_params["stream_id"], call.parameters.stream_id
+    loaded = await load_stream(call.services, stream_id.cid)
+    found = None if loaded is None else loaded.events[0].stream_id()
+    if loaded is None or found != stream_id:
+        raise not_found(text, found)
+    return await call.services.in_long_thread(partial(_propose, stream_id, loaded))
+
+
+def _propose(stream_id: StreamId, stream: Loaded) -> Response:
+    states = StreamStates(stream.events, stream.definitions)
+    for _ in stream.within(states.all()):
+        pass
+    try:
+        shapes = [
+            shape_of(event, time=row.block_time)
+            for event, row in zip(stream.events, stream.rows, strict=True)
+        ]
+        proposal = propose_merge(stream.events, shapes, states)
+    except StreamShapeError as error:
+        raise ApiError(HTTPStatus.NOT_FOUND, f"Stream not found : {stream_id} ({error})") from None
+    return reply(_describe(stream_id, proposal))
+
+
+def _describe(stream_id: StreamId, proposal: MergeProposal | None) -> dict[str, Any]:
+    if proposal is None:
+        nothing: dict[str, Any] = {"prev": [], "payload": "", "content": None, "patch": []}
+        return {"id": str(stream_id), "diverged": False, **nothing, "conflicts": [], "left": 0}
+    return {
+        "id": str(stream_id),
+        "diverged": True,
+        "prev": [str(prev) for prev in proposal.prevs],
+        "payload": multibase.encode(dag_cbor.encode(proposal.payload()), "base64url"),
+        "content": as_dag_json(proposal.content),
+        "patch": as_dag_json(proposal.patch),
+        "conflicts": [
+            {
+                "path": conflict.path,
+                "values": [
+                    {"prev": str(prev)}
+                    | (
+                        {"value": as_dag_json(conflict.values[prev])}
+                        if prev in conflict.values
+                        else {}
+                    )
+                    for prev in proposal.prevs
+                ],
+            }
+            for conflict in proposal.conflicts
+        ],
+        "left": proposal.left,
+    }

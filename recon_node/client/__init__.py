@@ -1,0 +1,66 @@
+"""A client for Ceramic: write models and documents, read streams, merge branches, follow a feed.
+
+    from recon_node.client import Ceramic, Key, ModelDefinition
+
+    with Ceramic("http://127.0.0.1:5101", key=Key.generate()) as ceramic:
+        model = ceramic.create_model(
+            ModelDefinition(name="Post", schema={"properties": {"title": {"type": "string"}}})
+        )
+        post = ceramic.create(model.id, {"title": "First"})
+        post = ceramic.update(post.id, {"title": "Second"})
+
+`Ceramic` blocks; `AsyncCeramic` has the same methods for asyncio and trio. Both work with nodes of
+this project and with ceramic-one nodes. Events are built, checked and signed in the program: a key
+never leaves it. docs/client.md is the guide.
+"""
+
+from recon_node.ceramic import METAMODEL, Event, StreamId
+from recon_node.client.asynchronous import AsyncCeramic
+from recon_node.client.blocking import Ceramic
+from recon_node.client.definitions import ModelDefinition, Relation, View
+from recon_node.client.errors import (
+    ClientError,
+    InvalidContentError,
+    KeyFileError,
+    MergeConflictError,
+    NodeError,
+    NoKeyError,
+    NotFoundError,
+    RefusedEventError,
+    UnauthorizedError,
+    UnreachableError,
+)
+from recon_node.client.feed import FeedEntry, FeedPage
+from recon_node.client.keys import Key
+from recon_node.client.reading import Document
+from recon_node.ipld import CID
+from recon_node.streams import Conflict, MergeProposal, json_diff
+
+__all__ = [
+    "CID",
+    "METAMODEL",
+    "AsyncCeramic",
+    "Ceramic",
+    "ClientError",
+    "Conflict",
+    "Document",
+    "Event",
+    "FeedEntry",
+    "FeedPage",
+    "InvalidContentError",
+    "Key",
+    "KeyFileError",
+    "MergeConflictError",
+    "MergeProposal",
+    "ModelDefinition",
+    "NoKeyError",
+    "NodeError",
+    "NotFoundError",
+    "RefusedEventError",
+    "Relation",
+    "StreamId",
+    "UnauthorizedError",
+    "UnreachableError",
+    "View",
+    "json_diff",
+]

@@ -1,0 +1,75 @@
+"""The feed of a node: the events that it delivered, in the order in which it did.
+
+A page comes with a resume token. Keep it once the page is dealt with, and give it to the node to go
+on after this page: then each event is seen at least once, and once if the two are kept together.
+Tokens are a node's own; another node's feed has another order.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Final
+
+from recon_node.ceramic import Event
+from recon_node.client.exchange import Steps, get, read_event
+from recon_node.ipld import CID
+
+PAGE_SIZE: Final = 1000
+"""Events of a page."""
+LONG_POLL: Final = 20.0
+"""Seconds for which a node of this project holds back its answer until something is new."""
+POLL_INTERVAL: Final = 1.0
+"""Seconds between two questions to a ceramic-one node, which answers at once."""
+
+
+@dataclass(frozen=True, slots=True)
+class FeedEntry:
+    """An event of a feed."""
+
+    cid: CID
+    event: Event | None
+    """None if only the CIDs were asked for."""
+
+
+@dataclass(frozen=True, slots=True)
+class FeedPage:
+    """Some events of a feed, in its order; none if nothing is new."""
+
+    entries: tuple[FeedEntry, ...]
+    token: str
+    """Where to go on."""
+
+
+def fetch_token() -> Steps[str]:
+    """Ask where the feed ends now."""
+    (token,) = (yield get("/ceramic/feed/resumeToken")).fields("resumeToken")
+    return str(token)
+
+
+def fetch_page(
+    after: str | None, limit: int, *, with_events: bool = True, wait: float = 0.0
+) -> Steps[FeedPage]:
+    """Fetch a page of the feed.
+
+    Args:
+        after: a resume token; None stands for the start.
+        limit: events at most.
+        with_events: whether to fetch the events, or only their CIDs.
+        wait: seconds to wait for a new event, if there is none. A ceramic-one node does not wait.
+
+    Raises:
+        NodeError: 400 or 410: the token is not one of this node's feed.
+    """
+    request = get(
+        "/ceramic/feed/events",
+        resumeAt=after,
+        limit=limit,
+        includeData="full" if with_events else "none",
+        wait=f"{wait:g}" if wait else None,
+    )
+    entries, token = (yield replace(request, wait=wait)).fields("events", "resumeToken")
+    read = (
+        FeedEntry(CID.parse(entry["id"]), read_event(entry["data"]) if with_events else None)
+        for entry in entries
+    )
+    return FeedPage(tuple(read), str(token))

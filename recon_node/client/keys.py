@@ -1,0 +1,147 @@
+"""Keys that sign events, their did:key, and the files that they are kept in.
+
+A key is Ed25519, secp256k1 or P-256. Two kinds of files are read: the PEM of a private key
+(PKCS#8, as `openssl genpkey` writes it, or SEC 1), without a password; and 64 hexadecimal digits,
+the seed of an Ed25519 key. `save` writes the latter for an Ed25519 key, which is also the form of
+the node's file for `recon-node dag --key`, and PEM for the others.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final, Literal, Self, TypeAlias
+
+import coincurve
+from cryptography.exceptions import UnsupportedAlgorithm
+from cryptography.hazmat.primitives.asymmetric import ec, ed25519
+from cryptography.hazmat.primitives.serialization import (
+    Encoding,
+    NoEncryption,
+    PrivateFormat,
+    load_pem_private_key,
+)
+from nacl.signing import SigningKey
+
+from recon_node.ceramic.auth.did import controller_of
+from recon_node.ceramic.auth.keys import PrivateKey
+from recon_node.client.errors import KeyFileError
+
+KeyKind: TypeAlias = Literal["ed25519", "secp256k1", "p256"]
+
+_PEM: Final = b"-----BEGIN"
+_SEED_SIZE: Final = 32
+"""Bytes of an Ed25519 seed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Key:
+    """A private key. Its `did` is the controller of the streams that it starts."""
+
+    private: PrivateKey = field(repr=False)
+
+    @classmethod
+    def generate(cls, kind: KeyKind = "ed25519") -> Self:
+        """Make a new key.
+
+        Raises:
+            ValueError: an unknown kind.
+        """
+        if kind == "ed25519":
+            return cls(SigningKey.generate())
+        if kind == "secp256k1":
+            return cls(coincurve.PrivateKey())
+        if kind == "p256":
+            return cls(ec.generate_private_key(ec.SECP256R1()))
+        raise ValueError(f"a key is ed25519, secp256k1 or p256, not {kind!r}")
+
+    @classmethod
+    def from_seed(cls, seed: bytes) -> Self:
+        """Make the Ed25519 key of a seed of 32 bytes.
+
+        Raises:
+            ValueError: another number of bytes.
+        """
+        if len(seed) != _SEED_SIZE:
+            raise ValueError(f"the seed of an Ed25519 key has 32 bytes, not {len(seed)}")
+        return cls(SigningKey(seed))
+
+    @classmethod
+    def parse(cls, data: bytes) -> Self:
+        """Read the content of a key file.
+
+        Raises:
+            KeyFileError: it does not hold a private key of a kind that Ceramic knows.
+        """
+        if data.lstrip().startswith(_PEM):
+            return cls(_from_pem(data))
+        try:
+            return cls.from_seed(bytes.fromhex(data.decode("ascii").strip()))
+        except ValueError:
+            raise KeyFileError(
+                "not a key: it should be a private key as PEM, or 64 hexadecimal digits, the seed "
+                "of an Ed25519 key"
+            ) from None
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> Self:
+        """Read a key from a file.
+
+        Raises:
+            KeyFileError: the file cannot be read, or as `parse`.
+        """
+        try:
+            return cls.parse(Path(path).read_bytes())
+        except OSError as error:
+            raise KeyFileError(f"the key {path}: {error.strerror or error}") from None
+        except KeyFileError as error:
+            raise KeyFileError(f"{path} is {error}") from None
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the key to a new file that only its owner can read.
+
+        Raises:
+            KeyFileError: the file exists already, or cannot be written.
+        """
+        try:
+            descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+            with os.fdopen(descriptor, "wb") as file:
+                file.write(self.to_bytes())
+                file.flush()
+                os.fsync(file.fileno())
+        except FileExistsError:
+            raise KeyFileError(f"{path} already exists; not overwriting it") from None
+        except OSError as error:
+            raise KeyFileError(f"the key {path}: {error.strerror or error}") from None
+
+    def to_bytes(self) -> bytes:
+        """Return the content of a key file."""
+        if isinstance(self.private, SigningKey):
+            return bytes(self.private).hex().encode() + b"\n"
+        if isinstance(self.private, coincurve.PrivateKey):
+            return self.private.to_pem()
+        return self.private.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+
+    @property
+    def did(self) -> str:
+        """The key's did:key."""
+        return controller_of(self.private)
+
+
+def _from_pem(data: bytes) -> PrivateKey:
+    try:
+        found = load_pem_private_key(data, password=None)
+    except TypeError:
+        raise KeyFileError("a key with a password: keys are read without one") from None
+    except (ValueError, UnsupportedAlgorithm) as error:
+        raise KeyFileError(f"not a private key as PEM: {error}") from None
+    if isinstance(found, ed25519.Ed25519PrivateKey):
+        return SigningKey(found.private_bytes_raw())
+    if isinstance(found, ec.EllipticCurvePrivateKey):
+        if isinstance(found.curve, ec.SECP256R1):
+            return found
+        if isinstance(found.curve, ec.SECP256K1):
+            return coincurve.PrivateKey.from_int(found.private_numbers().private_value)
+        raise KeyFileError(f"a key of {found.curve.name}; Ceramic knows secp256k1 and P-256")
+    raise KeyFileError("a kind of key that Ceramic does not know: use Ed25519, secp256k1 or P-256")

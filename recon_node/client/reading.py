@@ -1,0 +1,256 @@
+"""Reading streams: from the events that a node has to the content at one of them.
+
+Theory of operation. A node of either kind lists the events of a stream by its sort value and
+controller, which are in the header of the init event, whose CID is in the StreamID. The state of
+the stream is computed here (`recon_node.streams`), in the same way for both kinds of nodes, and for
+any event of the stream. Events whose history the node does not have yet do not count.
+
+The block times of anchors decide between branches (CIP-145), but are not in the events. A node of
+this project tells them; with a ceramic-one node, only the lowest CID decides between branches.
+
+Definitions of models are kept: that of a version never changes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from recon_node.ceramic import Event, EventKind, InitHeader, StreamId, StreamType
+from recon_node.client.errors import NodeError, NotFoundError
+from recon_node.client.exchange import Steps, fetch_event, fetch_matching, get
+from recon_node.ipld import CID
+from recon_node.streams import (
+    Definitions,
+    EventState,
+    MergeProposal,
+    StreamEvent,
+    StreamShapeError,
+    StreamStates,
+    accepted_tip,
+    definitions_of,
+    named_versions,
+    open_tips,
+    propose_merge,
+    shape_of,
+)
+
+StreamRef = StreamId | str
+
+
+@dataclass(frozen=True, slots=True)
+class Document:
+    """A stream at one of its events. A model is one, too: its content is the definition."""
+
+    id: StreamId
+    event: CID
+    """The event at which this is the content: the tip, unless another one was asked for."""
+    content: Any
+    """A JSON object; None for a document that has no content yet. Do not change it."""
+    metadata: Mapping[str, Any]
+    """`shouldIndex` and `modelVersion`."""
+    controller: str
+    """A DID."""
+    model: StreamId | None
+    open_tips: tuple[CID, ...]
+    """If the stream has diverged, the events that a merge would cover, the tip first; else none."""
+    rejected: Mapping[CID, tuple[str, ...]]
+    """Events that were signed correctly and changed nothing, and why: a patch that does not apply,
+    or content that breaks a rule of the model."""
+    errors: tuple[str, ...] = ()
+    """Why `event` itself was rejected, if it was asked for."""
+
+
+@dataclass(frozen=True, slots=True)
+class History:
+    """The events of a stream that count, in causal order, and what is known of its model."""
+
+    events: tuple[Event, ...]
+    times: Mapping[CID, int]
+    """Block times of time events, in Unix seconds, where they are known."""
+    definitions: Definitions | None
+
+    @property
+    def header(self) -> InitHeader:
+        """That of the init event."""
+        header = self.events[0].header
+        assert header is not None, "the first event in a causal order is the init event"
+        return header
+
+    @property
+    def id(self) -> StreamId:
+        """The stream."""
+        return self.events[0].stream_id()
+
+    def with_event(self, event: Event, definitions: Definitions | None = None) -> History:
+        """Return the history with one more event."""
+        if any(event.cid == each.cid for each in self.events):
+            return self
+        return History((*self.events, event), self.times, definitions or self.definitions)
+
+    def document(self, at: CID | None = None) -> Document:
+        """Return the document at an event, by default at the tip.
+
+        Raises:
+            NotFoundError: there is no such event, or no event of the stream was accepted.
+        """
+        states, shapes = StreamStates(self.events, self.definitions), self.shapes
+        try:
+            state = states.at(accepted_tip(shapes, states.rejected).event if at is None else at)
+        except StreamShapeError as error:
+            raise NotFoundError(404, f"the stream {self.id}: {self._why(states, error)}") from None
+        return self._document(state, states, shapes)
+
+    def state(self, cid: CID) -> EventState:
+        """Return the state after an event of the stream."""
+        return StreamStates(self.events, self.definitions).at(cid)
+
+    def proposal(self) -> MergeProposal | None:
+        """Propose a merge; None if the stream has not diverged.
+
+        Raises:
+            NotFoundError: no event of the stream was accepted.
+        """
+        states = StreamStates(self.events, self.definitions)
+        try:
+            return propose_merge(self.events, self.shapes, states)
+        except StreamShapeError as error:
+            raise NotFoundError(404, f"the stream {self.id}: {self._why(states, error)}") from None
+
+    @property
+    def shapes(self) -> list[StreamEvent[CID]]:
+        """The events without their contents."""
+        return [shape_of(event, time=self.times.get(event.cid)) for event in self.events]
+
+    def _document(
+        self, state: EventState, states: StreamStates, shapes: list[StreamEvent[CID]]
+    ) -> Document:
+        return Document(
+            id=self.id,
+            event=state.event_cid,
+            content=state.data.content,
+            metadata=state.data.metadata,
+            controller=self.header.controller,
+            model=self.header.model,
+            open_tips=open_tips(shapes, states.rejected),
+            rejected=states.rejected,
+            errors=state.validation_errors,
+        )
+
+    def _why(self, states: StreamStates, error: StreamShapeError) -> str:
+        reasons = states.rejected.get(self.events[0].cid)
+        return str(error) if reasons is None else f"its init event was rejected: {reasons[0]}"
+
+
+@dataclass(slots=True)
+class ModelCache:
+    """Definitions of models, by the CID of the model's init event, then by version."""
+
+    known: dict[CID, dict[CID, Any]] = field(default_factory=dict)
+
+    def load(self, model: StreamId, versions: Iterable[CID] = ()) -> Steps[Definitions]:
+        """Return a model's definitions: its first one, and those of versions that the node has.
+
+        Raises:
+            NotFoundError: the node does not have the model.
+        """
+        wanted = set(versions) | {model.cid}
+        known = self.known.setdefault(model.cid, {})
+        if not wanted <= known.keys():
+            history = yield from fetch_events(model)
+            if history.header.stream_type is not StreamType.MODEL:
+                raise NotFoundError(404, f"{model} is not a model, but a document")
+            states = StreamStates(history.events)
+            known.update(definitions_of(states.all(), model.cid, wanted))
+        return known
+
+
+def stream_id(stream: StreamRef) -> StreamId:
+    """Return a StreamID, given as such or as text.
+
+    Raises:
+        StreamIdError: the text is not a StreamID.
+    """
+    if isinstance(stream, StreamId):
+        return stream
+    return StreamId.parse(stream.removeprefix("ceramic://"))
+
+
+def fetch_history(stream: StreamRef, models: ModelCache) -> Steps[History]:
+    """Fetch the events of a stream, and the definitions that its documents name.
+
+    A document whose model the node does not have is not checked against it.
+
+    Raises:
+        NotFoundError: the node does not have the stream.
+    """
+    history = yield from fetch_events(stream_id(stream))
+    model = history.header.model
+    if model is None or history.header.stream_type is StreamType.MODEL:
+        return history
+    try:
+        definitions = yield from models.load(model, named_versions(history.events))
+    except NotFoundError:
+        return history
+    return History(history.events, history.times, definitions)
+
+
+def fetch_events(stream: StreamId) -> Steps[History]:
+    """Fetch the events of a stream, without its model.
+
+    Raises:
+        NotFoundError: the node does not have the stream.
+    """
+    try:
+        init = yield from fetch_event(stream.cid)
+    except NotFoundError:
+        raise NotFoundError(
+            404,
+            f"the node does not have the stream {stream}: register an interest in it, or in its "
+            "model, and wait until the node has it",
+        ) from None
+    header = init.header
+    if header is None or init.stream_id() != stream:
+        found = f"the stream is {init.stream_id()}" if header else "it starts none"
+        raise NotFoundError(404, f"the event {init.cid} does not start {stream}: {found}")
+    if not header.sep_key:
+        raise NodeError(
+            400, f"the stream {stream} has no sort key: it can only be read from the feed"
+        )
+    listed = yield from fetch_matching(header.sep_key, header.sep_value, header.controller, stream)
+    events = [init, *(each for each in listed if each.init == init.cid)]
+    times: dict[CID, int] = {}
+    if any(event.kind is EventKind.TIME for event in events):
+        times, undelivered = yield from _fetch_times(stream)
+        events = [event for event in events if event.cid not in undelivered]
+    return History(whole(events), times, None)
+
+
+def whole(events: Iterable[Event]) -> tuple[Event, ...]:
+    """Return those events whose history is among them, in causal order, each once."""
+    left = {event.cid: event for event in events}
+    found: dict[CID, Event] = {}
+    ready = [event for event in left.values() if not event.prevs]
+    waiting: dict[CID, list[Event]] = {}
+    for event in left.values():
+        for prev in event.prevs:
+            waiting.setdefault(prev, []).append(event)
+    for event in ready:  # grows while it is walked
+        found[event.cid] = event
+        for each in waiting.get(event.cid, ()):
+            if each.cid not in found and found.keys() >= set(each.prevs):
+                ready.append(each)
+    return tuple(found.values())
+
+
+def _fetch_times(stream: StreamId) -> Steps[tuple[dict[CID, int], set[CID]]]:
+    """The block times of a stream's time events, and which events are not delivered yet; of a
+    ceramic-one node, nothing."""
+    answer = yield get(f"/ceramic/streams/{stream}/events")
+    if answer.status == 404:
+        return {}, set()
+    (entries,) = answer.fields("events")
+    times = {CID.parse(each["cid"]): each["time"] for each in entries if each["time"] is not None}
+    undelivered = {CID.parse(each["cid"]) for each in entries if each["state"] != "delivered"}
+    return times, undelivered

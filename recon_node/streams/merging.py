@@ -1,0 +1,293 @@
+"""Merging a diverged stream (CIP-145): the content that its branches lead to together.
+
+Theory of operation. The event that merges a stream has all candidates for its tip as prevs, the tip
+first: by CIP-145 what the others' order means is up to this layer, and here an event's patch
+applies to the content at its first prev. The other branches are taken in one by one, each by a
+three-way merge: what changed on one side only, compared to the last event that both sides have in
+common, is taken over. What changed on both sides, to different values, is a *conflict*. The tip's
+value stays, and a person decides.
+
+The unit of a change is a member of an object, at any depth, and an item of an array, while all
+three arrays have the same length. An array that got longer or shorter is one value.
+
+Two writers may have merged the same branches, each in its own way, before they heard of each other.
+Then the two sides have several last events in common. Their contents are merged first, and where
+these differ there is no common value: every change there is one of both sides.
+
+Events that were rejected (see `state`) count as well, so that the merge leaves no branch open,
+whether one looks at signatures only or at contents, too. They have no content of their own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+from recon_node.ceramic import Event
+from recon_node.ceramic.event import MAX_PREVS
+from recon_node.ipld import CID
+from recon_node.streams.graph import StreamEvent
+from recon_node.streams.json_diff import json_diff, json_equal, pointer
+from recon_node.streams.json_patch import parse_pointer
+from recon_node.streams.state import StreamData, StreamStates, accepted_tip
+from recon_node.streams.tip import select_tip
+
+
+class _Missing:
+    """Stands for a member that an object does not have, or for an unknown common value."""
+
+
+_ABSENT: Final = _Missing()
+_UNKNOWN: Final = _Missing()
+
+
+@dataclass(frozen=True, slots=True)
+class Conflict:
+    """A part of a stream that its branches changed in different ways."""
+
+    path: str
+    """A JSON Pointer (RFC 6901) into `{"content": ..., "metadata": ...}`: "/content/title"."""
+    values: Mapping[CID, Any]
+    """The value at each of the prevs; without those at which there is none."""
+
+
+@dataclass(frozen=True, slots=True)
+class MergeProposal:
+    """An event that would merge a diverged stream, not signed yet."""
+
+    init: CID
+    prevs: tuple[CID, ...]
+    """The tip, then the other candidates in ascending order; at most 256."""
+    before: Any
+    """The content at the tip: what the event's patch applies to."""
+    content: Any
+    """The merged content; where there are conflicts, it has the tip's values."""
+    header: Mapping[str, Any]
+    """`shouldIndex` and `modelVersion`, if they differ from those at the tip."""
+    conflicts: tuple[Conflict, ...]
+    left: int
+    """Candidates beyond the 256 that one event can merge. Merge again."""
+
+    @property
+    def patch(self) -> list[dict[str, Any]]:
+        """JSON Patch from the content at the tip to the merged one."""
+        return json_diff(self.before, self.content)
+
+    def payload(self, content: Mapping[str, Any] | None = None) -> dict[str, Any]:
+        """Return the payload of the event: what its signature signs, as DAG-CBOR.
+
+        Args:
+            content: to lead to, instead of the merged one.
+        """
+        patch = self.patch if content is None else json_diff(self.before, dict(content))
+        payload: dict[str, Any] = {"id": self.init, "prev": list(self.prevs), "data": patch}
+        if self.header:
+            payload["header"] = dict(self.header)
+        return payload
+
+    def preferring(self, tip: CID) -> MergeProposal:
+        """Return the proposal without conflicts: the values at one of the prevs win.
+
+        Raises:
+            ValueError: `tip` is not one of the prevs.
+        """
+        if tip not in self.prevs:
+            raise ValueError(f"{tip} is not one of the tips: {', '.join(map(str, self.prevs))}")
+        content, header = self.content, dict(self.header)
+        for conflict in self.conflicts:
+            part, *path = parse_pointer(conflict.path)
+            if part == "content":
+                content = _with(content, path, conflict.values.get(tip, _ABSENT))
+            elif tip in conflict.values:
+                header |= _header({path[0]: conflict.values[tip]})
+        return replace(self, content=content, header=header, conflicts=())
+
+
+def propose_merge(
+    events: Sequence[Event], shapes: Sequence[StreamEvent[CID]], states: StreamStates
+) -> MergeProposal | None:
+    """Propose an event that merges a stream; None if the stream has not diverged.
+
+    Args:
+        events: all events of the stream.
+        shapes: of the same events, as `shape_of` gives them.
+        states: of the same events.
+
+    Raises:
+        StreamShapeError: no event was accepted, or the events are not one whole stream.
+    """
+    found = open_tips(shapes, states.rejected)
+    if not found:
+        return None
+    prevs = found[:MAX_PREVS]
+    merge = _Merge({event.cid: event.prevs for event in events}, states)
+    tip, merged = merge.value_at(prevs[0]), merge.merged(prevs)
+    at_tip = {cid: merge.value_at(cid) for cid in prevs}
+    before = tip["metadata"]
+    changed = {
+        name: value
+        for name, value in merged["metadata"].items()
+        if not json_equal(value, before.get(name, _ABSENT))
+    }
+    conflicts = tuple(
+        Conflict(path, {cid: found for cid, value in at_tip.items() for found in _at(value, path)})
+        for path in dict.fromkeys(merge.conflicts)
+    )
+    return MergeProposal(
+        init=events[0].init,
+        prevs=prevs,
+        before=tip["content"],
+        content=merged["content"],
+        header=_header(changed),
+        conflicts=conflicts,
+        left=len(found) - len(prevs),
+    )
+
+
+def _header(metadata: Mapping[str, Any]) -> dict[str, Any]:
+    """Metadata as in the header of a data event."""
+    return {
+        name: CID.parse(value) if name == "modelVersion" else value
+        for name, value in metadata.items()
+    }
+
+
+def open_tips(shapes: Sequence[StreamEvent[CID]], rejected: Collection[CID]) -> tuple[CID, ...]:
+    """Return the events that a merge has to cover: the tip, then ascending; none if the stream has
+    not diverged.
+
+    Raises:
+        StreamShapeError: no event was accepted, or the events are not one whole stream.
+    """
+    accepted, signed = accepted_tip(shapes, rejected), select_tip(shapes)
+    if not (accepted.diverged or signed.diverged):
+        return ()
+    found = {*accepted.candidates, *signed.candidates}
+    prevs_of = {shape.id: shape.prev for shape in shapes}
+    covered = _closure([prev for cid in found for prev in prevs_of[cid]], prevs_of)
+    return (accepted.event, *sorted(found - covered - {accepted.event}))
+
+
+class _Merge:
+    """One merge: of the contents at some events of a stream."""
+
+    def __init__(self, prevs_of: Mapping[CID, tuple[CID, ...]], states: StreamStates) -> None:
+        self._prevs_of = prevs_of
+        self._states = states
+        self._values: dict[CID, dict[str, Any]] = {}
+        self.conflicts: list[str] = []
+
+    def value_at(self, cid: CID) -> dict[str, Any]:
+        """Content and metadata at an event, as one value."""
+        if cid not in self._values:
+            self._values[cid] = _as_value(self._states.at(cid).data)
+        return self._values[cid]
+
+    def merged(self, tips: Sequence[CID]) -> dict[str, Any]:
+        """Merge the values at events, the first of which prevails; notes the conflicts."""
+        value = self.value_at(tips[0])
+        covered = _closure(tips[:1], self._prevs_of)
+        for tip in tips[1:]:
+            others = _closure([tip], self._prevs_of)
+            base = self._base(covered & others)
+            value = _three_way("", base, value, self.value_at(tip), self.conflicts)
+            covered |= others
+        return value
+
+    def _base(self, common: set[CID]) -> Any:
+        """The value to compare both sides to: at the last events that they have in common."""
+        below = {prev for cid in common for prev in self._prevs_of[cid]}
+        lasts = sorted(common - below)
+        value: Any = self.value_at(lasts[0])
+        for last in lasts[1:]:
+            value = _agreed(value, self.value_at(last))
+        return value
+
+
+def _as_value(data: StreamData) -> dict[str, Any]:
+    return {
+        "content": {} if data.content is None else data.content,
+        "metadata": dict(data.metadata),
+    }
+
+
+def _closure(start: Iterable[CID], prevs_of: Mapping[CID, tuple[CID, ...]]) -> set[CID]:
+    """Some events and everything that they cover."""
+    left = list(start)
+    found = set(left)
+    while left:
+        for prev in prevs_of[left.pop()]:
+            if prev not in found:
+                found.add(prev)
+                left.append(prev)
+    return found
+
+
+def _three_way(path: str, base: Any, ours: Any, theirs: Any, conflicts: list[str]) -> Any:
+    """Merge two values that were changed from `base`; ours where they conflict."""
+    if json_equal(ours, theirs) or json_equal(base, theirs):
+        return ours
+    if json_equal(base, ours):
+        return theirs
+    if isinstance(ours, dict) and isinstance(theirs, dict):
+        bases = base if isinstance(base, dict) else {}
+        names = dict.fromkeys((*ours, *theirs))
+        of = {name: bases.get(name, _ABSENT) for name in names}
+        if base is _UNKNOWN:
+            of = dict.fromkeys(names, _UNKNOWN)
+        merged = {
+            name: _three_way(
+                pointer(path, name),
+                of[name],
+                ours.get(name, _ABSENT),
+                theirs.get(name, _ABSENT),
+                conflicts,
+            )
+            for name in names
+        }
+        return {name: value for name, value in merged.items() if value is not _ABSENT}
+    sides = (base, ours, theirs)
+    if all(isinstance(side, list) for side in sides) and len(set(map(len, sides))) == 1:
+        return [
+            _three_way(f"{path}/{index}", *items, conflicts)
+            for index, items in enumerate(zip(base, ours, theirs, strict=True))
+        ]
+    conflicts.append(path)
+    return ours
+
+
+def _agreed(one: Any, other: Any) -> Any:
+    """What two values have in common; `_UNKNOWN` where they differ."""
+    if json_equal(one, other):
+        return one
+    if isinstance(one, dict) and isinstance(other, dict):
+        names = dict.fromkeys((*one, *other))
+        return {name: _agreed(one.get(name, _UNKNOWN), other.get(name, _UNKNOWN)) for name in names}
+    return _UNKNOWN
+
+
+def _with(value: Any, path: Sequence[str], new: Any) -> Any:
+    """A copy of a value with another one at a path; without one, if that is `_ABSENT`."""
+    if not path:
+        return {} if new is _ABSENT else new
+    name, *rest = path
+    if isinstance(value, list):
+        return [
+            _with(item, rest, new) if index == int(name) else item
+            for index, item in enumerate(value)
+        ]
+    others = {key: member for key, member in value.items() if key != name}
+    if not rest and new is _ABSENT:
+        return others
+    return others | {name: _with(value.get(name), rest, new)}
+
+
+def _at(value: Any, path: str) -> tuple[Any, ...]:
+    """The value that a JSON Pointer points to, alone in a tuple; nothing if there is none."""
+    for token in parse_pointer(path):
+        try:
+            value = value[int(token)] if isinstance(value, list) else value[token]
+        except (KeyError, IndexError, TypeError):
+            return ()
+    return (value,)

@@ -1,0 +1,131 @@
+"""Writing from the shell, and the examples of docs/client.md, against a real node."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+from recon_node.cli import main
+from recon_node.testnet import TestnetNode
+
+GUIDE = Path(__file__).parents[2] / "docs" / "client.md"
+POST = {
+    "name": "Post",
+    "schema": {"properties": {"title": {"type": "string"}, "stars": {"type": "integer"}}},
+}
+
+
+class Shell:
+    """Runs commands against a node, with a key."""
+
+    def __init__(self, node: TestnetNode, key: Path) -> None:
+        self._settings = {"RECON_NODE_URL": node.api_url, "RECON_NODE_KEY": str(key)}
+
+    def __call__(self, *args: str, data: str | None = None, exit_code: int = 0) -> Result:
+        result = CliRunner().invoke(main, args, input=data, env=self._settings)
+        assert result.exit_code == exit_code, result.output
+        return result
+
+    def line(self, *args: str, data: str | None = None) -> str:
+        return self(*args, data=data).stdout.strip()
+
+    def json(self, *args: str) -> Any:
+        return json.loads(self(*args, "--json").stdout)
+
+
+@pytest.fixture
+def shell(node: TestnetNode, tmp_path: Path) -> Shell:
+    opened = Shell(node, tmp_path / "my.key")
+    did = opened.line("key", "new", str(tmp_path / "my.key"))
+    assert did == opened.line("key", "show", str(tmp_path / "my.key"))
+    assert did.startswith("did:key:z6Mk")
+    return opened
+
+
+def test_the_examples_of_the_guide(node: TestnetNode, capsys: pytest.CaptureFixture[str]) -> None:
+    """In order, in one program, but for the address of the node."""
+    examples = re.findall(r"```python\n(.*?)```", GUIDE.read_text(), re.DOTALL)
+    assert len(examples) > 5
+    names: dict[str, Any] = {}
+    for example in examples:
+        code = example.replace("http://127.0.0.1:5101", node.api_url)
+        exec(compile(code, str(GUIDE), "exec"), names)
+    assert "EventKind.DATA" in capsys.readouterr().out
+
+
+def test_a_document_from_its_model_to_its_merge(shell: Shell, tmp_path: Path) -> None:
+    file = tmp_path / "post.json"
+    file.write_text(json.dumps(POST))
+    model = shell.line("model", "new", f"@{file}")
+    post = shell.line("stream", "new", model, "-", data='{"title": "a", "stars": 1}')
+    first = shell.json("stream", "update", post, '{"title": "b", "stars": 1}')
+    assert (first["content"], first["open_tips"]) == ({"title": "b", "stars": 1}, [])
+    patch = '[{"op": "replace", "path": "/stars", "value": 2}]'
+    second = shell.line("stream", "update", post, "--patch", patch)
+    third = shell.json(
+        "stream", "update", post, '{"title": "c", "stars": 1}', "--at", first["event"]
+    )
+    assert sorted(third["open_tips"]) == sorted([second, third["event"]])
+    planned = json.loads(shell("stream", "merge", post, "--dry-run").stdout)
+    assert planned["conflicts"] == []
+    assert planned["content"] == {"title": "c", "stars": 2}
+    merged = shell.json("stream", "merge", post)
+    assert (merged["content"], merged["open_tips"]) == (planned["content"], [])
+    assert shell.line("stream", "merge", post) == merged["event"]  # nothing to merge
+    assert shell("stream", "merge", post, "--dry-run").stdout == "null\n"
+
+
+def test_a_conflict_is_shown_and_decided(shell: Shell) -> None:
+    model = shell.line("model", "new", json.dumps(POST))
+    post = shell.json("stream", "new", model, '{"title": "a"}')
+    one, two = (
+        shell.line("stream", "update", post["id"], content, "--at", post["event"])
+        for content in ('{"title": "é"}', "{}")
+    )
+    shown = shell("stream", "merge", post["id"], exit_code=1).stderr
+    assert "  /content/title\n" in shown
+    assert f'{one}: "é"' in shown
+    assert f"{two}: (removed)" in shown
+    for options in (["--prefer", post["event"]], ["--prefer", "x"]):
+        error = shell(
+            "stream", "merge", post["id"], *options, exit_code=1 if "x" not in options else 2
+        )
+        assert "is not" in error.stderr
+    merged = shell.json("stream", "merge", post["id"], "--prefer", two)
+    assert (merged["content"], merged["open_tips"]) == ({}, [])
+
+
+@pytest.mark.parametrize(
+    ("args", "exit_code", "words"),
+    [
+        (("model", "new", "{"), 2, "not JSON"),
+        (("model", "new", "[]"), 2, "not a JSON object"),
+        (("model", "new", "@nowhere"), 2, "No such file"),
+        (("model", "new", "{}"), 1, "the model has no name"),
+        (("stream", "new", "x", "{}"), 1, "StreamID"),
+        (("stream", "update", "x"), 2, "either the new CONTENT or a --patch"),
+        (("stream", "update", "x", "--patch", "{}"), 2, "a JSON array of operations"),
+        (("stream", "merge", "kh4q0ozorrgaq2mezktnrmdwleo1d"), 1, "does not have the stream"),
+        (("stream", "merge", "x", "--prefer", "y"), 2, "is not a CID"),
+        (("stream", "new", "x", "--key", "nowhere"), 1, "No such file"),
+        (("stream", "new", "x", "--url", "127.0.0.1:1"), 1, "StreamID"),
+        (("model", "new", json.dumps(POST), "--url", "127.0.0.1:1"), 1, "no node answers"),
+        (("key", "show", "nowhere"), 1, "No such file"),
+    ],
+)
+def test_errors_say_what_to_do(
+    shell: Shell, args: tuple[str, ...], exit_code: int, words: str
+) -> None:
+    assert words in shell(*args, exit_code=exit_code).stderr
+
+
+def test_a_key_is_not_overwritten(shell: Shell, tmp_path: Path) -> None:
+    for kind, start in (("secp256k1", "did:key:zQ3s"), ("p256", "did:key:zDn")):
+        assert shell.line("key", "new", str(tmp_path / kind), "--kind", kind).startswith(start)
+    again = shell("key", "new", str(tmp_path / "p256"), exit_code=1)
+    assert "already exists; not overwriting" in again.stderr

@@ -1,0 +1,257 @@
+"""Three-way merges of diverged streams: what is taken over, and what is a conflict."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from nacl.signing import SigningKey
+
+from recon_node.ceramic import Event, StreamId, StreamType
+from recon_node.ceramic.builder import data_event, init_event, signed_event, time_event
+from recon_node.ipld import CID
+from recon_node.streams import (
+    MergeProposal,
+    StreamStates,
+    accepted_tip,
+    json_diff,
+    json_equal,
+    open_tips,
+    propose_merge,
+    select_tip,
+    shape_of,
+)
+
+KEY = SigningKey(bytes(32))
+MODEL = StreamId(
+    StreamType.MODEL, CID.parse("bafyreihaskmlkagl5wmhocs5lhu2cbbdmym5wknaiwywnvnokkswppcmiy")
+)
+NAMES = ("a", "b", "c", "d")
+VALUES = st.one_of(st.integers(0, 2), st.dictionaries(st.sampled_from("xyz"), st.integers(0, 2)))
+FLAT = st.dictionaries(st.sampled_from(NAMES), st.integers(0, 2), max_size=4)
+CONTENTS = st.dictionaries(st.sampled_from(NAMES), VALUES, max_size=4)
+
+
+class Writer:
+    """A stream, and what was written to it so far."""
+
+    def __init__(self, content: Any = None) -> None:
+        self.events = [init_event(KEY, MODEL, content or {}, unique=b"u")]
+
+    @property
+    def init(self) -> Event:
+        return self.events[0]
+
+    def write(self, content: Any, *prevs: Event, **header: Any) -> Event:
+        """Lead from the first prev's content to another one."""
+        before = self.states().at(prevs[0].cid).data.content
+        patch = json_diff(before, content)
+        return self.add(data_event(KEY, self.init, [prev.cid for prev in prevs], patch, **header))
+
+    def add(self, event: Event) -> Event:
+        self.events.append(event)
+        return event
+
+    def states(self) -> StreamStates:
+        return StreamStates(self.events)
+
+    def proposal(self) -> MergeProposal | None:
+        times = {e.cid: 1000 + n for n, e in enumerate(self.events) if e.kind.value == "time"}
+        shapes = [shape_of(event, time=times.get(event.cid)) for event in self.events]
+        return propose_merge(self.events, shapes, self.states())
+
+    def merged(self) -> Any:
+        """Merge the stream as proposed; return the content."""
+        proposal = self.proposal()
+        assert proposal is not None
+        event = self.add(signed_event(KEY, proposal.payload()))
+        assert self.proposal() is None
+        state = self.states().at(event.cid)
+        assert not state.validation_errors
+        assert json_equal(state.data.content, proposal.content)
+        return state.data.content
+
+
+def found(proposal: MergeProposal | None) -> MergeProposal:
+    assert proposal is not None
+    return proposal
+
+
+def test_what_changed_on_one_side_is_taken_over() -> None:
+    stream = Writer({"a": 1, "b": {"x": 1, "y": 1}, "tags": ["r", "g"], "gone": 1})
+    stream.write({"a": 2, "b": {"x": 1, "y": 1}, "tags": ["r", "G"], "gone": 1}, stream.init)
+    stream.write({"a": 1, "b": {"x": 1, "y": 2}, "tags": ["R", "g"]}, stream.init)
+    stream.write(
+        {"a": 1, "b": {"x": 1, "y": 1}, "tags": ["r", "g"], "gone": 1, "c": 3}, stream.init
+    )
+    proposal = found(stream.proposal())
+    assert (proposal.conflicts, len(proposal.prevs), proposal.left) == ((), 3, 0)
+    assert stream.merged() == {
+        "a": 2,
+        "b": {"x": 1, "y": 2},
+        "tags": ["R", "G"],
+        "c": 3,
+    }
+
+
+def test_a_conflict_shows_the_value_on_each_branch() -> None:
+    stream = Writer({"title": "x", "n/m": 1, "same": 0})
+    one = stream.write({"title": "y", "n/m": 1, "same": 1}, stream.init)
+    two = stream.write({"title": "z", "same": 1}, stream.init)
+    three = stream.write({"title": "y", "n/m": 2, "same": 1}, stream.init)
+    proposal = found(stream.proposal())
+    assert {conflict.path: conflict.values for conflict in proposal.conflicts} == {
+        "/content/title": {one.cid: "y", two.cid: "z", three.cid: "y"},
+        "/content/n~1m": {one.cid: 1, three.cid: 2},
+    }
+    tip = {one.cid: one, two.cid: two, three.cid: three}[proposal.prevs[0]]
+    assert proposal.before == stream.states().at(tip.cid).data.content
+    assert proposal.content["title"] == proposal.before["title"]
+    decided = proposal.preferring(two.cid)
+    assert (decided.content, decided.conflicts) == ({"title": "z", "same": 1}, ())
+    assert proposal.preferring(three.cid).content == {"title": "y", "n/m": 2, "same": 1}
+    with pytest.raises(ValueError, match="is not one of the tips"):
+        proposal.preferring(stream.init.cid)
+
+
+def test_arrays_of_other_lengths_are_one_value() -> None:
+    stream = Writer({"tags": ["a"]})
+    stream.write({"tags": ["a", "b"]}, stream.init)
+    stream.write({"tags": ["c", "a"]}, stream.init)
+    [conflict] = found(stream.proposal()).conflicts
+    assert conflict.path == "/content/tags"
+
+
+def test_metadata_is_merged_too() -> None:
+    stream = Writer({"a": 1})
+    hidden = stream.write({"a": 1, "b": 1}, stream.init, should_index=False)
+    other = stream.write({"a": 2}, stream.init)
+    proposal = found(stream.proposal())
+    expected = {} if proposal.prevs[0] == hidden.cid else {"shouldIndex": False}
+    assert dict(proposal.header) == expected
+    stream.write({"a": 2}, other, should_index=True)  # as it was: no change of this branch
+    stream.merged()
+    [*_, state] = stream.states().all()
+    assert state.data.metadata == {"shouldIndex": False}
+
+
+def test_writers_who_merged_the_same_branches_differently() -> None:
+    stream = Writer({"x": 0, "y": 0})
+    a = stream.write({"x": 1, "y": 0}, stream.init)
+    b = stream.write({"x": 2, "y": 5}, stream.init)
+    stream.write({"x": 1, "y": 5}, a, b)  # one keeps a's x
+    stream.write({"x": 2, "y": 5}, b, a)  # the other keeps b's
+    proposal = found(stream.proposal())
+    assert [conflict.path for conflict in proposal.conflicts] == ["/content/x"]
+    assert proposal.content["y"] == 5
+
+
+def test_writers_who_merged_the_same_branches_alike_agree() -> None:
+    stream = Writer({"x": 0, "y": 0})
+    a = stream.write({"x": 1, "y": 0}, stream.init)
+    b = stream.write({"x": 0, "y": 5}, stream.init)
+    stream.write({"x": 1, "y": 5}, a, b)
+    stream.write({"x": 1, "y": 5, "z": 1}, b, a)
+    assert found(stream.proposal()).conflicts == ()
+    assert stream.merged() == {"x": 1, "y": 5, "z": 1}
+
+
+def test_a_stream_that_has_not_diverged_needs_no_merge() -> None:
+    stream = Writer({"a": 1})
+    last = stream.write({"a": 2}, stream.init)
+    stream.add(time_event(stream.init, stream.init.cid))
+    stream.add(time_event(stream.init, last.cid))
+    assert stream.proposal() is None
+
+
+def test_anchored_branches_are_merged_at_their_anchors() -> None:
+    stream = Writer({"a": 1})
+    a = stream.write({"a": 2}, stream.init)
+    b = stream.write({"a": 1, "b": 1}, stream.init)
+    late, early = (
+        time_event(stream.init, each.cid) for each in sorted((a, b), key=lambda e: e.cid)
+    )
+    stream.add(early)
+    stream.add(late)
+    proposal = found(stream.proposal())
+    assert proposal.prevs == (early.cid, late.cid)  # though the other has the lower CID
+    assert stream.merged() == {"a": 2, "b": 1}
+
+
+def test_a_rejected_event_is_covered_and_changes_nothing() -> None:
+    stream = Writer({"a": 1})
+    bad = data_event(KEY, stream.init, [stream.init.cid], [{"op": "remove", "path": "/nothing"}])
+    stream.add(bad)
+    good = stream.write({"a": 2}, stream.init)
+    assert found(stream.proposal()).prevs == (good.cid, bad.cid)
+    assert stream.merged() == {"a": 2}
+
+
+def test_more_branches_than_one_event_can_merge() -> None:
+    stream = Writer({})
+    for number in range(300):
+        stream.write({str(number): number}, stream.init)
+    first = found(stream.proposal())
+    assert (len(first.prevs), first.left) == (256, 44)
+    stream.add(signed_event(KEY, first.payload()))
+    assert stream.merged() == {str(number): number for number in range(300)}
+
+
+@given(FLAT, st.lists(FLAT, min_size=2, max_size=4))
+def test_against_the_definition_member_by_member(base: Any, sides: list[Any]) -> None:
+    """Taken over if one value is new; a conflict if several are."""
+    stream = Writer(base)
+    for number, side in enumerate(sides):
+        stream.write({**side, f"writer {number}": True}, stream.init)
+    proposal = found(stream.proposal())
+    conflicts = set()
+    for name in NAMES:
+        was = base.get(name)
+        new = {side.get(name) for side in sides if side.get(name) != was}
+        if len(new) > 1:
+            conflicts.add(f"/content/{name}")
+        else:
+            assert proposal.content.get(name) == (new.pop() if new else was)
+    assert {conflict.path for conflict in proposal.conflicts} == conflicts
+    assert {f"writer {number}" for number in range(len(sides))} <= proposal.content.keys()
+
+
+@given(st.data())
+def test_any_stream_converges_in_one_merge(data: st.DataObject) -> None:
+    stream = Writer({"a": 0})
+    for _ in range(data.draw(st.integers(1, 8))):
+        numbers = st.integers(0, len(stream.events) - 1)
+        some = data.draw(st.lists(numbers, min_size=1, max_size=3, unique=True))
+        prevs = [stream.events[number] for number in some]
+        content = data.draw(CONTENTS)
+        if data.draw(st.booleans()):
+            patch = [{"op": "remove", "path": "/nothing"}]
+            event = data_event(KEY, stream.init, [each.cid for each in prevs], patch)
+            if event.cid not in {each.cid for each in stream.events}:
+                stream.add(event)
+        elif data.draw(st.booleans()):
+            event = time_event(stream.init, prevs[0].cid)
+            if event.cid not in {each.cid for each in stream.events}:
+                stream.add(event)
+        else:
+            stream.write(content, *prevs)
+            if len({each.cid for each in stream.events}) < len(stream.events):
+                stream.events.pop()
+    shapes = [shape_of(event) for event in stream.events]
+    rejected = stream.states().rejected
+    is_open = select_tip(shapes).diverged or accepted_tip(shapes, rejected).diverged
+    proposal = propose_merge(stream.events, shapes, stream.states())
+    assert (proposal is not None) is is_open
+    if proposal is None:
+        assert open_tips(shapes, rejected) == ()
+        return
+    event = stream.add(signed_event(KEY, proposal.payload()))
+    after: Sequence[Any] = [shape_of(each) for each in stream.events]
+    rejected = stream.states().rejected
+    assert event.cid not in rejected
+    for tip in (select_tip(after), accepted_tip(after, rejected)):
+        assert (tip.event, tip.diverged) == (event.cid, False)
+    assert json_equal(stream.states().at(event.cid).data.content, proposal.content)
