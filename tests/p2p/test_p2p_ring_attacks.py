@@ -280,11 +280,12 @@ async def test_a_peer_that_reads_nothing(tmp_path, sdk_cars, monkeypatch):
             with suppress(*CUT_OFF):
                 await stream.send_all(said(INTERESTS, *[NOTHING] * 1000))
 
-        gone = "neither sent nor took anything"
         async with trio.open_nursery() as nursery:
             nursery.start_soon(ask)  # until it is given up: when cancelled, it resets the stream
-            await eventually(lambda: any(gone in each for each in victim.outcomes()))
+            await eventually(lambda: reports_about(victim, attacker))
             nursery.cancel_scope.cancel()
+        [report] = reports_about(victim, attacker)
+        assert "neither sent nor took anything" in report.outcome
         await assert_honest_does_not_notice(victim, honest, cars)
 
 
