@@ -13,6 +13,7 @@ from rich.console import Console
 from rich.text import Text
 
 from recon_node.cli.output import CommandError, counted, make_console
+from recon_node.draw.graph_languages import draw_dot, draw_mermaid
 from recon_node.draw.layout import Layout, NodeShape, Picture, Tone, fold_runs, lay_out, plain
 from recon_node.draw.svg import draw_svg
 from recon_node.draw.text import ASCII, UNICODE, Line, draw_lines
@@ -25,21 +26,28 @@ class Drawing:
     """How to draw a picture."""
 
     svg: Path | None
+    mermaid: Path | None
+    dot: Path | None
     everything: bool
     limit: int
     ascii_only: bool
     why: bool
 
 
+_Option = Callable[[Callable[..., None]], Callable[..., None]]
+
+
+def _file_option(name: str, text: str) -> _Option:
+    kind = click.Path(path_type=Path, dir_okay=False, allow_dash=True)
+    return click.option(name, type=kind, metavar="FILE", help=text)
+
+
 def drawing_options(command: Callable[..., None]) -> Callable[..., None]:
     """Add the options that say how to draw; the command gets them as its parameter `drawing`."""
 
-    @click.option(
-        "--svg",
-        type=click.Path(path_type=Path, dir_okay=False, allow_dash=True),
-        metavar="FILE",
-        help="Write the picture to FILE as SVG (- for standard output).",
-    )
+    @_file_option("--svg", "Write the picture to FILE as SVG (- for standard output).")
+    @_file_option("--mermaid", "Write it as a Mermaid flowchart, for Markdown.")
+    @_file_option("--dot", "Write it as DOT, for Graphviz.")
     @click.option("--all", "everything", is_flag=True, help="Show long runs without forks in full.")
     @click.option(
         "--limit",
@@ -72,8 +80,11 @@ def show_picture(picture: Picture, drawing: Drawing) -> None:
     """
     nodes = picture.nodes if drawing.everything else fold_runs(picture.nodes, picture.unit)
     layout = lay_out(nodes, drawing.limit or None)
-    if drawing.svg is not None:
-        _write_svg(picture, layout, drawing.svg)
+    files = ((drawing.svg, draw_svg), (drawing.mermaid, draw_mermaid), (drawing.dot, draw_dot))
+    wanted = [(path, draw(picture, layout)) for path, draw in files if path is not None]
+    for path, drawn in wanted:
+        _write(drawn, path, len(layout.placed))
+    if wanted:
         return
     console = make_console()
     for line in _lines(picture, layout, drawing, is_ascii(console) or drawing.ascii_only):
@@ -89,16 +100,15 @@ def is_ascii(console: Console) -> bool:
     return False
 
 
-def _write_svg(picture: Picture, layout: Layout, path: Path) -> None:
-    svg = draw_svg(picture, layout)
+def _write(drawn: str, path: Path, rows: int) -> None:
     if path == Path("-"):
-        click.echo(svg.encode(), nl=False)
+        click.echo(drawn.encode(), nl=False)
         return
     try:
-        path.write_text(svg, encoding="utf-8")
+        path.write_text(drawn, encoding="utf-8")
     except OSError as error:
         raise CommandError(f"{path}: {error.strerror or error}") from None
-    click.echo(f"wrote {path}: {counted(len(layout.placed), 'row')}")
+    click.echo(f"wrote {path}: {counted(rows, 'row')}")
 
 
 def _lines(picture: Picture, layout: Layout, drawing: Drawing, as_ascii: bool) -> Iterator[Text]:
