@@ -1,4 +1,4 @@
-"""`recon-node run` and `recon-node id`."""
+"""`recon-node run`."""
 
 from __future__ import annotations
 
@@ -17,8 +17,6 @@ from recon_node.cli.output import CommandError
 from recon_node.cli.settings_flags import SettingsCommand, read_settings
 from recon_node.logs import configure_logging
 from recon_node.node import fatal_messages, run_node
-from recon_node.p2p import P2PError
-from recon_node.p2p.transport.identity import IDENTITY_FILE, open_identity, peer_id_of
 from recon_node.settings import unknown_variables
 
 SHUTDOWN_LIMIT: Final = 4.5
@@ -59,29 +57,6 @@ def run(config: Path | None, watch_stdin: bool, **flags: Any) -> None:
         raise CommandError("; ".join(messages)) from None
     finally:
         watchdog.cancel()
-
-
-@click.command("id", cls=SettingsCommand, short_help="Print this node's peer id.")
-def identity(config: Path | None, data_dir: Path | None) -> None:
-    """Print this node's peer id.
-
-    If the data directory has no identity, a new one is created, and a message on standard error
-    says so. If you wanted an existing node's id, name its directory with --data-dir.
-
-    \b
-    Example: the address that other nodes can use as --bootstrap
-      echo /ip4/192.0.2.7/tcp/4101/p2p/$(recon-node id)
-    """
-    settings = read_settings(config, {"data_dir": data_dir})
-    path = settings.data_dir / IDENTITY_FILE
-    is_new = not path.exists()
-    try:
-        peer_id = peer_id_of(open_identity(settings.data_dir))
-    except P2PError as error:
-        raise CommandError(str(error)) from None
-    if is_new:
-        click.echo(f"created a new identity: {path}", err=True)
-    click.echo(peer_id)
 
 
 def _give_up() -> None:

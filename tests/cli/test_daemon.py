@@ -164,16 +164,20 @@ def test_bad_settings_are_exit_code_2(args: list[str], words: str) -> None:
 
 
 def test_the_identity_is_made_once_and_kept(tmp_path: Path) -> None:
-    def identity() -> tuple[str, str]:
-        result = CliRunner().invoke(main, ["id", "--data-dir", str(tmp_path / "new")])
+    def identity(*options: str) -> tuple[str, str]:
+        result = CliRunner().invoke(main, ["id", "--data-dir", str(tmp_path / "new"), *options])
         assert result.exit_code == 0, result.output
         return result.stdout.strip(), result.stderr
 
-    first, printed = identity()
+    unmade = CliRunner().invoke(main, ["id", "--data-dir", str(tmp_path / "new")])
+    assert unmade.exit_code == 1
+    assert "has no identity yet" in unmade.stderr
+    assert not (tmp_path / "new").exists()
+    first, printed = identity("--create")
     assert first.startswith("12D3KooW")
     [key] = (tmp_path / "new").iterdir()
     assert printed == f"created a new identity: {key}\n"
-    assert identity() == (first, "")
+    assert identity() == identity("--create") == (first, "")
     assert key.stat().st_mode & 0o777 == 0o600
     key.write_bytes(b"garbage")
     result = CliRunner().invoke(main, ["id", "--data-dir", str(tmp_path / "new")])
