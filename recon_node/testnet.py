@@ -30,6 +30,8 @@ READY_LIMIT = 120.0
 """Seconds that a node may take to start."""
 STOP_LIMIT = 30.0
 """Seconds that a node may take to stop."""
+_NETWORK_FILE = "network"
+"""Where a testnet's directory keeps the network's name."""
 _POLL = 0.02
 """Seconds between two looks at a log."""
 
@@ -266,9 +268,8 @@ class Testnet:
         if directory is None:
             self._temporary = tempfile.TemporaryDirectory(prefix="recon-testnet-")
             directory = Path(self._temporary.name)
-        directory.mkdir(parents=True, exist_ok=True)
         self.directory = directory
-        self.network = network or f"local-{secrets.randbelow(2**32)}"
+        self.network = _network_of(directory, network)
         shared = ["--network", self.network, *flags]
         self.nodes = [
             TestnetNode(f"node-{number}", directory, shared) for number in range(1, nodes + 1)
@@ -319,3 +320,18 @@ class Testnet:
 def _environment() -> dict[str, str]:
     """Return this process's environment without settings of a node, which all would get."""
     return {name: value for name, value in os.environ.items() if not name.startswith("RECON_NODE_")}
+
+
+def _network_of(directory: Path, wanted: str | None) -> str:
+    """Return the network of the nodes in a directory: the one wanted, that of the directory's
+    last use, or a new one."""
+    path = directory / _NETWORK_FILE
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        if wanted is None and path.exists():
+            return path.read_text(encoding="ascii").strip()
+        network = wanted or f"local-{secrets.randbelow(2**32)}"
+        path.write_text(f"{network}\n", encoding="ascii")
+    except OSError as error:
+        raise TestnetError(f"{directory} cannot be used: {error.strerror or error}") from None
+    return network

@@ -29,10 +29,13 @@ from recon_node.testnet import Testnet, TestnetError
     "directory",
     type=click.Path(path_type=Path, file_okay=False),
     metavar="DIR",
-    help="Keep data and logs in DIR.  [default: a temporary directory]",
+    help="Keep data and logs in DIR; the same nodes continue when it is used again.  "
+    "[default: a temporary directory]",
 )
 @click.option(
-    "--network", metavar="NAME", help="The network's name.  [default: local-<random number>]"
+    "--network",
+    metavar="NAME",
+    help="The network's name.  [default: that of DIR, or local-<random number>]",
 )
 @click.option(
     "--sync-interval",
@@ -57,7 +60,10 @@ def testnet(nodes: int, directory: Path | None, network: str | None, sync_interv
     signal.signal(signal.SIGTERM, _interrupt)
     flags = ["--sync-interval", str(sync_interval)]
     console = make_console()
-    net = Testnet(nodes, directory, network, flags)
+    try:
+        net = Testnet(nodes, directory, network, flags)
+    except TestnetError as error:
+        raise CommandError(str(error)) from None
     try:
         with console.status(f"starting {counted(nodes, 'node')}"):
             net.start()
