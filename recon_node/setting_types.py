@@ -39,6 +39,8 @@ class Setting:
     """What the help of its flag calls the value, if it has a flag."""
     flag: str | None = None
     """The flag, if it is not called as the setting."""
+    secret: bool = False
+    """Whether the value may be a secret, or have one in it, and is never shown."""
 
 
 class Flag(Setting):

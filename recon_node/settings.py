@@ -18,8 +18,9 @@ import os
 import tomllib
 from collections.abc import Iterator, Mapping
 from difflib import get_close_matches
+from functools import reduce
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, NamedTuple
 
 from pydantic import BeforeValidator, Field, TypeAdapter, ValidationError
 from pydantic.dataclasses import dataclass
@@ -117,6 +118,37 @@ DECLARATIONS: Final = {each.name: each for each in declarations(Settings)}
 """All settings by their names."""
 
 
+class Given(NamedTuple):
+    """A setting's value as a source has it, before it is checked."""
+
+    value: object
+    place: str
+    """Where it comes from, for people: `node.toml: api`, `RECON_NODE_API` or `--api`."""
+
+
+def given_settings(
+    config: Path | None = None, flags: Mapping[str, Any] | None = None
+) -> dict[str, Given]:
+    """Return what the file, the environment and the flags set, by name; the last source wins.
+
+    Args:
+        config: a TOML file, or None for none.
+        flags: settings from the command line, by name.
+
+    Raises:
+        SettingsError: the file cannot be read, or has an unknown setting.
+    """
+    given: dict[str, Given] = {}
+    for name, value in (_read_toml(config) if config else {}).items():
+        given[name] = Given(value, f"{config}: {name}")
+    for name in DECLARATIONS:
+        if (text := os.environ.get(_variable(name))) is not None:
+            given[name] = Given(text, _variable(name))
+    for name, value in (flags or {}).items():
+        given[name] = Given(value, DECLARATIONS[name].flag)
+    return given
+
+
 def load_settings(config: Path | None = None, flags: Mapping[str, Any] | None = None) -> Settings:
     """Read the settings from all sources.
 
@@ -127,26 +159,31 @@ def load_settings(config: Path | None = None, flags: Mapping[str, Any] | None = 
     Raises:
         SettingsError: the file cannot be read, or a setting is unknown or cannot be used.
     """
-    from_file = _read_toml(config) if config else {}
-    from_environment = {
-        name: os.environ[_variable(name)] for name in DECLARATIONS if _variable(name) in os.environ
-    }
-    sources = {
-        **dict.fromkeys(from_file, f"{config}: "),
-        **dict.fromkeys(from_environment, ENV_PREFIX),
-        **dict.fromkeys(flags or {}, "--"),
-    }
+    return checked_settings(given_settings(config, flags))
+
+
+def checked_settings(given: Mapping[str, Given]) -> Settings:
+    """Make the settings from what `given_settings` found; what is not given has its default.
+
+    Raises:
+        SettingsError: a setting cannot be used; the message names every one of them.
+    """
     nested: dict[str, Any] = {}
-    for name, value in {**from_file, **from_environment, **(flags or {})}.items():
+    for name, (value, _) in given.items():
         *rooms, attribute = DECLARATIONS[name].path
-        place = nested
-        for room in rooms:
-            place = place.setdefault(room, {})
-        place[attribute] = value
+        room = nested
+        for each in rooms:
+            room = room.setdefault(each, {})
+        room[attribute] = value
     try:
         return TypeAdapter(Settings).validate_python(nested)
     except ValidationError as error:
-        raise SettingsError("; ".join(_explain(error, sources))) from None
+        raise SettingsError("; ".join(_explain(error, given))) from None
+
+
+def value_of(settings: Settings, name: str) -> Any:
+    """Return the setting `name` of checked settings."""
+    return reduce(getattr, DECLARATIONS[name].path, settings)
 
 
 def unknown_variables() -> list[str]:
@@ -174,19 +211,13 @@ def _read_toml(path: Path) -> dict[str, Any]:
     return values
 
 
-def _explain(error: ValidationError, sources: Mapping[str, str]) -> Iterator[str]:
+def _explain(error: ValidationError, given: Mapping[str, Given]) -> Iterator[str]:
     """Describe each problem, after the place that the value came from."""
     for problem in error.errors():
         setting = next(
             each for each in DECLARATIONS.values() if each.path == problem["loc"][: len(each.path)]
         )
-        source = sources[setting.name]
-        if source == "--":
-            place = setting.flag
-        elif source == ENV_PREFIX:
-            place = _variable(setting.name)
-        else:
-            place = source + setting.name
+        place = given[setting.name].place
         yield f"{place}: {problem['msg'].removeprefix('Value error, ')}"
 
 
@@ -213,11 +244,12 @@ def example_file() -> str:
             parts.append(f"# --- {title} ".ljust(100, "-") + "\n")
         lines = setting.description.splitlines()
         comment = "".join(f"# {line}\n" for line in lines if line)
-        parts.append(f"{comment}#{setting.name} = {_toml(setting.default)}\n")
+        parts.append(f"{comment}#{setting.name} = {toml_value(setting.default)}\n")
     return "\n".join(parts)
 
 
-def _toml(value: object) -> str:
+def toml_value(value: object) -> str:
+    """Return a setting as it is written in a TOML file; an empty text for None."""
     if isinstance(value, Path):
         value = short_path(value)
     return json.dumps("" if value is None else value)

@@ -67,7 +67,7 @@ class ApiSettings:
         SecretStr | None,
         BeforeValidator(lambda value: None if value == "" else value),
         checked_by(lambda secret: check_token(secret.get_secret_value())),
-        Setting(),
+        Setting(secret=True),
     ] = None
     """What clients must send (Authorization: Bearer TOKEN), 16 characters or more.
 

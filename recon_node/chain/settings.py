@@ -99,7 +99,7 @@ class ChainSettings:
     providers: Annotated[
         Mapping[str, tuple[str, ...]],
         BeforeValidator(parse_providers),
-        Flag(name="chain_rpc", metavar="CHAIN=URL"),
+        Flag(name="chain_rpc", metavar="CHAIN=URL", secret=True),
     ] = Field(default_factory=dict, repr=False)
     """JSON-RPC endpoints for checking time events, such as eip155:1=https://... Keep URLs that
     contain keys in the file or in the environment.

@@ -9,24 +9,28 @@ from importlib import import_module
 from typing import Any, Final
 
 import click
+from click.shell_completion import CompletionItem
 
 from recon_node import __version__
 
 __all__ = ["main"]
 
 _COMMANDS: Final = {
+    "completion": ("completion", "Install the completion of commands in a shell."),
+    "config": ("config", "Show and check the settings, without running the node."),
     "dag": ("dag", "Push, pull and publish DAGs."),
     "events": ("events", "Add events to a node, and read them."),
-    "id": ("run", "Print this node's peer id."),
+    "feed": ("feed", "Print the feed: every event, in the order of its delivery."),
+    "id": ("identity", "Print a node's peer id, and create its identity."),
     "interests": ("interests", "List and change what a node syncs with its peers."),
     "key": ("writing", "Make keys that sign events."),
-    "model": ("writing", "Create models."),
+    "model": ("model", "List and create models."),
     "peers": ("peers", "List the peers that a node knows, or connect it to another."),
     "run": ("run", "Run a node until SIGTERM or Ctrl-C."),
     "snapshot": ("snapshot", "Make snapshots in object stores, and sync from them."),
     "status": ("peers", "Show what a node holds, and its latest syncs."),
     "store": ("store", "Maintain the event log of a node: check, export, back up."),
-    "stream": ("stream", "Draw, create, change and merge streams."),
+    "stream": ("stream", "List, draw, create, change and merge streams."),
     "tangle": ("tangle", "Draw tangles and feeds of Secure Scuttlebutt."),
     "testnet": ("testnet", "Run several nodes on this machine until Ctrl-C."),
 }
@@ -51,6 +55,15 @@ class _MainGroup(click.Group):
         module = import_module(f"recon_node.cli.{_COMMANDS[cmd_name][0]}")
         command: click.Command = getattr(module, {"id": "identity"}.get(cmd_name, cmd_name))
         return command
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        """Complete a command's name without importing the commands."""
+        found = [
+            CompletionItem(name, help=text)
+            for name, (_, text) in _COMMANDS.items()
+            if name.startswith(incomplete)
+        ]
+        return found + click.Command.shell_complete(self, ctx, incomplete)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the list of commands without importing them."""

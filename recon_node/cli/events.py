@@ -23,8 +23,10 @@ from recon_node.cli.output import CommandError, counted, progress_bar
 from recon_node.cli.sending import WORKERS, Outcome, send_items
 from recon_node.cli.sources import Item, read_items
 from recon_node.exception_groups import unwrapped
-from recon_node.ipld import CID, multibase
+from recon_node.ipld import CID, IpldError, multibase
 
+_CANDIDATES: Final = 5
+"""Events listed when the first characters of a CID stand for more than one."""
 _STEP: Final = 50
 """Events from one update of the progress bar to the next."""
 
@@ -103,13 +105,15 @@ def _print_outcome(outcome: Outcome, seconds: float) -> None:
 def get(cid: str, node: NodeApi, car_file: Path | None, show: bool) -> None:
     """Print the event CID as a multibase CAR.
 
+    The first characters of a CID do, at least 10 of them, if no other event begins so.
+
     \b
     Examples:
       recon-node events get bagcqcera... --show
       recon-node events get bagcqcera... --car event.car
     """
     _refuse_stream_id(cid)
-    data = ask(node, "GET", f"/ceramic/events/{cid}")["data"]
+    data = ask(node, "GET", f"/ceramic/events/{_whole_cid(node, cid)}")["data"]
     car = multibase.decode(data)
     if car_file == Path("-"):
         click.echo(car, nl=False)
@@ -122,6 +126,21 @@ def get(cid: str, node: NodeApi, car_file: Path | None, show: bool) -> None:
         click.echo(json.dumps(describe_event(car), indent=2, ensure_ascii=False))
     elif car_file is None:
         click.echo(data)
+
+
+def _whole_cid(node: NodeApi, text: str) -> str:
+    """Return the CID of the event whose CID begins with `text`; other text as it is."""
+    try:
+        CID.parse(text)
+    except IpldError:
+        found = ask(node, "GET", "/ceramic/search", params={"q": text, "limit": _CANDIDATES})
+    else:
+        return text
+    cids = [each["cid"] for each in found["events"]]
+    if len(cids) > 1:
+        more = ", ..." if len(cids) == _CANDIDATES else ""
+        raise CommandError(f"more than one event begins with {text}: {', '.join(cids)}{more}")
+    return cids[0] if cids else text
 
 
 def _refuse_stream_id(text: str) -> None:

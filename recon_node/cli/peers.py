@@ -19,6 +19,7 @@ from recon_node.cli.output import (
     make_table,
     print_json,
 )
+from recon_node.cli.undelivered import show_undelivered
 
 FIRST_SYNC = 3.0
 """Seconds that `peers add` waits for the first sync."""
@@ -125,17 +126,25 @@ def _first_outcome(node: NodeApi, peer: str, since: float) -> str | None:
 
 
 @click.command()
+@click.option("--pending", is_flag=True, help="Show which events are not delivered, and why.")
 @node_options
 @json_option
-def status(node: NodeApi, as_json: bool) -> None:
+def status(node: NodeApi, pending: bool, as_json: bool) -> None:
     """Show what a node holds, its latest syncs, and the latest syncs that moved events.
 
     Two nodes of one network without interests hold the same events if their sha256a is equal.
 
+    Events that wait for others, that are pending until an anchor is looked up, or that were refused
+    are not in the feed; --pending lists them.
+
     \b
-    Example:
+    Examples:
       recon-node status --url http://127.0.0.1:5102
+      recon-node status --pending
     """
+    if pending:
+        show_undelivered(node, as_json=as_json)
+        return
     recon = ask(node, "GET", "/ceramic/recon")
     if as_json:
         print_json(recon)

@@ -96,12 +96,20 @@ def _shown(default: object) -> str:
     return f"{default:g}" if isinstance(default, float) else str(default)
 
 
+def given_flags(flags: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the flags that were given: the others are None or empty."""
+    return {name: value for name, value in flags.items() if value is not None and value != ()}
+
+
 def read_settings(config: Path | None, flags: Mapping[str, Any]) -> Settings:
-    """Read the settings from all sources; flags that are None or empty were not given."""
+    """Read the settings from all sources.
+
+    Raises:
+        BadSettingsError: one of them is unknown or cannot be used.
+    """
     from recon_node.settings import SettingsError, load_settings
 
-    given = {name: value for name, value in flags.items() if value is not None and value != ()}
     try:
-        return load_settings(config, given)
+        return load_settings(config, given_flags(flags))
     except SettingsError as error:
         raise BadSettingsError(str(error)) from None

@@ -1,4 +1,4 @@
-"""`recon-node stream show`; what writes streams is in `writing`."""
+"""`recon-node stream show`; lists are in `listing`, and what writes streams is in `writing`."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import click
 
 from recon_node.cli.client import NodeApi, ask, node_options
 from recon_node.cli.drawing import Drawing, drawing_options, show_picture
+from recon_node.cli.listing import list_streams
 from recon_node.cli.output import CommandError, json_option, print_json
 from recon_node.cli.writing import merge_stream, new_stream, update_stream
 from recon_node.ipld import CID
@@ -19,9 +20,10 @@ from recon_node.streams.picture import HeldEvent, StreamPicture, stream_picture
 
 @click.group()
 def stream() -> None:
-    """Draw, create, change and merge streams."""
+    """List, draw, create, change and merge streams."""
 
 
+stream.add_command(list_streams)
 stream.add_command(new_stream)
 stream.add_command(update_stream)
 stream.add_command(merge_stream)

@@ -214,12 +214,7 @@ def merge_stream(
     _show(merged, as_json, tip=True)
 
 
-@click.group("model")
-def model() -> None:
-    """Create models."""
-
-
-@model.command("new")
+@click.command("new")
 @click.argument("definition", type=JsonObject())
 @writer_options
 @json_option

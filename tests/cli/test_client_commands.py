@@ -15,17 +15,21 @@ import click
 import httpx
 import pytest
 from click.testing import CliRunner, Result
+from nacl.signing import SigningKey
 from waiting import kept_port
 
 from recon_node import __version__
 from recon_node.ceramic import METAMODEL, StreamId, StreamType
+from recon_node.ceramic.builder import init_event
 from recon_node.cli import main
-from recon_node.ipld import CID, multibase
+from recon_node.ipld import CID, DAG_CBOR, multibase
 from recon_node.testnet import Testnet, TestnetNode
 from spark_sink.errors import FeedRefusedError
 from spark_sink.source.feed import Feed
 
 Events = list[dict[str, str]]
+KEY = SigningKey(bytes(32))
+MODEL = StreamId(StreamType.MODEL, CID.of(DAG_CBOR, b"of documents"))
 DOCUMENT = str(StreamId(StreamType.MODEL_INSTANCE, METAMODEL.cid))
 """Of a document that no node has."""
 
@@ -56,6 +60,79 @@ def test_events_go_in_shuffled_and_come_out_in_causal_order(
     again = run(node, "events", "add", str(file))
     assert (again.exit_code, head(node)) == (0, before + 100)
     assert again.stdout.startswith("100 events: 0 new, 100 known, 0 refused, in ")
+
+
+def test_streams_and_models_are_listed(node: TestnetNode, sample: Events) -> None:
+    run(node, "events", "add", "-", data="\n".join(map(json.dumps, sample)))
+    everything = json.loads(run(node, "stream", "list", "--limit", "0", "--json").stdout)
+    inits = {event["cid"] for event in sample if "prev" not in event}
+    assert inits <= {each["init"] for each in everything}
+    some = run(node, "stream", "list", "--limit", "2")
+    assert some.exit_code == 0, some.output
+    assert [line.split()[0] for line in some.stdout.splitlines()[1:]] == [
+        each["id"] for each in everything[:2]
+    ]
+    assert some.stderr == f"{len(everything) - 2:,} more: --limit 0 lists all\n"
+    models = json.loads(run(node, "model", "list", "--json").stdout)
+    assert models
+    documents = run(node, "stream", "list", "--model", models[0]["id"], "--json")
+    assert len(json.loads(documents.stdout)) == min(20, models[0]["streams"])
+    wrong = run(node, "stream", "list", "--model", "nonsense")
+    assert (wrong.exit_code, "model: " in wrong.stderr) == (1, True)
+
+
+def test_an_event_by_the_first_characters_of_its_cid(node: TestnetNode, sample: Events) -> None:
+    cid = sample[0]["cid"]
+    run(node, "events", "add", "-", data=json.dumps(sample[0]))
+    assert run(node, "events", "get", cid[:40]).stdout == run(node, "events", "get", cid).stdout
+    run(node, "events", "add", "-", data="\n".join(map(json.dumps, sample)))
+    many = run(node, "events", "get", cid[:10])
+    assert (many.exit_code, "more than one event begins with" in many.stderr) == (1, True)
+    none = run(node, "events", "get", "bagcqceraaaaaaaaaaaaaaaaaaaa")
+    assert (none.exit_code, none.stdout) == (1, "")
+
+
+def test_the_feed_is_printed_and_continued(node: TestnetNode, sample: Events) -> None:
+    start = head(node)
+    add = run(node, "events", "add", "-", data="\n".join(map(json.dumps, sample[200:230])))
+    assert add.exit_code == 0, add.output
+    last = head(node)
+    lines = run(node, "feed", "tail", "-n", "3").stdout.splitlines()
+    assert [int(line.split()[0]) for line in lines] == [last - 2, last - 1, last]
+    every = run(node, "feed", "tail", "--from", str(start), "--json")
+    found = [json.loads(line) for line in every.stdout.splitlines()]
+    assert [each["position"] for each in found] == list(range(start + 1, last + 1))
+    again = run(node, "events", "add", "-", data=every.stdout)  # what it prints can be sent on
+    assert f"{last - start} events: 0 new, {last - start} known" in again.stdout
+    assert run(node, "feed", "tail", "--from", str(last)).stdout == ""
+    beyond = run(node, "feed", "tail", "--from", str(last + 1))
+    assert (beyond.exit_code, "beyond the feed's end" in beyond.stderr) == (1, True)
+
+
+def test_the_feed_is_followed(node: TestnetNode) -> None:
+    """In a process of its own: it prints at once, and ends when it is told to."""
+    start = str(head(node))
+    command = [sys.executable, "-m", "recon_node", "feed", "tail", "--from", start, "--follow"]
+    env = {**os.environ, "RECON_NODE_URL": node.api_url}
+    with subprocess.Popen(command, env=env, stdout=subprocess.PIPE, text=True) as following:
+        assert following.stdout is not None
+        for number in range(2):
+            event = init_event(KEY, MODEL, {"n": number}, unique=b"followed")
+            sent = run(node, "events", "add", "-", data=multibase.encode(event.car))
+            assert "1 new" in sent.output
+            assert str(event.cid) in following.stdout.readline()
+        following.terminate()
+
+
+def test_the_id_of_a_running_node(node: TestnetNode, tmp_path: Path) -> None:
+    result = run(node, "id", "--json")
+    answer = json.loads(result.stdout)
+    assert run(node, "id").stdout == f"{answer['peer_id']}\n"
+    assert answer["addresses"]
+    here = run(node, "id", "--data-dir", str(tmp_path))  # asks the directory, not the node
+    assert (here.exit_code, "no identity yet" in here.stderr) == (1, True)
+    both = run(node, "id", "--data-dir", str(tmp_path), "--url", node.api_url)
+    assert (both.exit_code, "--url asks a running node" in both.stderr) == (2, True)
 
 
 def test_refused_events_are_named_and_the_others_go_in(node: TestnetNode, sample: Events) -> None:

@@ -1,0 +1,84 @@
+"""`recon-node feed tail`."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any, Final
+
+import click
+
+from recon_node.ceramic import parse_event
+from recon_node.cli.client import NodeApi, ask, node_options
+from recon_node.ipld import multibase
+
+_PAGE: Final = 1000
+_WAIT: Final = 20.0
+"""Seconds of one long poll, less than the client's timeout."""
+
+
+@click.group()
+def feed() -> None:
+    """Read the feed of a node: every event, in the order of its delivery."""
+
+
+@feed.command("tail")
+@click.option(
+    "-n",
+    "--lines",
+    type=click.IntRange(min=0),
+    default=10,
+    show_default=True,
+    metavar="N",
+    help="Print the last N events.",
+)
+@click.option(
+    "--from",
+    "after",
+    type=click.IntRange(min=0),
+    metavar="POSITION",
+    help="Print the events after POSITION instead; 0 is the start of the feed.",
+)
+@click.option("-f", "--follow", is_flag=True, help="Go on with new events, until Ctrl-C.")
+@click.option("--json", "as_json", is_flag=True, help="Print a JSON object per line, with the CAR.")
+@node_options
+def tail(lines: int, after: int | None, follow: bool, as_json: bool, node: NodeApi) -> None:
+    """Print the last events of the feed.
+
+    A line has the event's position in the feed, its kind (init, data or time), its CID and its
+    stream. The last position printed is a resume token: --from continues after it.
+
+    \b
+    Examples:
+      recon-node feed tail --follow
+      recon-node feed tail --from 0 --json | jq -r .data | recon-node events add - --url ...
+    """
+    if after is None:
+        after = max(0, ask(node, "GET", "/ceramic/feed/head")["head"] - lines)
+    for position, event in _events(node, after, follow=follow):
+        click.echo(json.dumps(_as_json(position, event)) if as_json else _line(position, event))
+
+
+def _events(node: NodeApi, after: int, *, follow: bool) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Yield the feed's events with their positions; without end if they are followed."""
+    while True:
+        query = {
+            "resumeAt": str(after),
+            "limit": _PAGE,
+            "includeData": "full",
+            "wait": _WAIT if follow else 0,
+        }
+        page = ask(node, "GET", "/ceramic/feed/events", params=query)
+        yield from enumerate(page["events"], after + 1)
+        after = int(page["resumeToken"])
+        if not page["events"] and not follow:
+            return
+
+
+def _as_json(position: int, event: dict[str, Any]) -> dict[str, Any]:
+    return {"position": position, **event}
+
+
+def _line(position: int, event: dict[str, Any]) -> str:
+    parsed = parse_event(multibase.decode(event["data"]))
+    return f"{position:>10}  {parsed.kind.value:<4}  {event['id']}  {parsed.init}"

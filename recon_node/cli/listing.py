@@ -1,0 +1,120 @@
+"""`recon-node stream list` and `recon-node model list`: what a node has, the latest first."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from itertools import islice
+from typing import Any, Final
+
+import click
+
+from recon_node.cli.client import NodeApi, ask, node_options
+from recon_node.cli.output import json_option, make_console, make_table, print_json
+
+_PAGE: Final = 1000
+
+limit_option = click.option(
+    "--limit",
+    type=click.IntRange(min=0),
+    default=20,
+    show_default=True,
+    metavar="N",
+    help="List the latest N; 0 lists all.",
+)
+
+
+@click.command("list")
+@click.option("--model", metavar="STREAM_ID", help="Only documents of this model.")
+@click.option("--controller", metavar="DID", help="Only streams of this controller.")
+@limit_option
+@node_options
+@json_option
+def list_streams(
+    model: str | None, controller: str | None, limit: int, node: NodeApi, as_json: bool
+) -> None:
+    """List the streams of a node, those that arrived last first.
+
+    \b
+    Examples:
+      recon-node stream list
+      recon-node stream list --model kjzl6hvfrbw6c... --limit 0 --json
+    """
+    query = {"model": model, "controller": controller}
+    given = {name: value for name, value in query.items() if value is not None}
+    found, total = pages(node, "/ceramic/streams", "streams", given, limit)
+    if as_json:
+        print_json(found)
+        return
+    table = make_table("stream", "model", "controller", "events", numbers=("events",))
+    for each in found:
+        kind = each["name"] or each["model_name"] or each["sort_value"]
+        table.add_row(each["id"], kind, each["controller"], f"{each['events']:,}")
+    print_list(table, found, total, "streams")
+
+
+@click.command("list")
+@limit_option
+@node_options
+@json_option
+def list_models(limit: int, node: NodeApi, as_json: bool) -> None:
+    """List the models of a node, those that arrived last first.
+
+    A model is listed if its own stream is here. The node gets those of its network with its
+    documents; without interests, it gets all of them.
+
+    \b
+    Example: the documents of a model
+      recon-node model list
+      recon-node stream list --model kjzl6hvfrbw6c...
+    """
+    found, total = pages(node, "/ceramic/models", "models", {}, limit)
+    if as_json:
+        print_json(found)
+        return
+    table = make_table("model", "name", "streams", "events", numbers=("streams", "events"))
+    for each in found:
+        table.add_row(each["id"], each["name"] or "", f"{each['streams']:,}", f"{each['events']:,}")
+    print_list(table, found, total, "models")
+
+
+def pages(
+    node: NodeApi, path: str, name: str, query: dict[str, Any], limit: int
+) -> tuple[list[dict[str, Any]], int]:
+    """Read a list of the API page by page.
+
+    Args:
+        node: which node.
+        path: of the list.
+        name: of the entries in the answer.
+        query: the filter.
+        limit: how many entries to return, at most; 0 for all.
+
+    Returns:
+        the entries, and how many there are in all (0 if the list does not say).
+    """
+    total = 0
+
+    def entries() -> Iterator[dict[str, Any]]:
+        nonlocal total
+        after: dict[str, Any] = {}
+        while True:
+            size = min(limit or _PAGE, _PAGE)
+            page = ask(node, "GET", path, params={**query, **after, "limit": size})
+            total = page.get("total", 0)
+            yield from page[name]
+            if page["next"] is None:
+                return
+            after = {"after": page["next"]}
+
+    return list(islice(entries(), limit or None)), total
+
+
+def print_list(table: Any, found: Iterable[object], total: int, noun: str) -> None:
+    """Print a table of entries, and say how many more there are."""
+    shown = len(list(found))
+    if shown:
+        make_console().print(table)
+    if not total:
+        click.echo(f"no {noun} here yet", err=True)
+    elif total > shown:
+        click.echo(f"{total - shown:,} more: --limit 0 lists all", err=True)

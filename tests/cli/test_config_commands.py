@@ -1,0 +1,116 @@
+"""`recon-node config` and `recon-node completion`."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from recon_node.cli import main
+from recon_node.settings import DECLARATIONS, load_settings
+
+TOKEN = "a-token-that-nobody-should-see"
+KEY = "https://rpc.example/a-secret-key"
+
+
+def run(*args: str, **env: str) -> Result:
+    return CliRunner().invoke(main, args, env=env)
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    path = tmp_path / "node.toml"
+    path.write_text(
+        f'network = "local-1"\nlog_level = "debug"\ntoken = "{TOKEN}"\n'
+        f'interests = []\nchain_rpc = {{ "eip155:1" = "{KEY}" }}\n'
+    )
+    return path
+
+
+def test_each_setting_is_shown_with_its_source(file: Path) -> None:
+    args = ("config", "show", "--config", str(file), "--log-level", "error")
+    result = run(*args, RECON_NODE_API="127.0.0.1:9")
+    assert result.exit_code == 0, result.output
+    lines = result.stdout.splitlines()
+    assert f'network = "local-1"  # {file}: network' in lines
+    assert 'api = "127.0.0.1:9"  # RECON_NODE_API' in lines
+    assert 'log_level = "error"  # --log-level' in lines
+    as_json = json.loads(run(*args, "--json", RECON_NODE_API="127.0.0.1:9").stdout)
+    assert as_json["api"] == {"value": "127.0.0.1:9", "source": "RECON_NODE_API"}
+    assert set(as_json) == {
+        *("network", "api", "log_level", "token", "interests", "chain_rpc"),
+    }
+
+
+@pytest.mark.parametrize("options", [[], ["--all"], ["--json"], ["--all", "--json"]])
+def test_secrets_are_not_shown(file: Path, options: list[str]) -> None:
+    printed = run("config", "show", "--config", str(file), *options).output
+    assert "token" in printed
+    assert TOKEN not in printed
+    assert KEY not in printed
+
+
+def test_what_is_shown_is_a_file_of_settings(tmp_path: Path) -> None:
+    shown = run("config", "show", "--all", "--network", "local-3", "--sync-interval", "2.5").stdout
+    assert set(tomllib.loads(shown)) == set(DECLARATIONS)
+    copy = tmp_path / "copy.toml"
+    copy.write_text(shown)
+    settings = load_settings(copy)
+    assert (settings.network, settings.p2p.sync_interval) == ("local-3", 2.5)
+
+
+def test_nothing_is_set() -> None:
+    assert run("config", "show").stdout.startswith("# nothing is set")
+    assert run("config", "check").stdout == "ok: 0 settings, all others have their defaults\n"
+
+
+def test_checked_settings(file: Path, tmp_path: Path) -> None:
+    good = run("config", "check", "--config", str(file), RECON_NODE_NETWROK="local-1")
+    assert (good.exit_code, good.stdout.startswith("ok: 5 settings")) == (0, True)
+    assert "RECON_NODE_NETWROK is not a setting" in good.stderr
+    secret = tmp_path / "token"
+    secret.write_text("another-token-of-sixteen")
+    both = run("config", "check", "--config", str(file), "--token-file", str(secret))
+    assert (both.exit_code, "token and token_file are both set" in both.stderr) == (2, True)
+    file.write_text('netwrok = "local-1"\n')
+    wrong = run("config", "check", "--config", str(file))
+    assert (wrong.exit_code, "did you mean 'network'?" in wrong.stderr) == (2, True)
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_completion_is_installed_where_the_shell_looks(tmp_path: Path, shell: str) -> None:
+    env = {"HOME": str(tmp_path), "SHELL": f"/bin/{shell}", "XDG_DATA_HOME": ""}
+    rc = tmp_path / ".zshrc"
+    rc.write_text("alias ll='ls -l'")
+    for _ in range(2):  # again does no harm
+        result = run("completion", "install", **env, XDG_CONFIG_HOME="")
+        assert result.exit_code == 0, result.output
+    [written] = [path for path in tmp_path.rglob("*") if path.is_file() and path != rc]
+    assert written.read_text() + "\n" == run("completion", "show", shell).stdout
+    assert rc.read_text().count(str(written)) == (2 if shell == "zsh" else 0)
+    assert rc.read_text().startswith("alias ll='ls -l'")
+
+
+def test_which_shell() -> None:
+    result = run("completion", "install", SHELL="/bin/tcsh")
+    assert (result.exit_code, "which shell?" in result.stderr) == (2, True)
+
+
+def test_bash_completes_commands_and_flags(tmp_path: Path) -> None:
+    """The function that bash calls at the Tab key, in a real bash."""
+    script = tmp_path / "completion"
+    script.write_text(run("completion", "show", "bash").stdout)
+    asked = f"""
+        source {script}
+        COMP_WORDS=(recon-node feed tail --fo) COMP_CWORD=3
+        _recon_node_completion {Path(sys.executable).with_name("recon-node")}
+        echo "${{COMPREPLY[@]}}"
+    """
+    bash = ["bash", "-c", asked]
+    done = subprocess.run(bash, check=False, capture_output=True, text=True, timeout=60)
+    assert done.stdout.split() == ["--follow"], done.stderr
