@@ -37,11 +37,10 @@ from recon_node.ceramic import Network, StreamId, StreamType, parse_event, verif
 from recon_node.ceramic.builder import data_event, init_event
 from recon_node.ipld import CID, DAG_CBOR, multibase
 from recon_node.p2p import P2PSettings, open_p2p
+from recon_node.snapshot.all_sources import SnapshotSync, SourceReport, sync_all
 from recon_node.snapshot.creating import create_snapshot
 from recon_node.snapshot.objects import Objects
-from recon_node.snapshot.service import sync_from
 from recon_node.snapshot.sources import LogSource
-from recon_node.snapshot.syncing import Synced
 from recon_node.store import StoreSettings, open_store
 from recon_node.store.admission.rules import commit_batch
 from recon_node.store.db.log import EventLog
@@ -164,7 +163,9 @@ async def from_snapshot(snapshots: Path, events: int, verifiers: int) -> Row:
         settings = StoreSettings(verifiers=verifiers)
         async with open_store(Path(directory), NETWORK, settings=settings) as store:
             started, cpu = time.perf_counter(), time.process_time()
-            await sync_from(str(snapshots), store, None, Synced())
+            report = SnapshotSync([SourceReport(str(snapshots))])
+            await sync_all(report, store, (), Path(directory))
+            assert report.is_whole
             await store.wait_for_feed(events - 1)
             seconds, cpu = time.perf_counter() - started, time.process_time() - cpu
     return _row("snapshot", verifiers, events, seconds, cpu, others())
@@ -173,7 +174,7 @@ async def from_snapshot(snapshots: Path, events: int, verifiers: int) -> Row:
 def _write_snapshot(giver: Path, snapshots: Path) -> None:
     with LogSource(giver) as source:
         key = SigningKey(bytes(32))
-        create_snapshot(source, Objects.open(str(snapshots)), key, lambda *step: None)
+        create_snapshot(source, Objects.open(str(snapshots), make=True), key, lambda *step: None)
 
 
 def from_api(cars: list[bytes], verifiers: int, *, alone: bool = False) -> Row:

@@ -38,7 +38,7 @@ from recon_node.recon import KeyRange, KeyStore, KeyView, Sha256a
 from recon_node.snapshot.creating import create_snapshot
 from recon_node.snapshot.objects import Objects
 from recon_node.snapshot.reading import SnapshotReader, read_root
-from recon_node.snapshot.syncing import Synced, sync_snapshot
+from recon_node.snapshot.syncing import Shared, Synced, sync_snapshot
 from recon_node.snapshot.tree import matcher
 from recon_node.store import Verdict
 
@@ -116,7 +116,7 @@ def sync(directory: Path, held: Sequence[bytes]) -> tuple[Row, Taker]:
     root = read_root(objects)
     result, taker = Synced(), Taker(held)
     reader = SnapshotReader(objects, root, result.note)
-    trio.run(partial(sync_snapshot, reader, taker, result, RANGES))
+    trio.run(partial(sync_snapshot, reader, taker, Shared(result), RANGES))
     assert not result.faults, result.faults[:3]
     header = len(car.encode([CID.of(DAG_CBOR, b"")], {}))
     event_bytes = taker.size - header * result.counts["new"]
@@ -146,7 +146,7 @@ def run(number: int) -> list[Row]:
         ):
             progress(what)
             source.use(keys)
-            objects = Objects.open(name)
+            objects = Objects.open(name, make=True)
             started = time.perf_counter()
             made = create_snapshot(source, objects, KEY, lambda *step: None)
             rows.append(

@@ -18,6 +18,7 @@ import os
 import signal
 import sys
 from collections.abc import AsyncIterator, Callable, Iterable
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import structlog
@@ -45,7 +46,7 @@ from recon_node.files import draft_of, move_into_place
 from recon_node.p2p import P2PError, open_p2p
 from recon_node.p2p.transport.identity import open_identity, signing_key_of
 from recon_node.settings import Settings
-from recon_node.snapshot.service import run_snapshots
+from recon_node.snapshot.service import Snapshots, open_snapshots
 from recon_node.store import (
     Interest,
     InvalidInterestError,
@@ -117,19 +118,19 @@ async def _run_services(settings: Settings, shutdown: _Shutdown) -> None:
             open_p2p(settings.p2p, store, settings.data_dir) as p2p,
             trio.open_nursery() as nursery,
             trio.open_nursery() as background,
+            _open_snapshots(settings, store) as snapshots,
         ):
             services = Services(
                 store=store,
                 peers=p2p,
                 anchors=anchors,
                 dags=dags,
+                snapshots=snapshots,
                 limits=settings.api.limits,
                 access=access,
             )
-            signing_key = await trio.to_thread.run_sync(_open_signing_key, settings.data_dir)
             nursery.start_soon(serve, create_app(services), listener, services.closing)
             background.start_soon(run_samples, services)
-            background.start_soon(run_snapshots, settings.snapshot, store, signing_key)
             if settings.peer_id_file is not None:
                 path = settings.peer_id_file.expanduser()
                 await trio.to_thread.run_sync(_write_peer_id, path, p2p.peer_id)
@@ -190,7 +191,15 @@ async def _watch_stdin(shutdown: _Shutdown) -> None:
     shutdown.request("standard input closed")
 
 
-def _open_signing_key(data_dir: Path) -> SigningKey:
+@asynccontextmanager
+async def _open_snapshots(settings: Settings, store: Store) -> AsyncIterator[Snapshots]:
+    """Open the snapshots of a node, which signs them with the key of its peer id."""
+    key = await trio.to_thread.run_sync(_signing_key, settings.data_dir)
+    async with open_snapshots(settings.snapshot, store, key, settings.data_dir) as snapshots:
+        yield snapshots
+
+
+def _signing_key(data_dir: Path) -> SigningKey:
     return signing_key_of(open_identity(data_dir))
 
 

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from recon_node.dag import Dags
     from recon_node.p2p import Counters, PeerIdentity, PeerInfo, RendezvousReport, SyncReport
     from recon_node.recon import KeyRange
+    from recon_node.snapshot.all_sources import SnapshotSync
     from recon_node.store import Store
 
 T = TypeVar("T")
@@ -79,6 +80,20 @@ class ChainSide(Protocol):
         """The lookups so far, for each chain that has a provider."""
 
 
+class SnapshotSide(Protocol):
+    """What the API needs of snapshots; `recon_node.snapshot.service.Snapshots` provides it."""
+
+    @property
+    def latest(self) -> SnapshotSync | None:
+        """The sync that is under way, or else the latest one."""
+
+    def start(self, urls: Sequence[str], signers: Sequence[str] | None) -> SnapshotSync:
+        """Start a sync. Raises `recon_node.snapshot.service.BusyError`."""
+
+    def cancel(self) -> bool:
+        """Stop the sync that is under way; return whether there was one."""
+
+
 @settings_dataclass(frozen=True, slots=True, config=SETTINGS)
 class Limits:
     """Bounds of a request. Sizes are bytes, times are seconds."""
@@ -120,6 +135,8 @@ class Services:
     """None: a node without a chain."""
     dags: Dags | None = None
     """None: a node without an index of DAGs."""
+    snapshots: SnapshotSide | None = None
+    """None: a node that cannot sync from snapshots."""
     limits: Limits = field(default_factory=Limits)
     access: Access = field(default_factory=Access)
     samples: SampleRing = field(default_factory=SampleRing)

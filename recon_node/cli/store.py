@@ -189,7 +189,7 @@ def backup(url: str, config: Path | None, data_dir: Path | None) -> None:
     directory = read_settings(config, {"data_dir": data_dir}).data_dir
     name = time.strftime("backup-%Y%m%dT%H%M%SZ.sqlite3", time.gmtime())
     try:
-        objects = Objects.open(url)
+        objects = Objects.open(url, make=True)
         with TemporaryDirectory() as temporary, _progress() as progress:
             copy = Path(temporary) / name
             done = backup_log(directory, copy, progress)

@@ -315,7 +315,7 @@ class _Creation:
             locator = encode_locator(self._node_places[child.cid] for child in node.children)
             if node.children[0].level:
                 self._upper[new.link.cid] = (node, new.block, locator)
-        data = located(new.block, locator)
+        data = located(node, locator)
         self._node_places[new.link.cid] = self._add(self._nodes, data)
         self._made.nodes += 1
         if self._base is None:

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any, Final
-from urllib.parse import urlsplit
+from urllib.parse import unquote, urlsplit
 
 import obstore
 from obstore.exceptions import BaseError
@@ -25,8 +25,13 @@ _FAILURES: Final = (BaseError, OSError, ValueError)
 _MAX_REASON: Final = 300
 """Characters of a library's explanation."""
 TIMEOUT: Final = 30.0
-"""Seconds for one request."""
+"""Seconds without a byte after which a request is given up."""
+LONGEST: Final = 600.0
+"""Seconds for one request, however steadily its answer trickles."""
 RETRIES: Final = 3
+MAX_WHOLE: Final = 16 * 1024 * 1024
+"""Bytes of an object that is read as a whole, at most: only root objects are."""
+_CHUNK: Final = 1024 * 1024
 
 
 class ObjectError(Exception):
@@ -35,6 +40,10 @@ class ObjectError(Exception):
 
 class MissingObjectError(ObjectError):
     """There is no object of that name."""
+
+
+class UnavailableError(ObjectError):
+    """The store did not answer, or not with the object."""
 
 
 class UrlError(ObjectError):
@@ -76,12 +85,13 @@ class Objects:
         self._store = store
 
     @classmethod
-    def open(cls, url: str, timeout: float = TIMEOUT) -> Objects:
+    def open(cls, url: str, timeout: float = TIMEOUT, *, make: bool = False) -> Objects:
         """Return the store that a URL names. Nothing is asked of it yet.
 
         Args:
             url: see the module; a path of the file system is also accepted.
-            timeout: seconds that the store may take for a request.
+            make: make the directory if there is none.
+            timeout: seconds without a byte after which a request is given up.
 
         Raises:
             UrlError: no such store can be used.
@@ -91,11 +101,14 @@ class Objects:
             if scheme == "memory":
                 return cls(url, MemoryStore())
             if scheme in ("", "file"):
-                path = Path(urlsplit(url).path if scheme else url).expanduser().absolute()
-                path.mkdir(parents=True, exist_ok=True)
-                return cls(url, LocalStore(path))
+                path = unquote(urlsplit(url).path) if scheme else url
+                directory = Path(path).expanduser().absolute()
+                if not make and not directory.is_dir():
+                    raise UrlError(f"the directory {directory} does not exist")
+                return cls(url, LocalStore(directory, mkdir=True))
             client: Any = {
-                "timeout": timedelta(seconds=timeout),
+                "timeout": timedelta(seconds=max(timeout, LONGEST)),
+                "read_timeout": timedelta(seconds=timeout),
                 "connect_timeout": timedelta(seconds=timeout),
             }
             endpoint = os.environ.get("AWS_ENDPOINT_URL", "")
@@ -113,16 +126,16 @@ class Objects:
             ) from None
 
     def get(self, name: str) -> bytes:
-        """Return an object.
+        """Return an object of at most `MAX_WHOLE` bytes.
 
         Raises:
-            ObjectError: it is missing, or cannot be read.
+            ObjectError: it is missing or larger, or cannot be read.
         """
-        try:
-            data = bytes(obstore.get(self._store, name).bytes())
-        except _FAILURES as error:
-            raise self._error(name, "read", error) from None
-        self._count(received=len(data))
+        data = self._read(name, MAX_WHOLE, {})
+        if len(data) > MAX_WHOLE:
+            raise ObjectError(
+                f"{name} in {self.url} has more than {MAX_WHOLE} bytes: it is not a root object"
+            )
         return data
 
     def get_range(self, name: str, start: int, size: int) -> bytes:
@@ -131,16 +144,34 @@ class Objects:
         Raises:
             ObjectError: it is missing or shorter, or cannot be read.
         """
-        try:
-            data = bytes(obstore.get_range(self._store, name, start=start, length=size))
-        except _FAILURES as error:
-            raise self._error(name, "read", error) from None
-        self._count(received=len(data))
+        data = self._read(name, size, {"range": (start, start + size)})
         if len(data) != size:
             raise ObjectError(
                 f"{name} in {self.url} is truncated: it has no {size} bytes at byte {start}"
+                if len(data) < size
+                else f"{name} in {self.url}: more came than the {size} bytes from byte {start}"
             )
         return data
+
+    def _read(self, name: str, most: int, options: Any) -> bytes:
+        """Return the bytes of an answer; if there are more than `most`, a few more than that.
+
+        The answer is read in pieces: nothing keeps a server from sending without end.
+        """
+        parts: list[bytes] = []
+        size = 0
+        try:
+            answer = obstore.get(self._store, name, options=options)
+            for part in answer.stream(min_chunk_size=min(_CHUNK, most + 1)):
+                parts.append(bytes(part))
+                size += len(part)
+                if size > most:
+                    break
+        except _FAILURES as error:
+            raise self._error(name, "read", error) from None
+        finally:
+            self._count(received=size)
+        return b"".join(parts)
 
     def put(self, name: str, data: bytes | Path) -> None:
         """Write an object, or a file as one; others see it whole or not at all.
@@ -211,7 +242,7 @@ class Objects:
     def _error(self, name: str, what: str, error: Exception) -> ObjectError:
         if isinstance(error, FileNotFoundError):
             return MissingObjectError(f"{name} is missing in {self.url}")
-        return ObjectError(f"{name} in {self.url} cannot be {what}: {_reason(error)}")
+        return UnavailableError(f"{name} in {self.url} cannot be {what}: {_reason(error)}")
 
 
 def _reason(error: Exception) -> str:

@@ -2,14 +2,14 @@
 
 A pack of events is a CARv1. An event's blocks stand in it one after the other, as in the event's
 own CAR, whose header is left out. So the place of an event (pack, offset, size) is a range of
-bytes, and a reader that lacks a few events asks for a few ranges. In a pack of nodes, each block is
+bytes, and a reader that lacks a few events asks for a few ranges. In a pack of nodes, each is
 followed by its locator. Both are named by the CID of their bytes.
 
 The tree does not say where things are: then it would depend on how it came to be. A *locator* says
 it, of the events of a leaf's keys or of the children of an inner node. Nobody signs locators, and
 nobody has to: what stands at a place is checked against the CID that is wanted.
 
-    node       block | locator | bytes of the locator, u24, big-endian
+    node       packed node (`tree.packed`) | locator | bytes of the locator, u24, big-endian
     locator    for each item: size << 2 | kind, a varint; kind 0: then pack and offset, varints
                kind 1: right behind the item before; kind 2: then how many bytes behind it, a varint
 
@@ -23,6 +23,8 @@ from typing import Final, NamedTuple
 
 from recon_node.ipld import CID, CarError, VarintError, car, varint
 from recon_node.ipld.cid import IDENTITY, RAW
+from recon_node.recon import Sha256a
+from recon_node.snapshot.tree import Node, NodeFormatError, pack, unpack
 
 _TRAILER_SIZE: Final = 3
 _EXPLICIT, _BEHIND, _AFTER_GAP = range(3)
@@ -99,31 +101,43 @@ def decode_locator(data: bytes, count: int) -> list[Place]:
     return places
 
 
-def located(block: bytes, locator: bytes) -> bytes:
+def located(node: Node, locator: bytes) -> bytes:
     """Return what stands at a node's place."""
-    return block + locator + len(locator).to_bytes(_TRAILER_SIZE, "big")
+    return pack(node) + locator + len(locator).to_bytes(_TRAILER_SIZE, "big")
 
 
-def split_located(data: bytes, cid: CID) -> tuple[bytes, bytes]:
+def split_located(data: bytes, cid: CID, total: Sha256a | None) -> tuple[bytes, bytes]:
     """Return the block and the locator of a node from the bytes at its place.
+
+    Args:
+        data: the bytes.
+        cid: of the node.
+        total: its Ahash, as its parent has it; not needed for a leaf.
 
     Raises:
         LocatorError: there is something else.
     """
     end = len(data) - _TRAILER_SIZE
     start = end - int.from_bytes(data[max(0, end) :], "big")
-    if start < 0 or not cid.matches(data[:start]):
+    if start < 0:
+        raise LocatorError(f"these bytes are not the node {cid}")
+    try:
+        block = unpack(data[:start], total)
+    except NodeFormatError as error:
+        raise LocatorError(f"these bytes are not the node {cid}: {error}") from None
+    if not cid.matches(block):
         raise LocatorError(f"these bytes do not match the CID {cid}")
-    return data[:start], data[start:end]
+    return block, data[start:end]
 
 
-def check_event(body: bytes) -> None:
-    """Check each block of an event's body against its CID.
+def check_event(cid: CID, body: bytes) -> None:
+    """Check each block of an event's body against its CID, and that the event's is among them.
 
     Raises:
-        CarError: one does not match, or this is not a sequence of blocks.
+        CarError: one does not match or is missing, or this is not a sequence of blocks.
     """
-    car.decode(PACK_HEADER + body)
+    if cid not in car.decode(PACK_HEADER + body).blocks:
+        raise CarError(f"these are not the blocks of {cid}")
 
 
 def event_car(cid: CID, body: bytes) -> bytes:

@@ -1,20 +1,28 @@
 """Read a snapshot: its root object, its nodes, its events. All calls block; use them in threads.
 
-Everything that is read is checked against the CID for which it was read. What fails is a `Fault`,
-and the rest goes on: a damaged object costs what is in it.
+Everything that is read is checked against the CID for which it was read, as soon as it arrives, and
+is then handed to a `Kept` if there is one. What fails is a `Fault`, and the rest goes on: a damaged
+object costs what is in it. A store that fails again and again is given up.
 """
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final, TypeVar
 
-from recon_node.ceramic import EventId, EventIdError
+from recon_node.ceramic import MAX_CAR_SIZE, EventId, EventIdError
 from recon_node.ipld import CID, IpldError
-from recon_node.recon import KeyRange
-from recon_node.snapshot.objects import MissingObjectError, ObjectError, Objects
+from recon_node.recon import KeyRange, Sha256a
+from recon_node.snapshot.kept import Kept, NothingKept, event_name, node_name
+from recon_node.snapshot.objects import (
+    MissingObjectError,
+    ObjectError,
+    Objects,
+    UnavailableError,
+)
+from recon_node.snapshot.parallel import in_parallel
 from recon_node.snapshot.places import (
     LocatorError,
     Place,
@@ -26,14 +34,20 @@ from recon_node.snapshot.places import (
     split_located,
 )
 from recon_node.snapshot.root import LATEST, RootError, RootObject, decode_root, pack_name
-from recon_node.snapshot.tree import Branch, Inner, Leaf, NodeFormatError, branches, open_node
+from recon_node.snapshot.tree import (
+    Branch,
+    Inner,
+    Leaf,
+    Link,
+    NodeFormatError,
+    branches,
+    open_node,
+)
 from recon_node.snapshot.tree.nodes import HIGHEST, LOWEST, decode, level_of
 
 K = TypeVar("K")
 T = TypeVar("T")
 
-CONCURRENT: Final = 16
-"""Requests at once."""
 NODE_GAP: Final = 64
 EVENT_GAP: Final = 512
 """Bytes between two ranges that are read rather than asked for separately: a request has headers of
@@ -41,7 +55,12 @@ about so many."""
 BULK_GAP: Final = 1024
 BULK: Final = 200
 """When so many nodes are read at once, nodes in between that are no longer used are read, too."""
-MAX_RANGE: Final = 4 * 1024 * 1024
+MAX_RANGE: Final = 1024 * 1024
+"""Bytes read at once, unless a single place is larger."""
+MAX_NODE: Final = 4 * 1024 * 1024
+"""Bytes of a node. Whoever searches for keys long enough can make a leaf of 100,000."""
+_GIVEN_UP: Final = 16
+"""Failures in a row after which a store is given up."""
 
 
 class SnapshotError(Exception):
@@ -79,7 +98,7 @@ def read_root(
         root = decode_root(objects.get(name))
     except MissingObjectError as error:
         raise SnapshotError(
-            f"{error}: there is no snapshot there; `recon-node snapshot create` makes one"
+            f"{error}: no snapshot exists there yet; `recon-node snapshot create` makes one"
         ) from None
     except ObjectError as error:
         raise SnapshotError(str(error)) from None
@@ -100,18 +119,25 @@ class SnapshotReader:
         objects: where it is.
         root: its root object.
         on_fault: told what cannot be used.
+        kept: is asked first, and gets what was read.
     """
 
-    def __init__(self, objects: Objects, root: RootObject, on_fault: OnFault) -> None:
+    def __init__(
+        self, objects: Objects, root: RootObject, on_fault: OnFault, kept: Kept | None = None
+    ) -> None:
         self.objects = objects
         self.root = root
         self.manifest = root.manifest
         self._on_fault = on_fault
-        self._places: dict[CID, Place] = {}
+        self._kept = kept or NothingKept()
+        self._failures = 0
+        self._places: dict[CID, tuple[Place, Sha256a]] = {}
+        """Of nodes whose parents were read, with their Ahashes."""
         self.event_places: dict[bytes, Place] = {}
         """Of the keys of leaves that `answer` has read."""
-        if self.manifest.tree is not None and self.manifest.place is not None:
-            self._places[self.manifest.tree.link.cid] = self.manifest.place
+        tree = self.manifest.tree
+        if tree is not None and self.manifest.place is not None:
+            self._places[tree.link.cid] = (self.manifest.place, tree.link.hash)
 
     def open(self, wanted: Sequence[Branch]) -> list[tuple[Branch, Leaf | Inner, list[Place]]]:
         """Read nodes, all at once; those that cannot be used are left out.
@@ -120,6 +146,9 @@ class SnapshotReader:
 
         Returns:
             Each node, with the places of its events or children.
+
+        Raises:
+            SnapshotError: the store was given up.
         """
         found = self._nodes([each.link.cid for each in wanted])
         opened: list[tuple[Branch, Leaf | Inner, list[Place]]] = []
@@ -135,30 +164,47 @@ class SnapshotReader:
                 self._on_fault(Fault(self._where(each.link.cid), str(error)))
                 continue
             if isinstance(node, Inner):
-                self._places.update(
-                    zip((child.cid for child in node.children), places, strict=True)
-                )
+                self._note_children(node, places)
             opened.append((each, node, places))
         return opened
+
+    def forget(self, wanted: Iterable[Branch]) -> None:
+        """Say that some nodes are not needed (again), so that memory does not grow with a tree."""
+        for each in wanted:
+            self._places.pop(each.link.cid, None)
+
+    def size_of(self, branch: Branch) -> int:
+        """Return the bytes of a node in its pack; 0 if they are here already."""
+        noted = self._places.get(branch.link.cid)
+        return 0 if noted is None or branch.link.cid in self.root.top else noted[0].size
 
     def is_asked(self, wanted: Sequence[Branch]) -> bool:
         """Return whether the store must be asked for any of these nodes."""
         return any(each.link.cid not in self.root.top for each in wanted)
 
     def events(self, wanted: Sequence[tuple[bytes, Place]]) -> list[tuple[EventId, bytes]]:
-        """Read events, all at once; return the CARs of those that match their EventIDs' CIDs."""
-        data = self._read(dict(wanted), EVENT_GAP)
-        found: list[tuple[EventId, bytes]] = []
+        """Read events, all at once; return the CARs of those that match their EventIDs' CIDs.
+
+        Raises:
+            SnapshotError: the store was given up.
+        """
+        event_ids: dict[bytes, EventId] = {}
         for key, place in wanted:
-            if key not in data:
-                continue
             try:
-                event_id = EventId(key)
-                check_event(data[key])
-                found.append((event_id, event_car(event_id.event_cid, data[key])))
-            except (EventIdError, IpldError) as error:
-                self._on_fault(Fault(self._describe(place), f"damaged event: {error}"))
-        return found
+                event_ids[key] = EventId(key)
+            except EventIdError as error:
+                self._on_fault(Fault(self._describe(place), f"damaged key: {error}"))
+
+        def check(key: bytes, data: bytes) -> bytes:
+            cid = event_ids[key].event_cid
+            check_event(cid, data)
+            return event_car(cid, data)
+
+        places = {key: place for key, place in wanted if key in event_ids}
+        found = self._checked(
+            {key: event_name(key) for key in places}, places, EVENT_GAP, MAX_CAR_SIZE, check
+        )
+        return [(event_ids[key], found[key]) for key in places if key in found]
 
     def answer(self, steps: Generator[Sequence[CID], None, T], blocks: dict[CID, bytes]) -> T:
         """Run a generator of the tree, with the nodes that it asks for.
@@ -192,13 +238,13 @@ class SnapshotReader:
             self._note(cid, block, locator)
         return {cid: block for cid, (block, _) in found.items()}
 
-    def note_place(self, cid: CID, place: Place) -> None:
+    def note_place(self, link: Link, place: Place) -> None:
         """Say where a node is whose parent was read by somebody else."""
-        self._places[cid] = place
+        self._places[link.cid] = (place, link.hash)
 
     def place_of(self, cid: CID) -> Place:
         """Return the place of a node whose parent was read."""
-        return self._places[cid]
+        return self._places[cid][0]
 
     def _note(self, cid: CID, block: bytes, locator: bytes) -> None:
         """Note where the items of a node are."""
@@ -208,88 +254,111 @@ class SnapshotReader:
                 places = decode_locator(locator, len(node.keys))
                 self.event_places.update(zip(node.keys, places, strict=True))
             else:
-                places = decode_locator(locator, len(node.children))
-                self._places.update(
-                    zip((child.cid for child in node.children), places, strict=True)
-                )
+                self._note_children(node, decode_locator(locator, len(node.children)))
         except (NodeFormatError, LocatorError) as error:
             raise SnapshotError(f"{self._where(cid)}: {error}") from None
+
+    def _note_children(self, node: Inner, places: Sequence[Place]) -> None:
+        for child, place in zip(node.children, places, strict=True):
+            self._places[child.cid] = (place, child.hash)
 
     def _nodes(self, cids: Iterable[CID]) -> dict[CID, tuple[bytes, bytes]]:
         """Return the blocks and locators of nodes."""
         top = self.root.top
         found = {cid: top[cid] for cid in cids if cid in top}
-        places = {cid: self._places[cid] for cid in cids if cid not in top}
+        asked = {cid: self._places[cid] for cid in cids if cid not in top}
+
+        def check(cid: CID, data: bytes) -> tuple[bytes, bytes]:
+            return split_located(data, cid, asked[cid][1])
+
+        names = {cid: node_name(self.root.cid, cid) for cid in asked}
+        places = {cid: place for cid, (place, _) in asked.items()}
         gap = NODE_GAP if len(places) < BULK else BULK_GAP
-        for cid, data in self._read(places, gap).items():
-            try:
-                found[cid] = split_located(data, cid)
-            except LocatorError as error:
-                self._on_fault(Fault(self._where(cid), f"damaged node: {error}"))
+        return found | self._checked(names, places, gap, MAX_NODE, check)
+
+    def _checked(
+        self,
+        names: Mapping[K, bytes],
+        places: Mapping[K, Place],
+        gap: int,
+        largest: int,
+        check: Callable[[K, bytes], T],
+    ) -> dict[K, T]:
+        """Return what is kept or stands at some places, checked; leave out what is wrong."""
+        found: dict[K, T] = {}
+        kept = self._kept.get(list(names.values()))
+        missing: dict[Place, K] = {}
+        for item, place in places.items():
+            data = kept.get(names[item])
+            with suppress(LocatorError, IpldError):
+                if data is not None:
+                    found[item] = check(item, data)
+                    continue
+            if place.size > largest:
+                self._on_fault(
+                    Fault(
+                        self._describe(place),
+                        f"it has {place.size:,} bytes; {largest:,} is the limit",
+                    )
+                )
+            else:
+                missing[place] = item
+
+        def read(each: Range) -> list[tuple[K, T]]:
+            got: list[tuple[K, T]] = []
+            right: list[tuple[bytes, bytes]] = []
+            for place, data in self._read_range(each):
+                item = missing[place]
+                try:
+                    got.append((item, check(item, data)))
+                    right.append((names[item], data))
+                except (LocatorError, IpldError) as error:
+                    self._on_fault(Fault(self._describe(place), f"damaged: {error}"))
+            self._kept.put(right)
+            return got
+
+        for part in in_parallel(read, ranges_of(missing, gap, MAX_RANGE)):
+            found.update(part)
         return found
 
-    def _read(self, places: Mapping[K, Place], gap: int) -> dict[K, bytes]:
-        """Read places, in as few requests as makes sense."""
-        ranges = ranges_of(places.values(), gap, MAX_RANGE)
-        read: dict[Place, bytes] = {}
-        for found in in_parallel(self._read_range, ranges):
-            read.update(found)
-        return {item: read[place] for item, place in places.items() if place in read}
-
-    def _read_range(self, each: Range) -> dict[Place, bytes]:
+    def _read_range(self, each: Range) -> list[tuple[Place, bytes]]:
         try:
             cid, size = self.manifest.packs[each.pack]
             if each.end > size:
-                raise ObjectError(f"{pack_name(cid)} in {self.objects.url} has {size} bytes only")
+                raise MissingObjectError(
+                    f"{pack_name(cid)} in {self.objects.url} has {size} bytes only"
+                )
             data = self.objects.get_range(pack_name(cid), each.start, each.end - each.start)
         except (ObjectError, IndexError) as error:
             self._on_fault(Fault(f"bytes {each.start}-{each.end} of pack {each.pack}", str(error)))
-            return {}
-        return {
-            place: data[place.offset - each.start : place.end - each.start] for place in each.wanted
-        }
+            self._count_failure(error)
+            return []
+        self._failures = 0
+        return [
+            (place, data[place.offset - each.start : place.end - each.start])
+            for place in each.wanted
+        ]
+
+    def _count_failure(self, error: Exception) -> None:
+        """Give the store up after many failures in a row; a missing object is quick to notice."""
+        if not isinstance(error, UnavailableError):
+            return
+        self._failures += 1
+        if self._failures >= _GIVEN_UP:
+            raise SnapshotError(
+                f"{self.objects.url} has failed {self._failures} times in a row and is given up; "
+                f"at last: {error}"
+            )
 
     def _where(self, cid: CID) -> str:
-        place = self._places.get(cid)
-        return f"the node {cid}" if place is None else self._describe(place)
+        noted = self._places.get(cid)
+        return f"the node {cid}" if noted is None else self._describe(noted[0])
 
     def _describe(self, place: Place) -> str:
+        if not 0 <= place.pack < len(self.manifest.packs):
+            return f"byte {place.offset} of pack {place.pack} in {self.objects.url}"
         cid, _ = self.manifest.packs[place.pack]
         return f"{pack_name(cid)} in {self.objects.url}, byte {place.offset}"
-
-
-def in_parallel(work: Callable[[K], T], items: Sequence[K]) -> list[T]:
-    """Return what `work` returns for each item, in order, from `CONCURRENT` threads.
-
-    Daemon threads: a store that does not answer must not keep a process from ending, as the
-    threads of an executor would.
-    """
-    results: dict[int, T] = {}
-    errors: list[BaseException] = []
-    source, lock = iter(enumerate(items)), threading.Lock()
-
-    def run() -> None:
-        while not errors:
-            with lock:
-                at, item = next(source, (-1, None))
-            if item is None:
-                return
-            try:
-                results[at] = work(item)
-            except BaseException as error:  # raised by the caller
-                errors.append(error)
-
-    threads = [
-        threading.Thread(target=run, daemon=True, name="snapshot")
-        for _ in range(min(CONCURRENT, len(items)))
-    ]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    if errors:
-        raise errors[0]
-    return [results[at] for at in range(len(items))]
 
 
 def children_of(found: Iterable[tuple[Branch, Leaf | Inner, list[Place]]]) -> list[Branch]:

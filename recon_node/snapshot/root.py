@@ -7,7 +7,7 @@
 A root object is a CAR. Its root is an envelope (a JWS as DAG-JOSE, by the Ed25519 key of the node's
 libp2p identity, as did:key), which signs the CID of the manifest. A
 third block has the nodes at the top of the tree, so that a reader gets them without another round
-trip: [[CID, block, locator], ...].
+trip: a list of what stands at their places (see `places`), level by level, the root first.
 
     manifest   {type: "recon-node/snapshot", version: 1, network, interests: [text, ...],
                ranges: [[lower, upper], ...], created: Unix seconds,
@@ -20,6 +20,7 @@ The root object is written after everything that it names: a snapshot is there a
 from __future__ import annotations
 
 import json
+from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -34,9 +35,9 @@ from recon_node.ceramic.auth.keys import algorithm_of, sign
 from recon_node.ceramic.errors import DidError
 from recon_node.ipld import CID, DAG_CBOR, DAG_JOSE, CarError, DagCborError, car, dag_cbor
 from recon_node.recon import KeyRange, Sha256a
-from recon_node.snapshot.places import Place
-from recon_node.snapshot.tree import Link, Root
-from recon_node.snapshot.tree.nodes import LOWEST
+from recon_node.snapshot.places import LocatorError, Place, located, split_located
+from recon_node.snapshot.tree import Inner, Link, NodeFormatError, Root
+from recon_node.snapshot.tree.nodes import HIGHEST, LOWEST, decode, level_of
 
 TYPE: Final = "recon-node/snapshot"
 VERSION: Final = 1
@@ -141,7 +142,7 @@ class Manifest:
             tuple((CID(cid), int(size)) for cid, size in fields["packs"]),
             int(fields["live"]),
         )
-        datetime.fromtimestamp(manifest.created, UTC)  # raises, if it is no time
+        datetime.fromtimestamp(manifest.created, UTC)  # raises an error if it is out of range
         return manifest
 
 
@@ -172,7 +173,13 @@ def pack_name(cid: CID) -> str:
 def encode_root(
     manifest: Manifest, key: SigningKey, top: Mapping[CID, tuple[bytes, bytes]]
 ) -> tuple[RootObject, bytes]:
-    """Sign a manifest; return the root object, also as bytes."""
+    """Sign a manifest; return the root object, also as bytes.
+
+    Args:
+        manifest: of the snapshot.
+        key: signs it.
+        top: blocks and locators of the nodes at the top, level by level.
+    """
     block = manifest.encode()
     payload = CID.of(DAG_CBOR, block)
     did = controller_of(key)
@@ -187,7 +194,7 @@ def encode_root(
         }
     )
     cid = CID.of(DAG_JOSE, envelope)
-    nodes = dag_cbor.encode([[node, *parts] for node, parts in top.items()])
+    nodes = dag_cbor.encode([_located(*parts) for parts in top.values()])
     blocks = {cid: envelope, payload: block, CID.of(DAG_CBOR, nodes): nodes}
     return RootObject(cid, did, manifest, top), car.encode([cid], blocks)
 
@@ -213,16 +220,27 @@ def decode_root(data: bytes) -> RootObject:
     if block is None:
         raise RootError("its manifest is missing")
     others = [each for each in content.blocks if each not in (cid, envelope.payload)]
-    top = _top(content.blocks[others[0]]) if others else {}
-    return RootObject(cid, envelope.signer, Manifest.decode(block), top)
+    manifest = Manifest.decode(block)
+    top: Mapping[CID, tuple[bytes, bytes]] = {}
+    if others and manifest.tree is not None:
+        top = _top(content.blocks[others[0]], manifest.tree.link)
+    return RootObject(cid, envelope.signer, manifest, top)
 
 
-def _top(block: bytes) -> dict[CID, tuple[bytes, bytes]]:
+def _located(block: bytes, locator: bytes) -> bytes:
+    return located(decode(block, level_of(block), KeyRange(LOWEST, HIGHEST)), locator)
+
+
+def _top(block: bytes, root: Link) -> dict[CID, tuple[bytes, bytes]]:
     """Return the nodes that come with a root object, with their locators."""
+    found: dict[CID, tuple[bytes, bytes]] = {}
     try:
-        found = {
-            CID(cid): (bytes(node), bytes(locator)) for cid, node, locator in dag_cbor.decode(block)
-        }
-    except (DagCborError, TypeError, ValueError):
-        return {}  # then they are fetched one by one
-    return {cid: parts for cid, parts in found.items() if cid.matches(parts[0])}
+        links = deque([root])
+        for data in dag_cbor.decode(block):
+            link = links.popleft()
+            found[link.cid] = split_located(data, link.cid, link.hash)
+            node = decode(found[link.cid][0], link.level, KeyRange(link.lower, HIGHEST))
+            links += node.children if isinstance(node, Inner) else ()
+    except (DagCborError, LocatorError, NodeFormatError, TypeError, IndexError):
+        pass  # the others are fetched one by one
+    return found

@@ -1,26 +1,29 @@
-"""Snapshots of a running node: sync from its sources once, and make its own on a schedule.
+"""Snapshots of a running node: syncs from sources, and its own snapshots on a schedule.
 
-A snapshot that fails is logged and tried again at its next time: neither an object store nor its
-network can stop the node.
+Syncs come from the settings, when the node starts, and from its API; one runs at a time. What fails
+is logged and shown; neither an object store nor its network can stop the node.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
 from functools import partial
+from pathlib import Path
 from typing import Final
 
 import structlog
 import trio
 from nacl.signing import SigningKey
 
+from recon_node.snapshot.all_sources import SnapshotSync, SourceReport, sync_all
 from recon_node.snapshot.creating import Created, DamagedBaseError, create_snapshot
 from recon_node.snapshot.objects import ObjectError, Objects
-from recon_node.snapshot.reading import SnapshotError, SnapshotReader, read_root
+from recon_node.snapshot.reading import SnapshotError
 from recon_node.snapshot.settings import SnapshotSettings
 from recon_node.snapshot.sources import StoreSource
-from recon_node.snapshot.syncing import Synced, in_thread, sync_snapshot
+from recon_node.snapshot.syncing import in_thread
 from recon_node.snapshot.upkeep import collect
 from recon_node.store import Store, StoreError
 
@@ -31,84 +34,143 @@ MIN_AGE: Final = timedelta(days=1)
 _LOGGED_FAULTS: Final = 5
 
 
-async def run_snapshots(settings: SnapshotSettings, store: Store, key: SigningKey) -> None:
-    """Do what the settings ask for. Returns when there is nothing (more) to do.
+class BusyError(Exception):
+    """A sync is under way already."""
+
+
+class Snapshots:
+    """The snapshots of a running node.
 
     Args:
         settings: of the node.
         store: of the node.
         key: signs its snapshots.
+        data_dir: of the node.
+        nursery: for syncs.
+
+    Attributes:
+        latest: the sync that is under way, or else the latest one; None: there was none.
     """
-    for url in settings.sources:
-        await _sync(url, settings.signers or None, store)
-    if settings.url and settings.every is not None:
+
+    def __init__(
+        self,
+        settings: SnapshotSettings,
+        store: Store,
+        key: SigningKey,
+        data_dir: Path,
+        nursery: trio.Nursery,
+    ) -> None:
+        self._settings = settings
+        self._store = store
+        self._key = key
+        self._data_dir = data_dir
+        self._scope: trio.CancelScope | None = None
+        self._nursery = nursery
+        self.latest: SnapshotSync | None = None
+
+    def start(self, urls: Sequence[str], signers: Sequence[str] | None = None) -> SnapshotSync:
+        """Start a sync from some URLs.
+
+        Args:
+            urls: of the snapshots.
+            signers: whose snapshots to read; None: as in the settings.
+
+        Raises:
+            BusyError: another one is under way.
+        """
+        if self._scope is not None:
+            raise BusyError("another sync from snapshots is under way")
+        self.latest = report = SnapshotSync([SourceReport(url) for url in urls])
+        self._scope = trio.CancelScope()
+        chosen = self._settings.signers if signers is None else tuple(signers)
+        self._nursery.start_soon(self._sync, report, chosen, self._scope)
+        return report
+
+    def cancel(self) -> bool:
+        """Stop the sync that is under way; return whether there was one. It can be continued."""
+        if self._scope is None:
+            return False
+        self._scope.cancel()
+        return True
+
+    async def _sync(
+        self, report: SnapshotSync, signers: Sequence[str], scope: trio.CancelScope
+    ) -> None:
+        log.info("Syncing from snapshots", urls=[each.url for each in report.sources])
+        try:
+            with scope:
+                await sync_all(report, self._store, signers, self._data_dir)
+        except StoreError as error:
+            log.warning("Cannot sync from snapshots; peers have the events too", reason=str(error))
+            for each in report.sources:
+                each.error = each.error or str(error)
+        finally:
+            self._scope = None
+        _log_sync(report)
+
+    async def create_regularly(self, every: float) -> None:
+        """Make a snapshot whenever so many seconds have passed, without end."""
         while True:
-            await trio.sleep(settings.every)
-            await _create(settings, store, key)
+            await trio.sleep(every)
+            try:
+                done = await in_thread(self._create)
+            except (SnapshotError, ObjectError, StoreError) as error:
+                log.error("No snapshot was made; trying again next time", reason=str(error))
+                continue
+            log.info(
+                "Made a snapshot" if done.is_new else "A snapshot was due, but nothing is new",
+                url=self._settings.url,
+                name=done.root.name,
+                events=done.root.manifest.count,
+                new=done.events,
+            )
 
-
-async def sync_from(
-    url: str,
-    store: Store,
-    signers: tuple[str, ...] | None,
-    result: Synced,
-    on_progress: Callable[[], None] = lambda: None,
-) -> Objects:
-    """Sync a store from the newest snapshot at a URL; return the object store, for its counts.
-
-    Raises:
-        SnapshotError: there is no snapshot that can be used.
-        ObjectError: the URL names no object store.
-        StoreError: the node's disk failed.
-    """
-    objects = await in_thread(partial(Objects.open, url))
-    root = await in_thread(partial(read_root, objects, trusted=signers))
-    reader = SnapshotReader(objects, root, result.note)
-    await sync_snapshot(reader, store, result, store.wanted.ranges, on_progress)
-    return objects
-
-
-async def _sync(url: str, signers: tuple[str, ...] | None, store: Store) -> None:
-    result = Synced()
-    log.info("Syncing from a snapshot", url=url)
-    try:
-        objects = await sync_from(url, store, signers, result)
-    except (SnapshotError, ObjectError, StoreError) as error:
-        log.warning("Cannot sync from a snapshot; peers have the events too", reason=str(error))
-        return
-    for fault in result.faults[:_LOGGED_FAULTS]:
-        log.warning("A part of a snapshot cannot be used", reason=str(fault))
-    log.info(
-        "Synced from a snapshot",
-        url=url,
-        new=result.counts["new"],
-        faults=result.fault_count,
-        requests=objects.traffic.requests,
-        bytes=objects.traffic.received,
-    )
-
-
-async def _create(settings: SnapshotSettings, store: Store, key: SigningKey) -> None:
-    def create() -> Created:
-        objects = Objects.open(settings.url)
-        make = partial(create_snapshot, StoreSource(store), objects, key, lambda *step: None)
+    def _create(self) -> Created:
+        objects = Objects.open(self._settings.url, make=True)
+        source = StoreSource(self._store)
+        make = partial(create_snapshot, source, objects, self._key, lambda *step: None)
         try:
             created = make()
         except DamagedBaseError as error:
             log.warning("Making a whole new snapshot", reason=str(error))
             created = make(afresh=True)
-        collect(objects, settings.keep, MIN_AGE, datetime.now(UTC))
+        collect(objects, self._settings.keep, MIN_AGE, datetime.now(UTC))
         return created
 
-    try:
-        done = await in_thread(create)
-    except (SnapshotError, ObjectError, StoreError) as error:
-        log.error("No snapshot was made; trying again next time", reason=str(error))
-        return
+
+@asynccontextmanager
+async def open_snapshots(
+    settings: SnapshotSettings, store: Store, key: SigningKey, data_dir: Path
+) -> AsyncIterator[Snapshots]:
+    """Start what the settings ask for; on leaving, cancel what is under way.
+
+    Args:
+        settings: of the node.
+        store: of the node.
+        key: signs its snapshots.
+        data_dir: of the node.
+    """
+    async with trio.open_nursery() as nursery:
+        snapshots = Snapshots(settings, store, key, data_dir, nursery)
+        if settings.sources:
+            snapshots.start(settings.sources)
+        if settings.url and settings.every is not None:
+            nursery.start_soon(snapshots.create_regularly, settings.every)
+        yield snapshots
+        nursery.cancel_scope.cancel()
+
+
+def _log_sync(report: SnapshotSync) -> None:
+    synced = report.synced
+    for each in report.sources:
+        if each.error is not None:
+            log.warning("Cannot use a snapshot", url=each.url, reason=each.error)
+    for fault in synced.faults[:_LOGGED_FAULTS]:
+        log.warning("A part of a snapshot cannot be used", reason=str(fault))
     log.info(
-        "Made a snapshot" if done.is_new else "A snapshot was due, but nothing is new",
-        url=settings.url,
-        name=done.root.name,
-        events=done.root.manifest.count,
-        new=done.events,
+        "Sync from snapshots cancelled" if report.cancelled else "Synced from snapshots",
+        new=synced.counts["new"],
+        faults=synced.fault_count,
+        requests=sum(each.requests for each in report.sources),
+        bytes=sum(each.received for each in report.sources),
     )

@@ -24,6 +24,7 @@ from recon_node.store.errors import (
     StoreError,
 )
 from recon_node.store.interests import format_interest, is_of_a_document, parse_interest
+from recon_node.store.lock import is_in_use
 from recon_node.store.opening import open_store
 from recon_node.store.policy import (
     Lists,
@@ -76,6 +77,7 @@ __all__ = [
     "Verdict",
     "WritePolicy",
     "format_interest",
+    "is_in_use",
     "is_of_a_document",
     "open_store",
     "parse_interest",

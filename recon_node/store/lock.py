@@ -41,6 +41,20 @@ def directory_lock(data_dir: Path) -> Iterator[None]:
         yield
 
 
+def is_in_use(data_dir: Path) -> bool:
+    """Return whether a process holds a directory's lock."""
+    path = data_dir / "lock"
+    if not path.exists():
+        return False
+    try:
+        open_locked(path).close()
+    except BlockingIOError:
+        return True
+    except OSError:
+        return False  # whoever takes the lock hears what is wrong
+    return False
+
+
 def _holder(path: Path) -> str:
     """Which process holds the lock, and what to stop."""
     mark = path.read_text(encoding="utf-8", errors="replace").strip()

@@ -155,7 +155,7 @@ class SnapshotTableReader(DataSourceReader):
         parts: list[list[Branch]] = []
         for tree in reversed(partition.trees):
             link = Link(tree.level, tree.lower, Sha256a(tree.hash), CID(tree.cid))
-            reader.note_place(link.cid, Place(*tree.place))
+            reader.note_place(link, Place(*tree.place))
             parts.append([Branch(link, KeyRange(tree.lower, tree.upper))])
         while parts:
             found = reader.open(parts.pop())

@@ -12,7 +12,7 @@ from recon_node.snapshot.objects import Objects
 from recon_node.snapshot.sources import LogSource
 
 if __name__ == "__main__":
-    objects = Objects.open(sys.argv[2])
+    objects = Objects.open(sys.argv[2], make=True)
     with LogSource(Path(sys.argv[1])) as source:
         for _ in range(1000):
             create_snapshot(

@@ -27,7 +27,7 @@ def test_a_killed_process_leaves_whole_snapshots(tmp_path: Path) -> None:
             for _ in range(rng.randint(1, 4)):
                 assert child.stdout.readline() == b"made\n"
             child.kill()  # in the midst of the next one
-        objects = Objects.open(url)
+        objects = Objects.open(url, make=True)
         roots, faults = list_roots(objects)
         assert not faults
         assert roots

@@ -12,7 +12,7 @@ from snapshot_support import NETWORK, events, make_log
 from trio.testing import MockClock
 
 from recon_node.snapshot.objects import Objects
-from recon_node.snapshot.service import run_snapshots
+from recon_node.snapshot.service import open_snapshots
 from recon_node.snapshot.settings import SnapshotSettings, parse_period
 from recon_node.snapshot.upkeep import list_roots
 from recon_node.store import StoreSettings, open_store
@@ -25,7 +25,7 @@ def test_a_node_makes_snapshots_and_another_starts_from_them(tmp_path: Path) -> 
     made = events(40, seed=6)
     url = str(tmp_path / "snapshots")
     settings = SnapshotSettings(url=url, every=60.0, keep=2)  # type: ignore[call-arg]
-    objects = Objects.open(url)
+    objects = Objects.open(url, make=True)
 
     async def counts() -> list[int]:
         roots, _ = await trio.to_thread.run_sync(list_roots, objects)
@@ -34,24 +34,28 @@ def test_a_node_makes_snapshots_and_another_starts_from_them(tmp_path: Path) -> 
     async def run_node() -> None:
         async with (
             open_store(tmp_path / "a", NETWORK, settings=QUICK) as store,
-            trio.open_nursery() as nursery,
+            open_snapshots(settings, store, KEY, tmp_path / "a"),
         ):
-            nursery.start_soon(run_snapshots, settings, store, KEY)
             for n in range(3):
                 await store.admit_local([each.car for each in made[n * 10 : n * 10 + 10]])
                 while 10 * n + 10 not in await counts():  # noqa: ASYNC110
                     await trio.sleep(20)
             while await counts() != [20, 30]:  # noqa: ASYNC110 - the third one pushes out the first
                 await trio.sleep(20)
-            nursery.cancel_scope.cancel()
 
     trio.run(run_node, clock=MockClock(autojump_threshold=0.01))
 
     async def run_other() -> None:
         sources = SnapshotSettings(sources=(str(tmp_path / "none"), url))  # type: ignore[call-arg]
         async with open_store(tmp_path / "b", NETWORK, settings=QUICK) as store:
-            await run_snapshots(sources, store, KEY)
+            async with open_snapshots(sources, store, KEY, tmp_path / "b") as snapshots:
+                assert snapshots.latest is not None
+                while snapshots.latest.seconds is None:  # noqa: ASYNC110
+                    await trio.sleep(0.01)
             assert len(store.keys) == 30
+            failed, good = snapshots.latest.sources
+            assert "does not exist" in str(failed.error)
+            assert good.error is None
 
     trio.run(run_other)
 
@@ -63,10 +67,11 @@ def test_a_place_that_cannot_be_written_does_not_stop_the_node(tmp_path: Path) -
     settings = SnapshotSettings(url=url, every=60.0)  # type: ignore[call-arg]
 
     async def main() -> None:
-        async with open_store(tmp_path, NETWORK, settings=QUICK) as store:
-            with trio.move_on_after(500) as scope:
-                await run_snapshots(settings, store, KEY)
-            assert scope.cancelled_caught
+        async with (
+            open_store(tmp_path, NETWORK, settings=QUICK) as store,
+            open_snapshots(settings, store, KEY, tmp_path),
+        ):
+            await trio.sleep(500)
 
     trio.run(main, clock=MockClock(autojump_threshold=0.01))
 

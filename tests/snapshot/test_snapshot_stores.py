@@ -159,7 +159,7 @@ def test_the_signer_must_be_trusted(log: Path, tmp_path: Path) -> None:
     [
         ("nothing://x", "cannot use the object store"),
         ("http://127.0.0.1:1/x", "cannot be read"),
-        ("/dev/null/x", "cannot use the object store"),
+        ("/dev/null/x", "does not exist"),
     ],
 )
 def test_a_url_that_leads_nowhere(
@@ -174,7 +174,7 @@ def test_a_url_that_leads_nowhere(
 def test_an_empty_place_has_no_snapshot(tmp_path: Path) -> None:
     result = run("verify", tmp_path)
     assert result.exit_code == 1
-    assert "there is no snapshot there" in result.output
+    assert "no snapshot exists there" in result.output
 
 
 def test_a_store_that_does_not_answer_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

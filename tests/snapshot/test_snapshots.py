@@ -20,7 +20,7 @@ from recon_node.snapshot.objects import Objects
 from recon_node.snapshot.reading import SnapshotError, SnapshotReader, read_root
 from recon_node.snapshot.root import pack_name
 from recon_node.snapshot.sources import LogSource, StoreSource
-from recon_node.snapshot.syncing import Synced, sync_snapshot
+from recon_node.snapshot.syncing import Shared, Synced, sync_snapshot
 from recon_node.snapshot.upkeep import collect, compare_snapshots, list_roots, verify_snapshot
 from recon_node.store import Store, StoreSettings, open_store
 
@@ -49,11 +49,11 @@ async def opened(data_dir: Path) -> AsyncIterator[Store]:
 
 
 async def sync(objects: Objects, store: Store) -> Synced:
-    result = Synced()
+    shared = Shared(Synced())
     root = read_root(objects)
-    reader = SnapshotReader(objects, root, result.note)
-    await sync_snapshot(reader, store, result, store.wanted.ranges)
-    return result
+    reader = SnapshotReader(objects, root, shared.result.note)
+    await sync_snapshot(reader, store, shared, store.wanted.ranges)
+    return shared.result
 
 
 @pytest.fixture(scope="module")
@@ -134,7 +134,7 @@ def test_an_interrupted_snapshot_is_not_there_and_is_continued(log: Path) -> Non
     objects.put = fail  # type: ignore[method-assign]
     with pytest.raises(KeyboardInterrupt):
         create(log, objects)
-    with pytest.raises(SnapshotError, match="no snapshot there"):
+    with pytest.raises(SnapshotError, match="no snapshot exists there"):
         read_root(objects)
     objects.put = put  # type: ignore[method-assign]
     sent = objects.traffic.sent

@@ -40,7 +40,7 @@ def make_snapshot(tmp_path: Path, sample: list[Event]) -> None:
 
     trio.run(fill)
     with LogSource(tmp_path / "node") as source:
-        objects = Objects.open(str(tmp_path / "snapshots"))
+        objects = Objects.open(str(tmp_path / "snapshots"), make=True)
         create_snapshot(source, objects, KEY, lambda *step: None, pack_bytes=50_000)
 
 

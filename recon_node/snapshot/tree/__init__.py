@@ -16,6 +16,7 @@ from recon_node.snapshot.tree.compare import (
     whole,
 )
 from recon_node.snapshot.tree.nodes import Inner, Leaf, Link, Node, NodeFormatError, Root
+from recon_node.snapshot.tree.packed import pack, unpack
 
 __all__ = [
     "Branch",
@@ -33,6 +34,8 @@ __all__ = [
     "differing_leaves",
     "matcher",
     "open_node",
+    "pack",
+    "unpack",
     "update",
     "whole",
 ]

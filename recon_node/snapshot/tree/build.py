@@ -25,7 +25,7 @@ from typing import NamedTuple
 from recon_node.ipld import CID
 from recon_node.recon import KeyRange, Sha256a
 from recon_node.recon.keys.ranges import separator
-from recon_node.recon.keys.sha256a import spread
+from recon_node.recon.keys.sha256a import DIGEST_SIZE, spread
 from recon_node.snapshot.tree.boundaries import ALWAYS_SMALLER, WINDOW, rank, starts
 from recon_node.snapshot.tree.nodes import (
     HIGHEST,
@@ -322,7 +322,7 @@ def _leaves(keys: Iterable[bytes]) -> Iterator[tuple[list[bytes], list[bytes], b
         fresh = list(islice(source, _CHUNK))
         more = len(fresh) == _CHUNK
         held += fresh
-        ranks += map(rank, fresh)
+        ranks += _ranks(held, len(ranks), lower)
         end = len(held) - WINDOW if more else len(held)
         begin = 0
         for at in starts(ranks, checked, end):
@@ -335,9 +335,15 @@ def _leaves(keys: Iterable[bytes]) -> Iterator[tuple[list[bytes], list[bytes], b
         yield held, ranks, lower
 
 
+def _ranks(keys: Sequence[bytes], start: int, lower: bytes) -> list[bytes]:
+    """Return the ranks of the keys from an index on; `lower` is the bound below all of them."""
+    bounds = [separator(keys[at - 1], keys[at]) if at else lower for at in range(start, len(keys))]
+    return list(map(rank, keys[start:], bounds))
+
+
 def _leaves_of(keys: list[bytes], lower: bytes, *, at_end: bool) -> list[NewNode]:
     """Make the leaves of a run of keys; beyond it, unless `at_end`, another leaf starts."""
-    ranks = list(map(rank, keys))
+    ranks = _ranks(keys, 0, lower)
     cuts = _cuts(ranks, at_end=at_end) if keys else []
     made = []
     for start, end in pairwise(cuts):
@@ -349,7 +355,7 @@ def _leaves_of(keys: list[bytes], lower: bytes, *, at_end: bool) -> list[NewNode
 def _nodes_above(children: Sequence[Link], *, at_end: bool) -> list[NewNode]:
     """Make the nodes one level above a run of nodes."""
     made = []
-    cuts = _cuts([rank(link.lower) for link in children], at_end=at_end)
+    cuts = _cuts([rank(link.lower, link.lower) for link in children], at_end=at_end)
     for start, end in pairwise(cuts):
         group = children[start:end]
         lanes = sum(spread(link.hash) for link in group)
@@ -368,8 +374,9 @@ def _cuts(ranks: list[bytes], *, at_end: bool) -> list[int]:
 
 
 def _leaf(keys: list[bytes], ranks: Sequence[bytes], lower: bytes) -> NewNode:
-    """Make a leaf; the rank of a key is its sha2-256 digest, which the Ahash adds up."""
-    return _new(0, lower, Sha256a.from_lanes(sum(map(spread, ranks))), Leaf(keys))
+    """Make a leaf; the rank of a key ends with its sha2-256 digest, which the Ahash adds up."""
+    total = sum(spread(each[-DIGEST_SIZE:]) for each in ranks)
+    return _new(0, lower, Sha256a.from_lanes(total), Leaf(keys))
 
 
 def _new(level: int, lower: bytes, total: Sha256a, node: Node) -> NewNode:

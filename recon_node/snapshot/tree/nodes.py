@@ -30,6 +30,8 @@ HIGHEST: Final = b"\xff" * 64
 """Bounds of the whole tree: all EventIDs lie between them."""
 MAX_LEVEL: Final = 40
 """A node has at least two children, except by accident, so this is more than any set needs."""
+MAX_KEY: Final = 256
+"""Bytes of a key or bound: without a limit, front-coding lets a few bytes stand for gigabytes."""
 _CHILD_ITEMS: Final = 4
 
 
@@ -175,6 +177,8 @@ def _decoded(shared: list[int], rests: list[bytes], bounds: KeyRange) -> list[by
     for size, rest in zip(shared, rests, strict=True):
         if not 0 <= size <= len(before):
             raise NodeFormatError("a string shares more than there is")
+        if size + len(rest) > MAX_KEY:
+            raise NodeFormatError(f"a string has more than {MAX_KEY} bytes")
         before = before[:size] + rest
         if not last < before < bounds.upper:
             raise NodeFormatError("its keys or bounds do not ascend between its own bounds")

@@ -1,0 +1,162 @@
+"""GET, POST and DELETE of /ceramic/snapshots/sync: bring the running node up to date."""
+
+from __future__ import annotations
+
+import math
+from http import HTTPStatus
+from typing import TYPE_CHECKING, Annotated, Final
+
+from pydantic import Field
+from starlette.responses import Response
+
+from recon_node.api.endpoint import Answer, Call, endpoint
+from recon_node.api.errors import ApiError, bad_request
+from recon_node.api.models import Body, JsonText, Parameters, Whole, reply
+from recon_node.api.services import Services, SnapshotSide
+from recon_node.ceramic.auth.did import public_key
+from recon_node.ceramic.errors import DidError
+
+if TYPE_CHECKING:
+    from recon_node.snapshot.all_sources import SnapshotSync, SourceReport
+
+_SHOWN: Final = 20
+"""Faults in an answer; all are counted."""
+
+
+class SyncRequestBody(Parameters):
+    """What to sync from."""
+
+    urls: Annotated[list[JsonText], Field(min_length=1, max_length=64)]
+    """Where the snapshots are, such as https://example.com/ceramic or s3://bucket/path; the newest
+    one of each is read."""
+    signers: list[JsonText] | None = None
+    """did:keys: read only snapshots that are signed by one of them. Without it, the node's setting
+    `snapshot_signers` applies."""
+
+
+class SourceBody(Body):
+    """A source of a sync."""
+
+    url: str
+    """Where it is."""
+    name: str | None = None
+    """The snapshot's name there; null while it is not known."""
+    error: str | None = None
+    """Why it cannot be used, or no longer; null if it can."""
+    requests: Whole
+    """Requests to it so far."""
+    received: Whole
+    """Bytes received from it so far."""
+
+
+class SyncBody(Body):
+    """A sync from snapshots."""
+
+    state: str
+    """`running`, `done` or `cancelled`."""
+    sources: list[SourceBody]
+    """Where it reads."""
+    total: Whole
+    """Events of the snapshots."""
+    done: Whole
+    """Of these, those that are here, or were tried."""
+    new: Whole
+    """Events that the node did not have."""
+    known: Whole
+    """Events that came from elsewhere meanwhile."""
+    refused: Whole
+    """Events that were refused."""
+    fault_count: Whole
+    """Objects and events that cannot be used."""
+    faults: list[str]
+    """The first 20 of them, and why."""
+    seconds: float | None = None
+    """How long it took; null while it runs."""
+
+
+@endpoint(
+    "POST",
+    "/ceramic/snapshots/sync",
+    Answer("It has started.", SyncBody, status=202),
+    body=SyncRequestBody,
+    errors=(409, 503),
+    own=True,
+)
+async def post_snapshot_sync(call: Call[Parameters]) -> Response:
+    """Start to sync from snapshots. One sync runs at a time."""
+    body = SyncRequestBody.read(await call.request.body())
+    for did in body.signers or ():
+        try:
+            public_key(did)
+        except DidError as error:
+            raise bad_request(f"'signers': {error}") from None
+    from recon_node.snapshot.service import BusyError
+
+    try:
+        report = _side(call.services).start(body.urls, body.signers)
+    except BusyError as error:
+        raise ApiError(
+            HTTPStatus.CONFLICT, f"{error}: wait for it, or cancel it (DELETE of this path)"
+        ) from None
+    answer = reply(describe_sync(report))
+    answer.status_code = HTTPStatus.ACCEPTED
+    return answer
+
+
+@endpoint("GET", "/ceramic/snapshots/sync", errors=(404, 503), own=True)
+async def get_snapshot_sync(call: Call[Parameters]) -> SyncBody:
+    """Ask how the sync from snapshots is getting on, or how the latest one ended."""
+    report = _side(call.services).latest
+    if report is None:
+        raise ApiError(
+            HTTPStatus.NOT_FOUND, "this node has not synced from snapshots since it started"
+        )
+    return describe_sync(report)
+
+
+@endpoint(
+    "DELETE",
+    "/ceramic/snapshots/sync",
+    Answer("It stops. Another sync will continue where it was.", status=204),
+    errors=(404, 503),
+    own=True,
+)
+async def delete_snapshot_sync(call: Call[Parameters]) -> Response:
+    """Cancel the sync from snapshots that is running."""
+    if not _side(call.services).cancel():
+        raise ApiError(HTTPStatus.NOT_FOUND, "no sync from snapshots is running")
+    return Response(status_code=HTTPStatus.NO_CONTENT)
+
+
+def describe_sync(report: SnapshotSync) -> SyncBody:
+    """Describe a sync by the names of the API."""
+    synced = report.synced
+    state = "running" if report.seconds is None else "done"
+    return SyncBody(
+        state="cancelled" if report.cancelled else state,
+        sources=list(map(_describe_source, report.sources)),
+        total=synced.total,
+        done=synced.done,
+        new=synced.counts["new"],
+        known=synced.counts["known"],
+        refused=synced.counts["refused"],
+        fault_count=synced.fault_count,
+        faults=list(map(str, synced.faults[:_SHOWN])),
+        seconds=None if report.seconds is None else math.ceil(report.seconds * 10) / 10,
+    )
+
+
+def _describe_source(source: SourceReport) -> SourceBody:
+    return SourceBody(
+        url=source.url,
+        name=source.name,
+        error=source.error,
+        requests=source.requests,
+        received=source.received,
+    )
+
+
+def _side(services: Services) -> SnapshotSide:
+    if services.snapshots is None:
+        raise ApiError(HTTPStatus.SERVICE_UNAVAILABLE, "this node cannot sync from snapshots")
+    return services.snapshots

@@ -1,0 +1,148 @@
+"""`recon-node snapshot list`, `verify`, `diff` and `gc`."""
+
+from __future__ import annotations
+
+import sys
+from datetime import UTC, datetime, timedelta
+from functools import partial
+
+import click
+
+from recon_node.ceramic import EventId
+from recon_node.cli.output import (
+    counted,
+    human_size,
+    json_option,
+    make_console,
+    make_table,
+    print_json,
+)
+from recon_node.cli.snapshot_support import (
+    described,
+    errors,
+    print_faults,
+    root_option,
+    signer_option,
+    step_bar,
+)
+from recon_node.snapshot.objects import Objects
+from recon_node.snapshot.reading import read_root
+from recon_node.snapshot.root import LATEST
+from recon_node.snapshot.settings import parse_period
+from recon_node.snapshot.upkeep import collect, compare_snapshots, list_roots, verify_snapshot
+
+
+@click.command("list")
+@click.argument("url", metavar="URL")
+@json_option
+def list_(url: str, as_json: bool) -> None:
+    """List the snapshots at URL, oldest first, with who signed them.
+
+    Plain web servers cannot list files: there, only the newest snapshot can be read.
+
+    \b
+    Example:
+      recon-node snapshot list s3://bucket/ceramic
+    """
+    with errors():
+        roots, faults = list_roots(Objects.open(url))
+    if as_json:
+        print_json([described(root) for root in roots])
+    else:
+        table = make_table("name", "network", "events", "packs", "signer", numbers=("events",))
+        for root in roots:
+            found = root.manifest
+            size = human_size(sum(size for _, size in found.packs))
+            table.add_row(root.name, found.network.name, f"{found.count:,}", size, root.signer)
+        make_console().print(table)
+    print_faults(faults, len(faults))
+    if faults:
+        sys.exit(1)
+
+
+@click.command("verify")
+@click.argument("url", metavar="URL")
+@root_option
+@signer_option
+def verify(url: str, name: str, signers: tuple[str, ...]) -> None:
+    """Read a whole snapshot, and check each node and event against its CID and its hash.
+
+    Exit code 1 if anything is missing or damaged; each such object is named.
+
+    \b
+    Example:
+      recon-node snapshot verify s3://bucket/ceramic --signer did:key:z6Mk...
+    """
+    with errors(), step_bar() as progress:
+        objects = Objects.open(url)
+        root = read_root(objects, name, signers or None)
+        found = verify_snapshot(objects, root, partial(progress, "verifying"))
+    print_faults(found.faults, len(found.faults))
+    click.echo(
+        f"{root.name}: {found.events:,} of {counted(root.manifest.count, 'event')} sound, "
+        f"signed by {root.signer}"
+    )
+    if found.faults:
+        sys.exit(1)
+
+
+@click.command("diff")
+@click.argument("first", metavar="URL")
+@click.argument("second", metavar="[OTHER_URL]", required=False)
+@root_option
+@click.option("--other-root", default=LATEST, metavar="NAME", help="The same for OTHER_URL.")
+@click.option("--keys", is_flag=True, help="Print the EventIDs that differ, with - or +.")
+def diff(first: str, second: str | None, name: str, other_root: str, keys: bool) -> None:
+    """Show which events two snapshots do not share.
+
+    Only nodes that differ are read. Without OTHER_URL, both snapshots are at URL.
+
+    \b
+    Examples:
+      recon-node snapshot diff s3://bucket/ceramic https://example.com/ceramic
+      recon-node snapshot diff /srv/snapshots --root roots/20261122T060000Z-bagc....car --keys
+    """
+    with errors():
+        sides = []
+        for url, root in ((first, name), (second or first, other_root)):
+            objects = Objects.open(url)
+            sides.append((objects, read_root(objects, root)))
+        only = compare_snapshots(sides[0], sides[1])
+    if keys:
+        for sign, found in zip("-+", only, strict=True):
+            for key in found:
+                click.echo(f"{sign} {EventId(key)}")
+    click.echo(f"{len(only[0]):,} only in the first, {len(only[1]):,} only in the second")
+
+
+@click.command("gc")
+@click.argument("url", metavar="URL")
+@click.option(
+    "--keep", type=click.IntRange(min=1), default=7, show_default=True, help="Snapshots to keep."
+)
+@click.option(
+    "--min-age",
+    default="1d",
+    show_default=True,
+    metavar="TIME",
+    help="Keep younger packs: they may belong to a snapshot that is being written.",
+)
+def gc(url: str, keep: int, min_age: str) -> None:
+    """Delete all but the newest snapshots at URL, and packs that none of the others needs.
+
+    Do not run it while a snapshot that takes longer than --min-age is being made there.
+
+    \b
+    Example:
+      recon-node snapshot gc s3://bucket/ceramic --keep 30
+    """
+    try:
+        seconds = 0.0 if min_age == "0" else parse_period(min_age) or 0.0
+    except ValueError as error:
+        raise click.UsageError(f"--min-age: {error}") from None
+    with errors():
+        done = collect(Objects.open(url), keep, timedelta(seconds=seconds), datetime.now(UTC))
+    click.echo(
+        f"deleted {counted(done.roots, 'snapshot')} and {counted(done.packs, 'pack')} "
+        f"({human_size(done.size)})"
+    )

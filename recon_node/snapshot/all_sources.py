@@ -1,0 +1,148 @@
+"""Sync a node from the newest snapshots at several URLs at once.
+
+A source that cannot be used is named, and the others go on. What was fetched and checked is kept in
+the node's data directory (see `kept`) until a sync has found nothing wrong.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Final
+
+import trio
+
+from recon_node.exception_groups import unwrapped
+from recon_node.snapshot.kept import KeptFile
+from recon_node.snapshot.objects import ObjectError, Objects
+from recon_node.snapshot.reading import SnapshotError, SnapshotReader, read_root
+from recon_node.snapshot.root import RootObject
+from recon_node.snapshot.syncing import Shared, Synced, in_thread, sync_snapshot
+from recon_node.store import Store
+
+MAX_SOURCES: Final = 8
+"""Sources that are read at once."""
+
+
+@dataclass(slots=True)
+class SourceReport:
+    """One source of a sync."""
+
+    url: str
+    name: str | None = None
+    """Of the snapshot; None: its root object has not been read."""
+    error: str | None = None
+    """Why it cannot be used, or no longer."""
+    objects: Objects | None = field(default=None, repr=False)
+
+    @property
+    def requests(self) -> int:
+        """Requests so far."""
+        return 0 if self.objects is None else self.objects.traffic.requests
+
+    @property
+    def received(self) -> int:
+        """Bytes so far."""
+        return 0 if self.objects is None else self.objects.traffic.received
+
+
+@dataclass(slots=True)
+class SnapshotSync:
+    """A sync from some sources, under way or over."""
+
+    sources: list[SourceReport]
+    synced: Synced = field(default_factory=Synced)
+    started: float = field(default_factory=time.monotonic)
+    seconds: float | None = None
+    """How long it took; None: it is under way."""
+    cancelled: bool = False
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether it is over and nothing was wrong."""
+        failed = self.synced.fault_count or any(each.error for each in self.sources)
+        return self.seconds is not None and not self.cancelled and not failed
+
+
+async def sync_all(
+    report: SnapshotSync,
+    store: Store,
+    signers: Collection[str],
+    data_dir: Path,
+    on_progress: Callable[[], None] = lambda: None,
+) -> None:
+    """Sync a store from the sources of a report, which is updated on the way.
+
+    Args:
+        report: a new one.
+        store: of the node.
+        signers: did:keys of whom the snapshots must be signed; none: by anyone.
+        data_dir: of the node.
+        on_progress: called whenever the report has changed.
+
+    Raises:
+        StoreError: the node's disk failed.
+    """
+    kept = await in_thread(partial(KeptFile, data_dir))
+    shared = Shared(report.synced, kept.drop, on_progress)
+    try:
+        roots = await _read_roots(report.sources, signers)
+        await in_thread(partial(kept.forget_other_roots, [root.cid for _, root in roots]))
+        slots = trio.Semaphore(MAX_SOURCES)
+        async with trio.open_nursery() as nursery:
+            for at, (source, root) in enumerate(roots):
+                turn = at / len(roots)
+                nursery.start_soon(_sync_one, source, root, store, shared, kept, turn, slots)
+    except trio.Cancelled:
+        report.cancelled = True
+        raise
+    finally:
+        report.seconds = time.monotonic() - report.started
+        kept.close(is_done=report.is_whole)
+
+
+async def _read_roots(
+    sources: Sequence[SourceReport], signers: Collection[str]
+) -> list[tuple[SourceReport, RootObject]]:
+    """Return the root objects of the sources that have one, in order."""
+    found: dict[int, RootObject] = {}
+    slots = trio.Semaphore(MAX_SOURCES)
+
+    def read(source: SourceReport) -> RootObject:
+        source.objects = Objects.open(source.url)
+        return read_root(source.objects, trusted=signers or None)
+
+    async def read_one(at: int, source: SourceReport) -> None:
+        async with slots:
+            try:
+                found[at] = await in_thread(partial(read, source))
+                source.name = found[at].name
+            except (SnapshotError, ObjectError) as error:
+                source.error = str(error)
+
+    async with trio.open_nursery() as nursery:
+        for at, source in enumerate(sources):
+            nursery.start_soon(read_one, at, source)
+    return [(sources[at], found[at]) for at in sorted(found)]
+
+
+async def _sync_one(
+    source: SourceReport,
+    root: RootObject,
+    store: Store,
+    shared: Shared,
+    kept: KeptFile,
+    turn: float,
+    slots: trio.Semaphore,
+) -> None:
+    assert source.objects is not None
+    reader = SnapshotReader(source.objects, root, shared.result.note, kept)
+    async with slots:
+        try:
+            with unwrapped(SnapshotError):
+                await sync_snapshot(reader, store, shared, store.wanted.ranges, turn)
+        except SnapshotError as error:
+            source.error = str(error)

@@ -1,0 +1,122 @@
+"""Several sources at once, and syncs that are interrupted: nothing verified is fetched twice."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+from random import Random
+
+import pytest
+import trio
+from nacl.signing import SigningKey
+from snapshot_support import NETWORK, events, make_log
+
+from recon_node.snapshot.all_sources import SnapshotSync, SourceReport, sync_all
+from recon_node.snapshot.creating import create_snapshot
+from recon_node.snapshot.kept import FILE_NAME, KeptFile
+from recon_node.snapshot.objects import Objects
+from recon_node.snapshot.root import pack_name
+from recon_node.snapshot.sources import LogSource
+from recon_node.store import StoreSettings, open_store
+
+KEY = SigningKey(b"k" * 32)
+QUICK = StoreSettings(synchronous="normal", verifiers=0)
+EVENTS = 400
+CHILD = Path(__file__).parent / "sync_child.py"
+
+
+@pytest.fixture(scope="module")
+def log(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    data_dir = tmp_path_factory.mktemp("log")
+    make_log(data_dir, events(EVENTS, seed=20))
+    return data_dir
+
+
+def write(log: Path, url: Path) -> list[str]:
+    """Write a snapshot; return the names of its packs."""
+    with LogSource(log) as source:
+        objects = Objects.open(str(url), make=True)
+        made = create_snapshot(source, objects, KEY, lambda *step: None, pack_bytes=20_000)
+    return [pack_name(cid) for cid, _ in made.root.manifest.packs]
+
+
+async def sync(data_dir: Path, *urls: Path) -> tuple[SnapshotSync, int]:
+    """Sync a node; return the report, and how many events the node has then."""
+    report = SnapshotSync([SourceReport(str(url)) for url in urls])
+    async with open_store(data_dir, NETWORK, settings=QUICK) as store:
+        await sync_all(report, store, (), data_dir)
+        return report, len(store.keys)
+
+
+def test_sources_share_the_work(log: Path, tmp_path: Path) -> None:
+    urls = [tmp_path / name for name in "abc"]
+    for url in urls:
+        write(log, url)
+    report, count = trio.run(sync, tmp_path / "node", *urls)
+    assert report.is_whole
+    assert count == EVENTS
+    assert report.synced.counts == {"new": EVENTS}  # no event was fetched twice
+    alone, _ = trio.run(sync, tmp_path / "other", urls[0])
+    received = [each.received for each in report.sources]
+    assert min(received) > 0
+    assert sum(received) < 2 * alone.sources[0].received  # the nodes at the top are read by each
+    assert not (tmp_path / "node" / FILE_NAME).exists()
+
+
+def test_sources_fill_each_others_gaps(log: Path, tmp_path: Path) -> None:
+    urls = [tmp_path / name for name in ("a", "b", "none", "broken")]
+    a, b = write(log, urls[0]), write(log, urls[1])
+    assert a == b
+    event_packs = [name for name in a if (urls[0] / name).read_bytes()[1:].startswith(b"\xa2")]
+    assert len(event_packs) > 3
+    for at, name in enumerate(event_packs):
+        (urls[at % 2] / name).unlink()
+    urls[3].mkdir()
+    (urls[3] / "latest.car").write_bytes(b"something else")
+    report, count = trio.run(sync, tmp_path / "node", *urls)
+    assert count == EVENTS
+    assert not report.is_whole
+    assert [each.error is None for each in report.sources] == [True, True, False, False]
+    assert "does not exist" in str(report.sources[2].error)
+    assert "not a root object" in str(report.sources[3].error)
+    faults = list(map(str, report.synced.faults))
+    assert all("is missing" in fault for fault in faults)
+    for name in event_packs:
+        assert any(name in fault for fault in faults) or len(event_packs) > len(faults)
+
+
+def test_a_killed_sync_reads_nothing_twice(log: Path, tmp_path: Path) -> None:
+    """Kill -9 at points that advance through the sync; each child appends what it verified."""
+    write(log, tmp_path / "url")
+    seen, rng = tmp_path / "seen", Random(21)
+    command = [sys.executable, str(CHILD), str(tmp_path / "node"), str(tmp_path / "url"), str(seen)]
+    killed = 0
+    for after in [rng.randrange(2, 8), rng.randrange(8, 30), rng.randrange(8, 60), 0]:
+        done = subprocess.run([*command, str(after)], check=False, timeout=100)
+        assert done.returncode in (0, -signal.SIGKILL)
+        killed += done.returncode != 0
+    assert killed >= 2
+    assert done.returncode == 0
+    names = Counter(seen.read_text().split())
+    assert len(names) > EVENTS
+    assert set(names.values()) == {1}
+    assert not (tmp_path / "node" / FILE_NAME).exists()
+    report, count = trio.run(sync, tmp_path / "node", tmp_path / "url")
+    assert count == EVENTS
+    assert report.synced.counts == {}
+
+
+def test_a_file_that_is_no_database_is_replaced(tmp_path: Path) -> None:
+    (tmp_path / FILE_NAME).write_bytes(b"not a database" * 1000)
+    kept = KeptFile(tmp_path)
+    kept.put([(b"a", b"1"), (b"b", b"2")])
+    assert kept.get([b"a", b"c"]) == {b"a": b"1"}
+    kept.close(is_done=False)
+    again = KeptFile(tmp_path)
+    again.drop([b"a"])
+    assert again.get([b"a", b"b"]) == {b"b": b"2"}
+    again.close(is_done=True)
+    assert not list(tmp_path.iterdir())
