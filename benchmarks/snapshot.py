@@ -36,6 +36,7 @@ from recon_node.ceramic import IN_MEMORY, EventId, Network, network_range
 from recon_node.ipld import CID, DAG_CBOR, car
 from recon_node.recon import KeyRange, KeyStore, KeyView, Sha256a
 from recon_node.snapshot.creating import create_snapshot
+from recon_node.snapshot.feed_pages import Row as FeedRow
 from recon_node.snapshot.objects import Objects
 from recon_node.snapshot.reading import SnapshotReader, read_root
 from recon_node.snapshot.syncing import Shared, Synced, sync_snapshot
@@ -79,6 +80,12 @@ class MadeUpEvents:
 
     def keys(self, bounds: KeyRange) -> Iterator[bytes]:
         return self.held.keys(bounds)
+
+    def feed_end(self) -> tuple[str, int]:
+        return "made up", 0
+
+    def feed_rows(self, after: int, upto: int) -> list[FeedRow]:
+        raise NotImplementedError
 
     def cars(self, event_ids: Sequence[EventId]) -> list[bytes | None]:
         return [

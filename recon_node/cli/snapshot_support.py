@@ -48,6 +48,9 @@ def described(root: RootObject) -> dict[str, Any]:
         "ahash": None if found.tree is None else str(found.tree.link.hash),
         "events": found.count,
         "bytes": sum(size for _, size in found.packs),
+        "feed": None
+        if found.feed is None
+        else {"epoch": found.feed.epoch, "position": found.feed.position},
         "signer": root.signer,
     }
 

@@ -3,6 +3,7 @@
     latest.car                              a copy of the newest root object
     roots/20261122T060000Z-CID.car          the root object of each snapshot
     packs/CID.car                           events, nodes (see `places`)
+    feeds/CID.parquet                       feed positions (see `feed_pages`)
 
 A root object is a CAR. Its root is an envelope (a JWS as DAG-JOSE, by the Ed25519 key of the node's
 libp2p identity, as did:key), which signs the CID of the manifest. A
@@ -12,7 +13,8 @@ trip: a list of what stands at their places (see `places`), level by level, the 
     manifest   {type: "recon-node/snapshot", version: 1, network, interests: [text, ...],
                ranges: [[lower, upper], ...], created: Unix seconds,
                root: null | CID, level, ahash, count, place: null | [pack, offset, size],
-               packs: [[CID, size], ...], live}
+               packs: [[CID, size], ...], live,
+               feed: null | {epoch, position, pages: [[CID, size, after, upto], ...]}}
 
 The root object is written after everything that it names: a snapshot is there as a whole, or not.
 """
@@ -24,7 +26,7 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from nacl.signing import SigningKey
 
@@ -44,12 +46,55 @@ VERSION: Final = 1
 LATEST: Final = "latest.car"
 ROOTS: Final = "roots"
 PACKS: Final = "packs"
+FEEDS: Final = "feeds"
 MAX_TOP_BYTES: Final = 64 * 1024
 """Nodes of so many bytes come with the root object."""
 
 
 class RootError(ValueError):
     """An object is not a root object, or not one to trust. The message says why."""
+
+
+class Page(NamedTuple):
+    """The positions (after, upto] of a feed."""
+
+    cid: CID
+    size: int
+    """Bytes."""
+    after: int
+    upto: int
+
+    @property
+    def positions(self) -> int:
+        """How many."""
+        return self.upto - self.after
+
+
+@dataclass(frozen=True, slots=True)
+class Feed:
+    """Which part of a node's feed a snapshot has."""
+
+    epoch: str
+    """Of the node's log."""
+    position: int
+    """The snapshot has all events up to this one, perhaps some behind it."""
+    pages: Sequence[Page]
+    """Ascending, without gaps."""
+
+    def as_fields(self) -> dict[str, Any]:
+        """Return it as data for DAG-CBOR."""
+        pages = [list(each) for each in self.pages]
+        return {"epoch": self.epoch, "position": self.position, "pages": pages}
+
+    @classmethod
+    def of_fields(cls, fields: Mapping[str, Any]) -> Feed:
+        """Do the reverse; raises an error of any kind if that is not possible."""
+        pages = [Page(CID(cid), *map(int, others)) for cid, *others in fields["pages"]]
+        feed = cls(str(fields["epoch"]), int(fields["position"]), tuple(pages))
+        ends = [0, *(page.upto for page in pages)]
+        if ends[:-1] != [page.after for page in pages] or ends[-1] != feed.position:
+            raise ValueError("the pages of its feed do not follow each other")
+        return feed
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +116,8 @@ class Manifest:
     """CIDs and sizes, by number."""
     live: int
     """Bytes of the packs that it uses, about."""
+    feed: Feed | None = None
+    """None: some of the events that the node has delivered are not in it."""
 
     @property
     def count(self) -> int:
@@ -100,6 +147,7 @@ class Manifest:
                 "place": None if self.place is None else list(self.place),
                 "packs": [[cid, size] for cid, size in self.packs],
                 "live": self.live,
+                "feed": None if self.feed is None else self.feed.as_fields(),
             }
         )
 
@@ -141,6 +189,7 @@ class Manifest:
             place,
             tuple((CID(cid), int(size)) for cid, size in fields["packs"]),
             int(fields["live"]),
+            None if fields.get("feed") is None else Feed.of_fields(fields["feed"]),
         )
         datetime.fromtimestamp(manifest.created, UTC)  # raises an error if it is out of range
         return manifest

@@ -18,6 +18,7 @@ import trio
 
 from recon_node.ceramic import EventId
 from recon_node.recon import KeyRange, KeyStore, Sha256a
+from recon_node.snapshot.feed_pages import Row
 from recon_node.snapshot.tree import matcher
 from recon_node.store import Interest, Store, format_interest
 from recon_node.store.db import questions, schema
@@ -52,9 +53,16 @@ class LogSource:
             )
             self._keys = KeyStore()
             found: list[bytes] = []
-            with closing(self._reader.connection.cursor()) as cursor:
+            connection = self._reader.connection
+            connection.execute("BEGIN")
+            with closing(connection.cursor()) as cursor:
                 for each in self.ranges:
                     found += [key for (key,) in cursor.execute(sql, tuple(each))]
+                self._feed_end = (
+                    schema.read_meta(connection, "epoch") or "",
+                    questions.read_head(self._reader),
+                )
+            connection.execute("COMMIT")
             self._keys.load(found)
         self._matches = matcher(self._keys, self.ranges)
 
@@ -81,6 +89,13 @@ class LogSource:
     def cars(self, event_ids: Sequence[EventId]) -> list[bytes | None]:  # noqa: D102
         with explained_errors(self._path):
             return questions.read_cars(event_ids, self._reader)[0]
+
+    def feed_end(self) -> tuple[str, int]:  # noqa: D102
+        return self._feed_end
+
+    def feed_rows(self, after: int, upto: int) -> list[Row]:  # noqa: D102
+        with explained_errors(self._path):
+            return questions.read_positions(after, upto, self._reader)
 
 
 class StoreSource:
@@ -115,6 +130,12 @@ class StoreSource:
 
     def cars(self, event_ids: Sequence[EventId]) -> list[bytes | None]:  # noqa: D102
         return trio.from_thread.run(self._store.get_cars_for_peers, event_ids)
+
+    def feed_end(self) -> tuple[str, int]:  # noqa: D102
+        return trio.from_thread.run_sync(lambda: (self._store.epoch, self._store.head))
+
+    def feed_rows(self, after: int, upto: int) -> list[Row]:  # noqa: D102
+        return trio.from_thread.run(self._store.read_positions, after, upto)
 
     def _page(self, part: KeyRange) -> list[bytes]:
         return list(islice(self._store.keys.keys(part), _PAGE))

@@ -11,6 +11,7 @@ from datetime import datetime, timedelta
 from typing import Final
 
 from recon_node.ipld import CID
+from recon_node.snapshot.feed_pages import page_name
 from recon_node.snapshot.objects import ObjectError, Objects
 from recon_node.snapshot.places import Place
 from recon_node.snapshot.reading import (
@@ -21,6 +22,7 @@ from recon_node.snapshot.reading import (
     read_root,
 )
 from recon_node.snapshot.root import (
+    FEEDS,
     PACKS,
     ROOTS,
     RootError,
@@ -156,12 +158,14 @@ def collect(objects: Objects, keep: int, min_age: timedelta, now: datetime) -> C
         )
     roots.sort(key=lambda root: root.manifest.created)
     result = Collected()
-    needed = {pack_name(cid) for root in roots[-keep:] for cid, _ in root.manifest.packs}
-    needed |= {pack_name(cid) for cid, _ in read_root(objects).manifest.packs}
+    kept = [*roots[-keep:], read_root(objects)]
+    needed = {pack_name(cid) for root in kept for cid, _ in root.manifest.packs}
+    feeds = [root.manifest.feed for root in kept if root.manifest.feed is not None]
+    needed |= {page_name(page.cid) for feed in feeds for page in feed.pages}
     for root in roots[:-keep]:
         objects.delete([root.name])
         result.roots += 1
-    for pack in objects.list(PACKS):
+    for pack in (*objects.list(PACKS), *objects.list(FEEDS)):
         if pack.name not in needed and now - pack.modified >= min_age:
             objects.delete([pack.name])
             result.packs += 1

@@ -255,6 +255,18 @@ class Store(Contents):
         read = partial(questions.read_columns, after, limit, upto, max_bytes, wanted, self.network)
         return await self.damage.noting(self._readers.ask_for_page(read))
 
+    async def read_positions(
+        self, after: int, upto: int
+    ) -> list[tuple[int, bytes, int | None, str | None]]:
+        """Return the positions (after, upto] of the feed, each with its EventID and, for a time
+        event, the time and the chain of its anchor. The CARs are not touched.
+
+        Raises:
+            StoreError: the disk failed.
+        """
+        read = partial(questions.read_positions, after, self._within_head(upto))
+        return await self._readers.ask_for_page(read)
+
     async def read_sort_key(
         self, sort_key: str, after: int, upto: int, limit: int, max_bytes: int
     ) -> list[FeedRow]:

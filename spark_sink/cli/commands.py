@@ -119,6 +119,19 @@ for command in (status, query, rebuild, optimize, vacuum):
     show_default="_checkpoint in the tables' directory",
     help="Directory of Spark's checkpoint.",
 )
+@click.option(
+    "--from-snapshot",
+    metavar="URL",
+    help="Fill new tables from the newest snapshot of this node at URL, such as "
+    "s3://bucket/ceramic, and read only the rest from its feed. Tables that exist just continue.",
+)
+@click.option(
+    "--snapshot-signer",
+    "signers",
+    multiple=True,
+    metavar="DID",
+    help="Use only a snapshot that this did:key has signed; can be repeated.",
+)
 @click.option("--once", is_flag=True, help="Stop at the feed's current head.")
 @click.option(
     "--trigger",
@@ -193,6 +206,7 @@ def run(trigger: int, as_json: bool, table_format: str | None, **options: Any) -
       spark-sink run --tables ./tables --once          up to the current head
       spark-sink run --tables ./tables --url http://node:5101 --token-file token
       spark-sink run --tables ./tables --table stream_states --history 7d
+      spark-sink run --tables ./tables --from-snapshot s3://bucket/ceramic
       spark-sink run --format console --table stream_tips
       spark-sink run --tables /shared/tables --master spark://HOST:7077
     """
@@ -296,6 +310,8 @@ _LINES: dict[str, Callable[[dict[str, Any]], str]] = {
     "started": lambda f: (
         "Spark is running" + (f"; metrics at {f['metrics']}" if f["metrics"] else "")
     ),
+    "filling": lambda f: f"filling raw_events from {f['snapshot']}, up to position {f['position']}",
+    "filled": lambda f: f"filled raw_events with {f['rows']} rows in {f['seconds']:.1f} s",
     "batch": lambda f: (
         f"batch {f['batch']:<6} {f['rows']:>6} rows {f['streams']:>6} streams   position "
         f"{f['position']:<10} {'lag ' + str(f['lag']) if f['lag'] is not None else '':12} "

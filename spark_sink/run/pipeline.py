@@ -124,6 +124,25 @@ class Sink:
                 report = self._commit(parts, batch_id, started)
         self._on_batch(report)
 
+    def fill(self, frame: DataFrame) -> int:
+        """Append all rows of a frame to an empty `raw_events`, in one commit; return how many.
+
+        Raises:
+            SinkError: this failed, or a position is missing. Nothing has changed.
+        """
+        with self._as_sink_errors():
+            parts = stage_frame(frame, self.tables.raw_stager(), 0)
+            last = max((part.last for part in parts), default=0)
+            if sum(part.positions for part in parts) != last:
+                self.tables.clear_staging()
+                raise SinkError(
+                    f"the snapshot lacks some of the events up to position {last}: `recon-node "
+                    "snapshot verify` says which objects are wrong; or start without it"
+                )
+            appended = self.tables.append_staged(parts)
+            self.tables.clear_staging()
+            return appended
+
     def close(self, patience: float) -> None:
         """Let the current batch finish, for at most `patience` seconds, and take no other."""
         finished = self._busy.acquire(timeout=patience)

@@ -16,6 +16,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from spark_sink.derive.workers import SparkWorkers, warming_up
 from spark_sink.errors import SinkError, TablesError
+from spark_sink.run.backfill import Backfill, find_backfill
 from spark_sink.run.cluster import WORKERS_PATIENCE, calling_after, check_workers, is_local
 from spark_sink.run.java import Java, find_java
 from spark_sink.run.memory import allowance, heap_within, tasks_within, why_killed
@@ -52,6 +53,8 @@ class RunSettings:
         table_format: None: that of the existing tables.
         show_rows: report each row as an event.
         history: hours for which old versions stay readable.
+        from_snapshot: URL of a snapshot to fill empty tables from; None: the feed has it all.
+        signers: did:keys of whom one must have signed it; none: anyone.
         keep_free: the run ends when the tables' disk has fewer bytes free.
         master: see `start_session`; None: depends on the available memory, like `driver_memory`.
 
@@ -75,6 +78,8 @@ class RunSettings:
     driver_memory: str | None = None
     verbose: bool = False
     token: str | None = field(default=None, repr=False)
+    from_snapshot: str | None = None
+    signers: tuple[str, ...] = ()
     spark_settings: dict[str, str] = field(default_factory=dict)
 
 
@@ -82,7 +87,7 @@ class Runner:
     """One run. `on_event` is called with the name of an event and its fields:
 
     waiting {url}, resumed {url}, starting {url, tables, epoch, position, head},
-    no_workers {master, patience},
+    no_workers {master, patience}, filling {snapshot, position}, filled {rows, position, seconds},
     started {url, tables, epoch, position, head, metrics},
     batch {batch, rows, streams, position, seconds, lag}, row {table, row},
     stopped {position, rows, seconds}. At the start, `waiting` also has {patience}, in seconds.
@@ -173,6 +178,7 @@ class Runner:
             "position": tables.raw_position,
             "head": head.head,
         }
+        backfill = self._find_backfill(tables, head)
         self._on_event("starting", facts)
         tables.keep_history(settings.history)
         spark = start_session(
@@ -189,6 +195,8 @@ class Runner:
             try:
                 self._check_cluster(spark, directory)
                 sink = Sink(tables, self._on_batch, self._head, SparkWorkers(spark))
+                if backfill is not None:
+                    self._fill(spark, sink, backfill)
                 sink.catch_up()
                 self._metrics.reached(tables.positions, head.head)
                 self._run_query(spark, sink)
@@ -196,6 +204,23 @@ class Runner:
                 with suppress(Exception):  # it may have ended already
                     spark.stop()
         return tables.raw_position
+
+    def _find_backfill(self, tables: Tables, head: Head) -> Backfill | None:
+        """Return the snapshot to start from; None if the tables have begun, or none is given."""
+        url = self._settings.from_snapshot
+        if url is None or tables.raw_position:
+            return None
+        return find_backfill(url, self._settings.signers, head)
+
+    def _fill(self, spark: SparkSession, sink: Sink, backfill: Backfill) -> None:
+        """Fill `raw_events` from a snapshot."""
+        started = time.monotonic()
+        self._on_event("filling", {"snapshot": backfill.name, "position": backfill.position})
+        partitions = self._settings.partitions or spark.sparkContext.defaultParallelism
+        rows = sink.fill(backfill.rows(spark, partitions))
+        self._rows += rows
+        seconds = round(time.monotonic() - started, 3)
+        self._on_event("filled", {"rows": rows, "position": rows, "seconds": seconds})
 
     def _check_cluster(self, spark: SparkSession, directory: Path) -> None:
         """Check the workers before the first batch, except in local mode."""

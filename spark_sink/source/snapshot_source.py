@@ -6,10 +6,15 @@ Any Spark whose Python has this package installed finds the source by its name (
 `spark_sink.source.snapshot_registration`). The driver reads the root object and the top of the
 tree; each task reads a sub-tree, and checks every event against its CID. No node is asked.
 
-The columns are those of the source "recon", with two differences: `position` is null, because feed
-positions belong to one node's log, and so are `time` and `chain_id`, because a snapshot has no
-results of chain lookups. An event has the same `event_id` in a snapshot and in every feed. So to
-read all of a snapshot, and from a feed only what is not in it:
+The columns are those of the source "recon". `position`, `time` and `chain_id` are those of the feed
+of the node that made the snapshot. They are null for events that it had not delivered, and in a
+snapshot of some interests only. The feed of that node, the one with the same epoch, goes on behind
+the last position (`recon-node snapshot list --json` shows both):
+
+    spark.readStream.format("recon").option("url", NODE).option("startingOffset", POSITION).load()
+
+In another node's feed, events have other positions, but the same `event_id`. So to read all of a
+snapshot, and from that feed only what is not in it:
 
     feed.join(snapshot, "event_id", "left_anti")
 
@@ -29,12 +34,14 @@ from itertools import pairwise
 from typing import Final, NamedTuple
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.types import BinaryType, LongType, StringType, StructField, StructType
 
 from recon_node.ceramic import InvalidEventError, parse_event
 from recon_node.ipld import CID
 from recon_node.recon import KeyRange, Sha256a
+from recon_node.snapshot.feed_pages import PageError, read_pages
 from recon_node.snapshot.objects import ObjectError, Objects
 from recon_node.snapshot.places import Place
 from recon_node.snapshot.reading import (
@@ -55,6 +62,8 @@ PARTITIONS: Final = 16
 _OPTIONS: Final = ("url", "root", "signers", "partitions")
 _SPARKS_OWN: Final = frozenset({"path", "paths", "provider", "location"})
 _SPARK_TYPES: Final = {pa.int64(): LongType(), pa.string(): StringType(), pa.binary(): BinaryType()}
+Delivery = tuple[int | None, int | None, str | None]
+"""Position, time and chain of an event in a feed."""
 _PART: Final = 256
 """Nodes that a task opens at once."""
 
@@ -151,7 +160,10 @@ class SnapshotTableReader(DataSourceReader):
             SinkError: an object is missing or damaged, which the message names.
         """
         assert isinstance(partition, SubTrees)
-        reader, faults = self._reader(self._read_root(self._name))
+        root = self._read_root(self._name)
+        reader, faults = self._reader(root)
+        bounds = KeyRange(partition.trees[0].lower, partition.trees[-1].upper)
+        delivered = self._delivered(root, bounds)
         parts: list[list[Branch]] = []
         for tree in reversed(partition.trees):
             link = Link(tree.level, tree.lower, Sha256a(tree.hash), CID(tree.cid))
@@ -168,25 +180,45 @@ class SnapshotTableReader(DataSourceReader):
             events = reader.events(wanted)
             self._check(faults)
             if events:
-                yield self._batch([(bytes(key), car) for key, car in events])
+                yield self._batch([(bytes(key), car) for key, car in events], delivered)
             below = children_of(found)
             parts += [below[at : at + _PART] for at in reversed(range(0, len(below), _PART))]
 
-    def _batch(self, rows: list[tuple[bytes, bytes]]) -> pa.RecordBatch:
+    def _delivered(self, root: RootObject, bounds: KeyRange) -> dict[bytes, Delivery]:
+        """Return what the feed of the node that made the snapshot says of the events in a range."""
+        found: dict[bytes, Delivery] = {}
+        if root.manifest.feed is None:
+            return found
+        try:
+            for page in read_pages(Objects.open(self._url), root.manifest.feed):
+                ids = page["event_id"]
+                inside = pc.and_(pc.greater(ids, bounds.lower), pc.less(ids, bounds.upper))
+                part = page.filter(inside)
+                columns = [part[name].to_pylist() for name in ("position", "time", "chain_id")]
+                keys = part["event_id"].to_pylist()
+                found.update(zip(keys, zip(*columns, strict=True), strict=True))
+        except (ObjectError, PageError) as error:
+            raise SinkError(f"the snapshot {self._name} is damaged: {error}") from None
+        return found
+
+    def _batch(
+        self, rows: list[tuple[bytes, bytes]], delivered: Mapping[bytes, Delivery]
+    ) -> pa.RecordBatch:
         try:
             events = [parse_event(car) for _, car in rows]
         except InvalidEventError as error:
             raise SinkError(f"the snapshot in {self._url} has an invalid event: {error}") from None
-        none = [None] * len(rows)
+        found = [delivered.get(key, (None, None, None)) for key, _ in rows]
+        positions, times, chains = zip(*found, strict=True)
         columns = {
-            "position": none,
+            "position": positions,
             "event_id": [key for key, _ in rows],
             "event_cid": [bytes(event.cid) for event in events],
             "stream_cid": [bytes(event.init) for event in events],
             "event_type": [event.kind.value for event in events],
             "car": [car for _, car in rows],
-            "time": none,
-            "chain_id": none,
+            "time": times,
+            "chain_id": chains,
         }
         return pa.RecordBatch.from_pydict(columns, schema=SNAPSHOT)
 

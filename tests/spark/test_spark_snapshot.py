@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -11,15 +12,20 @@ import trio
 from nacl.signing import SigningKey
 from pyspark.sql import SparkSession
 from pyspark.sql.functions import broadcast
-from spark_helpers import Node
+from spark_helpers import Borrowed, Node
+from spark_oracle import assert_tables
 
 from recon_node.ceramic import Event, Network
 from recon_node.ceramic.auth.did import controller_of
 from recon_node.snapshot.creating import create_snapshot
 from recon_node.snapshot.objects import Objects
+from recon_node.snapshot.reading import read_root
 from recon_node.snapshot.sources import LogSource
-from recon_node.store import StoreSettings, open_store
+from recon_node.store import Interest, StoreSettings, open_store, parse_interest
 from spark_sink.errors import SinkError
+from spark_sink.run.backfill import find_backfill
+from spark_sink.run.runner import Runner, RunSettings
+from spark_sink.source.feed import Head
 from spark_sink.source.snapshot_source import SNAPSHOT, ReconSnapshotSource
 
 KEY = SigningKey(b"k" * 32)
@@ -39,8 +45,12 @@ def make_snapshot(tmp_path: Path, sample: list[Event]) -> None:
             await store.admit_local([event.car for event in sample])
 
     trio.run(fill)
-    with LogSource(tmp_path / "node") as source:
-        objects = Objects.open(str(tmp_path / "snapshots"), make=True)
+    write_snapshot(tmp_path / "node", str(tmp_path / "snapshots"))
+
+
+def write_snapshot(data_dir: Path, url: str) -> None:
+    with LogSource(data_dir) as source:
+        objects = Objects.open(url, make=True)
         create_snapshot(source, objects, KEY, lambda *step: None, pack_bytes=50_000)
 
 
@@ -59,6 +69,7 @@ def table(**options: str) -> tuple[pa.Table, int]:
 def test_the_rows_are_the_events(url: str, sample: list[Event]) -> None:
     rows, partitions = table(url=url, partitions="4", signers=controller_of(KEY))
     assert partitions == 4
+    positions = {event.cid: at for at, event in enumerate(sample, 1)}
     found = {row["event_cid"]: row for row in rows.to_pylist()}
     assert len(found) == rows.num_rows == len(sample)
     for event in sample:
@@ -66,7 +77,7 @@ def test_the_rows_are_the_events(url: str, sample: list[Event]) -> None:
         assert row["car"] == event.car
         assert row["stream_cid"] == bytes(event.init)
         assert row["event_type"] == event.kind.value
-        assert row["position"] is None
+        assert row["position"] == positions[event.cid]
     ids = rows["event_id"].to_pylist()
     assert ids == sorted(ids)
 
@@ -96,7 +107,7 @@ def test_damage_is_named(url: str) -> None:
         ({"url": "nothing://"}, "cannot use the object store"),
         ({"url": "/x", "sortKey": "model"}, "has no option sortkey"),
         ({"url": "/x", "partitions": "0"}, "a number from 1 on"),
-        ({"url": "EMPTY"}, "no snapshot there"),
+        ({"url": "EMPTY"}, "no snapshot exists there"),
     ],
 )
 def test_options_that_cannot_be_used(options: dict[str, str], message: str, tmp_path: Path) -> None:
@@ -119,3 +130,63 @@ def test_spark_reads_a_snapshot_and_the_rest_from_a_feed(
     found = [row.event_cid for row in old.unionByName(new).select("event_cid").collect()]
     assert len(found) == len(sample)
     assert {bytes(cid) for cid in found} == {bytes(event.cid) for event in sample}
+
+
+@pytest.mark.spark
+def test_tables_start_from_a_snapshot_and_go_on_with_the_feed(
+    spark: SparkSession,
+    node: Node,
+    tmp_path: Path,
+    sample: list[Event],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """They become what the feed alone would have made of them, row by row."""
+    url, tables = str(tmp_path / "snapshots"), tmp_path / "tables"
+    node.add(sample[:400])
+    write_snapshot(node.data_dir, url)
+    node.add(sample[400:600])
+    write_snapshot(node.data_dir, url)  # on top of the first one
+    node.add(sample[600:])
+    monkeypatch.setattr(
+        "spark_sink.run.runner.start_session", lambda *args, **named: Borrowed(spark)
+    )
+    settings = RunSettings(
+        node.url, tables, once=True, from_snapshot=url, signers=(controller_of(KEY),)
+    )
+    told: list[tuple[str, dict[str, Any]]] = []
+    Runner(settings, lambda *event: told.append(event)).run()
+    events = dict(told)
+    assert events["filled"]["rows"] == 600
+    assert sum(facts["rows"] for event, facts in told if event == "batch") == len(sample) - 600
+    assert_tables(tables, node.feed())
+    told.clear()
+    Runner(settings, lambda *event: told.append(event)).run()  # tables that exist just continue
+    assert "filled" not in dict(told)
+    assert dict(told)["stopped"] == {
+        "position": len(sample),
+        "rows": 0,
+        "seconds": dict(told)["stopped"]["seconds"],
+    }
+
+
+def test_a_snapshot_of_another_log_is_refused(url: str, tmp_path: Path) -> None:
+    feed = read_root(Objects.open(url)).manifest.feed
+    assert feed is not None
+    assert feed.position == 930
+    head = Head(feed.epoch, 0, 931)
+    assert find_backfill(url, (), head).position == 930
+    for other, message in (
+        (Head("another", 0, 931), "has log another"),
+        (Head(feed.epoch, 0, 929), "ends at 929"),
+    ):
+        with pytest.raises(SinkError, match=message):
+            find_backfill(url, (), other)
+    with pytest.raises(SinkError, match="not trusted"):
+        find_backfill(url, ("did:key:z6MkhaXgBZDvotDkL5257faiztiGiC2QtKLGpbnnEGta2doK",), head)
+    model = parse_interest("kjzl6hvfrbw6c5ajfmes842lu09vjxu5956e3xq0xk12gp2jcf9s90cagt2god9")
+    assert isinstance(model, Interest)
+    with LogSource(tmp_path / "node", [model]) as source:
+        part = Objects.open(str(tmp_path / "part"), make=True)
+        create_snapshot(source, part, KEY, lambda *step: None)
+    with pytest.raises(SinkError, match="no feed positions"):
+        find_backfill(str(tmp_path / "part"), (), head)

@@ -5,7 +5,7 @@ has most of the keys opens only the nodes whose hash differs from that of its ow
 are asked for by CID, whoever stores them.
 """
 
-from recon_node.snapshot.tree.build import Change, NewNode, build, update
+from recon_node.snapshot.tree.build import NewNode, build
 from recon_node.snapshot.tree.compare import (
     Branch,
     branches,
@@ -17,6 +17,7 @@ from recon_node.snapshot.tree.compare import (
 )
 from recon_node.snapshot.tree.nodes import Inner, Leaf, Link, Node, NodeFormatError, Root
 from recon_node.snapshot.tree.packed import pack, unpack
+from recon_node.snapshot.tree.update import Change, update
 
 __all__ = [
     "Branch",

@@ -177,6 +177,25 @@ def read_columns(
     return FeedColumns(positions, event_ids, cids, inits, kinds, sound, times, chains)
 
 
+def read_head(reader: Reader) -> int:
+    """Return the last position of the feed."""
+    [head] = reader.connection.execute("SELECT coalesce(max(position), 0) FROM events").fetchone()
+    return int(head)
+
+
+def read_positions(
+    after: int, upto: int, reader: Reader
+) -> list[tuple[int, bytes, int | None, str | None]]:
+    """Return the positions (after, upto], each with its EventID and the time and chain of its
+    anchor, if it has one."""
+    sql = (
+        "SELECT position, event_id, block_time, chain_id FROM events "
+        "LEFT JOIN anchors ON anchors.event = events.id LEFT JOIN proofs USING (proof) "
+        "WHERE position > ? AND position <= ? ORDER BY position"
+    )
+    return reader.connection.execute(sql, (after, upto)).fetchall()
+
+
 def read_sort_key(
     sort_key: str, after: int, upto: int, limit: int, max_bytes: int, reader: Reader
 ) -> list[FeedRow]:

@@ -1,0 +1,108 @@
+"""Which position each event of a snapshot has in the feed of the node that made it.
+
+Feed positions, and the times of time events, belong to one node's log. With them, a reader of that
+node's feed can start from the snapshot and go on behind the last position in it. They are in pages,
+Parquet files named by the CID of their bytes, which the signed manifest lists: each has the
+positions from one to another, all of them, sorted by EventID.
+
+    feeds/CID.parquet     position: int64, event_id: binary, time: int64 or null (Unix seconds),
+                          chain_id: string or null (CAIP-2)
+
+A new snapshot adds a page with the new positions. If the page before has less than twice as many,
+the new one takes its place as well. So pages are few, and each position is written a few times.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from recon_node.ipld import CID
+from recon_node.ipld.cid import RAW
+from recon_node.snapshot.objects import Objects
+from recon_node.snapshot.root import FEEDS, Feed, Page
+
+MAX_ROWS: Final = 500_000
+"""Positions of a page."""
+MAX_PAGE: Final = 64 * 1024 * 1024
+"""Bytes of a page."""
+SCHEMA: Final = pa.schema(
+    [
+        pa.field("position", pa.int64(), nullable=False),
+        pa.field("event_id", pa.binary(), nullable=False),
+        pa.field("time", pa.int64()),
+        pa.field("chain_id", pa.string()),
+    ]
+)
+
+Row = tuple[int, bytes, int | None, str | None]
+"""Position, EventID, time, chain."""
+
+
+class PageError(ValueError):
+    """A page is damaged or something else."""
+
+
+def page_name(cid: CID) -> str:
+    """Return the name of a page."""
+    return f"{FEEDS}/{cid}.parquet"
+
+
+def ranges_to_write(base: Feed | None, head: int) -> tuple[list[Page], list[tuple[int, int]]]:
+    """Return the pages that stay, and the positions (after, upto] of those to write.
+
+    Args:
+        base: of the snapshot to build on, from the same log; None: there is none.
+        head: the last position of the new snapshot.
+    """
+    stay = list(base.pages) if base is not None else []
+    after = base.position if base is not None else 0
+    while stay and head > after and stay[-1].positions < 2 * (head - after):
+        if head - stay[-1].after > MAX_ROWS:
+            break
+        after = stay.pop().after
+    cuts = [*range(after, head, MAX_ROWS), head]
+    return stay, [(cuts[at], cuts[at + 1]) for at in range(len(cuts) - 1)]
+
+
+def encode_page(rows: Sequence[Row]) -> tuple[CID, bytes]:
+    """Return a page and its CID."""
+    columns = list(zip(*sorted(rows, key=lambda row: row[1]), strict=True))
+    arrays = [pa.array(column, field.type) for column, field in zip(columns, SCHEMA, strict=True)]
+    table = pa.Table.from_arrays(arrays, schema=SCHEMA)
+    out = io.BytesIO()
+    pq.write_table(
+        table,
+        out,
+        compression="zstd",
+        use_dictionary=["chain_id"],
+        column_encoding={"event_id": "DELTA_BYTE_ARRAY"},
+    )
+    data = out.getvalue()
+    return CID.of(RAW, data), data
+
+
+def read_pages(objects: Objects, feed: Feed) -> Iterator[pa.Table]:
+    """Yield the pages of a feed, each checked against its CID.
+
+    Raises:
+        ObjectError: one cannot be read.
+        PageError: one is damaged.
+    """
+    for page in feed.pages:
+        name = page_name(page.cid)
+        if page.size > MAX_PAGE:
+            raise PageError(
+                f"{name} in {objects.url} has {page.size:,} bytes; {MAX_PAGE:,} is the limit"
+            )
+        data = objects.get_range(name, 0, page.size)
+        if not page.cid.matches(data):
+            raise PageError(f"{name} in {objects.url} does not match its CID")
+        try:
+            yield pq.read_table(io.BytesIO(data), schema=SCHEMA)
+        except (pa.ArrowInvalid, OSError) as error:
+            raise PageError(f"{name} in {objects.url} is not a page: {error}") from None

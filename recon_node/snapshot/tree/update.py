@@ -1,0 +1,268 @@
+"""Make the tree of a set that has changed, from the old tree: few nodes are read or made.
+
+Theory of operation
+-------------------
+The old tree is a list with one item, its root. Items are opened (replaced by their children) until
+every changed leaf is in the list; untouched parts of the set stay closed. Then the levels are made
+anew from the bottom up. At each level, a *run* is a stretch of open items, all of the level below.
+The node on either side of a run is opened as well: being unchanged, it has more items than the rule
+for boundaries looks at, so both ends of the run remain boundaries, and the nodes between them are
+made as `build` would make them. They take the place of the run, as items of the next level.
+
+So an update reads and writes a few nodes on the way from each changed leaf to the root.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Generator, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+
+from recon_node.ipld import CID
+from recon_node.recon import KeyRange
+from recon_node.snapshot.tree.build import NewNode, build, leaves_of, nodes_above
+from recon_node.snapshot.tree.nodes import (
+    HIGHEST,
+    Inner,
+    Leaf,
+    Link,
+    Node,
+    Root,
+    decode,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """What is now between the bounds of a leaf."""
+
+    lower: bytes
+    """The bound below the old leaf."""
+    before: int
+    """Keys that it had."""
+    keys: Sequence[bytes]
+    """The keys now, ascending; perhaps none."""
+
+
+Wants = Generator[Sequence[CID], None, tuple[Root | None, list[NewNode]]]
+"""Yields the CIDs of nodes whose blocks are needed next; they must be there when it goes on."""
+
+
+def update(root: Root | None, changes: Sequence[Change], blocks: Mapping[CID, bytes]) -> Wants:
+    """Make the tree of a set that has changed.
+
+    Args:
+        root: of the old tree.
+        changes: the leaves that changed, ascending.
+        blocks: has the blocks that were yielded by the time the generator goes on.
+
+    Yields:
+        The CIDs of old nodes that are needed.
+
+    Returns:
+        The new root, and the nodes that the old tree did not have, children before parents.
+
+    Raises:
+        NodeFormatError: a block is not the node that its parent describes.
+    """
+    if root is None:
+        steps, new = build(key for change in changes for key in change.keys), list[NewNode]()
+        while True:
+            try:
+                new.append(next(steps))
+            except StopIteration as end:
+                return end.value, new
+    if not changes:
+        return root, []
+    work = _Update(root, changes, blocks)
+    link = yield from work.run()
+    if link is None:
+        return None, []
+    count = root.count + sum(len(change.keys) - change.before for change in changes)
+    return Root(link, count), work.made
+
+
+@dataclass(slots=True)
+class _Run:
+    """Open items, and whether a neighbour on either side is among them."""
+
+    lower: bytes
+    items: list[Link] = field(default_factory=list)
+    keys: list[bytes] = field(default_factory=list)
+    """In place of items, where the level below are keys."""
+    left: bool = False
+    right: bool = False
+
+    @classmethod
+    def of(cls, lower: bytes, node: Node) -> _Run:
+        """Make a run of what is in a node."""
+        if isinstance(node, Leaf):
+            return cls(lower, keys=list(node.keys))
+        return cls(lower, list(node.children))
+
+    def append(self, other: _Run) -> None:
+        """Take over the items of the run behind this one."""
+        self.keys += other.keys
+        self.items += other.items
+
+
+_Item = Link | _Run
+
+
+class _Update:
+    def __init__(self, root: Root, changes: Sequence[Change], blocks: Mapping[CID, bytes]) -> None:
+        self.made: list[NewNode] = []
+        self._changes = {change.lower: change for change in changes}
+        self._lowers = sorted(self._changes)
+        self._blocks = blocks
+        self._items: list[_Item] = [root.link]
+        self._opened: set[CID] = set()
+
+    def run(self) -> Generator[Sequence[CID], None, Link | None]:
+        """Do it; returns the link to the new root, None for an empty set."""
+        yield from self._open_changed()
+        level = 0
+        while len(self._items) > 1 or isinstance(self._items[0], _Run):
+            yield from self._widen(level)
+            self._remake(level)
+            if not self._items:
+                return None
+            if len(self._items) == 1:
+                break
+            self._gather(level)
+            level += 1
+        [only] = self._items
+        assert isinstance(only, Link)
+        return only
+
+    def _open_changed(self) -> Generator[Sequence[CID], None, None]:
+        """Open nodes until the changed leaves are there, and put their new keys in their place."""
+        while True:
+            wanted = [
+                item for item, upper in self._links() if item.level and self._has(item, upper)
+            ]
+            if not wanted:
+                break
+            yield from self._need(wanted)
+            opened: list[_Item] = []
+            for item, upper in self._links():
+                if item.level and self._has(item, upper):
+                    node = self._open(item, upper)
+                    assert isinstance(node, Inner)
+                    opened += node.children
+                else:
+                    opened.append(item)
+            self._items = opened
+        items: list[_Item] = []
+        for item, _ in self._links():
+            change = self._changes.get(item.lower) if item.level == 0 else None
+            if change is None:
+                items.append(item)
+            elif items and isinstance(items[-1], _Run):
+                items[-1].keys += change.keys
+            else:
+                items.append(_Run(item.lower, keys=list(change.keys)))
+            if change is not None:
+                self._opened.add(item.cid)
+        self._items = items
+
+    def _widen(self, level: int) -> Generator[Sequence[CID], None, None]:
+        """Add the node of `level` on either side of each run to it."""
+        while True:
+            wanted: list[Link] = []
+            for left, right in pairwise(self._items):
+                if isinstance(left, _Run) and not left.right and isinstance(right, Link):
+                    wanted.append(right)
+                if isinstance(right, _Run) and not right.left and isinstance(left, Link):
+                    wanted.append(left)
+            if not wanted:
+                return
+            yield from self._need(wanted)
+            items: list[_Item] = []
+            for at, item in enumerate(self._items):
+                after = self._items[at + 1] if at + 1 < len(self._items) else None
+                self._widen_by(items, item, after, level)
+            self._items = items
+
+    def _widen_by(self, items: list[_Item], item: _Item, after: _Item | None, level: int) -> None:
+        """Append an item to `items`; or what it becomes, where a run beside it needs it."""
+        left = items[-1] if items else None
+        if isinstance(item, _Run):
+            if isinstance(left, _Run):  # what was between them is now in one of them
+                left.append(item)
+                left.right = item.right
+            else:
+                items.append(item)
+            return
+        wanted_left = isinstance(left, _Run) and not left.right
+        wanted_right = isinstance(after, _Run) and not after.left
+        if not (wanted_left or wanted_right):
+            items.append(item)
+            return
+        node = self._open(item, HIGHEST if after is None else after.lower)
+        if item.level > level:
+            assert isinstance(node, Inner)
+            items += node.children
+            return
+        context = _Run.of(item.lower, node)
+        if isinstance(left, _Run):
+            left.append(context)
+            left.right = True
+        else:
+            items.append(context)
+            context.left = True
+        if isinstance(after, _Run):
+            after.left = True
+
+    def _remake(self, level: int) -> None:
+        """Put the nodes of `level` in the place of each run."""
+        items: list[_Item] = []
+        last = len(self._items) - 1
+        for at, run in enumerate(self._items):
+            if isinstance(run, Link):
+                items.append(run)
+                continue
+            if level == 0:
+                nodes = leaves_of(run.keys, run.lower, at_end=at == last)
+            else:
+                nodes = nodes_above(run.items, at_end=at == last)
+            self.made += [new for new in nodes if new.link.cid not in self._opened]
+            items += [new.link for new in nodes]
+        self._items = items
+
+    def _gather(self, level: int) -> None:
+        """Make runs of neighbouring nodes of a level."""
+        items: list[_Item] = []
+        for item in self._items:
+            assert isinstance(item, Link)
+            if item.level > level:
+                items.append(item)
+            elif items and isinstance(items[-1], _Run):
+                items[-1].items.append(item)
+            else:
+                items.append(_Run(item.lower, [item]))
+        self._items = items
+
+    def _need(self, links: Sequence[Link]) -> Generator[Sequence[CID], None, None]:
+        missing = [link.cid for link in links if link.cid not in self._blocks]
+        if missing:
+            yield list(dict.fromkeys(missing))
+
+    def _open(self, link: Link, upper: bytes) -> Node:
+        self._opened.add(link.cid)
+        return decode(self._blocks[link.cid], link.level, KeyRange(link.lower, upper))
+
+    def _links(self) -> Iterator[tuple[Link, bytes]]:
+        """Yield the items, all of them links, with the bounds above them."""
+        for at, item in enumerate(self._items):
+            assert isinstance(item, Link)
+            yield item, self._upper(at)
+
+    def _upper(self, at: int) -> bytes:
+        return self._items[at + 1].lower if at + 1 < len(self._items) else HIGHEST
+
+    def _has(self, item: Link, upper: bytes) -> bool:
+        """Return whether a leaf below an item changed."""
+        at = bisect_left(self._lowers, item.lower)
+        return at < len(self._lowers) and self._lowers[at] < upper
