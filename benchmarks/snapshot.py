@@ -138,9 +138,17 @@ def sync(directory: Path, held: Sequence[bytes]) -> tuple[Row, Taker]:
     return row, taker
 
 
+class _Rows(list[Row]):
+    """Rows that are shown as they come: all take half an hour."""
+
+    def append(self, row: Row) -> None:
+        progress(", ".join(f"{name} {value}" for name, value in row.items()))
+        super().append(row)
+
+
 def run(number: int) -> list[Row]:
     """Measure everything."""
-    rows: list[Row] = []
+    rows = _Rows()
     progress(f"making {number:,} events")
     source = MadeUpEvents(number)
     everything = sorted(source.numbers)

@@ -28,6 +28,7 @@ _ERRORS: Final = {
     403: "A web page of an origin that may not change this node, or an event that its write policy "
     "refuses.",
     404: "This does not exist here.",
+    409: "Another one is under way already.",
     410: "The positions belong to a log that no longer exists.",
     413: "The body is too long.",
     429: "Too many requests from this client; Retry-After says how many seconds to wait.",
@@ -37,7 +38,7 @@ _ERRORS: Final = {
     507: "The disk is full: nothing is written; what is stored can be read.",
 }
 _ALWAYS: Final = (401, 429, 500, 503)
-_GROUPS: Final = ("events", "streams", "feed", "interests", "dag", "experimental")
+_GROUPS: Final = ("events", "streams", "feed", "interests", "dag", "snapshots", "experimental")
 """First parts of paths below /ceramic that are the tags of operations. Those of kubo's API have
 "kubo", and others "node"."""
 

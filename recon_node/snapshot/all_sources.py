@@ -59,6 +59,7 @@ class SnapshotSync:
     seconds: float | None = None
     """How long it took; None: it is under way."""
     cancelled: bool = False
+    """Whether it ended before it was done."""
 
     @property
     def is_whole(self) -> bool:
@@ -86,9 +87,11 @@ async def sync_all(
     Raises:
         StoreError: the node's disk failed.
     """
-    kept = await in_thread(partial(KeptFile, data_dir))
-    shared = Shared(report.synced, kept.drop, on_progress)
+    kept: KeptFile | None = None
+    report.cancelled = True
     try:
+        kept = await in_thread(partial(KeptFile, data_dir))
+        shared = Shared(report.synced, kept.drop, on_progress)
         roots = await _read_roots(report.sources, signers)
         await in_thread(partial(kept.forget_other_roots, [root.cid for _, root in roots]))
         slots = trio.Semaphore(MAX_SOURCES)
@@ -96,12 +99,11 @@ async def sync_all(
             for at, (source, root) in enumerate(roots):
                 turn = at / len(roots)
                 nursery.start_soon(_sync_one, source, root, store, shared, kept, turn, slots)
-    except trio.Cancelled:
-        report.cancelled = True
-        raise
+        report.cancelled = False
     finally:
         report.seconds = time.monotonic() - report.started
-        kept.close(is_done=report.is_whole)
+        if kept is not None:
+            kept.close(is_done=report.is_whole)
 
 
 async def _read_roots(

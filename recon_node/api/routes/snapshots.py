@@ -131,9 +131,11 @@ async def delete_snapshot_sync(call: Call[Parameters]) -> Response:
 def describe_sync(report: SnapshotSync) -> SyncBody:
     """Describe a sync by the names of the API."""
     synced = report.synced
-    state = "running" if report.seconds is None else "done"
+    state = "running"
+    if report.seconds is not None:
+        state = "cancelled" if report.cancelled else "done"
     return SyncBody(
-        state="cancelled" if report.cancelled else state,
+        state=state,
         sources=list(map(_describe_source, report.sources)),
         total=synced.total,
         done=synced.done,
