@@ -64,7 +64,7 @@ def sessions(node: TestnetNode) -> float:
     return sum(
         float(line.rpartition(" ")[2])
         for line in lines
-        if line.startswith("recon_sessions_total") and ("initiated" in line or "answered" in line)
+        if line.startswith("recon_session_duration_seconds_count{")
     )
 
 

@@ -128,6 +128,7 @@ async def _run_services(settings: Settings, shutdown: _Shutdown) -> None:
                 snapshots=snapshots,
                 limits=settings.api.limits,
                 access=access,
+                data_dir=settings.data_dir,
             )
             nursery.start_soon(serve, create_app(services), listener, services.closing)
             background.start_soon(run_samples, services)

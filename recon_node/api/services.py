@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Protocol, TypeVar
 
 import trio
@@ -17,6 +18,7 @@ from recon_node.setting_types import SETTINGS, Bytes, Count, Setting
 if TYPE_CHECKING:
     from recon_node.chain import ChainReport
     from recon_node.dag import Dags
+    from recon_node.durations import Durations
     from recon_node.p2p import Counters, PeerIdentity, PeerInfo, RendezvousReport, SyncReport
     from recon_node.recon import KeyRange
     from recon_node.snapshot.all_sources import SnapshotSync
@@ -93,6 +95,14 @@ class SnapshotSide(Protocol):
     def cancel(self) -> bool:
         """Stop the sync that is under way; return whether there was one."""
 
+    @property
+    def durations(self) -> Mapping[tuple[str, ...], Durations]:
+        """How long they took, by operation and outcome."""
+
+    @property
+    def created_at(self) -> float:
+        """When the last one was created without a fault, in Unix seconds; 0 if none was."""
+
 
 @settings_dataclass(frozen=True, slots=True, config=SETTINGS)
 class Limits:
@@ -137,6 +147,8 @@ class Services:
     """None: a node without an index of DAGs."""
     snapshots: SnapshotSide | None = None
     """None: a node that cannot sync from snapshots."""
+    data_dir: Path | None = None
+    """The disk that is watched; None: none is."""
     limits: Limits = field(default_factory=Limits)
     access: Access = field(default_factory=Access)
     samples: SampleRing = field(default_factory=SampleRing)

@@ -7,11 +7,10 @@ chains. Read `anchors` first (the outcomes of a lookup), then `rpc` (asking a ch
 
 from recon_node.chain.anchors import Anchors, open_anchors
 from recon_node.chain.endpoint import ChainError
-from recon_node.chain.rpc import BUCKETS, ChainReport
+from recon_node.chain.rpc import ChainReport
 from recon_node.chain.settings import ChainSettings, parse_confirmations, parse_providers
 
 __all__ = [
-    "BUCKETS",
     "Anchors",
     "ChainError",
     "ChainReport",

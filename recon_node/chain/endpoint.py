@@ -124,7 +124,7 @@ class RpcEndpoint:
         except _RefusedError as error:
             raise self._failed(self._scrub(str(error)), error.retry_after) from None
         self._worked()
-        self._report.took(trio.current_time() - started)
+        self._report.answers.observe(trio.current_time() - started)
         return result
 
     def check_working(self, at: float) -> None:

@@ -11,7 +11,6 @@ An endpoint is asked for its chain before anything else. What it then answers is
 from __future__ import annotations
 
 import random
-from bisect import bisect_left
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
@@ -39,6 +38,7 @@ from recon_node.chain.endpoint import (
     RpcEndpoint,
 )
 from recon_node.chain.settings import ChainSettings
+from recon_node.durations import Durations
 
 T = TypeVar("T")
 
@@ -46,8 +46,6 @@ logger = structlog.get_logger(__name__)
 
 OUTCOMES: Final = ("anchored", "invalid", "unknown", "unconfirmed", "failed")
 """The outcomes of a lookup, as `anchors` defines them."""
-BUCKETS: Final = (0.02, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
-"""Upper bounds of the histogram of request times, in seconds."""
 _FINAL_BLOCK_LIFETIME: Final = 10.0
 """Seconds for which the number of the final block is not asked for again."""
 _KEEP_ALIVE: Final = 30.0
@@ -61,17 +59,10 @@ class ChainReport:
     chain_id: str
     lookups: dict[str, int] = field(default_factory=lambda: dict.fromkeys(OUTCOMES, 0))
     """The number of lookups by outcome."""
-    answers: list[int] = field(default_factory=lambda: [0] * (len(BUCKETS) + 1))
-    """Answered requests in each bucket of the histogram; the last bucket has no upper bound."""
-    answer_seconds: float = 0.0
-    """The sum of their times, in seconds."""
+    answers: Durations = field(default_factory=Durations)
+    """How long the answered requests took."""
     failures: int = 0
     """Requests without an answer that a working endpoint gives."""
-
-    def took(self, seconds: float) -> None:
-        """Count an answered request."""
-        self.answers[bisect_left(BUCKETS, seconds)] += 1
-        self.answer_seconds += seconds
 
 
 class Provider:

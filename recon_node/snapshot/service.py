@@ -6,10 +6,12 @@ is logged and shown; neither an object store nor its network can stop the node.
 
 from __future__ import annotations
 
+import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
 from functools import partial
+from itertools import product
 from pathlib import Path
 from typing import Final
 
@@ -17,6 +19,7 @@ import structlog
 import trio
 from nacl.signing import SigningKey
 
+from recon_node.durations import Durations
 from recon_node.snapshot.all_sources import SnapshotSync, SourceReport, sync_all
 from recon_node.snapshot.creating import Created, DamagedBaseError, create_snapshot
 from recon_node.snapshot.objects import ObjectError, Objects
@@ -32,6 +35,10 @@ log = structlog.get_logger(__name__)
 MIN_AGE: Final = timedelta(days=1)
 """Unused packs that are younger are not deleted: another node may be about to use them."""
 _LOGGED_FAULTS: Final = 5
+_OPERATIONS: Final = ("create", "sync")
+_OUTCOMES: Final = ("ok", "failed")
+_BOUNDS: Final = (0.1, 0.5, 1.0, 5.0, 10.0, 30.0, 60.0, 300.0, 900.0, 3600.0)
+"""Of the histograms, in seconds."""
 
 
 class BusyError(Exception):
@@ -50,6 +57,8 @@ class Snapshots:
 
     Attributes:
         latest: the sync that is under way, or else the latest one; None: there was none.
+        durations: how long everything took, by operation (create, sync) and outcome (ok, failed).
+        created_at: when the last snapshot was made, in Unix seconds; 0 if none was since the start.
     """
 
     def __init__(
@@ -67,6 +76,10 @@ class Snapshots:
         self._scope: trio.CancelScope | None = None
         self._nursery = nursery
         self.latest: SnapshotSync | None = None
+        self.durations: dict[tuple[str, ...], Durations] = {
+            each: Durations(_BOUNDS) for each in product(_OPERATIONS, _OUTCOMES)
+        }
+        self.created_at = 0.0
 
     def start(self, urls: Sequence[str], signers: Sequence[str] | None = None) -> SnapshotSync:
         """Start a sync from some URLs.
@@ -96,6 +109,7 @@ class Snapshots:
     async def _sync(
         self, report: SnapshotSync, signers: Sequence[str], scope: trio.CancelScope
     ) -> None:
+        started = trio.current_time()
         log.info("Syncing from snapshots", urls=[each.url for each in report.sources])
         try:
             with scope:
@@ -107,16 +121,26 @@ class Snapshots:
         finally:
             self._scope = None
         _log_sync(report)
+        faulty = report.synced.fault_count or any(each.error for each in report.sources)
+        if not report.cancelled:
+            self._took("sync", trio.current_time() - started, ok=not faulty)
+
+    def _took(self, operation: str, seconds: float, *, ok: bool) -> None:
+        self.durations[operation, "ok" if ok else "failed"].observe(seconds)
 
     async def create_regularly(self, every: float) -> None:
         """Make a snapshot whenever so many seconds have passed, without end."""
         while True:
             await trio.sleep(every)
+            started = trio.current_time()
             try:
                 done = await in_thread(self._create)
             except (SnapshotError, ObjectError, StoreError) as error:
                 log.error("No snapshot was made; trying again next time", reason=str(error))
+                self._took("create", trio.current_time() - started, ok=False)
                 continue
+            self._took("create", trio.current_time() - started, ok=True)
+            self.created_at = time.time()
             log.info(
                 "Made a snapshot" if done.is_new else "A snapshot was due, but nothing is new",
                 url=self._settings.url,

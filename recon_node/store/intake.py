@@ -22,12 +22,13 @@ from functools import partial
 import structlog
 import trio
 
+from recon_node.durations import Durations
 from recon_node.store.admission.rules import commit_batch
 from recon_node.store.contents import Contents, Writer
 from recon_node.store.errors import DiskFullError, StoreError
 from recon_node.store.interests import Interests
 from recon_node.store.judging import PolicyGate
-from recon_node.store.values import StoreSettings, Submission, Verdict
+from recon_node.store.values import BatchOutcome, StoreSettings, Submission, Verdict
 from recon_node.verification.pool import Verifiers
 
 logger = structlog.get_logger(__name__)
@@ -76,7 +77,8 @@ class Intake:
         self._send, self._receive = trio.open_memory_channel[_Request](settings.queue_size)
         self._finished = trio.Event()
         self._give_up = False
-        self.failed_batches = 0
+        self.durations: dict[BatchOutcome, Durations] = {"ok": Durations(), "failed": Durations()}
+        """Time from a batch's verification to the end of its transaction."""
 
     async def hand_in(self, events: Sequence[Submission]) -> list[Verdict]:
         """Hand in events and wait for their verdicts, in order.
@@ -182,6 +184,7 @@ class Intake:
     async def _take(self, batch: Sequence[_Request]) -> None:
         """Judge and write a batch, and tell its callers."""
         error: StoreError | None = None
+        started = trio.current_time()
         try:
             if self._give_up:
                 raise StoreError("the store was closed before it could take the events")
@@ -191,9 +194,9 @@ class Intake:
                 del verdicts[: len(request.events)]
         except StoreError as failure:
             error = failure
-            self.failed_batches += 1
             if not isinstance(error, DiskFullError):  # which is logged once, not for each batch
                 logger.error("A batch was not written", requests=len(batch), reason=str(error))
+        self.durations["failed" if error else "ok"].observe(trio.current_time() - started)
         for request in batch:
             request.error = error
             request.done.set()

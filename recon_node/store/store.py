@@ -89,7 +89,7 @@ class Store(Contents):
             late_refused_total=self.totals["late refused"],
             policy_refused_total=self.totals["policy refused"],
             batches_total=self.totals["batches"],
-            failed_batches_total=self._intake.failed_batches,
+            batch_durations=self._intake.durations,
         )
 
     @property

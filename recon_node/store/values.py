@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Annotated, Final, Literal
 
@@ -12,6 +12,7 @@ from pydantic.dataclasses import dataclass as settings_dataclass
 
 from recon_node.ceramic import MAX_CAR_SIZE, EventId, EventKind, StreamId, TimeProof
 from recon_node.ceramic.heightless_event_id import HeightlessEventId
+from recon_node.durations import Durations
 from recon_node.ipld import CID
 from recon_node.setting_types import SETTINGS, Bytes, Setting
 from recon_node.store.errors import InvalidInterestError
@@ -34,6 +35,9 @@ Cause = Literal["car", "event", "history", "waiting", "bounds", "policy", "unjud
 - "unjudged": the write policy gave no answer about the stream; it is asked again later.
 - "node": this node failed over it.
 """
+
+
+BatchOutcome = Literal["ok", "failed"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -238,5 +242,6 @@ class StoreStats:
     policy_refused_total: int
     """Those of the refused events that the write policy refused."""
     batches_total: int
-    failed_batches_total: int
-    """Batches that the disk did not take."""
+    batch_durations: Mapping[BatchOutcome, Durations]
+    """Time from a batch's verification to the end of its transaction. Failed: the disk did not take
+    it."""

@@ -2,10 +2,21 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from platform import python_version
 from typing import Final
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, start_http_server
+import pyspark
+from prometheus_client import (
+    CollectorRegistry,
+    Counter,
+    Gauge,
+    Histogram,
+    ProcessCollector,
+    disable_created_metrics,
+    start_http_server,
+)
 
+from recon_node import __version__
 from spark_sink.errors import SinkError
 
 # Seconds.
@@ -17,6 +28,14 @@ class SinkMetrics:
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
+        ProcessCollector(registry=self.registry)
+        build = Gauge(
+            "spark_sink_build_info",
+            "Always 1. The versions that run.",
+            ["version", "python_version", "spark_version"],
+            registry=self.registry,
+        )
+        build.labels(__version__, python_version(), pyspark.__version__).set(1)
         self.rows = Counter(
             "spark_sink_rows",
             "Rows written, new and changed.",
@@ -33,12 +52,12 @@ class SinkMetrics:
             "spark_sink_feed_head", "The position of the feed's last event.", registry=self.registry
         )
         self.lag = Gauge(
-            "spark_sink_lag",
+            "spark_sink_lag_events",
             "Events of the feed that are not in all tables yet.",
             registry=self.registry,
         )
-        self.batch_seconds = Histogram(
-            "spark_sink_batch_seconds",
+        self.batch_duration = Histogram(
+            "spark_sink_batch_duration_seconds",
             "Time from a batch's arrival to its last commit.",
             buckets=_BUCKETS,
             registry=self.registry,
@@ -48,6 +67,11 @@ class SinkMetrics:
         )
         self.node_up = Gauge(
             "spark_sink_node_up", "Whether the node answers: 1 or 0.", registry=self.registry
+        )
+        self.disk_free = Gauge(
+            "spark_sink_disk_free_bytes",
+            "Free space on the disk of the tables.",
+            registry=self.registry,
         )
 
     def reached(self, positions: dict[str, int], head: int | None) -> None:
@@ -73,6 +97,7 @@ def served(metrics: SinkMetrics, address: str | None) -> Iterator[str | None]:
     host, _, port = address.rpartition(":")
     if not host or not port.isdigit():
         raise SinkError(f"metrics are served at HOST:PORT, not at {address!r}")
+    disable_created_metrics()  # a second series for each counter and histogram, of no use here
     try:
         server, thread = start_http_server(int(port), host.strip("[]"), metrics.registry)
     except (OSError, OverflowError) as error:

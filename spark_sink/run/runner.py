@@ -283,7 +283,7 @@ class Runner:
     def _on_batch(self, report: BatchReport) -> None:
         self._rows += report.rows
         head = self._head()
-        self._metrics.batch_seconds.observe(report.seconds)
+        self._metrics.batch_duration.observe(report.seconds)
         self._metrics.reached(report.positions, head)
         lag = None if head is None else max(0, head - report.position)
         facts = {**asdict(report), "seconds": round(report.seconds, 3), "lag": lag}
@@ -293,6 +293,7 @@ class Runner:
     def _check_disk(self) -> None:
         """End the run while there is still space for what is being written."""
         free = shutil.disk_usage(self._directory).free
+        self._metrics.disk_free.set(free)
         if free < self._settings.keep_free:
             raise TablesError(
                 f"the disk of {self._directory} is nearly full: {free / 1e6:.0f} MB are free, and "

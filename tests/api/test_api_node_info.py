@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+from pathlib import Path
 from types import SimpleNamespace
 
 import httpx
@@ -16,7 +17,10 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from recon_node import __version__
 from recon_node.api import Access, Services, create_app
+from recon_node.api.metrics.catalogue import FAMILIES
 from recon_node.api.routes.node_info import did_of_peer, with_peer_id
+from recon_node.api.samples import COLUMNS, Sample
+from recon_node.durations import Durations
 from recon_node.store import Store
 
 Events = list[dict[str, str]]
@@ -79,25 +83,41 @@ async def test_metrics(api: httpx.AsyncClient, filled: Events, store: Store) -> 
         for family in text_string_to_metric_families(answer.text)
         for sample in family.samples
     }
-    assert values["recon_events", ("state", "known")] == len(filled)
     assert values["recon_events", ("state", "delivered")] == len(filled)
     assert values["recon_feed_head",] == len(filled)
     assert values["recon_verdicts_total", ("status", "new")] == len(filled)
     assert values["recon_verdicts_total", ("status", "refused")] == 1
-    request = "recon_http_requests_total", ("method", "GET")
+    assert ("recon_events", ("state", "known")) not in values  # a total beside its parts
+    assert values["recon_admission_batch_duration_seconds_count", ("outcome", "ok")] >= 1
+    assert values["recon_admission_batch_duration_seconds_count", ("outcome", "failed")] == 0
+    request = "recon_http_request_duration_seconds_count", ("method", "GET")
     assert values[*request, ("path", "/ceramic/events/{event_id}"), ("status", "400")] == 1
     assert values[*request, ("path", "other"), ("status", "404")] == 1
     assert values["process_open_fds",] > 0
 
 
-async def test_metrics_of_the_network_side(services: Services) -> None:
+def check_catalogue(text: str) -> None:
+    """What a node with all its parts shows is what the catalogue says, no more and no less."""
+    shown = {}
+    for family in text_string_to_metric_families(text):
+        if not family.name.startswith("process_"):
+            name = family.name + ("_total" if family.type == "counter" else "")
+            labels = {label for sample in family.samples for label in sample.labels} - {"le"}
+            shown[name] = (family.type, family.documentation, labels)
+    assert shown == {each.name: (each.kind, each.help, set(each.labels)) for each in FAMILIES}
+
+
+async def test_metrics_of_the_network_side(services: Services, tmp_path: Path) -> None:
+    from recon_node.chain import ChainReport
     from recon_node.p2p import Counters
 
-    counters = Counters(sessions_initiated=3, recon_bytes_sent=700, events_refused=2)
+    counters = Counters(recon_bytes_sent=700, events_refused=2)
+    for seconds in (0.5, 2.0, 0.004):
+        counters.durations["initiator", "agreed"].observe(seconds)
     peers = SimpleNamespace(
+        peer_id="12D3KooWnode",
         peers=lambda: [SimpleNamespace(connected=True), SimpleNamespace(connected=False)],
         counters=counters,
-        sync_reports=[SimpleNamespace(seconds=2.0), SimpleNamespace(seconds=0.5)],
         rendezvous=lambda: [
             SimpleNamespace(sort_value=None, told=2, found=5),
             SimpleNamespace(sort_value="tea", told=0, found=1),
@@ -105,19 +125,32 @@ async def test_metrics_of_the_network_side(services: Services) -> None:
         ],
         provider_records=17,
     )
-    app = create_app(dataclasses.replace(services, peers=peers))
-    transport = httpx.ASGITransport(app)
+    counters.memory.by_kind["turns"] = 9
+    whole = dataclasses.replace(
+        services,
+        peers=peers,
+        anchors=SimpleNamespace(reports=[ChainReport("eip155:1")]),
+        snapshots=SimpleNamespace(durations={("create", "ok"): Durations()}, created_at=7.0),
+        data_dir=tmp_path,
+    )
+    whole.samples.add(Sample(*range(len(COLUMNS))))
+    transport = httpx.ASGITransport(create_app(whole))
     async with httpx.AsyncClient(transport=transport, base_url="http://node") as api:
+        await api.get("/metrics")
         text = (await api.get("/metrics")).text
+    check_catalogue(text)
     for line in (
-        'recon_peers{state="known"} 2.0',
         'recon_peers{state="connected"} 1.0',
-        'recon_sessions_total{kind="initiated"} 3.0',
+        'recon_peers{state="disconnected"} 1.0',
+        'recon_session_duration_seconds_bucket{le="0.005",outcome="agreed",role="initiator"} 1.0',
+        'recon_session_duration_seconds_bucket{le="0.5",outcome="agreed",role="initiator"} 2.0',
+        'recon_session_duration_seconds_bucket{le="+Inf",outcome="agreed",role="initiator"} 3.0',
+        'recon_session_duration_seconds_sum{outcome="agreed",role="initiator"} 2.504',
+        'recon_session_duration_seconds_count{outcome="failed",role="responder"} 0.0',
         'recon_sync_bytes_total{direction="sent",protocol="recon"} 700.0',
         'recon_peer_events_total{outcome="refused"} 2.0',
-        'recon_sync_seconds{of="longest"} 2.0',
-        'recon_rendezvous{state="all"} 3.0',
         'recon_rendezvous{state="announced"} 2.0',
+        'recon_rendezvous{state="not_announced"} 1.0',
         'recon_rendezvous_found{at="network"} 5.0',
         'recon_rendezvous_found{at="interests"} 3.0',
         "recon_provider_records 17.0",

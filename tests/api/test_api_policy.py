@@ -93,7 +93,7 @@ async def test_the_status_and_the_metrics_say_what_is_refused(tmp_path: Path) ->
             "failures": 0,
         }
         metrics = (await api.get("/metrics")).text
-        assert "recon_policy_refused_total 1.0" in metrics
+        assert 'recon_verdicts_total{status="refused_by_policy"} 1.0' in metrics
         assert "recon_policy_failures_total 0.0" in metrics
 
 

@@ -20,9 +20,15 @@ class Running(TestnetNode):
 
 
 def test_sessions_are_counted_on_both_sides(tmp_path, monkeypatch: pytest.MonkeyPatch) -> None:
-    kinds = {"initiated": 3.0, "answered": 4.0, "failed": 1.0, "refused": 2.0}
-    lines = [f'recon_sessions_total{{kind="{kind}"}} {number}' for kind, number in kinds.items()]
-    answer = httpx.Response(200, text="\n".join(["# HELP recon_sessions_total", *lines]))
+    name = "recon_session_duration_seconds"
+    lines = [
+        f"# HELP {name}",
+        f'{name}_count{{outcome="agreed",role="initiator"}} 3.0',
+        f'{name}_sum{{outcome="agreed",role="initiator"}} 9.0',
+        f'{name}_count{{outcome="failed",role="responder"}} 4.0',
+        "recon_sessions_refused_total 2.0",
+    ]
+    answer = httpx.Response(200, text="\n".join(lines))
     monkeypatch.setattr(httpx, "get", lambda url, timeout: answer)
     assert idle.sessions(Running("node", tmp_path, [])) == 7
 

@@ -82,7 +82,7 @@ async def test_a_time_event_waits_for_its_chain_and_is_asked_for_once(tmp_path: 
                 assert await head_after(client, node.api_url, 2) == 3
                 expected = {  # the last lookup counts once the feed has its result
                     f'recon_anchor_lookups_total{{chain="{SEPOLIA}",outcome="anchored"}} 1.0',
-                    f'recon_rpc_seconds_count{{chain="{SEPOLIA}"}} 4.0',
+                    f'recon_rpc_duration_seconds_count{{chain="{SEPOLIA}"}} 4.0',
                     "recon_pending_proofs 0.0",
                 }
                 with trio.fail_after(60):

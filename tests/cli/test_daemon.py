@@ -85,7 +85,7 @@ def test_sigterm_in_the_middle_of_things_and_kill_9_lose_nothing(sample: Events)
 
         poll = threads.submit(wait_for_news)
         connection, rest = half_a_post(node, sample[10])
-        under_way = "recon_http_requests_under_way 3.0"  # those two, and the one that asks
+        under_way = "recon_http_requests_in_progress 3.0"  # those two, and the one that asks
         wait_until(lambda: under_way in httpx.get(f"{url}/metrics").text)
         told = time.monotonic()
         node.terminate()

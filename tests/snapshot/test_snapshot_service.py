@@ -34,7 +34,7 @@ def test_a_node_makes_snapshots_and_another_starts_from_them(tmp_path: Path) -> 
     async def run_node() -> None:
         async with (
             open_store(tmp_path / "a", NETWORK, settings=QUICK) as store,
-            open_snapshots(settings, store, KEY, tmp_path / "a"),
+            open_snapshots(settings, store, KEY, tmp_path / "a") as snapshots,
         ):
             for n in range(3):
                 await store.admit_local([each.car for each in made[n * 10 : n * 10 + 10]])
@@ -42,6 +42,9 @@ def test_a_node_makes_snapshots_and_another_starts_from_them(tmp_path: Path) -> 
                     await trio.sleep(20)
             while await counts() != [20, 30]:  # noqa: ASYNC110 - the third one pushes out the first
                 await trio.sleep(20)
+            await trio.sleep(60)
+            assert snapshots.durations["create", "ok"].count >= 3
+            assert snapshots.created_at > 0
 
     trio.run(run_node, clock=MockClock(autojump_threshold=0.01))
 
@@ -50,12 +53,14 @@ def test_a_node_makes_snapshots_and_another_starts_from_them(tmp_path: Path) -> 
         async with open_store(tmp_path / "b", NETWORK, settings=QUICK) as store:
             async with open_snapshots(sources, store, KEY, tmp_path / "b") as snapshots:
                 assert snapshots.latest is not None
-                while snapshots.latest.seconds is None:  # noqa: ASYNC110
+                while not snapshots.durations["sync", "failed"].count:  # noqa: ASYNC110
                     await trio.sleep(0.01)
             assert len(store.keys) == 30
             failed, good = snapshots.latest.sources
             assert "does not exist" in str(failed.error)
             assert good.error is None
+            assert sum(each.count for each in snapshots.durations.values()) == 1
+            assert snapshots.created_at == 0
 
     trio.run(run_other)
 
@@ -69,9 +74,11 @@ def test_a_place_that_cannot_be_written_does_not_stop_the_node(tmp_path: Path) -
     async def main() -> None:
         async with (
             open_store(tmp_path, NETWORK, settings=QUICK) as store,
-            open_snapshots(settings, store, KEY, tmp_path),
+            open_snapshots(settings, store, KEY, tmp_path) as snapshots,
         ):
-            await trio.sleep(500)
+            while snapshots.durations["create", "failed"].count < 3:  # noqa: ASYNC110
+                await trio.sleep(20)
+            assert snapshots.durations["create", "ok"].count == snapshots.created_at == 0
 
     trio.run(main, clock=MockClock(autojump_threshold=0.01))
 

@@ -156,8 +156,8 @@ def test_a_full_disk_and_a_directory_that_cannot_be_written(
         for line in (
             'spark_sink_rows_total{table="raw_events"} 20.0',
             'spark_sink_position{table="stream_states"} 20.0',
-            "spark_sink_lag 0.0",
-            "spark_sink_batch_seconds_count 1.0",
+            "spark_sink_lag_events 0.0",
+            "spark_sink_batch_duration_seconds_count 1.0",
             "spark_sink_failures_total 0.0",
             "spark_sink_node_up 1.0",
         ):

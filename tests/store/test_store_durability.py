@@ -80,7 +80,7 @@ async def test_a_full_disk_fails_the_callers_and_harms_nothing(tmp_path: Path) -
             with pytest.raises(StoreError, match="disk is full"):
                 await store.admit_remote(more.offers())
             assert (await feed_of(store), store.keys.summarize()) == (rows, summary)
-        assert store.stats.failed_batches_total == 2
+        assert store.stats.batch_durations["failed"].count == 2
         assert (store.head, store.waiting) == (stats.delivered, stats.waiting)
         connection.execute("PRAGMA max_page_count = 1000000")
         verdicts = await store.admit_remote(more.offers())

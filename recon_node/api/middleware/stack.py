@@ -73,7 +73,7 @@ class Observe:
                 status = int(message["status"])
             await send(message)
 
-        self._metrics.under_way.inc()
+        self._metrics.in_progress += 1
         try:
             await self._app(scope, receive, watch)
         except Exception:
@@ -87,7 +87,7 @@ class Observe:
                 await response(scope, receive, watch)
         finally:
             seconds = time.perf_counter() - started
-            self._metrics.under_way.dec()
+            self._metrics.in_progress -= 1
             path = self._paths.get(scope.get("endpoint"), "other")  # type: ignore[arg-type]
             self._metrics.record(scope["method"], path, status, seconds)
             log.debug(

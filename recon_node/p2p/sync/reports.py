@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass, field
-from typing import Final, Literal
+from itertools import product
+from typing import Final, Literal, get_args
 
 import structlog
 
+from recon_node.durations import Durations
 from recon_node.p2p.peers.interest_gossip import GossipCounters
 from recon_node.p2p.transport.budget import MemoryBudget, unlimited
 
@@ -19,6 +21,7 @@ MAX_TRANSFERS: Final = 500
 """Maximum reports kept of sessions that moved events."""
 
 Role = Literal["initiator", "responder"]
+Result = Literal["agreed", "no_common_interest", "failed"]
 
 AGREED: Final = "agreed"
 NO_COMMON_INTEREST: Final = "no common interest"
@@ -69,9 +72,16 @@ class SyncReport:
     """Seconds since 1970."""
 
     @property
+    def result(self) -> Result:
+        """The kind of outcome."""
+        if self.outcome == NO_COMMON_INTEREST:
+            return "no_common_interest"
+        return "agreed" if self.outcome.startswith(AGREED) else "failed"
+
+    @property
     def went_well(self) -> bool:
         """Whether the session ended as it should."""
-        return self.outcome == NO_COMMON_INTEREST or self.outcome.startswith(AGREED)
+        return self.result != "failed"
 
     @property
     def moved_events(self) -> bool:
@@ -119,6 +129,12 @@ class Counters:
     """Keys that peers listed and whose events were not fetched, because of the write policy."""
     keys_left_out_by_peers: int = 0
     dials_failed: int = 0
+    durations: dict[tuple[str, ...], Durations] = field(
+        default_factory=lambda: {
+            each: Durations() for each in product(get_args(Role), get_args(Result))
+        }
+    )
+    """Of the sessions that have ended, by role and result."""
     gossip: GossipCounters = field(default_factory=GossipCounters)
     """Statements of interests."""
     memory: MemoryBudget = field(default_factory=unlimited)
@@ -129,6 +145,7 @@ class Counters:
         self.sessions_initiated += report.role == "initiator"
         self.sessions_answered += report.role == "responder"
         self.sessions_failed += not report.went_well
+        self.durations[report.role, report.result].observe(report.seconds)
         self.keys_left_out += report.keys_left_out
         self.keys_left_out_by_peers += report.keys_left_out_by_peer
         self.rounds += report.rounds

@@ -1,0 +1,141 @@
+"""What a node holds and does, read from its parts at the moment of the scrape."""
+
+from __future__ import annotations
+
+import platform
+import shutil
+from collections.abc import Iterator
+from contextlib import suppress
+
+from prometheus_client.core import Metric
+from prometheus_client.registry import Collector
+
+from recon_node import __version__
+from recon_node.api.metrics import catalogue as m
+from recon_node.api.services import ChainSide, Peers, Services, SnapshotSide
+
+
+class NodeCollector(Collector):
+    """Reads all parts of a node that it has.
+
+    Args:
+        services: the parts.
+    """
+
+    def __init__(self, services: Services) -> None:
+        self._services = services
+
+    def collect(self) -> Iterator[Metric]:
+        """Yield the node's metrics, as they are now."""
+        services = self._services
+        yield m.BUILD.by({(__version__, platform.python_version()): 1})
+        yield from self._store()
+        if services.data_dir is not None:
+            with suppress(OSError):  # a disk that is gone: the absence tells it
+                yield m.DISK_FREE.of(shutil.disk_usage(services.data_dir).free)
+        if services.samples.latest is not None:
+            yield m.LOOP.of(services.samples.latest.lag)
+        if services.anchors is not None:
+            yield from _chain(services.anchors)
+        if services.snapshots is not None:
+            yield from _snapshots(services.snapshots)
+        if services.peers is not None:
+            yield from _peers(services.peers)
+            yield from _sessions(services.peers)
+            yield from _memory(services.peers)
+
+    def _store(self) -> Iterator[Metric]:
+        store, peers = self._services.store, self._services.peers
+        stats = store.stats
+        peer_id = "" if peers is None else peers.peer_id
+        yield m.NODE.by({(store.network.name, store.epoch, peer_id): 1})
+        yield m.EVENTS.by_one(
+            {"delivered": stats.delivered, "waiting": stats.waiting, "pending": stats.pending}
+        )
+        yield m.FEED_HEAD.of(store.head)
+        yield m.PENDING_PROOFS.of(stats.pending_proofs)
+        yield m.DAMAGED.of(store.damage.count)
+        yield m.MENDED.of(store.damage.mended_total)
+        yield m.VERDICTS.by_one(
+            {
+                "new": stats.admitted_total,
+                "known": stats.known_total,
+                "refused": stats.refused_total - stats.policy_refused_total,
+                "refused_by_policy": stats.policy_refused_total,
+                "refused_late": stats.late_refused_total,
+            }
+        )
+        yield m.POLICY_FAILURES.of(store.policy.failures_total)
+        yield m.BATCHES.histogram(
+            {(outcome,): took for outcome, took in stats.batch_durations.items()}
+        )
+
+
+def _chain(anchors: ChainSide) -> Iterator[Metric]:
+    reports = anchors.reports
+    yield m.LOOKUPS.by(
+        {
+            (report.chain_id, outcome): count
+            for report in reports
+            for outcome, count in report.lookups.items()
+        }
+    )
+    yield m.RPC.histogram({(report.chain_id,): report.answers for report in reports})
+    yield m.RPC_FAILURES.by_one({report.chain_id: report.failures for report in reports})
+
+
+def _snapshots(snapshots: SnapshotSide) -> Iterator[Metric]:
+    yield m.SNAPSHOTS.histogram(snapshots.durations)
+    yield m.SNAPSHOT_TIME.of(snapshots.created_at)
+
+
+def _peers(peers: Peers) -> Iterator[Metric]:
+    known = peers.peers()
+    connected = sum(peer.connected for peer in known)
+    yield m.PEERS.by_one({"connected": connected, "disconnected": len(known) - connected})
+    yield m.PEERS_STATING.of(peers.counters.gossip.peers)
+    every = peers.rendezvous()
+    announced = sum(each.told > 0 for each in every)
+    yield m.RENDEZVOUS.by_one({"announced": announced, "not_announced": len(every) - announced})
+    yield m.RENDEZVOUS_FOUND.by_one(
+        {
+            "network": sum(each.found for each in every if each.sort_value is None),
+            "interests": sum(each.found for each in every if each.sort_value is not None),
+        }
+    )
+    yield m.PROVIDER_RECORDS.of(peers.provider_records)
+    yield m.DIALS_FAILED.of(peers.counters.dials_failed)
+
+
+def _sessions(peers: Peers) -> Iterator[Metric]:
+    counters = peers.counters
+    yield m.SESSIONS.histogram(counters.durations)
+    yield m.SESSIONS_REFUSED.of(counters.sessions_refused)
+    yield m.ROUNDS.of(counters.rounds)
+    yield m.SYNC_BYTES.by(
+        {
+            ("recon", "sent"): counters.recon_bytes_sent,
+            ("recon", "received"): counters.recon_bytes_received,
+            ("events", "sent"): counters.event_bytes_sent,
+            ("events", "received"): counters.event_bytes_received,
+        }
+    )
+    yield m.PEER_EVENTS.by_one(
+        {
+            "received": counters.events_received,
+            "refused": counters.events_refused,
+            "missing": counters.events_missing,
+        }
+    )
+    yield m.KEYS_LEFT_OUT.by_one(
+        {"node": counters.keys_left_out, "peers": counters.keys_left_out_by_peers}
+    )
+    yield m.KEYS_UNWANTED.of(counters.keys_unwanted)
+    yield m.STATEMENTS.by_one({"sent": counters.gossip.sent, "received": counters.gossip.received})
+
+
+def _memory(peers: Peers) -> Iterator[Metric]:
+    memory = peers.counters.memory
+    yield m.PEER_MEMORY.by_one(memory.by_kind)
+    yield m.PEER_MEMORY_LIMIT.of(memory.limit)
+    yield m.PEERS_CUT_OFF.of(memory.cut_off)
