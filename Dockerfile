@@ -3,8 +3,12 @@
 #   docker build --target node  -t recon-node .
 #   docker build --target spark -t spark-sink .
 #
+# Both for amd64 and arm64, with the version in their labels: config/docker-bake.hcl. BuildKit is
+# needed (Docker 23 or newer; before that, set DOCKER_BUILDKIT=1).
+#
 # The dependencies have layers of their own, made anew only when pyproject.toml or requirements.lock
 # names others. Both images share those of the node; a change of the source makes one small layer.
+# pip's downloads are kept in a cache that is no part of any image.
 ARG PYTHON=python:3.12-slim-bookworm
 
 FROM ${PYTHON} AS requirements
@@ -25,11 +29,14 @@ ENV PATH=/opt/recon/bin:$PATH
 WORKDIR /src
 COPY requirements.lock .
 COPY --from=requirements /requirements/node.txt .
-RUN pip install --no-cache-dir --constraint requirements.lock --requirement node.txt
+RUN --mount=type=cache,target=/root/.cache/pip \
+    pip install --constraint requirements.lock --requirement node.txt
 
+# fastecdsa and cbrrr come without wheels: the compiler that they need stays here.
 FROM dependencies AS project
 COPY --from=requirements /requirements/build.txt .
-RUN pip install --no-cache-dir --constraint requirements.lock --requirement build.txt
+RUN --mount=type=cache,target=/root/.cache/pip \
+    pip install --constraint requirements.lock --requirement build.txt
 COPY pyproject.toml README.md LICENSE LICENSE-MIT LICENSE-APACHE ./
 COPY recon_node recon_node
 COPY spark_sink spark_sink
@@ -50,11 +57,16 @@ COPY --from=dependencies /opt/recon /opt/recon
 FROM base AS spark
 COPY requirements.lock /requirements/
 COPY --from=requirements /requirements/spark.txt /requirements/
-RUN pip install --no-cache-dir --constraint /requirements/requirements.lock \
-    --requirement /requirements/spark.txt
+RUN --mount=type=cache,target=/root/.cache/pip \
+    pip install --constraint /requirements/requirements.lock --requirement /requirements/spark.txt
 COPY --from=project /project /opt/recon
 USER recon
 VOLUME /tables
+LABEL org.opencontainers.image.title="spark-sink" \
+    org.opencontainers.image.description="The feed of a Ceramic node as Delta tables, by PySpark" \
+    org.opencontainers.image.licenses="MIT OR Apache-2.0"
+# Metrics, if `run` is given --metrics 0.0.0.0:9102
+EXPOSE 9102
 ENTRYPOINT ["spark-sink"]
 CMD ["run", "--url", "http://node:5101", "--tables", "/tables"]
 
@@ -62,6 +74,9 @@ FROM base AS node
 COPY --from=project /project /opt/recon
 USER recon
 VOLUME /data
+LABEL org.opencontainers.image.title="recon-node" \
+    org.opencontainers.image.description="A Ceramic network node: Recon (CIP-124) over libp2p" \
+    org.opencontainers.image.licenses="MIT OR Apache-2.0"
 # libp2p, HTTP API
 EXPOSE 4101 5101
 # Inside a container the API has to listen on all of its interfaces; publish the port with care.
