@@ -41,6 +41,8 @@ from recon_node.snapshot.writing import (
 
 PACK_BYTES: Final = 8 * 1024 * 1024
 """Size at which a pack is written."""
+_CLOCKS_DIFFER: Final = 86400.0
+"""Seconds that a snapshot may be from the future."""
 MAX_PACKS: Final = 256
 """Packs more than the events need, at which a snapshot starts afresh."""
 
@@ -82,7 +84,7 @@ def create_snapshot(
         SnapshotError: what is at `latest.car` is something else.
         ObjectError: the store does not take it.
     """
-    latest = _latest(source, objects)
+    latest = _latest(source, objects, now())
     base = None
     if latest is not None and not afresh and _can_build_on(latest, source, key, pack_bytes):
         base = latest
@@ -91,7 +93,7 @@ def create_snapshot(
     return SnapshotWriter(source, objects, key, progress, pack_bytes, base).run(created)
 
 
-def _latest(source: Source, objects: Objects) -> RootObject | None:
+def _latest(source: Source, objects: Objects, now: float) -> RootObject | None:
     """Return the newest snapshot."""
     try:
         root = decode_root(objects.get(LATEST))
@@ -103,6 +105,11 @@ def _latest(source: Source, objects: Objects) -> RootObject | None:
             "another place"
         ) from None
     found = root.manifest
+    if found.created > now + _CLOCKS_DIFFER:
+        raise SnapshotError(
+            f"{LATEST} in {objects.url} is of {found.created_text}, which is in the future: set "
+            "the clock, or delete that snapshot, because newer ones would seem older"
+        )
     if found.network != source.network:
         raise SnapshotError(
             f"{objects.url} has snapshots of the network {found.network.name}, but the events are "

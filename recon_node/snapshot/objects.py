@@ -26,11 +26,13 @@ _MAX_REASON: Final = 300
 """Characters of a library's explanation."""
 TIMEOUT: Final = 30.0
 """Seconds without a byte after which a request is given up."""
-LONGEST: Final = 600.0
+LONGEST: Final = 120.0
 """Seconds for one request, however steadily its answer trickles."""
 RETRIES: Final = 3
 MAX_WHOLE: Final = 16 * 1024 * 1024
 """Bytes of an object that is read as a whole, at most: only root objects are."""
+_ENDPOINTS: Final = ("AWS_ENDPOINT_URL", "AZURITE_BLOB_STORAGE_URL", "STORAGE_EMULATOR_HOST")
+"""Variables with the address of a server that speaks a provider's protocol."""
 _CHUNK: Final = 1024 * 1024
 
 
@@ -111,8 +113,8 @@ class Objects:
                 "read_timeout": timedelta(seconds=timeout),
                 "connect_timeout": timedelta(seconds=timeout),
             }
-            endpoint = os.environ.get("AWS_ENDPOINT_URL", "")
-            if scheme == "http" or endpoint.startswith("http://"):
+            endpoints = [url, *(os.environ.get(name, "") for name in _ENDPOINTS)]
+            if any(each.startswith("http://") for each in endpoints):
                 client["allow_http"] = True
             retries: Any = {
                 "max_retries": RETRIES,

@@ -295,14 +295,13 @@ class SnapshotReader:
                     found[item] = check(item, data)
                     continue
             if place.size > largest:
-                self._on_fault(
-                    Fault(
-                        self._describe(place),
-                        f"it has {place.size:,} bytes; {largest:,} is the limit",
-                    )
-                )
+                reason = f"it has {place.size:,} bytes; {largest:,} is the limit"
+            elif place in missing:
+                reason = "something else stands there, too"
             else:
                 missing[place] = item
+                continue
+            self._on_fault(Fault(self._describe(place), reason))
 
         def read(each: Range) -> list[tuple[K, T]]:
             got: list[tuple[K, T]] = []

@@ -24,7 +24,7 @@ QUICK = StoreSettings(synchronous="normal", verifiers=0)
 def test_a_node_makes_snapshots_and_another_starts_from_them(tmp_path: Path) -> None:
     made = events(40, seed=6)
     url = str(tmp_path / "snapshots")
-    settings = SnapshotSettings(url=url, every=60.0, keep=2)  # type: ignore[call-arg]
+    settings = SnapshotSettings(url=url, every=60.0, keep=2)
     objects = Objects.open(url, make=True)
 
     async def counts() -> list[int]:
@@ -49,7 +49,7 @@ def test_a_node_makes_snapshots_and_another_starts_from_them(tmp_path: Path) -> 
     trio.run(run_node, clock=MockClock(autojump_threshold=0.01))
 
     async def run_other() -> None:
-        sources = SnapshotSettings(sources=(str(tmp_path / "none"), url))  # type: ignore[call-arg]
+        sources = SnapshotSettings(sources=(str(tmp_path / "none"), url))
         async with open_store(tmp_path / "b", NETWORK, settings=QUICK) as store:
             async with open_snapshots(sources, store, KEY, tmp_path / "b") as snapshots:
                 assert snapshots.latest is not None
@@ -69,7 +69,7 @@ def test_a_place_that_cannot_be_written_does_not_stop_the_node(tmp_path: Path) -
     make_log(tmp_path, events(5, seed=7))
     (tmp_path / "file").write_text("in the way")
     url = str(tmp_path / "file" / "below")
-    settings = SnapshotSettings(url=url, every=60.0)  # type: ignore[call-arg]
+    settings = SnapshotSettings(url=url, every=60.0)
 
     async def main() -> None:
         async with (
@@ -98,4 +98,4 @@ def test_what_is_not_a_period(text: object) -> None:
 
 def test_signers_are_checked() -> None:
     with pytest.raises(ValidationError, match="did:key"):
-        SnapshotSettings(signers=("did:web:example.com",))  # type: ignore[call-arg]
+        SnapshotSettings(signers=("did:web:example.com",))

@@ -1,0 +1,278 @@
+"""Stores and snapshots made to do harm: each is named in the error, and nothing wrong gets in."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import pytest
+import trio
+from nacl.signing import SigningKey
+from snapshot_support import NETWORK, events, make_log
+
+from recon_node.ceramic import Network
+from recon_node.ipld import CID, DAG_CBOR, RAW, varint
+from recon_node.recon import KeyRange, Sha256a
+from recon_node.snapshot.all_sources import SnapshotSync, SourceReport, sync_all
+from recon_node.snapshot.creating import create_snapshot
+from recon_node.snapshot.objects import MAX_WHOLE, ObjectError, Objects, UnavailableError
+from recon_node.snapshot.places import Place, encode_locator
+from recon_node.snapshot.reading import Fault, SnapshotError, SnapshotReader, read_root
+from recon_node.snapshot.root import LATEST, Manifest, RootObject, encode_root, pack_name
+from recon_node.snapshot.sources import LogSource
+from recon_node.snapshot.tree import (
+    Branch,
+    Leaf,
+    Link,
+    NodeFormatError,
+    Root,
+    build,
+    pack,
+    unpack,
+    whole,
+)
+from recon_node.store import StoreSettings, open_store
+
+KEY = SigningKey(b"k" * 32)
+EVENTS = 100
+
+
+@pytest.fixture(scope="module")
+def log(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    data_dir = tmp_path_factory.mktemp("log")
+    make_log(data_dir, events(EVENTS, seed=30))
+    return data_dir
+
+
+@pytest.fixture(autouse=True)
+def _no_retries(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("recon_node.snapshot.objects.RETRIES", 0)
+
+
+def write(log: Path, objects: Objects) -> RootObject:
+    with LogSource(log) as source:
+        return create_snapshot(source, objects, KEY, lambda *step: None, pack_bytes=20_000).root
+
+
+def sync(node: Path, url: str, network: Network = NETWORK) -> tuple[SnapshotSync, int]:
+    report = SnapshotSync([SourceReport(url)])
+
+    async def main() -> int:
+        settings = StoreSettings(verifiers=0)
+        async with open_store(node, network, settings=settings) as store:
+            await sync_all(report, store, (), node)
+            return len(store.keys)
+
+    return report, trio.run(main)
+
+
+@contextmanager
+def web(directory: Path, misdeed: str, only: str) -> Iterator[str]:
+    """A web server that misbehaves for paths that contain `only`."""
+    stopped = threading.Event()
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            data = (directory / self.path.lstrip("/").partition("?")[0]).read_bytes()
+            wanted = self.headers.get("Range")
+            harm = misdeed if only in self.path else "none"
+            first, last, size = 0, len(data) - 1, len(data)
+            if wanted is not None and harm != "no ranges":
+                first, last = map(int, wanted.removeprefix("bytes=").split("-"))
+                self.send_response(206)
+                self.send_header("Content-Range", f"bytes {first}-{last}/{size}")
+            elif harm == "redirects":
+                self.send_response(302)
+                self.send_header("Location", f"{self.path.partition('?')[0]}?{id(self)}")
+            else:
+                self.send_response(200)
+            data = data[first : last + 1]
+            self.send_header("Last-Modified", self.date_time_string(0))
+            length = 1 << 50 if harm == "endless" else len(data)
+            self.send_header("Content-Length", str(length))
+            self.end_headers()
+            if harm == "other bytes":
+                data = bytes(len(data))
+            self.wfile.write(data[: len(data) // 2] if harm == "cut off" else data)
+            while harm == "endless" and not stopped.is_set():
+                self.wfile.write(bytes(1 << 20))
+
+        def log_message(self, format: str, *args: object) -> None:
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        server.daemon_threads = True
+        server.handle_error = lambda *args: None  # type: ignore[method-assign]
+        thread = threading.Thread(target=server.serve_forever, daemon=True)
+        thread.start()
+        yield f"http://127.0.0.1:{server.server_address[1]}"
+        stopped.set()
+        server.shutdown()
+        thread.join()
+
+
+@pytest.mark.parametrize(
+    ("misdeed", "reason"),
+    [
+        ("endless", "more came than|cannot be read"),
+        ("no ranges", "cannot be read"),
+        ("cut off", "cannot be read"),
+        ("other bytes", "damaged"),
+    ],
+)
+def test_a_server_that_harms_packs(log: Path, tmp_path: Path, misdeed: str, reason: str) -> None:
+    write(log, Objects.open(str(tmp_path / "web"), make=True))
+    with web(tmp_path / "web", misdeed, "packs/") as url:
+        report, count = sync(tmp_path / "node", url)
+    assert count == 0
+    faults = " ".join(map(str, [*report.synced.faults, report.sources[0].error]))
+    assert any(each in faults for each in reason.split("|")), faults
+    assert url in faults
+
+
+@pytest.mark.parametrize("misdeed", ["endless", "redirects", "cut off", "other bytes"])
+def test_a_server_that_harms_the_root(log: Path, tmp_path: Path, misdeed: str) -> None:
+    write(log, Objects.open(str(tmp_path / "web"), make=True))
+    with web(tmp_path / "web", misdeed, LATEST) as url:
+        report, count = sync(tmp_path / "node", url)
+    assert count == 0
+    assert report.synced.counts == {}
+    assert LATEST in str(report.sources[0].error)
+    assert url in str(report.sources[0].error)
+    assert report.sources[0].received < MAX_WHOLE + 64 * 1024 * 1024
+
+
+def test_a_snapshot_of_another_network(log: Path, tmp_path: Path) -> None:
+    write(log, Objects.open(str(tmp_path / "url"), make=True))
+    report, count = sync(tmp_path / "node", str(tmp_path / "url"), Network.local(8))
+    assert count == 0
+    assert "is of the network local-7, but the node is on local-8" in str(report.sources[0].error)
+
+
+def test_a_snapshot_from_the_future_is_not_built_on(log: Path) -> None:
+    objects = Objects.open("memory://")
+    root = write(log, objects)
+    _, data = encode_root(replace(root.manifest, created=253_402_300_799), KEY, root.top)
+    objects.put(LATEST, data)
+    with pytest.raises(SnapshotError, match=r"9999-12-31.* in the future"):
+        write(log, objects)
+
+
+def test_a_manifest_that_is_signed_by_another_key_than_it_names(log: Path) -> None:
+    objects = Objects.open("memory://")
+    root = write(log, objects)
+    _, mine = encode_root(root.manifest, KEY, root.top)
+    _, other = encode_root(root.manifest, SigningKey(b"x" * 32), root.top)
+    mixed = mine.replace(mine[-100:], other[-100:])
+    at = next(n for n, (a, b) in enumerate(zip(mine, other, strict=True)) if a != b)
+    swapped = mine[:at] + other[at : at + 200] + mine[at + 200 :]
+    for data in (mixed, swapped, mine[:-1], mine + b"x", b"", other[:at] + mine[at:]):
+        objects.put(LATEST, data)
+        if data != mine:
+            with pytest.raises(SnapshotError, match="not usable"):
+                read_root(objects)
+
+
+def lying(places: list[Place], size: int = 1000) -> list[Fault]:
+    """Read a leaf whose locator has these places; return the faults."""
+    objects = Objects.open("memory://")
+    keys = [bytes([n]) * 30 for n in range(1, 1 + len(places))]
+    *_, leaf = build(keys)
+    node = pack(Leaf(keys)) + encode_locator(places)
+    node += len(encode_locator(places)).to_bytes(3, "big")
+    name = CID.of(RAW, node)
+    objects.put(pack_name(name), node)
+    whole_log = make_root(Root(leaf.link, len(keys)), Place(0, 0, len(node)), [(name, size)])
+    faults: list[Fault] = []
+    reader = SnapshotReader(objects, whole_log, faults.append)
+    [(_, found, at)] = reader.open([whole(leaf.link)])
+    assert isinstance(found, Leaf)
+    assert reader.events(list(zip(found.keys, at, strict=True))) == []
+    return faults
+
+
+def make_root(tree: Root, place: Place, packs: list[tuple[CID, int]]) -> RootObject:
+    manifest = Manifest(NETWORK, (), (), 0, tree, place, packs, 0)
+    return encode_root(manifest, KEY, {})[0]
+
+
+@pytest.mark.parametrize(
+    ("place", "reason"),
+    [
+        (Place(0, 0, 2_000_000), "is the limit"),
+        (Place(0, 1 << 40, 10), "bytes only"),
+        (Place(9, 0, 10), "pack 9"),
+        (Place(0, 0, 10), "damaged"),
+    ],
+)
+def test_a_locator_that_lies(place: Place, reason: str) -> None:
+    # Keys that are not EventIDs are refused before anything is read.
+    assert all("damaged key" in str(fault) for fault in lying([place]))
+    objects = Objects.open("memory://")
+    name = CID.of(RAW, b"?" * 100)
+    objects.put(pack_name(name), b"?" * 100)
+    link = Link(0, b"", Sha256a(bytes(32)), CID.of(DAG_CBOR, b"no such node"))
+    faults: list[Fault] = []
+    root = make_root(Root(link, 1), replace_size(place), [(name, 100)])
+    reader = SnapshotReader(objects, root, faults.append)
+    assert reader.open([Branch(link, KeyRange(b"", b"\xff" * 64))]) == []
+    assert reason in str(faults[0])
+
+
+def replace_size(place: Place) -> Place:
+    """Nodes may be larger than events."""
+    return place._replace(size=1 << 30) if place.size > 1_000_000 else place
+
+
+def test_front_coding_does_not_blow_up() -> None:
+    """Few bytes that would stand for gigabytes: each key shares all of a long one before it."""
+    n = varint.encode
+    long = n(0) + n(200) + b"k" * 200
+    assert len(unpack(n(0) + long, None)) > 200
+    bomb = n(0) + long + (n(200 << 2) + n(100) + b"x" * 100) * 100
+    with pytest.raises(NodeFormatError, match="longer than"):
+        unpack(bomb, None)
+    for broken in (
+        b"",
+        n(0) + n(5 << 2) + n(1) + b"x",  # shares what is not there
+        n(0) + n(0) + n(9) + b"x",  # cut off
+        n(0) + n(1) + n(9) + b"x" * 9,  # a CID cut off
+        n(1),
+        n(1) + n(1 << 40),  # children without end
+        n(1) + n(2) + bytes(96) + n(0) + n(1) + b"b" + b"more",
+    ):
+        with pytest.raises(NodeFormatError):
+            unpack(broken, Sha256a(bytes(32)))
+
+
+def test_a_store_that_only_fails_is_given_up(log: Path, tmp_path: Path) -> None:
+    objects = Objects.open("memory://")
+    root = write(log, objects)
+
+    def fail(name: str, start: int, size: int) -> bytes:
+        raise type(error)(str(error))
+
+    error: ObjectError = UnavailableError("does not answer")
+    objects.get_range = fail  # type: ignore[method-assign]
+    faults: list[Fault] = []
+    reader = SnapshotReader(objects, root, faults.append)
+    place = root.manifest.place
+    assert place is not None
+    tree = root.manifest.tree
+    assert tree is not None
+    link = replace_link(tree.link)
+    reader.note_place(link, place)
+    for _ in range(15):
+        assert reader.open([whole(link)]) == []
+    with pytest.raises(SnapshotError, match=r"16 times in a row and is given up.*does not answer"):
+        reader.open([whole(link)])
+    assert len(faults) == 16
+
+
+def replace_link(link: Link) -> Link:
+    """A link to a node that is not at the top."""
+    return link._replace(cid=CID.of(DAG_CBOR, b"elsewhere"))
