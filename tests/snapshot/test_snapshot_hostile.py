@@ -105,7 +105,6 @@ def web(directory: Path, misdeed: str, only: str) -> Iterator[str]:
             pass
 
     with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        server.daemon_threads = True
         server.handle_error = lambda *args: None  # type: ignore[method-assign]
         thread = threading.Thread(target=server.serve_forever, daemon=True)
         thread.start()
