@@ -8,7 +8,8 @@ Start reading with ``session``.
 from typing import Any, Final
 
 from recon_node.recon.keys.ids import find
-from recon_node.recon.keys.key_store import KeyStore, KeyView, Summary
+from recon_node.recon.keys.key_store import KeyStore, KeyView
+from recon_node.recon.keys.ordered_keys import Summary
 from recon_node.recon.keys.ranges import KeyRange, intersect_ranges, merge_ranges, subtract_ranges
 from recon_node.recon.keys.sha256a import ZERO, Sha256a
 from recon_node.recon.keys.sketch import ID_SIZE, id_of

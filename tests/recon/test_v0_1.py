@@ -14,7 +14,8 @@ from recon_node.ceramic import parse_event
 from recon_node.ceramic.heightless_event_id import HeightlessEventId, is_fencepost
 from recon_node.ceramic.network import Network
 from recon_node.ipld import multibase
-from recon_node.recon.keys.key_store import KeyStore, Summary
+from recon_node.recon.keys.key_store import KeyStore
+from recon_node.recon.keys.ordered_keys import Summary
 from recon_node.recon.keys.ranges import KeyRange, merge_ranges
 from recon_node.recon.keys.sha256a import ZERO, Sha256a
 from recon_node.recon.side import RemoteProtocolError

@@ -18,7 +18,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator
 from typing import Final
 
-from recon_node.recon.keys.key_store import KeyView
+from recon_node.recon.keys.ordered_keys import OrderedKeys
 from recon_node.recon.keys.ranges import common_prefix, separator
 from recon_node.recon.keys.sha256a import COUNT_SHIFT, DIGEST_SIZE, LANES_MASK, spread, spread_run
 from recon_node.recon.keys.tree import Inner, Leaf, TreeNode, even_ranks
@@ -53,7 +53,7 @@ class Finger:
         "_whole",
     )
 
-    def __init__(self, store: KeyView) -> None:
+    def __init__(self, store: OrderedKeys) -> None:
         self._store = store
         self._total: int | None = None
         """The store's total when the leaf was found."""

@@ -9,17 +9,15 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Generator, Iterator, Sequence
-from typing import TYPE_CHECKING, Final, NamedTuple, cast
+from typing import Final, NamedTuple, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
+from recon_node.recon.keys.ordered_keys import OrderedKeys
 from recon_node.recon.keys.ranges import KeyRange
 from recon_node.recon.keys.sketch import Ids, distinct, ids_of
 from recon_node.recon.keys.tree import Bisect, Inner, Leaf, TreeNode
-
-if TYPE_CHECKING:
-    from recon_node.recon.keys.key_store import KeyView
 
 _GROUPS_A_STEP: Final = 64
 """Groups that are compared between two yields: about a millisecond."""
@@ -51,7 +49,7 @@ class Group(NamedTuple):
         return key
 
 
-def groups(keys: KeyView, key_range: KeyRange, *, with_lower: bool = False) -> Iterator[Group]:
+def groups(keys: OrderedKeys, key_range: KeyRange, *, with_lower: bool = False) -> Iterator[Group]:
     """Yield the keys of a range in groups that are not empty, in order.
 
     The lower bound is in it only if asked for.
@@ -75,7 +73,7 @@ def groups(keys: KeyView, key_range: KeyRange, *, with_lower: bool = False) -> I
 
 
 def find(
-    keys: KeyView, key_range: KeyRange, ids: Ids, *, with_lower: bool = False
+    keys: OrderedKeys, key_range: KeyRange, ids: Ids, *, with_lower: bool = False
 ) -> Generator[None, None, list[tuple[int, bytes]]]:
     """Return the ids that belong to keys of a range, each with its key, in the keys' order.
 
@@ -102,7 +100,7 @@ def find(
 
 
 def not_held(
-    keys: KeyView, key_range: KeyRange, ids: Ids, *, with_lower: bool = False
+    keys: OrderedKeys, key_range: KeyRange, ids: Ids, *, with_lower: bool = False
 ) -> Generator[None, None, Ids]:
     """Return those of some ids that no key of a range has, in steps."""
     sought = distinct(ids)

@@ -9,16 +9,14 @@ ahead will be met on the way. So a sketch is always that of the keys that its ra
 from __future__ import annotations
 
 from collections.abc import Generator
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import numpy as np
 
 from recon_node.recon.keys.ids import groups
+from recon_node.recon.keys.ordered_keys import OrderedKeys
 from recon_node.recon.keys.ranges import KeyRange
 from recon_node.recon.keys.sketch import Sketch, ids_of
-
-if TYPE_CHECKING:
-    from recon_node.recon.keys.key_store import KeyView
 
 MAX_SKETCHES: Final = 4
 """Sketches that a store keeps, the latest ones that were used; each takes half a MB."""
@@ -76,7 +74,7 @@ class Sketches:
             if len(self._signs) >= _BATCH:
                 self._settle()
 
-    def get(self, keys: KeyView, key_range: KeyRange) -> Generator[None, None, Sketch | None]:
+    def get(self, keys: OrderedKeys, key_range: KeyRange) -> Generator[None, None, Sketch | None]:
         """Return the sketch of a range, made in steps of some milliseconds if there is none.
 
         It is right until the store changes. None if all places are taken by sketches in the making.
@@ -123,7 +121,7 @@ class Sketches:
             column.clear()
 
 
-def _extend(kept: _Kept, keys: KeyView) -> None:
+def _extend(kept: _Kept, keys: OrderedKeys) -> None:
     """Add the next group of the range."""
     rest = KeyRange(kept.reached, kept.key_range.upper)
     group = None if rest.is_empty else next(groups(keys, rest), None)

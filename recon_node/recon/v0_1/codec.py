@@ -28,7 +28,7 @@ from enum import Enum
 from typing import Final, TypeAlias
 
 from recon_node.ipld import dag_cbor
-from recon_node.recon.keys.key_store import Summary
+from recon_node.recon.keys.ordered_keys import Summary
 from recon_node.recon.keys.ranges import KeyRange
 
 

@@ -12,7 +12,8 @@ from enum import Enum, auto
 from itertools import pairwise
 from typing import Final
 
-from recon_node.recon.keys.key_store import KeyView, Summary
+from recon_node.recon.keys.key_store import KeyView
+from recon_node.recon.keys.ordered_keys import Summary
 from recon_node.recon.keys.ranges import KeyRange
 from recon_node.recon.keys.sha256a import ZERO, Sha256a
 from recon_node.recon.v0_1.codec import RangeHash
