@@ -19,6 +19,7 @@ Columns; times are in virtual seconds, and over the events that were written:
     rounds_p99, limit     all_p99 in push rounds, and 1.5 * log2(nodes that want an event)
     bytes_per_receiver    that an event takes in syncs, for each node that gets it; of these,
                           recon_per_receiver in sessions, events_per_receiver to fetch it
+    sessions_per_receiver sessions that were started for it; one is enough
     bytes_per_node        the same for each node of the network, whether it wants the event or not
     idle_...              bytes/s that a node sends when nothing is written, by what they are for
     healed_s              from the end of a partition until all nodes have all events

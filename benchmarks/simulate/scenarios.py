@@ -27,6 +27,7 @@ PARTITION: Final = 120.0
 """Seconds for which a network is divided."""
 DOWN: Final = 30.0
 """Seconds for which a node is down that churn stops."""
+SESSIONS: Final = "sessions"
 _CURVE: Final = [each / 50 for each in range(1, 51)]
 """The shares of nodes for which a curve of an event's spread has points."""
 _P99: Final = 0.99
@@ -73,17 +74,18 @@ async def _spread(plan: Plan, written: int, churn: float) -> Outcome:
         connections = world.connections()
         if churn:
             nursery.start_soon(_stop_and_start, world, churn, rng)
-        before = world.sent()
+        before = _traffic(world)
         await trio.sleep(IDLE)
-        idle = _rates(before, world.sent(), IDLE)
-        started, before = trio.current_time(), world.sent()
+        idle = _rates(before, _traffic(world), IDLE)
+        started, before = trio.current_time(), _traffic(world)
         spreads = await _write_all(world, written, rng)
         seconds = trio.current_time() - started
-        busy = _rates(before, world.sent(), seconds)
+        busy = _rates(before, _traffic(world), seconds)
         refused = sum(each.store.refused for each in world.honest)
         nursery.cancel_scope.cancel()
     receivers = sum(len(each.times) for each in spreads)
     for_events = {kind: (busy[kind] - idle[kind]) * seconds for kind in (RECON, EVENTS)}
+    sessions = (busy[SESSIONS] - idle.pop(SESSIONS)) * seconds
     row = {
         **_described(plan),
         "connections": _quantile(connections, 0.5),
@@ -92,6 +94,7 @@ async def _spread(plan: Plan, written: int, churn: float) -> Outcome:
         "limit": 1.5 * math.log2(max(2, max(len(each.times) for each in spreads) + 1)),
         "bytes_per_receiver": sum(for_events.values()) / receivers,
         **{f"{kind}_per_receiver": size / receivers for kind, size in for_events.items()},
+        "sessions_per_receiver": sessions / receivers,
         "bytes_per_node": sum(for_events.values()) / (written * len(world.honest)),
         **{f"idle_{kind}": rate / len(world.honest) for kind, rate in sorted(idle.items())},
         "refused": refused,
@@ -119,8 +122,15 @@ async def _write_all(world: World, written: int, rng: random.Random) -> list[Spr
     return spreads
 
 
+def _traffic(world: World) -> Counter[str]:
+    """Return the bytes that were sent, by what they are for, and the number of sessions."""
+    traffic = world.sent()
+    traffic[SESSIONS] = world.sessions()
+    return traffic
+
+
 def _rates(before: Counter[str], after: Counter[str], seconds: float) -> dict[str, float]:
-    """Return the bytes a second that were sent, by what they are for."""
+    """Return how much there was of each kind in a second."""
     return {kind: (size - before[kind]) / seconds for kind, size in after.items()}
 
 

@@ -165,6 +165,11 @@ class World:
                     sent[KINDS_OF_TRAFFIC[protocol]] += size
         return sent
 
+    def sessions(self) -> int:
+        """Return how many recon sessions honest nodes have started."""
+        started = (each.p2p.counters.sessions_initiated for each in self.honest if each.p2p)
+        return sum(started)
+
     def connections(self) -> list[int]:
         """Return how many peers each honest node is connected with."""
         return [len(each.host.connected_peers()) for each in self.honest]
@@ -205,6 +210,8 @@ class Node:
             self._random,
         )
         self.settings = plan.settings
+        self.p2p: P2P | None = None
+        """Its network side, once it was started."""
         self.book = PeerBook(plan.settings.max_known_peers, self._random)
         self._scope = trio.CancelScope()
         self._stopped = trio.Event()
@@ -238,7 +245,9 @@ class Node:
         if self.kind == "silent":
             dht.announce([network_rendezvous(NETWORK).key])
             await be_silent(self.host, plan.versions)
-        p2p = P2P(self.host, self.store, self.book, self.settings, plan.versions, nursery)
+        self.p2p = p2p = P2P(
+            self.host, self.store, self.book, self.settings, plan.versions, nursery
+        )
         discovery = Discovery(
             lambda: dht,
             NETWORK,
@@ -246,6 +255,7 @@ class Node:
             self.settings.announce_interval,
             p2p.found,
             self._random,
+            p2p.has_enough,
         )
         p2p.discover_by(discovery)
         if isinstance(self.store, LyingStore):

@@ -86,6 +86,7 @@ async def open_p2p(
                         store.wanted,
                         settings.announce_interval,
                         p2p.found,
+                        has_enough=p2p.has_enough,
                     )
                 )
             nursery.start_soon(_save_from_time_to_time, book, data_dir)

@@ -93,16 +93,20 @@ class P2P:
             settings,
             self.counters,
             self._gossip.wait_until_told,
+            lambda peer_id: self._candidates.is_needed(peer_id),  # noqa: PLW0108 (made below)
         )
-        self.found = Candidates(
+        self._candidates = Candidates(
             host,
             book,
             store.wanted,
             self._overlap.shares,
             self._syncer.request,
             settings.max_connections,
-        ).found
+        )
+        self.found = self._candidates.found
         """Takes a peer that was found; see ``Candidates``."""
+        self.has_enough = self._candidates.has_enough
+        """Tells whether more peers need to be found; see ``Candidates``."""
         self._discovery: Finder | None = None
         self._rings: Rings | None = None
         for version in versions:

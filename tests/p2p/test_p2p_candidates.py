@@ -152,3 +152,26 @@ async def test_who_cannot_be_reached_is_not_noted(here):
     here.addresses = ["/ip4/127.0.0.1/tcp/4101"]
     here.candidates.found("peer", ["/ip4/127.0.0.1/tcp/4102"])
     assert here.dialled == ["peer"]
+
+
+async def test_who_is_needed(here):
+    here.connected += [f"tea {number}" for number in range(ENOUGH_SHARING)]
+    here.find("tea", ENOUGH_SHARING, "tea")
+    assert here.candidates.has_enough("tea")
+    assert not here.candidates.has_enough("chess")
+    assert here.candidates.has_enough(None)
+    assert here.candidates.is_needed("tea 0")  # without it there would be one too few
+    here.connected += ["late", "both", "neither"]
+    here.known.update({("late", "tea"): True, ("both", "tea"): True, ("both", "chess"): True})
+    here.known["neither", "tea"] = here.known["neither", "chess"] = False
+    assert not here.candidates.is_needed("late")
+    assert here.candidates.is_needed("both")
+    assert not here.candidates.is_needed("neither")
+
+
+async def test_a_node_that_wants_everything_needs_some_of_all(here):
+    here.want()
+    here.connected += [f"any {number}" for number in range(ENOUGH_SHARING)]
+    assert here.candidates.is_needed("any 0")
+    here.connected += ["any more"]
+    assert not here.candidates.is_needed("any 0")

@@ -13,6 +13,7 @@ from recon_node.p2p.peers.reconnecting import (
     LOOK_EVERY,
     LOST_FOR,
     MAX_LOST,
+    VISIT,
     LostPeers,
     keep_reconnecting,
 )
@@ -132,3 +133,11 @@ async def test_peers_that_share_no_interest_are_not_missed(nursery, autojump_clo
     network.connected.clear()
     await trio.sleep(LOST_FOR)
     assert network.connected == {"unknown", "sharing"}
+
+
+def test_a_visit_is_not_missed(rng):
+    lost = LostPeers("a", lambda peer: True, rng)
+    assert lost.due(["b", "c"], [], 0.0) == []
+    assert lost.due(["c"], [], VISIT - 1) == []
+    assert lost.due([], [], VISIT) == ["c"]
+    assert lost.due([], [], LOST_FOR) == ["c"]

@@ -141,3 +141,17 @@ def test_one_rendezvous_for_each_sort_value_after_that_of_the_network():
     assert [each.sort_value for each in found] == [None, model, "blog"]
     assert len({each.key for each in found}) == 3
     assert all_rendezvous(NETWORK, []) == found[:1]
+
+
+def test_what_has_enough_waits_for_its_turn_in_the_interval():
+    schedule = Schedule(INTERVAL, middle)
+    schedule.change([b"enough", b"few"], 0.0)
+    schedule.settle(0.0, {b"enough"}.__contains__)
+    assert schedule.take(0.0, MAX_QUICK) == [b"enough", b"few"]  # both begin with one look
+    schedule.settle(1.0, {b"enough"}.__contains__)
+    assert schedule.take(1.0, MAX_QUICK) == [b"few"]
+    assert schedule.take(INTERVAL, MAX_QUICK) == [b"few"]
+    assert schedule.take(INTERVAL + 1, MAX_QUICK) == [b"enough"]
+    schedule.restart(INTERVAL + 2)
+    schedule.settle(INTERVAL + 2, lambda key: True)
+    assert schedule.take(INTERVAL + 2, MAX_QUICK) == [b"enough", b"few"]

@@ -11,6 +11,7 @@ from p2p_support import LOOPBACK, NETWORK
 from recon_node.ceramic import METAMODEL, StreamId, sort_value_range
 from recon_node.p2p.errors import MISBEHAVED, PeerError, PeerGoneError, PeerProtocolError
 from recon_node.p2p.peers.book import PeerBook
+from recon_node.p2p.peers.reconnecting import VISIT
 from recon_node.p2p.sync.agreements import Agreements
 from recon_node.p2p.sync.driver import (
     ASK_FOR_ALL_EVERY,
@@ -252,3 +253,55 @@ async def test_a_peer_that_speaks_no_version_of_recon_is_connected_to_and_no_mor
     await trio.sleep(60)
     assert [peer for peer, _ in sessions.asked if peer == "ceramic-one"] == []
     assert book.get("ceramic-one").failures == 0
+
+
+class Visited(Connected):
+    """A host that reaches everyone, at once."""
+
+    def is_connected(self, peer_id):
+        return peer_id in self.near
+
+    async def connect(self, address):
+        await trio.lowlevel.checkpoint()
+        self.near.append(address.rpartition("/")[2])
+
+    async def disconnect(self, peer_id):
+        self.near.remove(peer_id)
+
+
+async def visiting(nursery, far: int, needed: frozenset[str], seconds: float = 1.0):
+    """Return the host and the sessions of a node whose peers are all far, and the peers."""
+    book, sessions, host = PeerBook(200), Recorded(), Visited()
+    peers = [f"peer{number}" for number in range(far)]
+    for peer in peers:
+        book.heard_of(peer, [f"/ip4/192.0.2.1/tcp/4101/p2p/{peer}"])
+        sessions.seconds[peer] = seconds
+    syncer = Syncer(
+        host, Wanting(), book, sessions, LOOPBACK, Counters(), is_needed=needed.__contains__
+    )
+    nursery.start_soon(syncer.run)
+    return host, sessions, syncer
+
+
+async def test_peers_that_are_not_needed_are_let_go_after_a_sync(nursery, autojump_clock):
+    host, sessions, _ = await visiting(nursery, 6, frozenset({"peer3"}))
+    await trio.sleep(100 * LOOPBACK.sync_interval)
+    assert {peer for peer, _ in sessions.asked} == {f"peer{number}" for number in range(6)}
+    await trio.sleep(VISIT)
+    assert "peer3" in host.near
+    assert len(host.near) <= 1 + LOOPBACK.sync_peers  # some may be on a visit just now
+
+
+async def test_a_long_visit_is_not_cut_short_nor_is_a_connection_that_was_asked_for(
+    nursery, autojump_clock
+):
+    host, _, syncer = await visiting(nursery, 1, frozenset(), seconds=VISIT)
+    await trio.sleep(10 * VISIT)
+    assert host.near == ["peer0"]
+    host, _, syncer = await visiting(nursery, 0, frozenset())
+    syncer._book.heard_of("named", ["/ip4/192.0.2.1/tcp/4101/p2p/named"])
+    await trio.testing.wait_all_tasks_blocked()
+    syncer.request("named")
+    await trio.sleep(0.1)
+    await trio.sleep(LOOPBACK.sync_interval)
+    assert host.near == ["named"]

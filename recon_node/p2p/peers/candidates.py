@@ -27,8 +27,11 @@ from recon_node.p2p.transport.addresses import is_dialable, is_loopback
 
 log = structlog.get_logger(__name__)
 
-ENOUGH_SHARING: Final = 16
-"""With so many connected peers that share an interest, no more of them are dialled when found."""
+ENOUGH_SHARING: Final = 5
+"""With so many connected peers that share an interest, no more of them are dialled when found. As
+others dial this node, it has about twice as many in the end. More would not make events spread
+faster, but each new event would be offered to more peers that have it already.
+"""
 FEWEST_SHARING: Final = 3
 """The same for a node that has very many interests."""
 ENOUGH_IN_ALL: Final = 64
@@ -120,6 +123,24 @@ class Candidates:
         now = trio.current_time()
         places = self._found_at if sort_value is None else [sort_value]
         return any(self._found_at.get(each, {}).get(peer_id, 0.0) > now for each in places)
+
+    def has_enough(self, sort_value: str | None) -> bool:
+        """Return whether enough peers are connected that share an interest; None: of any kind."""
+        connected = self._host.connected_peers()
+        if sort_value is None:
+            return len(connected) >= ENOUGH_SHARING
+        return self._are_enough(connected, sort_value)
+
+    def is_needed(self, peer_id: str) -> bool:
+        """Return whether a connected peer is one of too few that share one of our interests."""
+        connected = [each for each in self._host.connected_peers() if each != peer_id]
+        sort_values = {each.sort_value for each in self._wanted.all}
+        if not sort_values:
+            return not self._are_enough(connected, None)
+        return any(
+            self.shares(peer_id, each) and not self._are_enough(connected, each)
+            for each in sort_values
+        )
 
     def _are_enough(self, peers: Collection[str], sort_value: str | None) -> bool:
         """Return whether enough peers are connected of the kind that is found at a rendezvous."""

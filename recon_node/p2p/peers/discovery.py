@@ -57,10 +57,12 @@ EXCHANGES: Final = 10
 """Peers told and asked at the same time, by each of the two tasks."""
 PAUSE: Final = 0.1
 """The least seconds between two rounds."""
-FEW_PEERS: Final = 16
+FEW_PEERS: Final = 8
 """With fewer connections, every peer that joins starts the first rounds again. In a large network
 peers come and go all the time."""
 
+HasEnough = Callable[[str | None], bool]
+"""Tells whether enough peers are connected of those that are found at a rendezvous."""
 OnFound = Callable[[str, Sequence[str], str | None], None]
 """Takes a peer id, its multiaddrs, and the sort value at whose rendezvous the peer was found; None:
 at that of the network."""
@@ -85,6 +87,7 @@ class Discovery:
         announce_interval: seconds between two announcements at a rendezvous, in the long run.
         on_found: is called with every peer that is found, as often as it is.
         rng: where chance comes from.
+        has_enough: ends the first rounds at a rendezvous.
     """
 
     def __init__(
@@ -95,11 +98,13 @@ class Discovery:
         announce_interval: float,
         on_found: OnFound,
         rng: random.Random | None = None,
+        has_enough: HasEnough = lambda sort_value: False,
     ) -> None:
         self._open_dht = open_dht
         self._network = network
         self._wanted = wanted
         self._on_found = on_found
+        self._has_enough = has_enough
         self._random = rng or random.Random()
         self._around = Schedule(announce_interval, self._random.random)
         self._further = Schedule(announce_interval, self._random.random)
@@ -200,13 +205,21 @@ class Discovery:
             changed = self._changed
             until = math.inf
             if self._dht.near():
-                keys = schedule.take(trio.current_time(), at_most)
+                now = trio.current_time()
+                schedule.settle(now, self._is_settled)
+                keys = schedule.take(now, at_most)
                 if keys:
                     await work(keys)
                 await trio.sleep(PAUSE)
                 until = schedule.next_at
             with trio.move_on_at(until):
                 await changed.wait()
+
+    def _is_settled(self, key: bytes) -> bool:
+        """Return whether this node has announced itself at a rendezvous, and found enough there."""
+        if self._outcomes[key].announced_at is None:
+            return False
+        return self._has_enough(self._rendezvous[key].sort_value)
 
     async def _look_around(self, keys: list[bytes]) -> None:
         """Announce this node to connected peers, and ask them for others."""

@@ -25,6 +25,9 @@ LOOK_EVERY: Final = 2.0
 """Seconds between two looks at who is connected."""
 AGAIN: Final = Backoff(first=2.0, longest=8.0)
 """The waits between two tries to reach a peer."""
+VISIT: Final = 5.0
+"""Seconds that a connection must have lasted to be missed. Peers with connections enough come only
+for one sync."""
 LOST_FOR: Final = 900.0
 """Seconds for which a lost peer is tried; after that, the rounds get to it."""
 MAX_LOST: Final = 100
@@ -59,7 +62,8 @@ class LostPeers:
         self._own = own
         self._is_missed = is_missed
         self._random = rng
-        self._connected: set[str] = set()
+        self._connected: dict[str, float] = {}
+        """Since when."""
         self._lost: dict[str, _Lost] = {}
 
     def due(self, connected: Collection[str], trying: Collection[str], now: float) -> list[str]:
@@ -70,9 +74,10 @@ class LostPeers:
             trying: those that are being tried.
             now: seconds on any clock.
         """
-        for peer in sorted(filter(self._is_missed, self._connected.difference(connected))):
-            self._lost[peer] = _Lost(now, self._first_try(peer, now))
-        self._connected = set(connected)
+        for peer in sorted(self._connected.keys() - connected):
+            if now - self._connected[peer] >= VISIT and self._is_missed(peer):
+                self._lost[peer] = _Lost(now, self._first_try(peer, now))
+        self._connected = {peer: self._connected.get(peer, now) for peer in connected}
         back = [self._lost.pop(peer) for peer in list(self._lost) if peer in self._connected]
         for peer, lost in list(self._lost.items()):
             if now - lost.since > LOST_FOR or len(self._lost) > MAX_LOST:

@@ -11,6 +11,8 @@ there by the same ``Schedule``:
   succeeds, and a change of interests shows soon.
 - When a peer has joined the DHT, the waits start again: there may be something new to find, and
   somebody new to tell.
+- Once enough peers are connected, a rendezvous takes its next turn in the interval. Whoever comes
+  later looks for others, and finds this node.
 - Every wait is jittered, so that nodes that start together do not stay in step.
 - The work is bounded, however many interests a node has. Only ``MAX_QUICK`` rendezvous have short
   waits at the same time, and in each interval ``MAX_IN_INTERVAL`` take their turn; the interval
@@ -118,6 +120,13 @@ class Schedule:
         first, *others = self._turns.values()
         for turn in [first, *sorted(others, key=lambda each: each.at)][:MAX_QUICK]:
             turn.at, turn.rounds = min(turn.at, self._restart_at), 0
+
+    def settle(self, now: float, has_enough: Callable[[bytes], bool]) -> None:
+        """Put off what is due, but need not be looked for again so soon."""
+        for key, turn in self._turns.items():
+            if turn.at <= now and 0 < turn.rounds < FIRST_ROUNDS and has_enough(key):
+                turn.rounds = FIRST_ROUNDS
+                turn.at = now + jittered(self._period, self._draw())
 
     def take(self, now: float, at_most: int) -> list[bytes]:
         """Return what is due, longest overdue first, and plan its next turn."""

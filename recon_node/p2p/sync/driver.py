@@ -29,6 +29,7 @@ from recon_node.p2p.interfaces import EventStore, PeerHost
 from recon_node.p2p.peers.book import PeerBook
 from recon_node.p2p.peers.overlap import Overlap
 from recon_node.p2p.peers.peer import Peer
+from recon_node.p2p.peers.reconnecting import VISIT
 from recon_node.p2p.settings import P2PSettings
 from recon_node.p2p.sync.push import Pusher
 from recon_node.p2p.sync.reports import Counters
@@ -67,6 +68,11 @@ async def _no_wait(peer_id: str) -> None:
     """Do not wait for a peer's interests."""
 
 
+def _all_needed(peer_id: str) -> bool:
+    """Keep every connection."""
+    return True
+
+
 class Syncer:
     """Keeps the store equal to the peers' stores, in what both sides are interested in.
 
@@ -78,6 +84,8 @@ class Syncer:
         settings: how often, and with how many peers at once.
         counters: counts failed dials.
         until_told: waits until the interests of a connected peer are known, if it tells them.
+        is_needed: tells whether to keep the connection with a peer that was only dialled because
+            its turn had come in the random order.
     """
 
     def __init__(
@@ -89,6 +97,7 @@ class Syncer:
         settings: P2PSettings,
         counters: Counters,
         until_told: Callable[[str], Awaitable[None]] = _no_wait,
+        is_needed: Callable[[str], bool] = _all_needed,
     ) -> None:
         self._host = host
         self._store = store
@@ -97,6 +106,7 @@ class Syncer:
         self._settings = settings
         self._counters = counters
         self._until_told = until_told
+        self._is_needed = is_needed
         self._overlap = Overlap(store, book)
         self._pusher = Pusher(
             store,
@@ -114,6 +124,8 @@ class Syncer:
         self._running: set[str] = set()
         self._due: dict[str, list[KeyRange] | None] = {}
         """The peers to sync with, and about which ranges; None for all."""
+        self._visits: set[str] = set()
+        """Peers that are dialled for one sync."""
         self._nursery: trio.Nursery | None = None
 
     async def run(self) -> None:
@@ -180,8 +192,11 @@ class Syncer:
             await self._overlap.weigh((*near, *far))
             count = self._settings.sync_peers
             reach_out = count if len(near) < count else 1
-            for peer in (*self._book.choose(count, near), *self._book.choose(reach_out, far)):
+            for peer in self._book.choose(count, near):
                 self.request(peer.id)
+            for peer in self._book.choose(reach_out, far):
+                self.request(peer.id)
+                self._visits |= self._running & {peer.id}
             await trio.sleep(jittered(self._settings.sync_interval, random.random()))
 
     async def _ask_for_new_interests(self) -> None:
@@ -214,7 +229,7 @@ class Syncer:
 
     async def _sync_task(self, peer_id: str) -> None:
         try:
-            went_well = True
+            went_well, began = True, trio.current_time()
             while went_well and peer_id in self._due:
                 # A session that the peer has started does the same work; two would do it twice.
                 await self._sessions.wait_for_peers_sessions(peer_id, PEERS_TURN)
@@ -224,9 +239,20 @@ class Syncer:
                     is_push = self._due[peer_id] is not None
                     async with self._slot(self._push_limiter if is_push else self._limiter):
                         went_well = await self._try_to_sync(peer_id, self._due.pop(peer_id))
+            if peer_id in self._visits:
+                await self._end_visit(peer_id, began)
         finally:
+            self._visits.discard(peer_id)
             self._running.discard(peer_id)
             self._due.pop(peer_id, None)
+
+    async def _end_visit(self, peer_id: str, began: float) -> None:
+        """Close the connection with a peer that is not needed. Both sides would miss one that has
+        lasted longer than a visit."""
+        await self._sessions.wait_for_peers_sessions(peer_id, VISIT)
+        is_short = trio.current_time() - began < VISIT
+        if is_short and self._sessions.can_sync_with(peer_id) and not self._is_needed(peer_id):
+            await self._host.disconnect(peer_id)
 
     @asynccontextmanager
     async def _slot(self, limiter: trio.CapacityLimiter) -> AsyncIterator[None]:
