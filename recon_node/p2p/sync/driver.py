@@ -60,17 +60,11 @@ DIAL_TIME: Final = 30.0
 PEERS_TURN: Final = 10.0
 """Seconds for which our sync with a peer waits for one that the peer has started."""
 MENDING_PAUSE: Final = 5.0
-"""Seconds between two rounds that fetch damaged events: damage often comes in many events at once.
-"""
+"""Seconds between two rounds that fetch damaged events: damage often comes in many at once."""
 
 
 async def _no_wait(peer_id: str) -> None:
     """Do not wait for a peer's interests."""
-
-
-def _all_needed(peer_id: str) -> bool:
-    """Keep every connection."""
-    return True
 
 
 class Syncer:
@@ -84,8 +78,7 @@ class Syncer:
         settings: how often, and with how many peers at once.
         counters: counts failed dials.
         until_told: waits until the interests of a connected peer are known, if it tells them.
-        is_needed: tells whether to keep the connection with a peer that was only dialled because
-            its turn had come in the random order.
+        is_needed: tells whether to keep a connection that the random order has led to.
     """
 
     def __init__(
@@ -97,7 +90,7 @@ class Syncer:
         settings: P2PSettings,
         counters: Counters,
         until_told: Callable[[str], Awaitable[None]] = _no_wait,
-        is_needed: Callable[[str], bool] = _all_needed,
+        is_needed: Callable[[str], bool] = lambda peer_id: True,
     ) -> None:
         self._host = host
         self._store = store
@@ -247,8 +240,7 @@ class Syncer:
             self._due.pop(peer_id, None)
 
     async def _end_visit(self, peer_id: str, began: float) -> None:
-        """Close the connection with a peer that is not needed. Both sides would miss one that has
-        lasted longer than a visit."""
+        """Let go of a peer that is not needed, unless both sides would miss it by now."""
         await self._sessions.wait_for_peers_sessions(peer_id, VISIT)
         is_short = trio.current_time() - began < VISIT
         if is_short and self._sessions.can_sync_with(peer_id) and not self._is_needed(peer_id):
