@@ -252,6 +252,24 @@ async def test_a_streams_window_grows_no_further_than_the_limit():
     assert max(windows) == MIB // 2
 
 
+async def test_reads_of_single_bytes_send_the_peer_no_frames():
+    """New credit is due once half of the window is used. Stock sends some with every read."""
+
+    async def read_bytes(stream: PeerStream) -> None:
+        for _ in range(100):
+            assert await stream.receive_some(1)
+        await stream.send_all(b"done")
+
+    async with loopback_host() as a, loopback_host() as b:
+        b.handle("/bytes/1", read_bytes)
+        stream = await a.open_stream(await a.connect(b.addresses[0]), "/bytes/1")
+        full = muxed_stream(stream).send_window
+        with trio.fail_after(PATIENCE):
+            await stream.send_all(bytes(100))
+            assert await stream.receive_some(4) == b"done"
+        assert full - muxed_stream(stream).send_window == 100
+
+
 async def test_more_streams_than_the_muxer_has_are_an_error_and_not_a_hang():
     limits = ConnectionLimits(max_inbound_streams=1000)
     async with loopback_host(connection=limits) as a, loopback_host(connection=limits) as b:

@@ -90,6 +90,20 @@ class GuardedStream(yamux.YamuxStream):
         self.conn.stream_buffers.get(self.stream_id, bytearray()).clear()
         self.conn.count_read()
 
+    async def _auto_tune_and_send_window_update(self, *, bytes_read: int = 0) -> None:
+        """Give the peer new credit once it has used half of the window, as go-yamux does.
+
+        Stock does so after every read, and much is read byte by byte: so each byte costs both sides
+        a frame.
+        """
+        async with self.window_lock:
+            buffered = len(self.conn.stream_buffers.get(self.stream_id, b""))
+            used = self.target_recv_window - self.recv_window - buffered
+            if used < self._grow_threshold():
+                return
+            credit = self._grow_to_delta(buffered) + self._apply_autotune_epoch(buffered)
+        await self.send_window_update(credit)
+
     def _apply_autotune_epoch(self, buffered: int) -> int:
         """Stop the growth of the window at the limit, so that the peer's data is bounded."""
         if self.target_recv_window >= self.conn.limits.max_window:

@@ -23,7 +23,9 @@ class                  defects of the library
 ``IdentifyPushes``     identify messages of 1 MiB, any number at the same time; a thousand
                        addresses of any length are kept forever
 ``GuardedStream``      a writer fails after 5 s without a window update; concurrent writers of one
-                       stream mix their bytes; a stream's window grows to 16 MiB
+                       stream mix their bytes; a stream's window grows to 16 MiB; every read sends
+                       a window update
+``ReadAhead``          two to four reads of the socket for each frame
 =====================  ============================================================================
 
 The version of libp2p is pinned exactly, since this overrides methods that begin with ``_``.
@@ -36,7 +38,7 @@ from typing import Any, Final, cast
 
 import structlog
 import trio
-from libp2p.abc import INetConn, INetStream
+from libp2p.abc import IMuxedConn, INetConn, INetStream, IRawConnection
 from libp2p.exceptions import ParseError
 from libp2p.host.basic_host import BasicHost
 from libp2p.io.abc import Reader, ReadWriteCloser
@@ -59,6 +61,7 @@ from recon_node.p2p.transport.budget import MemoryBudget, OverBudgetError
 from recon_node.p2p.transport.guarded_yamux import GuardedYamux
 from recon_node.p2p.transport.places import Places
 from recon_node.p2p.transport.private_network import PrivateStream
+from recon_node.p2p.transport.read_ahead import read_ahead_on
 from recon_node.p2p.transport.streams import shielded
 
 log = structlog.get_logger(__name__)
@@ -244,6 +247,20 @@ class GuardedSwarm(Swarm):
             finally:
                 account.close()
         raise OverBudgetError("the connection was cut off before its peer was authenticated")
+
+    async def upgrade_inbound_raw_conn(
+        self, raw_conn: IRawConnection, maddr: Multiaddr
+    ) -> IMuxedConn:
+        """Secure and mux a connection, reading ahead on it."""
+        read_ahead_on(raw_conn)
+        return await super().upgrade_inbound_raw_conn(raw_conn, maddr)
+
+    async def upgrade_outbound_raw_conn(
+        self, raw_conn: IRawConnection, peer_id: ID, pre_scope: Any = None
+    ) -> SwarmConn:
+        """Secure and mux a connection, reading ahead on it."""
+        read_ahead_on(raw_conn)
+        return await super().upgrade_outbound_raw_conn(raw_conn, peer_id, pre_scope)
 
     async def _open_stream_on_connection(
         self, connection: INetConn, connections: list[INetConn], peer_id: ID
