@@ -18,7 +18,7 @@ from recon_node.backoff import Backoff
 from recon_node.p2p.peers import schedule
 from recon_node.p2p.peers.dht import Found, LibraryDht
 from recon_node.p2p.peers.dht_server import IPFS_KAD, MAX_ANSWER, protocol_of
-from recon_node.p2p.peers.discovery import MAX_NEW, Discovery
+from recon_node.p2p.peers.discovery import GATHER, MAX_NEW, Discovery
 from recon_node.p2p.transport.framing import FrameStream
 from recon_node.p2p.transport.host import Host
 from recon_node.p2p.transport.streams import PeerStream
@@ -110,6 +110,47 @@ async def test_an_answer_makes_only_so_many_new_peers(quick, monkeypatch):
         await here.host.connect(server.addresses[0])
         await here.service._look_around(list(here.service._rendezvous))
         assert len(here.found[None]) == MAX_NEW
+
+
+async def test_changes_one_after_another_are_announced_together(autojump_clock):
+    """A client that has just started registers its interests one by one."""
+    announced = []
+
+    class Dht:
+        peer_id = "here"
+        records_kept = 0
+        run = staticmethod(trio.sleep_forever)
+
+        def near(self):
+            return ["peer"]
+
+        async def closest(self, key):
+            return []
+
+        async def exchange(self, peer_id, announce, ask):
+            announced.append(len(announce))
+            return {}
+
+        def provide(self, keys):
+            pass
+
+        def known_providers(self, key):
+            return []
+
+    wanted = Wanted("first")
+    service = Discovery(Dht, NETWORK, wanted, 3600.0, lambda *_: None)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(service.run)
+        await trio.sleep(0.5)
+        assert announced == [2]
+        sort_values = ["first"]
+        for number in range(9):
+            sort_values.append(str(number))
+            wanted.want(*sort_values)
+            await trio.sleep(GATHER / 10)
+        await trio.sleep(GATHER)
+        assert [each for each in announced if each] == [2, 9]
+        nursery.cancel_scope.cancel()
 
 
 async def test_those_with_one_interest_find_each_other_whoever_dies_or_joins(quick):

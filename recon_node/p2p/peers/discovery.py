@@ -55,6 +55,9 @@ WALKED: Final = 8
 """Maximum rendezvous that are walked to in one round."""
 EXCHANGES: Final = 10
 """Peers told and asked at the same time, by each of the two tasks."""
+GATHER: Final = 1.0
+"""Seconds for which changes of the interests are gathered: they come one by one from a client that
+has just started. Connected peers hear of each at once (``interest_gossip``)."""
 PAUSE: Final = 0.1
 """The least seconds between two rounds."""
 FEW_PEERS: Final = 8
@@ -179,6 +182,7 @@ class Discovery:
             known = self._wanted.all
             self._follow(known)
             await self._wanted.wait_for_change(known)
+            await trio.sleep(GATHER)
 
     def _follow(self, interests: Sequence[Interest]) -> None:
         points = all_rendezvous(self._network, interests)
