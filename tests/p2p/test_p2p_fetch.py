@@ -20,6 +20,7 @@ from recon_node.p2p.sync.claims import (
 from recon_node.p2p.sync.event_stream import serve_events
 from recon_node.p2p.sync.fetch import Fetcher
 from recon_node.p2p.sync.reports import Counters
+from recon_node.p2p.sync.stream_slots import StaleStreamError
 from recon_node.p2p.transport.framing import FrameStream
 from recon_node.store import open_store
 
@@ -91,6 +92,26 @@ async def test_two_sessions_fetch_each_key_once(store, sdk_events):
     assert failed == []
     assert len(store.keys) == 930
     assert len(source.asked) == len(set(source.asked)) == 930
+
+
+async def test_a_kept_stream_that_had_ended_is_replaced(store, sdk_events):
+    class Stale(Source):
+        """The first stream has ended before it is used."""
+
+        opened = 0
+
+        @asynccontextmanager
+        async def open(self, protocol):
+            self.opened += 1
+            if self.opened == 1:
+                raise StaleStreamError("it was reset")
+            async with super().open(protocol) as frames:
+                yield frames
+
+    keys, source = [key for key, _ in sdk_events[:5]], Stale(sdk_events)
+    assert await fetcher(store, source).obtain(keys) == []
+    assert source.opened == 2
+    assert len(store.keys) == 5
 
 
 class Stalled(Source):

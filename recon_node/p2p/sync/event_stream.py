@@ -11,6 +11,7 @@ was not asked for, or an end that leaves an EventId unanswered, is a protocol er
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict, deque
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from typing import Final
@@ -50,9 +51,13 @@ Deliver = Callable[[FetchedEvents], Awaitable[None]]
 
 
 async def serve_events(
-    frames: FrameStream, read_cars: ReadCars, network: Network, settings: P2PSettings
+    frames: FrameStream,
+    read_cars: ReadCars,
+    network: Network,
+    settings: P2PSettings,
+    linger: float = math.inf,
 ) -> None:
-    """Answer requests until the peer ends the stream.
+    """Answer requests until the peer ends the stream, or none follows within ``linger`` seconds.
 
     The first request must come within ``idle_timeout``. After that the peer may take
     ``turn_timeout`` to read an answer or to begin another request, because it stores events
@@ -67,6 +72,8 @@ async def serve_events(
         wanted = parse_request(request, network)
         missing = await send_cars(frames, wanted, read_cars, lambda _: bytes((CAR,)), patience)
         await frames.send([bytes((END,)) + b"".join(missing)], patience)
+        if linger < patience and not await frames.wait_for_frame(linger):
+            return
 
 
 async def send_cars(

@@ -13,6 +13,7 @@ which is the root of the CAR. All else is as in 1.0.0 (event_stream.py).
 
 from __future__ import annotations
 
+import math
 from collections.abc import Awaitable, Callable
 from typing import Final
 
@@ -40,15 +41,22 @@ Search = Callable[[Missing], Awaitable[list[EventId]]]
 
 
 async def serve_events_by_id(
-    frames: FrameStream, read_cars: ReadCars, search: Search, settings: P2PSettings
+    frames: FrameStream,
+    read_cars: ReadCars,
+    search: Search,
+    settings: P2PSettings,
+    linger: float = math.inf,
 ) -> None:
-    """Answer requests until the peer ends the stream, in the time that 1.0.0 allows.
+    """Answer requests until the peer ends the stream, or none follows within ``linger`` seconds.
+
+    The peer has the time that 1.0.0 allows.
 
     Args:
         frames: an event stream that the peer has opened.
         read_cars: reads events.
         search: returns the EventIds that have some ids (searches.py).
         settings: the time limits.
+        linger: how long to wait for another request.
 
     Raises:
         PeerProtocolError: a request does not parse.
@@ -61,6 +69,8 @@ async def serve_events_by_id(
         unread = await send_cars(frames, held, read_cars, _head_frame, patience)
         missing = set(wanted.ids) - set(map(id_of, held)) | set(map(id_of, unread))
         await frames.send([bytes((END,)) + b"".join(sorted(missing))], patience)
+        if linger < patience and not await frames.wait_for_frame(linger):
+            return
 
 
 async def fetch_events_by_id(

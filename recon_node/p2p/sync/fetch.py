@@ -20,6 +20,7 @@ from recon_node.p2p.settings import P2PSettings
 from recon_node.p2p.sync.claims import Claim, FetchTable
 from recon_node.p2p.sync.event_stream import Deliver, FetchedEvents
 from recon_node.p2p.sync.reports import Counters
+from recon_node.p2p.sync.stream_slots import StaleStreamError
 from recon_node.p2p.sync.ways import ById, ByKey, Way
 from recon_node.p2p.transport.framing import FrameStream
 from recon_node.recon import Missing
@@ -35,7 +36,7 @@ NOBODYS_FAULT: Final = ("waiting", "policy", "unjudged")
 """Causes of refusals for which no peer is to blame."""
 
 OpenEventStream = Callable[[str], AbstractAsyncContextManager[FrameStream]]
-"""Opens a stream of a protocol with the peer."""
+"""Opens a stream of a protocol with the peer, or takes one that was kept."""
 
 
 @asynccontextmanager
@@ -137,7 +138,10 @@ class Fetcher:
         """Fetch events, or wait for the sessions that do."""
         lost: list[bytes] = []
         while names := way.untried(names):
-            names = await self._fetch_unclaimed(way, names, lost)
+            try:
+                names = await self._fetch_unclaimed(way, names, lost)
+            except StaleStreamError:  # the kept stream is gone: another one is opened
+                continue
             await self._table.wait(names, self._peer)
         while lost := self._table.claimed(way.untried(lost), self._peer):
             await self._table.wait(lost, self._peer)

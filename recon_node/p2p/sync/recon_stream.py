@@ -16,6 +16,7 @@ from recon_node.ceramic import EventId
 from recon_node.p2p.errors import PeerError, PeerGoneError
 from recon_node.p2p.settings import P2PSettings
 from recon_node.p2p.sync.steps import in_steps
+from recon_node.p2p.sync.stream_slots import StaleStreamError
 from recon_node.p2p.transport.framing import FrameStream
 from recon_node.recon import Missing, Session, Version
 
@@ -26,10 +27,6 @@ MAX_UNWANTED: Final = 500_000
 """Maximum keys that a peer may list in a session and that we do not want."""
 UNWANTED_WEIGHT: Final = 160
 """Bytes of memory that such a key takes."""
-
-
-class StaleStreamError(PeerGoneError):
-    """A stream that was kept has ended before the session on it began: open another one."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,8 +7,7 @@ goes wrong in a session ends only that session.
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
@@ -30,8 +29,9 @@ from recon_node.p2p.peers.book import PeerBook
 from recon_node.p2p.settings import P2PSettings
 from recon_node.p2p.sync.agreements import Agreements
 from recon_node.p2p.sync.claims import FetchTable
+from recon_node.p2p.sync.event_streams import EventStreams
 from recon_node.p2p.sync.fetch import Fetcher
-from recon_node.p2p.sync.recon_stream import ReconStream, StaleStreamError
+from recon_node.p2p.sync.recon_stream import ReconStream
 from recon_node.p2p.sync.reports import (
     AGREED,
     ANOTHER_NETWORK,
@@ -44,7 +44,13 @@ from recon_node.p2p.sync.reports import (
     SyncReport,
     agreed_but_for,
 )
-from recon_node.p2p.sync.stream_slots import KEPT_FOR, KeptStreams, OpenStream, Slots
+from recon_node.p2p.sync.stream_slots import (
+    KEPT_FOR,
+    KeptStreams,
+    OpenStream,
+    Slots,
+    StaleStreamError,
+)
 from recon_node.p2p.sync.unwanted import UnwantedKeys
 from recon_node.p2p.transport.budget import remember
 from recon_node.p2p.transport.framing import FrameStream
@@ -96,6 +102,7 @@ class Sessions:
         """Who lately agreed with us on what."""
         self._slots = Slots(settings.max_sessions, settings.max_sessions_per_peer)
         self._kept = KeptStreams()
+        self._event_streams = EventStreams(host, settings.max_frame)
         self._waiting = Slots(settings.max_connections, 1)
         """Streams that peers opened and that wait for their next session."""
         self._history = history
@@ -312,7 +319,7 @@ class Sessions:
             peer_id,
             self._store,
             self._table,
-            partial(self._open_event_stream, peer_id),
+            partial(self._event_streams.open, peer_id),
             self._settings,
             self._counters,
         )
@@ -328,16 +335,6 @@ class Sessions:
             obtain_by_id=None if self._store.wants_keys_first else fetcher.obtain_by_id,
         )
         return _Run(role, peer_id, recon, fetcher, trio.current_time(), is_rest)
-
-    @asynccontextmanager
-    async def _open_event_stream(self, peer_id: str, protocol: str) -> AsyncIterator[FrameStream]:
-        stream = await self._host.open_stream(peer_id, protocol)
-        try:
-            yield self._frames(stream)
-        except BaseException:
-            await stream.reset()
-            raise
-        await stream.aclose()
 
 
 @dataclass(frozen=True, slots=True)

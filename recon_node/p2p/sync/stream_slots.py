@@ -3,6 +3,7 @@
 A recon stream may carry one session after another, because opening a stream costs both sides more
 than the rest of a session that finds nothing to do. Between sessions it is *kept*: it takes no
 slot, but there is at most one for each peer and direction, and it is kept for ``KEPT_FOR`` at most.
+Streams for events are kept likewise (``event_streams``).
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from typing import Final
 
 import trio
 
+from recon_node.p2p.errors import PeerGoneError
 from recon_node.p2p.transport.framing import FrameStream
 from recon_node.p2p.transport.places import GiveWay, Places
 from recon_node.p2p.transport.streams import PeerStream
@@ -23,6 +25,10 @@ KEPT_FOR: Final = 300.0
 """Seconds for which a responder keeps a stream for the initiator's next session."""
 USED_FOR: Final = 240.0
 """Seconds after which an initiator no longer relies on that."""
+
+
+class StaleStreamError(PeerGoneError):
+    """A stream that was kept had ended before it was used again: open another one."""
 
 
 class Slots:
@@ -75,13 +81,18 @@ class OpenStream:
     stream: PeerStream
     frames: FrameStream
     has_served: bool = False
-    """Whether a session has ended on it."""
+    """Whether it was kept: a session, or a fetch, has ended on it."""
 
 
 class KeptStreams:
-    """The streams that this node has opened and keeps, at most one for each peer."""
+    """The streams that this node has opened and keeps, at most one for each peer.
 
-    def __init__(self) -> None:
+    Args:
+        used_for: seconds after which a kept stream is ended.
+    """
+
+    def __init__(self, used_for: float = USED_FOR) -> None:
+        self._used_for = used_for
         self._kept: dict[str, tuple[float, OpenStream]] = {}
 
     def __len__(self) -> int:
@@ -107,7 +118,7 @@ class KeptStreams:
 
         Ending one may take a while if the peer is frozen.
         """
-        expired = trio.current_time() - USED_FOR
+        expired = trio.current_time() - self._used_for
         useless = [
             peer_id
             for peer_id, (since, kept) in self._kept.items()
