@@ -4,7 +4,16 @@ from contextlib import asynccontextmanager
 
 import pytest
 import trio
-from p2p_support import LOOPBACK, NETWORK, PATIENCE, eventually, loopback_host, node, read_to_end
+from p2p_support import (
+    LOOPBACK,
+    NETWORK,
+    PATIENCE,
+    connect,
+    eventually,
+    loopback_host,
+    node,
+    read_to_end,
+)
 from trio.testing import memory_stream_pair
 
 from recon_node.ceramic import network_range, sort_value_range
@@ -55,7 +64,7 @@ async def asking(tmp_path, **settings):
         node(tmp_path / "victim", **{**QUIET, **settings}) as victim,
         loopback_host() as peer,
     ):
-        await peer.connect(victim.address)
+        await connect(peer, victim)
 
         async def open_frames() -> FrameStream:
             stream = await peer.open_stream(victim.p2p.peer_id, RECON_1_1.id)
