@@ -234,7 +234,7 @@ class Discovery:
         await self._tell(dict.fromkeys(peers, keys), self._around)
 
     async def _look_further(self, keys: list[bytes]) -> None:
-        """Do the same with the closest peers of the whole DHT."""
+        """Do the same with the closest peers of the whole DHT that are not connected."""
         first, *others = keys
         closest = {first: await self._dht.closest(first)}
         if len(closest[first]) < CLOSEST:  # there are no others, so they are the closest to all
@@ -249,10 +249,13 @@ class Discovery:
             async with trio.open_nursery() as nursery:
                 for key in others:
                     nursery.start_soon(walk, key)
+        near = self._dht.near()
+        looked_around = set(near) if len(near) <= MAX_NEAR else set()  # they are told anyway
         told: dict[str, list[bytes]] = {}
         for key, peers in closest.items():
             for peer in peers:
-                told.setdefault(peer, []).append(key)
+                if peer not in looked_around:
+                    told.setdefault(peer, []).append(key)
         await self._tell(told, self._further)
 
     async def _tell(self, told: dict[str, list[bytes]], schedule: Schedule) -> None:
