@@ -10,6 +10,7 @@ from recon_node.p2p.peers.reconnecting import (
     AGAIN,
     AT_ONCE,
     AT_ONCE_IF_BACK,
+    GIVE_WAY,
     LOOK_EVERY,
     LOST_FOR,
     MAX_LOST,
@@ -73,6 +74,31 @@ async def test_a_network_that_was_cut_in_two_is_joined_within_seconds(nursery, a
     network.cut_off.clear()
     await trio.sleep(10)
     assert network.connected == {"near", *others}
+
+
+async def test_a_dial_into_the_silence_begins_anew_once_another_peer_is_back(
+    nursery, autojump_clock
+):
+    """TCP would send its SYN again only after a while."""
+
+    class Silent(Network):
+        async def answer(self, peer: str) -> None:
+            if peer in self.cut_off:
+                await trio.sleep(10_000)
+            self.connected.add(peer)
+
+    network = Silent("far", "near")
+    nursery.start_soon(keep_reconnecting, network, network.book, network.shares, network.connect)
+    await trio.sleep(10)
+    network.cut("far", "near")
+    await trio.sleep(60)
+    network.cut_off.clear()
+    await trio.sleep(60)
+    assert network.connected == set()
+    assert len(network.dials) == 2
+    network.connected.add("near")  # it has dialled us
+    await trio.sleep(2 * LOOK_EVERY + GIVE_WAY)
+    assert network.connected == {"far", "near"}
 
 
 async def test_a_single_peer_that_restarts_is_reached_within_seconds(nursery, autojump_clock):

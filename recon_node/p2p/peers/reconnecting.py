@@ -3,8 +3,9 @@
 A network that falls apart takes many connections at once, and the rounds would find these peers
 again one by one. So a peer whose connection is lost is dialled again, often at first and at least
 every ten seconds, for a quarter of an hour. As soon as one of them answers, the others are probably
-back as well, and are dialled soon. Both sides do so; the one with the larger peer id lets the other
-one go first, so that there are not two connections.
+back as well, and are dialled soon. A dial that is under way by then begins anew, because TCP waits
+longer and longer before it sends its SYN again. Both sides do so; the one with the larger peer id
+lets the other one go first, so that there are not two connections.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from recon_node.p2p.errors import PeerError
 from recon_node.p2p.interfaces import PeerHost
 from recon_node.p2p.peers.book import PeerBook
 
-LOOK_EVERY: Final = 2.0
+LOOK_EVERY: Final = 1.0
 """Seconds between two looks at who is connected."""
 AGAIN: Final = Backoff(first=2.0, longest=8.0)
 """The waits between two tries to reach a peer."""
@@ -36,8 +37,10 @@ AT_ONCE: Final = 4
 """Maximum peers that are tried at once."""
 AT_ONCE_IF_BACK: Final = 8
 """The same when one of them has come back: the others are likely to answer quickly."""
-GIVE_WAY: Final = 3.0
+GIVE_WAY: Final = 1.5
 """Seconds for which one side leaves the dial to the other."""
+SILENT_AFTER: Final = 3.0
+"""Seconds after which TCP waits four seconds or more before it sends the SYN of a dial again."""
 
 
 @dataclass(slots=True)
@@ -65,6 +68,8 @@ class LostPeers:
         self._connected: dict[str, float] = {}
         """Since when."""
         self._lost: dict[str, _Lost] = {}
+        self.are_back = False
+        """Whether some of them had come back at the last call of ``due``."""
 
     def due(self, connected: Collection[str], trying: Collection[str], now: float) -> list[str]:
         """Return the peers to try now, in random order.
@@ -79,6 +84,7 @@ class LostPeers:
                 self._lost[peer] = _Lost(now, self._first_try(peer, now))
         self._connected = {peer: self._connected.get(peer, now) for peer in connected}
         back = [self._lost.pop(peer) for peer in list(self._lost) if peer in self._connected]
+        self.are_back = bool(back)
         for peer, lost in list(self._lost.items()):
             if now - lost.since > LOST_FOR or len(self._lost) > MAX_LOST:
                 del self._lost[peer]
@@ -119,19 +125,26 @@ async def keep_reconnecting(
         return book.get(peer_id) is not None and shares(peer_id) is not False
 
     lost = LostPeers(host.peer_id, is_missed, rng)
-    trying: set[str] = set()
+    trying: dict[str, tuple[float, trio.CancelScope]] = {}
 
-    async def dial(peer_id: str) -> None:
+    async def dial(peer_id: str, scope: trio.CancelScope) -> None:
         try:
-            await connect(peer_id)
+            with scope:
+                await connect(peer_id)
         except PeerError:
             return  # it is counted, and the next try comes
         finally:
-            trying.discard(peer_id)
+            del trying[peer_id]
 
     async with trio.open_nursery() as nursery:
         while True:
             await trio.sleep(LOOK_EVERY)
-            for peer_id in lost.due(host.connected_peers(), trying, trio.current_time()):
-                trying.add(peer_id)
-                nursery.start_soon(dial, peer_id)
+            now = trio.current_time()
+            due = lost.due(host.connected_peers(), trying, now)
+            if lost.are_back:
+                for began, scope in trying.values():
+                    if now - began >= SILENT_AFTER:
+                        scope.cancel()
+            for peer_id in due:
+                trying[peer_id] = now, trio.CancelScope()
+                nursery.start_soon(dial, peer_id, trying[peer_id][1])
