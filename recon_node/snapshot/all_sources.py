@@ -64,8 +64,13 @@ class SnapshotSync:
     @property
     def is_whole(self) -> bool:
         """Whether it is over and nothing was wrong."""
-        failed = self.synced.fault_count or any(each.error for each in self.sources)
-        return self.seconds is not None and not self.cancelled and not failed
+        return self.seconds is not None and not self.has_failed
+
+    @property
+    def has_failed(self) -> bool:
+        """Whether it has not done, or not yet, all that it was to do."""
+        faults = self.synced.fault_count > 0 or any(each.error for each in self.sources)
+        return self.cancelled or faults
 
 
 async def sync_all(
@@ -101,9 +106,12 @@ async def sync_all(
                 nursery.start_soon(_sync_one, source, root, store, shared, kept, turn, slots)
         report.cancelled = False
     finally:
-        report.seconds = time.monotonic() - report.started
         if kept is not None:
-            kept.close(is_done=report.is_whole)
+            with trio.CancelScope(shield=True):
+                close = partial(kept.close, is_done=not report.has_failed)
+                await trio.to_thread.run_sync(close)
+        # Last, without a checkpoint behind it: who sees this may start another sync.
+        report.seconds = time.monotonic() - report.started
 
 
 async def _read_roots(
