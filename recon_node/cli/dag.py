@@ -29,6 +29,7 @@ from recon_node.cli.output import (
 from recon_node.dag import MAX_SHARD_SIZE, Identifier, parse_subject
 from recon_node.dag.protocol.operations import ReplicaError
 from recon_node.dag.protocol.replica import decode_replica, replica_picture
+from recon_node.dag.protocol.shards import block_room
 from recon_node.dag.sources import open_source
 from recon_node.ipld import CID, IpldError, multibase
 
@@ -56,7 +57,8 @@ def dag() -> None:
     default=MAX_SHARD_SIZE,
     show_default=True,
     metavar="BYTES",
-    help="Largest shard. By default a shard is as large as an event can be.",
+    help="Largest shard. By default a shard is as large as an event can be. Below 256 KiB, files "
+    "are cut into smaller chunks, and have other CIDs.",
 )
 @key_option
 @node_options
@@ -76,7 +78,8 @@ def push(
     """
     key = open_key(key_file)
     with bytes_bar("pushing") as bar:
-        opened = open_source(source, None if root is None else CID.parse(root))
+        chosen = None if root is None else CID.parse(root)
+        opened = open_source(source, chosen, block_room(shard_bytes))
         task = bar.add_task("", total=opened.size)
         try:
             done = dag_push.push_dag(

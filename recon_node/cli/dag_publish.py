@@ -134,11 +134,13 @@ def _publish(
             f"the node knows no replica of {link}: push the DAG with `recon-node dag push`, or "
             "pull it first"
         )
-    _check_contained(node, link, origin)
+    shard = _shard_in(node, link, origin)
     if expires is None:
         bounds = [bound for proof in proofs if (bound := parse_ucan(proof).expires) is not None]
         expires = min(bounds, default=None)
-    change = make_publish(key, identifier.key, link, origin, expires=expires, proofs=proofs)
+    change = make_publish(
+        key, identifier.key, link, origin, expires=expires, shard=shard, proofs=proofs
+    )
     check_publish(change, int(time.time()))
     want(node, identifier)
     order = publication_of(node, identifier)["order"]
@@ -148,10 +150,15 @@ def _publish(
     return replica.cid
 
 
-def _check_contained(node: NodeApi, root: CID, origin: CID) -> None:
+def _shard_in(node: NodeApi, root: CID, origin: CID) -> CID | None:
+    """Return the shard of the replica that has the root; None if the root is inside its own CID.
+
+    Raises:
+        CommandError: the replica does not contain the root, or the node cannot tell.
+    """
     found = ask(node, "GET", f"/ceramic/dag/{root}/contained/{origin}")
     if found["contains"]:
-        return
+        return None if found["shard"] is None else CID.parse(found["shard"])
     if found["contains"] is None:
         missing = ", ".join(found["waiting_for"][:3])
         raise CommandError(

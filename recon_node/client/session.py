@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from http import HTTPStatus
 from typing import Any, Final
 
 import httpx
 
 from recon_node.ceramic import StreamId
-from recon_node.client.errors import NoKeyError
+from recon_node.client.errors import NoKeyError, UnauthorizedError, UnreachableError
 from recon_node.client.exchange import Answer, Request
 from recon_node.client.keys import Key
 from recon_node.client.reading import ModelCache, StreamRef, stream_id
@@ -69,8 +70,19 @@ def with_scheme(url: str) -> str:
 
 
 def options_of(url: str, token: str | None, timeout: float) -> dict[str, Any]:
-    """Return the arguments of a client of httpx."""
+    """Return the arguments of a client of httpx.
+
+    Raises:
+        UnreachableError: not a URL.
+        UnauthorizedError: a token that cannot be one.
+    """
     headers = {} if token is None else {"authorization": f"Bearer {token}"}
+    if token is not None and not (token.isascii() and token.isprintable()):
+        raise UnauthorizedError(HTTPStatus.UNAUTHORIZED, "a token is ASCII text in one line")
+    try:
+        httpx.URL(with_scheme(url))
+    except httpx.InvalidURL as error:
+        raise UnreachableError(f"{url!r} is not a URL: {error}") from None
     return {"base_url": with_scheme(url), "headers": headers, "timeout": timeout}
 
 

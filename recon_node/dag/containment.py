@@ -26,11 +26,13 @@ class Containment:
     """Whether a replica contains a block.
 
     `holds` is None while that is unknown; then `waiting_for` has the missing replicas and shards,
-    at most `MAX_LISTED` of each.
+    at most `MAX_LISTED` of each. `shard` has the block; of several shards, the one with the lowest
+    CID. None for a block inside its own CID.
     """
 
     holds: bool | None
     waiting_for: tuple[CID, ...] = ()
+    shard: CID | None = None
 
 
 _HISTORY: Final = """
@@ -43,12 +45,12 @@ _HISTORY: Final = """
     )
 """
 _FOUND: Final = """
-    SELECT 1 FROM appended
+    SELECT appended.shard FROM appended
         JOIN shards ON shards.cid = appended.shard
         JOIN nodes ON (nodes.subject, nodes.cid) = (shards.subject, :link)
         JOIN contents ON (contents.node, contents.shard) = (nodes.id, shards.id)
     WHERE :shard IS NULL OR appended.shard = :shard
-    LIMIT 1
+    ORDER BY appended.shard LIMIT 1
 """
 _MISSING_REPLICAS: Final = """
     SELECT cid FROM history
@@ -77,8 +79,9 @@ def find(
     if link.hash_code == IDENTITY and shard is None:
         return Containment(True)
     named = {"link": link, "origin": origin, "shard": shard, "limit": MAX_LISTED}
-    if connection.execute(_HISTORY + _FOUND, named).fetchone():
-        return Containment(True)
+    row = connection.execute(_HISTORY + _FOUND, named).fetchone()
+    if row is not None:
+        return Containment(True, shard=CID(row[0]))
     missing = tuple(
         CID(raw)
         for question in (_MISSING_REPLICAS, _MISSING_SHARDS)

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import BinaryIO, Final, NamedTuple, Protocol
 
 from recon_node.dag.errors import DagError
-from recon_node.dag.unixfs import CHUNK_SIZE, UnixFsEntry, balanced, directory
+from recon_node.dag.unixfs import Layout, UnixFsEntry, balanced, directory
 from recon_node.ipld import (
     CID,
     MAX_DIGEST,
@@ -147,15 +147,21 @@ class FileTree:
     """A file, or a directory with everything in it, as UnixFS; including hidden files.
 
     Its CID is that of `ipfs add --cid-version=1 --chunker=size-262144` (for directories with
-    `--recursive --hidden`), unless kubo shards a directory because of its many entries.
+    `--recursive --hidden`), unless kubo shards a directory because of its many entries, or the
+    layout is another one.
+
+    Args:
+        path: the file or directory.
+        layout: how files are cut.
 
     Raises:
         DagError: something cannot be read, is neither file nor directory (a link, a socket), or
             has a name that is not UTF-8.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, layout: Layout = Layout()) -> None:  # noqa: B008 - immutable
         self._slices = _Slices()
+        self._layout = layout
         self._leaves: dict[CID, _Slice] = {}
         self._nodes: dict[CID, bytes] = {}
         try:
@@ -198,19 +204,26 @@ class FileTree:
         with path.open("rb") as file:
             while True:
                 offset = file.tell()
-                chunk = file.read(CHUNK_SIZE)
+                chunk = file.read(self._layout.chunk)
                 if not chunk and leaves:
                     break
                 cid = CID.of(RAW, chunk)
                 self._leaves.setdefault(cid, _Slice(number, offset, len(chunk)))
                 leaves.append(UnixFsEntry(cid, len(chunk), len(chunk)))
-                if len(chunk) < CHUNK_SIZE:
+                if len(chunk) < self._layout.chunk:
                     break
-        return balanced(leaves, self._nodes.__setitem__)
+        return balanced(leaves, self._nodes.__setitem__, self._layout.links)
 
 
-def open_source(path: Path, root: CID | None = None) -> CarFile | FileTree:
+def open_source(
+    path: Path, root: CID | None = None, max_block: int | None = None
+) -> CarFile | FileTree:
     """Open the DAG in a CAR file; for a directory or any other file, its UnixFS.
+
+    Args:
+        path: what to open.
+        root: of the DAG, for a CAR file with several.
+        max_block: bytes that a block of a file may have; by default, files are cut as usual.
 
     Raises:
         DagError: see `CarFile` and `FileTree`.
@@ -219,7 +232,9 @@ def open_source(path: Path, root: CID | None = None) -> CarFile | FileTree:
         is_car = not path.is_dir() and _looks_like_car(path)
     except OSError as error:
         raise DagError(f"{path} cannot be read: {error.strerror or error}") from None
-    return CarFile(path, root) if is_car else FileTree(path)
+    if is_car:
+        return CarFile(path, root)
+    return FileTree(path, Layout() if max_block is None else Layout.within(max_block))
 
 
 def _looks_like_car(path: Path) -> bool:

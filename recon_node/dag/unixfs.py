@@ -30,11 +30,33 @@ CHUNK_SIZE: Final = 256 * 1024
 """Bytes of a file in one leaf; 1 MiB, the other common size, would not fit into an event."""
 MAX_LINKS: Final = 174
 """Links of a file's node: it then has some 8 KiB."""
+_LINK_SIZE: Final = 64
+"""Bytes that a link adds to a file's node at most: the CID, two sizes of files below 2^63."""
+_NODE_SIZE: Final = 64
+"""Bytes of a file's node without its links, at most."""
 
 _TYPE, _DATA, _FILE_SIZE, _BLOCK_SIZE, _FANOUT = 0x08, 0x12, 0x18, 0x20, 0x30
 _VARINT, _DELIMITED = 0, 2
 _WIRE_TYPE: Final = 0b111
 """The bits of a tag that say how the value is encoded."""
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """How a file is cut: bytes of a leaf, and links of a node, at most."""
+
+    chunk: int = CHUNK_SIZE
+    links: int = MAX_LINKS
+
+    @classmethod
+    def within(cls, block_size: int) -> Layout:
+        """Return the layout that is closest to the usual one, with blocks of at most that size.
+
+        Args:
+            block_size: bytes, at least 256.
+        """
+        chunk = min(CHUNK_SIZE, 1 << (block_size.bit_length() - 1))
+        return cls(chunk, min(MAX_LINKS, (block_size - _NODE_SIZE) // _LINK_SIZE))
 
 
 class NodeType(IntEnum):
@@ -107,14 +129,16 @@ def decode(data: bytes) -> UnixFs:
     return UnixFs(type_, content, file_size, tuple(block_sizes), fanout)
 
 
-def balanced(leaves: Iterable[UnixFsEntry], put: Callable[[CID, bytes], None]) -> UnixFsEntry:
+def balanced(
+    leaves: Iterable[UnixFsEntry], put: Callable[[CID, bytes], None], max_links: int = MAX_LINKS
+) -> UnixFsEntry:
     """Build the tree of a file over its leaves, at least one, in their order.
 
-    `put` gets every node above the leaves, from the bottom up.
+    `put` gets every node above the leaves, from the bottom up. A node has at most `max_links`.
     """
     level = list(leaves)
     while len(level) > 1:
-        groups = (level[at : at + MAX_LINKS] for at in range(0, len(level), MAX_LINKS))
+        groups = (level[at : at + max_links] for at in range(0, len(level), max_links))
         level = [_file_node(group, put) for group in groups]
     [root] = level
     return root

@@ -107,17 +107,17 @@ async def test_whether_a_replica_contains_a_block(dag_api: httpx.AsyncClient) ->
     [shard] = split(ROOT, BLOCKS.__getitem__, 10_000)
     [append] = appends([shard.cid])
 
-    async def contained(block: CID) -> tuple[bool | None, list[str]]:
+    async def contained(block: CID) -> tuple[bool | None, list[str], str | None]:
         answer = await dag_api.get(f"/ceramic/dag/{block}/contained/{append.cid}")
         found = answer.json()
-        return found["contains"], found["waiting_for"]
+        return found["contains"], found["waiting_for"], found["shard"]
 
-    assert await contained(LEAF) == (None, [str(append.cid)])
+    assert await contained(LEAF) == (None, [str(append.cid)], None)
     await post(dag_api, replica_event(KEY, ROOT, append.block).car)
-    assert await contained(LEAF) == (None, [str(shard.cid)])
+    assert await contained(LEAF) == (None, [str(shard.cid)], None)
     await post(dag_api, shard_event(KEY, ROOT, shard.car).car)
-    assert await contained(LEAF) == (True, [])
-    assert await contained(CID.of(RAW, b"another")) == (False, [])
+    assert await contained(LEAF) == (True, [], str(shard.cid))
+    assert await contained(CID.of(RAW, b"another")) == (False, [], None)
 
 
 @pytest.mark.parametrize(

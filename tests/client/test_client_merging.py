@@ -17,6 +17,7 @@ from recon_node.client import (
     Document,
     Key,
     MergeConflictError,
+    UnauthorizedError,
     UnreachableError,
 )
 from recon_node.testnet import Testnet
@@ -150,6 +151,13 @@ def test_no_node_answers() -> None:
         pytest.raises(UnreachableError, match=r"no node answers at http://127\.0\.0\.1:1"),
     ):
         ceramic.version()
+
+
+def test_settings_that_cannot_be_right() -> None:
+    with pytest.raises(UnreachableError, match="is not a URL"):
+        Ceramic("http://node:port")
+    with pytest.raises(UnauthorizedError, match="ASCII"):
+        Ceramic(token="é")
 
 
 async def test_no_node_answers_a_task() -> None:

@@ -18,17 +18,18 @@ from dag_samples import contents, make_dag, make_files
 from nacl.signing import SigningKey
 from waiting import wait_until
 
+from recon_node.ceramic import parse_event
 from recon_node.ceramic.auth.did import ed25519_did
 from recon_node.cli import main
 from recon_node.cli.client import NodeApi
 from recon_node.cli.dag_support import post_replica, publication_of
 from recon_node.dag import Identifier, Subject, sort_value
-from recon_node.dag.protocol.operations import Append
+from recon_node.dag.protocol.operations import Append, Publish
 from recon_node.dag.protocol.publishing import make_publish
-from recon_node.dag.protocol.replica import Replica
+from recon_node.dag.protocol.replica import Replica, decode_replica
 from recon_node.dag.protocol.shards import walk
 from recon_node.dag.sources import CarFile, FileTree
-from recon_node.ipld import CID, RAW, car
+from recon_node.ipld import CID, RAW, car, multibase
 from recon_node.testnet import TestnetNode
 
 LIMIT = 100.0
@@ -112,6 +113,16 @@ def test_separate_pushes_of_a_dag_are_joined(
     assert state["unclaimed"] == []
 
 
+def publishes(node: TestnetNode, did: str) -> list[Publish]:
+    """The publishes under an identifier that a node has."""
+    value = did.removeprefix("did:key:")
+    answer = httpx.get(f"{node.api_url}/ceramic/experimental/events/dag/{value}").json()
+    assert answer["events"]
+    events = [parse_event(multibase.decode(each["data"])) for each in answer["events"]]
+    changes = [decode_replica(event.data["replica"]).change for event in events]
+    return [change for change in changes if isinstance(change, Publish)]
+
+
 def test_publish_resolve_and_pull_by_identifier(
     row: Row, home: Path, tmp_path: Path, rng: random.Random
 ) -> None:
@@ -125,6 +136,9 @@ def test_publish_resolve_and_pull_by_identifier(
     for root in roots:
         assert done(row.a, "publish", root, "--expires", "90d") == did
     assert done(row.a, "resolve", did) == roots[1]
+    for publish in publishes(row.a, did):
+        assert publish.shard is not None
+        assert str(publish.shard) in states(row.a, str(publish.link))["shards"]  # type: ignore[operator]
 
     shutil.rmtree(first)
     done(row.c, "pull", did, "--out", str(tmp_path / "back"), "--timeout", "100")

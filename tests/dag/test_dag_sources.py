@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from recon_node.dag import DagError, unixfs
-from recon_node.dag.protocol.shards import walk
+from recon_node.dag.protocol.shards import block_room, split, walk
 from recon_node.dag.sources import CarFile, FileTree, open_source
 from recon_node.dag.unixfs import CHUNK_SIZE, NodeType, UnixFs
 from recon_node.dag.unpack import unpack_dag
@@ -121,6 +121,20 @@ def test_a_single_file_comes_back_as_it_was(tmp_path: Path, rng: random.Random) 
     source = open_source(tmp_path / "file")
     assert unpack_dag(source.root, source.read, tmp_path / "back") == 1
     assert (tmp_path / "back").read_bytes() == (tmp_path / "file").read_bytes()
+
+
+@pytest.mark.parametrize("size", [1024, 1500, 5000, 100_000])
+def test_small_shards_hold_a_large_file(tmp_path: Path, rng: random.Random, size: int) -> None:
+    files = make_files(tmp_path / "files", rng, 60_000, 0, CHUNK_SIZE + 1)
+    source = open_source(files, max_block=block_room(size))
+    shards = list(split(source.root, source.read, size))
+    assert max(len(shard.car) for shard in shards) <= size
+    blocks: dict[CID, bytes] = {}
+    for shard in shards:
+        blocks |= car.decode(shard.car).blocks
+    unpack_dag(source.root, blocks.__getitem__, tmp_path / "back")
+    assert contents(tmp_path / "back") == contents(files)
+    assert source.root != open_source(files).root
 
 
 def test_a_file_that_is_changed_meanwhile_is_noticed(tmp_path: Path) -> None:

@@ -11,7 +11,15 @@ from hypothesis import strategies as st
 
 from recon_node.dag import unixfs
 from recon_node.dag.errors import UnixFsError
-from recon_node.dag.unixfs import MAX_LINKS, NodeType, UnixFs, UnixFsEntry, balanced
+from recon_node.dag.unixfs import (
+    CHUNK_SIZE,
+    MAX_LINKS,
+    Layout,
+    NodeType,
+    UnixFs,
+    UnixFsEntry,
+    balanced,
+)
 from recon_node.ipld import CID, DAG_PB, RAW, dag_pb
 from recon_node.ipld.dag_pb import PbLink, PbNode
 
@@ -65,6 +73,19 @@ def test_trees_are_laid_out_as_go_does(count: int) -> None:
     assert tree.content == 4 * count
     assert tree.total == 4 * count + sum(map(len, nodes.values()))
     assert [each.cid for each in leaves] == list(_leaves(tree.cid, nodes))
+
+
+@given(st.integers(256, 300_000))
+def test_a_layout_fits_into_its_blocks(size: int) -> None:
+    layout = Layout.within(size)
+    assert layout.chunk <= size < max(2 * layout.chunk, size + 1 if size >= CHUNK_SIZE else 0)
+    largest = [UnixFsEntry(leaf(0).cid, 2**54, 2**54)] * layout.links
+    nodes: dict[CID, bytes] = {}
+    balanced(largest, nodes.__setitem__, layout.links)
+    [node] = nodes.values()
+    assert len(node) <= size
+    assert layout.links >= 2
+    assert (layout == Layout()) is (size >= CHUNK_SIZE)
 
 
 def _leaves(cid: CID, nodes: dict[CID, bytes]) -> Iterator[CID]:

@@ -3,12 +3,23 @@
 //
 //   node sdk.mjs write URL [TOKEN]    a model, documents and updates, as one author
 //   node sdk.mjs read URL IDS         the same documents again, from any node
+//   node sdk.mjs inspect URL          every event of the node's feed, by the SDK's strict codecs
 
+import { TimeEvent, carFromString, eventFromCAR } from '@ceramic-sdk/events'
 import { CeramicClient } from '@ceramic-sdk/http-client'
 import { ModelClient } from '@ceramic-sdk/model-client'
 import { ModelInstanceClient } from '@ceramic-sdk/model-instance-client'
+import {
+  DocumentDataEventPayload,
+  DocumentInitEventPayload,
+} from '@ceramic-sdk/model-instance-protocol'
+import { ModelDataEventPayload, ModelInitEventPayload } from '@ceramic-sdk/model-protocol'
 import { StreamClient } from '@ceramic-sdk/stream-client'
 import { getAuthenticatedDID } from '@didtools/key-did'
+import * as dagCbor from '@ipld/dag-cbor'
+import { decode } from 'codeco'
+import { DID } from 'dids'
+import { getResolver } from 'key-did-resolver'
 
 const POST = {
   version: '2.0',
@@ -134,6 +145,40 @@ async function read(url, ids) {
   }
 }
 
+const CODECS = {
+  ModelInit: ModelInitEventPayload,
+  DocumentInit: DocumentInitEventPayload,
+  DocumentData: DocumentDataEventPayload,
+  ModelData: ModelDataEventPayload,
+}
+
+// The codecs that read a payload and write the same bytes again: they know each of its fields.
+function fitting(block) {
+  return Object.keys(CODECS).filter((name) => {
+    try {
+      const value = decode(CODECS[name], dagCbor.decode(block))
+      return Buffer.from(dagCbor.encode(CODECS[name].encode(value))).equals(Buffer.from(block))
+    } catch {
+      return false
+    }
+  })
+}
+
+async function inspect(url) {
+  const verifier = new DID({ resolver: getResolver() })
+  const answer = await fetch(`${url}/ceramic/feed/events?limit=1000&includeData=full`)
+  const found = {}
+  for (const { id, data } of (await answer.json()).events) {
+    const car = carFromString(data)
+    const event = eventFromCAR({ name: 'any', decode: (value, context) => context.success(value) }, car)
+    const block = event.jws ? event.linkedBlock : car.blocks.get(car.roots[0]).payload
+    const signer = event.jws ? (await verifier.verifyJWS(event.jws)).kid.split('#')[0] : null
+    found[id] = { fits: fitting(block), signer, time: TimeEvent.is(event) }
+  }
+  return found
+}
+
 const [, , what, url, argument] = process.argv
-const answer = what === 'write' ? await write(url, argument) : await read(url, JSON.parse(argument))
+const run = { write: () => write(url, argument), inspect: () => inspect(url) }
+const answer = what in run ? await run[what]() : await read(url, JSON.parse(argument))
 console.log(JSON.stringify(answer))

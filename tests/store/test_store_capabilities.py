@@ -9,11 +9,12 @@ import pytest
 from nacl.signing import SigningKey
 from store_helpers import MODEL, NETWORK, OTHER_MODEL, feed_of
 
-from recon_node.ceramic import Event, StreamId
+from recon_node.ceramic import Event, StreamId, parse_event
 from recon_node.ceramic.auth.wallets import address_of, keccak_256, personal_message
 from recon_node.ceramic.builder import controller_of, signed_event
 from recon_node.ipld import dag_cbor
 from recon_node.store import open_store
+from recon_node.streams import select_tip, shape_of
 
 SESSION = SigningKey(b"s" * 32)
 WALLET = coincurve.PrivateKey(b"w" * 32)
@@ -21,12 +22,19 @@ ADDRESS = address_of(WALLET.public_key)
 ACCOUNT = f"did:pkh:eip155:1:{ADDRESS}"
 
 
-def capability(model: StreamId) -> bytes:
+EXPIRY = "2024-02-01T00:00:00Z"
+LATER = 1_800_000_000
+"""Unix seconds, after that."""
+
+
+def capability(model: StreamId, expiry: str | None = None) -> bytes:
     resource = f"ceramic://*?model={model}"
     text = (
         f"notes.example wants you to sign in with your Ethereum account:\n{ADDRESS}\n\n"
         f"URI: {controller_of(SESSION)}\nVersion: 1\nChain ID: 1\nNonce: 12345678\n"
-        f"Issued At: 2024-01-01T00:00:00Z\nResources:\n- {resource}"
+        f"Issued At: 2024-01-01T00:00:00Z\n"
+        + (f"Expiration Time: {expiry}\n" if expiry else "")
+        + f"Resources:\n- {resource}"
     )
     signature = WALLET.sign_recoverable(personal_message(text.encode()), hasher=keccak_256)
     payload = {
@@ -37,7 +45,7 @@ def capability(model: StreamId) -> bytes:
         "nonce": "12345678",
         "iat": "2024-01-01T00:00:00Z",
         "resources": [resource],
-    }
+    } | ({"exp": expiry} if expiry else {})
     signed = signature[:64] + bytes([27 + signature[64]])
     return dag_cbor.encode(
         {"h": {"t": "eip4361"}, "p": payload, "s": {"t": "eip191", "s": "0x" + signed.hex()}}
@@ -84,3 +92,33 @@ async def test_a_capability_for_another_model_opens_no_stream(
         assert "which is not this stream" in str(verdict.reason)
         [right] = await store.admit_local([change(init).car])
         assert (right.status, right.position) == ("new", 2)
+
+
+async def test_a_merge_counts_on_top_of_an_expired_event(tmp_path: Path) -> None:
+    """CIP-145, figure 6 with `A` expired: `C` is on top of `A` and `B`."""
+    init = init_of(ACCOUNT)
+    assert init.header is not None
+
+    def on(*prevs: Event, expiry: str | None = None) -> Event:
+        links = [prev.cid for prev in prevs]
+        payload = {"id": init.cid, "prev": links if len(links) > 1 else links[0], "data": []}
+        return signed_event(SESSION, payload, capability=capability(MODEL, expiry))
+
+    a, b = on(init, expiry=EXPIRY), on(init)
+    c = on(b, a)
+    events = [(0, init), (1, a), (1, b), (2, c)]
+    offers = [(event.event_id(NETWORK, init.header, height), event.car) for height, event in events]
+    async with open_store(tmp_path, NETWORK) as store:
+        [local] = await store.admit_local([init.car])
+        [refused] = await store.admit_local([a.car])
+        assert (local.status, refused.status) == ("new", "refused")
+        assert "does not hold now" in str(refused.reason)
+        verdicts = await store.admit_remote(offers)
+        assert {verdict.status for verdict in verdicts} <= {"new", "known"}
+        delivered = [parse_event(row.car) for row in await feed_of(store)]
+    assert {event.cid for event in delivered} == {event.cid for _, event in events}
+    shapes = [shape_of(event) for event in delivered]
+    before = select_tip([shape for shape in shapes if shape.id != c.cid], LATER)
+    assert (before.event, before.diverged) == (b.cid, False)
+    tip = select_tip(shapes, LATER)
+    assert (tip.event, tip.diverged, tip.pruned) == (c.cid, False, ())

@@ -46,6 +46,10 @@ def _text_of_block(block: bytes) -> str:
     return multibase.encode(block)
 
 
+def _text_or_none(cid: CID | None) -> str | None:
+    return None if cid is None else str(cid)
+
+
 Cid = Annotated[CID, AsText, BeforeValidator(_cid)]
 
 
@@ -181,6 +185,8 @@ class DagContainsBody(Body):
     """null: unknown, because something is missing."""
     waiting_for: list[Text]
     """The CIDs of missing replicas and shards."""
+    shard: Annotated[str | None, BeforeValidator(_text_or_none)]
+    """The CID of the shard that has the block; null if none does, or the block is in its CID."""
 
 
 @endpoint("GET", "/ceramic/dag/{cid}/contained/{replica}", own=True)

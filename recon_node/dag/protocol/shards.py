@@ -80,6 +80,12 @@ def split(root: CID, read: Callable[[CID], bytes], max_bytes: int) -> Iterator[S
     yield _shard(roots, gathered)
 
 
+def block_room(max_bytes: int) -> int:
+    """Return how large a block can be that fits into a shard of that size."""
+    cid = CID.of(RAW, b"")
+    return max_bytes - _header_size((cid,)) - len(cid) - len(varint.encode(max_bytes))
+
+
 def walk(root: CID, read: Callable[[CID], bytes]) -> Iterator[tuple[CID, bytes]]:
     """Yield the blocks of a DAG, depth first, each once, without those inside identity CIDs.
 

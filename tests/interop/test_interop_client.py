@@ -1,0 +1,216 @@
+"""The Python client and the Ceramic SDK for JavaScript read what each other wrote, by its fields.
+
+The SDK is that of test_interop_sdk.py. Its codecs are strict: they refuse unknown fields, and what
+they read, they must write again to the same bytes. Where RECON_TEST_CERAMIC_ONE names a binary of
+ceramic-one, the client also writes to such a node and reads from it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import npm_packages
+import pytest
+from waiting import wait_until
+
+from benchmarks.ceramic_one_node import BINARY_VARIABLE, CeramicOneNode, binary_from_environment
+from recon_node.ceramic import EventKind
+from recon_node.client import (
+    METAMODEL,
+    Ceramic,
+    Document,
+    Key,
+    ModelDefinition,
+    RefusedEventError,
+    Relation,
+    View,
+)
+from recon_node.ipld import multibase
+from recon_node.testnet import Testnet, TestnetNode
+
+HERE = Path(__file__).parent
+LIMIT = 150.0
+"""Seconds for a run of the SDK."""
+BINARY = binary_from_environment()
+
+POST = ModelDefinition(
+    name="Post",
+    description="What someone has to say",
+    schema={
+        "properties": {
+            "text": {"type": "string", "maxLength": 300},
+            "tags": {"type": "array", "items": {"type": "string"}},
+        },
+        "required": ["text"],
+    },
+    views={"author": View.author(), "version": View.version()},
+)
+PROFILE = ModelDefinition(
+    name="Profile",
+    schema={"properties": {"name": {"type": "string"}}},
+    account_relation="single",
+)
+VOTE = ModelDefinition(
+    name="Vote",
+    schema={"properties": {"topic": {"type": "string"}, "yes": {"type": "boolean"}}},
+    account_relation="set",
+    set_fields=["topic"],
+    immutable_fields=["topic"],
+)
+
+
+@pytest.fixture(scope="module")
+def node() -> Iterator[TestnetNode]:
+    with Testnet(1) as net:
+        yield net.nodes[0]
+
+
+def sdk(*args: str) -> Any:
+    npm_packages.install(HERE)
+    return npm_packages.node(HERE, LIMIT, "sdk.mjs", *args)
+
+
+def commit_id(document: Document) -> str:
+    """An event of a stream as the SDK names it: the StreamID's bytes, then the event's CID."""
+    return multibase.encode(document.id.to_bytes() + document.event, "base36")
+
+
+def write(ceramic: Ceramic) -> dict[str, str]:
+    """What sdk.mjs writes, and models with relations and views."""
+    posts = ceramic.create_model(POST)
+    ceramic.update(posts.id, {**posts.content, "description": "A short text"})
+    post = ceramic.create(
+        posts.id,
+        {"text": "first", "tags": ["a/b", "c~d"]},
+        should_index=True,
+        model_version=posts.event,
+    )
+    second = ceramic.update(post.id, {"text": "second", "tags": ["c~d"]})
+    ceramic.update(post.id, {"text": "third ☃"}, should_index=False)
+    profiles, votes = ceramic.create_model(PROFILE), ceramic.create_model(VOTE)
+    profile = ceramic.create(profiles.id, {"name": "Ada"})
+    ceramic.update(profile.id, {"name": "Ada L."})
+    vote = ceramic.create(votes.id, {"topic": "tea"})
+    ceramic.update(vote.id, {"topic": "tea", "yes": True})
+    ceramic.create_model(
+        ModelDefinition(
+            name="Comment",
+            schema={"properties": {"post": {"type": "string"}, "by": {"type": "string"}}},
+            relations={"post": Relation.document(posts.id), "by": Relation.account()},
+            views={
+                "the post": View.related("post", posts.id),
+                "likes": View.count_referring(votes.id, "topic"),
+                "votes": View.referring(votes.id, "topic"),
+                "mine": View.set_referring(votes.id, "topic"),
+            },
+        )
+    )
+    return {
+        "model": str(posts.id),
+        "post": str(post.id),
+        "commit": commit_id(second),
+        "profile": str(profile.id),
+        "vote": str(vote.id),
+    }
+
+
+CONTENTS = {
+    "post": {"text": "third ☃"},
+    "profile": {"name": "Ada L."},
+    "vote": {"topic": "tea", "yes": True},
+}
+
+
+def test_the_sdk_reads_what_the_client_wrote(node: TestnetNode) -> None:
+    key = Key.from_seed(b"\7" * 32)
+    with Ceramic(node.api_url, key=key) as ceramic:
+        ids = write(ceramic)
+    found = sdk("read", node.api_url, json.dumps(ids))
+    assert {name: state["content"] for name, state in found["states"].items()} == CONTENTS
+    metadata = found["states"]["post"]["metadata"]
+    assert (metadata["controller"], metadata["shouldIndex"]) == (key.did, False)
+    assert metadata["modelVersion"].startswith("b")
+    assert metadata["model"] == ids["model"] == found["documentModel"]
+    assert found["definition"]["description"] == "A short text"
+    assert found["firstDefinition"] == POST.to_json()
+
+
+@pytest.mark.parametrize("kind", ["ed25519", "secp256k1", "p256"])
+def test_the_sdk_knows_every_field_of_the_client_s_events(node: TestnetNode, kind: Any) -> None:
+    key = Key.generate(kind)
+    with Ceramic(node.api_url, key=key) as ceramic:
+        write(ceramic)
+        events = {each.cid: each.event for each in ceramic.feed(limit=10_000).entries}
+    seen = sdk("inspect", node.api_url)
+    mine = {
+        str(cid): event
+        for cid, event in events.items()
+        if event is not None and event.envelope is not None and event.envelope.signer == key.did
+    }
+    assert len(mine) >= 12
+    for cid, event in mine.items():
+        assert seen[cid]["fits"], event.payload
+        assert seen[cid]["signer"] == key.did
+        is_init = event.kind is EventKind.INIT
+        assert all(name.endswith("Init" if is_init else "Data") for name in seen[cid]["fits"])
+    for found in seen.values():  # the unsigned ones, too
+        assert found["fits"]
+
+
+def test_the_client_reads_and_continues_what_the_sdk_wrote(node: TestnetNode) -> None:
+    written = sdk("write", node.api_url)
+    key = Key.from_seed(b"\7" * 32)
+    assert written["did"] == key.did
+    with Ceramic(node.api_url, key=key) as ceramic:
+        documents = {name: ceramic.read(written["ids"][name]) for name in CONTENTS}
+        assert {name: each.content for name, each in documents.items()} == CONTENTS
+        assert documents["post"].metadata["shouldIndex"] is False
+        assert [len(ceramic.events(each.id)) for each in documents.values()] == [3, 3, 2]
+        assert all(not each.rejected and not each.open_tips for each in documents.values())
+        ceramic.update(documents["post"].id, {"text": "fourth"})
+        same = ceramic.create(str(documents["vote"].model), {"topic": "tea", "yes": False})
+        assert same.id == documents["vote"].id  # both make the same deterministic document
+        states = sdk("read", node.api_url, json.dumps(written["ids"]))["states"]
+    assert states["post"]["content"] == {"text": "fourth"}
+    assert states["vote"]["content"] == {"topic": "tea", "yes": False}
+
+
+@pytest.mark.skipif(
+    BINARY is None, reason=f"{BINARY_VARIABLE} does not name a binary of ceramic-one"
+)
+def test_the_client_works_with_a_ceramic_one_node(tmp_path: Path) -> None:
+    assert BINARY is not None
+    other = CeramicOneNode(BINARY, tmp_path / "one", 18)
+    try:
+        other.start()
+        with Ceramic(other.api_url, key=Key.generate(), timeout=60) as ceramic:
+            check_ceramic_one(ceramic)
+    finally:
+        other.kill()
+
+
+def check_ceramic_one(ceramic: Ceramic) -> None:
+    ceramic.register_interest(METAMODEL)
+    token = ceramic.feed_token()
+    ids = write(ceramic)
+    ceramic.register_interest(ids["model"])
+    assert {name: ceramic.read(ids[name]).content for name in CONTENTS} == CONTENTS
+    seen: list[Any] = []
+
+    def is_followed() -> bool:
+        nonlocal token
+        page = ceramic.feed(token)
+        seen.extend(entry.cid for entry in page.entries)
+        token = page.token
+        return len(seen) >= 14
+
+    wait_until(is_followed)
+    post = ceramic.read(ids["post"])
+    ceramic.update(post.id, {"text": "one"}, at=post.event)
+    ceramic.update(post.id, {"text": "two"}, at=post.event)
+    assert len(ceramic.read(post.id).open_tips) == 2
+    with pytest.raises(RefusedEventError):
+        ceramic.merge(post.id, {"text": "both"})
