@@ -43,8 +43,9 @@ lint: $(INSTALLED)  ## Check style, types, imports and unused code
 
 check: lint test  ## Run lint and test, as CI does
 
-docs: $(INSTALLED)  ## Build the API reference: build/reference/index.html
-	$(BIN)/python config/reference.py build/reference
+docs: $(INSTALLED)  ## Build the documentation site: build/docs/index.html
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --quiet --strict -f config/mkdocs.yml
+	$(BIN)/python config/reference.py build/docs/reference/python
 
 bench: $(INSTALLED)  ## Run the benchmarks at small sizes (a minute)
 	$(BIN)/python -m benchmarks.key_store --keys 100000

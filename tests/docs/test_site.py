@@ -1,0 +1,84 @@
+"""The documentation: the site builds without a warning, and its commands exist."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import click
+import pytest
+
+from recon_node.cli import main as recon_node
+from spark_sink.cli import main as spark_sink
+
+ROOT = Path(__file__).parents[2]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+PROGRAMS = {"recon-node": recon_node, "spark-sink": spark_sink}
+_FENCE = re.compile(r"^( *)```sh[^\n]*\n(.*?)^\1```", re.MULTILINE | re.DOTALL)
+_SUBSTITUTION = re.compile(r"\$\(([^()]*)\)")
+
+
+def commands(text: str) -> Iterator[str]:
+    """What a page's shell blocks call of our programs, those in $(...) included."""
+    for _, block in _FENCE.findall(text):
+        for line in block.replace("\\\n", " ").splitlines():
+            inner = _SUBSTITUTION.findall(line)
+            for each in (*inner, _SUBSTITUTION.sub("X", line)):
+                for part in re.split(r"[|;]|&&|\|\||\buntil\b", _without_quotes_hidden(each)):
+                    found = re.search(r"\b(recon-node|spark-sink)\b.*", part)
+                    if found and not part.strip().startswith("#"):
+                        yield found[0].replace("\0", "|").replace("\1", ";")
+
+
+def _without_quotes_hidden(line: str) -> str:
+    """Hide separators of commands that are inside quotes."""
+
+    def hidden(match: re.Match[str]) -> str:
+        return match[0].replace("|", "\0").replace(";", "\1")
+
+    return re.sub(r"'[^']*'|\"[^\"]*\"", hidden, line)
+
+
+def every_command() -> list[tuple[str, str]]:
+    return sorted(
+        {
+            (page.relative_to(ROOT).as_posix(), command)
+            for page in PAGES
+            for command in commands(page.read_text(encoding="utf-8"))
+        }
+    )
+
+
+@pytest.mark.parametrize(("page", "command"), every_command())
+def test_every_command_of_the_docs_exists(page: str, command: str) -> None:
+    """Its program, its sub-commands, its flags, and the number of its arguments."""
+    name, *words = shlex.split(command, comments=True)
+    words = [word for word in words if word not in ("&", "...", "[URL]") and word != "2>&1"]
+    context = click.Context(PROGRAMS[name], info_name=name)
+    found: click.Command = PROGRAMS[name]
+    while isinstance(found, click.Group) and words and not words[0].startswith("-"):
+        inner = found.get_command(context, words[0])
+        assert inner is not None, f"{page}: {command}"
+        context = click.Context(inner, info_name=words.pop(0), parent=context)
+        found = inner
+    parser = found.make_parser(context)
+    try:
+        parser.parse_args(list(words))
+    except click.UsageError as error:
+        pytest.fail(f"{page}: {command}: {error.format_message()}")
+
+
+def test_the_site_builds_without_warnings(tmp_path: Path) -> None:
+    """Every link and anchor leads somewhere, and every page is in the contents."""
+    command = [sys.executable, "-m", "mkdocs", "build", "--quiet", "--strict"]
+    where = ["-f", str(ROOT / "config/mkdocs.yml"), "-d", str(tmp_path)]
+    done = subprocess.run(
+        command + where, check=False, capture_output=True, text=True, timeout=300, cwd=ROOT
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    for page in ("index", "tutorial", "reference/settings", "reference/recon-node"):
+        assert (tmp_path / f"{page}.html").exists()
