@@ -8,7 +8,7 @@ from trio.testing import lockstep_stream_pair, memory_stream_pair
 
 from recon_node.exception_groups import unwrapped
 from recon_node.p2p.errors import PeerGoneError, PeerProtocolError
-from recon_node.p2p.sync.ring_stream import READ_SIZE, RingStream, Traffic
+from recon_node.p2p.sync.ring_stream import MAX_QUEUED, READ_SIZE, RingStream, Traffic
 from recon_node.recon import RemoteProtocolError
 from recon_node.recon.keys.key_store import KeyStore
 from recon_node.recon.keys.ranges import KeyRange
@@ -214,20 +214,33 @@ async def test_a_silent_peer_is_given_up(autojump_clock):
     assert math.isclose(trio.current_time() - started, IDLE, abs_tol=0.1)
 
 
-async def test_a_peer_that_takes_nothing_is_given_up(autojump_clock):
+async def test_a_peer_that_takes_nothing_is_given_up_and_little_waits_for_it(autojump_clock):
+    """It asks for all values again and again: its requests are left unread when the queue is full,
+    and no second page of values is loaded."""
     node = Node({b"%04d" % n: bytes(1000) for n in range(100)})
     ours, theirs = lockstep_stream_pair()
     empty = Ring(KeyStore(), lambda bound: True).state(*EVERYTHING)
+    request = encode(RangeRequest(empty), KeyForm.BYTES)
+    asked = 0
 
     async def ask() -> None:
+        nonlocal asked
         await ours.send_all(INTERESTS)
         await ours.receive_some(1)
-        await ours.send_all(encode(RangeRequest(empty), KeyForm.BYTES))
+        for _ in range(10 * MAX_QUEUED):
+            await ours.send_all(request)  # returns once it is read
+            asked += 1
 
+    started = trio.current_time()
     async with trio.open_nursery() as nursery:
         nursery.start_soon(ask)
         with pytest.raises(PeerProtocolError, match="neither sent nor took anything"):
             await node.stream(theirs, Responder).run(node.traffic)
+        nursery.cancel_scope.cancel()
+    assert math.isclose(trio.current_time() - started, IDLE, abs_tol=0.1)
+    answers_to_each = 2  # its values, and the message after them
+    assert asked <= MAX_QUEUED / answers_to_each + 2
+    assert len(node.pages) <= 1
 
 
 async def test_a_slow_store_is_not_held_against_the_peer(autojump_clock):
