@@ -134,7 +134,8 @@ ENDPOINTS: tuple[Endpoint, ...] = (
     get_openapi,
     pages.get_docs,
     *pages.SWAGGER_UI,
-    pages.get_status_page,
+    pages.get_static,
+    pages.get_page,
 )
 """All of them, in the order in which paths are matched."""
 

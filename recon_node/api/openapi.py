@@ -135,13 +135,25 @@ def _operation(each: Endpoint, bodies: Mapping[Any, Json]) -> Json:
     errors |= {400} if parameters or each.body else set()
     errors |= {"GET": set(), "POST": {403, 413}, "DELETE": {403}}[each.method]
     error = KuboErrorBody if each.path.startswith(KUBO_PATH) else ErrorResponseBody
-    described["responses"] = {str(a.status): _answer(a, bodies) for a in each.answers} | {
+    described["responses"] = _answers(each.answers, bodies) | {
         str(status): {
             "description": _ERRORS[status],
             "content": {"application/json": {"schema": bodies[error]}},
         }
         for status in sorted(errors)
     }
+    return described
+
+
+def _answers(answers: Sequence[Answer], bodies: Mapping[Any, Json]) -> Json:
+    """The successes by status; one of several media types may come in any of them."""
+    described: Json = {}
+    for answer in answers:
+        status = str(answer.status)
+        one = _answer(answer, bodies)
+        if status in described:
+            one["content"] |= described[status]["content"]
+        described[status] = one
     return described
 
 

@@ -16,6 +16,9 @@ import trio
 from trio_websocket import WebSocketConnection, open_websocket_url
 
 PROGRAMS = ("chromium", "chromium-browser", "google-chrome")
+NETWORK_CHANGED = "ERR_NETWORK_CHANGED"
+"""Chromium drops what it is loading when another program adds a network interface."""
+MAX_LOADS = 10
 
 
 class Browser:
@@ -26,6 +29,7 @@ class Browser:
         self._numbers = itertools.count(1)
         self.problems: list[str] = []
         """What the page's console said of errors."""
+        self._was_cut_off = False
 
     async def call(self, method: str, **params: Any) -> dict[str, Any]:
         number = next(self._numbers)
@@ -35,7 +39,11 @@ class Browser:
         while True:
             answer = json.loads(await self._connection.get_message())
             if answer.get("method") in ("Runtime.exceptionThrown", "Log.entryAdded"):
-                self.problems.append(json.dumps(answer["params"]))
+                problem = json.dumps(answer["params"])
+                if NETWORK_CHANGED in problem:
+                    self._was_cut_off = True
+                else:
+                    self.problems.append(problem)
             if answer.get("id") == number:
                 assert "error" not in answer, answer
                 return dict(answer["result"])
@@ -44,8 +52,13 @@ class Browser:
         """Load a page in a window of so many CSS pixels."""
         size = {"width": width, "height": 800, "deviceScaleFactor": 1, "mobile": width < 500}
         await self.call("Emulation.setDeviceMetricsOverride", **size)
-        await self.call("Page.navigate", url=url)
-        await self.until("document.readyState === 'complete'")
+        for _ in range(MAX_LOADS):
+            self._was_cut_off = False
+            await self.call("Page.navigate", url="about:blank")  # another hash alone loads nothing
+            await self.call("Page.navigate", url=url)
+            await self.until("document.readyState === 'complete'")
+            if not self._was_cut_off:
+                return
 
     async def run(self, script: str) -> Any:
         """The value of a script in the page."""
@@ -54,6 +67,17 @@ class Browser:
         )
         assert "exceptionDetails" not in answer, answer
         return answer["result"].get("value")
+
+    async def press(self, key: str) -> None:
+        """Press a key, such as Enter."""
+        text = {"text": "\r"} if key == "Enter" else {}
+        for kind in ("keyDown", "keyUp"):
+            await self.call("Input.dispatchKeyEvent", type=kind, key=key, code=key, **text)
+
+    async def show(self, scheme: str) -> None:
+        """Prefer "light" or "dark" colours."""
+        features = [{"name": "prefers-color-scheme", "value": scheme}]
+        await self.call("Emulation.setEmulatedMedia", features=features)
 
     async def until(self, script: str) -> None:
         """Wait until a script in the page gives true."""

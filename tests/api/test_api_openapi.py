@@ -123,8 +123,9 @@ async def test_pages_need_nothing_from_elsewhere(api: httpx.AsyncClient, path: s
     assert not re.findall(r"(?:https?:)?//\w", answer.text)
     assert not re.findall(r"<(?:img|iframe)\b|@import|url\(|\bstyle=|\bon\w+=", answer.text)
     policy = answer.headers["content-security-policy"]
-    assert policy.startswith("default-src 'none'; style-src 'sha256-")
-    assert policy.count("sha256-") == 2
+    assert policy.startswith("default-src 'none'; style-src ")
+    hashes = len(re.findall(r"<(?:script|style)>", answer.text))
+    assert (policy.count("sha256-"), hashes) == ((0, 0) if path == "/" else (2, 2))
     assert "unsafe" not in policy
     sources = {source for rule in policy.split("; ") for source in rule.split()[1:]}
     others = {source for source in sources if not source.startswith("'sha256-")}
@@ -148,9 +149,9 @@ async def test_the_files_of_docs_are_served(api: httpx.AsyncClient) -> None:
     assert b"Apache License" in (HTML / "swagger-ui" / "LICENSE").read_bytes()
 
 
-@pytest.mark.parametrize("name", ["status.html", "docs.html"])
-def test_pages_ask_for_paths_that_there_are(name: str) -> None:
-    paths = re.findall(r"(?:href|src|ask|fetch)(?:=|\()\"(/[\w./-]*)\"", (HTML / name).read_text())
+def test_docs_ask_for_paths_that_there_are() -> None:
+    page = (HTML / "docs.html").read_text()
+    paths = re.findall(r"(?:href|src|ask|fetch)(?:=|\()\"(/[\w./-]*)\"", page)
     assert paths
     assert set(paths) <= set(DOCUMENT["paths"])
 

@@ -1,8 +1,9 @@
-"""The web pages, in a browser: they stay as they are while the node's state changes."""
+"""The web pages, in a browser."""
 
 from __future__ import annotations
 
 import dataclasses
+import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -11,12 +12,27 @@ from typing import Any
 
 import trio
 from browser import Browser, browser
+from test_api_undelivered import CHAIN, INIT, change, hand_over
 
 from recon_node.api import Access, Services, create_app, open_listener, serve
+from recon_node.api.samples import Sample
+from recon_node.ceramic import network_range
+from recon_node.ceramic.builder import time_event
+from recon_node.dag import open_dags
+from recon_node.ipld import multibase
 from recon_node.p2p import Counters, PeerInfo, SyncReport
+from recon_node.recon import KeyRange
+from recon_node.store import Store
 
 PEER = "12D3KooWEyoppNCUx8Yx66oV9fJnriXwCcXwDDUA2kj6vnc6iDEp"
 ADDRESS = f"/ip4/192.0.2.1/tcp/4101/p2p/{PEER}"
+TOKEN = "0123456789abcdef"
+AXE = Path(__file__).parent / "axe" / "axe.min.js"
+READY = (
+    "document.querySelector('main h1') !== null && !document.querySelector('main .loading')"
+    " && !document.querySelector('main h1').textContent.includes('Loading')"
+)
+STREAM = str(INIT.stream_id())
 
 
 def sync(finished_at: float, sent: int = 0) -> SyncReport:
@@ -51,8 +67,11 @@ async def shown(
         sync_reports=syncs,
         transfers=syncs[:1],
         counters=Counters(),
+        rendezvous=lambda: [],
+        interests_of=lambda _: [KeyRange(*network_range(services.store.network))],
         peers=lambda: [
-            PeerInfo(PEER, (ADDRESS,), True, 0.01, syncs[-1].finished_at, 0, ("recon/1.1.0",))
+            PeerInfo(PEER, (ADDRESS,), True, 0.01, syncs[-1].finished_at, 0, ("recon/1.1.0",)),
+            PeerInfo("12D3KooWother", (ADDRESS,), False, None, None, 3, ()),
         ],
     )
     services = dataclasses.replace(services, peers=peers)
@@ -66,44 +85,196 @@ async def shown(
         assert page.problems == []
 
 
+async def fill(services: Services, sample: list[dict[str, str]]) -> str:
+    """Give the node a diverged stream, something that waits and is pending, and two samples.
+
+    Returns:
+        The CID of the stream's tip.
+    """
+    store = services.store
+    left, right = change(INIT, n=1), change(INIT, n=2)
+    anchored = time_event(INIT, right.cid)
+    await store.admit_local([multibase.decode(event["car"]) for event in sample[:60]])
+    await store.admit_local([INIT.car, left.car, right.car, anchored.car])
+    proofs = await store.pending_proofs(100)
+    mine = [each for each in proofs if each.proof.chain_id == CHAIN]
+    await store.settle_proofs([(each.cid, 1_700_000_000) for each in mine])
+    await store.admit_local([time_event(INIT, left.cid, tx_hash=bytes([7]) * 32).car])
+    await hand_over(store, change(change(right, n=4), n=5), 3)
+    for number in range(3):
+        services.samples.add(Sample(1_800_000_000.0 + 10 * number, *[number] * 9, lag=0.01))
+    return str(anchored.cid)
+
+
+async def axe(page: Browser, *rules: str) -> list[str]:
+    """What axe finds wrong in the page as it is, by some rules or by all."""
+    options = json.dumps({"runOnly": rules} if rules else {})
+    found = await page.run(f"axe.run({options}).then((found) => JSON.stringify(found.violations))")
+    return [
+        f"{each['id']}: {node['html'][:200]} {node['failureSummary']}"
+        for each in json.loads(found)
+        for node in each["nodes"]
+    ]
+
+
+async def test_every_view_for_everyone(
+    services: Services, sample: list[dict[str, str]], tmp_path: Path
+) -> None:
+    """No view breaks a rule of accessibility, is wider than a phone, or fails."""
+    tip = await fill(services, sample)
+    views = [
+        "",
+        "feed",
+        "streams",
+        f"streams/{STREAM}?event={tip}",
+        f"events/{tip}",
+        "models",
+        "interests",
+        "peers",
+        "syncs",
+        "undelivered/waiting",
+        "undelivered/pending",
+        "undelivered/refused",
+        "dags",
+        f"dags/{INIT.cid}",
+        "search?q=bagcqcera",
+        "nowhere",
+    ]
+    async with open_dags(services.store, tmp_path / "node") as dags:
+        services = dataclasses.replace(services, dags=dags)
+        async with shown(services, tmp_path) as (page, url, _):
+            # The colours are all that differs between light and dark.
+            for width, scheme, rules in ((1280, "light", ()), (390, "dark", ("color-contrast",))):
+                await page.show(scheme)
+                await page.open(url, width)
+                await page.run(AXE.read_text() + ";0")
+                for view in views:
+                    await page.run(f"location.hash = '#/{view}'")
+                    now = view.partition("?")[0]
+                    await page.until(f"document.querySelector('main').dataset.view === '{now}'")
+                    await page.until(READY)
+                    assert await page.run("document.querySelector('main [role=alert]')") is None
+                    assert await page.run("document.documentElement.scrollWidth") <= width, view
+                    assert await axe(page, *rules) == [], (view, width, scheme)
+
+
 async def test_a_selection_outlasts_what_comes_in(services: Services, tmp_path: Path) -> None:
     async with shown(services, tmp_path) as (page, url, syncs):
-        await page.open(url, 1000)
-        await page.until("document.querySelectorAll('#syncs tbody tr').length === 1")
-        assert "930" in await page.run("document.getElementById('transfers').textContent")
-        assert "pending" in await page.run("document.getElementById('cards').textContent")
-        await page.run("getSelection().selectAllChildren(document.querySelector('#self td + td'))")
-        assert await page.run("getSelection().toString()") == PEER
-        for number in range(20):  # more than the page shows
+        await page.open(url + "/#/syncs?of=all", 1000)
+        await page.until("document.querySelectorAll('tbody tr').length === 1")
+        assert "930" in await page.run("document.querySelector('tbody').textContent")
+        await page.run("getSelection().selectAllChildren(document.querySelector('tbody code'))")
+        selected = await page.run("getSelection().toString()")
+        assert selected
+        await page.run("window.row = document.querySelector('tbody tr')")
+        for number in range(20):
             syncs.append(sync(1_800_000_001.0 + number))
-        await page.until("document.querySelectorAll('#syncs tbody tr').length === 12")
-        assert await page.run("getSelection().toString()") == PEER
-        assert "930" in await page.run("document.getElementById('transfers').textContent")
-
-        await page.run("window.row = document.querySelector('#syncs tbody tr')")
-        syncs.append(sync(1_800_000_100.0))
-        await page.until("document.querySelector('#syncs tbody tr') !== window.row")
-        assert await page.run("document.querySelectorAll('#syncs tbody tr')[1] === window.row")
+        await page.until("document.querySelectorAll('tbody tr').length === 21")
+        assert await page.run("getSelection().toString()") == selected
+        assert await page.run("[...document.querySelectorAll('tbody tr')].at(-1) === window.row")
+        await page.open(url + "/#/syncs", 1000)  # those that moved events were not pushed out
+        await page.until("document.querySelectorAll('tbody tr').length === 1")
+        assert "930" in await page.run("document.querySelector('tbody').textContent")
 
 
-async def test_the_pages_fit_a_phone(services: Services, tmp_path: Path) -> None:
+async def test_the_address_holds_what_is_chosen(
+    services: Services, sample: list[dict[str, str]], tmp_path: Path
+) -> None:
+    tip = await fill(services, sample)
+    chosen = "document.querySelector('section[aria-label=\"The chosen event\"]')"
+    nodes = "[...document.querySelector('.drawing').shadowRoot.querySelectorAll('.node')]"
     async with shown(services, tmp_path) as (page, url, _):
-        for path, there in (("/", "#syncs tbody tr"), ("/docs", ".opblock")):
-            await page.open(url + path, 375)
-            await page.until(f"document.querySelector('{there}') !== null")
-            assert await page.run("document.documentElement.scrollWidth") == 375, path
+        await page.open(f"{url}/#/streams/{STREAM}", 1280)
+        await page.until("document.querySelector('.drawing')?.shadowRoot !== undefined")
+        await page.until(f"{nodes}.length > 3")
+        assert await page.run(chosen) is None
+        text = await page.run("document.querySelector('main').textContent")
+        assert "wins over" in text
+        content = "document.querySelector('main').textContent.includes('\"n\": 2')"
+        await page.until(content)  # that at the tip
+        mine = f"{nodes}.find((each) => each.querySelector('title').textContent === '{tip}')"
+        await page.run(f"{mine}.focus()")
+        await page.press("Enter")
+        await page.until(f"{chosen} !== null")
+        assert f"event={tip}" in await page.run("location.hash")
+        await page.until(f"{chosen}.textContent.includes('proof')")
+        await page.until(f"{chosen}.querySelector('.json') !== null")
+        assert await page.run("document.querySelector('tr.chosen').textContent.includes('tip')")
+        address = await page.run("location.href")
+        await page.run("history.back()")
+        await page.until(f"{chosen} === null")
+        await page.open(address, 390)
+        await page.until(f"{chosen} !== null")
 
 
-async def test_docs_sends_a_request_with_the_token(services: Services, tmp_path: Path) -> None:
-    token = "0123456789abcdef"
-    services = dataclasses.replace(services, access=Access(token=token, token_for="all"))
+async def test_search_and_the_live_feed(
+    services: Services, store: Store, sample: list[dict[str, str]], tmp_path: Path
+) -> None:
+    await fill(services, sample)
+    async with shown(services, tmp_path) as (page, url, _):
+        await page.open(url, 1280)
+        await page.until("document.querySelector('[type=search]') !== null")
+        await page.run("document.querySelector('[type=search]').focus()")
+        await page.call("Input.insertText", text=STREAM[:30])
+        await page.press("Enter")
+        await page.until("document.querySelector('tbody a') !== null")
+        assert STREAM in await page.run("document.querySelector('tbody a').href")
+        await page.open(url + "/#/feed", 1280)
+        await page.until("document.querySelectorAll('tbody tr').length > 1")
+        latest = "Number(document.querySelector('tbody td').textContent)"
+        assert await page.run(latest) == store.head
+        await store.admit_local([change(INIT, n=9).car])
+        await page.until(f"{latest} === {store.head}")
+
+
+async def test_errors_in_words(services: Services, tmp_path: Path) -> None:
+    async with shown(services, tmp_path) as (page, url, _):
+        await page.open(f"{url}/#/streams/{STREAM}", 1280)
+        await page.until("document.querySelector('main [role=alert]') !== null")
+        said = await page.run("document.querySelector('main [role=alert]').textContent")
+        assert said.startswith("Stream not found")
+        page.problems.clear()  # the console lists answers that are errors
+
+
+async def test_a_node_that_wants_its_token(services: Services, tmp_path: Path) -> None:
+    services = dataclasses.replace(services, access=Access(token=TOKEN, token_for="all"))
+    async with shown(services, tmp_path) as (page, url, _):
+        await page.open(url, 390)
+        await page.until("document.querySelector('[type=password]') !== null")
+        await page.run("document.querySelector('[type=password]').focus()")
+        await page.call("Input.insertText", text=TOKEN)
+        await page.press("Enter")
+        await page.until("document.querySelector('.numbers') !== null")
+        assert await page.run("document.querySelector('[type=password]')") is None
+        assert TOKEN not in await page.run("location.href")
+        page.problems.clear()
+
+
+async def test_nothing_is_asked_while_the_tab_is_hidden(services: Services, tmp_path: Path) -> None:
+    hide = (
+        "window.hide = true; Object.defineProperty(document, 'hidden', { get: () => window.hide })"
+    )
+    asked = "performance.getEntriesByType('resource').filter((e) => e.name.includes('/ceramic/'))"
+    async with shown(services, tmp_path) as (page, url, _):
+        await page.call("Page.addScriptToEvaluateOnNewDocument", source=hide)
+        for view in ("", "feed", "peers"):
+            await page.open(f"{url}/#/{view}", 1280)
+            await page.until("document.querySelector('nav.views') !== null")
+            assert await page.run(f"{asked}.length") == 0
+            await page.run("hide = false; document.dispatchEvent(new Event('visibilitychange')); 0")
+            await page.until(READY)
+            assert await page.run(f"{asked}.length") > 0
+
+
+async def test_docs_fit_a_phone_and_send_the_token(services: Services, tmp_path: Path) -> None:
+    services = dataclasses.replace(services, access=Access(token=TOKEN, token_for="all"))
     async with shown(services, tmp_path) as (page, url, _):
         await page.open(url + "/docs", 390)
         await page.until("document.querySelector('button.authorize') !== null")
         await page.run("document.querySelector('button.authorize').click()")
         await page.until("document.querySelector('.auth-container input') !== null")
         await page.run("document.querySelector('.auth-container input').focus()")
-        await page.call("Input.insertText", text=token)
+        await page.call("Input.insertText", text=TOKEN)
         await page.run("document.querySelector('.auth-container button.authorize').click()")
         await page.run("document.querySelector('.btn-done').click()")
         await page.run("document.querySelector('[id$=get_ceramic_recon] button').click()")
@@ -114,17 +285,3 @@ async def test_docs_sends_a_request_with_the_token(services: Services, tmp_path:
         assert "200" in answer
         assert PEER in answer
         assert await page.run("document.documentElement.scrollWidth") == 390
-
-
-async def test_headings_break_between_words_only(services: Services, tmp_path: Path) -> None:
-    async with shown(services, tmp_path) as (page, url, _):
-        for width in (1000, 375):
-            await page.open(url, width)
-            await page.until("document.querySelector('#syncs tbody tr') !== null")
-            lines = """Math.max(...[...document.querySelectorAll("th")].map((each) => {
-                const range = document.createRange();
-                range.selectNodeContents(each);
-                return new Set([...range.getClientRects()].map((box) => box.top)).size
-                    - each.textContent.split(" ").length;
-            }))"""
-            assert await page.run(lines) <= 0, width

@@ -26,6 +26,7 @@ from typing import Final
 
 import trio
 from starlette.datastructures import Headers
+from starlette.routing import compile_path
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from recon_node.api.middleware.access import Access, Need, usual_need
@@ -41,13 +42,14 @@ class Guard:
     """Refuses requests that `Access` does not allow. See the module's docstring.
 
     Args:
-        needs: of the paths whose requests do not need what is usual for their method.
+        needs: of the paths, or templates of paths, whose requests do not need what is usual for
+            their method.
     """
 
     def __init__(self, app: ASGIApp, access: Access, needs: Mapping[str, Need]) -> None:
         self._app = app
         self._access = access
-        self._needs = needs
+        self._needs = [(compile_path(path)[0], need) for path, need in needs.items()]
         self._limiter = RateLimiter(access.rate_limit) if access.rate_limit else None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -77,7 +79,8 @@ class Guard:
                 "can allow them (cors_allow_origins)",
                 {},
             )
-        need = self._needs.get(path) or usual_need(method)
+        special = (need for pattern, need in self._needs if pattern.match(path))
+        need = next(special, usual_need(method))
         asks_token = method != "OPTIONS" and self._access.asks_token(need)
         if asks_token and not self._access.is_token(headers.get("authorization")):
             given = "authorization" in headers

@@ -1,8 +1,9 @@
-"""The web pages: the node's status at / and the API's documentation at /docs.
+"""The web pages: the node's own at / and the API's documentation at /docs.
 
-They load nothing from other servers. The Content-Security-Policy of each names the hashes of its
-own style and script, so that nothing else can run in it; /docs also loads Swagger UI, which is part
-of this package. Browsers keep what they have loaded, and ask with its ETag whether it has changed.
+They load nothing from other servers. The page at / is an application of small modules in `static/`,
+which browsers load as they are. Its Content-Security-Policy allows these files and nothing inline;
+that of /docs names the hashes of its own style and script, and allows Swagger UI, which is part of
+this package. Browsers keep what they have loaded, and ask with its ETag whether it has changed.
 """
 
 from __future__ import annotations
@@ -15,15 +16,25 @@ from collections.abc import Callable, Mapping
 from functools import cache, partial
 from http import HTTPStatus
 from importlib import resources
-from typing import Final
+from pathlib import PurePath
+from typing import Final, Literal, TypeVar, get_args
 
 from starlette.responses import Response
 
 from recon_node.api.endpoint import Answer, Call, Endpoint, endpoint
+from recon_node.api.errors import ApiError
 from recon_node.api.models import Parameters
 
 NOT_MODIFIED: Final = Answer("The client has the current version.", status=304)
 _PAGE: Final = Answer("HTML.", str, media_type="text/html")
+_TYPES: Final = {".js": "text/javascript", ".css": "text/css", ".svg": "image/svg+xml"}
+"""The media types of the page's files."""
+_OWN_FILES: Final = "default-src 'none'; style-src 'self'; script-src 'self'; img-src 'self'"
+_NOTHING_ELSE: Final = (
+    "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+)
+
+P = TypeVar("P", bound=Parameters)
 
 
 class Content:
@@ -60,21 +71,45 @@ class Content:
         return Response(body, media_type=self._media_type, headers=headers)
 
 
-async def serve_page(call: Call[Parameters], load: Callable[[], Content]) -> Response:
+async def serve_page(call: Call[P], load: Callable[[], Content]) -> Response:
     """Answer with the content that `load` returns; it runs in a worker thread."""
     return await call.services.in_thread(lambda: load().reply(call.request.headers))
 
 
 @endpoint("GET", "/", _PAGE, NOT_MODIFIED, own=True, need="open")
-async def get_status_page(call: Call[Parameters]) -> Response:
-    """See the node's status as a page."""
-    return await serve_page(call, partial(_page, "status.html"))
+async def get_page(call: Call[Parameters]) -> Response:
+    """See the node as a page."""
+    return await serve_page(call, _index)
+
+
+class StaticPath(Parameters):
+    """Which file of the page."""
+
+    folder: Literal["app", "views", "vendor"]
+    """app, views or vendor."""
+    file: str
+    """Its name."""
+
+
+@endpoint(
+    "GET",
+    "/static/{folder}/{file}",
+    *(Answer("The file.", str, media_type=each) for each in _TYPES.values()),
+    NOT_MODIFIED,
+    errors=(404,),
+    own=True,
+    need="open",
+)
+async def get_static(call: Call[StaticPath]) -> Response:
+    """Load a part of the page /."""
+    name = f"{call.parameters.folder}/{call.parameters.file}"
+    return await serve_page(call, partial(_static, name))
 
 
 @endpoint("GET", "/docs", _PAGE, NOT_MODIFIED, own=True, need="open")
 async def get_docs(call: Call[Parameters]) -> Response:
     """Read this document as a page, and try the API."""
-    return await serve_page(call, partial(_page, "docs.html", files=True))
+    return await serve_page(call, _docs)
 
 
 def _swagger_ui(name: str, media_type: str) -> Endpoint:
@@ -98,9 +133,42 @@ SWAGGER_UI: Final = (
 
 
 @cache
-def _page(name: str, *, files: bool = False) -> Content:
-    """Load a page of this package; with `files`, it may load scripts, styles and data: images."""
-    html = _read(name)
+def _index() -> Content:
+    """The page at /, which names all modules, so that they are loaded at once."""
+    names = sorted(name for name in _static_files() if name.endswith(".js"))
+    links = "\n".join(f'<link rel="modulepreload" href="/static/{name}">' for name in names)
+    html = _read("static", "index.html").replace(b"<!-- modules -->", links.encode())
+    return Content(html, "text/html", f"{_OWN_FILES}; {_NOTHING_ELSE}")
+
+
+@cache
+def _static_files() -> frozenset[str]:
+    """What is served of the folder `static`, as folder and name."""
+    root = resources.files("recon_node.api").joinpath("static")
+    return frozenset(
+        f"{folder}/{each.name}"
+        for folder in get_args(StaticPath.model_fields["folder"].annotation)
+        for each in root.joinpath(folder).iterdir()
+        if PurePath(each.name).suffix in _TYPES
+    )
+
+
+@cache
+def _load_static(name: str) -> Content:
+    body = gzip.compress(_read("static", *name.split("/")), mtime=0)
+    return Content(body, _TYPES[PurePath(name).suffix], compressed=True)
+
+
+def _static(name: str) -> Content:
+    if name not in _static_files():
+        raise ApiError(HTTPStatus.NOT_FOUND, f"the page has no file {name[:100]!r}")
+    return _load_static(name)
+
+
+@cache
+def _docs() -> Content:
+    """The page /docs; it may load scripts, styles and data: images, too."""
+    html = _read("html", "docs.html")
     own = {
         tag: " ".join(
             f"'sha256-{base64.b64encode(hashlib.sha256(part).digest()).decode()}'"
@@ -108,18 +176,17 @@ def _page(name: str, *, files: bool = False) -> Content:
         )
         for tag in ("style", "script")
     }
-    more, images = (" 'self'", "img-src data:; ") if files else ("", "")
     policy = (
-        f"default-src 'none'; style-src {own['style']}{more}; script-src {own['script']}{more}; "
-        f"{images}connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+        f"default-src 'none'; style-src {own['style']} 'self'; script-src {own['script']} 'self'; "
+        f"img-src data:; {_NOTHING_ELSE}"
     )
     return Content(html, "text/html", policy)
 
 
 @cache
 def _compressed_file(name: str, media_type: str) -> Content:
-    return Content(_read(name), media_type, compressed=True)
+    return Content(_read("html", *name.split("/")), media_type, compressed=True)
 
 
-def _read(name: str) -> bytes:
-    return resources.files("recon_node.api").joinpath("html", name).read_bytes()
+def _read(*path: str) -> bytes:
+    return resources.files("recon_node.api").joinpath(*path).read_bytes()

@@ -1,0 +1,36 @@
+// The peers that the node knows, connected ones first.
+
+import { html } from "../app/html.js";
+import { count, moment, span } from "../app/format.js";
+import { Badge, Head, Name, Table, Trouble, long } from "../app/parts.js";
+import { href } from "../app/router.js";
+
+const MAX_ROWS = 200;
+
+export function Peers({ node }) {
+  if (!node.data) return html`<${Head} title="Peers" /><${Trouble} of=${node} />`;
+  const peers = node.data.peers ?? [];
+  const connected = peers.filter((each) => each.connected);
+  return html`
+    <${Head} title="Peers">${count(connected.length)} connected of ${count(peers.length)} known. The score is how likely a peer is
+      drawn for the next sync: near ones with much in common come first, and those that failed come last.<//>
+    <${Table} caption="Connected" heads=${["peer", "recon versions", "#latency", "#score", "last sync", "shared interests", "#covers", "#failures", "address"]}
+      empty="None. Connect one with: recon-node peers add MULTIADDR" rows=${connected.slice(0, MAX_ROWS).map((each) => ({
+        key: each.id,
+        cells: [html`<${Name} of=${each.id} to=${href(["interests"], { peer: each.id })} />`, each.speaks.join(", ").replaceAll("recon/", ""), span(each.latency),
+          each.score == null ? "–" : (each.score * 100).toFixed(0) + " %", moment(each.last_sync), long(shared(each)),
+          each.covers == null ? "–" : (each.covers * 100).toFixed(0) + " %", count(each.failures), html`<code>${each.addresses[0] ?? ""}</code>`],
+      }))} />
+    <${Table} caption="Known, not connected" heads=${["peer", "state", "last sync", "#failures", "address"]} empty="None."
+      rows=${peers.filter((each) => !each.connected).slice(0, MAX_ROWS).map((each) => ({
+        key: each.id,
+        cells: [html`<${Name} of=${each.id} />`, html`<${Badge} state="known" />`, moment(each.last_sync), count(each.failures),
+          html`<code>${each.addresses[0] ?? ""}</code>`],
+      }))} />`;
+}
+
+function shared(peer) {
+  if (peer.shares == null) return html`<span class="soft">not known</span>`;
+  if (!peer.shares.length) return peer.covers === 0 ? "none" : "everything that it wants";
+  return html`<span class="small mono">${peer.shares.join(", ")}</span>`;
+}
