@@ -30,12 +30,52 @@ WEIGHED_EVERY: Final = 10.0
 """Seconds for which a share is not computed again."""
 MAX_NAMED: Final = 20
 """Maximum interests of ours that are named as shared with a peer."""
+COUNTED_AT_ONCE: Final = 500
+"""Maximum ranges counted in a second to renew the shares of peers that are described; it takes a
+few milliseconds. The shares of the other peers are renewed when they are described again."""
 MAX_ANSWERS: Final = 64
 """Maximum sort values for which it is remembered whether a peer wants them."""
 
 
 _NOBODY: Final = Peer("")
 """Stands for peers that are not in the book."""
+
+
+class _Counts:
+    """The numbers of keys in ranges, each counted once in ``WEIGHED_EVERY`` seconds: most of what
+    peers want are the same ranges."""
+
+    def __init__(self, store: EventStore) -> None:
+        self._store = store
+        self._known: dict[KeyRange, int] = {}
+        self._known_until = -math.inf
+        self._second = -math.inf
+        self._in_second = 0
+        """Ranges that were counted since then."""
+
+    def total(self, ranges: Sequence[KeyRange]) -> float:
+        """Return the number of keys in some ranges; of many ranges, an estimate."""
+        sample = ranges[:: -(-len(ranges) // MAX_COUNTED) or 1]
+        if not sample:
+            return 0.0
+        now = trio.current_time()
+        if now >= self._known_until:
+            self._known, self._known_until = {}, now + WEIGHED_EVERY
+        return sum(map(self._of, sample)) * len(ranges) / len(sample)
+
+    def have_time(self) -> bool:
+        """Return whether fewer than ``COUNTED_AT_ONCE`` ranges were counted in this second."""
+        now = trio.current_time()
+        if now >= self._second + 1:
+            self._second, self._in_second = now, 0
+        return self._in_second < COUNTED_AT_ONCE
+
+    def _of(self, key_range: KeyRange) -> int:
+        number = self._known.get(key_range)
+        if number is None:
+            self._in_second += 1
+            number = self._known[key_range] = self._store.keys.count(key_range)
+        return number
 
 
 @dataclass(slots=True)
@@ -64,6 +104,10 @@ class Overlap:
         self._store = store
         self._book = book
         self._common: dict[str, _Common] = {}
+        self._counts = _Counts(store)
+        self._interests: tuple[Interest, ...] = ()
+        self._texts: list[tuple[KeyRange, str]] = []
+        """The range of each of those interests, and its text."""
 
     def is_known(self, peer_id: str) -> bool:
         """Return whether a peer's interests are known."""
@@ -94,7 +138,7 @@ class Overlap:
 
         Returns:
             The first ``MAX_NAMED`` of our interests of which it shares at least a part, as text;
-            and the share of our keys that it wants too, from 0 to 1.
+            and the share of our keys that it wants too, from 0 to 1, some seconds old.
         """
         if not self.is_known(peer_id):
             return None
@@ -102,7 +146,8 @@ class Overlap:
         if common.named is None or common.named[0] is not ours:
             common.named = ours, tuple(islice(self._name(ours, common.ranges), MAX_NAMED))
         now = trio.current_time()
-        if now >= common.weigh_at:
+        is_first = common.weigh_at == -math.inf
+        if now >= common.weigh_at and (is_first or self._counts.have_time()):
             common.share, common.weigh_at = self._share(common), now + WEIGHED_EVERY
         return common.named[1], common.share
 
@@ -152,26 +197,23 @@ class Overlap:
         self._common[peer_id] = common
         return common
 
-    def _name(self, ours: Iterable[Interest], ranges: list[KeyRange]) -> Iterator[str]:
-        for interest in ours:
-            (wanted,) = key_ranges(self._store.network, [interest])
+    def _name(self, ours: tuple[Interest, ...], ranges: list[KeyRange]) -> Iterator[str]:
+        if self._interests is not ours:
+            each_range = (key_ranges(self._store.network, [each])[0] for each in ours)
+            self._texts = list(zip(each_range, map(format_interest, ours), strict=True))
+            self._interests = ours
+        for wanted, text in self._texts:
             # Ranges are apart and ascend: the first that ends above the lower bound decides.
             at = bisect_right(ranges, wanted.lower, key=_upper)
             if at < len(ranges) and ranges[at].lower < wanted.upper:
-                yield format_interest(interest)
+                yield text
 
     def _share(self, common: _Common) -> float:
         """Return the share of our keys in the common ranges, from 0 to 1."""
-        everything = self._count(common.ours)
+        everything = self._counts.total(common.ours)
         if common.ranges == common.ours or not everything:
             return float(bool(common.ranges))
-        return min(1.0, self._count(common.ranges) / everything)
-
-    def _count(self, ranges: Sequence[KeyRange]) -> float:
-        sample = ranges[:: -(-len(ranges) // MAX_COUNTED) or 1]
-        if not sample:
-            return 0.0
-        return sum(map(self._store.keys.count, sample)) * len(ranges) / len(sample)
+        return min(1.0, self._counts.total(common.ranges) / everything)
 
 
 def _upper(key_range: KeyRange) -> bytes:
