@@ -15,7 +15,7 @@ from typing import Any, Final
 import structlog
 import trio
 
-from recon_node.ceramic import EventId, network_id_of, network_name
+from recon_node.ceramic import EventId
 from recon_node.p2p.errors import (
     BROKEN_PROTOCOL,
     MISBEHAVED,
@@ -31,18 +31,16 @@ from recon_node.p2p.sync.agreements import Agreements
 from recon_node.p2p.sync.claims import FetchTable
 from recon_node.p2p.sync.event_streams import EventStreams
 from recon_node.p2p.sync.fetch import Fetcher
+from recon_node.p2p.sync.outcomes import Outcomes
 from recon_node.p2p.sync.recon_stream import ReconStream
 from recon_node.p2p.sync.reports import (
     AGREED,
-    ANOTHER_NETWORK,
     CANCELLED,
     GAVE_WAY,
-    NO_COMMON_INTEREST,
     Counters,
     Role,
     SyncHistory,
     SyncReport,
-    agreed_but_for,
 )
 from recon_node.p2p.sync.stream_slots import (
     KEPT_FOR,
@@ -52,18 +50,15 @@ from recon_node.p2p.sync.stream_slots import (
     StaleStreamError,
 )
 from recon_node.p2p.sync.unwanted import UnwantedKeys
-from recon_node.p2p.transport.budget import remember
 from recon_node.p2p.transport.framing import FrameStream
 from recon_node.p2p.transport.streams import PeerStream
-from recon_node.recon import KeyRange, Side, Version, intersect_ranges
+from recon_node.recon import KeyRange, Side, Version
 from recon_node.store import StoreError
 
 log = structlog.get_logger(__name__)
 
 MAX_PARTS: Final = 256
 """Maximum sessions for one range with a peer, which answers for one interest at a time."""
-MAX_STRANGERS: Final = 1000
-"""Maximum peers of other networks that are remembered."""
 LONG_MESSAGES_AT_ONCE: Final = 2
 """Maximum long messages that are decoded at once, in worker threads."""
 
@@ -107,9 +102,7 @@ class Sessions:
         """Streams that peers opened and that wait for their next session."""
         self._history = history
         self._counters = counters
-        self._on_stranger = on_stranger
-        self._strangers: dict[str, None] = {}
-        """Peers of another network that were reported, the latest ones."""
+        self._outcomes = Outcomes(store, book, on_stranger)
         self._versions = {each.id: each for each in versions}
         self._unwanted = UnwantedKeys()
         self._decoders = trio.CapacityLimiter(LONG_MESSAGES_AT_ONCE)
@@ -243,8 +236,9 @@ class Sessions:
                 raise PeerProtocolError(
                     f"the session took longer than {self._settings.session_timeout:g} s"
                 )
-            outcome = self._agreed_on(run)
-            if outcome == AGREED and (agreed := run.recon.session.side.key_range) is not None:
+            side = run.recon.session.side
+            outcome = self._outcomes.of(run.peer_id, side, is_rest=run.is_rest)
+            if outcome == AGREED and (agreed := side.key_range) is not None:
                 self.agreements.note(run.peer_id, agreed, run.started)
         except StaleStreamError:
             outcome = None  # nothing has begun
@@ -270,40 +264,6 @@ class Sessions:
         """Remember the keys that the write policy refuses for good."""
         is_unwanted = partial(self._store.is_unwanted, for_good=True)
         self._unwanted.note(run.peer_id, filter(is_unwanted, run.recon.unwanted))
-
-    def _agreed_on(self, run: _Run) -> str:
-        """Return the outcome of a session that ended well.
-
-        A peer of another network, which an operator may have named by mistake, asks for nothing
-        that we could hold. That looks like agreement.
-        """
-        side = run.recon.session.side
-        network_id = None if side.asked is None else network_id_of(side.asked.lower)
-        if network_id is None or network_id == self._store.network.id:
-            if not self._has_common_interest(run):
-                return NO_COMMON_INTEREST
-            return agreed_but_for(side.left_out, side.left_out_by_peer)
-        there = network_name(network_id)
-        if run.peer_id not in self._strangers:
-            remember(self._strangers, run.peer_id, None, MAX_STRANGERS)
-            log.warning(
-                "A peer is on another Ceramic network: there is nothing to sync with it",
-                peer=run.peer_id,
-                its_network=there,
-                network=self._store.network.name,
-            )
-            self._on_stranger(run.peer_id)
-        return f"{ANOTHER_NETWORK} ({there}): nothing in common"
-
-    def _has_common_interest(self, run: _Run) -> bool:
-        """Return whether both sides want a part of the range, or of others that the peer asked for.
-
-        A range is reconciled in parts, and above the last one nothing is left in common.
-        """
-        if run.is_rest or run.recon.session.side.key_range is not None:
-            return True
-        theirs = self._book.interests(run.peer_id)
-        return bool(intersect_ranges(self._store.wanted.ranges, theirs))
 
     def _new_run(
         self,

@@ -7,7 +7,6 @@ by their peer id in base58.
 
 from __future__ import annotations
 
-import os
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from typing import Final, cast
@@ -19,11 +18,9 @@ from libp2p.crypto.keys import KeyPair
 from libp2p.custom_types import TProtocol
 from libp2p.peer.id import ID
 from libp2p.peer.peerstore import PeerStoreError
-from libp2p.security.noise.exceptions import PeerIDMismatchesPubkey
 from libp2p.tools.anyio_service import TrioManager
-from multiaddr import Multiaddr  # type: ignore[import-untyped]
 
-from recon_node.exception_groups import leaves, unwrapped
+from recon_node.exception_groups import unwrapped
 from recon_node.p2p.errors import P2PError, PeerError
 from recon_node.p2p.settings import P2PSettings
 from recon_node.p2p.transport.addresses import (
@@ -33,10 +30,10 @@ from recon_node.p2p.transport.addresses import (
     is_loopback_ip,
     parse_address,
     peer_id_in,
-    resolve,
 )
 from recon_node.p2p.transport.budget import MemoryBudget, OverBudgetError
 from recon_node.p2p.transport.build import build_host
+from recon_node.p2p.transport.dialling import Dialler, innermost
 from recon_node.p2p.transport.guarded_yamux import GuardedYamux
 from recon_node.p2p.transport.hardening import GuardedHost, GuardedSwarm
 from recon_node.p2p.transport.streams import Libp2pStream, PeerStream, shielded
@@ -47,10 +44,6 @@ CLOSE_LIMIT: Final = 3.0
 """Seconds in which a host is closed."""
 _CLOSE_ONE_LIMIT: Final = 1.0
 """Seconds in which a connection is closed gracefully; after that it is cut."""
-_ADDRESS_TTL: Final = 24 * 3600
-"""Seconds for which the library keeps an address that worked."""
-
-KEY_HINT: Final = " (it may not have this node's swarm key)"
 
 StreamHandler = Callable[[PeerStream], Awaitable[None]]
 
@@ -114,7 +107,7 @@ class Host:
         self.peer_id = str(self.libp2p.get_id())
         self._swarm = cast(GuardedSwarm, self.libp2p.get_network())
         self._settings = settings
-        self._is_private = swarm_key is not None
+        self._dialler = Dialler(self._swarm, settings.dial_timeout, swarm_key is not None)
         self._dials: dict[str, trio.Event] = {}
         self._on_identified: list[Callable[[str, list[str]], None]] = []
 
@@ -204,7 +197,7 @@ class Host:
             return peer_id
         self._dials[peer_id] = trio.Event()
         try:
-            await self._dial(target, _id(peer_id))
+            await self._dialler.dial(target, _id(peer_id))
         finally:
             self._dials.pop(peer_id).set()
         return peer_id
@@ -261,7 +254,7 @@ class Host:
             ) from None
         except Exception as error:  # errors of every layer pass through the library
             raise PeerError(
-                f"cannot open a {names} stream to peer {peer_id}: {_innermost(error)}"
+                f"cannot open a {names} stream to peer {peer_id}: {innermost(error)}"
             ) from error
         return Libp2pStream(stream, self.budget)
 
@@ -269,36 +262,6 @@ class Host:
         """Close all connections with a peer."""
         for each in self._live(_id(peer_id)):
             await _close_connection(each)
-
-    async def _dial(self, address: Multiaddr, peer_id: ID) -> None:
-        try:
-            with trio.fail_after(self._settings.dial_timeout):
-                reached = await self._dial_first(await resolve(address), peer_id)
-        except trio.TooSlowError:
-            limit = f"{self._settings.dial_timeout:g} s"
-            hint = KEY_HINT if self._is_private else ""
-            raise PeerError(f"{address} did not answer within {limit}{hint}") from None
-        except PeerError:
-            raise
-        except Exception as error:
-            reason = _innermost(error) + (KEY_HINT if self._is_private else "")
-            raise PeerError(f"cannot connect to {address}: {reason}") from error
-        self._swarm.unblock_peer(peer_id)  # a dial of the DHT may have failed a moment ago
-        self._swarm.peerstore.add_addrs(peer_id, [reached], _ADDRESS_TTL)
-
-    async def _dial_first(self, addresses: Sequence[Multiaddr], peer_id: ID) -> Multiaddr:
-        """Dial addresses in turn. Return the one that worked, or raise the error of the last
-        one."""
-        *others, last = addresses
-        for address in others:
-            try:
-                await self._swarm.dial_addr(address, peer_id)
-            except Exception as error:  # of every layer, as in _dial
-                log.debug("Cannot dial an address", address=str(address), error=repr(error))
-            else:
-                return address
-        await self._swarm.dial_addr(last, peer_id)
-        return last
 
     def _muxers(self, peer_id: str) -> list[GuardedYamux]:
         return [cast(GuardedYamux, each.muxed_conn) for each in self._live(_id(peer_id))]
@@ -338,14 +301,3 @@ async def _close_connection(connection: INetConn) -> None:
         await connection.close()
     if scope.cancelled_caught:
         await cast(GuardedYamux, connection.muxed_conn).secured_conn.close()
-
-
-def _innermost(error: BaseException) -> str:
-    error = next(leaves(error))
-    if error.__cause__ is not None:
-        return _innermost(error.__cause__)
-    if isinstance(error, PeerIDMismatchesPubkey):
-        return f"another peer answers at this address, {str(error).rpartition('=')[2]}"
-    if isinstance(error, OSError) and error.errno is not None:
-        return os.strerror(error.errno)
-    return str(error) or type(error).__name__
