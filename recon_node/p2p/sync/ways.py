@@ -5,7 +5,7 @@ A *name* is what an event is asked for by. Sessions share the work by claims on 
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import Final, TypeAlias
 
 from recon_node.ceramic import EventId
 from recon_node.p2p.interfaces import EventStore
@@ -17,40 +17,10 @@ from recon_node.p2p.transport.streams import EVENTS_BY_ID_PROTOCOL, EVENTS_PROTO
 from recon_node.recon import KeyRange, Missing, id_of
 
 
-class Way(Protocol):
-    """How to fetch some events."""
-
-    protocol: str
-    """The protocol id of the stream."""
-
-    def untried(self, names: list[bytes]) -> list[bytes]:
-        """Return the names of events that are worth fetching."""
-        ...
-
-    def name_of(self, event_id: EventId) -> bytes:
-        """Return the name of an event."""
-        ...
-
-    def note(self, event_id: EventId) -> None:
-        """Take note that the store has decided about an event."""
-        ...
-
-    async def fetch(
-        self,
-        frames: FrameStream,
-        names: list[bytes],
-        deliver: Deliver,
-        patience: float,
-        per_request: int,
-    ) -> list[bytes]:
-        """Fetch events; return the names of those that the peer does not hold."""
-        ...
-
-
-class ByKey(Way):
+class ByKey:
     """By their EventIDs."""
 
-    protocol = EVENTS_PROTOCOL
+    protocol: Final = EVENTS_PROTOCOL
 
     def __init__(self, store: EventStore) -> None:
         self._store = store
@@ -81,10 +51,10 @@ class ByKey(Way):
         return [*await fetch_events(frames, wanted, deliver, patience, per_request)]
 
 
-class ById(Way):
+class ById:
     """By the ids of their EventIDs, which are not known before the events are here."""
 
-    protocol = EVENTS_BY_ID_PROTOCOL
+    protocol: Final = EVENTS_BY_ID_PROTOCOL
 
     def __init__(self, store: EventStore, table: FetchTable, key_range: KeyRange) -> None:
         self._store = store
@@ -126,3 +96,7 @@ class ById(Way):
         """Fetch events; return the ids of those that the peer does not hold."""
         wanted = Missing(self._range, names)
         return await fetch_events_by_id(frames, wanted, deliver, patience, per_request)
+
+
+Way: TypeAlias = ByKey | ById
+"""How to fetch some events."""
