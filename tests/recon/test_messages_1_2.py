@@ -186,7 +186,7 @@ def test_what_lists_of_ids_take_in_memory_is_bounded() -> None:
 
 def test_what_a_message_takes_in_memory_is_what_it_weighs() -> None:
     """The weight is what the memory budget of all peers counts."""
-    raw = lists(20_000)
+    raw = lists(5_000)
     tracemalloc.start()
     try:
         message = decode_message(raw)
