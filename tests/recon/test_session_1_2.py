@@ -18,7 +18,7 @@ from recon_node.recon.keys import sketches
 from recon_node.recon.keys.sketch import MAX_SYMBOLS, Ids, Symbols
 from recon_node.recon.v1_1.codec import END, Gaps, Say
 from recon_node.recon.v1_1.codec import Message as Message11
-from recon_node.recon.v1_2 import RECON_1_2
+from recon_node.recon.v1_2 import RECON_1_2, estimates
 from recon_node.recon.v1_2 import session as session_module
 from recon_node.recon.v1_2.codec import NO_IDS, Estimate, Listed, Message
 from recon_node.recon.v1_2.session import Session12
@@ -98,6 +98,7 @@ def test_a_whole_set_is_listed_by_ids_in_pages(empty: str) -> None:
 
 def test_more_differences_than_symbols_go_by_ranges(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(session_module, "MAX_SYMBOLS", 100)
+    monkeypatch.setattr(estimates, "MAX_SYMBOLS", 100)
     you, they = sides(5_000, set(range(0, 5_000, 7)))
     _, _, sent = reconcile(you, they)
     assert you.set == they.set == numbered(0, 5_000)
@@ -105,7 +106,7 @@ def test_more_differences_than_symbols_go_by_ranges(monkeypatch: pytest.MonkeyPa
 
 
 def test_too_few_symbols_are_answered_with_more(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(session_module, "symbols_for", lambda number: number + 1)
+    monkeypatch.setattr(estimates, "symbols_for", lambda number: number + 1)
     you, they = sides(20_000, set(range(0, 20_000, 100)))
     asking, _, sent = reconcile(you, they)
     assert you.set == they.set == numbered(0, 20_000)

@@ -13,16 +13,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from recon_node.recon import KeyRange, KeyStore, all_at_once, find, id_of
-from recon_node.recon.keys import sketches
+from recon_node.recon.keys import decoding, sketches
+from recon_node.recon.keys.decoding import Difference, decode
 from recon_node.recon.keys.sketch import (
     COLUMNS,
     MAX_SYMBOLS,
     ROWS,
-    Difference,
     Ids,
     Sketch,
     Symbols,
-    decode,
     estimate,
     ids_of,
     symbols_for,
@@ -276,3 +275,27 @@ def test_many_keys_are_found_while_the_store_changes() -> None:
             break
         store.load([next(late) for _ in range(50)])
     assert {key for _, key in found} == set(keys[:5_000]) - {b"\xff" * 9}
+
+
+@given(st.data())
+def test_few_symbols_decode_as_many_do(data: st.DataObject) -> None:
+    """Whether they are those of a set or made up, with numpy or without."""
+    number = data.draw(st.integers(0, 16))
+    symbols = Symbols.none(number)
+    drawn = data.draw(st.lists(st.tuples(U64, st.sampled_from([1, -1])), max_size=12))
+    if number:
+        symbols.add(ids(each for each, _ in drawn), np.array([sign for _, sign in drawn], np.int64))
+        for place, column, value in data.draw(
+            st.lists(st.tuples(st.integers(0, number - 1), st.integers(0, 2), U64), max_size=2)
+        ):
+            changed = (symbols.sums, symbols.checks, symbols.counts)[column]
+            changed[place] = value % 2 ** (8 * changed.itemsize)
+    few = decoded(symbols)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(decoding, "_FEW", -1)
+        many = decoded(symbols)
+    if few is None or many is None:
+        assert few is many
+    else:
+        assert few.ours.tolist() == many.ours.tolist()
+        assert few.theirs.tolist() == many.theirs.tolist()

@@ -8,7 +8,7 @@ changes. numpy compares them in some 5 ms for a million keys, however many are s
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from typing import Final, NamedTuple, cast
 
 import numpy as np
@@ -58,18 +58,20 @@ def groups(keys: OrderedKeys, key_range: KeyRange, *, with_lower: bool = False) 
     group; one that is added or discarded is in a group if it lies above those yielded by then.
     """
     lower, upper = key_range
-    leaves, node, end = _leaves_around(keys.root, lower)
-    start = _rank(leaves, lower, bisect_left if with_lower else bisect_right)
+    bisect: Bisect = bisect_left if with_lower else bisect_right
     while True:
-        stop = None if end is not None and end <= upper else _rank(leaves, upper, bisect_left)
-        ids = _ids_below(leaves, node)[start:stop]
-        if len(ids):
-            yield Group(leaves, start, ids)
-        if end is None or end >= upper:
-            return
-        lower = end
-        leaves, node, end = _leaves_around(keys.root, lower)
-        start = _rank(leaves, lower, bisect_left)
+        total = keys.total
+        for leaves, node, end in _leaves_from(keys.root, lower):
+            start = _rank(leaves, node, lower, bisect)
+            stop = None if end is not None and end <= upper else _rank(leaves, node, upper)
+            ids = _ids_below(leaves, node)[start:stop]
+            if len(ids):
+                yield Group(leaves, start, ids)
+            if end is None or end >= upper:
+                return
+            lower, bisect = end, bisect_left
+            if keys.total is not total:  # then the way leads from the root again
+                break
 
 
 def find(
@@ -82,21 +84,35 @@ def find(
     found: list[tuple[int, bytes]] = []
     if not len(ids):
         return found
-    wanted = np.sort(ids)
-    pairs = keys.count(key_range) * len(wanted)
-    size = 1 << min(_FILTER_BITS, (pairs // _FALSE_HITS).bit_length() + 1)
-    likely, mask = np.zeros(size, np.bool_), np.uint64(size - 1)
-    likely[wanted & mask] = True
+    indices_of = _searcher(np.sort(ids), keys.count(key_range))
     for number, group in enumerate(groups(keys, key_range, with_lower=with_lower)):
         if number % _GROUPS_A_STEP == _GROUPS_A_STEP - 1:
             yield
-        candidates = np.flatnonzero(likely[group.ids & mask])
-        if len(candidates):
-            of_candidates = group.ids[candidates]
-            nearest = np.minimum(np.searchsorted(wanted, of_candidates), len(wanted) - 1)
-            right = candidates[wanted[nearest] == of_candidates]
+        right = indices_of(group.ids)
+        if len(right):
             found += zip(group.ids[right].tolist(), group.keys(right), strict=True)
     return found
+
+
+def _searcher(wanted: Ids, among: int) -> Callable[[Ids], NDArray[np.intp]]:
+    """Return what finds the indices of wanted ids in an array, of so many ids in all arrays."""
+    if len(wanted) == 1:
+        (only,) = wanted
+        return lambda ids: np.flatnonzero(np.equal(ids, only))
+    pairs = among * len(wanted)
+    size = 1 << min(_FILTER_BITS, (pairs // _FALSE_HITS).bit_length() + 1)
+    likely, mask = np.zeros(size, np.bool_), np.uint64(size - 1)
+    likely[wanted & mask] = True
+
+    def indices_of(ids: Ids) -> NDArray[np.intp]:
+        candidates = np.flatnonzero(likely[ids & mask])
+        if not len(candidates):
+            return candidates
+        of_candidates = ids[candidates]
+        nearest = np.minimum(np.searchsorted(wanted, of_candidates), len(wanted) - 1)
+        return candidates[np.equal(wanted[nearest], of_candidates)]
+
+    return indices_of
 
 
 def not_held(
@@ -114,30 +130,29 @@ def not_held(
     return sought[~held]
 
 
-def _leaves_around(
-    node: TreeNode, bound: bytes
-) -> tuple[Sequence[Leaf], Inner | None, bytes | None]:
-    """Return the leaves beside each other around a bound, their parent, and where they end."""
-    end: bytes | None = None
-    while isinstance(node, Inner):
-        index = node.child_of(bound)
-        child = node[index]
-        if isinstance(child, Leaf):
-            return cast("Sequence[Leaf]", node), node, end
-        if index + 1 < len(node):
-            end = node.bounds[index + 1]
-        node = child
-    return [node], None, None
+def _leaves_from(
+    node: TreeNode, bound: bytes, end: bytes | None = None
+) -> Iterator[tuple[Sequence[Leaf], Inner | None, bytes | None]]:
+    """Yield the leaves beside each other, from those around a bound on.
+
+    Their parent comes with them, and where they end. The tree must not change meanwhile.
+    """
+    if isinstance(node, Leaf):
+        yield [node], None, end
+    elif isinstance(node[0], Leaf):
+        yield cast("Sequence[Leaf]", node), node, end
+    else:
+        for index in range(node.child_of(bound), len(node)):
+            last = index + 1 == len(node)
+            yield from _leaves_from(node[index], bound, end if last else node.bounds[index + 1])
 
 
-def _rank(leaves: Sequence[Leaf], bound: bytes, bisect: Bisect) -> int:
+def _rank(
+    leaves: Sequence[Leaf], node: Inner | None, bound: bytes, bisect: Bisect = bisect_left
+) -> int:
     """Return how many keys of some leaves lie left of a bound."""
-    index = bisect_right(leaves, bound, 1, key=_first_key) - 1
+    index = 0 if node is None else node.child_of(bound)
     return sum(map(len, leaves[:index])) + bisect(leaves[index], bound)
-
-
-def _first_key(leaf: Leaf) -> bytes:
-    return leaf[0]
 
 
 def _ids_below(leaves: Sequence[Leaf], node: Inner | None) -> Ids:

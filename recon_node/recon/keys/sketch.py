@@ -29,10 +29,8 @@ All work on ids is numpy's, a batch at a time.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
 from hashlib import sha256
-from math import log, sqrt
+from math import ceil, log, sqrt
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -56,6 +54,7 @@ Ids = NDArray[np.uint64]
 Signs = NDArray[np.int64]
 
 _U = np.uint64
+_64_BITS: Final = (1 << 64) - 1
 _STEP: Final = _U(0xDA942042E4DD58B5)
 _MIX_1: Final = _U(0xBF58476D1CE4E5B9)
 _MIX_2: Final = _U(0x94D049BB133111EB)
@@ -88,6 +87,15 @@ def mix(ids: Ids) -> Ids:
     mixed *= _MIX_2
     mixed ^= mixed >> _U(31)
     return mixed
+
+
+def mix_one(each: int) -> int:
+    """Return the same of one id."""
+    each ^= each >> 30
+    each = each * int(_MIX_1) & _64_BITS
+    each ^= each >> 27
+    each = each * int(_MIX_2) & _64_BITS
+    return each ^ each >> 31
 
 
 def distinct(ids: Ids) -> Ids:
@@ -167,6 +175,17 @@ def _add_to(
     np.add.at(symbols.counts, places, signs.astype(np.uint8))
 
 
+def places_of(each: int, limit: int) -> list[int]:
+    """Return which of the first symbols have an id."""
+    places, place, state = [0], 0, each
+    while True:
+        state = state * int(_STEP) & _64_BITS
+        place += max(1, ceil((place + 1.5) * (_TWO_32 / sqrt(state + 1.0) - 1)))
+        if place >= limit:
+            return places
+        places.append(place)
+
+
 class Sketch:
     """The symbols and the table of a set of ids, which changes."""
 
@@ -228,53 +247,3 @@ def symbols_for(differences: int) -> int:
     """Return how many symbols decode almost surely if so many differences are estimated."""
     most = differences * (1 + _ERROR)
     return _FEWEST + round(_SYMBOLS_EACH * most + _SPREAD * sqrt(most))
-
-
-_MAX_STEPS: Final = 256
-
-
-@dataclass(frozen=True, slots=True)
-class Difference:
-    """The ids that only one of two sets has."""
-
-    ours: Ids
-    theirs: Ids
-
-
-def decode(symbols: Symbols) -> Iterator[Difference | None]:
-    """Find the difference of two sets, given our symbols minus theirs, in steps.
-
-    Yields None between steps of a few milliseconds, and the difference at the end; nothing at the
-    end if the symbols do not decode. However many keys differ, a dozen steps are usual; symbols
-    that somebody made up to be decoded one by one are given up after ``_MAX_STEPS``.
-    """
-    rest = symbols.copy()
-    found: list[Ids] = []
-    signs: list[Signs] = []
-    seen: set[int] = set()
-    while True:
-        ids, counts = _pure(rest)
-        new = [index for index, each in enumerate(ids.tolist()) if each not in seen]
-        if len(new) < len(ids) or len(found) > _MAX_STEPS:
-            return  # taken out before: these are not the symbols of a set
-        if not len(ids):
-            break
-        seen.update(ids.tolist())
-        rest.add(ids, -counts)
-        found.append(ids)
-        signs.append(counts)
-        yield None
-    if len(rest) and rest.are_empty:
-        every, sign = np.concatenate([np.zeros(0, _U), *found]), np.concatenate([[0][:0], *signs])
-        yield Difference(every[sign > 0], every[sign < 0])
-
-
-def _pure(symbols: Symbols) -> tuple[Ids, Signs]:
-    """Return the ids of the pure symbols, each once, and their counts."""
-    sums, checks, counts = symbols
-    single = np.flatnonzero((counts == 1) | (counts == COUNTS - 1))
-    signs = np.where(counts[single] == 1, 1, -1).astype(np.int64)
-    ids = sums[single] * signs.astype(_U)
-    fit = mix(ids).astype(np.uint32) == checks[single] * signs.astype(np.uint32)
-    ids, first = np.unique(ids[fit], return_index=True)
-    return ids, signs[fit][first]

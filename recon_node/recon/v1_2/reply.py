@@ -13,7 +13,7 @@ from recon_node.recon.keys.sha256a import COUNT_SHIFT
 from recon_node.recon.keys.sketch import ID_SIZE, Ids, among_ordered
 from recon_node.recon.side import Side
 from recon_node.recon.v1_1.codec import KEYS, Body, Say
-from recon_node.recon.v1_1.session import Reply as Reply11
+from recon_node.recon.v1_1.reply import Reply as Reply11
 from recon_node.recon.v1_2.codec import NO_IDS, NOTHING_LISTED, Listed, Message, lists_of
 
 FEW: Final = 4

@@ -1,0 +1,113 @@
+"""What 1.2.0 does about an estimate: making one, and choosing what to answer.
+
+An estimate comes with hints, which tell parts of the range that differ from parts that do not. So
+they show whether differences lie close together. Then ranges take fewer bytes than symbols, and the
+search for keys by their ids need not go through the whole range.
+"""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+from recon_node.recon.keys.finger import Finger
+from recon_node.recon.keys.ordered_keys import OrderedKeys
+from recon_node.recon.keys.ranges import KeyRange
+from recon_node.recon.keys.sha256a import COUNT_SHIFT
+from recon_node.recon.keys.sketch import (
+    ID_SIZE,
+    MAX_SYMBOLS,
+    Sketch,
+    estimate,
+    symbols_for,
+)
+from recon_node.recon.v1_1.codec import Message as Message11
+from recon_node.recon.v1_1.codec import fingerprint
+from recon_node.recon.v1_2.codec import HINT_SIZE, SYMBOL_SIZE, Estimate, Message
+
+FIRST_SYMBOLS: Final = 8
+"""Symbols beside an estimate: they decode up to about four differences."""
+PARTS: Final = 16
+"""Parts of the range that an estimate has hints of."""
+_CLUSTERED: Final = PARTS // 4
+"""If at most so many parts differ, although many keys do, these lie close together."""
+_MANY: Final = 64
+"""From so many differences on it matters whether they lie close together."""
+
+
+class Part(NamedTuple):
+    """A part of the range that the peer gave a hint of."""
+
+    lower: bytes
+    upper: bytes
+    differs: bool
+    held: int
+    """The number of our keys in it."""
+
+
+class Plan(NamedTuple):
+    """How to answer an estimate that its own symbols do not settle."""
+
+    symbols: int
+    """Symbols to send; 0 if ranges are better."""
+    dense: bool
+    """Whether the differences are known to lie close together."""
+    list_up_to: int
+    """Keys of a gap that are to be listed because symbols would take more bytes."""
+
+
+def make_estimate(keys: OrderedKeys, key_range: KeyRange, sketch: Sketch) -> Message:
+    """Return an estimate of a range, with the first symbols of its sketch."""
+    finger = Finger(keys)
+    first = start = finger.up_to(key_range.lower)
+    last = finger.left_of(key_range.upper)
+    bounds, hints = [], []
+    for bound, end in finger.cuts(start, last, PARTS):
+        bounds.append(bound)
+        hints.append(fingerprint(end - start)[:HINT_SIZE])
+        start = end
+    hints.append(fingerprint(last - start)[:HINT_SIZE])
+    return Message(
+        Message11(),
+        count=last - first >> COUNT_SHIFT,
+        estimate=Estimate(sketch.table, tuple(bounds), tuple(hints)),
+        symbols=sketch.symbols.first(FIRST_SYMBOLS).copy(),
+    )
+
+
+def compare(keys: OrderedKeys, key_range: KeyRange, theirs: Estimate) -> list[Part]:
+    """Compare the peer's hints with our keys."""
+    finger = Finger(keys)
+    parts, lower, start = [], key_range.lower, finger.up_to(key_range.lower)
+    for upper, hint in zip((*theirs.bounds, key_range.upper), theirs.hints, strict=True):
+        end = finger.left_of(upper)
+        differs = fingerprint(end - start)[:HINT_SIZE] != hint
+        parts.append(Part(lower, upper, differs, end - start >> COUNT_SHIFT))
+        lower, start = upper, end
+    return parts
+
+
+def where_they_differ(key_range: KeyRange, parts: list[Part]) -> KeyRange:
+    """Return the smallest range with all parts that differ."""
+    differing = [part for part in parts if part.differs]
+    if not differing:
+        return key_range
+    lower = differing[0].lower
+    # A part has its lower bound, and a range has not. A prefix is less.
+    first = lower if lower == key_range.lower else max(lower[:-1], key_range.lower)
+    return KeyRange(first, differing[-1].upper)
+
+
+def plan(sketch: Sketch, parts: list[Part], heard: Message) -> Plan:
+    """Choose between symbols and ranges, given the peer's estimate and what its hints tell."""
+    assert heard.estimate is not None
+    differences = estimate(sketch.table, heard.estimate.table)
+    if heard.count is not None:
+        differences = max(differences, abs(heard.count - sum(part.held for part in parts)))
+    number = symbols_for(differences)
+    differing = [part.held for part in parts if part.differs]
+    lies_close = len(differing) <= _CLUSTERED and differences >= _MANY
+    dense = lies_close or number > MAX_SYMBOLS
+    in_parts = sum(differing)
+    if in_parts * ID_SIZE <= number * SYMBOL_SIZE:
+        return Plan(0, dense, in_parts)
+    return Plan(0 if dense else number, dense, 0)

@@ -1,0 +1,118 @@
+"""What a turn of 1.2.0 tells about ids, and which keys they belong to."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+import numpy as np
+
+from recon_node.recon.keys.decoding import Difference
+from recon_node.recon.keys.ids import find, not_held
+from recon_node.recon.keys.ordered_keys import OrderedKeys
+from recon_node.recon.keys.ranges import KeyRange
+from recon_node.recon.keys.sketch import Ids, among, distinct, id_of
+from recon_node.recon.session import GAPS_A_STEP
+from recon_node.recon.v1_1.codec import Say
+from recon_node.recon.v1_2.codec import NO_IDS, NOTHING_LISTED, Listed, Message, lists_of
+from recon_node.recon.v1_2.estimates import Part
+
+_HASHES_A_STEP: Final = 2000
+"""Keys that are hashed between two yields."""
+NO_KEYS: Final[tuple[bytes, ...]] = ()
+
+
+@dataclass(slots=True)
+class Found:
+    """What a turn of the peer's tells about ids."""
+
+    where: KeyRange = KeyRange(b"", b"")  # noqa: RUF009
+    """Where what differs lies, as far as the peer's turn tells."""
+    difference: Difference | None = None
+    """What the symbols told, if they did."""
+    parts: list[Part] = field(default_factory=list)
+    """What the hints told."""
+    lacking: list[Ids] = field(default_factory=list)
+    """What we lack, for each list; or, of the whole range, what the symbols told."""
+    told: list[tuple[bytes, ...]] = field(default_factory=list)
+    """The keys that the peer wants in full, for each list."""
+    failed: Ids = field(default_factory=lambda: NO_IDS)
+    """What we lack and could not fetch by its id."""
+
+    def wanted(self, index: int) -> Ids:
+        """Return what we lack of a list, by its index, and could not fetch."""
+        if not len(self.failed):  # the usual case
+            return NO_IDS
+        return self.lacking[index][among(self.lacking[index], self.failed)]
+
+    def all_lacking(self, left_out: Ids) -> Ids:
+        """Return all that we lack, once, without what we leave out."""
+        if len(left_out):
+            self.lacking = [each[~among(each, left_out)] for each in self.lacking]
+        some = [each for each in self.lacking if len(each)]
+        return distinct(np.concatenate(some)) if some else NO_IDS
+
+
+def lists_in(message: Message) -> Sequence[Listed]:
+    """Return what each list of a message has beside keys in full."""
+    return message.listed or [NOTHING_LISTED] * lists_of(message.plain.gaps)
+
+
+def look_up_lists(
+    found: Found, keys: OrderedKeys, turn: Iterable[Message], *, unchanged: bool
+) -> Iterator[None]:
+    """Find which ids of the peer's lists we lack, and the keys that it wants in full.
+
+    Args:
+        found: takes note of it; ``where`` is the session's range before.
+        keys: ours.
+        turn: the peer's.
+        unchanged: whether our keys are those of our last turn.
+    """
+    key_range = found.where
+    lower, with_lower, first = key_range.lower, False, key_range.lower
+    for message in turn:
+        lists = iter(lists_in(message))
+        for index, (upper, say, _) in enumerate(message.plain.gaps.columns()):
+            if index % GAPS_A_STEP == 0:
+                yield
+            gap = KeyRange(lower, upper or key_range.upper)
+            if say is Say.KEYS or say is Say.MORE:
+                listed = next(lists)
+                if say is Say.KEYS:
+                    lacking = yield from not_held(keys, gap, listed.ids, with_lower=with_lower)
+                    told = NO_KEYS
+                else:
+                    # If nothing has come, we lack what we lacked in our last turn.
+                    check = NO_IDS if unchanged else listed.ids
+                    held = yield from find(
+                        keys, gap, np.concatenate([check, listed.wanted]), with_lower=with_lower
+                    )
+                    lacking, told = _split(held, listed)
+                found.lacking.append(lacking)
+                found.told.append(told)
+                if len(found.told) == 1:  # the first list
+                    # A gap has its lower bound, and a range has not. A prefix is less.
+                    first = lower[:-1] if with_lower else lower
+                found.where = KeyRange(max(first, key_range.lower), gap.upper)
+            lower, with_lower = gap.upper, True
+
+
+def _split(held: list[tuple[int, bytes]], listed: Listed) -> tuple[Ids, tuple[bytes, ...]]:
+    """Return the ids that we lack of those told, and the keys that the peer wants in full."""
+    if not held:
+        return listed.ids, NO_KEYS
+    wanted = set(listed.wanted.tolist())
+    told = tuple(key for each, key in held if each in wanted)
+    return listed.ids[~among(listed.ids, np.array([each for each, _ in held], np.uint64))], told
+
+
+def ids_of_keys(keys: Sequence[bytes]) -> Generator[None, None, Ids]:
+    """Return the ids of some keys, in steps."""
+    ids = []
+    for number, key in enumerate(keys):
+        if number % _HASHES_A_STEP == _HASHES_A_STEP - 1:
+            yield
+        ids.append(id_of(key))
+    return np.frombuffer(b"".join(ids), "<u8").astype(np.uint64)
