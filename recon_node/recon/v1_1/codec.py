@@ -146,23 +146,23 @@ def weigh(message: Message) -> int:
 
 def encode_message(message: Message) -> bytes:
     """Encode a message as the bytes of one frame."""
-    flags = MessageFlag(0)
+    flags = 0
     parts: list[bytes] = []
     before = b""
     if message.key_range is not None:
-        flags |= MessageFlag.RANGE
+        flags |= FLAG_RANGE
         before, upper = message.key_range
         parts += [_front_code(b"", before), _front_code(before, upper)]
     if message.closing is not None:
-        flags |= MessageFlag.CLOSING
+        flags |= FLAG_CLOSING
         parts.append(message.closing)
     if message.left_out is not None:
-        flags |= MessageFlag.LEFT_OUT
+        flags |= FLAG_LEFT_OUT
         parts += [varint.encode(message.left_out.number), message.left_out.fingerprint]
     if message.verdict is not None:
-        flags |= message.verdict
+        flags |= message.verdict.value
     if message.goes_on:
-        flags |= MessageFlag.GOES_ON
+        flags |= FLAG_GOES_ON
     _write_gaps(parts, before, message.gaps)
     return bytes((flags,)) + b"".join(parts)
 
@@ -207,6 +207,12 @@ def _front_code(before: bytes, string: bytes, below: int = 0, radix: int = 1) ->
     return varint.encode(head) + varint.encode(size) + string[shared:]
 
 
+FLAG_RANGE: Final = MessageFlag.RANGE.value
+FLAG_CLOSING: Final = MessageFlag.CLOSING.value
+FLAG_GOES_ON: Final = MessageFlag.GOES_ON.value
+FLAG_LEFT_OUT: Final = MessageFlag.LEFT_OUT.value
+VERDICTS: Final = (MessageFlag.AGREED | MessageFlag.REFUSED).value
+"""As plain integers: & and | of an enum's flags take ten times as long."""
 ALL_FLAGS: Final = sum(MessageFlag)
 SAY: Final = tuple(Say)
 SAYS: Final = len(SAY)

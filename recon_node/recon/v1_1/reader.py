@@ -20,12 +20,17 @@ from recon_node.recon.v1_1.codec import (
     END,
     FINGERPRINT,
     FINGERPRINT_SIZE,
+    FLAG_CLOSING,
+    FLAG_GOES_ON,
+    FLAG_LEFT_OUT,
+    FLAG_RANGE,
     MAX_BOUND,
     MAX_WEIGHT,
     MIB,
     MORE_BYTES,
     SAY,
     SAYS,
+    VERDICTS,
     WEIGHT_OF_EACH,
     Body,
     Gaps,
@@ -76,15 +81,15 @@ class _Reader:
             raise _error(at, f"unknown flags {flags}")
         key_range = closing = left_out = None
         before = b""
-        if flags & MessageFlag.RANGE:
+        if flags & FLAG_RANGE:
             before, at = self._event_id(at, b"")
             upper, at = self._event_id(at, before)
             key_range = KeyRange(before, upper)
             if key_range.is_empty:
                 raise _error(at, "the range is empty")
-        if flags & MessageFlag.CLOSING:
+        if flags & FLAG_CLOSING:
             closing, at = self._take(at, FINGERPRINT_SIZE)
-        if flags & MessageFlag.LEFT_OUT:
+        if flags & FLAG_LEFT_OUT:
             if not flags & (MessageFlag.CLOSING | MessageFlag.AGREED):
                 raise _error(at, "LEFT_OUT without CLOSING or AGREED")
             count, at = self._varint(at)
@@ -92,7 +97,7 @@ class _Reader:
                 raise _error(at, "LEFT_OUT of 0 keys")
             union, at = self._take(at, FINGERPRINT_SIZE)
             left_out = LeftOut(count, union)
-        verdict = flags & (MessageFlag.AGREED | MessageFlag.REFUSED)
+        verdict = flags & VERDICTS
         if verdict and flags not in (
             MessageFlag.AGREED,
             MessageFlag.AGREED | MessageFlag.LEFT_OUT,
@@ -102,7 +107,7 @@ class _Reader:
         gaps = self._gaps(at, before)
         if verdict and gaps.uppers:
             raise _error(at, "gaps after AGREED or REFUSED")
-        goes_on = bool(flags & MessageFlag.GOES_ON)
+        goes_on = bool(flags & FLAG_GOES_ON)
         if goes_on and (closing is not None or not gaps.uppers or gaps.uppers[-1] == END):
             raise _error(len(self._data), "GOES_ON at the end of the turn")
         final = MessageFlag(verdict) if verdict else None

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from enum import IntFlag
 from itertools import pairwise
 from typing import Final, NamedTuple
 
@@ -63,13 +62,12 @@ NO_IDS: Final[Ids] = np.zeros(0, np.uint64)
 NOTHING_LISTED: Final = Listed(NO_IDS, NO_IDS)
 
 
-class _Flag(IntFlag):
-    """What stands before the message of 1.1.0."""
-
-    COUNT = 1
-    ESTIMATE = 2
-    SYMBOLS = 4
-    IDS = 8
+# What stands before the message of 1.1.0. & and | of an enum's flags would take ten times as long.
+_COUNT: Final = 1
+_ESTIMATE: Final = 2
+_SYMBOLS: Final = 4
+_IDS: Final = 8
+_ALL_FLAGS: Final = _COUNT | _ESTIMATE | _SYMBOLS | _IDS
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,27 +105,30 @@ def weigh(message: Message) -> int:
         _WEIGHT_OF_LIST + ID_SIZE * (len(each.ids) + len(each.wanted)) for each in message.listed
     )
     of_symbols = 0 if message.symbols is None else SYMBOL_SIZE * len(message.symbols)
-    of_parts = 0 if message.estimate is None else weight_of(message.estimate.bounds)
-    return RECON_1_1.weigh(message.plain) + of_ids + of_symbols + of_parts
+    of_estimate = 0
+    if message.estimate is not None:
+        table, bounds, hints = message.estimate
+        of_estimate = len(table) + weight_of(bounds) + weight_of(hints)
+    return RECON_1_1.weigh(message.plain) + of_ids + of_symbols + of_estimate
 
 
 def encode_message(message: Message) -> bytes:
     """Encode a message as the bytes of one frame."""
-    flags = _Flag(0)
+    flags = 0
     parts: list[bytes] = []
     if message.count is not None:
-        flags |= _Flag.COUNT
+        flags |= _COUNT
         parts.append(varint.encode(message.count))
     if message.estimate is not None:
-        flags |= _Flag.ESTIMATE
+        flags |= _ESTIMATE
         parts.append(_encode_estimate(message.estimate))
     if message.symbols is not None:
-        flags |= _Flag.SYMBOLS
+        flags |= _SYMBOLS
         sums, checks, counts = message.symbols
         parts.append(varint.encode(len(sums)))
         parts += [sums.astype("<u8").tobytes(), checks.astype("<u4").tobytes(), counts.tobytes()]
     if _has_ids(message.listed):
-        flags |= _Flag.IDS
+        flags |= _IDS
         parts.append(varint.encode(len(message.listed)))
         for each in message.listed:
             parts += [_encode_ids(each.ids), _encode_ids(each.wanted)]
@@ -162,12 +163,12 @@ def decode_message(data: bytes) -> Message:
     """
     reader = _Reader(data)
     flags = reader.take(1)[0]
-    if flags >> len(_Flag):
+    if flags > _ALL_FLAGS:
         raise RemoteProtocolError(f"message does not parse: unknown flags {flags}")
-    count = reader.varint() if flags & _Flag.COUNT else None
-    estimate = reader.estimate() if flags & _Flag.ESTIMATE else None
-    symbols = reader.symbols() if flags & _Flag.SYMBOLS else None
-    if not flags & _Flag.IDS:
+    count = reader.varint() if flags & _COUNT else None
+    estimate = reader.estimate() if flags & _ESTIMATE else None
+    symbols = reader.symbols() if flags & _SYMBOLS else None
+    if not flags & _IDS:
         return Message(RECON_1_1.decode(reader.rest()), count, estimate, symbols)
     listed = reader.listed()
     plain = RECON_1_1.decode(reader.rest())
