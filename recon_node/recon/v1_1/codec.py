@@ -180,20 +180,24 @@ def _write_gaps(parts: list[bytes], before: bytes, gaps: Gaps) -> None:
             parts += (_ONE_BYTE[head], _ONE_BYTE[size], upper[shared:])
         else:
             parts.append(_front_code(before, upper, say, SAYS))
-        if isinstance(body, bytes):
-            parts.append(body)
+        if say is FINGERPRINT or say is AGREED:
+            parts.append(body)  # type: ignore[arg-type]
         else:
-            parts.append(varint.encode(len(body)))
-            _write_keys(parts, before, body)
+            _write_keys(parts, before, body)  # type: ignore[arg-type]
         before = upper
 
 
 def _write_keys(parts: list[bytes], before: bytes, keys: tuple[bytes, ...]) -> None:
-    size_before, number_before = len(before), _from_bytes(before)
+    """Append the number of some keys, and the keys. Most are as long as the key before."""
+    parts.append(varint.encode(len(keys)))
+    size_before = number_before = 0
     for key in keys:
         size, number = len(key), _from_bytes(key)
-        if size == size_before and size < MORE_BYTES:
-            shared = size - (((number ^ number_before).bit_length() + 7) >> 3)  # common_prefix
+        if size == size_before:
+            shared = size - (((number ^ number_before).bit_length() + 7) >> 3)
+        else:
+            shared = common_prefix(before, key)
+        if size < MORE_BYTES:
             parts += (_ONE_BYTE[shared], _ONE_BYTE[size - shared], key[shared:])
         else:
             parts.append(_front_code(before, key))
