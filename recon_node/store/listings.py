@@ -13,6 +13,8 @@ from recon_node.store.db.name_prefixes import MIN_PREFIX, cid_ranges, init_range
 from recon_node.store.db.reader import Reader, ReaderPool
 
 _MAX_SORT_VALUES: Final = 2000
+_SEARCHED_INITS: Final = 1000
+"""Init events looked at for the StreamIDs that begin with a prefix."""
 
 
 class Listings:
@@ -97,7 +99,8 @@ def _find_streams(prefix: str, limit: int, reader: Reader) -> list[catalogue.Lis
         return []
     inits: list[CID] = []
     for first, last in init_ranges(prefix):
-        found = catalogue.find_by_cid(first, last, limit, reader, kind=EventKind.INIT)
-        inits += [each.cid for each in found]
-    streams = catalogue.find_streams(inits, reader)
-    return [each for each in streams if str(each.id).startswith(prefix)][:limit]
+        # A range has the init events of streams of every type; few prefixes are so short that it
+        # has more than these.
+        found = catalogue.find_by_cid(first, last, _SEARCHED_INITS, reader, kind=EventKind.INIT)
+        inits += [each.cid for each in found if str(each.stream).startswith(prefix)]
+    return catalogue.find_streams(inits[:limit], reader)
