@@ -22,7 +22,7 @@ from recon_node.store import Store
 Events = list[dict[str, str]]
 TOKEN = "0123456789abcdef"
 OPEN = {"/", "/docs", "/openapi.json", "/ceramic/liveness"}
-OPEN |= {"/docs/swagger-ui.css", "/docs/swagger-ui-bundle.js"}
+OPEN |= {"/docs/swagger-ui.css", "/docs/swagger-ui-bundle.js", "/static/folder/file"}
 READ_BY_POST = {"/ceramic/version"} | {
     f"/api/v0/{each}"
     for each in (

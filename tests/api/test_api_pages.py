@@ -182,10 +182,10 @@ async def test_the_address_holds_what_is_chosen(
 ) -> None:
     tip = await fill(services, sample)
     chosen = "document.querySelector('section[aria-label=\"The chosen event\"]')"
-    nodes = "[...document.querySelector('.drawing').shadowRoot.querySelectorAll('.node')]"
+    drawing = "document.querySelector('.drawing')?.shadowRoot"
+    nodes = f"[...({drawing}?.querySelectorAll('.node') ?? [])]"
     async with shown(services, tmp_path) as (page, url, _):
         await page.open(f"{url}/#/streams/{STREAM}", 1280)
-        await page.until("document.querySelector('.drawing')?.shadowRoot !== undefined")
         await page.until(f"{nodes}.length > 3")
         assert await page.run(chosen) is None
         text = await page.run("document.querySelector('main').textContent")

@@ -62,53 +62,6 @@ def test_events_go_in_shuffled_and_come_out_in_causal_order(
     assert again.stdout.startswith("100 events: 0 new, 100 known, 0 refused, in ")
 
 
-def test_streams_and_models_are_listed(node: TestnetNode, sample: Events) -> None:
-    run(node, "events", "add", "-", data="\n".join(map(json.dumps, sample)))
-    everything = json.loads(run(node, "stream", "list", "--limit", "0", "--json").stdout)
-    inits = {event["cid"] for event in sample if "prev" not in event}
-    assert inits <= {each["init"] for each in everything}
-    some = run(node, "stream", "list", "--limit", "2")
-    assert some.exit_code == 0, some.output
-    assert [line.split()[0] for line in some.stdout.splitlines()[1:]] == [
-        each["id"] for each in everything[:2]
-    ]
-    assert some.stderr == f"{len(everything) - 2:,} more: --limit 0 lists all\n"
-    models = json.loads(run(node, "model", "list", "--json").stdout)
-    assert models
-    documents = run(node, "stream", "list", "--model", models[0]["id"], "--json")
-    assert len(json.loads(documents.stdout)) == min(20, models[0]["streams"])
-    wrong = run(node, "stream", "list", "--model", "nonsense")
-    assert (wrong.exit_code, "model: " in wrong.stderr) == (1, True)
-
-
-def test_an_event_by_the_first_characters_of_its_cid(node: TestnetNode, sample: Events) -> None:
-    cid = sample[0]["cid"]
-    run(node, "events", "add", "-", data=json.dumps(sample[0]))
-    assert run(node, "events", "get", cid[:40]).stdout == run(node, "events", "get", cid).stdout
-    run(node, "events", "add", "-", data="\n".join(map(json.dumps, sample)))
-    many = run(node, "events", "get", cid[:10])
-    assert (many.exit_code, "more than one event begins with" in many.stderr) == (1, True)
-    none = run(node, "events", "get", "bagcqceraaaaaaaaaaaaaaaaaaaa")
-    assert (none.exit_code, none.stdout) == (1, "")
-
-
-def test_the_feed_is_printed_and_continued(node: TestnetNode, sample: Events) -> None:
-    start = head(node)
-    add = run(node, "events", "add", "-", data="\n".join(map(json.dumps, sample[200:230])))
-    assert add.exit_code == 0, add.output
-    last = head(node)
-    lines = run(node, "feed", "tail", "-n", "3").stdout.splitlines()
-    assert [int(line.split()[0]) for line in lines] == [last - 2, last - 1, last]
-    every = run(node, "feed", "tail", "--from", str(start), "--json")
-    found = [json.loads(line) for line in every.stdout.splitlines()]
-    assert [each["position"] for each in found] == list(range(start + 1, last + 1))
-    again = run(node, "events", "add", "-", data=every.stdout)  # what it prints can be sent on
-    assert f"{last - start} events: 0 new, {last - start} known" in again.stdout
-    assert run(node, "feed", "tail", "--from", str(last)).stdout == ""
-    beyond = run(node, "feed", "tail", "--from", str(last + 1))
-    assert (beyond.exit_code, "beyond the feed's end" in beyond.stderr) == (1, True)
-
-
 def test_the_feed_is_followed(node: TestnetNode) -> None:
     """In a process of its own: it prints at once, and ends when it is told to."""
     start = str(head(node))
@@ -489,3 +442,53 @@ def test_standard_output_that_cannot_be_written(node: TestnetNode, command: list
         os.close(write_end)
     assert (code, error.count("\n")) == (1, 1)
     assert error.startswith("Error: standard output cannot be written: ")
+
+
+# --- what takes the whole sample: last, since the others count its events ---
+
+
+def test_streams_and_models_are_listed(node: TestnetNode, sample: Events) -> None:
+    run(node, "events", "add", "-", data="\n".join(map(json.dumps, sample)))
+    everything = json.loads(run(node, "stream", "list", "--limit", "0", "--json").stdout)
+    inits = {event["cid"] for event in sample if "prev" not in event}
+    assert inits <= {each["init"] for each in everything}
+    some = run(node, "stream", "list", "--limit", "2")
+    assert some.exit_code == 0, some.output
+    assert [line.split()[0] for line in some.stdout.splitlines()[1:]] == [
+        each["id"] for each in everything[:2]
+    ]
+    assert some.stderr == f"{len(everything) - 2:,} more: --limit 0 lists all\n"
+    models = json.loads(run(node, "model", "list", "--json").stdout)
+    assert models
+    documents = run(node, "stream", "list", "--model", models[0]["id"], "--json")
+    assert len(json.loads(documents.stdout)) == min(20, models[0]["streams"])
+    wrong = run(node, "stream", "list", "--model", "nonsense")
+    assert (wrong.exit_code, "model: " in wrong.stderr) == (1, True)
+
+
+def test_an_event_by_the_first_characters_of_its_cid(node: TestnetNode, sample: Events) -> None:
+    cid = sample[0]["cid"]
+    run(node, "events", "add", "-", data=json.dumps(sample[0]))
+    assert run(node, "events", "get", cid[:40]).stdout == run(node, "events", "get", cid).stdout
+    run(node, "events", "add", "-", data="\n".join(map(json.dumps, sample)))
+    many = run(node, "events", "get", cid[:10])
+    assert (many.exit_code, "more than one event begins with" in many.stderr) == (1, True)
+    none = run(node, "events", "get", "bagcqceraaaaaaaaaaaaaaaaaaaa")
+    assert (none.exit_code, none.stdout) == (1, "")
+
+
+def test_the_feed_is_printed_and_continued(node: TestnetNode, sample: Events) -> None:
+    start = head(node)
+    add = run(node, "events", "add", "-", data="\n".join(map(json.dumps, sample[200:230])))
+    assert add.exit_code == 0, add.output
+    last = head(node)
+    lines = run(node, "feed", "tail", "-n", "3").stdout.splitlines()
+    assert [int(line.split()[0]) for line in lines] == [last - 2, last - 1, last]
+    every = run(node, "feed", "tail", "--from", str(start), "--json")
+    found = [json.loads(line) for line in every.stdout.splitlines()]
+    assert [each["position"] for each in found] == list(range(start + 1, last + 1))
+    again = run(node, "events", "add", "-", data=every.stdout)  # what it prints can be sent on
+    assert f"{last - start} events: 0 new, {last - start} known" in again.stdout
+    assert run(node, "feed", "tail", "--from", str(last)).stdout == ""
+    beyond = run(node, "feed", "tail", "--from", str(last + 1))
+    assert (beyond.exit_code, "beyond the feed's end" in beyond.stderr) == (1, True)
