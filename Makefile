@@ -44,7 +44,7 @@ lint: $(INSTALLED)  ## Check style, types, imports and unused code
 check: lint test  ## Run lint and test, as CI does
 
 docs: $(INSTALLED)  ## Build the documentation site: build/docs/index.html
-	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --quiet --strict -f config/mkdocs.yml
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict -f config/mkdocs.yml
 	$(BIN)/python config/reference.py build/docs/reference/python
 
 bench: $(INSTALLED)  ## Run the benchmarks at small sizes (a minute)

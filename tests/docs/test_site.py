@@ -74,7 +74,7 @@ def test_every_command_of_the_docs_exists(page: str, command: str) -> None:
 
 def test_the_site_builds_without_warnings(tmp_path: Path) -> None:
     """Every link and anchor leads somewhere, and every page is in the contents."""
-    command = [sys.executable, "-m", "mkdocs", "build", "--quiet", "--strict"]
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict"]
     where = ["-f", str(ROOT / "config/mkdocs.yml"), "-d", str(tmp_path)]
     done = subprocess.run(
         command + where, check=False, capture_output=True, text=True, timeout=300, cwd=ROOT
