@@ -1,4 +1,4 @@
-"""The web pages, in a browser."""
+"""The web pages, in a browser. What takes long is left to `make test-long`."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
 import trio
 from browser import Browser, browser
 from test_api_undelivered import CHAIN, INIT, change, hand_over
@@ -158,6 +159,7 @@ async def test_every_view_for_everyone(
                     assert await axe(page, *rules) == [], (view, width, scheme)
 
 
+@pytest.mark.long
 async def test_a_selection_outlasts_what_comes_in(services: Services, tmp_path: Path) -> None:
     async with shown(services, tmp_path) as (page, url, syncs):
         await page.open(url + "/#/syncs?of=all", 1000)
@@ -177,6 +179,7 @@ async def test_a_selection_outlasts_what_comes_in(services: Services, tmp_path: 
         assert "930" in await page.run("document.querySelector('tbody').textContent")
 
 
+@pytest.mark.long
 async def test_the_address_holds_what_is_chosen(
     services: Services, sample: list[dict[str, str]], tmp_path: Path
 ) -> None:
@@ -236,6 +239,7 @@ async def test_errors_in_words(services: Services, tmp_path: Path) -> None:
         page.problems.clear()  # the console lists answers that are errors
 
 
+@pytest.mark.long
 async def test_a_node_that_wants_its_token(services: Services, tmp_path: Path) -> None:
     services = dataclasses.replace(services, access=Access(token=TOKEN, token_for="all"))
     async with shown(services, tmp_path) as (page, url, _):
@@ -250,6 +254,7 @@ async def test_a_node_that_wants_its_token(services: Services, tmp_path: Path) -
         page.problems.clear()
 
 
+@pytest.mark.long
 async def test_nothing_is_asked_while_the_tab_is_hidden(services: Services, tmp_path: Path) -> None:
     hide = (
         "window.hide = true; Object.defineProperty(document, 'hidden', { get: () => window.hide })"
@@ -266,6 +271,7 @@ async def test_nothing_is_asked_while_the_tab_is_hidden(services: Services, tmp_
             assert await page.run(f"{asked}.length") > 0
 
 
+@pytest.mark.long
 async def test_docs_fit_a_phone_and_send_the_token(services: Services, tmp_path: Path) -> None:
     services = dataclasses.replace(services, access=Access(token=TOKEN, token_for="all"))
     async with shown(services, tmp_path) as (page, url, _):
