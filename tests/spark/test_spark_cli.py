@@ -88,6 +88,7 @@ def environment_without_java(directory: Path) -> dict[str, str]:
     return environ
 
 
+@pytest.mark.long
 @pytest.mark.spark
 def test_java_is_killed_then_sigterm_stops_a_run_on_a_machine_without_java(
     node: Node, sample: list[Event], tmp_path: Path
