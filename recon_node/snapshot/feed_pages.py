@@ -87,22 +87,27 @@ def encode_page(rows: Sequence[Row]) -> tuple[CID, bytes]:
 
 
 def read_pages(objects: Objects, feed: Feed) -> Iterator[pa.Table]:
-    """Yield the pages of a feed, each checked against its CID.
+    """Yield the pages of a feed; see `read_page`."""
+    for page in feed.pages:
+        yield read_page(objects, page)
+
+
+def read_page(objects: Objects, page: Page) -> pa.Table:
+    """Return a page of a feed, checked against its CID.
 
     Raises:
-        ObjectError: one cannot be read.
-        PageError: one is damaged.
+        ObjectError: it cannot be read.
+        PageError: it is damaged.
     """
-    for page in feed.pages:
-        name = page_name(page.cid)
-        if page.size > MAX_PAGE:
-            raise PageError(
-                f"{name} in {objects.url} has {page.size:,} bytes; {MAX_PAGE:,} is the limit"
-            )
-        data = objects.get_range(name, 0, page.size)
-        if not page.cid.matches(data):
-            raise PageError(f"{name} in {objects.url} does not match its CID")
-        try:
-            yield pq.read_table(io.BytesIO(data), schema=SCHEMA)
-        except (pa.ArrowInvalid, OSError) as error:
-            raise PageError(f"{name} in {objects.url} is not a page: {error}") from None
+    name = page_name(page.cid)
+    if page.size > MAX_PAGE:
+        raise PageError(
+            f"{name} in {objects.url} has {page.size:,} bytes; {MAX_PAGE:,} is the limit"
+        )
+    data = objects.get_range(name, 0, page.size)
+    if not page.cid.matches(data):
+        raise PageError(f"{name} in {objects.url} does not match its CID")
+    try:
+        return pq.read_table(io.BytesIO(data), schema=SCHEMA)
+    except (pa.ArrowInvalid, OSError) as error:
+        raise PageError(f"{name} in {objects.url} is not a page: {error}") from None

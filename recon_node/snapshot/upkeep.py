@@ -11,7 +11,7 @@ from datetime import datetime, timedelta
 from typing import Final
 
 from recon_node.ipld import CID
-from recon_node.snapshot.feed_pages import page_name
+from recon_node.snapshot.feed_pages import PageError, page_name, read_page
 from recon_node.snapshot.objects import ObjectError, Objects
 from recon_node.snapshot.places import Place
 from recon_node.snapshot.reading import (
@@ -74,7 +74,7 @@ def list_roots(objects: Objects) -> tuple[list[RootObject], list[Fault]]:
 def verify_snapshot(
     objects: Objects, root: RootObject, progress: Callable[[int, int], None]
 ) -> Verified:
-    """Read a whole snapshot, and check every node and event against its CID and its Ahash.
+    """Read a whole snapshot, and check every node, event and page of feed positions.
 
     Signatures of events are not checked: a node that syncs does that.
 
@@ -91,6 +91,11 @@ def verify_snapshot(
             below = _verify_part(reader, parts.pop(), result)
             parts += [below[at : at + _PART] for at in range(0, len(below), _PART)]
             progress(result.events, root.manifest.count)
+    for page in root.manifest.feed.pages if root.manifest.feed is not None else ():
+        try:
+            read_page(objects, page)
+        except (ObjectError, PageError) as error:
+            result.faults.append(Fault(page_name(page.cid), str(error)))
     return result
 
 

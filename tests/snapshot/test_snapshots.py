@@ -16,6 +16,7 @@ from snapshot_support import NETWORK, events, make_log
 
 from recon_node.ceramic.auth.did import controller_of
 from recon_node.snapshot.creating import Created, DamagedBaseError, create_snapshot
+from recon_node.snapshot.feed_pages import page_name
 from recon_node.snapshot.objects import Objects
 from recon_node.snapshot.reading import SnapshotError, SnapshotReader, read_root
 from recon_node.snapshot.root import pack_name
@@ -226,6 +227,17 @@ def test_a_damaged_snapshot_is_not_built_on(tmp_path: Path) -> None:
     second = create(tmp_path, objects, afresh=True)
     assert second.root.manifest.created > first.root.manifest.created
     assert not verify_snapshot(objects, second.root, lambda done, total: None).faults
+
+
+def test_damaged_feed_positions_are_found(log: Path) -> None:
+    objects = memory()
+    root = create(log, objects).root
+    assert root.manifest.feed is not None
+    [page] = root.manifest.feed.pages
+    assert not verify_snapshot(objects, root, lambda done, total: None).faults
+    objects.put(page_name(page.cid), bytes(page.size))
+    [fault] = verify_snapshot(objects, root, lambda done, total: None).faults
+    assert "does not match its CID" in fault.reason
 
 
 def test_a_running_node_makes_the_same_snapshot(log: Path) -> None:
