@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable
 from contextlib import suppress
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -28,7 +28,6 @@ from spark_sink.schema import DERIVED, RAW, TABLES
 
 if TYPE_CHECKING:
     from spark_sink.run.runner import Runner
-    from spark_sink.tables.directory import Format
 
 
 _EXTRA = {"deltalake", "duckdb", "pandas", "pyspark"}
@@ -86,7 +85,7 @@ for command in (status, query, rebuild, optimize, vacuum):
     "--tables",
     type=Directory(),
     metavar="DIR",
-    help="Directory of the tables; required except with --format console.",
+    help="Directory of the tables; required except with --console.",
 )
 @click.option(
     "--table",
@@ -99,13 +98,7 @@ for command in (status, query, rebuild, optimize, vacuum):
     help="Keep this table up to date, besides raw_events; can be repeated. One of: "
     f"{', '.join(TABLES)}.",
 )
-@click.option(
-    "--format",
-    "table_format",
-    type=click.Choice(["delta", "parquet", "console"]),
-    show_default="that of the existing tables, else delta",
-    help="Format of the tables. console: print the rows, store nothing.",
-)
+@click.option("--console", is_flag=True, help="Print the rows, and store nothing.")
 @click.option(
     "--history",
     type=Hours(),
@@ -143,7 +136,7 @@ for command in (status, query, rebuild, optimize, vacuum):
     "--max-rows-per-batch",
     type=click.IntRange(1),
     metavar="N",
-    show_default="50000, with --format parquet 10000",
+    show_default="50000",
     help="Maximum number of events per batch.",
 )
 @click.option(
@@ -193,7 +186,7 @@ for command in (status, query, rebuild, optimize, vacuum):
     is_flag=True,
     help="Print JSON lines; the default if not on a terminal.",
 )
-def run(trigger: int, as_json: bool, table_format: str | None, **options: Any) -> None:
+def run(trigger: int, as_json: bool, console: bool, **options: Any) -> None:
     """Keep the tables up to date with a node's feed, until Ctrl-C or SIGTERM.
 
     The next run continues where this one stops; no event is skipped or counted twice. Prints one
@@ -207,26 +200,20 @@ def run(trigger: int, as_json: bool, table_format: str | None, **options: Any) -
       spark-sink run --tables ./tables --url http://node:5101 --token-file token
       spark-sink run --tables ./tables --table stream_states --history 7d
       spark-sink run --tables ./tables --from-snapshot s3://bucket/ceramic
-      spark-sink run --format console --table stream_tips
+      spark-sink run --console --table stream_tips
       spark-sink run --tables /shared/tables --master spark://HOST:7077
     """
     from spark_sink.run.runner import Runner, RunSettings
 
-    console = table_format == "console"
     if console == (options["tables"] is not None):
         raise click.UsageError(
-            "--format console stores no tables: omit --tables"
+            "--console stores no tables: omit --tables"
             if console
-            else "name the directory of the tables with --tables, or use --format console"
+            else "name the directory of the tables with --tables, or use --console"
         )
     options["spark_settings"] = dict(options.pop("spark_conf"))
     options["names"] = tuple(name for name in options["names"] if name != RAW)
-    settings = RunSettings(
-        trigger_ms=trigger,
-        show_rows=console,
-        table_format=cast("Format | None", None if console else table_format),
-        **options,
-    )
+    settings = RunSettings(trigger_ms=trigger, show_rows=console, **options)
     printer = _EventPrinter(
         _print_json if as_json or not sys.stdout.isatty() else _print_line,
         on_closed=lambda: _stop_quietly(runner, at_once=console),

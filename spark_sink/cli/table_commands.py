@@ -115,8 +115,7 @@ def rebuild(tables: Path, name: str, url: str, token: str | None) -> None:
 
     Rebuilding raw_events reads it from the node at --url, up to its old position, and rebuilds all
     other tables too; spark-sink run then reads the rest. Stop spark-sink run first; readers can
-    continue. Interrupting it changes nothing until tables are replaced: a Delta table by one
-    commit, Parquet files one by one, so that readers may briefly see some of both.
+    continue. Each table is replaced in one commit, and interrupting it changes nothing before that.
 
     \b
     Tables: raw_events, conclusion_events, event_states, stream_tips, stream_states

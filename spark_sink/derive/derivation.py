@@ -114,8 +114,7 @@ class Derivation:
 
     def _own_stagers(self, names: Sequence[str]) -> dict[str, Stager]:
         """Return the stagers of the tables to which rows are only appended."""
-        own = {name: self._tables.derived[name].stager() for name in names}
-        return {name: s for name, s in own.items() if s is not None and TABLES[name].is_history}
+        return {n: self._tables.derived[n].stager() for n in names if TABLES[n].is_history}
 
     def _finish(self, name: str, rows: Staged, upto: int) -> None:
         """Commit the rows that bring a table to a position."""

@@ -42,7 +42,6 @@ from spark_sink.query.types import fetched_as, is_number, reader_of
 from spark_sink.schema import PARTITION_COLUMN, TABLES, partition_of
 from spark_sink.tables import delta_files
 from spark_sink.tables.delta import FAULTS
-from spark_sink.tables.parquet import files_of, read_position
 from spark_sink.tables.status import is_delta, no_tables
 from spark_sink.tables.versions import At, open_at
 
@@ -106,7 +105,7 @@ def run_query(directory: Path, sql: str, at: At = None) -> Iterator[QueryAnswer]
     Args:
         directory: of the tables.
         sql: in DuckDB's dialect; of several statements, only the last may return rows.
-        at: which version of the Delta tables to query; a time selects one for each table.
+        at: which version of the tables to query; a time selects one for each table.
 
     Raises:
         TablesError: there are no tables, no such versions, or the query is wrong; also raised while
@@ -239,8 +238,8 @@ def _may_read(file: Path) -> bool:
 def _is_table(path: Path) -> bool:
     """Whether there is a table, or something unreadable, which is reported if it is queried."""
     try:
-        return is_delta(path) or read_position(path) is not None
-    except (*FAULTS, TablesError):
+        return is_delta(path)
+    except FAULTS:
         return True
 
 
@@ -264,19 +263,12 @@ def _register(connection: DuckDBPyConnection, path: Path, at: At) -> None:
         TablesError: it has no such version, or cannot be read.
     """
     with _opening(path):
-        of_delta = is_delta(path)
-        if not of_delta:
-            read_position(path)  # raises if it is damaged
-    if at is not None and not of_delta:
-        raise TablesError(f"{path.name} is a Parquet table, which has no older versions")
-    with _opening(path):
-        delta = open_at(path, at) if of_delta else None
-        files = delta_files.files_of(delta) if delta else list(map(str, files_of(path)))
+        files = delta_files.files_of(open_at(path, at))
     if not files:
         connection.register(path.name, TABLES[path.name].schema.empty_table())
         return
     names = ", ".join("'" + file.replace("'", "''") + "'" for file in files)
     connection.execute(
         f"CREATE VIEW {path.name} AS SELECT * FROM read_parquet([{names}], union_by_name=true"
-        f"{_PARTITIONED if of_delta else ''})"
+        f"{_PARTITIONED})"
     )

@@ -43,12 +43,10 @@ from spark_sink.derive.derivation import Derivation
 from spark_sink.derive.workers import Workers, stage_frame
 from spark_sink.errors import SinkError, TablesError, cannot_write
 from spark_sink.run.session import translate
-from spark_sink.source.options import MAX_ROWS_PER_BATCH
 from spark_sink.tables.delta import FAULTS
 from spark_sink.tables.directory import Tables
 from spark_sink.tables.staging import StagedFeed
 
-# Rows per batch if the workers' files become the table's; otherwise this process writes them all.
 _ROWS_PER_BATCH: Final = 50_000
 # With more events than this still to be read from the node, the derived tables wait: a step reads
 # whole streams back, and one long step reads each only once.
@@ -236,7 +234,7 @@ class QuerySettings:
         url: of the node's HTTP API.
         checkpoint: directory of Spark's checkpoint.
         trigger_ms: milliseconds between batches; None: stop at the current head.
-        max_rows_per_batch: None: a default for the tables' format.
+        max_rows_per_batch: None: a default.
         partitions: parallel requests; None: as many as Spark has cores, up to a limit.
         token: of the API.
     """
@@ -256,14 +254,12 @@ def start_query(spark: SparkSession, sink: Sink, settings: QuerySettings) -> Str
         TablesError: the checkpoint has read more than the tables hold, or another log.
     """
     _check_checkpoint(settings.checkpoint, sink.tables)
-    by_workers = sink.tables.raw.stager() is not None
-    rows = settings.max_rows_per_batch or (_ROWS_PER_BATCH if by_workers else MAX_ROWS_PER_BATCH)
     ranges = settings.partitions or min(_MAX_RANGES, spark.sparkContext.defaultParallelism)
     source = (
         spark.readStream.format("recon")
         .option("url", settings.url)
         .option("startingOffset", sink.tables.raw_position)
-        .option("maxRowsPerBatch", rows)
+        .option("maxRowsPerBatch", settings.max_rows_per_batch or _ROWS_PER_BATCH)
         .option("partitions", ranges)
     )
     if settings.token is not None:

@@ -25,7 +25,7 @@ from spark_sink.run.pipeline import BatchReport, QuerySettings, Sink, start_quer
 from spark_sink.run.session import java_exit, start_session, translate
 from spark_sink.schema import DERIVED, TABLES
 from spark_sink.source.feed import Feed, Head
-from spark_sink.tables.directory import CHECKPOINT_DIR, SCRATCH_DIR, Format, Tables, format_of, lock
+from spark_sink.tables.directory import CHECKPOINT_DIR, SCRATCH_DIR, Tables, lock
 from spark_sink.tables.staging import Staged
 
 # Seconds to wait for the node at the start, and for the current batch at the end.
@@ -50,7 +50,6 @@ class RunSettings:
         tables: their directory; None: a temporary one.
         checkpoint: None: inside `tables`.
         names: tables to keep up to date besides `raw_events`.
-        table_format: None: that of the existing tables.
         show_rows: report each row as an event.
         history: hours for which old versions stay readable.
         from_snapshot: URL of a snapshot to fill empty tables from; None: the feed has it all.
@@ -65,7 +64,6 @@ class RunSettings:
     tables: Path | None
     checkpoint: Path | None = None
     names: tuple[str, ...] = DERIVED
-    table_format: Format | None = None
     show_rows: bool = False
     history: float = 1.0
     keep_free: int = KEEP_FREE
@@ -167,7 +165,6 @@ class Runner:
             directory,
             head.epoch,
             settings.names,
-            table_format=settings.table_format or format_of(directory),
             on_write=self._on_write,
         )
         self._feed.check(tables.raw_position, head.epoch, head)

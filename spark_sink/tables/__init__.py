@@ -1,7 +1,7 @@
 """The tables on disk, and the feed position of each.
 
 - `directory`: all tables of a log, in a directory that one process writes
-- `delta` (with `delta_files`) and `parquet`: the formats
+- `delta`, `delta_files`: one table
 - `staging`: rows on their way into a table; `raw_files`: reading `raw_events` back
 - `status`, `versions`: the current state of the tables; older versions
 """

@@ -66,7 +66,7 @@ _PROPERTIES: Final = {"delta.enableChangeDataFeed": "true"}
 class DeltaStore:
     """The table `spec` at `path`, of the log `epoch`; created if it does not exist.
 
-    With `for_replacement` it may have other columns. See `directory.Store` for the methods.
+    With `for_replacement` it may have other columns.
 
     Raises:
         FeedChangedError: it was made from another log.
@@ -96,11 +96,11 @@ class DeltaStore:
 
     @property
     def under_way(self) -> int:
-        """The goal of the latest `revise`."""
+        """The goal of the latest `revise`: some rows may be as of that position already."""
         return self._table.transaction_version(_app_id(self.epoch) + _STEP) or 0
 
     def stager(self) -> Stager:
-        """Return what writes files for `append`."""
+        """Return what writes files for `append`, also in a worker."""
         return Stager(self.spec, self.path / _STAGED_DIR)
 
     def clear_staging(self) -> None:
@@ -108,7 +108,10 @@ class DeltaStore:
         shutil.rmtree(self.path / _STAGED_DIR, ignore_errors=True)
 
     def append(self, rows: Staged, position: int) -> Staged:
-        """Append new rows in one commit.
+        """Append new rows in one commit, which brings the table to `position`.
+
+        Returns:
+            The rows in their place.
 
         Raises:
             TablesError: this process does not see a staged file.
@@ -122,14 +125,17 @@ class DeltaStore:
         return Staged(tuple(files))
 
     def put(self, rows: pa.Table, position: int) -> None:
-        """Insert or update rows in one commit."""
+        """Insert or update rows by key in one commit, which brings the table to `position`."""
         if self.position or self._table.file_uris():
             self._merge(rows, self._position_properties(position))
         else:  # an empty table: append sorted rows without comparing
             self.append(Staged(tables=(rows,)), position)
 
     def revise(self, rows: pa.Table, towards: int) -> None:
-        """Update rows ahead of the position, in one commit."""
+        """Update rows by key to their values at `towards`, in one commit.
+
+        The position does not change.
+        """
         under_way = [Transaction(_app_id(self.epoch) + _STEP, towards)]
         self._merge(rows, CommitProperties(app_transactions=under_way))
 
@@ -192,7 +198,7 @@ class DeltaStore:
         )
 
     def streams_of_models(self, models: Iterable[bytes]) -> list[bytes]:
-        """Return the streams of these models."""
+        """Return a derived table's streams whose model's StreamID, as bytes, is one of these."""
         ids = ", ".join(map(_literal, models))
         found = self.select("DISTINCT stream_cid", f"dimensions['model'] IN ({ids})")
         return sorted(found["stream_cid"].to_pylist())

@@ -4,8 +4,8 @@
 - Every other table at position p is a pure function of the rows of `raw_events` up to p (see
   `spark_sink.derive.transforms`), and is never ahead of `raw_events`.
 
-A lock on the directory ensures that only one process writes the tables. Each format makes sure that
-a table and its position change together: `spark_sink.tables.delta`, `spark_sink.tables.parquet`.
+A lock on the directory ensures that only one process writes the tables. A table and its position
+change together: `spark_sink.tables.delta`.
 """
 
 import shutil
@@ -14,34 +14,24 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from operator import attrgetter
 from pathlib import Path
-from typing import Final, Literal, Protocol
+from typing import Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from recon_node.files import open_locked
 from spark_sink.errors import TablesError
-from spark_sink.schema import DERIVED, RAW, TABLES, TableSpec
+from spark_sink.schema import DERIVED, RAW, TABLES
 from spark_sink.tables.delta import DeltaStore
-from spark_sink.tables.parquet import POSITION_FILE, ParquetStore
-from spark_sink.tables.raw_files import RawFiles
 from spark_sink.tables.staging import Staged, StagedFeed, Stager, feed_rows
-from spark_sink.tables.status import is_table, no_tables
+from spark_sink.tables.status import are_parquet, is_table, no_tables
 
 CHECKPOINT_DIR: Final = "_checkpoint"
 SCRATCH_DIR: Final = "_scratch"
 STAGING_DIR: Final = "_staging"
 _LOCK_FILE: Final = ".spark-sink.lock"
 
-Format = Literal["delta", "parquet"]
 OnWrite = Callable[[str, Staged], None]
-
-_STORES: Final[dict[str, type[DeltaStore] | type[ParquetStore]]] = {
-    "delta": DeltaStore,
-    "parquet": ParquetStore,
-}
-# What only tables of each format have in their directory.
-_SIGNS: Final[dict[Format, str]] = {"delta": "_delta_log", "parquet": POSITION_FILE}
 
 
 @contextmanager
@@ -53,10 +43,11 @@ def lock(directory: Path, *, make: bool = True) -> Iterator[None]:
         make: whether to create it.
 
     Raises:
-        TablesError: another process holds them, the directory cannot be written, or is a table.
+        TablesError: another process holds them, or the directory cannot be written, is a table or
+            holds tables that are not Delta tables.
     """
     try:
-        if is_table(directory) or not (make or directory.is_dir()):
+        if is_table(directory) or are_parquet(directory) or not (make or directory.is_dir()):
             raise no_tables(directory)
         directory.mkdir(parents=True, exist_ok=True)
         tempfile.TemporaryFile(dir=directory).close()  # an existing lock file proves nothing
@@ -71,64 +62,6 @@ def lock(directory: Path, *, make: bool = True) -> Iterator[None]:
         yield
 
 
-def format_of(directory: Path) -> Format:
-    """Return the format of the tables in `directory`; Delta if there are none."""
-    is_parquet = any((directory / name / POSITION_FILE).exists() for name in TABLES)
-    return "parquet" if is_parquet else "delta"
-
-
-def _check_format(path: Path, table_format: Format) -> None:
-    other: Format = "delta" if table_format == "parquet" else "parquet"
-    if (path / _SIGNS[other]).exists():
-        raise TablesError(
-            f"the table {path} is a {other.capitalize()} table: use --format {other}, or another "
-            "directory"
-        )
-
-
-class Store(Protocol):
-    """A table on disk; its rows and its position change together."""
-
-    spec: TableSpec
-    path: Path
-    epoch: str
-
-    @property
-    def position(self) -> int:
-        """The feed position that the table includes."""
-
-    @property
-    def under_way(self) -> int:
-        """The goal of the latest `revise`: some rows may be as of that position already."""
-
-    def stager(self) -> Stager | None:
-        """Return what writes files for `append`, also in a worker; None if `append` writes them."""
-
-    def clear_staging(self) -> None:
-        """Delete files that were written for `append` but not committed."""
-
-    def append(self, rows: Staged, position: int) -> Staged:
-        """Append new rows, which brings the table to `position`; return them in their place."""
-
-    def put(self, rows: pa.Table, position: int) -> None:
-        """Insert rows or update those with the same key; this brings the table to `position`."""
-
-    def revise(self, rows: pa.Table, towards: int) -> None:
-        """Update rows by key to their values at `towards`; the position does not change."""
-
-    def keep_history(self, hours: float) -> None:
-        """Set how long older versions stay readable."""
-
-    def tidy(self, *, idle: bool) -> None:
-        """Merge small files if it is time to."""
-
-    def files_upto(self, position: int) -> RawFiles:
-        """List the files of raw_events with rows up to a position."""
-
-    def streams_of_models(self, models: Iterable[bytes]) -> list[bytes]:
-        """Return a derived table's streams whose model's StreamID, as bytes, is one of these."""
-
-
 class Tables:
     """The tables in a directory, of the log `epoch`. Positions are the feed's.
 
@@ -138,7 +71,6 @@ class Tables:
         directory: of the tables.
         epoch: of the log.
         names: the derived tables to keep up to date.
-        table_format: delta or parquet.
         raw: the directory of `raw_events`, if different.
         on_write: called with the name of a table and its new or changed rows.
 
@@ -153,7 +85,6 @@ class Tables:
         epoch: str,
         names: Iterable[str] = DERIVED,
         *,
-        table_format: Format = "delta",
         raw: Path | None = None,
         on_write: OnWrite = lambda name, rows: None,
     ) -> None:
@@ -161,12 +92,11 @@ class Tables:
         self.epoch = epoch
         self.on_write = on_write
         wanted = set(names)
-        for path in ((raw or directory) / RAW, *(directory / name for name in wanted)):
-            _check_format(path, table_format)
-        store = _STORES[table_format]
-        self.raw: Store = store(TABLES[RAW], (raw or directory) / RAW, epoch)
-        self.derived: dict[str, Store] = {
-            name: store(TABLES[name], directory / name, epoch) for name in DERIVED if name in wanted
+        self.raw = DeltaStore(TABLES[RAW], (raw or directory) / RAW, epoch)
+        self.derived = {
+            name: DeltaStore(TABLES[name], directory / name, epoch)
+            for name in DERIVED
+            if name in wanted
         }
         for name, table in self.derived.items():
             if table.position > self.raw_position:
@@ -176,7 +106,7 @@ class Tables:
                     "rebuilt"
                 )
 
-    def store(self, name: str) -> Store:
+    def store(self, name: str) -> DeltaStore:
         """Return a table."""
         return self.raw if name == RAW else self.derived[name]
 
@@ -197,7 +127,7 @@ class Tables:
 
     def raw_stager(self) -> Stager:
         """Return what writes rows of raw_events to files, also in a worker."""
-        return self.raw.stager() or self.staged_aside(RAW)
+        return self.raw.stager()
 
     def staged_aside(self, name: str) -> Stager:
         """Return what writes rows of a table to files that `clear_staging` deletes."""

@@ -1,7 +1,7 @@
 """Reads `raw_events` back from the files of one version, on the driver and in workers.
 
 The driver lists the files once per step, and workers read what they need without the table's log.
-The positions in each file are known, and for Delta its partition, so most files are not opened.
+The partition and the positions of each file are known, so most files are not opened.
 Rows within a file are sorted by stream, so Parquet's statistics skip nearly everything when a few
 streams are wanted, or many neighbouring ones.
 """
@@ -9,7 +9,7 @@ streams are wanted, or many neighbouring ones.
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import chain, pairwise
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, Final
 
@@ -32,13 +32,10 @@ _SLICE_BYTES: Final = 64 * 1024 * 1024
 
 @dataclass(frozen=True, slots=True)
 class RawFile:
-    """A file of `raw_events`, with its first and last position and its size in bytes.
-
-    `partition` is None if it has rows of all partitions.
-    """
+    """A file of a partition of `raw_events`: its first and last position, its size in bytes."""
 
     path: Path
-    partition: int | None
+    partition: int
     first: int
     last: int
     size: int
@@ -78,22 +75,18 @@ class RawFiles:
     def events_of(self, streams: Iterable[bytes], upto: int) -> pa.Table:
         """Return the columns `HISTORY_COLUMNS` of these streams' events, up to a position."""
         by_partition = _by_partition(streams)
-        if any(file.partition is None for file in self.files):
-            wanted = [(self._files(None, upto), sorted(chain(*by_partition.values())))]
-        else:
-            wanted = [(self._files({p}, upto), some) for p, some in by_partition.items()]
+        wanted = [(self._files({p}, upto), some) for p, some in by_partition.items()]
         columns = list(HISTORY_COLUMNS)
         until = pc.field("position") <= upto
         empty = RAW_EVENTS.empty_table().select(columns)
-        parts = (_select(files, columns, until & _one_of(some)) for files, some in wanted if some)
+        parts = (_select(files, columns, until & _one_of(some)) for files, some in wanted)
         return pa.concat_tables([empty, *parts])
 
     def _files(self, partitions: Collection[int] | None, upto: int) -> list[RawFile]:
         return [
             file
             for file in self.files
-            if file.first <= upto
-            and (partitions is None or file.partition is None or file.partition in partitions)
+            if file.first <= upto and (partitions is None or file.partition in partitions)
         ]
 
 

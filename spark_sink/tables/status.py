@@ -2,8 +2,9 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 from pathlib import Path
+from typing import Final
 from urllib.parse import unquote
 
 import pyarrow as pa
@@ -13,24 +14,24 @@ from deltalake import DeltaTable
 from spark_sink.errors import TablesError, another_log, cannot_open, damaged, one_line
 from spark_sink.schema import TABLES
 from spark_sink.tables.delta import FAULTS, epoch_of, position_of
-from spark_sink.tables.parquet import POSITION_FILE, check_files, files_of, read_position
 from spark_sink.tables.versions import committed_at
+
+# Only a plain Parquet table has this file.
+_PARQUET_SIGN: Final = "_position.json"
 
 
 @dataclass(frozen=True, slots=True)
 class TableStatus:
     """A table's current state.
 
-    `position` is the feed position; `files` and `size`, in bytes, are those of the latest version;
-    only Delta tables have versions.
+    `position` is the feed position; `files` and `size`, in bytes, are those of the latest version.
     """
 
     name: str
-    format: str
     epoch: str
     position: int
     rows: int
-    version: int | None
+    version: int
     files: int
     size: int
     committed_at: datetime
@@ -49,11 +50,16 @@ def table_status(directory: Path) -> list[TableStatus]:
 
 
 def is_table(directory: Path) -> bool:
-    """Return whether a directory is a table of either format; False if it is not readable."""
+    """Return whether a directory is a table; False if it is not readable."""
     try:
-        return any((directory / name).exists() for name in ("_delta_log", POSITION_FILE))
+        return any((directory / name).exists() for name in ("_delta_log", _PARQUET_SIGN))
     except OSError:
         return False
+
+
+def are_parquet(directory: Path) -> bool:
+    """Return whether a directory has plain Parquet tables, which older versions could write."""
+    return any((directory / name / _PARQUET_SIGN).exists() for name in TABLES)
 
 
 def no_tables(directory: Path) -> TablesError:
@@ -64,6 +70,12 @@ def no_tables(directory: Path) -> TablesError:
     try:
         if not absolute.is_dir():
             return TablesError(f"there are no tables in {directory}: the directory does not exist")
+        if are_parquet(absolute):
+            return TablesError(
+                f"the tables in {directory} are plain Parquet files of an older version of "
+                "spark-sink, and this one keeps Delta tables: run it with --tables and a new "
+                "directory, and it reads all events from the node again"
+            )
     except OSError as error:
         return TablesError(f"cannot look for tables in {directory}: {error.strerror}")
     return TablesError(f"there are no tables in {directory}: spark-sink run creates them")
@@ -92,13 +104,12 @@ def made_from(path: Path) -> tuple[str, int] | None:
     Raises:
         TablesError: its metadata is damaged, or it was not made by spark-sink.
     """
-    if is_delta(path):
-        table = _open(path)
-        if not (epoch := epoch_of(table)):
-            raise another_log(path, epoch, "")
-        return epoch, position_of(table, epoch)
-    found = read_position(path)
-    return None if found is None else (found.epoch, found.position)
+    if not is_delta(path):
+        return None
+    table = _open(path)
+    if not (epoch := epoch_of(table)):
+        raise another_log(path, epoch, "")
+    return epoch, position_of(table, epoch)
 
 
 def _open(path: Path) -> DeltaTable:
@@ -110,40 +121,19 @@ def _open(path: Path) -> DeltaTable:
 
 def _status(name: str, path: Path) -> TableStatus | None:
     try:
-        if is_delta(path):
-            return _delta_status(name, path)
-        return _parquet_status(name, path)
+        return _status_of(name, path) if is_delta(path) else None
     except (FileNotFoundError, pa.ArrowException) as error:
         raise damaged(path, one_line(error)) from error
     except FAULTS as error:
         raise cannot_open(path, error) from error
 
 
-def _parquet_status(name: str, path: Path) -> TableStatus | None:
-    if (found := read_position(path)) is None:
-        return None
-    check_files(path, found.files)
-    files = files_of(path)
-    return TableStatus(
-        name=name,
-        format="parquet",
-        epoch=found.epoch,
-        position=found.position,
-        rows=sum(pq.read_metadata(file).num_rows for file in files),
-        version=None,
-        files=len(files),
-        size=sum(file.stat().st_size for file in files),
-        committed_at=datetime.fromtimestamp((path / POSITION_FILE).stat().st_mtime, UTC),
-    )
-
-
-def _delta_status(name: str, path: Path) -> TableStatus:
+def _status_of(name: str, path: Path) -> TableStatus:
     table = _open(path)
     files = pa.table(table.get_add_actions(flatten=True))
     epoch = epoch_of(table)
     return TableStatus(
         name=name,
-        format="delta",
         epoch=epoch,
         position=position_of(table, epoch),
         rows=sum(_rows_of(path, files)),

@@ -94,7 +94,7 @@ def show_health(health: Health, now: datetime) -> None:
             f"{table.rows} rows",
             f"{table.files} files",
             f"{table.size / 1e6:.1f} MB",
-            "parquet" if table.version is None else f"version {table.version}",
+            f"version {table.version}",
             f"{_span(now - table.committed_at)} old",
             *([f"{health.lag[table.name]} behind"] if table.name in health.lag else []),
         )

@@ -4,8 +4,8 @@ None of this needs Spark, and all of it holds the lock of the tables: stop `spar
 
 A rebuild writes a new table to `_rebuild`, from all rows of `raw_events` (or, for `raw_events`
 itself, from the node's feed), while readers continue with the old one. Then it moves the files into
-place: in one commit for a Delta table, file by file for plain Parquet. An interrupted rebuild
-changes nothing before that, and the next attempt starts over.
+place, in one commit. An interrupted rebuild changes nothing before that, and the next attempt
+starts over.
 
 Rebuilding `raw_events` rebuilds all tables. Each is swapped in separately, `raw_events` last.
 Therefore the feed is read only up to the old position of `raw_events`, even if the node has more: a
@@ -29,8 +29,7 @@ from spark_sink.schema import DERIVED, RAW, TABLES
 from spark_sink.source.feed import Feed
 from spark_sink.tables import delta_files
 from spark_sink.tables.delta import FAULTS, DeltaStore
-from spark_sink.tables.directory import Tables, format_of
-from spark_sink.tables.parquet import ParquetStore
+from spark_sink.tables.directory import Tables
 from spark_sink.tables.status import made_from, no_tables, open_delta, table_status
 
 REBUILD_DIR: Final = "_rebuild"
@@ -40,14 +39,14 @@ OnProgress = Callable[[str, int, int], None]
 
 
 def optimize(directory: Path, names: Sequence[str] = ()) -> dict[str, int]:
-    """Sort Delta tables (default: all) by stream, into few files; return how many each has.
+    """Sort tables (default: all) by stream, into few files; return how many each has.
 
     Then a stream's history is one small read.
 
     Raises:
-        TablesError: there are no such Delta tables, or they are not writable.
+        TablesError: there are no such tables, or they are not writable.
     """
-    tables = _delta_tables(directory, names)
+    tables = _tables(directory, names)
     with _as_sink_errors(directory):
         return {name: delta_files.optimize(table) for name, table in tables.items()}
 
@@ -58,9 +57,9 @@ def vacuum(
     """Delete files that only versions older than `hours` need; return how many, by table.
 
     Raises:
-        TablesError: there are no such Delta tables, or they are not writable.
+        TablesError: there are no such tables, or they are not writable.
     """
-    tables = _delta_tables(directory, names)
+    tables = _tables(directory, names)
     with _as_sink_errors(directory):
         return {
             name: len(delta_files.vacuum(table, hours, dry_run=dry_run))
@@ -99,7 +98,7 @@ def _rebuild_one(directory: Path, beside: Path, name: str, on_progress: OnProgre
             raise no_tables(directory)
         raise TablesError(f"there is no table raw_events in {directory} to rebuild {name} from")
     made_from(directory / name)  # reports damage before any work is done
-    new = Tables(beside, raw[0], [name], table_format=format_of(directory), raw=directory)
+    new = Tables(beside, raw[0], [name], raw=directory)
     new.derived[name].keep_history(0.0)
     _derive(new, on_progress)
     _swap(directory, new, name)
@@ -118,7 +117,7 @@ def _rebuild_all(directory: Path, beside: Path, feed: Feed | None, on_progress: 
     _, old = found.get(RAW, (head.epoch, 0))
     raw_first = RAW not in found or any(found[name][1] > old for name in derived)
     upto = head.head if raw_first else old
-    new = Tables(beside, head.epoch, derived, table_format=format_of(directory))
+    new = Tables(beside, head.epoch, derived)
     new.keep_history(0.0)
     while new.raw_position < upto:
         end = min(new.raw_position + _ROWS_PER_READ, upto)
@@ -140,26 +139,16 @@ def _derive(new: Tables, on_progress: OnProgress) -> None:
 
 
 def _swap(directory: Path, new: Tables, name: str) -> None:
-    made = new.store(name)
-    if isinstance(made, DeltaStore):
-        old = DeltaStore(TABLES[name], directory / name, new.epoch, for_replacement=True)
-        old.replace(made)
-    else:
-        assert isinstance(made, ParquetStore)
-        ParquetStore(TABLES[name], directory / name, new.epoch, for_replacement=True).replace(made)
+    old = DeltaStore(TABLES[name], directory / name, new.epoch, for_replacement=True)
+    old.replace(new.store(name))
 
 
-def _delta_tables(directory: Path, names: Sequence[str]) -> dict[str, DeltaTable]:
+def _tables(directory: Path, names: Sequence[str]) -> dict[str, DeltaTable]:
     found = open_delta(directory)
     there = [status.name for status in table_status(directory)]
-    missing = [name for name in names or there if name not in found]
-    if missing:
-        parquet = [name for name in missing if name in there]
+    if missing := [name for name in names if name not in found]:
         raise TablesError(
-            f"{', '.join(parquet)} in {directory}: plain Parquet tables need no maintenance; "
-            "optimize and vacuum are for Delta tables"
-            if parquet
-            else f"there is no table {', '.join(missing)} in {directory}, but {', '.join(there)}"
+            f"there is no table {', '.join(missing)} in {directory}, but {', '.join(there)}"
         )
     return {name: table for name, table in found.items() if not names or name in names}
 

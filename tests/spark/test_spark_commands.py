@@ -312,7 +312,7 @@ def test_the_group_s_help_names_each_command_in_a_whole_sentence() -> None:
     ("arguments", "told"),
     [
         (["run"], "name the directory of the tables with --tables"),
-        (["run", "--tables", "t", "--format", "console"], "omit --tables"),
+        (["run", "--tables", "t", "--console"], "omit --tables"),
         (["run", "--tables", "t", "--trigger", "soon"], "'soon' is not a time such as 500ms"),
         (["run", "--tables", "t", "--history", "long"], "'long' is not a time such as 90m"),
         (["run", "--tables", "t", "--trigger", "5"], "'5' is not a time such as 500ms"),

@@ -1,22 +1,19 @@
-"""Ended before, in or after any write, in either format, the tables come out the same."""
+"""Ended before, in or after any commit, the tables come out the same."""
 
-import itertools
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import pyarrow.parquet as pq
 import pytest
 from spark_helpers import feed_rows
-from spark_oracle import KEYS, assert_tables, sorted_rows, tables_of
+from spark_oracle import assert_tables
 from spark_samples import DEFINITION, KEY, change, document, replace, scenario
 
 from recon_node.ceramic.builder import model_event
 from spark_sink.derive import derivation as derive
 from spark_sink.run.pipeline import Sink
-from spark_sink.tables import parquet
 from spark_sink.tables.delta import DeltaStore
-from spark_sink.tables.directory import Format, Tables
+from spark_sink.tables.directory import Tables
 
 EPOCH = "5f0c8a10-aaaa-bbbb-cccc-000000000001"
 TRAP = scenario()
@@ -48,25 +45,17 @@ class Bomb:
         return self.real(*args)
 
 
-def run(directory: Path, table_format: Format) -> None:
+def run(directory: Path) -> None:
     """One process's work: all batches, cut as they come."""
-    sink = Sink(Tables(directory, EPOCH, table_format=table_format))
+    sink = Sink(Tables(directory, EPOCH))
     for cut in CUTS:
         sink.tables.append(ROWS.slice(0, cut))
         sink.catch_up()
 
 
-def assert_parquet(directory: Path, rows: Any, names: Any = KEYS) -> None:
-    expected = tables_of(rows)
-    for name in names:
-        files = sorted((directory / name).glob("*.parquet"))
-        found = itertools.chain.from_iterable(pq.ParquetFile(f).read().to_pylist() for f in files)
-        assert sorted_rows(name, found) == expected[name], name
-
-
 @pytest.mark.parametrize("short", [0, 1000])
 @pytest.mark.parametrize("after", [False, True])
-def test_delta_tables_after_a_crash_at_each_commit(
+def test_tables_after_a_crash_at_each_commit(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, after: bool, short: int
 ) -> None:
     """One directory, in which each run gets one commit further than the one before."""
@@ -78,39 +67,16 @@ def test_delta_tables_after_a_crash_at_each_commit(
                 bomb = Bomb(getattr(DeltaStore, step), call, after)
                 patch.setattr(DeltaStore, step, lambda *args, bomb=bomb: bomb(*args))
                 try:
-                    run(tmp_path, "delta")
+                    run(tmp_path)
                 except KilledError:
                     crashes += 1
-    run(tmp_path, "delta")
+    run(tmp_path)
     assert crashes > 4
     assert_tables(tmp_path, ROWS.to_pylist())
 
 
-@pytest.mark.parametrize("after", [False, True])
-def test_parquet_tables_after_a_crash_at_each_write(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, after: bool
-) -> None:
-    """At any moment a reader finds each row once."""
-    crashes = 0
-    for call in (*range(1, 60, 7), 1000):
-        with monkeypatch.context() as patch:
-            bomb = Bomb(parquet._write, call, after)
-            patch.setattr(parquet, "_write", bomb)
-            try:
-                run(tmp_path, "parquet")
-            except KilledError:
-                crashes += 1
-        for name, key in KEYS.items():
-            files = (tmp_path / name).glob("*.parquet")
-            keys = [v for f in files for v in pq.ParquetFile(f).read([key])[key].to_pylist()]
-            assert len(keys) == len(set(keys))
-    assert crashes >= 4
-    assert_parquet(tmp_path, ROWS.to_pylist())
-
-
-@pytest.mark.parametrize("table_format", ["delta", "parquet"])
 def test_a_step_that_broke_off_is_done_again_as_it_was(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, table_format: Format
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A model changes, the process dies while the documents follow, the model changes back."""
     monkeypatch.setattr("spark_sink.derive.derivation._DOCUMENTS_PER_COMMIT", 2)  # several commits
@@ -123,7 +89,7 @@ def test_a_step_that_broke_off_is_done_again_as_it_was(
     loose = change(model, replace("/schema", {}), {"op": "add", "path": "/x", "value": 1})
     back = change(loose, {"op": "remove", "path": "/x"}, replace("/schema", DEFINITION["schema"]))
     rows = feed_rows([*events, loose, back])
-    sink = Sink(Tables(tmp_path, EPOCH, table_format=table_format))
+    sink = Sink(Tables(tmp_path, EPOCH))
     sink.tables.append(rows.slice(0, before))
     sink.catch_up()
     sink.tables.append(rows.slice(0, before + 1))
@@ -132,10 +98,9 @@ def test_a_step_that_broke_off_is_done_again_as_it_was(
     with pytest.raises(KilledError):
         sink.catch_up()
 
-    again = Sink(Tables(tmp_path, EPOCH, table_format=table_format))
+    again = Sink(Tables(tmp_path, EPOCH))
     begun = again.tables.derived["event_states"]
     assert (begun.position, begun.under_way) == (before, before + 1)
     again.tables.append(rows)
     again.catch_up()
-    check = assert_tables if table_format == "delta" else assert_parquet
-    check(tmp_path, rows.to_pylist())
+    assert_tables(tmp_path, rows.to_pylist())

@@ -1,44 +1,49 @@
-"""The directory of the tables: directories that are not one, and tables of the other format."""
+"""The directory of the tables: directories that are not one, and tables of an older version."""
 
 from pathlib import Path
 
-import pyarrow.parquet as pq
 import pytest
-from spark_helpers import feed_rows
+from click.testing import CliRunner
 
-from recon_node.ceramic import Event
+from spark_sink.cli import main
 from spark_sink.errors import SinkError, TablesError
 from spark_sink.run.java import Java
 from spark_sink.run.session import start_session
 from spark_sink.schema import TABLES
-from spark_sink.tables.directory import Format, Tables, lock
+from spark_sink.tables.directory import Tables, lock
 from spark_sink.tables.status import no_tables
 
 EPOCH = "5f0c8a10-aaaa-bbbb-cccc-000000000009"
 
 
-@pytest.mark.parametrize(
-    ("made", "wanted", "told"),
-    [
-        ("parquet", "delta", "raw_events is a Parquet table: use --format parquet"),
-        ("delta", "parquet", "raw_events is a Delta table: use --format delta"),
-    ],
-)
-def test_tables_of_the_other_format_are_left_alone(
-    tmp_path: Path, sample: list[Event], made: Format, wanted: Format, told: str
-) -> None:
-    Tables(tmp_path, EPOCH, table_format=made).append(feed_rows(sample[:30]))
-    before = sorted(tmp_path.rglob("*"))
-    with pytest.raises(TablesError, match=told):
-        Tables(tmp_path, EPOCH, table_format=wanted)
-    assert sorted(tmp_path.rglob("*")) == before
-    assert Tables(tmp_path, EPOCH, table_format=made).raw_position == 30
+def told(*arguments: str | Path) -> str:
+    result = CliRunner().invoke(main, [str(argument) for argument in arguments])
+    assert result.exit_code == 1
+    return result.output
 
 
-@pytest.mark.parametrize("table_format", ["delta", "parquet"])
-def test_a_table_is_no_directory_of_tables(tmp_path: Path, table_format: Format) -> None:
+def test_plain_parquet_tables_of_an_older_version_are_left_alone(tmp_path: Path) -> None:
+    """Whoever opens them is told how to get Delta tables of the same events."""
+    (tmp_path / "raw_events").mkdir()
+    (tmp_path / "raw_events" / "_position.json").write_text("{}")
+    with (
+        pytest.raises(TablesError, match="run it with --tables and a new directory"),
+        lock(tmp_path),
+    ):
+        pass
+    for command in (
+        ["status"],
+        ["query", "FROM raw_events"],
+        ["optimize"],
+        ["rebuild", "raw_events"],
+    ):
+        assert "plain Parquet files of an older version" in told(*command, "--tables", tmp_path)
+    assert len(list(tmp_path.rglob("*"))) == 2
+
+
+def test_a_table_is_no_directory_of_tables(tmp_path: Path) -> None:
     """What was made in it, vacuum would take for files of the table."""
-    Tables(tmp_path, EPOCH, table_format=table_format)
+    Tables(tmp_path, EPOCH)
     for name in TABLES:
         path = tmp_path / name
         with pytest.raises(TablesError, match=f"is a table itself.* in {tmp_path}"), lock(path):
@@ -60,18 +65,6 @@ def test_a_directory_that_may_not_be_read_is_told(
     ):
         pass
     assert str(no_tables(tmp_path)).endswith("Permission denied")
-
-
-def test_older_columns_in_any_file_are_noticed(
-    tmp_path: Path, sample: list[Event], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """As a rebuild that was killed between two files leaves raw_events."""
-    monkeypatch.setattr("spark_sink.tables.parquet._POSITIONS_PER_FILE", 10)
-    Tables(tmp_path, EPOCH, (), table_format="parquet").append(feed_rows(sample[:30]))
-    *_, last = sorted((tmp_path / "raw_events").glob("part-*.parquet"))
-    pq.write_table(pq.read_table(last).drop_columns(["time"]), last)
-    with pytest.raises(TablesError, match="has other columns than this version"):
-        Tables(tmp_path, EPOCH, (), table_format="parquet")
 
 
 def test_a_comma_is_nothing_for_spark(tmp_path: Path) -> None:

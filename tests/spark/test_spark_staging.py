@@ -11,14 +11,14 @@ from deltalake import DeltaTable
 from spark_helpers import feed_rows
 from spark_oracle import assert_tables
 from spark_samples import scenario
-from test_spark_crashes import Bomb, KilledError, assert_parquet
+from test_spark_crashes import Bomb, KilledError
 
 from recon_node.ceramic import Event
 from spark_sink.run.pipeline import Sink
 from spark_sink.schema import TABLES
 from spark_sink.tables import delta, delta_files
 from spark_sink.tables.delta import DeltaStore
-from spark_sink.tables.directory import Format, Tables
+from spark_sink.tables.directory import Tables
 from spark_sink.tables.raw_files import ordered_slices
 from spark_sink.tables.staging import Stager
 from spark_sink.tables.staging import feed_rows as in_memory
@@ -139,10 +139,7 @@ def test_rows_of_more_bytes_than_a_column_of_one_piece_holds() -> None:
     assert positions == list(range(1, count + 1))
 
 
-@pytest.mark.parametrize("table_format", ["delta", "parquet"])
-def test_as_little_in_memory_as_can_be(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, table_format: Format
-) -> None:
+def test_as_little_in_memory_as_can_be(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each stream is read by itself, each row written by itself; a crash in between is mended."""
     for name, least in (
         ("derive.derivation._SHORT_POSITIONS", 0),
@@ -151,14 +148,13 @@ def test_as_little_in_memory_as_can_be(
         ("derive.portion.MAX_STAGED_BYTES", 1),
         ("tables.raw_files._READ_BYTES", 1),
         ("tables.raw_files._MIN_STREAMS", 1),
-        ("tables.parquet._APPEND_BYTES", 1),
     ):
         monkeypatch.setattr(f"spark_sink.{name}", least)
     trap = scenario()
     rows = feed_rows(trap.events, trap.times)
     crashes = 0
     for call in (1, 2, 3, 4, 6, 1000):
-        sink = Sink(Tables(tmp_path, EPOCH, table_format=table_format))
+        sink = Sink(Tables(tmp_path, EPOCH))
         store = sink.tables.derived["stream_states"]
         bomb = Bomb(store.revise, call, after=call % 2 == 0)
         with monkeypatch.context() as patch, suppress(KilledError):
@@ -168,5 +164,4 @@ def test_as_little_in_memory_as_can_be(
                 sink.catch_up()
         crashes += bomb.went_off
     assert crashes > 3
-    check = assert_tables if table_format == "delta" else assert_parquet
-    check(tmp_path, rows.to_pylist())
+    assert_tables(tmp_path, rows.to_pylist())

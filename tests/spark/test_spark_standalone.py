@@ -9,11 +9,10 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable
 from spark_helpers import PATIENCE, Node, wait_until
-from spark_oracle import assert_tables, sorted_rows, tables_of
+from spark_oracle import assert_tables
 from spark_programs import EXAMPLES, FRUGAL, Cluster, configured
 from waiting import kept_port
 
@@ -122,18 +121,6 @@ def test_the_driver_is_killed_while_workers_write(
         assert "stopped" not in log.read_text()
     cluster.run(sys.executable, "-c", LONG_STEPS, *options)
     assert_tables(tmp_path, full_node.feed())
-
-
-@pytest.mark.long
-def test_plain_parquet_on_a_cluster(cluster: Cluster, full_node: Node, tmp_path: Path) -> None:
-    """Its files are the driver's to put in place."""
-    options = run_options(cluster, full_node, tmp_path)
-    cluster.run(sys.executable, "-c", LONG_STEPS, *options, "--format", "parquet")
-    expected = tables_of(full_node.feed())
-    for name, rows in expected.items():
-        files = (tmp_path / name).glob("*.parquet")
-        found = [row for file in files for row in pq.ParquetFile(file).read().to_pylist()]
-        assert sorted_rows(name, found) == rows, name
 
 
 @pytest.mark.long

@@ -1,6 +1,5 @@
 """Sorting, vacuuming, making anew: none of it changes what the tables say."""
 
-import json
 import os
 import shutil
 import threading
@@ -19,20 +18,18 @@ from deltalake import DeltaTable, WriterProperties, write_deltalake
 from spark_helpers import Node, feed_rows, wait_until
 from spark_oracle import assert_tables, table_rows
 from spark_samples import scenario
-from test_spark_crashes import Bomb, KilledError, assert_parquet
+from test_spark_crashes import Bomb, KilledError
 
 from recon_node.ceramic import Event
 from spark_sink.cli import main
-from spark_sink.derive.derivation import Derivation
 from spark_sink.errors import SinkError, TablesError
 from spark_sink.query.question import run_query
 from spark_sink.run.pipeline import Sink
 from spark_sink.schema import DERIVED, RAW, RAW_EVENTS, TABLES
 from spark_sink.source.feed import Feed, Head
-from spark_sink.tables import delta, delta_files, parquet
+from spark_sink.tables import delta, delta_files
 from spark_sink.tables.delta import DeltaStore
-from spark_sink.tables.directory import Format, Tables
-from spark_sink.tables.parquet import ParquetStore
+from spark_sink.tables.directory import Tables
 from spark_sink.tables.staging import Staged
 from spark_sink.tables.status import table_status
 from spark_sink.tables.versions import At
@@ -43,8 +40,8 @@ from spark_sink.upkeep.maintenance import rebuild
 EPOCH = "5f0c8a10-aaaa-bbbb-cccc-000000000001"
 
 
-def fill(directory: Path, rows: pa.Table, cuts: int = 4, table_format: Format = "delta") -> Sink:
-    sink = Sink(Tables(directory, EPOCH, table_format=table_format))
+def fill(directory: Path, rows: pa.Table, cuts: int = 4) -> Sink:
+    sink = Sink(Tables(directory, EPOCH))
     for i in range(1, cuts + 1):
         sink.tables.append(rows.slice(0, len(rows) * i // cuts))
         sink.catch_up()
@@ -57,14 +54,12 @@ TRAP_ROWS = feed_rows(TRAP.events, TRAP.times)
 SWAPS = (1, 3, len(TABLES))
 
 
-@pytest.fixture(scope="module", params=["delta", "parquet"])
-def begun(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> tuple[Path, Format]:
-    """Tables with the first 20 of the scenario's rows, and their format; to be copied."""
+@pytest.fixture(scope="module")
+def begun(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Tables with the first 20 of the scenario's rows; to be copied."""
     directory = tmp_path_factory.mktemp("begun")
-    fill(directory, TRAP_ROWS.slice(0, 20), table_format=request.param)
-    return directory, request.param
+    fill(directory, TRAP_ROWS.slice(0, 20))
+    return directory
 
 
 def told(*arguments: str | Path, code: int = 0) -> str:
@@ -141,12 +136,6 @@ def test_vacuum_keeps_what_it_is_told_to(sample: list[Event], tmp_path: Path) ->
         wrong = told(*command, "--tables", tmp_path / "none", code=1)
         assert "there are no tables in" in wrong
     assert not (tmp_path / "none").exists()
-    Tables(tmp_path / "parquet", EPOCH, table_format="parquet")
-    wrong = told("vacuum", "--tables", tmp_path / "parquet", "stream_tips", code=1)
-    assert "stream_tips in" in wrong
-    assert "plain Parquet tables need no maintenance" in wrong
-    wrong = told("optimize", "--tables", tmp_path / "parquet", code=1)
-    assert "Error: raw_events, conclusion_events, event_states, stream_tips" in wrong
 
 
 @pytest.mark.parametrize("name", DERIVED)
@@ -174,21 +163,19 @@ def test_a_derived_table_is_made_anew(tmp_path: Path, name: str) -> None:
     assert_tables(tmp_path, rows.to_pylist())
 
 
-@pytest.mark.parametrize("table_format", ["delta", "parquet"])
 def test_tables_that_were_computed_by_other_rules_are_made_anew(
-    sample: list[Event], tmp_path: Path, table_format: Format, monkeypatch: pytest.MonkeyPatch
+    sample: list[Event], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rows = feed_rows(sample[:30])
     with monkeypatch.context() as older:
         older.setattr("spark_sink.schema.RULES", 1)
-        fill(tmp_path, rows.slice(0, 20), table_format=table_format)
+        fill(tmp_path, rows.slice(0, 20))
     for name in ("conclusion_events", "event_states", "stream_states"):
         with pytest.raises(TablesError, match=f"rules of another version.*rebuild {name}"):
-            fill(tmp_path, rows, table_format=table_format)
+            fill(tmp_path, rows)
         told("rebuild", "--tables", tmp_path, name)
-    fill(tmp_path, rows, table_format=table_format)
-    check = assert_tables if table_format == "delta" else assert_parquet
-    check(tmp_path, rows.to_pylist())
+    fill(tmp_path, rows)
+    assert_tables(tmp_path, rows.to_pylist())
 
 
 def test_a_rebuild_that_breaks_off_has_changed_nothing(sample: list[Event], tmp_path: Path) -> None:
@@ -209,10 +196,7 @@ def test_a_rebuild_that_breaks_off_has_changed_nothing(sample: list[Event], tmp_
         rebuild(tmp_path / "none", "stream_tips", None, stop)
 
 
-@pytest.mark.parametrize("table_format", ["delta", "parquet"])
-def test_everything_is_made_anew_from_the_node(
-    node: Node, tmp_path: Path, table_format: Format
-) -> None:
+def test_everything_is_made_anew_from_the_node(node: Node, tmp_path: Path) -> None:
     """What it was before does not matter, not even that it was wrong."""
     trap = scenario()
     node.add(trap.events)
@@ -221,12 +205,11 @@ def test_everything_is_made_anew_from_the_node(
     without_times = pa.Table.from_pylist(
         [{**row, "time": None} for row in node.feed()], schema=feed_rows([]).schema
     )
-    sink = Sink(Tables(tmp_path, head.epoch, table_format=table_format))
+    sink = Sink(Tables(tmp_path, head.epoch))
     sink.tables.append(without_times)
     sink.catch_up()
     told("rebuild", "--tables", tmp_path, "raw_events", "--url", node.url)
-    check = assert_tables if table_format == "delta" else assert_parquet
-    check(tmp_path, node.feed())
+    assert_tables(tmp_path, node.feed())
     assert {t.position for t in table_status(tmp_path)} == {head.head}
 
 
@@ -252,98 +235,50 @@ def silent(name: str, position: int, goal: int) -> None:
     """No news."""
 
 
-def assert_whole(directory: Path, rows: pa.Table, table_format: Format) -> None:
-    check = assert_tables if table_format == "delta" else assert_parquet
-    check(directory, rows.to_pylist())
-
-
 @pytest.mark.parametrize("again", ["rebuild", "run"])
 def test_a_rebuild_of_all_that_is_killed_while_it_puts_tables_in_their_places(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, begun: tuple[Path, Format], again: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, begun: Path, again: str
 ) -> None:
     """No derived table is ahead of raw_events then, though the node is."""
-    filled, table_format = begun
     rows = TRAP_ROWS
     for call in SWAPS:
         directory = tmp_path / str(call)
-        shutil.copytree(filled, directory)
+        shutil.copytree(begun, directory)
         with monkeypatch.context() as patch:
             patch.setattr(maintenance, "_swap", Bomb(maintenance._swap, call, after=True))
             with pytest.raises(KilledError):
                 rebuild(directory, "raw_events", Served(rows), silent)
-        tables = Tables(directory, EPOCH, table_format=table_format)
+        tables = Tables(directory, EPOCH)
         assert set(tables.positions.values()) == {20}
-        assert_whole(directory, rows.slice(0, 20), table_format)
+        assert_tables(directory, rows.slice(0, 20).to_pylist())
         if again == "rebuild":
             rebuild(directory, "raw_events", Served(rows), silent)
-            assert_whole(directory, rows.slice(0, 20), table_format)
-        fill(directory, rows, 1, table_format=table_format)
-        assert_whole(directory, rows, table_format)
-
-
-@pytest.mark.parametrize("name", ["raw_events", "stream_tips"])
-@pytest.mark.parametrize("step", ["rename", "unlink", "write"])
-def test_parquet_tables_after_a_crash_while_their_files_are_replaced(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, step: str
-) -> None:
-    """Some files are new and some old: the next run puts all of a derived table right."""
-    monkeypatch.setattr("spark_sink.tables.parquet._POSITIONS_PER_FILE", 5)
-    trap = scenario()
-    rows = feed_rows(trap.events, trap.times)
-    begun = tmp_path / "begun"
-    fill(begun, rows.slice(0, 20), table_format="parquet")
-    crashes = 0
-    for call in range(1, 5):
-        directory = tmp_path / str(call)
-        shutil.copytree(begun, directory)
-        made = Tables(directory / "new", EPOCH, [name], table_format="parquet")
-        made.append(rows.slice(0, 20))
-        Derivation(made).catch_up()
-        extra = directory / name / "part-99.parquet"  # a row that should not be
-        (directory / name / min(made.store(name).path.glob("part-*")).name).rename(extra)
-        store = ParquetStore(TABLES[name], directory / name, EPOCH, for_replacement=True)
-        with monkeypatch.context() as patch:
-            if step == "write":
-                patch.setattr(parquet, "_write", Bomb(parquet._write, call, after=True))
-            else:
-                bomb = Bomb(getattr(Path, step), call, after=True)
-                patch.setattr(Path, step, lambda *args, bomb=bomb: bomb(*args))
-            try:
-                store.replace(made.store(name))
-            except KilledError:
-                crashes += 1
-        try:
-            fill(directory, rows, 1, table_format="parquet")
-        except TablesError as error:
-            assert "is damaged: part-" in str(error)  # noqa: PT017
-            rebuild(directory, name, Served(rows), silent)
-            fill(directory, rows, 1, table_format="parquet")
-        assert_whole(directory, rows, "parquet")
-    assert crashes
+            assert_tables(directory, rows.slice(0, 20).to_pylist())
+        fill(directory, rows, 1)
+        assert_tables(directory, rows.to_pylist())
 
 
 @pytest.mark.parametrize("lost", ["gone", "new"])
 def test_raw_events_that_were_lost_are_read_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, begun: tuple[Path, Format], lost: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, begun: Path, lost: str
 ) -> None:
     """The other tables are ahead of it, whether it is missing or new: raw_events comes first."""
-    filled, table_format = begun
     rows = TRAP_ROWS
     for call in SWAPS:
         directory = tmp_path / str(call)
-        shutil.copytree(filled, directory)
+        shutil.copytree(begun, directory)
         shutil.rmtree(directory / "raw_events")
         if lost == "new":
             with pytest.raises(TablesError, match="but raw_events only at 0"):
-                Tables(directory, EPOCH, table_format=table_format)
+                Tables(directory, EPOCH)
         with monkeypatch.context() as patch:
             patch.setattr(maintenance, "_swap", Bomb(maintenance._swap, call, after=True))
             with pytest.raises(KilledError):
                 rebuild(directory, "raw_events", Served(rows, 25), silent)
-        tables = Tables(directory, EPOCH, table_format=table_format)
+        tables = Tables(directory, EPOCH)
         assert tables.raw_position == 25
-        fill(directory, rows, 1, table_format=table_format)
-        assert_whole(directory, rows, table_format)
+        fill(directory, rows, 1)
+        assert_tables(directory, rows.to_pylist())
 
 
 def test_the_files_of_a_table_made_anew_are_moved(
@@ -547,31 +482,3 @@ def test_a_table_of_the_first_version_with_anchors_must_be_read_again(tmp_path: 
     rebuild(tmp_path, "raw_events", Served(rows), silent)
     fill(tmp_path, rows)
     assert_tables(tmp_path, rows.to_pylist())
-
-
-def test_parquet_tables(
-    sample: list[Event], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("spark_sink.tables.parquet._POSITIONS_PER_FILE", 30)
-    rows = feed_rows(sample[:100])
-    fill(tmp_path, rows, cuts=7, table_format="parquet")
-    assert_parquet(tmp_path, rows.to_pylist())
-    status = {t.name: t for t in table_status(tmp_path)}
-    assert (status["raw_events"].rows, status["raw_events"].files) == (100, 4)
-    assert status["raw_events"].version is None
-    assert status["stream_tips"].files <= 16
-    largest = "SELECT max(position), count(*) FROM raw_events"
-    assert asked(tmp_path, largest) == [(100, 100)]
-    with pytest.raises(TablesError, match="is a Parquet table, which has no older"):
-        asked(tmp_path, largest, 1)
-    lines = told("status", "--tables", tmp_path, "--json")
-    assert [t["position"] for t in json.loads(lines)["tables"]] == [100] * 5
-
-    with pytest.raises(SinkError, match="was made from log"):
-        Tables(tmp_path, "another", table_format="parquet")
-    (tmp_path / "stream_tips" / "_position.json").write_text("{")
-    with pytest.raises(TablesError, match=r"_position.json is damaged; .*delete it"):
-        Tables(tmp_path, EPOCH, table_format="parquet")
-    Tables(tmp_path / "delta", EPOCH)
-    with pytest.raises(TablesError, match="is a Delta table"):
-        Tables(tmp_path / "delta", EPOCH, table_format="parquet")
