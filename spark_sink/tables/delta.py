@@ -95,6 +95,11 @@ class DeltaStore:
         return position_of(self._table, self.epoch)
 
     @property
+    def identity(self) -> str:
+        """What tells the table from any other, also at the same path."""
+        return str(self._table.metadata().id)
+
+    @property
     def under_way(self) -> int:
         """The goal of the latest `revise`: some rows may be as of that position already."""
         return self._table.transaction_version(_app_id(self.epoch) + _STEP) or 0

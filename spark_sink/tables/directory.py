@@ -21,10 +21,11 @@ import pyarrow.compute as pc
 
 from recon_node.files import open_locked
 from spark_sink.errors import TablesError
-from spark_sink.schema import DERIVED, RAW, TABLES
+from spark_sink.schema import DERIVED, RAW, SUMMARIES, TABLES
 from spark_sink.tables.delta import DeltaStore
 from spark_sink.tables.staging import Staged, StagedFeed, Stager, feed_rows
 from spark_sink.tables.status import are_parquet, is_table, no_tables
+from spark_sink.tables.summaries import Summaries
 
 CHECKPOINT_DIR: Final = "_checkpoint"
 SCRATCH_DIR: Final = "_scratch"
@@ -98,6 +99,7 @@ class Tables:
             for name in DERIVED
             if name in wanted
         }
+        self.summaries = Summaries(directory / SUMMARIES.name, self.raw)
         for name, table in self.derived.items():
             if table.position > self.raw_position:
                 raise TablesError(
@@ -132,6 +134,10 @@ class Tables:
     def staged_aside(self, name: str) -> Stager:
         """Return what writes rows of a table to files that `clear_staging` deletes."""
         return Stager(TABLES[name], self.directory / STAGING_DIR / name)
+
+    def summary_stager(self) -> Stager:
+        """Return what writes summaries to files that `clear_staging` deletes."""
+        return Stager(SUMMARIES, self.directory / STAGING_DIR / SUMMARIES.name)
 
     def clear_staging(self) -> None:
         """Delete files of stagers that are not part of a table."""
@@ -181,3 +187,4 @@ class Tables:
         """Merge small files and vacuum, every so many commits."""
         for table in (self.raw, *self.derived.values()):
             table.tidy(idle=idle)
+        self.summaries.tidy(idle=idle)

@@ -7,9 +7,11 @@ streams are wanted, or many neighbouring ones.
 """
 
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import reduce
 from itertools import pairwise
+from operator import or_
 from pathlib import Path
 from typing import Any, Final
 
@@ -82,12 +84,40 @@ class RawFiles:
         parts = (_select(files, columns, until & _one_of(some)) for files, some in wanted)
         return pa.concat_tables([empty, *parts])
 
+    def later_events_of(self, after: Mapping[bytes, int], upto: int) -> pa.Table:
+        """Return the events of each stream after a position of its own.
+
+        Args:
+            after: the positions, by stream CID.
+            upto: the position of the last event.
+        """
+        columns = list(HISTORY_COLUMNS)
+        parts = [RAW_EVENTS.empty_table().select(columns)]
+        for partition, streams in _by_partition(after).items():
+            for some in _batches(streams):
+                first = min(after[cid] for cid in some)
+                files = [f for f in self._files({partition}, upto) if f.last > first]
+                until = pc.field("position") <= upto
+                later = reduce(or_, (_later(cid, after[cid]) for cid in some))
+                parts.append(_select(files, columns, until & later))
+        return pa.concat_tables(parts)
+
     def _files(self, partitions: Collection[int] | None, upto: int) -> list[RawFile]:
         return [
             file
             for file in self.files
             if file.first <= upto and (partitions is None or file.partition in partitions)
         ]
+
+
+def _later(cid: bytes, after: int) -> pc.Expression:
+    stream = pa.scalar(cid, pa.binary())
+    return (pc.field("stream_cid") == stream) & (pc.field("position") > after)
+
+
+def _batches(streams: list[bytes]) -> Iterator[list[bytes]]:
+    for start in range(0, len(streams), _MIN_STREAMS):
+        yield streams[start : start + _MIN_STREAMS]
 
 
 def _by_partition(streams: Iterable[bytes]) -> dict[int, list[bytes]]:

@@ -24,7 +24,7 @@ import pyarrow.parquet as pq
 from spark_sink.errors import cannot_read, cannot_write
 from spark_sink.schema import PARTITION_COLUMN, TableSpec, with_partition
 
-# Rows. Small, so that the history of a stream, whose rows are adjacent, is a small read.
+# Rows that are read at once.
 ROW_GROUP: Final = 1024
 # Bytes of rows to collect before writing a file. Otherwise, a batch would have more files.
 MAX_STAGED_BYTES: Final = 64 * 1024 * 1024
@@ -120,7 +120,7 @@ class Stager:
         pq.write_table(
             rows.drop_columns(PARTITION_COLUMN),
             path,
-            row_group_size=ROW_GROUP,
+            row_group_size=self.spec.row_group,
             use_dictionary=[name for name in _FEW_VALUES if name in rows.schema.names],
         )
         order = self.spec.order

@@ -117,8 +117,10 @@ def _model_of(
 
 
 def _at_tip(stream: list[tuple[Row, Event]], states: StreamStates) -> Row:
+    shapes = [_shape(*each) for each in stream]
     try:
-        tip = accepted_tip([_shape(*each) for each in stream], states.rejected)
+        select_tip(shapes)  # without a tip, there is no state, as the node answers
+        tip = accepted_tip(shapes, states.rejected)
     except StreamShapeError:
         return dict.fromkeys(("event_cid", "event_type", "event_height", "data"))
     [kind] = [event.kind.value for _, event in stream if event.cid == tip.event]
