@@ -198,7 +198,7 @@ def run_way(way: str, url: str, directory: Path) -> None:
         names=names,
         once=way != "one event",
     )
-    Runner(settings, _tell).run()
+    Runner(settings, tell).run()
 
 
 def _run_spark(way: str, url: str, directory: Path) -> None:
@@ -211,7 +211,7 @@ def _run_spark(way: str, url: str, directory: Path) -> None:
     files = str(directory / "files")
     if way == "source (Parquet files)":
         spark.read.format("recon").option("url", url).load().write.parquet(files)
-    _tell("started", {})
+    tell("started", {})
     if way == "source":
         frame = spark.read.format("recon").option("url", url).option("partitions", "2").load()
         frame.write.format("noop").mode("overwrite").save()
@@ -221,9 +221,9 @@ def _run_spark(way: str, url: str, directory: Path) -> None:
         _write_files(spark, url, directory)
     else:
         spark_state.run(spark, url, directory, BATCH)
-    _tell("tick", {})
+    tell("tick", {})
     spark.stop()
-    _tell("stopped", {})
+    tell("stopped", {})
 
 
 def _write_files(spark: SparkSession, url: str, directory: Path) -> None:
@@ -242,7 +242,8 @@ def _write_files(spark: SparkSession, url: str, directory: Path) -> None:
     query.awaitTermination()
 
 
-def _tell(event: str, facts: dict[str, Any]) -> None:
+def tell(event: str, facts: dict[str, Any]) -> None:
+    """Report to the process that reads with `line`."""
     print(json.dumps({"event": event, **facts}, default=str), flush=True)
 
 

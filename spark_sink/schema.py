@@ -132,13 +132,29 @@ STREAM_STATES: Final = pa.schema(
 )
 
 
+# The table of summaries: long streams up to some position, for `spark_sink.derive`.
+_SUMMARIES: Final = pa.schema(
+    [
+        _required("stream_cid", pa.binary()),
+        _required("position", pa.int64()),
+        _required("summary", pa.binary()),
+        _PARTITION,
+    ]
+)
+
+
 @dataclass(frozen=True, slots=True)
 class TableSpec:
-    """A table. The values of the column `key` are unique."""
+    """A table. The values of the column `key` are unique.
+
+    `row_group` is the number of rows in a Parquet row group: few, so that the history of a stream,
+    whose rows are adjacent, is a small read.
+    """
 
     name: str
     schema: pa.Schema
     key: str
+    row_group: int = 1024
 
     @property
     def is_history(self) -> bool:
@@ -148,9 +164,7 @@ class TableSpec:
     @property
     def rules(self) -> int | None:
         """The version of the rules for its rows; None if they never changed."""
-        return (
-            RULES if self.name in ("conclusion_events", "event_states", "stream_states") else None
-        )
+        return None if self.name in ("raw_events", "stream_tips") else RULES
 
     @property
     def order(self) -> str:
@@ -171,6 +185,8 @@ TABLES: Final = {
         TableSpec("stream_states", STREAM_STATES, "stream_cid"),
     )
 }
+#: Internal: summaries of long streams. The newest row of a stream replaces the others.
+SUMMARIES: Final = TableSpec("_stream_summaries", _SUMMARIES, "position", row_group=8)
 RAW: Final = "raw_events"
 #: The tables that are computed from `raw_events`.
 DERIVED: Final = tuple(name for name in TABLES if name != RAW)

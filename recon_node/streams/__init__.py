@@ -1,11 +1,19 @@
 """One stream: its graph, its tip (CIP-145) and its state. Pure functions over events.
 
 `select_tip` finds the tip of a stream and says why; `StreamTip` keeps it up to date while events
-arrive. `StreamStates` computes the stream's data after each of its events.
+arrive. `StreamStates` computes the stream's data after each of its events. `LongStream` goes on
+from a summary of the earlier events.
 """
 
-from recon_node.streams.graph import StreamEvent, StreamShapeError, causal_order, heights
+from recon_node.streams.graph import (
+    ForgottenError,
+    StreamEvent,
+    StreamShapeError,
+    causal_order,
+    heights,
+)
 from recon_node.streams.json_diff import json_diff, json_equal
+from recon_node.streams.long_stream import LongStream
 from recon_node.streams.merging import Conflict, MergeProposal, open_tips, propose_merge
 from recon_node.streams.model_rules import unique_of
 from recon_node.streams.model_versions import (
@@ -23,6 +31,8 @@ from recon_node.streams.state import (
     shape_of,
     stream_state,
 )
+from recon_node.streams.stream_summary import StreamSummary
+from recon_node.streams.summary import SummarizedTip, TipSummary
 from recon_node.streams.tip import Decision, Rule, StreamTip, Tip, select_tip
 
 __all__ = [
@@ -30,6 +40,8 @@ __all__ = [
     "Decision",
     "Definitions",
     "EventState",
+    "ForgottenError",
+    "LongStream",
     "MergeProposal",
     "Rule",
     "StreamData",
@@ -37,8 +49,11 @@ __all__ = [
     "StreamShapeError",
     "StreamState",
     "StreamStates",
+    "StreamSummary",
     "StreamTip",
+    "SummarizedTip",
     "Tip",
+    "TipSummary",
     "accepted_tip",
     "causal_order",
     "definitions_of",

@@ -24,6 +24,10 @@ class StreamShapeError(ValueError):
     """The events are not one whole stream: no init event or several, a missing prev, a cycle."""
 
 
+class ForgottenError(LookupError):
+    """A summary of a stream lacks what a question needs: read the whole stream."""
+
+
 @dataclass(frozen=True, slots=True)
 class StreamEvent(Generic[Id]):
     """An event of a stream, without its content.
@@ -79,6 +83,25 @@ def heights_by_prevs(prevs: Mapping[Id, Sequence[Id]]) -> dict[Id, int]:
         return _climb(prevs)
     except KeyError:  # the given order is not causal, or an event is missing
         return _climb({id_: prevs[id_] for id_ in _sorted(prevs)})
+
+
+def heights_above(known: Mapping[Id, int], prevs: Mapping[Id, Sequence[Id]]) -> dict[Id, int]:
+    """Return the heights of later events of a stream, from the known ones of earlier events.
+
+    Args:
+        known: of the events on which later ones may build.
+        prevs: of the later events, in causal order.
+
+    Raises:
+        ForgottenError: a later event builds on an unknown one.
+    """
+    height: dict[Id, int] = {}
+    for id_, below in prevs.items():
+        try:
+            height[id_] = 1 + max(height[p] if p in height else known[p] for p in below)
+        except (KeyError, ValueError):
+            raise ForgottenError(f"event {show_id(id_)} builds on one that is not known") from None
+    return height
 
 
 def _heights(by_id: Mapping[Id, StreamEvent[Id]]) -> dict[Id, int]:

@@ -14,9 +14,11 @@ it. Then it covers what is below it, but is never data.
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Iterable
 from dataclasses import dataclass
 from dataclasses import field as dataclass_field
+from operator import attrgetter
 from typing import Any, Final, Generic
 
 from recon_node.streams.graph import Id, StreamEvent
@@ -141,7 +143,7 @@ class SegmentGraph(Generic[Id]):
         """Make the node the top of its segment, and the rest a segment of its own."""
         segment = node.segment
         self.touch([segment])
-        at = node.height - segment.height + 1  # heights rise by one along a segment
+        at = bisect_right(segment.nodes, node.height, key=attrgetter("height"))
         below, above = segment.nodes[:at], segment.nodes[at:]
         if len(below) < len(above):
             new = Segment(below, segment.bases, nexts=[segment])

@@ -32,14 +32,19 @@ from __future__ import annotations
 
 import json
 from collections import Counter, deque
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from recon_node.ceramic import Event, EventKind, InitHeader, StreamId, StreamType, validity_of
 from recon_node.ipld import CID
 from recon_node.streams.document_schema import dag_json
-from recon_node.streams.graph import StreamEvent, StreamShapeError, heights_by_prevs
+from recon_node.streams.graph import (
+    StreamEvent,
+    StreamShapeError,
+    heights_above,
+    heights_by_prevs,
+)
 from recon_node.streams.json_patch import JsonPatchError, apply_patch, weigh_json
 from recon_node.streams.model_rules import ContentRules
 from recon_node.streams.model_versions import Definitions, event_metadata, version_of
@@ -100,16 +105,31 @@ class StreamState:
     """Of the events that were rejected, in causal order."""
 
 
+@dataclass(frozen=True, slots=True)
+class Earlier:
+    """What is known about the earlier events of a stream.
+
+    `heights` has those of the events on which later ones may build. `state` returns the state after
+    one of them, or raises `ForgottenError`.
+    """
+
+    header: InitHeader
+    heights: Mapping[CID, int]
+    state: Callable[[CID], EventState]
+
+
 class StreamStates:
     """The data of a stream: after each of its events, or after some of them.
 
     Args:
-        events: all events of one stream, in any order.
+        events: all events of one stream, in any order; or the later ones, in causal order.
         definitions: of the stream's model; None if it is unknown. Ignored for models.
         keep: events (the tip, for example) whose states `all` keeps for `at`.
+        earlier: what is known about the earlier events, if only the later ones are given.
 
     Raises:
         StreamShapeError: the events are not one whole stream.
+        ForgottenError: an event builds on one that `earlier` does not know. So do the methods.
     """
 
     def __init__(
@@ -118,17 +138,29 @@ class StreamStates:
         definitions: Definitions | None = None,
         *,
         keep: Collection[CID] = (),
+        earlier: Earlier | None = None,
     ) -> None:
         self._events = {event.cid: event for event in events}
-        self._heights = heights_by_prevs({e.cid: e.prevs for e in self._events.values()})
-        header = self._events[next(iter(self._heights))].header
-        assert header is not None, "the first event in a causal order is the init event"
+        self._earlier = earlier
+        prevs = {event.cid: event.prevs for event in self._events.values()}
+        if earlier is None:
+            self._heights = heights_by_prevs(prevs)
+            header = self._events[next(iter(self._heights))].header
+            assert header is not None, "the first event in a causal order is the init event"
+        else:
+            self._heights = heights_above(earlier.heights, prevs)
+            header = earlier.header
         self._header = header
         self._definitions = None if header.stream_type is StreamType.MODEL else definitions
         self._rules: dict[CID | None, ContentRules] = {}
         self._keep = frozenset(keep)
         self._kept: dict[CID, EventState] = {}
         self._rejected: dict[CID, tuple[str, ...]] | None = None
+
+    @property
+    def kept(self) -> Mapping[CID, EventState]:
+        """The states that `all` and `at` have kept."""
+        return self._kept
 
     @property
     def rejected(self) -> Mapping[CID, tuple[str, ...]]:
@@ -148,10 +180,10 @@ class StreamStates:
             before = None
             if event.prevs:
                 prev = event.prevs[0]
-                before = states[prev]
+                before = states[prev] if prev in self._events else self._state_before(prev)
                 uses[prev] -= 1
                 if not uses[prev]:  # nothing builds on it any more
-                    del states[prev]
+                    states.pop(prev, None)
             state = self._apply(event, height, before)
             if cid in uses:
                 states[cid] = state
@@ -169,11 +201,12 @@ class StreamStates:
             StreamShapeError: there is no such event.
         """
         if cid not in self._events:
-            raise StreamShapeError(f"there is no event {cid}")
+            yield self._state_before(cid)
+            return
         branch = [self._events[cid]]
-        while branch[-1].prevs:
+        while branch[-1].prevs and branch[-1].prevs[0] in self._events:
             branch.append(self._events[branch[-1].prevs[0]])
-        state = None
+        state = self._state_before(branch[-1].prevs[0]) if branch[-1].prevs else None
         for event in reversed(branch):
             state = self._apply(event, self._heights[event.cid], state)
             yield state
@@ -184,9 +217,15 @@ class StreamStates:
         Raises:
             StreamShapeError: there is no such event.
         """
-        if cid in self._kept:
-            return self._kept[cid]
-        return deque(self.branch(cid), maxlen=1).pop()
+        if cid not in self._kept:
+            self._kept[cid] = deque(self.branch(cid), maxlen=1).pop()
+        return self._kept[cid]
+
+    def _state_before(self, cid: CID) -> EventState:
+        """The state after an earlier event."""
+        if self._earlier is None:
+            raise StreamShapeError(f"there is no event {cid}")
+        return self._earlier.state(cid)
 
     def _apply(self, event: Event, height: int, before: EventState | None) -> EventState:
         """The state after `event`, which builds on `before` (None: it is the init event)."""

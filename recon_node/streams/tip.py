@@ -148,7 +148,7 @@ class StreamTip(Generic[Id]):
             data_tip=_ids(_last(tip, lambda node: node.is_data)),
             anchored_at=_ids(self._anchored(tip)),
             candidates=_ids(found.nodes),
-            pruned=_ids(self._pruned(tip)),
+            pruned=tuple(sorted(self._pruned(tip))),
             diverged=found.dominant > 1,
             reasons=tuple(decide(self._graph).decisions()) if forked else (),
         )
@@ -173,12 +173,12 @@ class StreamTip(Generic[Id]):
             return ()
         return _last(tip, lambda node: node.is_data and node.time < NEVER)
 
-    def _pruned(self, tip: EventNode[Id]) -> Iterable[EventNode[Id]]:
+    def _pruned(self, tip: EventNode[Id]) -> Iterable[Id]:
         """Everything that the tip does not cover."""
         if len(self._nodes) == tip.height + 1:  # a single chain: an event of each height
             return ()
-        branch = set(_down(tip, lambda node: True))
-        return (node for node in self._nodes.values() if node not in branch)
+        branch = set(covered_by([tip]))
+        return (node.id for node in self._nodes.values() if node not in branch)
 
     def _prevs_of(self, event: StreamEvent[Id]) -> list[EventNode[Id]]:
         if bool(event.prev) == (event.kind == "init"):
@@ -272,17 +272,26 @@ class StreamTip(Generic[Id]):
 
 def _last(tip: EventNode[Id], counts: Callable[[EventNode[Id]], bool]) -> set[EventNode[Id]]:
     """Of the nodes in the tip's branch that count, those that none of the others covers."""
-    first_met = {node for node in _down(tip, lambda node: not counts(node)) if counts(node)}
-    if len(first_met) > 1:
-        for node in list(first_met):
-            first_met.difference_update(*(_down(prev, lambda each: True) for prev in node.prevs))
-    return first_met
+    met = first_met([tip], counts)
+    if len(met) > 1:
+        for node in list(met):
+            met.difference_update(covered_by(node.prevs))
+    return met
 
 
-def _down(start: EventNode[Id], passes: Callable[[EventNode[Id]], bool]) -> Iterator[EventNode[Id]]:
-    """The node and what it covers, each once; nothing below nodes that `passes` stops at."""
-    left = [start]
-    seen = {start}
+def first_met(
+    starts: Iterable[EventNode[Id]], counts: Callable[[EventNode[Id]], bool]
+) -> set[EventNode[Id]]:
+    """Return the nodes that count and are met first on the ways down from these."""
+    return {node for node in covered_by(starts, lambda node: not counts(node)) if counts(node)}
+
+
+def covered_by(
+    starts: Iterable[EventNode[Id]], passes: Callable[[EventNode[Id]], bool] = lambda node: True
+) -> Iterator[EventNode[Id]]:
+    """Yield nodes and what they cover, each once; nothing below nodes that `passes` stops at."""
+    left = list(starts)
+    seen = set(left)
     while left:
         node = left.pop()
         yield node

@@ -6,6 +6,11 @@ position, all its events are read back from `raw_events`, and what changed is co
 A long step is divided by the partitions of the tables, which Spark's workers compute in parallel. A
 short step, of up to a few hundred events, is computed in this process.
 
+Of a long stream, which would take seconds to read back, the step reads only the events after its
+*summary* (`recon_node.streams.StreamSummary`). Summaries are in a table of their own
+(`tables.summaries`). They are written after all other tables, and only from `raw_events`, so they
+are never needed: without one, or if it may not be enough, the stream is read whole.
+
 The content of a document depends on its model, which is another stream. Models usually come before
 their documents and rarely change. When a model gets events, all its documents are read back, too.
 
@@ -87,7 +92,16 @@ class Derivation:
         while shorten and len(touched) > _MAX_STREAMS and upto - after > _SHORT_POSITIONS:
             upto = after + (upto - after) // 2
             touched = raw.streams_between(after, upto)
-        step = Step(raw, tuple(names), after, upto, self._own_stagers(names))
+        summaries = self._tables.summaries
+        step = Step(
+            raw,
+            tuple(names),
+            after,
+            upto,
+            self._own_stagers(names),
+            summaries=summaries.files(),
+            summary_stager=self._tables.summary_stager(),
+        )
         is_short = (
             upto - after <= _SHORT_POSITIONS and raw.bytes_between(after, upto) <= _SHORT_BYTES
         )
@@ -97,6 +111,9 @@ class Derivation:
         for name in names:
             self._revise(name, portion.revised.get(name, Staged()), upto)
             self._finish(name, portion.rows[name], upto)
+        if portion.are_damaged:
+            summaries.clear()
+        summaries.append(portion.summaries, upto)
         self._tables.clear_staging()
         return portion.streams
 

@@ -20,11 +20,14 @@ _MAX_CACHED: Final = 10_000
 
 @dataclass(frozen=True, slots=True)
 class _Model:
-    """The definitions of a model: of its first version, and of those that documents name."""
+    """The definitions of a model: of its first version, and of those that documents name.
+
+    `last` is the position of its last event, 0 if there is none.
+    """
 
     definitions: Definitions | None
     asked: frozenset[CID]
-    changed: bool
+    last: int = 0
 
 
 class Models:
@@ -41,11 +44,7 @@ class Models:
         if self._upto != after or len(self._models) > _MAX_CACHED:
             self._models.clear()
         self._raw, self._after, self._upto = raw, after, upto
-        self._models = {
-            cid: _Model(model.definitions, model.asked, changed=False)
-            for cid, model in self._models.items()
-            if cid not in touched
-        }
+        self._models = {cid: m for cid, m in self._models.items() if cid not in touched}
 
     def load(self, streams: Iterable[Stream]) -> None:
         """Read the models of these documents, and those among the streams, at once."""
@@ -61,14 +60,14 @@ class Models:
                 wanted[cid] = frozenset(versions).union(known.asked if known else ())
         if not wanted:
             return
-        self._models |= {cid: _Model(None, named, changed=False) for cid, named in wanted.items()}
+        self._models |= {cid: _Model(None, named) for cid, named in wanted.items()}
         found = self._raw.events_of(wanted.keys(), self._upto)
         for model in read_streams(found, models_only=True):
             named = wanted[model.cid]
             self._models[model.cid] = _Model(
                 definitions_of(model.states().all(), CID(model.cid), named),
                 named,
-                changed=model.entries[-1].position > self._after,
+                model.entries[-1].position,
             )
 
     def of(self, stream: Stream) -> Definitions | None:
@@ -82,4 +81,11 @@ class Models:
 
     def has_changed(self, model: bytes | None) -> bool:
         """Return whether the step brought events to a model, which must have been loaded."""
-        return model is not None and self._models[model].changed
+        return self.last_position(model) > self._after
+
+    def last_position(self, model: bytes | None) -> int:
+        """Return the position of the last event of a model, which must have been loaded.
+
+        0 if there is none.
+        """
+        return 0 if model is None else self._models[model].last

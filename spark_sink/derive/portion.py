@@ -3,6 +3,10 @@
 All events of the streams that get new ones are read back from `raw_events`, and determine the rows
 of each table (`derive.transforms`). So a portion is a function of `raw_events` alone: it can be
 computed anywhere, and more than once.
+
+Of a long stream, only the events after its summary are read, if it has one that is not ahead of the
+step, and its model has had no event since. If that turns out not to be enough, the stream is read
+whole.
 """
 
 import gc
@@ -14,17 +18,21 @@ from typing import Final, TypeVar
 
 import pyarrow as pa
 
+from recon_node.streams import ForgottenError, StreamStates, StreamSummary
 from spark_sink.derive.models import Models
-from spark_sink.derive.streams import Row, Stream, read_streams
+from spark_sink.derive.streams import Row, Stream, read_later, read_streams
 from spark_sink.derive.transforms import NEED_MODELS, rows_of
-from spark_sink.schema import TABLES
+from spark_sink.schema import PARTITION_COLUMN, SUMMARIES, TABLES, TableSpec, partition_of
 from spark_sink.tables.raw_files import RawFiles
 from spark_sink.tables.staging import MAX_STAGED_BYTES, Staged, Stager
+from spark_sink.tables.summaries import SummaryFiles, UnreadableError
 
 Item = TypeVar("Item")
 
 # Streams whose models are read at once; rows, or bytes of data, per conversion to Arrow.
 _STREAMS_PER_LOOKUP: Final = 500
+# Streams whose summaries are read at once; most have less than 100 kB.
+_SUMMARIES_AT_ONCE: Final = 200
 _ROWS_PER_TABLE: Final = 4_096
 _DATA_BYTES: Final = 16 * 1024 * 1024
 
@@ -36,6 +44,8 @@ class Step:
     Attributes:
         stagers: of the tables whose rows the worker writes to files.
         aside: stagers for earlier rows that change because a model did.
+        summaries: of long streams.
+        summary_stager: for new summaries; None: they are not kept.
     """
 
     raw: RawFiles
@@ -44,6 +54,8 @@ class Step:
     upto: int
     stagers: Mapping[str, Stager] = field(default_factory=dict)
     aside: Mapping[str, Stager] = field(default_factory=dict)
+    summaries: SummaryFiles = field(default_factory=SummaryFiles)
+    summary_stager: Stager | None = None
 
     @property
     def needs_models(self) -> bool:
@@ -60,12 +72,16 @@ class Portion:
         rows: by table: new rows of event tables, all rows of stream tables.
         revised: earlier rows of event tables, which may have changed because a model did.
         changed: the changed models among the streams, as CID and StreamID.
+        summaries: new ones, of long streams.
+        are_damaged: whether the old ones cannot be read.
     """
 
     streams: int = 0
     rows: dict[str, Staged] = field(default_factory=dict)
     revised: dict[str, Staged] = field(default_factory=dict)
     changed: dict[bytes, bytes] = field(default_factory=dict)
+    summaries: Staged = field(default_factory=Staged)
+    are_damaged: bool = False
 
     def add(self, other: "Portion") -> None:
         """Merge another portion of the same step."""
@@ -74,6 +90,8 @@ class Portion:
             for name, staged in others.items():
                 mine[name] = mine.get(name, Staged()) + staged
         self.changed |= other.changed
+        self.summaries += other.summaries
+        self.are_damaged |= other.are_damaged
 
 
 def compute_partition(step: Step, partition: int) -> Portion:
@@ -93,29 +111,120 @@ def compute(step: Step, streams: Sequence[bytes], models: Models) -> Portion:
     Raises:
         TablesError: as `compute_partition`.
     """
-    portion = Portion(streams=len(streams))
-    rows = {name: _Rows(name, step.stagers.get(name)) for name in step.names}
-    revised = {
-        name: _Rows(name, step.aside.get(name)) for name in NEED_MODELS.intersection(step.names)
-    }
-    for some in _streams_of(step, streams):
+    work = _Work(step, models)
+    whole = list(streams)
+    try:
+        whole = work.add_later(streams)
+    except UnreadableError:
+        work = _Work(step, models)
+        work.portion.are_damaged = True
+    for some in _streams_of(step, whole):
         if step.needs_models:
             models.load(some)
         for stream in some:
-            definitions, model_changed = None, False
-            if step.needs_models:
-                definitions = models.of(stream)
-                model_changed = models.has_changed(stream.cid if stream.is_model else stream.model)
-            if stream.is_model and model_changed:
-                portion.changed[stream.cid] = stream.stream_id.to_bytes()
-            for name, row in rows_of(stream, step.names, definitions):
-                if not TABLES[name].is_history or row[TABLES[name].key] > step.after:
-                    rows[name].add(row)
-                elif name in revised and model_changed and not stream.is_model:
-                    revised[name].add(row)
-    portion.rows = {name: each.finish() for name, each in rows.items()}
-    portion.revised = {name: each.finish() for name, each in revised.items()}
-    return portion
+            work.add(stream)
+    return work.finish(len(streams))
+
+
+class _Work:
+    """A portion while it is computed."""
+
+    def __init__(self, step: Step, models: Models) -> None:
+        self.portion = Portion()
+        self._step = step
+        self._models = models
+        self._rows = {n: _Rows(TABLES[n], step.stagers.get(n)) for n in step.names}
+        self._revised = {
+            n: _Rows(TABLES[n], step.aside.get(n)) for n in NEED_MODELS.intersection(step.names)
+        }
+        self._summaries = _Rows(SUMMARIES, step.summary_stager)
+
+    def add_later(self, streams: Sequence[bytes]) -> list[bytes]:
+        """Add the streams for which there is a summary; return those that must be read whole.
+
+        Raises:
+            UnreadableError: the summaries are damaged.
+        """
+        left = set(streams)
+        for cids in _batched(self._step.summaries.among(streams), _SUMMARIES_AT_ONCE):
+            found = self._step.summaries.read(cids, self._step.after)
+            earlier = {cid: s for cid, data in found.items() if (s := _decoded(cid, data))}
+            after = {cid: summary.position for cid, summary in earlier.items()}
+            rows = self._step.raw.later_events_of(after, self._step.upto)
+            for some in _batched(read_later(rows, earlier), _STREAMS_PER_LOOKUP):
+                left.difference_update(stream.cid for stream in self._add_if_enough(some))
+        return [cid for cid in streams if cid in left]
+
+    def _add_if_enough(self, streams: list[Stream]) -> Iterator[Stream]:
+        """Add streams as far as their summaries are enough; yield these."""
+        if self._step.needs_models:
+            self._models.load(streams)
+        for stream in streams:
+            try:
+                if self._step.needs_models:
+                    self._check_model(stream)
+                self.add(stream)
+            except ForgottenError:
+                continue
+            yield stream
+
+    def _check_model(self, stream: Stream) -> None:
+        assert stream.earlier is not None
+        if self._models.last_position(stream.model) > stream.earlier.position:
+            raise ForgottenError("the model has had an event since")
+
+    def add(self, stream: Stream) -> None:
+        """Add the rows of a stream, and its summary.
+
+        Raises:
+            ForgottenError: its summary is not enough. Nothing was added.
+        """
+        step, states, model_changed = self._step, None, False
+        if step.needs_models:
+            states = stream.states(self._models.of(stream))
+            model = stream.cid if stream.is_model else stream.model
+            model_changed = self._models.has_changed(model)
+        if stream.is_model and model_changed:
+            self.portion.changed[stream.cid] = stream.stream_id.to_bytes()
+        revises = model_changed and not stream.is_model
+        rows = rows_of(stream, step.names, states, 0 if revises else step.after)
+        for name, row in rows if stream.earlier is None else list(rows):
+            if not TABLES[name].is_history or row[TABLES[name].key] > step.after:
+                self._rows[name].add(row)
+            elif name in self._revised:
+                self._revised[name].add(row)
+        self._summarize(stream, states)
+
+    def _summarize(self, stream: Stream, states: StreamStates | None) -> None:
+        if self._step.summary_stager is None:
+            return
+        summary = stream.summary(states, self._step.upto)
+        if summary is not None:
+            self._summaries.add(
+                {
+                    "stream_cid": stream.cid,
+                    "position": summary.position,
+                    "summary": summary.encode(),
+                    PARTITION_COLUMN: partition_of(stream.cid),
+                }
+            )
+
+    def finish(self, streams: int) -> Portion:
+        """Return the portion, of so many streams."""
+        self.portion.streams = streams
+        self.portion.rows = {name: rows.finish() for name, rows in self._rows.items()}
+        self.portion.revised = {name: rows.finish() for name, rows in self._revised.items()}
+        self.portion.summaries = self._summaries.finish()
+        return self.portion
+
+
+def _decoded(cid: bytes, data: bytes) -> StreamSummary | None:
+    """The summary, if it is undamaged and that of the stream."""
+    try:
+        summary = StreamSummary.decode(data)
+    except ForgottenError:
+        return None
+    return summary if summary.init == cid else None
 
 
 def compute_anew(step: Step, streams: Sequence[bytes], models: Models) -> dict[str, pa.Table]:
@@ -124,11 +233,11 @@ def compute_anew(step: Step, streams: Sequence[bytes], models: Models) -> dict[s
     Raises:
         TablesError: `raw_events` is damaged.
     """
-    rows = {name: _Rows(name, None) for name in step.names}
+    rows = {name: _Rows(TABLES[name], None) for name in step.names}
     for some in _streams_of(step, streams):
         models.load(some)
         for stream in some:
-            for name, row in rows_of(stream, step.names, models.of(stream)):
+            for name, row in rows_of(stream, step.names, stream.states(models.of(stream))):
                 rows[name].add(row)
     return {name: each.finish().read(TABLES[name].schema) for name, each in rows.items()}
 
@@ -142,8 +251,8 @@ def _streams_of(step: Step, streams: Sequence[bytes]) -> Iterator[list[Stream]]:
 class _Rows:
     """Collects rows of a table as Arrow, or in files if there is a stager."""
 
-    def __init__(self, name: str, stager: Stager | None) -> None:
-        self._schema = TABLES[name].schema
+    def __init__(self, spec: TableSpec, stager: Stager | None) -> None:
+        self._schema = spec.schema
         self._stager = stager
         self._rows: list[Row] = []
         self._data = 0
@@ -154,7 +263,7 @@ class _Rows:
     def add(self, row: Row) -> None:
         """Add a row."""
         self._rows.append(row)
-        self._data += len(row.get("data") or b"")
+        self._data += len(row.get("data") or row.get("summary") or b"")
         if len(self._rows) >= _ROWS_PER_TABLE or self._data >= _DATA_BYTES:
             self._pack()
 

@@ -1,6 +1,6 @@
 """Converts rows of `raw_events` to streams, whose events are read once for all tables."""
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import groupby
@@ -12,6 +12,7 @@ import pyarrow as pa
 from recon_node.ceramic import (
     CeramicError,
     Event,
+    EventKind,
     InitHeader,
     StreamId,
     StreamType,
@@ -22,9 +23,12 @@ from recon_node.ceramic.stream_id import METAMODEL
 from recon_node.ipld import CID
 from recon_node.streams import (
     Definitions,
+    ForgottenError,
+    LongStream,
     StreamEvent,
     StreamShapeError,
     StreamStates,
+    StreamSummary,
     Tip,
     accepted_tip,
     named_versions,
@@ -37,6 +41,10 @@ from spark_sink.tables.raw_files import ordered_slices
 
 Row = dict[str, Any]
 
+#: Events of a stream that is summarized.
+LONG: Final = 512
+# Later events after which there is a new summary.
+_LATER: Final = 32
 _ROWS_AT_ONCE: Final = 4096
 # The init event of a model names the metamodel as its own model.
 _MODEL_HEADER: Final = METAMODEL.to_bytes()
@@ -64,11 +72,16 @@ class Entry:
 
 @dataclass(frozen=True)
 class Stream:
-    """A stream, complete up to some feed position, with its entries in feed order."""
+    """A stream, complete up to some feed position, with its entries in feed order.
+
+    Of a long stream, these may be the later ones only, after those in a summary. If that is not
+    enough to answer a question, `ForgottenError` is raised.
+    """
 
     cid: bytes
     header: InitHeader
     entries: tuple[Entry, ...]
+    earlier: StreamSummary | None = None
 
     @property
     def stream_id(self) -> StreamId:
@@ -93,8 +106,12 @@ class Stream:
         anchor it counts as valid, so that no clock is needed.
         """
         try:
+            if self._long is not None:
+                return self._long.tip
             return select_tip(entry.shape() for entry in self.entries)
         except StreamShapeError as error:
+            if self.earlier is not None:
+                raise ForgottenError("the stream has no tip any more") from error
             if all(entry.expires is None for entry in self.entries):
                 raise TablesError(
                     f"raw_events does not hold the whole stream {self.cid.hex()}: {error}"
@@ -104,24 +121,73 @@ class Stream:
     @cached_property
     def versions(self) -> Collection[CID]:
         """The versions of its model that a document names."""
+        if self._long is not None:
+            return self._long.versions
         return () if self.is_model else named_versions(entry.event for entry in self.entries)
+
+    @property
+    def events(self) -> int:
+        """The number of its events."""
+        return len(self.entries) + (0 if self.earlier is None else self.earlier.count)
+
+    @property
+    def pending(self) -> int:
+        """The number of its time events whose block time is unknown."""
+        pending = sum(e.event.kind is EventKind.TIME and e.time is None for e in self.entries)
+        return pending + (0 if self.earlier is None else self.earlier.pending)
+
+    def kind_of(self, tip: CID) -> str:
+        """Return the kind of an event that was found to be the tip."""
+        if self._long is not None:
+            return self._long.kind_of(tip)
+        return next(e.event.kind for e in reversed(self.entries) if e.event.cid == tip).value
 
     def states(self, definitions: Definitions | None = None) -> StreamStates:
         """Return its content after each event, by the definitions of its model.
 
         The content at the tip is kept after the iteration has passed it.
         """
+        if self._long is not None and self.tip is not None:
+            return self._long.states(definitions)
         tip = () if self.tip is None else (self.tip.event,)
         return StreamStates((entry.event for entry in self.entries), definitions, keep=tip)
 
     def state_tip(self, states: StreamStates) -> Tip[CID] | None:
         """Return the tip of the accepted events; None if there are none. `states` are its own."""
-        if not states.rejected or self.tip is None:
-            return self.tip
+        if self.tip is None:
+            return None
         try:
+            if self._long is not None:
+                return self._long.state_tip(states)
+            if not states.rejected:
+                return self.tip
             return accepted_tip((entry.shape() for entry in self.entries), states.rejected)
         except StreamShapeError:
             return None
+
+    def summary(self, states: StreamStates | None, position: int) -> StreamSummary | None:
+        """Return a summary of a long stream; None if it is short, or the one it has is new enough.
+
+        Args:
+            states: its own; None: without its content.
+            position: up to which it is complete.
+        """
+        if self._long is None or self.tip is None:
+            return None
+        if self.earlier is not None and len(self.entries) < _LATER:
+            return None
+        try:
+            return self._long.summarize(states, position)
+        except ForgottenError:
+            return None
+
+    @cached_property
+    def _long(self) -> LongStream | None:
+        """The stream, if it is long. Models are read whole for their documents anyway."""
+        if self.earlier is None and (len(self.entries) < LONG or self.is_model):
+            return None
+        events = [entry.event for entry in self.entries]
+        return LongStream(events, [entry.shape() for entry in self.entries], self.earlier)
 
     @cached_property
     def columns(self) -> Row:
@@ -154,11 +220,7 @@ def read_streams(raw_events: pa.Table, *, models_only: bool = False) -> Iterator
     Raises:
         TablesError: a row holds no event of its stream, or a stream is incomplete.
     """
-    slices = ordered_slices(
-        raw_events.select(HISTORY_COLUMNS), ("stream_cid", "position"), _ROWS_AT_ONCE
-    )
-    rows = (row for part in slices for row in part.to_pylist())
-    for cid, group in groupby(rows, itemgetter("stream_cid")):
+    for cid, group in _by_stream(raw_events):
         first = next(group)
         if models_only and _MODEL_HEADER not in first["car"]:
             continue
@@ -167,9 +229,39 @@ def read_streams(raw_events: pa.Table, *, models_only: bool = False) -> Iterator
             yield stream
 
 
-def _read_stream(cid: bytes, entries: list[Entry]) -> Stream:
+def read_later(raw_events: pa.Table, earlier: Mapping[bytes, StreamSummary]) -> Iterator[Stream]:
+    """Yield the streams in rows of `raw_events` that have events after their summaries.
+
+    Args:
+        raw_events: as in `read_streams`; all rows of each stream after its summary must be present.
+        earlier: the summaries, by stream CID.
+
+    Raises:
+        TablesError: a row holds no event of its stream.
+    """
+    for cid, group in _by_stream(raw_events):
+        summary = earlier[cid]
+        entries = [_read_entry(row) for row in group if row["position"] > summary.position]
+        _check_init(cid, entries)
+        if entries:
+            yield Stream(cid, summary.init_header, tuple(entries), summary)
+
+
+def _by_stream(raw_events: pa.Table) -> Iterator[tuple[bytes, Iterator[Row]]]:
+    slices = ordered_slices(
+        raw_events.select(HISTORY_COLUMNS), ("stream_cid", "position"), _ROWS_AT_ONCE
+    )
+    rows = (row for part in slices for row in part.to_pylist())
+    return groupby(rows, itemgetter("stream_cid"))
+
+
+def _check_init(cid: bytes, entries: list[Entry]) -> None:
     if any(entry.event.init != cid for entry in entries):
         raise TablesError(f"raw_events holds events of another stream under {cid.hex()}")
+
+
+def _read_stream(cid: bytes, entries: list[Entry]) -> Stream:
+    _check_init(cid, entries)
     header = entries[0].event.header
     if header is None:
         raise TablesError(

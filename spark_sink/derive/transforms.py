@@ -15,7 +15,6 @@ from recon_node.ceramic import Event, EventKind
 from recon_node.ipld import CID
 from recon_node.streams import (
     Decision,
-    Definitions,
     StreamData,
     StreamStates,
     Tip,
@@ -24,10 +23,12 @@ from recon_node.streams import (
 from spark_sink.derive.streams import Entry, Row, Stream
 
 
-def conclusion_events(stream: Stream) -> Iterator[Row]:
-    """Yield the rows of `conclusion_events`, one per event."""
+def conclusion_events(stream: Stream, after: int = 0) -> Iterator[Row]:
+    """Yield the rows of `conclusion_events`, one per event after a position."""
     columns = stream.columns
     for entry in stream.entries:
+        if entry.position <= after:
+            continue
         yield {
             **columns,
             **_event_columns(entry),
@@ -37,25 +38,25 @@ def conclusion_events(stream: Stream) -> Iterator[Row]:
         }
 
 
-def event_states(stream: Stream, states: StreamStates) -> Iterator[Row]:
-    """Yield the rows of `event_states`, one per event."""
+def event_states(stream: Stream, states: StreamStates, after: int = 0) -> Iterator[Row]:
+    """Yield the rows of `event_states`, one per event after a position."""
     columns = stream.columns
-    entries = {entry.event.cid: entry for entry in stream.entries}
+    entries = {entry.event.cid: entry for entry in stream.entries if entry.position > after}
     for state in states.all():
+        if (entry := entries.get(state.event_cid)) is None:
+            continue
         yield {
             **columns,
-            **_event_columns(entries[state.event_cid]),
+            **_event_columns(entry),
             "event_height": state.height,
             "data": state.data.to_json(),
             "validation_errors": state.validation_errors,
         }
 
 
-def stream_tips(stream: Stream) -> Iterator[Row]:
+def stream_tips(stream: Stream, after: int = 0) -> Iterator[Row]:
     """Yield the row of `stream_tips`."""
     tip = stream.tip
-    kinds = [entry.event.kind for entry in stream.entries]
-    pending = [e for e in stream.entries if e.event.kind is EventKind.TIME and e.time is None]
     yield {
         **stream.columns,
         "stream_id": str(stream.stream_id),
@@ -66,13 +67,13 @@ def stream_tips(stream: Stream) -> Iterator[Row]:
         "pruned": tip.pruned if tip else sorted(entry.event.cid for entry in stream.entries),
         "diverged": tip is not None and tip.diverged,
         "reasons": [_reason(decision) for decision in tip.reasons] if tip else (),
-        "events": len(kinds),
-        "pending_time_events": len(pending),
+        "events": stream.events,
+        "pending_time_events": stream.pending,
         "position": stream.entries[-1].position,
     }
 
 
-def stream_states(stream: Stream, states: StreamStates) -> Iterator[Row]:
+def stream_states(stream: Stream, states: StreamStates, after: int = 0) -> Iterator[Row]:
     """Yield the row of `stream_states`."""
     tip = stream.state_tip(states)
     yield {
@@ -84,11 +85,11 @@ def stream_states(stream: Stream, states: StreamStates) -> Iterator[Row]:
     }
 
 
-_OF_STREAMS: Final[dict[str, Callable[[Stream], Iterator[Row]]]] = {
+_OF_STREAMS: Final[dict[str, Callable[[Stream, int], Iterator[Row]]]] = {
     "conclusion_events": conclusion_events,
     "stream_tips": stream_tips,
 }
-_OF_STATES: Final[dict[str, Callable[[Stream, StreamStates], Iterator[Row]]]] = {
+_OF_STATES: Final[dict[str, Callable[[Stream, StreamStates, int], Iterator[Row]]]] = {
     "event_states": event_states,
     "stream_states": stream_states,
 }
@@ -97,19 +98,22 @@ NEED_MODELS: Final = frozenset(_OF_STATES)
 
 
 def rows_of(
-    stream: Stream, names: Iterable[str], definitions: Definitions | None
+    stream: Stream, names: Iterable[str], states: StreamStates | None, after: int = 0
 ) -> Iterator[tuple[str, Row]]:
     """Yield the rows of a stream in some derived tables, each with the name of its table.
 
-    `definitions` are those of the stream's model; None if unknown or not needed.
+    Args:
+        stream: all of it, or its later events.
+        names: of the tables.
+        states: the stream's content; None if no table depends on models.
+        after: rows that are events are yielded for later positions only.
     """
-    states: StreamStates | None = None
     for name in names:
         if name in _OF_STREAMS:
-            rows = _OF_STREAMS[name](stream)
+            rows = _OF_STREAMS[name](stream, after)
         else:
-            states = states or stream.states(definitions)
-            rows = _OF_STATES[name](stream, states)
+            assert states is not None
+            rows = _OF_STATES[name](stream, states, after)
         for row in rows:
             yield name, row
 
@@ -128,8 +132,8 @@ def _event_columns(entry: Entry) -> Row:
 def _tip_columns(stream: Stream, tip: Tip[CID] | None) -> Row:
     if tip is None:
         return {"event_cid": None, "event_type": None, "event_height": None}
-    kind = next(e.event.kind for e in reversed(stream.entries) if e.event.cid == tip.event)
-    return {"event_cid": tip.event, "event_type": kind.value, "event_height": tip.height}
+    kind = stream.kind_of(tip.event)
+    return {"event_cid": tip.event, "event_type": kind, "event_height": tip.height}
 
 
 def _reason(decision: Decision[CID]) -> Row:

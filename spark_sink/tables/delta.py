@@ -2,8 +2,7 @@
 
 Every commit that advances the table carries a Delta *application transaction*: its name has the
 log's epoch, its version is the feed position that the table now includes. Delta commits both or
-neither, so the table itself knows its position, whatever happens to Spark's checkpoint. And of two
-processes that write one table, which in a store nothing prevents, the second to commit is refused.
+neither, so the table itself knows its position, whatever happens to Spark's checkpoint.
 
 The table is partitioned by `stream_cid_partition`: the history of the streams in a batch is read
 back from their partitions only. Delta has no statistics on binary columns, so it cannot skip files
@@ -13,9 +12,8 @@ sorted only when `tidy` or `optimize` rewrites them.
 """
 
 import math
-import re
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+import shutil
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Final, Literal
 from urllib.parse import unquote
@@ -27,17 +25,10 @@ from deltalake import (
     Schema,
     Transaction,
 )
-from deltalake.exceptions import CommitFailedError
+from deltalake.exceptions import DeltaError
 from deltalake.transaction import AddAction, RemoveAction
 
-from spark_sink.errors import (
-    TablesError,
-    another_log,
-    cannot_open,
-    other_columns,
-    other_rules,
-    written_by_another,
-)
+from spark_sink.errors import TablesError, another_log, cannot_open, other_columns, other_rules
 from spark_sink.schema import PARTITION_COLUMN, RAW, TableSpec
 from spark_sink.tables.delta_files import (
     HISTORY,
@@ -48,19 +39,12 @@ from spark_sink.tables.delta_files import (
     query,
     vacuum,
 )
-from spark_sink.tables.location import (
-    FAULTS,
-    Location,
-    delete_below,
-    is_delta,
-    open_delta_table,
-    storage_options,
-)
 from spark_sink.tables.raw_files import RawFile, RawFiles
 from spark_sink.tables.staging import DataFile, Staged, Stager
 
-# What delta-rs says if another commit came first.
-_CONFLICT: Final = re.compile("(?i)concurrent transaction|changed since last commit|existing table")
+#: Exceptions of the disk and of the libraries that read and write tables.
+FAULTS: Final = (DeltaError, OSError, pa.ArrowException)
+
 _EPOCH: Final = "recon.epoch"
 _RULES: Final = "recon.rules"
 _STEP: Final = "/step"
@@ -90,7 +74,7 @@ class DeltaStore:
     """
 
     def __init__(
-        self, spec: TableSpec, path: Location, epoch: str, *, for_replacement: bool = False
+        self, spec: TableSpec, path: Path, epoch: str, *, for_replacement: bool = False
     ) -> None:
         self.spec = spec
         self.path = path
@@ -98,10 +82,6 @@ class DeltaStore:
         self._table = _open(spec, path, epoch)
         self._tidied = self._table.version()
         self._count = len(self._table.file_uris())  # of files, after it was last tidied
-        # Of the table and of the latest `revise`, as of our latest commit: to ask the log for them
-        # takes a request for each of its files.
-        self._position = position_of(self._table, epoch)
-        self._under_way = self._transaction(_STEP)
         if for_replacement:
             return
         if _columns(self._table) != _sorted(spec.schema):
@@ -112,21 +92,25 @@ class DeltaStore:
     @property
     def position(self) -> int:
         """The feed position that the table includes."""
-        return self._position
+        return position_of(self._table, self.epoch)
+
+    @property
+    def identity(self) -> str:
+        """What tells the table from any other, also at the same path."""
+        return str(self._table.metadata().id)
 
     @property
     def under_way(self) -> int:
         """The goal of the latest `revise`: some rows may be as of that position already."""
-        return self._under_way
+        return self._table.transaction_version(_app_id(self.epoch) + _STEP) or 0
 
     def stager(self) -> Stager:
         """Return what writes files for `append`, also in a worker."""
-        is_local = isinstance(self.path, Path)
-        return Stager(self.spec, self.path / _STAGED_DIR if is_local else self.path)
+        return Stager(self.spec, self.path / _STAGED_DIR)
 
     def clear_staging(self) -> None:
         """Delete files that were written for `append` but not committed."""
-        delete_below(self.path, _STAGED_DIR)
+        shutil.rmtree(self.path / _STAGED_DIR, ignore_errors=True)
 
     def append(self, rows: Staged, position: int) -> Staged:
         """Append new rows in one commit, which brings the table to `position`.
@@ -137,18 +121,18 @@ class DeltaStore:
         Raises:
             TablesError: this process does not see a staged file.
         """
-        files = placed(self.path, rows.files)
+        files = [placed(self.path, file) for file in rows.files]
         for table in rows.tables:
             files += Stager(self.spec, self.path).stage(table).files
-        with self._committing(position) as properties:
-            self._commit([added(file) for file in files], properties)
+        self._commit(
+            [added(self.path, file) for file in files], self._position_properties(position)
+        )
         return Staged(tuple(files))
 
     def put(self, rows: pa.Table, position: int) -> None:
         """Insert or update rows by key in one commit, which brings the table to `position`."""
         if self.position or self._table.file_uris():
-            with self._committing(position) as properties:
-                self._merge(rows, properties)
+            self._merge(rows, self._position_properties(position))
         else:  # an empty table: append sorted rows without comparing
             self.append(Staged(tables=(rows,)), position)
 
@@ -157,8 +141,8 @@ class DeltaStore:
 
         The position does not change.
         """
-        with self._committing(self._position, under_way=towards) as properties:
-            self._merge(rows, properties)
+        under_way = [Transaction(_app_id(self.epoch) + _STEP, towards)]
+        self._merge(rows, CommitProperties(app_transactions=under_way))
 
     def replace(self, other: "DeltaStore") -> None:
         """Replace all rows and the position by those of `other`, in one commit.
@@ -167,13 +151,13 @@ class DeltaStore:
         """
         current = self._table.metadata().configuration
         if missing := {n: v for n, v in _PROPERTIES.items() if current.get(n) != v}:
-            self._set_properties(missing)  # a table of an older version
-        adds = [added(file) for file in placed(self.path, other._files_now())]
-        with self._committing(other.position) as properties:
-            self._commit(adds, properties, mode="overwrite")
+            self._table.alter.set_table_properties(missing)  # a table of an older version
+        files = [placed(self.path, file) for file in other._files_now()]
+        adds = [added(self.path, file) for file in files]
+        self._commit(adds, self._position_properties(other.position), mode="overwrite")
         if _rules_of(self._table) != self.spec.rules:  # only now are its rows by these rules
             rules = {_RULES: str(self.spec.rules)}
-            self._set_properties(rules)
+            self._table.alter.set_table_properties(rules, raise_if_not_exists=False)
 
     def keep_history(self, hours: float) -> None:
         """Set how long older versions stay readable."""
@@ -183,7 +167,7 @@ class DeltaStore:
         }
         current = self._table.metadata().configuration
         if any(current.get(name) != value for name, value in wanted.items()):
-            self._set_properties(wanted)
+            self._table.alter.set_table_properties(wanted)
 
     def tidy(self, *, idle: bool) -> None:
         """Merge small files and vacuum, every so many commits and after large batches."""
@@ -194,10 +178,8 @@ class DeltaStore:
         ):
             return
         if actions := merge_small_files(self._table, Stager(self.spec, self.path)):
-            with self._committing(self._position) as properties:
-                self._commit(actions, properties)
-        vacuum(self.path, self._table, None, dry_run=False)
-        self._check_alone()
+            self._commit(actions, CommitProperties())
+        vacuum(self._table, None, dry_run=False)
         self._tidied = self._table.version()
         self._count = len(self._table.file_uris())
 
@@ -214,11 +196,10 @@ class DeltaStore:
         rows = zip(*(files[name].to_pylist() for name in columns), strict=True)
         return RawFiles(
             tuple(
-                RawFile(unquote(path), partition, first or 0, last or _UNKNOWN, size)
+                RawFile(self.path / unquote(path), partition, first or 0, last or _UNKNOWN, size)
                 for path, partition, first, last, size in rows
                 if (first or 0) <= position
-            ),
-            self.path,
+            )
         )
 
     def streams_of_models(self, models: Iterable[bytes]) -> list[bytes]:
@@ -241,7 +222,7 @@ class DeltaStore:
         found = pa.table(self._table.get_add_actions(flatten=True))
         rows = zip(*(found[name].to_pylist() for name in columns), strict=True)
         return [
-            DataFile(self.path, unquote(path), partition, count, size, order, first, last)
+            DataFile(self.path / unquote(path), partition, count, size, order, first, last)
             for path, partition, count, size, first, last in rows
         ]
 
@@ -281,47 +262,8 @@ class DeltaStore:
         """Return columns of the rows that match a condition in SQL."""
         return query({"t": self._table}, f"SELECT {columns} FROM t WHERE {where}")
 
-    @contextmanager
-    def _committing(
-        self, position: int, under_way: int | None = None
-    ) -> Iterator[CommitProperties]:
-        """Provide the properties of a commit that brings the table to a position.
-
-        Each commit names the position, even if it stays. So if someone else has committed since
-        this table was read, delta-rs refuses this commit: both have the same application
-        transaction.
-
-        Raises:
-            TablesError: someone else has written the table. This commit may have been made, too:
-                it was read together with one that came later.
-        """
-        version = self._table.version()
-        named = {"": position} | ({} if under_way is None else {_STEP: under_way})
-        app_id = _app_id(self.epoch)
-        try:
-            yield CommitProperties(
-                app_transactions=[Transaction(app_id + name, at) for name, at in named.items()]
-            )
-        except CommitFailedError as error:
-            if _CONFLICT.search(str(error)):
-                raise written_by_another(self.path) from error
-            raise
-        if self._table.version() != version + 1:
-            raise written_by_another(self.path)
-        self._position = position
-        self._under_way = named.get(_STEP, self._under_way)
-
-    def _set_properties(self, properties: dict[str, str]) -> None:
-        self._table.alter.set_table_properties(properties, raise_if_not_exists=False)
-        self._check_alone()
-
-    def _check_alone(self) -> None:
-        """Check that no one else has moved the table, after it was read again."""
-        if position_of(self._table, self.epoch) != self._position:
-            raise written_by_another(self.path)
-
-    def _transaction(self, name: str) -> int:
-        return self._table.transaction_version(_app_id(self.epoch) + name) or 0
+    def _position_properties(self, position: int) -> CommitProperties:
+        return CommitProperties(app_transactions=[Transaction(_app_id(self.epoch), position)])
 
 
 def epoch_of(table: DeltaTable) -> str:
@@ -334,9 +276,9 @@ def position_of(table: DeltaTable, epoch: str) -> int:
     return table.transaction_version(_app_id(epoch)) or 0
 
 
-def _open(spec: TableSpec, path: Location, epoch: str) -> DeltaTable:
+def _open(spec: TableSpec, path: Path, epoch: str) -> DeltaTable:
     try:
-        if not is_delta(path):
+        if not DeltaTable.is_deltatable(str(path)):
             rules = {} if spec.rules is None else {_RULES: str(spec.rules)}
             return DeltaTable.create(
                 str(path),
@@ -345,9 +287,8 @@ def _open(spec: TableSpec, path: Location, epoch: str) -> DeltaTable:
                 name=spec.name,
                 configuration={_EPOCH: epoch, **rules, **_PROPERTIES},
                 raise_if_key_not_exists=False,
-                storage_options=storage_options(path),
             )
-        table = open_delta_table(path)
+        table = DeltaTable(str(path))
     except FAULTS as error:
         raise cannot_open(path, error) from error
     made_from = epoch_of(table)
@@ -362,7 +303,7 @@ def _rules_of(table: DeltaTable) -> int | None:
     return int(text) if text.isdecimal() else None
 
 
-def _migrate(spec: TableSpec, table: DeltaTable, path: Location) -> None:
+def _migrate(spec: TableSpec, table: DeltaTable, path: Path) -> None:
     """Add missing columns to a table of an older version, if its rows stay correct."""
     added = [field for field in spec.schema if field.name in _ADDED_COLUMNS]
     if spec.name != RAW or _sorted([*_columns(table), *added]) != _sorted(spec.schema):

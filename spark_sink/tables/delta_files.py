@@ -2,25 +2,24 @@
 
 import json
 import math
+import shutil
 import time
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from fractions import Fraction
-from functools import partial
 from operator import attrgetter
 from pathlib import Path
 from typing import Final
-from urllib.parse import unquote
+from urllib.parse import unquote, urlsplit
 
 import pyarrow as pa
 from deltalake import DeltaTable, QueryBuilder, WriterProperties
 from deltalake.transaction import AddAction, RemoveAction
 
 from spark_sink.errors import TablesError, cannot_read
-from spark_sink.schema import PARTITION_COLUMN
-from spark_sink.tables.location import Location, concurrently, file_system, files_below, move_file
+from spark_sink.schema import PARTITION_COLUMN, SUMMARIES, TableSpec
 from spark_sink.tables.staging import ROW_GROUP, DataFile, Stager, read_file_upto
 
 #: The table property for how long older versions stay readable.
@@ -51,29 +50,25 @@ _MAX_MERGE_BYTES: Final = 64 * 1024 * 1024
 _MAX_ROW_BYTES: Final = 512 * 1024 * 1024
 
 
-def placed(table: Location, files: Iterable[DataFile]) -> list[DataFile]:
-    """Move staged files to the table, as far as they are not there.
+def placed(table: Path, file: DataFile) -> DataFile:
+    """Move a staged file into the table's directory.
 
     Raises:
-        TablesError: this process does not see a file.
+        TablesError: this process does not see the file.
     """
-    return concurrently(table, partial(_placed, table), files)
+    path = table / f"{PARTITION_COLUMN}={file.partition}" / file.path.name
+    path.parent.mkdir(exist_ok=True)
+    try:
+        shutil.move(file.path, path)
+    except FileNotFoundError:
+        raise TablesError(
+            f"{file.path} was written for the table {table}, but the driver does not see it: all "
+            "workers and the driver must have the directory of the tables at the same path"
+        ) from None
+    return replace(file, path=path)
 
 
-def _placed(table: Location, file: DataFile) -> DataFile:
-    if file.location != table:
-        try:
-            move_file(file.path, file.location, table)
-        except FileNotFoundError:
-            raise TablesError(
-                f"{file.location / file.path} was written for the table {table}, but the driver "
-                "does not see it: all workers and the driver must have the directory of the tables "
-                "at the same path"
-            ) from None
-    return replace(file, location=table)
-
-
-def added(file: DataFile, *, is_new: bool = True) -> AddAction:
+def added(table: Path, file: DataFile, *, is_new: bool = True) -> AddAction:
     """Return the action of a commit that adds a file."""
     stats = {
         "numRecords": file.rows,
@@ -82,7 +77,7 @@ def added(file: DataFile, *, is_new: bool = True) -> AddAction:
         "nullCount": {file.order: 0},
     }
     return AddAction(
-        file.path,
+        str(file.path.relative_to(table)),
         file.size,
         {PARTITION_COLUMN: str(file.partition)},
         round(time.time() * 1000),
@@ -138,10 +133,19 @@ def _merge(
     values: dict[str, str | None] = {PARTITION_COLUMN: str(partition)}
     for files, rows in _fitting_in_memory(stager, partition, old):
         if len(files) > 1:
-            for new in stager.stage(pa.concat_tables(rows)).files:
-                yield added(new, is_new=False)
+            for new in stager.stage(_current(stager.spec, pa.concat_tables(rows))).files:
+                yield added(stager.directory, new, is_new=False)
             for file in files:
                 yield RemoveAction(file.path, False, now, file.size, values)
+
+
+def _current(spec: TableSpec, rows: pa.Table) -> pa.Table:
+    """Drop rows that others replace."""
+    if spec != SUMMARIES:
+        return rows
+    ordered = rows.sort_by([("stream_cid", "ascending"), ("position", "descending")])
+    cids = ordered["stream_cid"].to_pylist()
+    return ordered.take([i for i, cid in enumerate(cids) if i == 0 or cids[i - 1] != cid])
 
 
 def _fitting_in_memory(
@@ -155,9 +159,8 @@ def _fitting_in_memory(
     kept: list[pa.Table] = []
     size = 0
     for file in files:
-        rows = read_file_upto(
-            stager.location, unquote(file.path), partition, stager.spec.schema, _MAX_ROW_BYTES
-        )
+        path = stager.directory / unquote(file.path)
+        rows = read_file_upto(path, partition, stager.spec.schema, _MAX_ROW_BYTES)
         if rows is None:
             continue
         if size + rows.nbytes > _MAX_ROW_BYTES:
@@ -179,14 +182,10 @@ def optimize(table: DeltaTable) -> int:
     return len(table.file_uris())
 
 
-def vacuum(
-    location: Location, table: DeltaTable, hours: float | None, *, dry_run: bool
-) -> list[str]:
+def vacuum(table: DeltaTable, hours: float | None, *, dry_run: bool) -> list[str]:
     """Delete files that only versions older than `hours` need, and uncommitted files of that age.
 
-    `hours` None: as the table's property says. Nothing else may be writing a table on a disk. In a
-    store, where no lock ensures that, uncommitted files are kept for an hour at least, because they
-    may be about to be committed.
+    `hours` None: as the table's property says. Nothing else may be writing the table.
 
     Returns:
         The names of the files.
@@ -194,24 +193,23 @@ def vacuum(
     keep = history_of(table) if hours is None else timedelta(hours=hours)
     # delta-rs counts whole hours: round up to keep too much rather than too little.
     whole_hours = math.ceil(keep / timedelta(hours=1))
-    full = whole_hours > 0 or isinstance(location, Path)
-    files = table.vacuum(whole_hours, enforce_retention_duration=False, dry_run=dry_run, full=full)
-    return [*files, *_old_changes(location, keep, dry_run=dry_run)]
+    files = table.vacuum(whole_hours, enforce_retention_duration=False, dry_run=dry_run, full=True)
+    path = Path(unquote(urlsplit(table.table_uri).path))
+    return [*files, *_old_changes(path, keep, dry_run=dry_run)]
 
 
-def _old_changes(location: Location, keep: timedelta, *, dry_run: bool) -> list[str]:
+def _old_changes(path: Path, keep: timedelta, *, dry_run: bool) -> list[str]:
     """Delete files of the change data feed, which delta-rs does not vacuum."""
-    before = datetime.now(UTC) - keep
-    found = [file.path for file in files_below(location, _CHANGES) if file.mtime <= before]
-    if not dry_run:
-        concurrently(location, file_system(location).delete_file, found)
-    return found
+    before = time.time() - keep.total_seconds()
+    found = [f for f in (path / _CHANGES).rglob("*.parquet") if f.stat().st_mtime <= before]
+    for file in () if dry_run else found:
+        file.unlink()
+    return [str(file.relative_to(path)) for file in found]
 
 
-def names_of(table: DeltaTable) -> list[str]:
-    """Return the names of the table's files, relative to the table."""
-    found = pa.table(table.get_add_actions())["path"]
-    return [unquote(path) for path in found.to_pylist()]
+def files_of(table: DeltaTable) -> list[str]:
+    """Return the paths of the table's files."""
+    return [unquote(uri) for uri in table.file_uris()]
 
 
 def history_of(table: DeltaTable) -> timedelta:
