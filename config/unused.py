@@ -30,6 +30,8 @@ _.command_class  # click.Group
     _.rem_path,
 )  # pydantic: fields of an answer
 
+_.type_name  # protobuf's FieldDescriptorProto
+
 # Methods that a library calls on our subclass.
 _.format_commands  # click.Group
 _.nullable_schema  # pydantic's GenerateJsonSchema

@@ -21,6 +21,7 @@ from spark_sink.cli.options import (
     SparkSetting,
     node_options,
 )
+from spark_sink.cli.serve import serve
 from spark_sink.cli.table_commands import optimize, query, rebuild, status, vacuum
 from spark_sink.errors import INSTALL, SinkError
 from spark_sink.query.show import show, to_json
@@ -75,7 +76,7 @@ def main() -> None:
     """
 
 
-for command in (status, query, rebuild, optimize, vacuum):
+for command in (status, query, serve, rebuild, optimize, vacuum):
     main.add_command(command)
 
 

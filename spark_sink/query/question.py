@@ -115,7 +115,7 @@ def run_query(directory: Path, sql: str, at: At = None) -> Iterator[QueryAnswer]
     if not here:
         raise no_tables(directory)
     with opened() as duck, _as_sink_errors(here):
-        _add_functions(duck.connection)
+        add_functions(duck.connection)
         *before, last = _statements(duck.connection, sql)
         for name in _asked(duck.connection, sql, here):
             _register(duck.connection, directory / name, at)
@@ -123,8 +123,8 @@ def run_query(directory: Path, sql: str, at: At = None) -> Iterator[QueryAnswer]
         yield _answer(duck, last, here, written)
 
 
-def _add_functions(connection: DuckDBPyConnection) -> None:
-    """Add the functions for binary columns."""
+def add_functions(connection: DuckDBPyConnection) -> None:
+    """Add the functions for binary columns to a database."""
     for name, types, result, function in _FUNCTIONS:
         connection.create_function(name, function, types, result)
     connection.execute(_IS_DAG)

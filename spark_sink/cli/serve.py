@@ -1,0 +1,150 @@
+"""The command `spark-sink serve`."""
+
+import signal
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from types import FrameType
+
+import click
+
+from spark_sink.cli.options import Address, Milliseconds, Size, node_options, tables_option
+
+_MIN_TOKEN = 16
+_FILE = click.Path(path_type=Path, dir_okay=False, exists=True)
+
+
+@click.command(short_help="Serve the tables by Arrow Flight SQL.")
+@tables_option
+@node_options(url=None, what="URL of the node whose events are in the tables; see --max-wait.")
+@click.option(
+    "--max-wait",
+    type=Milliseconds(),
+    default="5s",
+    help="With --url: how long a query waits until the tables have all events that the node has, "
+    "if they are at most 1,000 behind.",
+)
+@click.option(
+    "--listen", type=Address(), default="127.0.0.1:5102", metavar="HOST:PORT", help="Address."
+)
+@click.option(
+    "--auth-token",
+    metavar="TOKEN",
+    show_envvar=True,
+    help="What clients must send. Other users of this machine can see it on the command line: "
+    "prefer the variable or --auth-token-file.",
+)
+@click.option("--auth-token-file", type=_FILE, metavar="FILE", help="File with that token.")
+@click.option(
+    "--anonymous", is_flag=True, help="Let other machines read the tables without a token."
+)
+@click.option("--tls-cert", type=_FILE, metavar="FILE", help="Certificate chain for TLS (PEM).")
+@click.option("--tls-key", type=_FILE, metavar="FILE", help="Key of the certificate (PEM).")
+@click.option(
+    "--max-queries", type=click.IntRange(1, 256), default=4, help="Queries at the same time."
+)
+@click.option(
+    "--max-feeds", type=click.IntRange(0, 256), default=16, help="Open feeds at the same time."
+)
+@click.option("--timeout", type=Milliseconds(), default="60s", help="Longest query: 60s, 5m.")
+@click.option("--memory", type=Size(), default="512MB", help="Memory of a query or feed.")
+@click.option("--threads", type=click.IntRange(1, 64), default=2, help="Threads of a query.")
+def serve(
+    tables: Path,
+    url: str | None,
+    token: str | None,
+    max_wait: int,
+    listen: str,
+    auth_token: str | None,
+    auth_token_file: Path | None,
+    anonymous: bool,
+    tls_cert: Path | None,
+    tls_key: Path | None,
+    max_queries: int,
+    max_feeds: int,
+    timeout: int,
+    memory: int,
+    threads: int,
+) -> None:
+    """Serve the tables to Arrow Flight SQL clients, until Ctrl-C or SIGTERM.
+
+    Clients are the Ceramic JavaScript SDK, ADBC, JDBC and the BI tools on top of it. The tables and
+    functions of ceramic-one's server are in the schema v0, the default, and those of spark-sink in
+    the schema tables. NAME_feed has the rows of the table NAME, and then those to come. Nothing can
+    be written. Each query runs in a process of its own.
+
+    \b
+    Examples:
+      spark-sink serve --tables ./tables
+      spark-sink serve --tables ./tables --url http://127.0.0.1:5101
+      spark-sink serve --tables ./tables --listen 0.0.0.0:5102 --auth-token-file token \\
+          --tls-cert server.pem --tls-key server.key
+    """
+    from spark_sink.serve.server import FlightServer, ServeSettings
+    from spark_sink.serve.workers import Limits
+    from spark_sink.source.feed import Feed
+
+    if (tls_cert is None) != (tls_key is None):
+        raise click.UsageError("TLS takes both --tls-cert and --tls-key")
+    settings = ServeSettings(
+        tables=tables,
+        address=listen,
+        token=_checked_token(auth_token, auth_token_file),
+        certificate=None if tls_cert is None or tls_key is None else (tls_cert, tls_key),
+        anonymous=anonymous,
+        node=None if url is None else Feed(url, token=token),
+        max_wait=max_wait / 1000,
+        limits=Limits(
+            queries=max_queries,
+            feeds=max_feeds,
+            seconds=max(1, round(timeout / 1000)),
+            memory_mb=max(1, memory // 1024**2),
+            threads=threads,
+        ),
+    )
+    server = FlightServer(settings)
+    with _until_signal():
+        click.echo(f"serving {tables} by Flight SQL at {server.url}")
+        sys.stdout.flush()
+        server.wait()
+    server.stop()
+
+
+class _StopError(Exception):
+    """A signal has arrived."""
+
+
+@contextmanager
+def _until_signal() -> Iterator[None]:
+    """Leave the block on SIGINT and SIGTERM."""
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        for each in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(each, signal.SIG_IGN)
+        raise _StopError
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, stop)
+    with suppress(_StopError):
+        yield
+
+
+def _checked_token(token: str | None, file: Path | None) -> str | None:
+    """Return the token of the options, which must be hard to guess."""
+    if file is not None:
+        if token:
+            raise click.UsageError("use --auth-token or --auth-token-file, not both")
+        try:
+            token = file.read_text(encoding="ascii").strip()
+        except (OSError, UnicodeDecodeError) as error:
+            reason = getattr(error, "strerror", None) or "not ASCII"
+            raise click.ClickException(f"the token file {file} cannot be read: {reason}") from None
+    if not token and file is None:
+        return None
+    if not token or len(token) < _MIN_TOKEN:
+        raise click.ClickException(
+            f"the token has less than {_MIN_TOKEN} characters, which is easy to guess: "
+            "use one from `openssl rand -hex 32`"
+        )
+    return token

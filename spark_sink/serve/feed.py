@@ -1,0 +1,160 @@
+"""The rows of a feed, as they come: those that a table has, and then each that is new or changes.
+
+A reader opens the table's latest version again and again, and shows DuckDB a step's rows at a time.
+
+- In `raw_events`, `conclusion_events` and `event_states`, a row is an event. New ones come in the
+  order of their positions, in windows of positions, so that a step fits in memory. So whoever
+  notes the position of the last row can continue behind it.
+- In `stream_tips` and `stream_states`, a row is a stream, and changes. First come the rows that the
+  table has, by their positions. Then the change data feed of each commit says what is new.
+- Rows of `event_states` change too, when the stream's model gets an event. They come again.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from typing import Final
+from urllib.parse import unquote
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from deltalake import DeltaTable
+
+from spark_sink.schema import TABLES
+from spark_sink.serve.database import Database
+from spark_sink.serve.errors import RequestError
+from spark_sink.serve.statement import FEED
+from spark_sink.tables.delta import FAULTS, epoch_of, position_of
+from spark_sink.tables.delta_files import files_of
+
+# Positions per step.
+_WINDOW: Final = 50_000
+# Seconds between two looks at a table.
+_POLL: Final = 0.2
+_POLLS_PER_OPEN: Final = 25
+# Tables whose rows never change.
+_APPENDED: Final = ("raw_events", "conclusion_events")
+_CHANGE: Final = "_change_type"
+_INSERTED: Final = "insert"
+_OLD: Final = "update_preimage"
+_NEW: Final = "update_postimage"
+
+
+class Feed:
+    """The feed of one of the pipeline's tables.
+
+    Args:
+        name: of the table.
+        wait: called with seconds to wait for the next commit.
+    """
+
+    def __init__(
+        self, database: Database, name: str, wait: Callable[[float], None] = time.sleep
+    ) -> None:
+        self._database = database
+        self._spec = TABLES[name]
+        self._wait = wait
+
+    def steps(self) -> Iterator[None]:
+        """Yield, for ever, when DuckDB has the next rows in the feed's table.
+
+        Raises:
+            RequestError: the table was made anew.
+            TablesError: it cannot be read.
+        """
+        while (table := self._database.open(self._spec.name)) is None:
+            self._wait(_POLL)
+        epoch, version, last, polls = epoch_of(table), -1, 0, 0
+        while True:
+            position = position_of(table, epoch)
+            if epoch_of(table) != epoch or table.version() < version or position < last:
+                raise _made_anew(self._spec.name)
+            if table.version() == version:
+                polls += 1
+                self._wait(_POLL)
+                table.update_incremental()
+                if polls % _POLLS_PER_OPEN == 0:  # only this notices that it was made anew
+                    table = self._database.open(self._spec.name) or table
+                continue
+            if version < 0 or self._spec.is_history:
+                yield from self._windows(table, last, position)
+            if version >= 0 and self._spec.name not in _APPENDED:
+                for each in range(version + 1, table.version() + 1):
+                    yield from self._changes(table, each)
+            version, last = table.version(), position
+
+    def _windows(self, table: DeltaTable, after: int, upto: int) -> Iterator[None]:
+        """Show the rows between two positions."""
+        order = self._spec.order
+        files = _files(table, order)
+        while after < upto:
+            end = min(after + _WINDOW, upto)
+            within = [file for file, first, last in files if first <= end and last > after]
+            where = f"WHERE {order} > {after} AND {order} <= {end} ORDER BY {order}"
+            if within:
+                self._database.show_files(self._spec.name + FEED, within, where)
+                yield
+            after = end
+
+    def _changes(self, table: DeltaTable, version: int) -> Iterator[None]:
+        """Show the rows that a commit has changed, and, in tables of streams, added."""
+        updated: dict[str, list[pa.Table]] = {_OLD: [], _NEW: []}
+        for rows, kinds in self._changed_rows(table, version):
+            if not self._spec.is_history:
+                yield from self._show(rows.filter(pc.equal(kinds, _INSERTED)))
+            for kind, some in updated.items():
+                some.append(rows.filter(pc.equal(kinds, kind)))
+        if updated[_NEW]:
+            old, new = map(pa.concat_tables, updated.values())
+            yield from self._show(_differing(old, new, self._spec.key))
+
+    def _changed_rows(
+        self, table: DeltaTable, version: int
+    ) -> Iterator[tuple[pa.Table, pa.ChunkedArray]]:
+        """Yield the rows that a commit concerns, with what it did to them."""
+        try:
+            for batch in table.load_cdf(starting_version=version, ending_version=version):
+                rows = pa.table(batch)
+                kinds = rows[_CHANGE].cast(pa.string())
+                yield rows.select(self._spec.schema.names).cast(self._spec.schema), kinds
+        except FAULTS as error:
+            raise RequestError(
+                "UNAVAILABLE",
+                f"this feed is too far behind: the changes of {self._spec.name} in version "
+                f"{version} cannot be read any more; start it again ({error})",
+            ) from error
+
+    def _show(self, rows: pa.Table) -> Iterator[None]:
+        if rows.num_rows:
+            self._database.show_rows(self._spec.name + FEED, rows.sort_by(self._spec.order))
+            yield
+
+
+def _files(table: DeltaTable, order: str) -> list[tuple[str, int, int]]:
+    """List the table's files with their first and last positions."""
+    found = pa.table(table.get_add_actions(flatten=True))
+    limits = zip(
+        *(found[name].to_pylist() for name in ("path", f"min.{order}", f"max.{order}")), strict=True
+    )
+    by_path = {unquote(path): (first, last) for path, first, last in limits}
+    files = []
+    for file in files_of(table):
+        path = next((path for path in by_path if file.endswith(path)), "")
+        first, last = by_path.get(path, (None, None))
+        files.append((file, first or 0, 2**63 - 1 if last is None else last))
+    return files
+
+
+def _differing(old: pa.Table, new: pa.Table, key: str) -> pa.Table:
+    """Return the new rows that differ from the old ones."""
+    before = {row[key]: row for row in old.to_pylist()}
+    return new.filter(
+        pa.array([before.get(row[key]) != row for row in new.to_pylist()], pa.bool_())
+    )
+
+
+def _made_anew(name: str) -> RequestError:
+    return RequestError(
+        "UNAVAILABLE", f"the table {name} was made anew: start the feed again from its beginning"
+    )

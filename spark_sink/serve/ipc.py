@@ -1,0 +1,100 @@
+"""Arrow data as Flight carries it: a message of Arrow's IPC format in two parts.
+
+A header (flatbuffer) says what the body has. In a stream or a file, and in the `schema` fields of
+Flight's messages, both follow a prefix of eight bytes.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+_CONTINUATION: Final = 0xFFFFFFFF
+_ALIGNMENT: Final = 8
+# Many clients refuse messages of more than 4 MiB.
+_PIECE_BYTES: Final = 2 * 1024 * 1024
+
+#: The header and the body of a message.
+Parts = tuple[bytes, bytes]
+
+
+def schema_bytes(schema: pa.Schema) -> bytes:
+    """Return a schema for the `schema` field of a message."""
+    return bytes(schema.serialize())
+
+
+def read_schema(data: bytes) -> pa.Schema:
+    """Return the schema in the `schema` field of a message."""
+    return pa.ipc.read_schema(pa.py_buffer(data))
+
+
+def parts_of(item: pa.Schema | pa.RecordBatch) -> Parts:
+    """Return the message of a schema, or of a batch without dictionaries."""
+    message = pa.ipc.read_message(item.serialize())
+    body = message.body
+    return bytes(message.metadata), b"" if body is None or not body.size else bytes(body)
+
+
+def pieces(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+    """Cut a batch into pieces that every client accepts; a single row is never cut."""
+    if batch.nbytes <= _PIECE_BYTES or batch.num_rows <= 1:
+        yield batch
+        return
+    half = batch.num_rows // 2
+    yield from pieces(batch.slice(0, half))
+    yield from pieces(batch.slice(half))
+
+
+def plain_schema(schema: pa.Schema) -> pa.Schema:
+    """Return a schema without dictionaries, which DuckDB makes of ENUMs."""
+    return pa.schema([field.with_type(_plain(field.type)) for field in schema])
+
+
+def plain(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
+    """Return a batch with the columns of `plain_schema`."""
+    if batch.schema == schema:
+        return batch
+    columns = [pc.cast(batch.column(i), field.type) for i, field in enumerate(schema)]
+    return pa.RecordBatch.from_arrays(columns, schema=schema)
+
+
+def _plain(kind: pa.DataType) -> pa.DataType:
+    return kind.value_type if pa.types.is_dictionary(kind) else kind
+
+
+def read_batches(messages: list[Parts]) -> pa.Table:
+    """Return the rows in messages, the first of which has the schema.
+
+    Raises:
+        pa.ArrowInvalid: they are not such messages.
+    """
+    stream = pa.BufferOutputStream()
+    for header, body in messages:
+        padding = -len(header) % _ALIGNMENT
+        stream.write(struct.pack("<II", _CONTINUATION, len(header) + padding))
+        stream.write(header + bytes(padding) + body)
+    stream.write(struct.pack("<II", _CONTINUATION, 0))
+    return pa.ipc.open_stream(stream.getvalue()).read_all()
+
+
+def value_bytes(values: Mapping[str, Any]) -> bytes:
+    """Write named values as a row of Arrow data."""
+    row = pa.RecordBatch.from_pydict({name: [value] for name, value in values.items()})
+    stream = pa.BufferOutputStream()
+    with pa.ipc.new_stream(stream, row.schema) as writer:
+        writer.write_batch(row)
+    return bytes(stream.getvalue())
+
+
+def read_values(data: bytes) -> dict[str, Any]:
+    """Read what `value_bytes` wrote.
+
+    Raises:
+        pa.ArrowInvalid: the bytes are something else.
+    """
+    rows = pa.ipc.open_stream(data).read_all().to_pylist()
+    return dict(rows[0]) if rows else {}

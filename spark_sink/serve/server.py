@@ -1,0 +1,307 @@
+"""The gRPC server of Flight SQL: who may call, how much at once, until when.
+
+gRPC's own server rather than `pyarrow.flight`'s, because that one takes messages of any size and
+any number of calls, and has no status code for a client that asks too much. Both packages are here
+anyway: libp2p needs gRPC.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hashlib
+import hmac
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from ipaddress import ip_address
+from pathlib import Path
+from typing import Any, Final
+
+import grpc
+
+from spark_sink.errors import SinkError, one_line
+from spark_sink.serve.database import Wanted
+from spark_sink.serve.errors import RequestError
+from spark_sink.serve.messages import MalformedError, Message, parsed
+from spark_sink.serve.service import Call, FlightSql, handshake
+from spark_sink.serve.workers import Limits, Workers
+from spark_sink.source.feed import Feed
+
+_SERVICE: Final = "arrow.flight.protocol.FlightService"
+_BEARER: Final = "bearer"
+_BASIC: Final = "basic"
+_AUTHORIZATION: Final = "authorization"
+# Seconds. A client that is gone without a word is noticed after the sum of the first two.
+_PING_AFTER: Final = 30
+_PONG_WITHIN: Final = 10
+_MIN_PING_INTERVAL: Final = 10
+_STOP_WAIT: Final = 4.0
+_UPLOAD_SECONDS: Final = 30.0
+_MAX_MESSAGE: Final = 1024 * 1024
+# Calls that neither run a query nor follow a feed, and those that wait for their turn.
+_MORE_CALLS: Final = 16
+_OPTIONS: Final = (
+    ("grpc.so_reuseport", 0),  # otherwise two servers could share a port
+    ("grpc.max_receive_message_length", _MAX_MESSAGE),
+    ("grpc.max_send_message_length", -1),
+    ("grpc.keepalive_time_ms", _PING_AFTER * 1000),
+    ("grpc.keepalive_timeout_ms", _PONG_WITHIN * 1000),
+    ("grpc.http2.max_pings_without_data", 0),
+    ("grpc.http2.min_ping_interval_without_data_ms", _MIN_PING_INTERVAL * 1000),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class ServeSettings:
+    """What `spark-sink serve` does.
+
+    Attributes:
+        tables: the directory of the tables.
+        address: where to listen, HOST:PORT; port 0: any.
+        token: what clients must send; None: nothing.
+        certificate: PEM files of the certificate chain and its key, for TLS.
+        anonymous: other machines may connect without a token.
+        node: a query waits until the tables have what this node's feed has.
+        max_wait: seconds that it waits at most.
+    """
+
+    tables: Path
+    address: str
+    token: str | None = field(default=None, repr=False)
+    certificate: tuple[Path, Path] | None = None
+    anonymous: bool = False
+    node: Feed | None = None
+    max_wait: float = 5.0
+    limits: Limits = field(default_factory=Limits)
+
+
+class FlightServer:
+    """A server that runs until `stop`.
+
+    Attributes:
+        url: where it listens, as clients take it.
+
+    Raises:
+        SinkError: it cannot listen there, or should not.
+    """
+
+    def __init__(self, settings: ServeSettings) -> None:
+        _check_access(settings)
+        limits = settings.limits
+        calls = limits.queries + limits.feeds + _MORE_CALLS
+        self._token = settings.token
+        self._server = grpc.server(
+            ThreadPoolExecutor(calls, "flight"), options=_OPTIONS, maximum_concurrent_rpcs=calls
+        )
+        secure = settings.certificate is not None
+        try:
+            if settings.certificate is None:
+                port = self._server.add_insecure_port(settings.address)
+            else:
+                credentials = _credentials(*settings.certificate)
+                port = self._server.add_secure_port(settings.address, credentials)
+        except RuntimeError as error:
+            raise SinkError(
+                f"cannot listen at {settings.address}: {one_line(error)}; is it in use? Choose "
+                "another address with --listen"
+            ) from error
+        host = settings.address.rpartition(":")[0]
+        self.url = f"grpc{'+tls' if secure else ''}://{host}:{port}"
+        self._workers = Workers(settings.tables, limits)
+        self._flight = FlightSql(self._workers, partial(_wanted, settings))
+        self._server.add_generic_rpc_handlers((self._handlers(),))
+        self._server.start()
+
+    def stop(self) -> None:
+        """End all feeds, give queries a few seconds, and stop."""
+        stopped = self._server.stop(_STOP_WAIT)
+        self._workers.stop_feeds()
+        stopped.wait(_STOP_WAIT + 1)
+        self._workers.close()
+
+    def wait(self, seconds: float | None = None) -> None:
+        """Wait until the server has stopped."""
+        self._server.wait_for_termination(seconds)
+
+    def _handlers(self) -> Any:
+        flight = self._flight
+        single, stream = grpc.unary_unary_rpc_method_handler, grpc.unary_stream_rpc_method_handler
+        both = grpc.stream_stream_rpc_method_handler
+        methods: dict[str, tuple[Any, Callable[..., Any], str]] = {
+            "GetFlightInfo": (single, flight.get_flight_info, "FlightDescriptor"),
+            "GetSchema": (single, flight.get_schema, "FlightDescriptor"),
+            "DoGet": (stream, flight.do_get, "Ticket"),
+            "DoAction": (stream, flight.do_action, "Action"),
+            "ListActions": (stream, flight.list_actions, "Empty"),
+            "ListFlights": (stream, flight.list_flights, "Criteria"),
+            "DoPut": (both, flight.do_put, "FlightData"),
+        }
+        handlers = {
+            name: make(
+                (self._one if make is single else self._many)(method, upload=make is both),
+                request_deserializer=_reader(request),
+                response_serializer=_write,
+            )
+            for name, (make, method, request) in methods.items()
+        }
+        handlers["Handshake"] = both(
+            self._handshake,
+            request_deserializer=_reader("HandshakeRequest"),
+            response_serializer=_write,
+        )
+        return grpc.method_handlers_generic_handler(_SERVICE, handlers)
+
+    def _one(self, method: Callable[..., Message], *, upload: bool) -> Callable[..., Message]:
+        def answer(request: Message, context: grpc.ServicerContext) -> Message:
+            with _status(context):
+                self._check_token(context)
+                return method(_whole(request), _call(context))
+
+        return answer
+
+    def _many(
+        self, method: Callable[..., Iterator[Message]], *, upload: bool
+    ) -> Callable[..., Iterator[Message]]:
+        def answer(request: Any, context: grpc.ServicerContext) -> Iterator[Message]:
+            with _status(context):
+                self._check_token(context)
+                given = map(_whole, request) if upload else _whole(request)
+                with _limited(context) if upload else _unlimited():
+                    yield from method(given, _call(context))
+
+        return answer
+
+    def _handshake(
+        self, requests: Iterator[Message], context: grpc.ServicerContext
+    ) -> Iterator[Message]:
+        """Give a client that logs in with a password what it has to send from now on."""
+        with _status(context), _limited(context):
+            self._check_token(context)
+            token = self._token or "anonymous"
+            context.send_initial_metadata(((_AUTHORIZATION, f"Bearer {token}"),))
+            yield from handshake(map(_whole, requests))
+
+    def _check_token(self, context: grpc.ServicerContext) -> None:
+        """Raise an error if a call needs a token and does not have it."""
+        if self._token is None:
+            return
+        headers = dict(context.invocation_metadata() or ())
+        given = _token_in(str(headers.get(_AUTHORIZATION, "")))
+        if given is None:
+            raise RequestError(
+                "UNAUTHENTICATED",
+                "this server needs a token: send the header authorization: Bearer TOKEN, or log in "
+                "with any user name and the token as password",
+            )
+        if not hmac.compare_digest(_digest(given), _digest(self._token)):
+            raise RequestError("UNAUTHENTICATED", "the token is wrong")
+
+
+def _wanted(settings: ServeSettings) -> Wanted | None:
+    """Return what the tables should include now; None if nobody knows."""
+    if settings.node is None:
+        return None
+    try:
+        head = settings.node.head(patience=0)
+    except SinkError:  # then the tables do not grow either
+        return None
+    return Wanted(head.epoch, head.head, settings.max_wait)
+
+
+def _check_access(settings: ServeSettings) -> None:
+    """Raise an error if other machines could read everything without a token."""
+    host = settings.address.rpartition(":")[0].strip("[]")
+    try:
+        is_loopback = host == "localhost" or ip_address(host).is_loopback
+    except ValueError:
+        is_loopback = False
+    if settings.token is None and not is_loopback and not settings.anonymous:
+        raise SinkError(
+            f"everyone who can reach {settings.address} could read all tables: set a token "
+            "(--auth-token-file), listen on 127.0.0.1, or allow it (--anonymous)"
+        )
+
+
+def _credentials(certificate: Path, key: Path) -> Any:
+    try:
+        return grpc.ssl_server_credentials([(key.read_bytes(), certificate.read_bytes())])
+    except OSError as error:
+        raise SinkError(f"cannot read {error.filename}: {error.strerror}") from error
+
+
+def _reader(name: str) -> Callable[[bytes], Any]:
+    """Return what reads a message; a malformed one is reported later, with the right status."""
+
+    def read(data: bytes) -> Any:
+        try:
+            return parsed(name, data)
+        except MalformedError as error:
+            return error
+
+    return read
+
+
+def _whole(message: Any) -> Message:
+    if isinstance(message, MalformedError):
+        raise RequestError("INVALID_ARGUMENT", str(message))
+    return message
+
+
+def _write(message: Message) -> bytes:
+    data: bytes = message.SerializeToString()
+    return data
+
+
+def _call(context: grpc.ServicerContext) -> Call:
+    def on_gone(act: Callable[[], None]) -> None:
+        if not context.add_callback(act):
+            act()  # it is gone already
+
+    return Call(str(context.peer()), on_gone)
+
+
+@contextmanager
+def _status(context: grpc.ServicerContext) -> Iterator[None]:
+    """End the call with the status of an error."""
+    try:
+        yield
+    except RequestError as error:
+        context.abort(getattr(grpc.StatusCode, error.code), error.text)
+
+
+@contextmanager
+def _limited(context: grpc.ServicerContext) -> Iterator[None]:
+    """End the call if the client takes too long to send its messages."""
+    timer = threading.Timer(_UPLOAD_SECONDS, context.cancel)
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
+
+
+@contextmanager
+def _unlimited() -> Iterator[None]:
+    yield
+
+
+def _token_in(authorization: str) -> str | None:
+    """Return the token in a header; as the password, if it is that of a login."""
+    scheme, _, given = authorization.partition(" ")
+    if scheme.lower() == _BEARER:
+        return given.strip()
+    if scheme.lower() != _BASIC:
+        return None
+    try:
+        return base64.b64decode(given, validate=False).decode().partition(":")[2]
+    except (binascii.Error, UnicodeDecodeError):
+        return None
+
+
+def _digest(text: str) -> bytes:
+    return hashlib.sha256(text.encode("utf-8", "surrogateescape")).digest()

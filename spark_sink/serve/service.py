@@ -1,0 +1,256 @@
+"""Flight SQL: what each call of a client means, and its answer.
+
+A query takes two calls: `GetFlightInfo` returns the columns of the answer and a ticket, and `DoGet`
+with the ticket returns the rows. The ticket has the statement and the values of its parameters, so
+the server need not remember it. A prepared statement takes three more: the action that creates it,
+a `DoPut` with the values, the action that closes it. Other commands ask about the tables.
+
+Calls come from threads of gRPC; a `Call` is what is known about one.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any, Final
+
+import pyarrow as pa
+
+from spark_sink.serve import ipc, metadata
+from spark_sink.serve.database import Wanted
+from spark_sink.serve.errors import RequestError, invalid
+from spark_sink.serve.messages import (
+    MalformedError,
+    Message,
+    name_of,
+    new,
+    packed,
+    unpacked,
+)
+from spark_sink.serve.prepared import PreparedStatements, check_bound, values_of
+from spark_sink.serve.workers import Workers
+
+_CREATE: Final = "CreatePreparedStatement"
+_CLOSE: Final = "ClosePreparedStatement"
+_ACTIONS: Final = {
+    _CREATE: "Remembers a statement with parameters. "
+    "Request: ActionCreatePreparedStatementRequest; result: ActionCreatePreparedStatementResult.",
+    _CLOSE: "Forgets it. Request: ActionClosePreparedStatementRequest.",
+}
+_MAX_SQL: Final = 100_000
+# Messages of a DoPut: a descriptor with the schema, and a row.
+_MAX_PUT: Final = 8
+_COMMAND: Final = 2  # the type of a descriptor with a command
+_UNKNOWN: Final = -1
+_READ_ONLY: Final = "the tables are read-only here"
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """What is known about a call.
+
+    Attributes:
+        client: names the client's connection.
+        on_gone: registers what to call when the client is gone.
+    """
+
+    client: str
+    on_gone: Callable[[Callable[[], None]], Any]
+
+
+class FlightSql:
+    """Answers the calls of Flight SQL clients, over the tables that `workers` read.
+
+    Args:
+        workers: run the queries.
+        wanted: says what the tables should include for a query that comes now.
+    """
+
+    def __init__(
+        self, workers: Workers, wanted: Callable[[], Wanted | None] = lambda: None
+    ) -> None:
+        self._workers = workers
+        self._wanted = wanted
+        self._prepared = PreparedStatements()
+        self._lock = threading.Lock()
+        self._schemas: dict[tuple[str, str], bytes] = {}
+
+    def get_flight_info(self, descriptor: Message, call: Call) -> Message:
+        """Return the columns of an answer, and the ticket for its rows.
+
+        Raises:
+            RequestError: the command is wrong, or not supported.
+        """
+        schema, ticket = self._planned(_command(descriptor), descriptor.cmd)
+        endpoint = new("FlightEndpoint", ticket=new("Ticket", ticket=ticket))
+        return new(
+            "FlightInfo",
+            schema=schema,
+            flight_descriptor=descriptor,
+            endpoint=[endpoint],
+            total_records=_UNKNOWN,
+            total_bytes=_UNKNOWN,
+            ordered=True,
+        )
+
+    def get_schema(self, descriptor: Message, call: Call) -> Message:
+        """Return the columns of an answer.
+
+        Raises:
+            RequestError: as `get_flight_info`.
+        """
+        schema, _ = self._planned(_command(descriptor), descriptor.cmd)
+        return new("SchemaResult", schema=schema)
+
+    def do_get(self, ticket: Message, call: Call) -> Iterator[Message]:
+        """Yield the rows that belong to a ticket.
+
+        Raises:
+            RequestError: the ticket is wrong, or the query fails.
+        """
+        command = _unpacked(ticket.ticket)
+        if name_of(command) == "TicketStatementQuery":
+            for header, body in self._rows(command.statement_handle, call):
+                yield new("FlightData", data_header=header, data_body=body)
+            return
+        if (table := metadata.answer(command, self._table_schemas)) is None:
+            raise _unsupported(command)
+        for item in (table.schema, *table.to_batches()):
+            header, body = ipc.parts_of(item)
+            yield new("FlightData", data_header=header, data_body=body)
+
+    def do_put(self, messages: Iterator[Message], call: Call) -> Iterator[Message]:
+        """Bind values to a prepared statement.
+
+        Raises:
+            RequestError: the statement is not known, or has other parameters.
+        """
+        received = list(islice(messages, _MAX_PUT))
+        if not received:
+            raise invalid("the call has no messages")
+        command = _command(received[0].flight_descriptor)
+        if name_of(command) != "CommandPreparedStatementQuery":
+            raise _unsupported(command)
+        prepared = self._prepared.get(command.prepared_statement_handle)
+        try:
+            rows = ipc.read_batches(
+                [(each.data_header, each.data_body) for each in received if each.data_header]
+            )
+        except (pa.ArrowException, OSError) as error:
+            raise invalid(f"the values are not Arrow data: {error}") from None
+        prepared.values = values_of(ipc.read_schema(prepared.plan.parameters), rows)
+        handle = command.prepared_statement_handle
+        result = new("DoPutPreparedStatementResult", prepared_statement_handle=handle)
+        yield new("PutResult", app_metadata=result.SerializeToString())
+
+    def do_action(self, action: Message, call: Call) -> Iterator[Message]:
+        """Create or close a prepared statement.
+
+        Raises:
+            RequestError: the action is not supported, or the statement is wrong.
+        """
+        if action.type == _CREATE:
+            request = _unpacked(action.body, "ActionCreatePreparedStatementRequest")
+            plan = self._workers.plan(_sql(request))
+            result = new(
+                "ActionCreatePreparedStatementResult",
+                prepared_statement_handle=self._prepared.add(call.client, request.query, plan),
+                dataset_schema=plan.schema,
+                parameter_schema=plan.parameters,
+            )
+            yield new("Result", body=packed(result))
+        elif action.type == _CLOSE:
+            request = _unpacked(action.body, "ActionClosePreparedStatementRequest")
+            self._prepared.remove(request.prepared_statement_handle)
+        else:
+            raise RequestError("UNIMPLEMENTED", f"the action {action.type!r} is not supported")
+
+    def list_actions(self, request: Message, call: Call) -> Iterator[Message]:
+        """Yield the actions that are supported."""
+        for name, description in _ACTIONS.items():
+            yield new("ActionType", type=name, description=description)
+
+    def list_flights(self, request: Message, call: Call) -> Iterator[Message]:
+        """Yield nothing: everything here is the answer to a command."""
+        return iter(())
+
+    def _planned(self, command: Message, data: bytes) -> tuple[bytes, bytes]:
+        """Return the columns of a command's answer, and its ticket."""
+        name = name_of(command)
+        if name == "CommandStatementQuery":
+            sql = _sql(command)
+            plan = self._workers.plan(sql)
+            check_bound(ipc.read_schema(plan.parameters), {})
+            return plan.schema, _ticket(sql, {}, feed=plan.feed)
+        if name == "CommandPreparedStatementQuery":
+            found = self._prepared.get(command.prepared_statement_handle)
+            check_bound(ipc.read_schema(found.plan.parameters), found.values)
+            return found.plan.schema, _ticket(found.sql, found.values, feed=found.plan.feed)
+        if (table := metadata.answer(command, self._table_schemas)) is None:
+            raise _unsupported(command)
+        return ipc.schema_bytes(table.schema), data
+
+    def _rows(self, handle: bytes, call: Call) -> Iterator[ipc.Parts]:
+        try:
+            asked = json.loads(handle)
+            values = ipc.read_values(base64.b64decode(asked["values"]))
+            sql, feed = str(asked["sql"]), bool(asked["feed"])
+        except (ValueError, KeyError, TypeError, OSError):
+            raise invalid("the ticket is not one of this server") from None
+        wanted = None if feed else self._wanted()
+        return self._workers.rows(sql, values, feed=feed, on_gone=call.on_gone, wanted=wanted)
+
+    def _table_schemas(self) -> dict[tuple[str, str], bytes]:
+        with self._lock:
+            if not self._schemas:
+                self._schemas = self._workers.table_schemas()
+            return self._schemas
+
+
+def _command(descriptor: Message) -> Message:
+    if descriptor.type != _COMMAND:
+        raise invalid("the server answers commands of Flight SQL only, not paths")
+    return _unpacked(descriptor.cmd)
+
+
+def _unpacked(data: bytes, name: str | None = None) -> Message:
+    try:
+        found = unpacked(data)
+    except MalformedError as error:
+        raise invalid(str(error)) from None
+    if name is not None and name_of(found) != name:
+        raise invalid(f"the request should be a {name}, not a {name_of(found)}")
+    return found
+
+
+def _sql(command: Message) -> str:
+    """Return the statement in a command."""
+    if command.transaction_id:
+        raise RequestError("UNIMPLEMENTED", "transactions are not supported")
+    sql: str = command.query
+    if len(sql) > _MAX_SQL:
+        raise invalid(f"the statement has {len(sql)} characters; at most {_MAX_SQL} are allowed")
+    return sql
+
+
+def _ticket(sql: str, values: dict[str, Any], *, feed: bool) -> bytes:
+    data = base64.b64encode(ipc.value_bytes(values)).decode()
+    handle = json.dumps({"sql": sql, "feed": feed, "values": data}).encode()
+    return packed(new("TicketStatementQuery", statement_handle=handle))
+
+
+def _unsupported(command: Message) -> RequestError:
+    name = name_of(command)
+    if "Update" in name:
+        return invalid(_READ_ONLY)
+    return RequestError("UNIMPLEMENTED", f"{name} is not supported here")
+
+
+def handshake(requests: Iterable[Message]) -> Iterator[Message]:
+    """Answer each request for a handshake; the token is in the headers."""
+    for request in requests:
+        yield new("HandshakeResponse", protocol_version=request.protocol_version)

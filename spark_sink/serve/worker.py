@@ -1,0 +1,228 @@
+"""A process for each query, so that no query can harm the server or another query.
+
+The server starts one process, the *parent of the workers*, which has imported everything. For each
+query it forks: the child answers the query on a socket that it was given, and ends. It may use so
+much memory, it may take so much time, and it cannot write files: the operating system sees to that.
+It also ends as soon as the server closes the socket, because the client is gone.
+
+The answer is a sequence of frames: a kind, the lengths of two parts, and the parts.
+
+| kind | parts |
+|---|---|
+| data | header and body of an Arrow message; the first one has the schema |
+| plan | a pickled `Plan` |
+| error | a code, and a text for the client |
+| end | empty |
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+import resource
+import signal
+import socket
+import struct
+import threading
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final, Literal
+
+import pyarrow as pa
+
+from spark_sink.errors import SinkError, one_line
+from spark_sink.schema import TABLES
+from spark_sink.serve import ipc
+from spark_sink.serve.database import Database, Wanted
+from spark_sink.serve.errors import RequestError, invalid
+from spark_sink.serve.feed import Feed
+from spark_sink.serve.statement import FEED, Statement
+
+DATA: Final = 1
+PLAN: Final = 2
+ERROR: Final = 3
+END: Final = 4
+#: Kind, and the lengths of both parts.
+FRAME: Final = struct.Struct(">BIQ")
+#: The length of a request.
+LENGTH: Final = struct.Struct(">I")
+
+# Python and its libraries take half of this, besides the query's own memory.
+_OVERHEAD_MB: Final = 640
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What a worker has to do.
+
+    Attributes:
+        kind: describe the tables, describe a statement's answer, or give it.
+        tables: their directory.
+        seconds: how long it may take; None: as long as the client reads, for a feed.
+        wanted: what the tables should include.
+    """
+
+    kind: Literal["tables", "plan", "rows"]
+    tables: Path
+    sql: str = ""
+    values: dict[str, Any] = field(default_factory=dict)
+    seconds: int | None = 60
+    memory_mb: int = 512
+    threads: int = 1
+    wanted: Wanted | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What is known about a statement before it is executed.
+
+    Attributes:
+        schema: of its answer, as Arrow writes it.
+        parameters: name and type of each parameter, as the schema of a batch, likewise.
+        feed: whether it follows a feed.
+    """
+
+    schema: bytes
+    parameters: bytes
+    feed: bool
+
+
+class _Answer:
+    """Writes the frames of an answer."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        self._connection = connection
+
+    def send(self, kind: int, first: bytes = b"", second: bytes = b"") -> None:
+        self._connection.sendall(FRAME.pack(kind, len(first), len(second)) + first)
+        if second:
+            self._connection.sendall(second)
+
+
+def answer(request: Request, connection: socket.socket) -> None:
+    """Answer a request on a socket."""
+    frames = _Answer(connection)
+    try:
+        database = Database(request.tables, memory_mb=request.memory_mb, threads=request.threads)
+        if request.kind == "tables":
+            frames.send(PLAN, pickle.dumps(_table_schemas(database)))
+        else:
+            statement = database.understand(request.sql)
+            if request.kind == "plan":
+                frames.send(PLAN, pickle.dumps(_plan(database, statement)))
+            else:
+                _send_rows(database, statement, request, frames)
+        frames.send(END)
+    except RequestError as error:
+        frames.send(ERROR, error.code.encode(), error.text.encode())
+    except SinkError as error:
+        frames.send(ERROR, b"UNAVAILABLE", str(error).encode())
+    except MemoryError:
+        frames.send(ERROR, b"RESOURCE_EXHAUSTED", b"the query needs too much memory")
+    except Exception as error:  # tell it, as nobody else will see it
+        frames.send(ERROR, b"INTERNAL", f"{type(error).__name__}: {one_line(error)}".encode())
+
+
+def _table_schemas(database: Database) -> dict[tuple[str, str], bytes]:
+    found = database.table_schemas()
+    return {name: ipc.schema_bytes(schema) for name, schema in found.items()}
+
+
+def _plan(database: Database, statement: Statement) -> Plan:
+    nothing = dict.fromkeys(statement.parameters)
+    schema = database.schema(statement, nothing)
+    parameters = pa.schema([(_name(n), kind) for n, kind in statement.parameters.items()])
+    return Plan(
+        ipc.schema_bytes(schema), ipc.schema_bytes(parameters), feed=statement.feed is not None
+    )
+
+
+def _name(parameter: str) -> str:
+    return f"${parameter}"  # as DataFusion, and so ceramic-one, names it
+
+
+def _send_rows(database: Database, statement: Statement, request: Request, frames: _Answer) -> None:
+    if (statement.feed is None) != (request.seconds is not None):
+        raise invalid("this ticket is not of this statement")
+    schema = database.schema(statement, request.values)
+    frames.send(DATA, *ipc.parts_of(schema))  # before it waits, since clients wait for this
+    database.open_tables(statement, request.wanted)
+    if statement.feed is None:
+        for batch in database.answer(statement, request.values, schema):
+            frames.send(DATA, *ipc.parts_of(batch))
+        return
+    left = _rows_at_most(statement, request.values)
+    if left == 0:
+        return
+    for _ in Feed(database, _table_of(statement.feed[1])).steps():
+        for batch in database.answer(statement, request.values, schema, left):
+            frames.send(DATA, *ipc.parts_of(batch))
+            left = None if left is None else left - batch.num_rows
+        if left == 0:
+            return
+
+
+def _table_of(feed: str) -> str:
+    name = feed.removesuffix(FEED)
+    if name not in TABLES:
+        raise invalid(f"there is no feed {feed}")
+    return name
+
+
+def _rows_at_most(statement: Statement, values: dict[str, Any]) -> int | None:
+    limit = statement.limit
+    if isinstance(limit, str):
+        limit = values.get(limit)
+    if limit is None:
+        return None
+    if not isinstance(limit, int) or limit < 0:
+        raise invalid(f"LIMIT takes a number of rows, not {limit!r}")
+    return limit
+
+
+def serve(control: socket.socket) -> None:
+    """Fork a worker for each socket that arrives, until `control` is closed."""
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the system forgets children that end
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C goes to the server, which ends us
+    while True:
+        data, sockets, _, _ = socket.recv_fds(control, 1, 1)
+        if not data:
+            return
+        for number in sockets:
+            with socket.socket(fileno=number) as connection:
+                if os.fork() == 0:
+                    control.close()
+                    _run(connection)
+
+
+def _run(connection: socket.socket) -> None:
+    """Be a worker."""
+    try:
+        with connection.makefile("rb") as stream:
+            length = LENGTH.unpack(stream.read(LENGTH.size))[0]
+            request: Request = pickle.loads(stream.read(length))
+        _confine(request)
+        threading.Thread(target=_end_with, args=[connection], daemon=True).start()
+        answer(request, connection)
+    finally:
+        os._exit(0)  # the server knows by the last frame whether the answer is complete
+
+
+def _confine(request: Request) -> None:
+    """Limit this process, as the request says."""
+    if request.seconds is not None:
+        signal.signal(signal.SIGALRM, signal.SIG_DFL)  # ends the process, whatever it does
+        signal.alarm(request.seconds)
+    memory = (request.memory_mb + _OVERHEAD_MB) * 1024 * 1024
+    resource.setrlimit(resource.RLIMIT_DATA, (memory, memory))
+    resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    nothing = os.open(os.devnull, os.O_RDWR)
+    for number in (0, 1, 2):
+        os.dup2(nothing, number)
+
+
+def _end_with(connection: socket.socket) -> None:
+    """End this process when the server closes the connection."""
+    connection.recv(1)
+    os._exit(0)

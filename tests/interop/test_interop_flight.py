@@ -1,0 +1,73 @@
+"""The SDK's Flight SQL client, as it is published on npm, against `spark-sink serve`."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from pathlib import Path
+
+import npm_packages
+import pyarrow as pa
+import pytest
+
+from recon_node.ceramic import parse_event
+from recon_node.ipld import multibase
+from spark_sink.run.pipeline import Sink
+from spark_sink.schema import FEED
+from spark_sink.serve.server import FlightServer, ServeSettings
+from spark_sink.tables.directory import Tables
+
+HERE = Path(__file__).parent
+SAMPLE = HERE.parent / "data" / "sdk_sample.jsonl"
+EVENTS = 40
+LIMIT = 150.0
+"""Seconds for the client."""
+
+
+def sample_rows() -> pa.Table:
+    """The first events of the sample, as a node's feed has them."""
+    with SAMPLE.open() as lines:
+        events = [
+            parse_event(multibase.decode(json.loads(next(lines))["car"])) for _ in range(EVENTS)
+        ]
+    rows = [
+        {
+            "position": position,
+            "event_id": b"\xce\x01\x05" + event.cid,
+            "event_cid": bytes(event.cid),
+            "stream_cid": bytes(event.init),
+            "event_type": event.kind.value,
+            "car": event.car,
+        }
+        for position, event in enumerate(events, 1)
+    ]
+    return pa.Table.from_pylist(rows, schema=FEED)
+
+
+@pytest.mark.long
+def test_the_sdk_queries_the_tables_and_follows_a_feed(tmp_path: Path) -> None:
+    npm_packages.install(HERE)
+    rows = sample_rows()
+    sink = Sink(Tables(tmp_path, "5f0c8a10-aaaa-bbbb-cccc-000000000019"))
+    sink.tables.append(rows.slice(0, EVENTS - 5))
+    sink.catch_up()
+    server = FlightServer(ServeSettings(tables=tmp_path, address="127.0.0.1:0"))
+    port = server.url.rpartition(":")[2]
+    command = ["node", "flight.mjs", port, str(EVENTS)]
+    with subprocess.Popen(command, cwd=HERE, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout is not None
+            assert any("following" in line for line in process.stdout)
+            sink.tables.append(rows.slice(EVENTS - 5))  # while the client waits for more
+            sink.catch_up()
+            output, _ = process.communicate(timeout=LIMIT)
+        finally:
+            process.kill()
+            server.stop()
+    found = json.loads(output.splitlines()[-1])
+    assert found["catalogs"] == ["ceramic"]
+    assert found["schemas"] == ["v0", "tables"]
+    assert found["tables"] == 18
+    assert found["type"] in (2, 3)
+    assert found["queried"] == found["prepared"] > 0
+    assert found["positions"] == list(range(1, EVENTS + 1))

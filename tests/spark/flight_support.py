@@ -1,0 +1,85 @@
+"""What the tests of `spark-sink serve` share: tables, servers over them, and clients."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+from adbc_driver_flightsql import DatabaseOptions
+from adbc_driver_flightsql import dbapi as flight_sql
+from pyarrow import flight
+from spark_helpers import feed_rows, sample_events
+from spark_samples import scenario
+
+from recon_node.ceramic import Event
+from spark_sink.run.pipeline import Sink
+from spark_sink.schema import DERIVED, RAW
+from spark_sink.serve.server import FlightServer, ServeSettings
+from spark_sink.serve.workers import Limits
+from spark_sink.tables.directory import Tables
+
+EPOCH = "5f0c8a10-aaaa-bbbb-cccc-000000000018"
+
+
+def rows_of_scenario(more: int = 0) -> pa.Table:
+    """The feed of all traps, and of so many events of the sample."""
+    traps = scenario()
+    events: list[Event] = [*traps.events, *sample_events()[:more]]
+    return feed_rows(events, traps.times)
+
+
+def fill(directory: Path, rows: pa.Table, names: Iterable[str] = DERIVED) -> None:
+    """Bring these tables, and raw_events, to the end of these rows of the feed."""
+    sink = Sink(Tables(directory, EPOCH, [name for name in names if name != RAW]))
+    sink.tables.append(rows.slice(sink.tables.raw_position))
+    sink.catch_up()
+
+
+@contextmanager
+def served(directory: Path, limits: Limits | None = None, **settings: Any) -> Iterator[str]:
+    """Serve tables during the block; yields the URL."""
+    chosen = ServeSettings(
+        tables=directory,
+        **{"address": "127.0.0.1:0", "limits": limits or Limits(), **settings},
+    )
+    server = FlightServer(chosen)
+    try:
+        yield server.url
+    finally:
+        server.stop()
+
+
+@contextmanager
+def connected(url: str, token: str | None = None, **options: str) -> Iterator[Any]:
+    """Connect to a server by ADBC, another implementation of Flight SQL, during the block."""
+    if token is not None:
+        options[DatabaseOptions.AUTHORIZATION_HEADER.value] = f"Bearer {token}"
+    with flight_sql.connect(url, db_kwargs=options, autocommit=True) as connection:
+        yield connection
+
+
+def asked(connection: Any, sql: str, parameters: Any = None) -> pa.Table:
+    """The answer to a query."""
+    with connection.cursor() as cursor:
+        cursor.execute(sql, parameters)
+        table: pa.Table = cursor.fetch_arrow_table()
+        return table
+
+
+@contextmanager
+def following(connection: Any, sql: str, parameters: Any = None) -> Iterator[Iterator[Any]]:
+    """Follow a feed during the block; yields its rows."""
+    with connection.cursor() as cursor:
+        cursor.execute(sql, parameters)
+        yield (row for batch in cursor.fetch_record_batch() for row in batch.to_pylist())
+        cursor.adbc_cancel()
+
+
+@contextmanager
+def raw_client(url: str) -> Iterator[flight.FlightClient]:
+    """Connect to a server by Flight alone, during the block."""
+    with flight.FlightClient(url) as client:
+        yield client

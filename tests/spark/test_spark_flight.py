@@ -1,0 +1,325 @@
+"""`spark-sink serve`: what clients of Arrow Flight SQL see, by ADBC."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from adbc_driver_manager import ProgrammingError
+from deltalake import DeltaTable
+from flight_support import asked, connected, fill, rows_of_scenario, served
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from spark_sink.schema import TABLES
+from spark_sink.serve.errors import RequestError
+from spark_sink.serve.prepared import IN_ALL, KEPT, PER_CLIENT, PreparedStatements
+from spark_sink.serve.views import NAMES
+from spark_sink.serve.worker import Plan
+from spark_sink.tables.delta_files import query
+
+MAP = "map<string, binary>"
+LIST = "list<l: binary>"
+# The columns of ceramic-one (rust-ceramic 0.58, pipeline/src/schemas.rs); values of dimensions are
+# dictionaries there.
+STREAM = {
+    "stream_cid": "binary",
+    "stream_type": "uint8",
+    "controller": "string",
+    "dimensions": MAP,
+}
+EVENT = {"event_cid": "binary", "event_type": "uint8"}
+CERAMIC_ONE = {
+    "conclusion_events": {
+        "conclusion_event_order": "uint64",
+        **STREAM,
+        **EVENT,
+        "data": "binary",
+        "previous": LIST,
+        "before": "uint64",
+        "chain_id": "string",
+    },
+    "event_states": {
+        "conclusion_event_order": "uint64",
+        "event_state_order": "uint64",
+        **STREAM,
+        **EVENT,
+        "event_height": "uint32",
+        "data": "binary",
+        "validation_errors": "list<l: string>",
+        "before": "uint64",
+        "chain_id": "string",
+    },
+    "stream_tips": {
+        "event_state_order": "uint64",
+        "stream_tip_order": "uint64",
+        **STREAM,
+        "tips": LIST,
+    },
+    "stream_states": {
+        "stream_tip_order": "uint64",
+        "stream_state_order": "uint64",
+        **STREAM,
+        **EVENT,
+        "event_height": "uint32",
+        "data": "binary",
+    },
+}
+
+
+@pytest.fixture(scope="module")
+def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    found = tmp_path_factory.mktemp("flight") / "it's a directory"
+    fill(found, rows_of_scenario(more=50))
+    return found
+
+
+@pytest.fixture(scope="module")
+def client(directory: Path) -> Iterator[Any]:
+    with served(directory) as url, connected(url) as connection:
+        yield connection
+
+
+def in_table(directory: Path, name: str, columns: str = "*") -> list[dict[str, Any]]:
+    """The rows of a table by another engine, in their order."""
+    found = query({"t": DeltaTable(str(directory / name))}, f"SELECT {columns} FROM t")
+    rows: list[dict[str, Any]] = found.sort_by(TABLES[name].order).to_pylist()
+    return rows
+
+
+@pytest.mark.parametrize("name", CERAMIC_ONE)
+def test_the_columns_are_those_of_ceramic_one(client: Any, name: str) -> None:
+    for table in (name, f"{name}_feed"):
+        schema = client.adbc_get_table_schema(table, db_schema_filter="v0")
+        assert {field.name: re.sub(r"\s*\(.*", "", str(field.type)) for field in schema} == (
+            CERAMIC_ONE[name]
+        )
+
+
+@pytest.mark.parametrize("name", TABLES)
+def test_own_tables_have_all_columns_and_rows(client: Any, directory: Path, name: str) -> None:
+    answer = asked(client, f"SELECT * FROM tables.{name} ORDER BY {TABLES[name].order}")
+    assert answer.column_names == TABLES[name].schema.names
+    assert answer.to_pylist() == in_table(directory, name)
+
+
+def test_the_tables_of_ceramic_one_have_the_same_rows(client: Any, directory: Path) -> None:
+    for name, columns in CERAMIC_ONE.items():
+        order = next(iter(columns))
+        rows = asked(client, f"SELECT * FROM {name} ORDER BY {order}").to_pylist()
+        for row, own in zip(rows, in_table(directory, name), strict=True):
+            for column in columns:
+                expected = own.get(column, own[TABLES[name].order])
+                if column == "event_type" and expected is not None:
+                    expected = int(expected == "time")
+                assert row[column] == expected, column
+
+
+def test_clients_can_list_what_there_is(client: Any) -> None:
+    [catalog] = client.adbc_get_objects(depth="all").read_all().to_pylist()
+    assert catalog["catalog_name"] == "ceramic"
+    found = {
+        schema["db_schema_name"]: {
+            table["table_name"]: table for table in schema["db_schema_tables"]
+        }
+        for schema in catalog["catalog_db_schemas"]
+    }
+    assert {schema: tuple(tables) for schema, tables in found.items()} == NAMES
+    columns = found["v0"]["stream_tips"]["table_columns"]
+    assert [column["column_name"] for column in columns] == list(CERAMIC_ONE["stream_tips"])
+    feed = client.adbc_get_objects(depth="tables", table_name_filter="raw\\_e%\\_feed").read_all()
+    names = str(feed.to_pylist())
+    assert "raw_events_feed" in names
+    assert "conclusion" not in names
+    assert client.adbc_get_table_types() == ["TABLE", "VIEW"]
+    assert client.adbc_get_info()["vendor_name"] == "spark-sink"
+
+
+def test_bytes_are_written_as_in_standard_sql(client: Any, directory: Path) -> None:
+    row = in_table(directory, "conclusion_events")[7]
+    sql = f"SELECT event_cid FROM conclusion_events WHERE event_cid = X'{row['event_cid'].hex()}'"
+    assert asked(client, sql).to_pylist() == [{"event_cid": row["event_cid"]}]
+    model = dict(row["dimensions"])["model"].hex()
+    counted = asked(
+        client,
+        "SELECT count(*) n FROM conclusion_events "
+        f"WHERE array_extract(map_extract(dimensions, 'model'), 1) = x'{model}'",
+    )
+    rows = in_table(directory, "conclusion_events")
+    assert counted["n"].to_pylist() == [
+        sum(dict(row["dimensions"])["model"].hex() == model for row in rows)
+    ]
+    with pytest.raises(ProgrammingError, match="not bytes in hex"):
+        asked(client, "SELECT X'123'")
+
+
+@pytest.mark.parametrize(
+    "sql",
+    [
+        "SELECT cid_string(event_cid), data::varchar FROM conclusion_events "
+        "WHERE cid_string(stream_cid) = 'bagc'",
+        "SELECT cid_string(event_cid), data::varchar FROM event_states WHERE "
+        "stream_id_string(arrow_cast(dimension_extract(dimensions, 'model'), 'Binary')) = 'k' "
+        "AND empty(validation_errors)",
+        "SELECT distinct validation_errors FROM event_states WHERE stream_type = 3",
+        "SELECT distinct stream_id_string(arrow_cast(dimension_extract(dimensions, 'model'), "
+        "'Binary')) FROM event_states WHERE stream_type = 3",
+        "SELECT distinct arrow_cast(dimension_extract(dimensions, 'controller'),'Binary')::varchar "
+        "FROM event_states",
+        "SELECT data::varchar->'content'->'color'->>'red' as red FROM event_states",
+        "SELECT array_cid_string(previous), array_stream_id_string([dimensions['model']]), "
+        "cid_string(stream_id_to_cid(dimensions['model'])) FROM ceramic.v0.conclusion_events",
+    ],
+)
+def test_queries_of_ceramic_ones_documentation_work(client: Any, sql: str) -> None:
+    assert asked(client, sql).column_names
+
+
+def test_json_is_read_from_bytes(client: Any, directory: Path) -> None:
+    sql = "SELECT data::varchar->'content'->>'name' AS name, data::varchar FROM stream_states "
+    rows = asked(client, f"{sql} WHERE stream_type = 2 ORDER BY 1").to_pylist()
+    assert {"Note", "Notes"} & {row["name"] for row in rows}
+    assert [row["data"] for row in rows if row["data"]]
+    assert {row["data"] and row["data"].encode() for row in rows} <= {
+        row["data"] for row in in_table(directory, "stream_states")
+    }
+
+
+def test_parameters_have_the_types_of_what_they_are_compared_with(
+    client: Any, directory: Path
+) -> None:
+    row = in_table(directory, "conclusion_events")[3]
+    sql = (
+        "SELECT conclusion_event_order FROM conclusion_events WHERE event_cid = $cid "
+        "AND conclusion_event_order BETWEEN $first AND 1000000 AND controller IN ($who) LIMIT $n"
+    )
+    with client.cursor() as cursor:
+        assert {field.name: field.type for field in cursor.adbc_prepare(sql)} == {
+            "$cid": pa.binary(),
+            "$first": pa.uint64(),
+            "$who": pa.string(),
+            "$n": pa.int64(),
+        }
+    expected = [{"conclusion_event_order": row["conclusion_event_order"]}]
+    values = {"cid": row["event_cid"], "first": 1, "who": row["controller"], "n": 5}
+    in_order = asked(client, sql, tuple(values.values()))
+    assert in_order.to_pylist() == expected
+    named = {f"${name}": [value] for name, value in reversed(values.items())}
+    assert asked(client, sql, pa.table(named)).to_pylist() == expected
+    assert asked(client, sql, pa.table({**named, "$n": [0]})).num_rows == 0
+
+
+@pytest.mark.parametrize(
+    ("parameters", "message"),
+    [
+        (None, "no value is bound to"),
+        ((b"a", b"b"), "1 parameters .*2 values"),
+        (pa.table({"a": [b"a", b"b"]}), "one row"),
+    ],
+)
+def test_wrong_parameters_are_refused(client: Any, parameters: Any, message: str) -> None:
+    with pytest.raises(ProgrammingError, match=message):
+        asked(client, "SELECT 1 FROM conclusion_events WHERE event_cid = $1", parameters)
+
+
+@pytest.mark.parametrize(
+    ("sql", "message"),
+    [
+        ("SELEC 1", "syntax error"),
+        ("SELECT * FROM nowhere", "nowhere does not exist"),
+        ("SELECT * FROM conclusion_events WHERE nothing = 1", "nothing"),
+        ("SELECT 1; SELECT 2", "one SELECT"),
+        ("-- nothing", "one SELECT"),
+        ("SELECT cid_string('abc'::BLOB)", "CID"),
+    ],
+)
+def test_wrong_queries_are_explained(client: Any, sql: str, message: str) -> None:
+    with pytest.raises(ProgrammingError, match=message):
+        asked(client, sql)
+
+
+def test_every_type_arrives(client: Any) -> None:
+    """Also those that Arrow has otherwise: ENUM, 128-bit integers, nested and empty ones."""
+    sql = "SELECT 'a'::ENUM('a', 'b') e, sum(range) s, {'x': [1, NULL]} n, uuid() u, [] l, NULL z"
+    [row] = asked(client, f"{sql} FROM range(4)").to_pylist()
+    assert (row["e"], row["s"], row["n"]) == ("a", 6, {"x": [1, None]})
+
+
+def test_columns_may_have_the_same_name(client: Any) -> None:
+    assert asked(client, "SELECT 1 AS a, 2 AS a").column_names == ["a", "a"]
+
+
+def test_long_values_fit(client: Any) -> None:
+    """Messages have at most 2 MiB where rows allow it, since many clients take no more than 4."""
+    sql = "SELECT repeat(chr(65 + range::INTEGER), 900_000) AS t FROM range(7)"
+    with client.cursor() as cursor:
+        cursor.execute(sql)
+        batches = list(cursor.fetch_record_batch())
+    assert [len(each) for batch in batches for each in batch["t"].to_pylist()] == [900_000] * 7
+    assert max(batch.nbytes for batch in batches) < 2.1e6
+
+
+def test_tables_may_come_later(tmp_path: Path) -> None:
+    with served(tmp_path / "later") as url, connected(url) as connection:
+        assert asked(connection, "SELECT * FROM stream_tips").num_rows == 0
+        fill(tmp_path / "later", rows_of_scenario())
+        assert asked(connection, "SELECT * FROM stream_tips").num_rows > 0
+
+
+QUOTES = """' '' " X' x'ab' X'AB' -- /* */ $$ $a$ e' \\"""
+PIECES = st.sampled_from([*QUOTES.split(), "\n", " "])
+
+
+@given(st.lists(PIECES | st.text(max_size=3), max_size=12).map("".join))
+@example("X'ab'")
+@example("''X'ab'")
+def test_text_in_a_query_stays_as_it_is(text: str) -> None:
+    """Whatever quotes and comments are in a literal, only true literals of bytes are rewritten."""
+    import duckdb
+
+    from spark_sink.serve.statement import _with_bytes
+
+    if "\x00" in text:
+        return
+    literal = "'" + text.replace("'", "''") + "'"
+    name = '"' + text.replace('"', '""') + '"'
+    sql = f"SELECT {literal} AS {name}, X'00ff' AS b -- {text.splitlines()[:1]}"
+    if not text:
+        sql = sql.replace(f" AS {name}", "")
+    found = duckdb.connect().execute(_with_bytes(sql))
+    assert found.fetchall() == [(text, b"\x00\xff")]
+
+
+def test_prepared_statements_are_forgotten() -> None:
+    now = 0.0
+    plan = Plan(b"", b"", feed=False)
+    statements = PreparedStatements(clock=lambda: now)
+    kept = statements.add("one", "SELECT 1", plan)
+    now = KEPT - 1
+    assert statements.get(kept).sql == "SELECT 1"
+    now += KEPT - 1
+    assert statements.get(kept).sql == "SELECT 1"
+    now += KEPT + 1
+    with pytest.raises(RequestError, match="prepare it again"):
+        statements.get(kept)
+
+
+def test_a_client_has_only_so_many_prepared_statements() -> None:
+    plan = Plan(b"", b"", feed=False)
+    statements = PreparedStatements()
+    other = statements.add("other", "SELECT 0", plan)
+    handles = [statements.add("one", f"SELECT {i}", plan) for i in range(PER_CLIENT + 1)]
+    with pytest.raises(RequestError):
+        statements.get(handles[0])  # the oldest
+    assert [statements.get(each).sql for each in (other, handles[1], handles[-1])] == [
+        "SELECT 0",
+        "SELECT 1",
+        f"SELECT {PER_CLIENT}",
+    ]
+    for i in range(IN_ALL):
+        statements.add(str(i), "SELECT 1", plan)
+    assert len(statements) == IN_ALL

@@ -1,0 +1,348 @@
+"""`spark-sink serve` and those who mean it no good: queries, messages, and who may connect."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import suppress
+from datetime import UTC, datetime, timedelta
+from ipaddress import IPv4Address
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from adbc_driver_flightsql import DatabaseOptions
+from adbc_driver_manager import Error
+from click.testing import CliRunner
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import NameOID
+from flight_support import asked, connected, fill, raw_client, rows_of_scenario, served
+from hypothesis import given
+from hypothesis import strategies as st
+from pyarrow import flight
+from spark_helpers import processes_under, wait_until
+
+from spark_sink.cli import main
+from spark_sink.errors import SinkError
+from spark_sink.serve.messages import new, packed
+from spark_sink.serve.workers import Limits, Workers
+
+TOKEN = "0123456789abcdef0123456789abcdef"
+LIMITS = Limits(queries=2, feeds=2, seconds=100, memory_mb=100)
+
+
+@pytest.fixture(scope="module")
+def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    found = tmp_path_factory.mktemp("hostile")
+    fill(found / "tables", rows_of_scenario())
+    (found / "secret.csv").write_text("a,b\n1,2\n")
+    return found
+
+
+@pytest.fixture(scope="module")
+def url(directory: Path) -> Iterator[str]:
+    with served(directory / "tables", LIMITS) as found:
+        yield found
+
+
+@pytest.fixture
+def client(url: str) -> Iterator[Any]:
+    """A client; the server must be as well after the test as before."""
+    with connected(url) as connection:
+        yield connection
+        assert asked(connection, "SELECT count(*) AS n FROM stream_tips")["n"][0].as_py() > 0
+
+
+@pytest.mark.parametrize(
+    "sql",
+    [
+        "FROM read_csv('{secret}')",
+        "FROM read_text('{secret}')",
+        "FROM read_blob('/proc/self/environ')",
+        "FROM '{secret}'",
+        "FROM read_csv('{tables}/../secret.csv')",
+        "FROM sniff_csv('{secret}')",
+        "FROM glob('{tables}/../*')",
+        "FROM read_parquet('http://127.0.0.1:1/x')",
+        "FROM query('COPY (SELECT 1) TO ''{secret}''')",
+        "COPY (SELECT 1) TO '{tables}/x.csv'",
+        "COPY stream_tips FROM '{secret}'",
+        "ATTACH '{tables}/x.db'",
+        "EXPORT DATABASE '{tables}/x'",
+        "EXPLAIN ANALYZE COPY (SELECT 1) TO '{tables}/x.csv'",
+        "CREATE TABLE mine AS SELECT 1",
+        "DROP VIEW stream_tips",
+        "DELETE FROM stream_tips",
+        "INSERT INTO stream_tips SELECT * FROM stream_tips",
+        "INSTALL httpfs",
+        "LOAD httpfs",
+        "SET memory_limit = '100GB'",
+        "SET enable_external_access = true",
+        "PRAGMA enable_profiling",
+        "CALL enable_logging()",
+        "FROM duckdb_secrets()",
+        "SELECT getenv('HOME')",
+    ],
+)
+def test_a_query_cannot_leave_the_tables(client: Any, directory: Path, sql: str) -> None:
+    text = sql.format(secret=directory / "secret.csv", tables=directory / "tables")
+    with pytest.raises(Error, match="INVALID_ARGUMENT"):
+        asked(client, text)
+
+
+@pytest.mark.parametrize(
+    "sql",
+    [
+        "FROM enable_logging(storage='file', storage_path='{tables}/log')",
+        "FROM enable_profiling(save_location='{tables}/profile')",
+        "FROM checkpoint()",
+    ],
+)
+def test_functions_with_effects_have_none(client: Any, directory: Path, sql: str) -> None:
+    before = sorted(directory.rglob("*"))
+    with suppress(Error):
+        asked(client, sql.format(tables=directory / "tables"))
+    assert sorted(directory.rglob("*")) == before
+
+
+@pytest.mark.parametrize(
+    "sql",
+    [
+        "SELECT repeat('x', 4_000_000_000)",
+        "SELECT list_sort(range(1_000_000_000))[1]",
+        "SELECT count(*) FROM (SELECT range, repeat('x', 1000) FROM range(10_000_000) ORDER BY 2)",
+        "SELECT string_agg(repeat('x', 1000)) FROM range(100_000_000)",
+    ],
+)
+def test_a_query_that_needs_too_much_memory_fails_alone(client: Any, sql: str) -> None:
+    with pytest.raises(Error, match=r"(?i)memory"):
+        asked(client, sql)
+
+
+def test_a_query_that_takes_too_long_ends(directory: Path) -> None:
+    pairs = "range(10_000_000) a, range(10_000_000) b"
+    with (
+        served(directory / "tables", Limits(queries=1, seconds=3)) as url,
+        connected(url) as connection,
+        pytest.raises(Error, match="more than 3 s"),
+    ):
+        asked(connection, f"SELECT count(*) FROM {pairs} WHERE hash(a.range * b.range) % 7 = 3")
+
+
+def test_a_statement_may_only_be_so_long(client: Any) -> None:
+    with pytest.raises(Error, match="100001 characters"):
+        asked(client, "SELECT 1".ljust(100_001))
+    with pytest.raises(Error, match=r"(?i)larger than max|RESOURCE_?EXHAUSTED"):
+        asked(client, f"SELECT '{'x' * 3_000_000}'")
+
+
+def test_deep_nesting_is_refused(client: Any) -> None:
+    with pytest.raises(Error, match=r"INVALID_ARGUMENT|RESOURCE_EXHAUSTED"):
+        asked(client, f"SELECT {'(' * 20_000}1{')' * 20_000}")
+
+
+def test_a_dead_worker_is_an_error_and_a_dead_parent_is_replaced(directory: Path) -> None:
+    workers = Workers(directory / "tables", LIMITS)
+    try:
+        [parent] = processes_under(os.getpid()) & {workers._parent.pid if workers._parent else 0}
+        feed = workers.rows("SELECT 1 FROM stream_tips_feed", {}, feed=True, on_gone=lambda _: None)
+        next(feed)
+        [worker] = processes_under(parent)
+        os.kill(worker, signal.SIGKILL)
+        with pytest.raises(Exception, match="ended its process"):
+            list(feed)
+        os.kill(parent, signal.SIGKILL)
+        wait_until(lambda: workers._parent is not None and workers._parent.poll() is not None, "x")
+        assert workers.plan("SELECT 1").schema
+    finally:
+        workers.close()
+
+
+@given(st.binary(max_size=60), st.sampled_from(["info", "schema", "get", "action", "put"]))
+def test_any_message_gets_an_answer(url: str, data: bytes, how: str) -> None:
+    with raw_client(url) as raw, pytest.raises((flight.FlightError, pa.ArrowException)):
+        _called(raw, data, how)
+
+
+def _called(raw: flight.FlightClient, data: bytes, how: str) -> None:
+    descriptor = flight.FlightDescriptor.for_command(data)
+    if how == "info":
+        raw.get_flight_info(descriptor)
+    elif how == "schema":
+        raw.get_schema(descriptor)
+    elif how == "get":
+        raw.do_get(flight.Ticket(data)).read_all()
+    elif how == "action":
+        list(raw.do_action(flight.Action("CreatePreparedStatement", data)))
+    else:
+        writer, reader = raw.do_put(descriptor, pa.schema([("a", pa.int64())]))
+        writer.done_writing()
+        reader.read()
+        writer.close()
+
+
+@pytest.mark.parametrize(
+    "handle",
+    [b"", b"{}", b"[]", b'{"sql": "SELECT 1", "feed": false, "values": "AAAA"}', b"\xff"],
+)
+def test_made_up_tickets_are_refused(url: str, handle: bytes) -> None:
+    ticket = flight.Ticket(packed(new("TicketStatementQuery", statement_handle=handle)))
+    with raw_client(url) as raw, pytest.raises(pa.ArrowInvalid, match="not one of this server"):
+        raw.do_get(ticket).read_all()
+
+
+def test_the_ticket_of_a_feed_is_no_ticket_of_a_query(url: str) -> None:
+    """Otherwise a feed could take the place of a query, or a query that of a feed, for ever."""
+    with raw_client(url) as raw:
+        for sql in ("SELECT 1", "SELECT 1 FROM stream_tips_feed"):
+            command = packed(new("CommandStatementQuery", query=sql))
+            info = raw.get_flight_info(flight.FlightDescriptor.for_command(command))
+            ticket = info.endpoints[0].ticket.ticket
+            forged = (
+                ticket.replace(b'"feed": false', b'"feed":  true')
+                if b'"feed": false' in ticket
+                else ticket.replace(b'"feed": true, ', b'"feed": false,')
+            )
+            assert forged != ticket
+            with pytest.raises(pa.ArrowInvalid, match="not of this statement"):
+                raw.do_get(flight.Ticket(forged)).read_all()
+
+
+def test_what_is_not_offered_is_refused(url: str) -> None:
+    with raw_client(url) as raw:
+        update = packed(new("CommandStatementUpdate", query="DELETE FROM stream_tips"))
+        with pytest.raises(pa.ArrowInvalid, match="read-only"):
+            raw.get_flight_info(flight.FlightDescriptor.for_command(update))
+        with pytest.raises(pa.ArrowInvalid, match="not paths"):
+            raw.get_flight_info(flight.FlightDescriptor.for_path("a", "b"))
+        with pytest.raises(pa.ArrowNotImplementedError, match="BeginTransaction"):
+            list(raw.do_action(flight.Action("BeginTransaction", b"")))
+        assert list(raw.list_flights()) == []
+        assert [action.type for action in raw.list_actions()] == [
+            "CreatePreparedStatement",
+            "ClosePreparedStatement",
+        ]
+        unknown = packed(new("CommandPreparedStatementQuery", prepared_statement_handle=b"x"))
+        with pytest.raises(pa.ArrowKeyError, match="prepare it again"):
+            raw.get_flight_info(flight.FlightDescriptor.for_command(unknown))
+
+
+def test_the_token_is_asked_for(directory: Path) -> None:
+    with served(directory / "tables", token=TOKEN) as url:
+        for wrong in (None, TOKEN[:-1], TOKEN + "0", ""):
+            with pytest.raises(Error, match="token"), connected(url, wrong) as connection:
+                asked(connection, "SELECT 1")
+        with connected(url, TOKEN) as connection:
+            assert asked(connection, "SELECT 1").num_rows == 1
+        login = {
+            DatabaseOptions.TLS_SKIP_VERIFY.value: "true",
+            "username": "anyone",
+            "password": TOKEN,
+        }
+        with connected(url, **login) as connection:
+            assert asked(connection, "SELECT 1").num_rows == 1
+        with pytest.raises(Error), connected(url, **{**login, "password": "wrong"}):
+            pass
+
+
+def test_others_may_not_connect_without_a_token(directory: Path) -> None:
+    tables = directory / "tables"
+    with pytest.raises(SinkError, match="set a token"), served(tables, address="0.0.0.0:0"):
+        pass
+    with served(tables, address="0.0.0.0:0", anonymous=True):
+        pass
+    with served(tables, address="0.0.0.0:0", token=TOKEN):
+        pass
+
+
+def test_tls(directory: Path, tmp_path: Path) -> None:
+    certificate, key = make_certificate(tmp_path)
+    with served(directory / "tables", certificate=(certificate, key), token=TOKEN) as url:
+        assert url.startswith("grpc+tls://")
+        trusted = {DatabaseOptions.TLS_ROOT_CERTS.value: certificate.read_text()}
+        with connected(url, TOKEN, **trusted) as connection:
+            assert asked(connection, "SELECT 1").num_rows == 1
+        with pytest.raises(Error), connected(url, TOKEN) as connection:
+            asked(connection, "SELECT 1")
+
+
+def make_certificate(folder: Path) -> tuple[Path, Path]:
+    """A certificate for this machine, signed by itself, and its key."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "test")])
+    now = datetime.now(UTC)
+    address = x509.SubjectAlternativeName([x509.IPAddress(IPv4Address("127.0.0.1"))])
+    certificate = (
+        x509.CertificateBuilder(name, name, key.public_key(), x509.random_serial_number())
+        .not_valid_before(now - timedelta(days=1))
+        .not_valid_after(now + timedelta(days=1))
+        .add_extension(address, critical=False)
+        .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
+        .sign(key, hashes.SHA256())
+    )
+    paths = folder / "server.pem", folder / "server.key"
+    paths[0].write_bytes(certificate.public_bytes(serialization.Encoding.PEM))
+    paths[1].write_bytes(
+        key.private_bytes(
+            serialization.Encoding.PEM,
+            serialization.PrivateFormat.PKCS8,
+            serialization.NoEncryption(),
+        )
+    )
+    return paths
+
+
+def test_the_port_must_be_free(directory: Path) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        with (
+            pytest.raises(SinkError, match=f"cannot listen at {address}"),
+            served(directory / "tables", address=address),
+        ):
+            pass
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_ends_the_server_and_all_of_its_processes(directory: Path, number: int) -> None:
+    serve = [sys.executable, "-m", "spark_sink", "serve", "--tables", str(directory / "tables")]
+    with subprocess.Popen(
+        [*serve, "--listen", "127.0.0.1:0"], stdout=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        command = packed(new("CommandStatementQuery", query="SELECT 1 FROM stream_tips_feed"))
+        with raw_client(process.stdout.readline().split()[-1]) as raw:
+            info = raw.get_flight_info(flight.FlightDescriptor.for_command(command))
+            rows = raw.do_get(info.endpoints[0].ticket)
+            rows.read_chunk()
+            children = processes_under(process.pid)
+            assert len(children) == 2  # the feed's worker and its parent
+            process.send_signal(number)
+            with pytest.raises(flight.FlightError, match=r"(?i)stopping|unavailable|cancel"):
+                rows.read_all()
+        assert process.wait(60) == 0
+        wait_until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in children), "they end")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--tls-cert", __file__], "both --tls-cert and --tls-key"),
+        (["--auth-token", "short"], "less than 16 characters"),
+        (["--auth-token", TOKEN, "--auth-token-file", __file__], "not both"),
+        (["--auth-token-file", "/nowhere"], "does not exist"),
+        (["--listen", "nowhere"], "HOST:PORT"),
+    ],
+)
+def test_wrong_options_are_explained(tmp_path: Path, arguments: list[str], message: str) -> None:
+    result = CliRunner().invoke(main, ["serve", "--tables", str(tmp_path), *arguments])
+    assert result.exit_code in (1, 2)
+    assert message in " ".join(result.output.split())

@@ -1,0 +1,237 @@
+"""Feeds of `spark-sink serve`: what a table has, and then what comes, while it is open."""
+
+from __future__ import annotations
+
+import tempfile
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from adbc_driver_manager import Error, ProgrammingError
+from deltalake import DeltaTable
+from flight_support import (
+    EPOCH,
+    asked,
+    connected,
+    fill,
+    following,
+    rows_of_scenario,
+    served,
+)
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from spark_helpers import wait_until
+
+from spark_sink.run.pipeline import Sink
+from spark_sink.schema import RAW, TABLES
+from spark_sink.serve import feed as feed_module
+from spark_sink.serve.database import Database, Wanted
+from spark_sink.serve.errors import RequestError
+from spark_sink.serve.feed import Feed
+from spark_sink.serve.workers import Limits
+from spark_sink.tables.delta_files import query
+from spark_sink.tables.directory import Tables
+
+ROWS = rows_of_scenario(more=30)
+
+
+class DoneError(Exception):
+    """A feed waits, and nothing more will come."""
+
+
+def followed(directory: Path, name: str, commits: list[Any]) -> list[dict[str, Any]]:
+    """The rows of a feed, while these functions are called one by one whenever it waits."""
+    waiting = iter(commits)
+
+    def wait(seconds: float) -> None:
+        commit = next(waiting, None)
+        if commit is None:
+            raise DoneError
+        commit()
+
+    database = Database(directory, memory_mb=200, threads=1)
+    rows: list[dict[str, Any]] = []
+    try:
+        for _ in Feed(database, name, wait).steps():
+            sql = f"SELECT * FROM ceramic.tables.{name}_feed"
+            rows += database.connection.execute(sql).to_arrow_table().to_pylist()
+    except DoneError:
+        return rows
+    raise AssertionError("a feed has ended")
+
+
+def in_table(directory: Path, name: str) -> list[dict[str, Any]]:
+    found = query({"t": DeltaTable(str(directory / name))}, "SELECT * FROM t")
+    rows: list[dict[str, Any]] = found.sort_by(TABLES[name].order).to_pylist()
+    return rows
+
+
+@pytest.mark.parametrize("table", TABLES)
+@settings(max_examples=2, deadline=None)
+@given(
+    st.lists(st.integers(0, ROWS.num_rows), max_size=5).map(sorted),
+    st.sampled_from([3, 40, 50_000]),
+    st.booleans(),
+)
+def test_whoever_follows_a_feed_has_the_table(
+    table: str, cuts: list[int], window: int, tidy: bool
+) -> None:
+    """Whatever the commits: each row comes, in its last form last, and events come in order."""
+    with tempfile.TemporaryDirectory() as name, pytest.MonkeyPatch.context() as patch:
+        patch.setattr(feed_module, "_WINDOW", window)
+        directory = Path(name)
+        commits = [partial(fill, directory, ROWS.slice(0, cut), [table]) for cut in cuts]
+        commits.append(partial(fill, directory, ROWS, [table]))
+        if tidy:
+            commits.insert(1, partial(tidied, directory))
+        rows = followed(directory, table, commits)
+        key, order = TABLES[table].key, TABLES[table].order
+        last = {row[key]: row for row in rows}
+        assert sorted(last.values(), key=lambda row: row[order]) == in_table(directory, table)
+        if TABLES[table].is_history:
+            first = list(dict.fromkeys(row[order] for row in rows))
+            assert first == list(range(1, ROWS.num_rows + 1))
+            assert len(first) == len(rows) or table == "event_states"
+
+
+def tidied(directory: Path) -> None:
+    """Let all tables be merged into few files, which changes no row."""
+    for name in TABLES:
+        if (directory / name).exists():
+            DeltaTable(str(directory / name)).optimize.compact()
+
+
+def test_rows_come_again_when_their_model_changes_them(tmp_path: Path) -> None:
+    """Documents before their model are checked when it comes; only what differs comes again."""
+    fill(tmp_path, ROWS.slice(0, 2))
+    rows = followed(tmp_path, "event_states", [lambda: fill(tmp_path, ROWS)])
+    orders = [row["conclusion_event_order"] for row in rows]
+    assert orders[:2] == [1, 2]
+    assert orders.count(2) == 2  # it turned out to be against the rules of its model
+    assert orders.count(1) == 1
+    first, again = (row for row in rows if row["conclusion_event_order"] == 2)
+    assert not first["validation_errors"]
+    assert again["validation_errors"]
+
+
+def test_an_open_feed_gets_new_events(tmp_path: Path) -> None:
+    fill(tmp_path, ROWS.slice(0, 10))
+    sql = "SELECT conclusion_event_order AS n FROM conclusion_events_feed WHERE n % 2 = 0"
+    with (
+        served(tmp_path) as url,
+        connected(url) as connection,
+        following(connection, sql) as rows,
+    ):
+        assert [next(rows)["n"] for _ in range(5)] == [2, 4, 6, 8, 10]
+        fill(tmp_path, ROWS.slice(0, 14))
+        assert [next(rows)["n"] for _ in range(2)] == [12, 14]
+        fill(tmp_path, ROWS.slice(0, 16))
+        assert next(rows)["n"] == 16
+
+
+def test_a_feed_ends_after_its_limit(tmp_path: Path) -> None:
+    """As the SDK waits for an event: it need not be there yet."""
+    wanted = ROWS["event_cid"][11].as_py()
+    sql = "SELECT event_state_order AS n FROM event_states_feed WHERE event_cid = $cid LIMIT $n"
+    fill(tmp_path, ROWS.slice(0, 10))
+    with served(tmp_path) as url, connected(url) as connection:
+        with following(connection, sql, (wanted, 1)) as rows:
+            fill(tmp_path, ROWS.slice(0, 20))
+            assert list(rows) == [{"n": 12}]
+        assert asked(connection, sql, (wanted, 1)).to_pylist() == [{"n": 12}]
+        assert asked(connection, sql, (wanted, 0)).num_rows == 0
+        with pytest.raises(ProgrammingError, match="cannot be negative"):
+            asked(connection, "SELECT 1 FROM event_states_feed LIMIT $n", (-1,))
+
+
+def test_a_feed_can_be_opened_before_its_table(tmp_path: Path) -> None:
+    with (
+        served(tmp_path / "later") as url,
+        connected(url) as connection,
+        following(connection, "SELECT position FROM tables.raw_events_feed LIMIT 3") as rows,
+    ):
+        fill(tmp_path / "later", ROWS)
+        assert [row["position"] for row in rows] == [1, 2, 3]
+
+
+@pytest.mark.parametrize(
+    ("sql", "what"),
+    [
+        ("SELECT count(*) FROM event_states_feed", "an aggregate"),
+        ("SELECT DISTINCT controller FROM event_states_feed", "DISTINCT"),
+        ("SELECT controller FROM event_states_feed GROUP BY ALL", "GROUP BY"),
+        ("SELECT * FROM event_states_feed ORDER BY 1", "ORDER BY"),
+        ("SELECT * FROM event_states_feed LIMIT 3 OFFSET 1", "OFFSET"),
+        ("SELECT * FROM event_states_feed LIMIT 1 + 1", "such a LIMIT"),
+        ("SELECT row_number() OVER () FROM event_states_feed", "a window function"),
+        ("SELECT * FROM event_states_feed USING SAMPLE 3", "a sample"),
+        ("SELECT * FROM event_states_feed, event_states", "read it alone"),
+        ("SELECT * FROM event_states WHERE event_cid IN (SELECT event_cid FROM event_states_feed)",
+         "read it alone"),
+        ("WITH f AS (FROM event_states_feed) SELECT * FROM f", "read it alone"),
+    ],
+)  # fmt: skip
+def test_what_needs_all_rows_of_a_feed_is_refused(flight: Any, sql: str, what: str) -> None:
+    with pytest.raises(ProgrammingError, match=f"never ends.*{what}"):
+        asked(flight, sql)
+
+
+@pytest.fixture(scope="module")
+def flight(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    with (
+        served(tmp_path_factory.mktemp("flight"), Limits(feeds=2)) as url,
+        connected(url) as connection,
+    ):
+        yield connection
+
+
+def test_there_are_only_so_many_feeds(flight: Any) -> None:
+    """A feed whose client has left makes room for another one."""
+    sql = "SELECT 1 FROM stream_tips_feed"
+    with following(flight, sql), following(flight, sql):
+        with pytest.raises(Error, match="2 feeds are open already"):
+            asked(flight, sql)
+        assert asked(flight, "SELECT 1").num_rows == 1  # queries have their own places
+
+    def is_free() -> bool:
+        try:
+            with following(flight, sql):
+                return True
+        except Error:
+            return False
+
+    wait_until(is_free, "the places are free again")
+
+
+def test_a_table_that_is_made_anew_ends_its_feed(tmp_path: Path) -> None:
+    fill(tmp_path, ROWS.slice(0, 20))
+
+    def anew() -> None:
+        tables = Tables(tmp_path / "other", EPOCH.replace("0", "1"))
+        tables.append(ROWS.slice(0, 5))
+        Sink(tables).catch_up()
+        (tmp_path / RAW).rename(tmp_path / "old")
+        (tmp_path / "other" / RAW).rename(tmp_path / RAW)
+
+    nothing = [lambda: None] * 100
+    with pytest.raises(RequestError, match="made anew"):
+        followed(tmp_path, RAW, [anew, *nothing])
+
+
+def test_a_query_waits_for_what_the_node_has(tmp_path: Path) -> None:
+    """But not for another log, and not when it would be in vain."""
+    fill(tmp_path, ROWS.slice(0, 10))
+    database = Database(tmp_path, memory_mb=200, threads=1)
+
+    def count(position: int, seconds: float, epoch: str = EPOCH) -> Any:
+        statement = database.understand("SELECT count(*) AS n FROM conclusion_events")
+        database.open_tables(statement, Wanted(epoch, position, seconds))
+        [batch] = database.answer(statement, {}, pa.schema([("n", pa.int64())]))
+        return batch["n"][0].as_py()
+
+    assert count(10, 3600) == 10
+    assert count(2_000_000, 3600) == 10
+    assert count(11, 3600, "another log") == 10
+    assert count(11, 0.2) == 10
