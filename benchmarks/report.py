@@ -105,13 +105,14 @@ def _processor() -> str:
 def show(title: str, rows: Sequence[Row], json_file: Path | None) -> None:
     """Print the rows as a table, and write them as JSON where a file is named."""
     described = [row if "machine" in row else {**row, "machine": machine()} for row in rows]
-    columns = [column for column in described[0] if column != "machine"]
+    samples = {column: value for row in described for column, value in row.items()}
+    del samples["machine"]
     table = Table(title=title, caption=described[0]["machine"])
-    for column in columns:
-        numeric = isinstance(described[0][column], int | float)
+    for column, sample in samples.items():
+        numeric = isinstance(sample, int | float)
         table.add_column(column, justify="right" if numeric else "left", no_wrap=True)
     for row in described:
-        table.add_row(*(_format(row[column]) for column in columns))
+        table.add_row(*(_format(row.get(column, "")) for column in samples))
     Console(width=max(140, Console().width)).print(table)
     if json_file is not None:
         write_rows(described, json_file)

@@ -201,9 +201,10 @@ def build(
     while len(nodes) > 1:
         starts = range(0, len(nodes), inner_fill)
         parts = [slice(start, start + inner_fill) for start in starts]
-        nodes = [Inner(nodes[part], bounds[part], lanes_of[part]) for part in parts]
+        level = [Inner(nodes[part], bounds[part], lanes_of[part]) for part in parts]
         bounds = [bounds[start] for start in starts]
-        lanes_of = [node.lanes() for node in nodes]
+        lanes_of = [node.sum_up()[-1] for node in level]  # so that the first session need not
+        nodes = [*level]
     return nodes[0]
 
 

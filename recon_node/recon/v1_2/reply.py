@@ -20,7 +20,7 @@ FEW: Final = 4
 """How many times as many ids as keys are listed in place of splitting a gap."""
 _DENSE_LIST: Final = 1024
 """The same, as a number of ids, where differences are known to lie close together."""
-_DENSE_PARTS: Final = 32
+_DENSE_PARTS: Final = 16
 """Parts that a longer gap is split into there, to reach such a gap in few rounds."""
 
 
