@@ -5,8 +5,8 @@ exception. `run.session.translate` finds it there by its class name, so these cl
 importable from here and take the message as their only argument.
 """
 
-from pathlib import Path
-from typing import Final
+import re
+from typing import Final, Protocol
 
 #: How to install the pipeline's packages: the project is not on PyPI.
 INSTALL: Final = (
@@ -21,6 +21,60 @@ _ADVICE: Final = {
     "Failed to fetch metadata for file": "a file of a table is damaged or missing; rebuild the "
     "table with spark-sink rebuild",
 }
+# What is wrong with a store, by patterns in messages; the first that is found counts.
+_STORE_FAULTS: Final = (
+    (
+        "NoSuchBucket|specified bucket does not exist|ContainerNotFound",
+        "the bucket does not exist: create it, or correct its name",
+    ),
+    (
+        r"169\.254\.169\.254|169\.254\.170\.2|metadata\.google|no providers in chain|"
+        "loading credentials",
+        "there are no credentials for the store: set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, "
+        "or what its provider has instead, in the environment",
+    ),
+    (
+        "Account must be specified",
+        "the storage account is missing: set AZURE_STORAGE_ACCOUNT_NAME",
+    ),
+    (
+        "InvalidAccessKeyId|SignatureDoesNotMatch|InvalidToken|ExpiredToken|AuthenticationFailed|"
+        "401 Unauthorized",
+        "the store does not accept the credentials: they are wrong or have expired",
+    ),
+    (
+        "AccessDenied|403 Forbidden|AuthorizationFailure",
+        "the store refuses it: the credentials lack a permission to list, read, write or delete "
+        "objects there",
+    ),
+    (
+        "PermanentRedirect|301 Moved|AuthorizationHeaderMalformed|bare redirect",
+        "the bucket is in another region: set AWS_REGION",
+    ),
+    (
+        "BadScheme|URL scheme is not allowed",
+        "the store's address begins with http://: set AWS_ALLOW_HTTP=true if that is meant",
+    ),
+    (
+        "error sending request|client error|dns error|operation timed out|50[0-9] [A-Z]",
+        "the store does not answer as it should: is it up, and is its address (AWS_ENDPOINT_URL) "
+        "right?",
+    ),
+)
+# delta-rs draws the causes of an error as a tree.
+_COLORS: Final = re.compile("\x1b\\[[0-9;]*m|↳")
+
+
+class Place(Protocol):
+    """The location of a table."""
+
+    @property
+    def name(self) -> str:
+        """Its last part."""
+
+    @property
+    def parent(self) -> "Place":
+        """The one above."""
 
 
 class SinkError(Exception):
@@ -56,26 +110,40 @@ def over_connect(master: str) -> SinkError:
 
 
 def one_line(error: Exception) -> str:
-    """Return the message of an error in one line."""
-    return " ".join(str(error).split()) or type(error).__name__
+    """Return the message of an error in one line, without the colors of delta-rs."""
+    text = " ".join(_COLORS.sub("", str(error)).split())
+    return text or type(error).__name__
 
 
-def cannot_write(directory: Path, error: Exception) -> TablesError:
+def store_fault(error: Exception | str) -> str | None:
+    """Return what is wrong with an object store, in a sentence; None if it is something else.
+
+    delta-rs says it by the requests that failed and the answers of the store, which are pages long.
+    """
+    text = error if isinstance(error, str) else one_line(error)
+    return next((told for fault, told in _STORE_FAULTS if re.search(fault, text)), None)
+
+
+def cannot_write(directory: Place, error: Exception) -> TablesError:
     """Return the error for tables that cannot be written, with advice."""
     return TablesError(f"cannot write the tables in {directory}: {_with_advice(error)}")
 
 
 def cannot_read(error: Exception) -> TablesError:
     """Return the error for a file of a table that cannot be read."""
+    if fault := store_fault(error):
+        return TablesError(f"cannot read the tables: {fault}")
     return TablesError(
         f"a file of a table is damaged or missing: {one_line(error)}; rebuild the table with "
         "spark-sink rebuild"
     )
 
 
-def cannot_open(path: Path, error: Exception | str) -> TablesError:
+def cannot_open(path: Place, error: Exception | str) -> TablesError:
     """Return the error for a table whose metadata cannot be read."""
     reason = error if isinstance(error, str) else one_line(error)
+    if fault := store_fault(reason):
+        return TablesError(f"cannot open the table {path}: {fault}")
     if _NOT_ALLOWED in reason:
         return TablesError(f"cannot open the table {path}: this user may not read it ({reason})")
     is_raw = path.name == "raw_events"
@@ -85,12 +153,12 @@ def cannot_open(path: Path, error: Exception | str) -> TablesError:
     )
 
 
-def damaged(path: Path, what: str) -> TablesError:
+def damaged(path: Place, what: str) -> TablesError:
     """Return the error for damaged files of a table."""
     return TablesError(f"the table {path} is damaged: {what}; rebuild it with {_rebuild(path)}")
 
 
-def other_columns(path: Path) -> TablesError:
+def other_columns(path: Place) -> TablesError:
     """Return the error for a table of another version of this pipeline."""
     return TablesError(
         f"the table {path} has other columns than this version of spark-sink writes: rebuild it "
@@ -98,7 +166,7 @@ def other_columns(path: Path) -> TablesError:
     )
 
 
-def other_rules(path: Path) -> TablesError:
+def other_rules(path: Place) -> TablesError:
     """Return the error for a table whose rows another version computed differently."""
     return TablesError(
         f"the table {path} was computed by the rules of another version of spark-sink: rebuild it "
@@ -106,7 +174,16 @@ def other_rules(path: Path) -> TablesError:
     )
 
 
-def another_log(path: Path, found: str, expected: str) -> SinkError:
+def written_by_another(path: Place) -> TablesError:
+    """Return the error for a table to which another process has committed meanwhile."""
+    return TablesError(
+        f"another process has written the table {path} since this one read it: only one spark-sink "
+        "may write it. Nothing is lost, and nothing is there twice: stop the other one, and start "
+        "again"
+    )
+
+
+def another_log(path: Place, found: str, expected: str) -> SinkError:
     """Return the error for a table of the log `found`, or, if that is empty, of no log."""
     if not found:
         return TablesError(
@@ -121,11 +198,13 @@ def another_log(path: Path, found: str, expected: str) -> SinkError:
 
 def _with_advice(error: Exception) -> str:
     text = one_line(error)
+    if fault := store_fault(text):
+        return fault
     advice = next((text_ for fault, text_ in _ADVICE.items() if fault in text), None)
     return text if advice is None else f"{advice} ({text})"
 
 
-def _rebuild(path: Path) -> str:
+def _rebuild(path: Place) -> str:
     """Return the command that rebuilds a table; `raw_events` is read from a node."""
     url = " --url URL" if path.name == "raw_events" else ""
     return f"spark-sink rebuild {path.name} --tables {path.parent}{url}"

@@ -5,7 +5,6 @@ import sys
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from pathlib import Path
 from typing import Any, Final, Literal
 
 import click
@@ -18,6 +17,7 @@ from rich.text import Text
 from spark_sink.query.hints import Findings, hints
 from spark_sink.query.question import QueryAnswer, run_query
 from spark_sink.query.show import to_json, to_text
+from spark_sink.tables.location import Location
 from spark_sink.tables.versions import At
 
 _ANY_WIDTH: Final = 1_000_000
@@ -25,7 +25,7 @@ _ANY_WIDTH: Final = 1_000_000
 _MAX_CELL: Final = 5_000
 
 
-def ask(tables: Path, sql: str, at: At, *, as_json: bool) -> None:
+def ask(tables: Location, sql: str, at: At, *, as_json: bool) -> None:
     """Run a query, print its result, and print everything else on standard error.
 
     Ctrl-C ends the process, because some of DuckDB's operations cannot be interrupted.

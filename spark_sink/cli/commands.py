@@ -20,6 +20,7 @@ from spark_sink.cli.options import (
     Size,
     SparkSetting,
     node_options,
+    tables_option,
 )
 from spark_sink.cli.serve import serve
 from spark_sink.cli.table_commands import optimize, query, rebuild, status, vacuum
@@ -74,6 +75,8 @@ def main() -> None:
     Every option can be set by an environment variable, such as SPARK_SINK_RUN_TABLES. The node and
     its token can also be set by RECON_NODE_URL, RECON_NODE_TOKEN and RECON_NODE_TOKEN_FILE.
     """
+    # delta-rs logs what an error of ours says in one line.
+    os.environ.setdefault("RUST_LOG", "off")
 
 
 for command in (status, query, serve, rebuild, optimize, vacuum):
@@ -82,11 +85,9 @@ for command in (status, query, serve, rebuild, optimize, vacuum):
 
 @main.command(short_help="Keep tables up to date with a node's feed.")
 @node_options()
-@click.option(
-    "--tables",
-    type=Directory(),
-    metavar="DIR",
-    help="Directory of the tables; required except with --console.",
+@tables_option(
+    required=False,
+    help="Where the tables are: a directory, or s3://BUCKET/PATH; required except with --console.",
 )
 @click.option(
     "--table",
@@ -111,7 +112,7 @@ for command in (status, query, serve, rebuild, optimize, vacuum):
     type=Directory(),
     metavar="DIR",
     show_default="_checkpoint in the tables' directory",
-    help="Directory of Spark's checkpoint.",
+    help="Directory of Spark's checkpoint. Tables in an object store do not need one.",
 )
 @click.option(
     "--from-snapshot",
@@ -202,6 +203,7 @@ def run(trigger: int, as_json: bool, console: bool, **options: Any) -> None:
       spark-sink run --tables ./tables --table stream_states --history 7d
       spark-sink run --tables ./tables --from-snapshot s3://bucket/ceramic
       spark-sink run --console --table stream_tips
+      spark-sink run --tables s3://bucket/ceramic      with AWS_... in the environment
       spark-sink run --tables /shared/tables --master spark://HOST:7077
     """
     from spark_sink.run.runner import Runner, RunSettings

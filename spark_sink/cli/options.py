@@ -1,5 +1,6 @@
 """What the commands of `spark-sink` have in common: options and their types."""
 
+import functools
 import re
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
@@ -148,6 +149,29 @@ class Directory(click.Path):
         return super().convert(value, param, ctx)
 
 
+class TablesLocation(Directory):
+    """Where tables are: a directory, as a Path, or the URL of one in an object store, as text."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """The path or the URL."""
+        return str(value) if "://" in str(value) else super().convert(value, param, ctx)
+
+
+class StorageOption(click.ParamType[tuple[str, str]]):
+    """An option of delta-rs for an object store, NAME=VALUE."""
+
+    name = "option"
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> tuple[str, str]:
+        """The name and the value, which may be a secret."""
+        name, equals, setting = str(value).partition("=")
+        if not (name.strip() and equals):
+            self.fail("an option is KEY=VALUE, such as aws_region=eu-west-1", param, ctx)
+        return name.strip(), setting.strip()
+
+
 class SparkSetting(click.ParamType[tuple[str, str]]):
     """A setting of Spark, NAME=VALUE."""
 
@@ -216,11 +240,45 @@ def node_options(
     return shared_node_options(url=url, url_help=what, url_type=NodeUrl())
 
 
-tables_option = click.option(
-    "--tables",
-    type=Directory(),
-    required=True,
-    metavar="DIR",
-    help="Directory of the tables.",
-)
+def tables_option(
+    *, required: bool = True, help: str = "Where the tables are: a directory, or s3://BUCKET/PATH."
+) -> Callable[[Command], Command]:
+    """Options that say where the tables are; the command gets the location `tables`."""
+
+    def decorate(command: Command) -> Command:
+        @functools.wraps(command)
+        def wrapped(
+            *args: Any, tables: Any, storage_option: tuple[tuple[str, str], ...], **named: Any
+        ) -> Any:
+            return command(*args, tables=_location(tables, storage_option), **named)
+
+        options = click.option(
+            "--storage-option",
+            type=StorageOption(),
+            multiple=True,
+            metavar="KEY=VALUE",
+            help="An option of the tables' object store, besides AWS_... in the environment; can "
+            "be repeated.",
+        )(wrapped)
+        return click.option(
+            "--tables", type=TablesLocation(), required=required, metavar="DIR", help=help
+        )(options)
+
+    return decorate
+
+
+def _location(tables: Any, options: tuple[tuple[str, str], ...]) -> Any:
+    """Return the location that the options name; None if there is no --tables."""
+    if isinstance(tables, str):
+        from spark_sink.tables.location import location_of
+
+        try:
+            return location_of(tables, dict(options))
+        except ValueError as error:
+            raise click.BadParameter(f"{tables!r}: {error}", param_hint="'--tables'") from None
+    if options:
+        raise click.UsageError("--storage-option is for tables in an object store")
+    return tables
+
+
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")

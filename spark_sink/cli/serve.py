@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import FrameType
+from typing import Any
 
 import click
 
@@ -16,7 +17,7 @@ _FILE = click.Path(path_type=Path, dir_okay=False, exists=True)
 
 
 @click.command(short_help="Serve the tables by Arrow Flight SQL.")
-@tables_option
+@tables_option()
 @node_options(url=None, what="URL of the node whose events are in the tables; see --max-wait.")
 @click.option(
     "--max-wait",
@@ -51,7 +52,7 @@ _FILE = click.Path(path_type=Path, dir_okay=False, exists=True)
 @click.option("--memory", type=Size(), default="512MB", help="Memory of a query or feed.")
 @click.option("--threads", type=click.IntRange(1, 64), default=2, help="Threads of a query.")
 def serve(
-    tables: Path,
+    tables: Any,
     url: str | None,
     token: str | None,
     max_wait: int,
@@ -85,6 +86,8 @@ def serve(
     from spark_sink.serve.workers import Limits
     from spark_sink.source.feed import Feed
 
+    if not isinstance(tables, Path):
+        raise click.UsageError("serve reads tables in a directory, not yet those in a store")
     if (tls_cert is None) != (tls_key is None):
         raise click.UsageError("TLS takes both --tls-cert and --tls-key")
     settings = ServeSettings(

@@ -1,21 +1,25 @@
 """The commands that inspect and maintain the tables. None of them needs Java."""
 
+from __future__ import annotations
+
 import json
 import sys
 from datetime import UTC, datetime
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from spark_sink.cli.options import Hours, Moment, json_option, node_options, tables_option
 from spark_sink.schema import TABLES
 
+if TYPE_CHECKING:
+    from spark_sink.tables.location import Location
+
 _names = click.argument("names", nargs=-1, type=click.Choice(tuple(TABLES)), metavar="[TABLE]...")
 
 
 @click.command(short_help="Show how complete, old and large the tables are.")
-@tables_option
+@tables_option()
 @node_options(url=None, what="URL of a node to compare with.")
 @click.option(
     "--max-lag",
@@ -56,7 +60,7 @@ def status(as_json: bool, **options: Any) -> None:
 
 
 @click.command(short_help="Query the tables with SQL.")
-@tables_option
+@tables_option()
 @click.argument("sql")
 @click.option(
     "--version", type=click.IntRange(0), metavar="N", help="Version to query; default: the latest."
@@ -68,7 +72,7 @@ def status(as_json: bool, **options: Any) -> None:
 )
 @json_option
 def query(
-    tables: Path, sql: str, version: int | None, as_of: datetime | None, as_json: bool
+    tables: Location, sql: str, version: int | None, as_of: datetime | None, as_json: bool
 ) -> None:
     """Query the tables with DuckDB's SQL. Prints JSON lines if not on a terminal.
 
@@ -107,10 +111,10 @@ def query(
 
 
 @click.command(short_help="Rebuild a table.")
-@tables_option
+@tables_option()
 @click.argument("name", type=click.Choice(tuple(TABLES)), metavar="TABLE")
 @node_options(what="URL of the node's HTTP API, to rebuild raw_events from.")
-def rebuild(tables: Path, name: str, url: str, token: str | None) -> None:
+def rebuild(tables: Location, name: str, url: str, token: str | None) -> None:
     """Rebuild a table from raw_events, and replace the old one when it is complete.
 
     Rebuilding raw_events reads it from the node at --url, up to its old position, and rebuilds all
@@ -135,9 +139,9 @@ def rebuild(tables: Path, name: str, url: str, token: str | None) -> None:
 
 
 @click.command(short_help="Sort the tables by stream, into few files.")
-@tables_option
+@tables_option()
 @_names
-def optimize(tables: Path, names: tuple[str, ...]) -> None:
+def optimize(tables: Location, names: tuple[str, ...]) -> None:
     """Sort tables (default: all) by stream, into few files, so that reading a stream is fast.
 
     Stop spark-sink run first; readers can continue.
@@ -156,7 +160,7 @@ def optimize(tables: Path, names: tuple[str, ...]) -> None:
 
 
 @click.command(short_help="Delete the files of old versions.")
-@tables_option
+@tables_option()
 @_names
 @click.option(
     "--history",
@@ -165,7 +169,7 @@ def optimize(tables: Path, names: tuple[str, ...]) -> None:
     help="How far back versions are kept: 90m, 7d.",
 )
 @click.option("--dry-run", is_flag=True, help="Only count the files that would be deleted.")
-def vacuum(tables: Path, names: tuple[str, ...], history: float | None, dry_run: bool) -> None:
+def vacuum(tables: Location, names: tuple[str, ...], history: float | None, dry_run: bool) -> None:
     """Delete files that only versions older than --history need. Those versions become unreadable.
 
     spark-sink run does this regularly; use this command while it is stopped.

@@ -24,8 +24,12 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
+from urllib.parse import unquote
 
 import duckdb
+import pyarrow as pa
+import pyarrow.dataset as ds
+from deltalake import DeltaTable
 from duckdb import (
     DuckDBPyConnection,
     DuckDBPyRelation,
@@ -36,13 +40,13 @@ from duckdb import (
 
 from recon_node.ceramic import StreamId
 from recon_node.ipld import CID
-from spark_sink.errors import TablesError, cannot_open
+from spark_sink.errors import TablesError, cannot_open, store_fault
 from spark_sink.query.duck import Duck, opened
 from spark_sink.query.types import fetched_as, is_number, reader_of
 from spark_sink.schema import PARTITION_COLUMN, TABLES, partition_of
 from spark_sink.tables import delta_files
-from spark_sink.tables.delta import FAULTS
-from spark_sink.tables.status import is_delta, no_tables
+from spark_sink.tables.location import FAULTS, Location, file_system, is_delta
+from spark_sink.tables.status import no_tables
 from spark_sink.tables.versions import At, open_at
 
 #: The model of the streams that carry DAGs, `recon_node.dag.DAG_MODEL`.
@@ -99,7 +103,7 @@ class QueryAnswer:
 
 
 @contextmanager
-def run_query(directory: Path, sql: str, at: At = None) -> Iterator[QueryAnswer]:
+def run_query(directory: Location, sql: str, at: At = None) -> Iterator[QueryAnswer]:
     """Query the tables in `directory`; the result can be read within the block.
 
     Args:
@@ -235,16 +239,18 @@ def _may_read(file: Path) -> bool:
     return True
 
 
-def _is_table(path: Path) -> bool:
+def _is_table(path: Location) -> bool:
     """Whether there is a table, or something unreadable, which is reported if it is queried."""
     try:
         return is_delta(path)
-    except FAULTS:
+    except FAULTS as error:
+        if store_fault(error):
+            raise cannot_open(path, error) from error
         return True
 
 
 @contextmanager
-def _opening(path: Path) -> Iterator[None]:
+def _opening(path: Location) -> Iterator[None]:
     """Raise a one-line error if a table cannot be opened."""
     try:
         yield
@@ -256,19 +262,37 @@ def _opening(path: Path) -> Iterator[None]:
         raise cannot_open(path, error) from error
 
 
-def _register(connection: DuckDBPyConnection, path: Path, at: At) -> None:
+def _register(connection: DuckDBPyConnection, path: Location, at: At) -> None:
     """Make a table available by its name.
 
     Raises:
         TablesError: it has no such version, or cannot be read.
     """
     with _opening(path):
-        files = delta_files.files_of(open_at(path, at))
+        table = open_at(path, at)
+        files = delta_files.names_of(table)
     if not files:
         connection.register(path.name, TABLES[path.name].schema.empty_table())
         return
-    names = ", ".join("'" + file.replace("'", "''") + "'" for file in files)
+    if not isinstance(path, Path):
+        connection.register(path.name, _dataset(path, table))
+        return
+    whole = (str(path.absolute() / file) for file in files)
+    names = ", ".join("'" + file.replace("'", "''") + "'" for file in whole)
     connection.execute(
         f"CREATE VIEW {path.name} AS SELECT * FROM read_parquet([{names}], union_by_name=true"
         f"{_PARTITIONED})"
+    )
+
+
+def _dataset(path: Location, table: DeltaTable) -> ds.Dataset:
+    """Return the files of a table in a store, which DuckDB alone cannot read, as Arrow does."""
+    found = pa.table(table.get_add_actions(flatten=True))
+    partitions = found[f"partition.{PARTITION_COLUMN}"].to_pylist()
+    return ds.FileSystemDataset.from_paths(
+        [unquote(name) for name in found["path"].to_pylist()],
+        schema=pa.schema(table.schema().to_arrow()),
+        format=ds.ParquetFileFormat(),
+        filesystem=file_system(path),
+        partitions=[ds.field(PARTITION_COLUMN) == partition for partition in partitions],
     )

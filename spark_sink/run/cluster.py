@@ -1,9 +1,9 @@
 """Checks that the workers of a Spark cluster can do the work.
 
-Each worker needs this package in its Python, and the tables' directory at the same path, because
-workers write rows there (`tables.staging`). This is checked before the first batch, where the error
-can name what is missing; later it would be the failure of some task. A cluster may also be down or
-full, and Spark would wait forever. Local mode needs none of this.
+Each worker needs this package in its Python, and the tables' directory at the same path or their
+store, because workers write rows there (`tables.staging`). This is checked before the first batch,
+where the error can name what is missing; later it would be the failure of some task. A cluster may
+also be down or full, and Spark would wait forever. Local mode needs none of this.
 """
 
 import re
@@ -22,7 +22,9 @@ from typing import Final
 from pyspark.sql import SparkSession
 
 from spark_sink.derive.workers import SparkWorkers
-from spark_sink.errors import INSTALL, SinkError, TablesError
+from spark_sink.errors import INSTALL, SinkError, TablesError, one_line, store_fault
+from spark_sink.schema import RAW
+from spark_sink.tables.location import FAULTS, Location, is_delta
 
 # Seconds to wait for an answer of the master, and for the cluster's first worker.
 _MASTER_PATIENCE: Final = 10.0
@@ -77,7 +79,7 @@ def check_master(master: str) -> None:
 
 def check_workers(
     spark: SparkSession,
-    directory: Path,
+    directory: Location,
     no_workers: Callable[[], None] = lambda: None,
     *,
     silence: float = 10.0,
@@ -87,7 +89,7 @@ def check_workers(
 
     Args:
         spark: of a cluster.
-        directory: of the tables; a file is created in it for the workers to see, and deleted.
+        directory: of the tables; on a disk, a file is created in it for the workers to see.
         no_workers: called if no worker has answered after `silence` seconds.
         silence: in seconds, see `no_workers`.
         patience: seconds until a cluster without workers is an error.
@@ -95,19 +97,20 @@ def check_workers(
     Raises:
         SinkError: the cluster provides no worker, or the workers lack something.
     """
-    mark = directory / f"_seen-{uuid.uuid4()}"
-    mark.touch()
-    try:
-        with calling_after(silence, no_workers):
-            found = _ask_workers(spark, partial(_look, mark), patience)
-    finally:
-        mark.unlink(missing_ok=True)
+    with calling_after(silence, no_workers), _mark(directory) as mark:
+        found = _ask_workers(spark, partial(_look, mark), patience)
     own = _version()
     for worker in found:
         if worker.version != own and worker.version and own:
             raise SinkError(
                 f"Spark's worker on {worker.host} has {_PACKAGE} {worker.version}, the driver "
                 f"{own}: install the same version on all machines"
+            )
+        if worker.fault:
+            raise TablesError(
+                f"Spark's worker on {worker.host} cannot read the tables in {directory}: "
+                f"{worker.fault}. Workers take credentials from their own environment, or from "
+                "--storage-option"
             )
         if not worker.sees:
             raise TablesError(
@@ -122,11 +125,32 @@ class _Worker:
     host: str
     version: str | None
     sees: bool
+    fault: str = ""
 
 
-def _look(mark: Path, _: int) -> _Worker:
+@contextmanager
+def _mark(directory: Location) -> Iterator[Location]:
+    """Provide what a worker must see if it sees the tables, which are there already."""
+    if not isinstance(directory, Path):
+        yield directory / RAW
+        return
+    mark = directory / f"_seen-{uuid.uuid4()}"
+    mark.touch()
+    try:
+        yield mark
+    finally:
+        mark.unlink(missing_ok=True)
+
+
+def _look(mark: Location, _: int) -> _Worker:
     """Runs in a worker."""
-    return _Worker(socket.gethostname(), _version(), mark.exists())
+    host, own = socket.gethostname(), _version()
+    if isinstance(mark, Path):
+        return _Worker(host, own, mark.exists())
+    try:
+        return _Worker(host, own, is_delta(mark))
+    except FAULTS as error:
+        return _Worker(host, own, sees=False, fault=store_fault(error) or one_line(error))
 
 
 def _version() -> str | None:

@@ -43,8 +43,8 @@ from spark_sink.derive.derivation import Derivation
 from spark_sink.derive.workers import Workers, stage_frame
 from spark_sink.errors import SinkError, TablesError, cannot_write
 from spark_sink.run.session import translate
-from spark_sink.tables.delta import FAULTS
 from spark_sink.tables.directory import Tables
+from spark_sink.tables.location import FAULTS
 from spark_sink.tables.staging import StagedFeed
 
 _ROWS_PER_BATCH: Final = 50_000

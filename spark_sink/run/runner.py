@@ -26,6 +26,7 @@ from spark_sink.run.session import java_exit, start_session, translate
 from spark_sink.schema import DERIVED, TABLES
 from spark_sink.source.feed import Feed, Head
 from spark_sink.tables.directory import CHECKPOINT_DIR, SCRATCH_DIR, Tables, lock
+from spark_sink.tables.location import Location, absolute, local_directory
 from spark_sink.tables.staging import Staged
 
 # Seconds to wait for the node at the start, and for the current batch at the end.
@@ -47,8 +48,9 @@ class RunSettings:
     """The options of `spark-sink run`.
 
     Attributes:
-        tables: their directory; None: a temporary one.
-        checkpoint: None: inside `tables`.
+        tables: where they are; None: in a temporary directory.
+        checkpoint: None: inside `tables`, or for those in a store, one that lasts as long as the
+            run: the tables know their position.
         names: tables to keep up to date besides `raw_events`.
         show_rows: report each row as an event.
         history: hours for which old versions stay readable.
@@ -61,7 +63,7 @@ class RunSettings:
     """
 
     url: str
-    tables: Path | None
+    tables: Location | None
     checkpoint: Path | None = None
     names: tuple[str, ...] = DERIVED
     show_rows: bool = False
@@ -100,7 +102,7 @@ class Runner:
         self._began = False
         self._rows = 0
         self._temporary: Path | None = None
-        self._directory = Path()
+        self._local = Path()  # what is not in a store
         self._allowance = allowance()
 
     def stop(self) -> bool:
@@ -129,8 +131,8 @@ class Runner:
         head = self._find_node()
         if self._settings.tables is None:
             self._temporary = Path(tempfile.mkdtemp(prefix="spark-sink-"))
-        directory = (self._settings.tables or self._temporary or Path()).absolute()
-        self._directory = directory
+        directory = absolute(self._settings.tables or self._temporary or Path())
+        self._local = local_directory(directory)
         try:
             with lock(directory), served(self._metrics, self._settings.metrics) as metrics:
                 self._check_disk()
@@ -158,7 +160,9 @@ class Runner:
             self._on_event("resumed", {"url": self._settings.url})
         return head
 
-    def _run_pipeline(self, java: Java, directory: Path, head: Head, metrics: str | None) -> int:
+    def _run_pipeline(
+        self, java: Java, directory: Location, head: Head, metrics: str | None
+    ) -> int:
         """Open the tables, start Spark, run the query; return `raw_events`' final position."""
         settings = self._settings
         tables = Tables(
@@ -180,7 +184,7 @@ class Runner:
         tables.keep_history(settings.history)
         spark = start_session(
             java,
-            directory / SCRATCH_DIR,
+            self._local / SCRATCH_DIR,
             master=settings.master,
             tasks=tasks_within(self._allowance.limit),
             driver_memory=settings.driver_memory or heap_within(self._allowance.limit),
@@ -219,7 +223,7 @@ class Runner:
         seconds = round(time.monotonic() - started, 3)
         self._on_event("filled", {"rows": rows, "position": rows, "seconds": seconds})
 
-    def _check_cluster(self, spark: SparkSession, directory: Path) -> None:
+    def _check_cluster(self, spark: SparkSession, directory: Location) -> None:
         """Check the workers before the first batch, except in local mode."""
         master = spark.sparkContext.master or ""
         if not is_local(master):
@@ -234,7 +238,9 @@ class Runner:
         """Start the query, and wait until it ends or the run is stopped."""
         settings = self._settings
         self._began = True
-        checkpoint = settings.checkpoint or sink.tables.directory / CHECKPOINT_DIR
+        checkpoint = settings.checkpoint or self._local / CHECKPOINT_DIR
+        if settings.checkpoint is None and not isinstance(sink.tables.directory, Path):
+            shutil.rmtree(checkpoint, ignore_errors=True)
         try:
             query = start_query(
                 spark,
@@ -289,11 +295,11 @@ class Runner:
 
     def _check_disk(self) -> None:
         """End the run while there is still space for what is being written."""
-        free = shutil.disk_usage(self._directory).free
+        free = shutil.disk_usage(self._local).free
         self._metrics.disk_free.set(free)
         if free < self._settings.keep_free:
             raise TablesError(
-                f"the disk of {self._directory} is nearly full: {free / 1e6:.0f} MB are free, and "
+                f"the disk of {self._local} is nearly full: {free / 1e6:.0f} MB are free, and "
                 f"--keep-free is {self._settings.keep_free / 1e6:.0f} MB; free some space and "
                 "start again, nothing is lost"
             )

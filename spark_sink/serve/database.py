@@ -27,7 +27,7 @@ from spark_sink.serve.statement import FEED, Statement, query_error, understand
 from spark_sink.serve.views import CATALOG, CREATE_SCHEMAS, CREATE_VIEWS, MACROS, NAMES, ROWS
 from spark_sink.tables.delta import epoch_of, position_of
 from spark_sink.tables.delta_files import files_of
-from spark_sink.tables.status import is_delta
+from spark_sink.tables.location import is_delta
 from spark_sink.tables.versions import open_at
 
 _BATCH_ROWS: Final = 10_000

@@ -25,8 +25,9 @@ from spark_sink.schema import TABLES
 from spark_sink.serve.database import Database
 from spark_sink.serve.errors import RequestError
 from spark_sink.serve.statement import FEED
-from spark_sink.tables.delta import FAULTS, epoch_of, position_of
+from spark_sink.tables.delta import epoch_of, position_of
 from spark_sink.tables.delta_files import files_of
+from spark_sink.tables.location import FAULTS
 
 # Positions per step.
 _WINDOW: Final = 50_000

@@ -2,7 +2,8 @@
 
 Every commit that advances the table carries a Delta *application transaction*: its name has the
 log's epoch, its version is the feed position that the table now includes. Delta commits both or
-neither, so the table itself knows its position, whatever happens to Spark's checkpoint.
+neither, so the table itself knows its position, whatever happens to Spark's checkpoint. And of two
+processes that write one table, which in a store nothing prevents, the second to commit is refused.
 
 The table is partitioned by `stream_cid_partition`: the history of the streams in a batch is read
 back from their partitions only. Delta has no statistics on binary columns, so it cannot skip files
@@ -12,8 +13,9 @@ sorted only when `tidy` or `optimize` rewrites them.
 """
 
 import math
-import shutil
-from collections.abc import Iterable, Sequence
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Final, Literal
 from urllib.parse import unquote
@@ -25,10 +27,17 @@ from deltalake import (
     Schema,
     Transaction,
 )
-from deltalake.exceptions import DeltaError
+from deltalake.exceptions import CommitFailedError
 from deltalake.transaction import AddAction, RemoveAction
 
-from spark_sink.errors import TablesError, another_log, cannot_open, other_columns, other_rules
+from spark_sink.errors import (
+    TablesError,
+    another_log,
+    cannot_open,
+    other_columns,
+    other_rules,
+    written_by_another,
+)
 from spark_sink.schema import PARTITION_COLUMN, RAW, TableSpec
 from spark_sink.tables.delta_files import (
     HISTORY,
@@ -39,12 +48,19 @@ from spark_sink.tables.delta_files import (
     query,
     vacuum,
 )
+from spark_sink.tables.location import (
+    FAULTS,
+    Location,
+    delete_below,
+    is_delta,
+    open_delta_table,
+    storage_options,
+)
 from spark_sink.tables.raw_files import RawFile, RawFiles
 from spark_sink.tables.staging import DataFile, Staged, Stager
 
-#: Exceptions of the disk and of the libraries that read and write tables.
-FAULTS: Final = (DeltaError, OSError, pa.ArrowException)
-
+# What delta-rs says if another commit came first.
+_CONFLICT: Final = re.compile("(?i)concurrent transaction|changed since last commit|existing table")
 _EPOCH: Final = "recon.epoch"
 _RULES: Final = "recon.rules"
 _STEP: Final = "/step"
@@ -74,7 +90,7 @@ class DeltaStore:
     """
 
     def __init__(
-        self, spec: TableSpec, path: Path, epoch: str, *, for_replacement: bool = False
+        self, spec: TableSpec, path: Location, epoch: str, *, for_replacement: bool = False
     ) -> None:
         self.spec = spec
         self.path = path
@@ -82,6 +98,10 @@ class DeltaStore:
         self._table = _open(spec, path, epoch)
         self._tidied = self._table.version()
         self._count = len(self._table.file_uris())  # of files, after it was last tidied
+        # Of the table and of the latest `revise`, as of our latest commit: to ask the log for them
+        # takes a request for each of its files.
+        self._position = position_of(self._table, epoch)
+        self._under_way = self._transaction(_STEP)
         if for_replacement:
             return
         if _columns(self._table) != _sorted(spec.schema):
@@ -92,7 +112,7 @@ class DeltaStore:
     @property
     def position(self) -> int:
         """The feed position that the table includes."""
-        return position_of(self._table, self.epoch)
+        return self._position
 
     @property
     def identity(self) -> str:
@@ -102,15 +122,16 @@ class DeltaStore:
     @property
     def under_way(self) -> int:
         """The goal of the latest `revise`: some rows may be as of that position already."""
-        return self._table.transaction_version(_app_id(self.epoch) + _STEP) or 0
+        return self._under_way
 
     def stager(self) -> Stager:
         """Return what writes files for `append`, also in a worker."""
-        return Stager(self.spec, self.path / _STAGED_DIR)
+        is_local = isinstance(self.path, Path)
+        return Stager(self.spec, self.path / _STAGED_DIR if is_local else self.path)
 
     def clear_staging(self) -> None:
         """Delete files that were written for `append` but not committed."""
-        shutil.rmtree(self.path / _STAGED_DIR, ignore_errors=True)
+        delete_below(self.path, _STAGED_DIR)
 
     def append(self, rows: Staged, position: int) -> Staged:
         """Append new rows in one commit, which brings the table to `position`.
@@ -121,18 +142,18 @@ class DeltaStore:
         Raises:
             TablesError: this process does not see a staged file.
         """
-        files = [placed(self.path, file) for file in rows.files]
+        files = placed(self.path, rows.files)
         for table in rows.tables:
             files += Stager(self.spec, self.path).stage(table).files
-        self._commit(
-            [added(self.path, file) for file in files], self._position_properties(position)
-        )
+        with self._committing(position) as properties:
+            self._commit([added(file) for file in files], properties)
         return Staged(tuple(files))
 
     def put(self, rows: pa.Table, position: int) -> None:
         """Insert or update rows by key in one commit, which brings the table to `position`."""
         if self.position or self._table.file_uris():
-            self._merge(rows, self._position_properties(position))
+            with self._committing(position) as properties:
+                self._merge(rows, properties)
         else:  # an empty table: append sorted rows without comparing
             self.append(Staged(tables=(rows,)), position)
 
@@ -141,8 +162,8 @@ class DeltaStore:
 
         The position does not change.
         """
-        under_way = [Transaction(_app_id(self.epoch) + _STEP, towards)]
-        self._merge(rows, CommitProperties(app_transactions=under_way))
+        with self._committing(self._position, under_way=towards) as properties:
+            self._merge(rows, properties)
 
     def replace(self, other: "DeltaStore") -> None:
         """Replace all rows and the position by those of `other`, in one commit.
@@ -151,13 +172,13 @@ class DeltaStore:
         """
         current = self._table.metadata().configuration
         if missing := {n: v for n, v in _PROPERTIES.items() if current.get(n) != v}:
-            self._table.alter.set_table_properties(missing)  # a table of an older version
-        files = [placed(self.path, file) for file in other._files_now()]
-        adds = [added(self.path, file) for file in files]
-        self._commit(adds, self._position_properties(other.position), mode="overwrite")
+            self._set_properties(missing)  # a table of an older version
+        adds = [added(file) for file in placed(self.path, other._files_now())]
+        with self._committing(other.position) as properties:
+            self._commit(adds, properties, mode="overwrite")
         if _rules_of(self._table) != self.spec.rules:  # only now are its rows by these rules
             rules = {_RULES: str(self.spec.rules)}
-            self._table.alter.set_table_properties(rules, raise_if_not_exists=False)
+            self._set_properties(rules)
 
     def keep_history(self, hours: float) -> None:
         """Set how long older versions stay readable."""
@@ -167,7 +188,7 @@ class DeltaStore:
         }
         current = self._table.metadata().configuration
         if any(current.get(name) != value for name, value in wanted.items()):
-            self._table.alter.set_table_properties(wanted)
+            self._set_properties(wanted)
 
     def tidy(self, *, idle: bool) -> None:
         """Merge small files and vacuum, every so many commits and after large batches."""
@@ -178,8 +199,10 @@ class DeltaStore:
         ):
             return
         if actions := merge_small_files(self._table, Stager(self.spec, self.path)):
-            self._commit(actions, CommitProperties())
-        vacuum(self._table, None, dry_run=False)
+            with self._committing(self._position) as properties:
+                self._commit(actions, properties)
+        vacuum(self.path, self._table, None, dry_run=False)
+        self._check_alone()
         self._tidied = self._table.version()
         self._count = len(self._table.file_uris())
 
@@ -196,10 +219,11 @@ class DeltaStore:
         rows = zip(*(files[name].to_pylist() for name in columns), strict=True)
         return RawFiles(
             tuple(
-                RawFile(self.path / unquote(path), partition, first or 0, last or _UNKNOWN, size)
+                RawFile(unquote(path), partition, first or 0, last or _UNKNOWN, size)
                 for path, partition, first, last, size in rows
                 if (first or 0) <= position
-            )
+            ),
+            self.path,
         )
 
     def streams_of_models(self, models: Iterable[bytes]) -> list[bytes]:
@@ -222,7 +246,7 @@ class DeltaStore:
         found = pa.table(self._table.get_add_actions(flatten=True))
         rows = zip(*(found[name].to_pylist() for name in columns), strict=True)
         return [
-            DataFile(self.path / unquote(path), partition, count, size, order, first, last)
+            DataFile(self.path, unquote(path), partition, count, size, order, first, last)
             for path, partition, count, size, first, last in rows
         ]
 
@@ -262,8 +286,47 @@ class DeltaStore:
         """Return columns of the rows that match a condition in SQL."""
         return query({"t": self._table}, f"SELECT {columns} FROM t WHERE {where}")
 
-    def _position_properties(self, position: int) -> CommitProperties:
-        return CommitProperties(app_transactions=[Transaction(_app_id(self.epoch), position)])
+    @contextmanager
+    def _committing(
+        self, position: int, under_way: int | None = None
+    ) -> Iterator[CommitProperties]:
+        """Provide the properties of a commit that brings the table to a position.
+
+        Each commit names the position, even if it stays. So if someone else has committed since
+        this table was read, delta-rs refuses this commit: both have the same application
+        transaction.
+
+        Raises:
+            TablesError: someone else has written the table. This commit may have been made, too:
+                it was read together with one that came later.
+        """
+        version = self._table.version()
+        named = {"": position} | ({} if under_way is None else {_STEP: under_way})
+        app_id = _app_id(self.epoch)
+        try:
+            yield CommitProperties(
+                app_transactions=[Transaction(app_id + name, at) for name, at in named.items()]
+            )
+        except CommitFailedError as error:
+            if _CONFLICT.search(str(error)):
+                raise written_by_another(self.path) from error
+            raise
+        if self._table.version() != version + 1:
+            raise written_by_another(self.path)
+        self._position = position
+        self._under_way = named.get(_STEP, self._under_way)
+
+    def _set_properties(self, properties: dict[str, str]) -> None:
+        self._table.alter.set_table_properties(properties, raise_if_not_exists=False)
+        self._check_alone()
+
+    def _check_alone(self) -> None:
+        """Check that no one else has moved the table, after it was read again."""
+        if position_of(self._table, self.epoch) != self._position:
+            raise written_by_another(self.path)
+
+    def _transaction(self, name: str) -> int:
+        return self._table.transaction_version(_app_id(self.epoch) + name) or 0
 
 
 def epoch_of(table: DeltaTable) -> str:
@@ -276,9 +339,9 @@ def position_of(table: DeltaTable, epoch: str) -> int:
     return table.transaction_version(_app_id(epoch)) or 0
 
 
-def _open(spec: TableSpec, path: Path, epoch: str) -> DeltaTable:
+def _open(spec: TableSpec, path: Location, epoch: str) -> DeltaTable:
     try:
-        if not DeltaTable.is_deltatable(str(path)):
+        if not is_delta(path):
             rules = {} if spec.rules is None else {_RULES: str(spec.rules)}
             return DeltaTable.create(
                 str(path),
@@ -287,8 +350,9 @@ def _open(spec: TableSpec, path: Path, epoch: str) -> DeltaTable:
                 name=spec.name,
                 configuration={_EPOCH: epoch, **rules, **_PROPERTIES},
                 raise_if_key_not_exists=False,
+                storage_options=storage_options(path),
             )
-        table = DeltaTable(str(path))
+        table = open_delta_table(path)
     except FAULTS as error:
         raise cannot_open(path, error) from error
     made_from = epoch_of(table)
@@ -303,7 +367,7 @@ def _rules_of(table: DeltaTable) -> int | None:
     return int(text) if text.isdecimal() else None
 
 
-def _migrate(spec: TableSpec, table: DeltaTable, path: Path) -> None:
+def _migrate(spec: TableSpec, table: DeltaTable, path: Location) -> None:
     """Add missing columns to a table of an older version, if its rows stay correct."""
     added = [field for field in spec.schema if field.name in _ADDED_COLUMNS]
     if spec.name != RAW or _sorted([*_columns(table), *added]) != _sorted(spec.schema):

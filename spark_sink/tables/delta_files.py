@@ -2,17 +2,17 @@
 
 import json
 import math
-import shutil
 import time
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from fractions import Fraction
+from functools import partial
 from operator import attrgetter
 from pathlib import Path
 from typing import Final
-from urllib.parse import unquote, urlsplit
+from urllib.parse import unquote
 
 import pyarrow as pa
 from deltalake import DeltaTable, QueryBuilder, WriterProperties
@@ -20,6 +20,7 @@ from deltalake.transaction import AddAction, RemoveAction
 
 from spark_sink.errors import TablesError, cannot_read
 from spark_sink.schema import PARTITION_COLUMN, SUMMARIES, TableSpec
+from spark_sink.tables.location import Location, concurrently, file_system, files_below, move_file
 from spark_sink.tables.staging import ROW_GROUP, DataFile, Stager, read_file_upto
 
 #: The table property for how long older versions stay readable.
@@ -50,25 +51,29 @@ _MAX_MERGE_BYTES: Final = 64 * 1024 * 1024
 _MAX_ROW_BYTES: Final = 512 * 1024 * 1024
 
 
-def placed(table: Path, file: DataFile) -> DataFile:
-    """Move a staged file into the table's directory.
+def placed(table: Location, files: Iterable[DataFile]) -> list[DataFile]:
+    """Move staged files to the table, as far as they are not there.
 
     Raises:
-        TablesError: this process does not see the file.
+        TablesError: this process does not see a file.
     """
-    path = table / f"{PARTITION_COLUMN}={file.partition}" / file.path.name
-    path.parent.mkdir(exist_ok=True)
-    try:
-        shutil.move(file.path, path)
-    except FileNotFoundError:
-        raise TablesError(
-            f"{file.path} was written for the table {table}, but the driver does not see it: all "
-            "workers and the driver must have the directory of the tables at the same path"
-        ) from None
-    return replace(file, path=path)
+    return concurrently(table, partial(_placed, table), files)
 
 
-def added(table: Path, file: DataFile, *, is_new: bool = True) -> AddAction:
+def _placed(table: Location, file: DataFile) -> DataFile:
+    if file.location != table:
+        try:
+            move_file(file.path, file.location, table)
+        except FileNotFoundError:
+            raise TablesError(
+                f"{file.location / file.path} was written for the table {table}, but the driver "
+                "does not see it: all workers and the driver must have the directory of the tables "
+                "at the same path"
+            ) from None
+    return replace(file, location=table)
+
+
+def added(file: DataFile, *, is_new: bool = True) -> AddAction:
     """Return the action of a commit that adds a file."""
     stats = {
         "numRecords": file.rows,
@@ -77,7 +82,7 @@ def added(table: Path, file: DataFile, *, is_new: bool = True) -> AddAction:
         "nullCount": {file.order: 0},
     }
     return AddAction(
-        str(file.path.relative_to(table)),
+        file.path,
         file.size,
         {PARTITION_COLUMN: str(file.partition)},
         round(time.time() * 1000),
@@ -134,7 +139,7 @@ def _merge(
     for files, rows in _fitting_in_memory(stager, partition, old):
         if len(files) > 1:
             for new in stager.stage(_current(stager.spec, pa.concat_tables(rows))).files:
-                yield added(stager.directory, new, is_new=False)
+                yield added(new, is_new=False)
             for file in files:
                 yield RemoveAction(file.path, False, now, file.size, values)
 
@@ -159,8 +164,9 @@ def _fitting_in_memory(
     kept: list[pa.Table] = []
     size = 0
     for file in files:
-        path = stager.directory / unquote(file.path)
-        rows = read_file_upto(path, partition, stager.spec.schema, _MAX_ROW_BYTES)
+        rows = read_file_upto(
+            stager.location, unquote(file.path), partition, stager.spec.schema, _MAX_ROW_BYTES
+        )
         if rows is None:
             continue
         if size + rows.nbytes > _MAX_ROW_BYTES:
@@ -182,10 +188,14 @@ def optimize(table: DeltaTable) -> int:
     return len(table.file_uris())
 
 
-def vacuum(table: DeltaTable, hours: float | None, *, dry_run: bool) -> list[str]:
+def vacuum(
+    location: Location, table: DeltaTable, hours: float | None, *, dry_run: bool
+) -> list[str]:
     """Delete files that only versions older than `hours` need, and uncommitted files of that age.
 
-    `hours` None: as the table's property says. Nothing else may be writing the table.
+    `hours` None: as the table's property says. Nothing else may be writing a table on a disk. In a
+    store, where no lock ensures that, uncommitted files are kept for an hour at least, because they
+    may be about to be committed.
 
     Returns:
         The names of the files.
@@ -193,23 +203,32 @@ def vacuum(table: DeltaTable, hours: float | None, *, dry_run: bool) -> list[str
     keep = history_of(table) if hours is None else timedelta(hours=hours)
     # delta-rs counts whole hours: round up to keep too much rather than too little.
     whole_hours = math.ceil(keep / timedelta(hours=1))
-    files = table.vacuum(whole_hours, enforce_retention_duration=False, dry_run=dry_run, full=True)
-    path = Path(unquote(urlsplit(table.table_uri).path))
-    return [*files, *_old_changes(path, keep, dry_run=dry_run)]
+    clear = partial(table.vacuum, enforce_retention_duration=False, dry_run=dry_run)
+    if isinstance(location, Path):
+        files = clear(whole_hours, full=True)
+    else:
+        files = [*clear(whole_hours), *clear(max(1, whole_hours), full=True)]
+    return [*files, *_old_changes(location, keep, dry_run=dry_run)]
 
 
-def _old_changes(path: Path, keep: timedelta, *, dry_run: bool) -> list[str]:
+def _old_changes(location: Location, keep: timedelta, *, dry_run: bool) -> list[str]:
     """Delete files of the change data feed, which delta-rs does not vacuum."""
-    before = time.time() - keep.total_seconds()
-    found = [f for f in (path / _CHANGES).rglob("*.parquet") if f.stat().st_mtime <= before]
-    for file in () if dry_run else found:
-        file.unlink()
-    return [str(file.relative_to(path)) for file in found]
+    before = datetime.now(UTC) - keep
+    found = [file.path for file in files_below(location, _CHANGES) if file.mtime <= before]
+    if not dry_run:
+        concurrently(location, file_system(location).delete_file, found)
+    return found
 
 
 def files_of(table: DeltaTable) -> list[str]:
-    """Return the paths of the table's files."""
+    """Return the paths of the files of a table on a disk."""
     return [unquote(uri) for uri in table.file_uris()]
+
+
+def names_of(table: DeltaTable) -> list[str]:
+    """Return the names of the table's files, relative to the table."""
+    found = pa.table(table.get_add_actions())["path"]
+    return [unquote(path) for path in found.to_pylist()]
 
 
 def history_of(table: DeltaTable) -> timedelta:

@@ -1,15 +1,16 @@
-"""The tables on disk, and the feed position of each.
+"""The tables at a location, and the feed position of each.
 
 - `raw_events` at position p holds the feed's positions 1 to p, each once, and nothing else.
 - Every other table at position p is a pure function of the rows of `raw_events` up to p (see
   `spark_sink.derive.transforms`), and is never ahead of `raw_events`.
 
-A lock on the directory ensures that only one process writes the tables. A table and its position
-change together: `spark_sink.tables.delta`.
+A lock on the directory ensures that only one process writes the tables. For tables in a store, it
+is on a directory of this machine: processes of other machines are refused when they commit. A table
+and its position change together: `spark_sink.tables.delta`.
 """
 
-import shutil
 import tempfile
+import uuid
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from operator import attrgetter
@@ -23,6 +24,7 @@ from recon_node.files import open_locked
 from spark_sink.errors import TablesError
 from spark_sink.schema import DERIVED, RAW, SUMMARIES, TABLES
 from spark_sink.tables.delta import DeltaStore
+from spark_sink.tables.location import Location, delete_below, local_directory
 from spark_sink.tables.staging import Staged, StagedFeed, Stager, feed_rows
 from spark_sink.tables.status import are_parquet, is_table, no_tables
 from spark_sink.tables.summaries import Summaries
@@ -36,7 +38,7 @@ OnWrite = Callable[[str, Staged], None]
 
 
 @contextmanager
-def lock(directory: Path, *, make: bool = True) -> Iterator[None]:
+def lock(directory: Location, *, make: bool = True) -> Iterator[None]:
     """Hold the tables in `directory` for this process, until the block ends.
 
     Args:
@@ -47,18 +49,21 @@ def lock(directory: Path, *, make: bool = True) -> Iterator[None]:
         TablesError: another process holds them, or the directory cannot be written, is a table or
             holds tables that are not Delta tables.
     """
+    local = local_directory(directory)
+    make = make or not isinstance(directory, Path)
     try:
-        if is_table(directory) or are_parquet(directory) or not (make or directory.is_dir()):
+        if is_table(directory) or are_parquet(directory) or not (make or local.is_dir()):
             raise no_tables(directory)
-        directory.mkdir(parents=True, exist_ok=True)
-        tempfile.TemporaryFile(dir=directory).close()  # an existing lock file proves nothing
-        file = open_locked(directory / _LOCK_FILE)
+        local.mkdir(parents=True, exist_ok=True)
+        tempfile.TemporaryFile(dir=local).close()  # an existing lock file proves nothing
+        file = open_locked(local / _LOCK_FILE)
     except BlockingIOError:
         raise TablesError(
             f"another spark-sink is writing the tables in {directory}: stop it first"
         ) from None
     except OSError as error:
-        raise TablesError(f"cannot write to {directory}: {error.strerror}") from None
+        hint = "" if local == directory else "; XDG_STATE_HOME can name another place"
+        raise TablesError(f"cannot write to {local}: {error.strerror}{hint}") from None
     with file:
         yield
 
@@ -82,15 +87,16 @@ class Tables:
 
     def __init__(
         self,
-        directory: Path,
+        directory: Location,
         epoch: str,
         names: Iterable[str] = DERIVED,
         *,
-        raw: Path | None = None,
+        raw: Location | None = None,
         on_write: OnWrite = lambda name, rows: None,
     ) -> None:
         self.directory = directory
         self.epoch = epoch
+        self._staging = f"{STAGING_DIR}/{uuid.uuid4()}"
         self.on_write = on_write
         wanted = set(names)
         self.raw = DeltaStore(TABLES[RAW], (raw or directory) / RAW, epoch)
@@ -133,17 +139,19 @@ class Tables:
 
     def staged_aside(self, name: str) -> Stager:
         """Return what writes rows of a table to files that `clear_staging` deletes."""
-        return Stager(TABLES[name], self.directory / STAGING_DIR / name)
+        return Stager(TABLES[name], self.directory / self._staging / name)
 
     def summary_stager(self) -> Stager:
         """Return what writes summaries to files that `clear_staging` deletes."""
-        return Stager(SUMMARIES, self.directory / STAGING_DIR / SUMMARIES.name)
+        return Stager(SUMMARIES, self.directory / self._staging / SUMMARIES.name)
 
     def clear_staging(self) -> None:
         """Delete files of stagers that are not part of a table."""
         for table in (self.raw, *self.derived.values()):
             table.clear_staging()
-        shutil.rmtree(self.directory / STAGING_DIR, ignore_errors=True)
+        # Those of others may be in use, unless the lock keeps them out.
+        is_local = isinstance(self.directory, Path)
+        delete_below(self.directory, STAGING_DIR if is_local else self._staging)
 
     def append(self, rows: pa.Table) -> int:
         """Append those rows of the feed that `raw_events` does not hold; return how many.

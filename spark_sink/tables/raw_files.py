@@ -21,6 +21,7 @@ import pyarrow.dataset as ds
 
 from spark_sink.errors import cannot_read
 from spark_sink.schema import HISTORY_COLUMNS, RAW_EVENTS, partition_of
+from spark_sink.tables.location import FAULTS, Location, file_system
 
 # At least this many streams are read at once, however large they are.
 _MIN_STREAMS: Final = 32
@@ -34,9 +35,12 @@ _SLICE_BYTES: Final = 64 * 1024 * 1024
 
 @dataclass(frozen=True, slots=True)
 class RawFile:
-    """A file of a partition of `raw_events`: its first and last position, its size in bytes."""
+    """A file of a partition of `raw_events`: its first and last position, its size in bytes.
 
-    path: Path
+    `path` is its name below the table's location.
+    """
+
+    path: str
     partition: int
     first: int
     last: int
@@ -45,12 +49,13 @@ class RawFile:
 
 @dataclass(frozen=True, slots=True)
 class RawFiles:
-    """All files of `raw_events`. Can be sent to a worker.
+    """All files of `raw_events` at `location`. Can be sent to a worker.
 
     Its methods raise TablesError if a file is missing or damaged.
     """
 
     files: tuple[RawFile, ...]
+    location: Location = Path()
 
     def streams_between(
         self, after: int, upto: int, partitions: Collection[int] | None = None
@@ -58,7 +63,7 @@ class RawFiles:
         """Return the streams with events at positions (after, upto], in some partitions or all."""
         between = (pc.field("position") > after) & (pc.field("position") <= upto)
         files = [f for f in self._files(partitions, upto) if f.last > after]
-        found = _select(files, ["stream_cid"], between)["stream_cid"].unique().to_pylist()
+        found = self._select(files, ["stream_cid"], between)["stream_cid"].unique().to_pylist()
         return sorted(c for c in found if partitions is None or partition_of(c) in partitions)
 
     def bytes_between(self, after: int, upto: int) -> int:
@@ -81,7 +86,7 @@ class RawFiles:
         columns = list(HISTORY_COLUMNS)
         until = pc.field("position") <= upto
         empty = RAW_EVENTS.empty_table().select(columns)
-        parts = (_select(files, columns, until & _one_of(some)) for files, some in wanted)
+        parts = (self._select(files, columns, until & _one_of(some)) for files, some in wanted)
         return pa.concat_tables([empty, *parts])
 
     def later_events_of(self, after: Mapping[bytes, int], upto: int) -> pa.Table:
@@ -99,7 +104,7 @@ class RawFiles:
                 files = [f for f in self._files({partition}, upto) if f.last > first]
                 until = pc.field("position") <= upto
                 later = reduce(or_, (_later(cid, after[cid]) for cid in some))
-                parts.append(_select(files, columns, until & later))
+                parts.append(self._select(files, columns, until & later))
         return pa.concat_tables(parts)
 
     def _files(self, partitions: Collection[int] | None, upto: int) -> list[RawFile]:
@@ -108,6 +113,18 @@ class RawFiles:
             for file in self.files
             if file.first <= upto and (partitions is None or file.partition in partitions)
         ]
+
+    def _select(self, files: list[RawFile], columns: list[str], where: Any) -> pa.Table:
+        try:
+            dataset = ds.FileSystemDataset.from_paths(
+                [file.path for file in files],
+                schema=RAW_EVENTS,
+                format=ds.ParquetFileFormat(),
+                filesystem=file_system(self.location),
+            )
+            return dataset.to_table(columns=columns, filter=where)
+        except FAULTS as error:
+            raise cannot_read(error) from error
 
 
 def _later(cid: bytes, after: int) -> pc.Expression:
@@ -137,14 +154,6 @@ def _one_of(streams: list[bytes]) -> pc.Expression:
     stream = pc.field("stream_cid")
     first, last = (pa.scalar(cid, pa.binary()) for cid in (streams[0], streams[-1]))
     return (stream >= first) & (stream <= last) & stream.isin(pa.array(streams, pa.binary()))
-
-
-def _select(files: list[RawFile], columns: list[str], where: Any) -> pa.Table:
-    try:
-        dataset = ds.dataset([str(f.path) for f in files], schema=RAW_EVENTS, format="parquet")
-        return dataset.to_table(columns=columns, filter=where)
-    except (OSError, pa.ArrowInvalid) as error:
-        raise cannot_read(error) from error
 
 
 def ordered_slices(table: pa.Table, names: Sequence[str], most_rows: int) -> Iterator[pa.Table]:

@@ -2,11 +2,12 @@
 
 Theory of operation. Spark's workers have the rows, and the driver makes the commits. So a worker
 writes its rows as Parquet files, sorted by stream, and sends the driver only their names and
-statistics (`DataFile`). The files are staged in another directory until the driver moves them to
-the table, right before the commit that adds them; no reader sees them earlier. Staged files that a
-crash or a repeated task leaves behind are deleted when the next step or run begins; those that were
-moved already are deleted by vacuum. On a cluster, workers and driver must have the tables'
-directory at the same path.
+statistics (`DataFile`). On a disk, the files are staged in another directory until the driver moves
+them to the table, right before the commit that adds them. Staged files that a crash or a repeated
+task leaves behind are deleted when the next step or run begins; those that were moved already are
+deleted by vacuum. A store cannot move files, only copy them, so there they are written to their
+place, where no reader of the table sees them before the commit; vacuum deletes leftovers. On a
+cluster, workers and driver must have the tables' directory at the same path, or reach the store.
 """
 
 import uuid
@@ -14,7 +15,6 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from itertools import chain
 from operator import attrgetter
-from pathlib import Path
 from typing import Final
 
 import pyarrow as pa
@@ -23,6 +23,7 @@ import pyarrow.parquet as pq
 
 from spark_sink.errors import cannot_read, cannot_write
 from spark_sink.schema import PARTITION_COLUMN, TableSpec, with_partition
+from spark_sink.tables.location import FAULTS, Location, concurrently, file_system
 
 # Rows that are read at once.
 ROW_GROUP: Final = 1024
@@ -36,11 +37,12 @@ _FEW_VALUES: Final = ("stream_cid", "event_type", "controller", "chain_id")
 class DataFile:
     """A Parquet file with rows of one partition, sorted by stream, without the partition column.
 
-    `first` and `last` are the least and the largest value of the column `order`, the rows' feed
-    positions; `size` is in bytes.
+    `path` is its name below `location`. `first` and `last` are the least and the largest value of
+    the column `order`, the rows' feed positions; `size` is in bytes.
     """
 
-    path: Path
+    location: Location
+    path: str
     partition: int
     rows: int
     size: int
@@ -76,7 +78,7 @@ class Staged:
     def _tables(self, schema: pa.Schema) -> Iterator[pa.Table]:
         yield from self.tables
         for file in sorted(self.files, key=attrgetter("partition")):
-            yield read_file(file.path, file.partition, schema)
+            yield read_file(file.location, file.path, file.partition, schema)
 
 
 def _in_portions(tables: Iterable[pa.Table], most: int) -> Iterator[pa.Table]:
@@ -95,10 +97,10 @@ def _in_portions(tables: Iterable[pa.Table], most: int) -> Iterator[pa.Table]:
 
 @dataclass(frozen=True, slots=True)
 class Stager:
-    """Writes rows of the table `spec` to files in `directory`. Can be sent to a worker."""
+    """Writes rows of the table `spec` to files at `location`. Can be sent to a worker."""
 
     spec: TableSpec
-    directory: Path
+    location: Location
 
     def stage(self, rows: pa.Table) -> Staged:
         """Write rows to one file per partition.
@@ -109,24 +111,28 @@ class Stager:
         order = (PARTITION_COLUMN, "stream_cid", self.spec.order)
         ordered = rows.sort_by([(name, "ascending") for name in order])
         try:
-            return Staged(tuple(self._write(p, part) for p, part in _by_partition(ordered)))
-        except OSError as error:
-            raise cannot_write(self.directory, error) from error
+            return Staged(tuple(concurrently(self.location, self._write, _by_partition(ordered))))
+        except FAULTS as error:
+            raise cannot_write(self.location, error) from error
 
-    def _write(self, partition: int, rows: pa.Table) -> DataFile:
-        folder = self.directory / f"{PARTITION_COLUMN}={partition}"
-        folder.mkdir(parents=True, exist_ok=True)
-        path = folder / f"part-{uuid.uuid4()}.parquet"
-        pq.write_table(
-            rows.drop_columns(PARTITION_COLUMN),
-            path,
-            row_group_size=self.spec.row_group,
-            use_dictionary=[name for name in _FEW_VALUES if name in rows.schema.names],
-        )
+    def _write(self, part: tuple[int, pa.Table]) -> DataFile:
+        partition, rows = part
+        folder = folder_of(partition)
+        path = f"{folder}/part-{uuid.uuid4()}.parquet"
+        files = file_system(self.location)
+        files.create_dir(folder)
+        with files.open_output_stream(path) as stream:
+            pq.write_table(
+                rows.drop_columns(PARTITION_COLUMN),
+                stream,
+                row_group_size=self.spec.row_group,
+                use_dictionary=[name for name in _FEW_VALUES if name in rows.schema.names],
+            )
+            size = stream.tell()
         order = self.spec.order
         span = pc.min_max(rows[order]).as_py()
-        size = path.stat().st_size
-        return DataFile(path, partition, rows.num_rows, size, order, span["min"], span["max"])
+        first, last = span["min"], span["max"]
+        return DataFile(self.location, path, partition, rows.num_rows, size, order, first, last)
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,6 +181,11 @@ def _portions(batches: Iterable[pa.RecordBatch], after: int) -> Iterator[pa.Tabl
         yield pa.Table.from_batches(kept)
 
 
+def folder_of(partition: int) -> str:
+    """Return the directory of a partition's files."""
+    return f"{PARTITION_COLUMN}={partition}"
+
+
 def _by_partition(ordered: pa.Table) -> Iterator[tuple[int, pa.Table]]:
     start = 0
     for count in pc.value_counts(ordered[PARTITION_COLUMN]).to_pylist():
@@ -182,16 +193,22 @@ def _by_partition(ordered: pa.Table) -> Iterator[tuple[int, pa.Table]]:
         start += count["counts"]
 
 
-def read_file(path: Path, partition: int, schema: pa.Schema) -> pa.Table:
+def read_file(location: Location, path: str, partition: int, schema: pa.Schema) -> pa.Table:
     """Read a file, adding the partition column, and nulls for columns that were added later.
 
     Raises:
         TablesError: it is missing or damaged.
     """
-    return _whole(read_rows(path), partition, schema)
+    try:
+        with pq.ParquetFile(path, filesystem=file_system(location)) as file:
+            return _whole(file.read(), partition, schema)
+    except FAULTS as error:
+        raise cannot_read(error) from error
 
 
-def read_file_upto(path: Path, partition: int, schema: pa.Schema, most: int) -> pa.Table | None:
+def read_file_upto(
+    location: Location, path: str, partition: int, schema: pa.Schema, most: int
+) -> pa.Table | None:
     """Read a file as `read_file` does; None if its rows take more than `most` bytes in memory.
 
     Raises:
@@ -200,27 +217,15 @@ def read_file_upto(path: Path, partition: int, schema: pa.Schema, most: int) -> 
     parts = [schema.empty_table()]
     size = 0
     try:
-        with pq.ParquetFile(path) as file:
+        with pq.ParquetFile(path, filesystem=file_system(location)) as file:
             for batch in file.iter_batches(ROW_GROUP):
                 size += batch.nbytes
                 if size > most:
                     return None
                 parts.append(_whole(pa.Table.from_batches([batch]), partition, schema))
-    except (OSError, pa.ArrowInvalid) as error:
+    except FAULTS as error:
         raise cannot_read(error) from error
     return pa.concat_tables(parts)
-
-
-def read_rows(path: Path) -> pa.Table:
-    """Read a Parquet file.
-
-    Raises:
-        TablesError: it is missing or damaged.
-    """
-    try:
-        return pq.ParquetFile(path).read()
-    except (OSError, pa.ArrowInvalid) as error:
-        raise cannot_read(error) from error
 
 
 def _whole(rows: pa.Table, partition: int, schema: pa.Schema) -> pa.Table:

@@ -13,7 +13,15 @@ from deltalake import DeltaTable
 
 from spark_sink.errors import TablesError, another_log, cannot_open, damaged, one_line
 from spark_sink.schema import TABLES
-from spark_sink.tables.delta import FAULTS, epoch_of, position_of
+from spark_sink.tables.delta import epoch_of, position_of
+from spark_sink.tables.location import (
+    FAULTS,
+    Location,
+    absolute,
+    file_system,
+    is_delta,
+    open_delta_table,
+)
 from spark_sink.tables.versions import committed_at
 
 # Only a plain Parquet table has this file.
@@ -37,7 +45,7 @@ class TableStatus:
     committed_at: datetime
 
 
-def table_status(directory: Path) -> list[TableStatus]:
+def table_status(directory: Location) -> list[TableStatus]:
     """Return the status of each table in `directory`.
 
     Raises:
@@ -49,28 +57,36 @@ def table_status(directory: Path) -> list[TableStatus]:
     return [status for status in found if status]
 
 
-def is_table(directory: Path) -> bool:
-    """Return whether a directory is a table; False if it is not readable."""
+def is_table(directory: Location) -> bool:
+    """Return whether a directory is a table; False if it is on a disk and not readable.
+
+    Raises:
+        TablesError: the store does not say.
+    """
+    if not isinstance(directory, Path):
+        return _open(directory) is not None
     try:
         return any((directory / name).exists() for name in ("_delta_log", _PARQUET_SIGN))
     except OSError:
         return False
 
 
-def are_parquet(directory: Path) -> bool:
+def are_parquet(directory: Location) -> bool:
     """Return whether a directory has plain Parquet tables, which older versions could write."""
-    return any((directory / name / _PARQUET_SIGN).exists() for name in TABLES)
+    return isinstance(directory, Path) and any(
+        (directory / name / _PARQUET_SIGN).exists() for name in TABLES
+    )
 
 
-def no_tables(directory: Path) -> TablesError:
+def no_tables(directory: Location) -> TablesError:
     """Return the error for a directory without tables."""
-    absolute = directory.absolute()
-    if is_table(absolute):
-        return TablesError(f"{directory} is a table itself: the tables are in {absolute.parent}")
+    whole = absolute(directory)
+    if is_table(whole):
+        return TablesError(f"{directory} is a table itself: the tables are in {whole.parent}")
     try:
-        if not absolute.is_dir():
+        if isinstance(whole, Path) and not whole.is_dir():
             return TablesError(f"there are no tables in {directory}: the directory does not exist")
-        if are_parquet(absolute):
+        if are_parquet(whole):
             return TablesError(
                 f"the tables in {directory} are plain Parquet files of an older version of "
                 "spark-sink, and this one keeps Delta tables: run it with --tables and a new "
@@ -81,22 +97,17 @@ def no_tables(directory: Path) -> TablesError:
     return TablesError(f"there are no tables in {directory}: spark-sink run creates them")
 
 
-def open_delta(directory: Path) -> dict[str, DeltaTable]:
+def open_delta(directory: Location) -> dict[str, DeltaTable]:
     """Open the Delta tables in `directory`, by name.
 
     Raises:
         TablesError: one cannot be opened.
     """
-    paths = [directory / name for name in TABLES]
-    return {path.name: _open(path) for path in paths if is_delta(path)}
+    found = {name: _open(directory / name) for name in TABLES}
+    return {name: table for name, table in found.items() if table is not None}
 
 
-def is_delta(path: Path) -> bool:
-    """Return whether there is a Delta table at `path`."""
-    return DeltaTable.is_deltatable(str(path))
-
-
-def made_from(path: Path) -> tuple[str, int] | None:
+def made_from(path: Location) -> tuple[str, int] | None:
     """Return the log that the table at `path` was made from, and its feed position.
 
     None if there is no table. Files with rows are not read: they may be damaged.
@@ -104,32 +115,31 @@ def made_from(path: Path) -> tuple[str, int] | None:
     Raises:
         TablesError: its metadata is damaged, or it was not made by spark-sink.
     """
-    if not is_delta(path):
+    if (table := _open(path)) is None:
         return None
-    table = _open(path)
     if not (epoch := epoch_of(table)):
         raise another_log(path, epoch, "")
     return epoch, position_of(table, epoch)
 
 
-def _open(path: Path) -> DeltaTable:
+def _open(path: Location) -> DeltaTable | None:
+    """Open a table; None if there is none."""
     try:
-        return DeltaTable(str(path))
+        return open_delta_table(path) if is_delta(path) else None
     except FAULTS as error:
         raise cannot_open(path, error) from error
 
 
-def _status(name: str, path: Path) -> TableStatus | None:
+def _status(name: str, path: Location) -> TableStatus | None:
     try:
-        return _status_of(name, path) if is_delta(path) else None
+        return None if (table := _open(path)) is None else _status_of(name, path, table)
     except (FileNotFoundError, pa.ArrowException) as error:
         raise damaged(path, one_line(error)) from error
     except FAULTS as error:
         raise cannot_open(path, error) from error
 
 
-def _status_of(name: str, path: Path) -> TableStatus:
-    table = _open(path)
+def _status_of(name: str, path: Location, table: DeltaTable) -> TableStatus:
     files = pa.table(table.get_add_actions(flatten=True))
     epoch = epoch_of(table)
     return TableStatus(
@@ -144,8 +154,10 @@ def _status_of(name: str, path: Path) -> TableStatus:
     )
 
 
-def _rows_of(path: Path, files: pa.Table) -> Iterator[int]:
+def _rows_of(path: Location, files: pa.Table) -> Iterator[int]:
     """Yield the number of rows in each file, reading it from files without statistics."""
     names, counts = files["path"].to_pylist(), files["num_records"].to_pylist()
     for name, count in zip(names, counts, strict=True):
-        yield pq.read_metadata(path / unquote(name)).num_rows if count is None else count
+        if count is None:
+            count = pq.read_metadata(unquote(name), filesystem=file_system(path)).num_rows
+        yield count

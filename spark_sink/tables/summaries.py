@@ -8,10 +8,8 @@ damaged, or was made from another `raw_events` or by other rules, it is deleted 
 empty.
 """
 
-import shutil
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -22,7 +20,8 @@ import pyarrow.dataset as ds
 
 from spark_sink.errors import SinkError
 from spark_sink.schema import SUMMARIES, partition_of
-from spark_sink.tables.delta import FAULTS, DeltaStore
+from spark_sink.tables.delta import DeltaStore
+from spark_sink.tables.location import FAULTS, Location, delete_below, file_system, is_delta
 from spark_sink.tables.raw_files import RawFile
 from spark_sink.tables.staging import Staged
 
@@ -38,6 +37,7 @@ class SummaryFiles:
     """The files of one version of the table. Can be sent to a worker."""
 
     files: tuple[RawFile, ...] = ()
+    location: Location = Path()
 
     def among(self, streams: Iterable[bytes]) -> list[bytes]:
         """Return those of the streams that have a summary.
@@ -62,13 +62,18 @@ class SummaryFiles:
         wanted: dict[int, list[bytes]] = defaultdict(list)
         files: dict[int, list[str]] = defaultdict(list)
         for file in self.files:
-            files[file.partition].append(str(file.path))
+            files[file.partition].append(file.path)
         for cid in streams if files else ():
             wanted[partition_of(cid)].append(cid)
         for partition in wanted.keys() & files.keys():
             which = pc.field("stream_cid").isin(pa.array(wanted[partition], pa.binary()))
             try:
-                dataset = ds.dataset(files[partition], schema=SUMMARIES.schema, format="parquet")
+                dataset = ds.FileSystemDataset.from_paths(
+                    files[partition],
+                    schema=SUMMARIES.schema,
+                    format=ds.ParquetFileFormat(),
+                    filesystem=file_system(self.location),
+                )
                 rows = dataset.to_table(
                     columns=columns, filter=which & (pc.field("position") <= upto)
                 )
@@ -80,22 +85,21 @@ class SummaryFiles:
 class Summaries:
     """The table at `path`, made from a certain `raw_events`; created when the first row is."""
 
-    def __init__(self, path: Path, raw: DeltaStore) -> None:
+    def __init__(self, path: Location, raw: DeltaStore) -> None:
         self._path = path
         # So a table that was made from another one is not used.
         self._source = f"{raw.epoch}/{raw.identity}"
         self._store: DeltaStore | None = None
-        if path.exists():
-            try:
-                self._store = self._open()
-            except (SinkError, *FAULTS):
-                self.clear()
+        try:
+            self._store = self._open() if is_delta(path) else None
+        except (SinkError, *FAULTS):
+            self.clear()
 
     def files(self) -> SummaryFiles:
         """List the files of the current version."""
         if self._store is None:
             return SummaryFiles()
-        return SummaryFiles(self._store.files_upto(_NO_LIMIT).files)
+        return SummaryFiles(self._store.files_upto(_NO_LIMIT).files, self._path)
 
     def append(self, rows: Staged, position: int) -> None:
         """Append summaries that were made in a step to a position."""
@@ -116,8 +120,7 @@ class Summaries:
     def clear(self) -> None:
         """Delete the table."""
         self._store = None
-        with suppress(FileNotFoundError):
-            shutil.rmtree(self._path)
+        delete_below(self._path.parent, self._path.name)
 
     def _open(self) -> DeltaStore:
         return DeltaStore(SUMMARIES, self._path, self._source)

@@ -8,19 +8,21 @@ readable, all later ones are.
 import json
 from bisect import bisect_right
 from datetime import UTC, datetime
-from pathlib import Path
+from pathlib import PurePath
+from typing import Final
 
 from deltalake import DeltaTable
 
 from spark_sink.errors import TablesError, cannot_open
 from spark_sink.tables import delta_files
-from spark_sink.tables.delta import FAULTS
+from spark_sink.tables.location import FAULTS, Location, file_system, files_below, open_delta_table
 
+_LOG: Final = "_delta_log"
 #: A version: its number, a time, or None for the latest.
 At = int | datetime | None
 
 
-def open_at(path: Path, at: At) -> DeltaTable:
+def open_at(path: Location, at: At) -> DeltaTable:
     """Open the Delta table at `path` as of a version.
 
     Raises:
@@ -30,21 +32,25 @@ def open_at(path: Path, at: At) -> DeltaTable:
     if at is None:
         return table
     found = _load(path, at)
-    if found is None or not _is_whole(found):
+    if found is None or not _is_whole(path, found):
         raise TablesError(_not_there(path, at, table.version()))
     return found
 
 
-def committed_at(path: Path, version: int) -> datetime:
+def committed_at(path: Location, version: int) -> datetime:
     """Return when a version of the Delta table at `path` was committed."""
-    commit = path / "_delta_log" / f"{version:020}.json"
+    files = file_system(path)
+    commit = f"{_LOG}/{version:020}.json"
     try:
-        for line in commit.read_text().splitlines():
+        with files.open_input_stream(commit) as stream:
+            lines = stream.read().splitlines()
+        for line in lines:
             if info := json.loads(line).get("commitInfo"):
                 return datetime.fromtimestamp(info["timestamp"] / 1000, UTC)
     except FileNotFoundError:  # older than the log
-        commit = commit.with_suffix(".checkpoint.parquet")
-    return datetime.fromtimestamp(commit.stat().st_mtime, UTC)
+        commit = f"{_LOG}/{version:020}.checkpoint.parquet"
+    written: datetime = files.get_file_info(commit).mtime
+    return written
 
 
 def text_of(moment: datetime) -> str:
@@ -52,44 +58,45 @@ def text_of(moment: datetime) -> str:
     return moment.astimezone(UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
 
 
-def _open(path: Path, version: int | None = None) -> DeltaTable:
+def _open(path: Location, version: int | None = None) -> DeltaTable:
     try:
-        return DeltaTable(str(path), version=version)
+        return open_delta_table(path, version)
     except FAULTS as error:
         raise cannot_open(path, error) from error
 
 
-def _load(path: Path, at: int | datetime) -> DeltaTable | None:
+def _load(path: Location, at: int | datetime) -> DeltaTable | None:
     """Open a version of the table; None if it does not exist."""
     version = at if isinstance(at, int) else _version_of(path, at)
     try:
-        return None if version is None else DeltaTable(str(path), version=version)
+        return None if version is None else open_delta_table(path, version)
     except FAULTS:
         return None
 
 
-def _version_of(path: Path, moment: datetime) -> int | None:
+def _version_of(path: Location, moment: datetime) -> int | None:
     """Return the latest version at a time; None before the first.
 
     delta-rs uses the files' modification times, which a copy of the table loses, and returns the
     first version for earlier times.
     """
-    commits = (path / "_delta_log").glob("*.json")
-    versions = sorted(int(commit.stem) for commit in commits if commit.stem.isdecimal())
+    names = (PurePath(file.path) for file in files_below(path, _LOG))
+    versions = sorted(int(n.stem) for n in names if n.suffix == ".json" and n.stem.isdecimal())
     later = bisect_right(versions, moment, key=lambda version: committed_at(path, version))
     return versions[later - 1] if later else None
 
 
-def _is_whole(table: DeltaTable) -> bool:
-    return all(Path(file).exists() for file in delta_files.files_of(table))
+def _is_whole(path: Location, table: DeltaTable) -> bool:
+    there = {file.path for file in files_below(path)}
+    return there.issuperset(delta_files.names_of(table))
 
 
-def _not_there(path: Path, at: int | datetime, latest: int) -> str:
+def _not_there(path: Location, at: int | datetime, latest: int) -> str:
     oldest, low = latest, 0
     while low < oldest:
         middle = (low + oldest) // 2
         table = _load(path, middle)
-        if table is not None and _is_whole(table):
+        if table is not None and _is_whole(path, table):
             oldest = middle
         else:
             low = middle + 1

@@ -2,13 +2,13 @@
 
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 from typing import Any
 
 import click
 
 from spark_sink.errors import SinkError
 from spark_sink.source.feed import Feed, Head
+from spark_sink.tables.location import Location
 from spark_sink.tables.status import TableStatus, table_status
 from spark_sink.tables.versions import text_of
 
@@ -39,7 +39,7 @@ class Health:
 
 
 def check_health(
-    tables: Path,
+    tables: Location,
     url: str | None,
     token: str | None,
     max_lag: int | None,

@@ -16,10 +16,8 @@ Wherever this is interrupted, `spark-sink run` continues. If `raw_events` is mis
 other tables, it is swapped in first, and includes everything the node has.
 """
 
-import shutil
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Final
 
 import pyarrow as pa
@@ -30,8 +28,9 @@ from spark_sink.errors import SinkError, TablesError, cannot_write
 from spark_sink.schema import DERIVED, RAW, SUMMARIES, TABLES
 from spark_sink.source.feed import Feed
 from spark_sink.tables import delta_files
-from spark_sink.tables.delta import FAULTS, DeltaStore
+from spark_sink.tables.delta import DeltaStore
 from spark_sink.tables.directory import Tables
+from spark_sink.tables.location import FAULTS, Location, delete_below
 from spark_sink.tables.status import made_from, no_tables, open_delta, table_status
 
 REBUILD_DIR: Final = "_rebuild"
@@ -40,7 +39,7 @@ _ROWS_PER_READ: Final = 50_000
 OnProgress = Callable[[str, int, int], None]
 
 
-def optimize(directory: Path, names: Sequence[str] = ()) -> dict[str, int]:
+def optimize(directory: Location, names: Sequence[str] = ()) -> dict[str, int]:
     """Sort tables (default: all) by stream, into few files; return how many each has.
 
     Then a stream's history is one small read.
@@ -54,7 +53,7 @@ def optimize(directory: Path, names: Sequence[str] = ()) -> dict[str, int]:
 
 
 def vacuum(
-    directory: Path, names: Sequence[str], hours: float | None, *, dry_run: bool
+    directory: Location, names: Sequence[str], hours: float | None, *, dry_run: bool
 ) -> dict[str, int]:
     """Delete files that only versions older than `hours` need; return how many, by table.
 
@@ -64,12 +63,12 @@ def vacuum(
     tables = _tables(directory, names)
     with _as_sink_errors(directory):
         return {
-            name: len(delta_files.vacuum(table, hours, dry_run=dry_run))
+            name: len(delta_files.vacuum(directory / name, table, hours, dry_run=dry_run))
             for name, table in tables.items()
         }
 
 
-def rebuild(directory: Path, name: str, feed: Feed | None, on_progress: OnProgress) -> None:
+def rebuild(directory: Location, name: str, feed: Feed | None, on_progress: OnProgress) -> None:
     """Rebuild a table; with `raw_events` all others, too, because they are computed from it.
 
     Args:
@@ -83,21 +82,21 @@ def rebuild(directory: Path, name: str, feed: Feed | None, on_progress: OnProgre
     """
     beside = directory / REBUILD_DIR
     with _as_sink_errors(directory):
-        shutil.rmtree(beside, ignore_errors=True)
-        shutil.rmtree(directory / SUMMARIES.name, ignore_errors=True)
+        delete_below(directory, REBUILD_DIR)
+        delete_below(directory, SUMMARIES.name)
         try:
             if name == RAW:
                 _rebuild_all(directory, beside, feed, on_progress)
             else:
                 _rebuild_one(directory, beside, name, on_progress)
         finally:
-            shutil.rmtree(beside, ignore_errors=True)
+            delete_below(directory, REBUILD_DIR)
 
 
-def _rebuild_one(directory: Path, beside: Path, name: str, on_progress: OnProgress) -> None:
+def _rebuild_one(directory: Location, beside: Location, name: str, on_progress: OnProgress) -> None:
     raw = made_from(directory / RAW)
     if raw is None:
-        if not any((directory / table).is_dir() for table in TABLES):
+        if not any(made_from(directory / derived) for derived in DERIVED):
             raise no_tables(directory)
         raise TablesError(f"there is no table raw_events in {directory} to rebuild {name} from")
     made_from(directory / name)  # reports damage before any work is done
@@ -107,7 +106,9 @@ def _rebuild_one(directory: Path, beside: Path, name: str, on_progress: OnProgre
     _swap(directory, new, name)
 
 
-def _rebuild_all(directory: Path, beside: Path, feed: Feed | None, on_progress: OnProgress) -> None:
+def _rebuild_all(
+    directory: Location, beside: Location, feed: Feed | None, on_progress: OnProgress
+) -> None:
     if feed is None:
         raise SinkError("raw_events is rebuilt from a node's feed: name it with --url")
     found = {name: known for name in TABLES if (known := made_from(directory / name)) is not None}
@@ -141,12 +142,12 @@ def _derive(new: Tables, on_progress: OnProgress) -> None:
             on_progress(name, table.position, new.raw_position)
 
 
-def _swap(directory: Path, new: Tables, name: str) -> None:
+def _swap(directory: Location, new: Tables, name: str) -> None:
     old = DeltaStore(TABLES[name], directory / name, new.epoch, for_replacement=True)
     old.replace(new.store(name))
 
 
-def _tables(directory: Path, names: Sequence[str]) -> dict[str, DeltaTable]:
+def _tables(directory: Location, names: Sequence[str]) -> dict[str, DeltaTable]:
     found = open_delta(directory)
     there = [status.name for status in table_status(directory)]
     if missing := [name for name in names if name not in found]:
@@ -157,7 +158,7 @@ def _tables(directory: Path, names: Sequence[str]) -> dict[str, DeltaTable]:
 
 
 @contextmanager
-def _as_sink_errors(directory: Path) -> Iterator[None]:
+def _as_sink_errors(directory: Location) -> Iterator[None]:
     """Raise errors of the disk and the libraries as `SinkError`s."""
     try:
         yield

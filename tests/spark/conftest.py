@@ -2,6 +2,9 @@
 
 import os
 import signal
+import subprocess
+import sys
+import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,6 +15,7 @@ from spark_helpers import Node, NodeProcesses, sample_events
 from recon_node.ceramic import Event
 from spark_sink.run.java import find_java
 from spark_sink.run.session import start_session
+from spark_sink.tables.location import Location, StoreUrl
 
 
 @pytest.fixture(scope="session")
@@ -34,6 +38,41 @@ def node_processes() -> Iterator[NodeProcesses]:
     processes = NodeProcesses()
     yield processes
     processes.close()
+
+
+@pytest.fixture(scope="session")
+def s3() -> Iterator[dict[str, str]]:
+    """The variables that lead to an S3 server with the bucket `bucket`."""
+    command = [sys.executable, Path(__file__).with_name("spark_s3_server.py")]
+    with subprocess.Popen(
+        command,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+    ) as server:
+        assert server.stdout is not None
+        yield {
+            "AWS_ENDPOINT_URL": server.stdout.readline().strip(),
+            "AWS_ACCESS_KEY_ID": "test",
+            "AWS_SECRET_ACCESS_KEY": "test",
+            "AWS_REGION": "us-east-1",
+        }
+        server.terminate()
+
+
+@pytest.fixture
+def store(s3: dict[str, str]) -> Location:
+    """An empty directory in the S3 server."""
+    return StoreUrl(f"s3://bucket/{uuid.uuid4()}", tuple(s3.items()))
+
+
+@pytest.fixture(params=["disk", pytest.param("s3", marks=pytest.mark.long)])
+def place(request: pytest.FixtureRequest) -> Location:
+    """An empty directory for tables, on the disk or in an S3 server."""
+    name = "tmp_path" if request.param == "disk" else "store"
+    found: Location = request.getfixturevalue(name)
+    return found
 
 
 @pytest.fixture

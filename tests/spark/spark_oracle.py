@@ -7,7 +7,6 @@ import base64
 import json
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
-from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -22,6 +21,7 @@ from recon_node.streams import (
     accepted_tip,
     select_tip,
 )
+from spark_sink.tables.location import Location, is_delta, storage_options
 
 Row = dict[str, Any]
 KEYS = {
@@ -47,9 +47,10 @@ def tables_of(feed: Iterable[Row]) -> dict[str, list[Row]]:
     return {name: sorted(rows, key=lambda row: row[KEYS[name]]) for name, rows in found.items()}
 
 
-def table_rows(directory: Path, name: str) -> list[Row]:
+def table_rows(directory: Location, name: str) -> list[Row]:
     """The rows of a Delta table in the order of its key, as another reader finds them."""
-    table = DeltaTable(directory / name)
+    place = directory / name
+    table = DeltaTable(str(place), storage_options=storage_options(place))
     answer = QueryBuilder().register("t", table).execute("SELECT * FROM t").read_all()
     return sorted_rows(name, pa.table(answer).to_pylist())
 
@@ -73,18 +74,18 @@ def plain(value: Any) -> Any:
     return value
 
 
-def assert_tables(directory: Path, feed: Iterable[Row], names: Iterable[str] = KEYS) -> None:
+def assert_tables(directory: Location, feed: Iterable[Row], names: Iterable[str] = KEYS) -> None:
     """The tables are what the feed gives, each row once."""
     expected = tables_of(feed)
     for name in names:
         assert table_rows(directory, name) == expected[name], name
 
 
-def assert_each_row_once(directory: Path) -> None:
+def assert_each_row_once(directory: Location) -> None:
     """Now, whoever is writing: no row is twice in the tables that are there, and of those with a
     row an event none is missing before the last."""
     for name, key in KEYS.items():
-        if DeltaTable.is_deltatable(str(directory / name)):
+        if is_delta(directory / name):
             keys = [row[key] for row in table_rows(directory, name)]
             assert len(set(keys)) == len(keys), name
             if key != "stream_cid":

@@ -22,6 +22,7 @@ from spark_samples import scenario
 
 from recon_node.ceramic import Event
 from spark_sink.run.runner import Runner, RunSettings
+from spark_sink.tables.location import Location, StoreUrl
 from spark_sink.tables.status import table_status
 
 # `spark-sink run` of small sizes.
@@ -193,8 +194,8 @@ def test_a_full_disk_and_a_directory_that_cannot_be_written(
 
 @pytest.mark.long
 @pytest.mark.spark
-def test_twenty_kills_of_the_driver_and_ten_of_the_node(
-    node: Node, sample: list[Event], tmp_path: Path
+def test_kills_of_the_driver_and_half_as_many_of_the_node(
+    node: Node, sample: list[Event], tmp_path: Path, place: Location
 ) -> None:
     """At any moment, under load: every row is there once at any time, and all are in the end.
 
@@ -204,12 +205,15 @@ def test_twenty_kills_of_the_driver_and_ten_of_the_node(
     rng = random.Random(7)
     trap = scenario()
     events = [*trap.events, *sample]
-    options = ["--url", node.url, "--tables", str(tmp_path), "--max-rows-per-batch", "9"]
+    options = ["--url", node.url, "--tables", str(place), "--max-rows-per-batch", "9"]
     small = (CHILD, "none", tmp_path)
-    per_run = len(events) // 20
-    for kill in range(20):
+    secrets = dict(place.options) if isinstance(place, StoreUrl) else {}
+    environ = {**os.environ, **secrets, "XDG_STATE_HOME": str(tmp_path / "state")}
+    kills = 6 if secrets else 20
+    per_run = len(events) // kills
+    for kill in range(kills):
         node.add(events[kill * per_run : (kill + 1) * per_run])
-        with running(*options, child=small) as run:
+        with running(*options, child=small, environ=environ) as run:
             for _ in range(rng.randint(0, 3)):
                 run.next("batch")
             if kill % 2:
@@ -217,7 +221,7 @@ def test_twenty_kills_of_the_driver_and_ten_of_the_node(
                 node.start()
                 if rng.random() < 0.5:
                     run.next("batch")
-            assert_each_row_once(tmp_path)
+            assert_each_row_once(place)
             # Not at a batch's end, but somewhere in the one that follows.
             with suppress(subprocess.TimeoutExpired):
                 run.process.wait(rng.random())
@@ -228,12 +232,12 @@ def test_twenty_kills_of_the_driver_and_ten_of_the_node(
                 lambda others=others: not any(Path(f"/proc/{pid}").exists() for pid in others),
                 "Spark is gone too",
             )
-        assert_each_row_once(tmp_path)
-    node.add(events[20 * per_run :])
+        assert_each_row_once(place)
+    node.add(events[kills * per_run :])
     wait_until(lambda: len(node.feed()) == len(events), "all anchors are looked up")
-    with running(*options[:-1], "50", "--once", child=small) as run:
+    with running(*options[:-1], "50", "--once", child=small, environ=environ) as run:
         assert run.next("stopped")["position"] == len(events)
-    assert_tables(tmp_path, node.feed())
+    assert_tables(place, node.feed())
     for log in tmp_path.glob("*/_delta_log"):
         assert any('"dataChange":false' in commit.read_text() for commit in log.glob("*.json"))
 

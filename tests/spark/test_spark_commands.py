@@ -321,7 +321,7 @@ def test_the_group_s_help_names_each_command_in_a_whole_sentence() -> None:
         (["run", "--tables", "t", "--driver-memory", "1x"], "'1x' is not a Java memory size"),
         (["run", "--tables", "t", "--driver-memory", "0g"], "'0g' is not a Java memory size"),
         (
-            ["run", "--tables", "s3://bucket/t"],
+            ["run", "--tables", "t", "--checkpoint", "s3://bucket/t"],
             "'s3://bucket/t' is not a directory",
         ),
         (

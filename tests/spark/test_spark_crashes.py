@@ -1,7 +1,6 @@
-"""Ended before, in or after any commit, the tables come out the same."""
+"""Ended before, in or after any commit, the tables come out the same, on a disk and in a store."""
 
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,6 +13,7 @@ from spark_sink.derive import derivation as derive
 from spark_sink.run.pipeline import Sink
 from spark_sink.tables.delta import DeltaStore
 from spark_sink.tables.directory import Tables
+from spark_sink.tables.location import Location
 
 EPOCH = "5f0c8a10-aaaa-bbbb-cccc-000000000001"
 TRAP = scenario()
@@ -45,7 +45,7 @@ class Bomb:
         return self.real(*args)
 
 
-def run(directory: Path) -> None:
+def run(directory: Location) -> None:
     """One process's work: all batches, cut as they come."""
     sink = Sink(Tables(directory, EPOCH))
     for cut in CUTS:
@@ -56,7 +56,7 @@ def run(directory: Path) -> None:
 @pytest.mark.parametrize("short", [0, 1000])
 @pytest.mark.parametrize("after", [False, True])
 def test_tables_after_a_crash_at_each_commit(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, after: bool, short: int
+    place: Location, monkeypatch: pytest.MonkeyPatch, after: bool, short: int
 ) -> None:
     """One directory, in which each run gets one commit further than the one before."""
     monkeypatch.setattr(derive, "_SHORT_POSITIONS", short)
@@ -67,16 +67,16 @@ def test_tables_after_a_crash_at_each_commit(
                 bomb = Bomb(getattr(DeltaStore, step), call, after)
                 patch.setattr(DeltaStore, step, lambda *args, bomb=bomb: bomb(*args))
                 try:
-                    run(tmp_path)
+                    run(place)
                 except KilledError:
                     crashes += 1
-    run(tmp_path)
+    run(place)
     assert crashes > 4
-    assert_tables(tmp_path, ROWS.to_pylist())
+    assert_tables(place, ROWS.to_pylist())
 
 
 def test_a_step_that_broke_off_is_done_again_as_it_was(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    place: Location, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A model changes, the process dies while the documents follow, the model changes back."""
     monkeypatch.setattr("spark_sink.derive.derivation._DOCUMENTS_PER_COMMIT", 2)  # several commits
@@ -89,7 +89,7 @@ def test_a_step_that_broke_off_is_done_again_as_it_was(
     loose = change(model, replace("/schema", {}), {"op": "add", "path": "/x", "value": 1})
     back = change(loose, {"op": "remove", "path": "/x"}, replace("/schema", DEFINITION["schema"]))
     rows = feed_rows([*events, loose, back])
-    sink = Sink(Tables(tmp_path, EPOCH))
+    sink = Sink(Tables(place, EPOCH))
     sink.tables.append(rows.slice(0, before))
     sink.catch_up()
     sink.tables.append(rows.slice(0, before + 1))
@@ -98,9 +98,9 @@ def test_a_step_that_broke_off_is_done_again_as_it_was(
     with pytest.raises(KilledError):
         sink.catch_up()
 
-    again = Sink(Tables(tmp_path, EPOCH))
+    again = Sink(Tables(place, EPOCH))
     begun = again.tables.derived["event_states"]
     assert (begun.position, begun.under_way) == (before, before + 1)
     again.tables.append(rows)
     again.catch_up()
-    assert_tables(tmp_path, rows.to_pylist())
+    assert_tables(place, rows.to_pylist())

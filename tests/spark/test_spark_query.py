@@ -535,7 +535,7 @@ def test_a_version_that_is_not_there_names_those_that_are(tables: Path, tmp_path
     # With the files gone that only older versions need, so are these.
     states = DeltaTable(str(copy / "stream_states"))
     delta_files.optimize(states)
-    delta_files.vacuum(states, 0, dry_run=False)
+    delta_files.vacuum(copy / "stream_states", states, 0, dry_run=False)
     sorted_at = len(CUTS) + 1
     with pytest.raises(TablesError, match=rf"its versions are {sorted_at} .* to .*--history sets"):
         asked(copy, "FROM stream_states", 1)

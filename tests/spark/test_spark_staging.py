@@ -41,15 +41,15 @@ def test_vacuum_deletes_files_that_never_were_the_tables(
     committed = files_in(tmp_path)
     stager = Stager(TABLES["raw_events"], tmp_path / "raw_events")
     staged = stager.stage(in_memory(rows.slice(100)).staged.tables[0])
-    left = {file.path for file in staged.files}
+    left = {file.location / file.path for file in staged.files}
     assert files_in(tmp_path) == committed | left
 
     table = DeltaTable(tmp_path / "raw_events")
-    assert delta_files.vacuum(table, 1.0, dry_run=False) == []
+    assert delta_files.vacuum(tmp_path / "raw_events", table, 1.0, dry_run=False) == []
     for file in committed | left:
         os.utime(file, (time.time() - 2 * 3600,) * 2)
-    assert len(delta_files.vacuum(table, 1.0, dry_run=True)) == len(left)
-    assert len(delta_files.vacuum(table, 1.0, dry_run=False)) == len(left)
+    assert len(delta_files.vacuum(tmp_path / "raw_events", table, 1.0, dry_run=True)) == len(left)
+    assert len(delta_files.vacuum(tmp_path / "raw_events", table, 1.0, dry_run=False)) == len(left)
     assert files_in(tmp_path) == committed
     sink = Sink(Tables(tmp_path, EPOCH))
     sink.tables.append(rows)

@@ -149,7 +149,7 @@ class Run:
     def step(self, upto: int) -> None:
         new = with_partition(self.feed.slice(self.position, upto - self.position))
         self.raw += self._staged(Stager(TABLES["raw_events"], self.directory).stage(new))
-        raw = RawFiles(self.raw)
+        raw = RawFiles(self.raw, self.directory)
         stager = Stager(SUMMARIES, self.directory)
         step = Step(raw, DERIVED, self.position, upto, {}, {}, self.summaries, stager)
         touched = raw.streams_between(self.position, upto)
@@ -169,7 +169,8 @@ class Run:
             revised = compute_anew(anew, sorted({*of_changed} - {*touched}), models)
             for name, rows in revised.items():
                 self._put(name, rows)
-        self.summaries = SummaryFiles(self.summaries.files + self._staged(done.summaries))
+        files = self.summaries.files + self._staged(done.summaries)
+        self.summaries = SummaryFiles(files, self.directory)
         self.position = upto
 
     def _staged(self, staged: Staged) -> tuple[RawFile, ...]:

@@ -6,6 +6,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -285,7 +286,8 @@ def test_the_files_of_a_table_made_anew_are_moved(
     sample: list[Event], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """By one commit, which says all that others ask for: changes, older versions, statistics."""
-    monkeypatch.setattr("spark_sink.tables.staging.ROW_GROUP", 8)
+    for name, spec in TABLES.items():
+        monkeypatch.setitem(TABLES, name, replace(spec, row_group=8))
     rows = feed_rows(sample[:300])
     fill(tmp_path, rows).tables.keep_history(5.0)
     before = {t.name: t.version or 0 for t in table_status(tmp_path)}

@@ -1,0 +1,208 @@
+"""Where tables are: a directory of this machine, or one in an object store.
+
+Theory of operation. Everything below a location is reached through Arrow's interface for file
+systems, by names relative to the location, which are the names in a Delta log. A directory is
+Arrow's own local file system. A store is the client of delta-rs behind that interface, so rows and
+commits go through one library, with one set of options and credentials, to S3, Google Cloud and
+Azure alike. A location can be sent to a worker, which opens the store itself.
+
+delta-rs takes credentials and settings from `options` and from the environment, as the tools of
+each provider have them (AWS_ACCESS_KEY_ID, AWS_ENDPOINT_URL, AWS_PROFILE, ...). Options may be
+secrets: they are never part of a message or of `repr`.
+"""
+
+import hashlib
+import os
+import re
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
+from pathlib import Path
+from typing import Final, TypeVar
+from urllib.parse import unquote, urlsplit
+
+import pyarrow as pa
+from deltalake import DeltaTable
+from deltalake.exceptions import DeltaError
+from deltalake.fs import DeltaStorageHandler
+from pyarrow.fs import (
+    FileInfo,
+    FileSelector,
+    FileSystem,
+    FileType,
+    LocalFileSystem,
+    PyFileSystem,
+    SubTreeFileSystem,
+)
+
+#: Exceptions of the disk, the store and the libraries that read and write tables.
+FAULTS: Final = (DeltaError, OSError, pa.ArrowException)
+#: The schemes of stores, as delta-rs knows them, without the name of a provider's account.
+SCHEMES: Final = ("s3", "s3a", "gs", "az", "abfs", "abfss")
+# Variables with the address of a server that speaks a provider's protocol.
+_ENDPOINTS: Final = (
+    "AWS_ENDPOINT_URL",
+    "AWS_ENDPOINT",
+    "AZURE_STORAGE_ENDPOINT",
+    "GOOGLE_BASE_URL",
+)
+# A request that fails is repeated for half a minute: a store restarts in less, and a wrong address
+# is an error soon enough.
+_PATIENCE: Final = {
+    "connect_timeout": "5s",
+    "timeout": "60s",
+    "max_retries": "12",
+    "retry_timeout": "30s",
+    # Commits are put only if nobody else has put them: S3 and the like check that by ETag.
+    "aws_conditional_put": "etag",
+}
+# Requests of a store at the same time: it answers each in tens of milliseconds.
+_REQUESTS: Final = 16
+
+Item = TypeVar("Item")
+Answer = TypeVar("Answer")
+
+
+@dataclass(frozen=True, slots=True)
+class StoreUrl:
+    """A directory in an object store, such as s3://bucket/ceramic. Has a part of Path's methods.
+
+    Attributes:
+        url: without a slash at its end.
+        options: of delta-rs for the store, beyond those of the environment.
+    """
+
+    url: str
+    options: tuple[tuple[str, str], ...] = field(default=(), repr=False)
+
+    def __str__(self) -> str:
+        return self.url
+
+    def __truediv__(self, name: str) -> "StoreUrl":
+        return replace(self, url=f"{self.url}/{name}")
+
+    @property
+    def name(self) -> str:
+        """The last part of the URL."""
+        return self.url.rpartition("/")[2]
+
+    @property
+    def parent(self) -> "StoreUrl":
+        """The directory above."""
+        return replace(self, url=self.url.rpartition("/")[0])
+
+
+Location = Path | StoreUrl
+
+
+def location_of(text: str, options: Mapping[str, str]) -> Location:
+    """Return the location that a path or a URL names.
+
+    Args:
+        text: a path, file:///path, or the URL of a store: s3://bucket/path, gs://..., az://...
+        options: of delta-rs for the store.
+
+    Raises:
+        ValueError: it names none; the message says why.
+    """
+    scheme, separator, rest = text.partition("://")
+    if not separator:
+        return Path(text)
+    parts = urlsplit(text)
+    if scheme == "file":
+        return Path(unquote(parts.path))
+    if scheme not in SCHEMES:
+        raise ValueError(f"stores are named by {', '.join(s + '://' for s in SCHEMES)}")
+    if not parts.netloc or parts.query or parts.fragment:
+        raise ValueError(f"a URL of a store is {scheme}://BUCKET/PATH")
+    return StoreUrl(f"{scheme}://{rest.rstrip('/')}", tuple(sorted(options.items())))
+
+
+def absolute(location: Location) -> Location:
+    """Return a location that is the same in every process of this machine."""
+    return location.absolute() if isinstance(location, Path) else location
+
+
+def file_system(location: Location) -> FileSystem:
+    """Return the files below a location, by their names relative to it."""
+    if isinstance(location, Path):
+        return SubTreeFileSystem(str(location.absolute()), LocalFileSystem())
+    return _store(location)
+
+
+@lru_cache(maxsize=64)
+def _store(location: StoreUrl) -> FileSystem:
+    return PyFileSystem(DeltaStorageHandler(location.url, storage_options(location)))
+
+
+def storage_options(location: Location) -> dict[str, str] | None:
+    """Return the options of delta-rs for a location; None for a directory."""
+    if isinstance(location, Path):
+        return None
+    given = dict(location.options)
+    endpoints = (value for name, value in given.items() if "endpoint" in name.lower())
+    variables = (os.environ.get(name, "") for name in _ENDPOINTS)
+    if any(each.startswith("http://") for each in (*endpoints, *variables)):
+        given = {"allow_http": "true", **given}
+    return {**_PATIENCE, **given}
+
+
+def is_delta(location: Location) -> bool:
+    """Return whether there is a Delta table at a location."""
+    return DeltaTable.is_deltatable(str(location), storage_options(location))
+
+
+def open_delta_table(location: Location, version: int | None = None) -> DeltaTable:
+    """Open the Delta table at a location; by default, its latest version."""
+    return DeltaTable(str(location), version=version, storage_options=storage_options(location))
+
+
+def move_file(name: str, origin: Location, target: Location) -> None:
+    """Move a file from one location to another below the same parent, or deeper, by its name.
+
+    In a store, it is copied there and deleted.
+    """
+    root = absolute(target).parent
+    inner = str(absolute(origin)).removeprefix(str(root)).strip("/")
+    files = file_system(root)
+    files.create_dir(f"{target.name}/{name}".rpartition("/")[0])
+    files.move(f"{inner}/{name}", f"{target.name}/{name}")
+
+
+def files_below(location: Location, name: str = "") -> list[FileInfo]:
+    """List the files below a directory at a location, with their directories' files."""
+    selector = FileSelector(name, allow_not_found=True, recursive=True)
+    found = file_system(location).get_file_info(selector)
+    return [file for file in found if file.type is FileType.File]
+
+
+def delete_below(location: Location, name: str) -> None:
+    """Delete a directory at a location and its files, as far as that is possible."""
+    with suppress(*FAULTS):
+        file_system(location).delete_dir(name)
+
+
+def concurrently(
+    location: Location, function: Callable[[Item], Answer], items: Iterable[Item]
+) -> list[Answer]:
+    """Call a function for each item, at once if each waits for the requests of a store."""
+    if isinstance(location, Path):
+        return [function(item) for item in items]
+    with ThreadPoolExecutor(_REQUESTS, "store") as pool:
+        return list(pool.map(function, items))
+
+
+def local_directory(location: Location) -> Path:
+    """Return the directory for what belongs to tables but stays on this machine.
+
+    That is the tables' own, or for those in a store, one in the user's directory for state.
+    """
+    if isinstance(location, Path):
+        return location
+    home = Path(os.environ.get("HOME") or "/")
+    state = Path(os.environ.get("XDG_STATE_HOME") or home / ".local" / "state")
+    readable = re.sub(r"[^A-Za-z0-9.]+", "-", location.url)
+    digest = hashlib.sha256(location.url.encode()).hexdigest()[:8]
+    return state / "spark-sink" / f"{readable}-{digest}"

@@ -1,0 +1,182 @@
+"""Tables in an object store: a real S3 server, over HTTP."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+from deltalake import DeltaTable
+from spark_helpers import feed_rows
+from spark_oracle import assert_tables
+from spark_samples import scenario
+
+from spark_sink.cli import main
+from spark_sink.errors import TablesError, store_fault
+from spark_sink.run.pipeline import Sink
+from spark_sink.schema import TABLES
+from spark_sink.tables.delta import DeltaStore
+from spark_sink.tables.directory import Tables, lock
+from spark_sink.tables.location import (
+    Location,
+    StoreUrl,
+    files_below,
+    location_of,
+    storage_options,
+)
+
+EPOCH = "5f0c8a10-aaaa-bbbb-cccc-000000000001"
+TRAP = scenario()
+ROWS = feed_rows(TRAP.events, TRAP.times)
+
+
+def fill(location: Location, *ends: int) -> Sink:
+    sink = Sink(Tables(location, EPOCH))
+    for end in ends:
+        sink.tables.append(ROWS.slice(0, end))
+        sink.catch_up()
+    return sink
+
+
+def told(*arguments: object, code: int = 0) -> str:
+    result = CliRunner().invoke(main, [str(argument) for argument in arguments])
+    assert result.exit_code == code, result.output
+    return result.output
+
+
+@pytest.fixture
+def _environment(s3: dict[str, str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    for name, value in {**s3, "XDG_STATE_HOME": str(tmp_path / "state")}.items():
+        monkeypatch.setenv(name, value)
+
+
+@pytest.mark.usefixtures("_environment")
+def test_tables_in_a_store_are_kept_as_on_a_disk(store: Location) -> None:
+    """And all commands take them, with what is in the environment."""
+    fill(store, 12, 20)
+    again = fill(store, len(ROWS))  # another process goes on
+    again.tables.tidy(idle=True)
+    assert_tables(store, ROWS.to_pylist())
+    assert not [f for f in files_below(store) if f.path.startswith("_")]
+    where = ("--tables", store)
+    found = json.loads(told("status", *where, "--json"))["tables"]
+    assert {table["position"] for table in found} == {len(ROWS)}
+    assert told("optimize", *where, "raw_events").split()[0] == "raw_events"
+    sql = "SELECT count(*) AS n, max(position) AS last FROM raw_events WHERE stream_cid IS NOT NULL"
+    assert json.loads(told("query", *where, sql)) == {"n": len(ROWS), "last": len(ROWS)}
+    assert json.loads(told("query", *where, "--version", "1", sql)) == {"n": 12, "last": 12}
+    told("rebuild", *where, "stream_states")
+    assert "files deleted" in told("vacuum", *where, "--history", "0h")
+    assert "its versions are" in told("query", *where, "--version", "1", sql, code=1)
+    assert_tables(store, ROWS.to_pylist())
+
+
+def test_of_two_drivers_one_is_refused(store: Location) -> None:
+    """Whichever commits first goes on, and no row is there twice."""
+    fill(store, 12)
+    first, second = (Sink(Tables(store, EPOCH)) for _ in range(2))
+    second.tables.append(ROWS.slice(0, 20))
+    with pytest.raises(TablesError, match=r"another process has written the table .*raw_events"):
+        first.tables.append(ROWS.slice(0, 20))
+    third = Sink(Tables(store, EPOCH))
+    second.catch_up()
+    with pytest.raises(TablesError, match=r"another process has written the table .*conclusion_"):
+        third.catch_up()
+    assert_tables(store, ROWS.slice(0, 20).to_pylist())
+    fill(store, len(ROWS))
+    assert_tables(store, ROWS.to_pylist())
+
+
+def test_a_commit_that_was_read_with_a_later_one_is_the_last(
+    store: Location, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise this driver would write on top of rows that it has not seen."""
+    fill(store, 12)
+    one, other = (Tables(store, EPOCH, []) for _ in range(2))
+    commit = DeltaTable.create_write_transaction
+
+    def then_the_other(table: DeltaTable, *args: Any, **named: Any) -> None:
+        commit(table, *args, **named)
+        monkeypatch.undo()
+        other.raw = DeltaStore(TABLES["raw_events"], store / "raw_events", EPOCH)
+        other.append(ROWS.slice(0, 30))
+
+    monkeypatch.setattr(DeltaTable, "create_write_transaction", then_the_other)
+    with pytest.raises(TablesError, match="another process has written the table"):
+        one.append(ROWS.slice(0, 20))
+    fill(store, len(ROWS))
+    assert_tables(store, ROWS.to_pylist())
+
+
+@pytest.mark.usefixtures("_environment")
+def test_two_drivers_of_one_machine_are_told_at_once(store: Location) -> None:
+    with (
+        lock(store),
+        pytest.raises(TablesError, match="another spark-sink is writing the tables in s3://"),
+        lock(store),
+    ):
+        pass
+
+
+@pytest.mark.parametrize(
+    ("where", "variables", "message"),
+    [
+        ("s3://nowhere/t", {}, "the bucket does not exist"),
+        ("s3://bucket/t", {"AWS_ENDPOINT_URL": "http://127.0.0.1:9"}, "the store does not answer"),
+        ("gs://bucket/t", {"GOOGLE_SERVICE_ACCOUNT_KEY": "{}"}, "cannot open the table gs://"),
+        ("az://bucket/t", {}, "set AZURE_STORAGE_ACCOUNT_NAME"),
+    ],
+)
+@pytest.mark.usefixtures("_environment")
+def test_what_is_wrong_with_a_store_is_told_in_a_sentence(
+    where: str, variables: dict[str, str], message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    for command in (["status"], ["query", "SELECT 1 FROM raw_events"], ["optimize"]):
+        soon = ("--storage-option", "max_retries=1")
+        (line,) = told(*command, "--tables", where, *soon, code=1).splitlines()
+        assert line.startswith("Error: ")
+        assert message in line
+        assert len(line) < 300
+
+
+def test_what_a_store_answers_is_told_in_a_sentence() -> None:
+    """As S3, MinIO and the SDK say it."""
+    for text, message in (
+        ("<Code>InvalidAccessKeyId</Code>", "does not accept the credentials"),
+        ("non-2xx status code 403 Forbidden <Code>AccessDenied</Code>", "lack a permission"),
+        ("an error occurred while loading credentials", "there are no credentials"),
+        ("PUT http://169.254.169.254/latest/api/token", "there are no credentials"),
+        ("<Code>PermanentRedirect</Code>", "another region"),
+        ("non-2xx status code 503 Slow Down", "does not answer as it should"),
+        ("No space left on device", None),
+    ):
+        assert (message is None) == (store_fault(text) is None)
+        assert message is None or message in (store_fault(text) or "")
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("ftp://bucket/t", "stores are named by s3://"),
+        ("s3:///t", "is s3://BUCKET/PATH"),
+        ("s3://bucket/t?x=1", "is s3://BUCKET/PATH"),
+    ],
+)
+def test_a_url_that_names_no_store_is_refused(text: str, message: str) -> None:
+    assert message in told("status", "--tables", text, code=2)
+
+
+def test_secrets_are_in_no_message() -> None:
+    location = location_of("s3://bucket/a/t/", {"aws_secret_access_key": "hunter2"})
+    assert isinstance(location, StoreUrl)
+    assert (str(location), location.name, str(location.parent)) == (
+        "s3://bucket/a/t",
+        "t",
+        "s3://bucket/a",
+    )
+    assert "hunter2" not in f"{location!r} {location / 'raw_events'!r} {location}"
+    assert storage_options(location / "x") == storage_options(location)
+    assert location_of("file:///a%20b", {}) == location_of("/a b", {}) == Path("/a b")
+    assert "hunter2" not in told("status", "--tables", "t", "--storage-option", "=hunter2", code=2)
