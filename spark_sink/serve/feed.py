@@ -3,8 +3,8 @@
 A reader opens the table's latest version again and again, and shows DuckDB a step's rows at a time.
 
 - In `raw_events`, `conclusion_events` and `event_states`, a row is an event. New ones come in the
-  order of their positions, in windows of positions, so that a step fits in memory. So whoever
-  notes the position of the last row can continue behind it.
+  order of their positions, in windows of positions. If the rows of a window do not fit in memory,
+  the window becomes smaller. So whoever notes the position of the last row can continue behind it.
 - In `stream_tips` and `stream_states`, a row is a stream, and changes. First come the rows that the
   table has, by their positions. Then the change data feed of each commit says what is new.
 - Rows of `event_states` change too, when the stream's model gets an event. They come again.
@@ -29,7 +29,7 @@ from spark_sink.tables.delta import epoch_of, position_of
 from spark_sink.tables.delta_files import files_of
 from spark_sink.tables.location import FAULTS
 
-# Positions per step.
+# Positions per step, at most.
 _WINDOW: Final = 50_000
 # Seconds between two looks at a table.
 _POLL: Final = 0.2
@@ -56,6 +56,14 @@ class Feed:
         self._database = database
         self._spec = TABLES[name]
         self._wait = wait
+        self._window = _WINDOW
+        self._repeat = False
+
+    def shrink(self) -> bool:
+        """Let the next step repeat this one with fewer rows; return whether it can have fewer."""
+        self._repeat = self._window > 1
+        self._window = max(1, self._window // 4)
+        return self._repeat
 
     def steps(self) -> Iterator[None]:
         """Yield, for ever, when DuckDB has the next rows in the feed's table.
@@ -90,13 +98,15 @@ class Feed:
         order = self._spec.order
         files = _files(table, order)
         while after < upto:
-            end = min(after + _WINDOW, upto)
+            end = min(after + self._window, upto)
             within = [file for file, first, last in files if first <= end and last > after]
             where = f"WHERE {order} > {after} AND {order} <= {end} ORDER BY {order}"
             if within:
                 self._database.show_files(self._spec.name + FEED, within, where)
                 yield
-            after = end
+            if not self._repeat:
+                after = end
+            self._repeat = False
 
     def _changes(self, table: DeltaTable, version: int) -> Iterator[None]:
         """Show the rows that a commit has changed, and, in tables of streams, added."""

@@ -38,6 +38,8 @@ _QUOTED: Final = re.compile(
 )
 _TREE: Final = "SELECT json_serialize_sql(?::VARCHAR)"
 _TEXT: Final = "SELECT json_deserialize_sql(?::JSON)"
+# What DuckDB says next is for those who can change its settings.
+_ADVICE: Final = r" (?:Possible solutions:|Database is launched|Did you mean)"
 _ONLY_SELECT: Final = "send one SELECT: the tables are read-only here"
 
 # A node of the syntax tree.
@@ -97,7 +99,7 @@ def understand(connection: DuckDBPyConnection, sql: str) -> Statement:
 def query_error(error: Exception) -> RequestError:
     """Return the error for a query that DuckDB refuses or cannot finish."""
     text = re.split(r"\n\s*(?:LINE \d+:|At:)", str(error))[0]
-    text = " ".join(text.split())
+    text = re.split(_ADVICE, " ".join(text.split()))[0]
     if isinstance(error, duckdb.OutOfMemoryException):
         return RequestError("RESOURCE_EXHAUSTED", f"the query needs too much memory: {text}")
     if isinstance(error, duckdb.InternalException):

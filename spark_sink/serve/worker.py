@@ -154,10 +154,17 @@ def _send_rows(database: Database, statement: Statement, request: Request, frame
     left = _rows_at_most(statement, request.values)
     if left == 0:
         return
-    for _ in Feed(database, _table_of(statement.feed[1])).steps():
-        for batch in database.answer(statement, request.values, schema, left):
-            frames.send(DATA, *ipc.parts_of(batch))
-            left = None if left is None else left - batch.num_rows
+    feed = Feed(database, _table_of(statement.feed[1]))
+    for _ in feed.steps():
+        is_first = True
+        try:
+            for batch in database.answer(statement, request.values, schema, left):
+                frames.send(DATA, *ipc.parts_of(batch))
+                left = None if left is None else left - batch.num_rows
+                is_first = False
+        except RequestError as error:
+            if error.code != "RESOURCE_EXHAUSTED" or not is_first or not feed.shrink():
+                raise
         if left == 0:
             return
 

@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from adbc_driver_manager import Error, ProgrammingError
-from deltalake import DeltaTable
+from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 from flight_support import (
     EPOCH,
     asked,
@@ -25,7 +25,7 @@ from hypothesis import strategies as st
 from spark_helpers import wait_until
 
 from spark_sink.run.pipeline import Sink
-from spark_sink.schema import RAW, TABLES
+from spark_sink.schema import FEED, RAW, TABLES, with_partition
 from spark_sink.serve import feed as feed_module
 from spark_sink.serve.database import Database, Wanted
 from spark_sink.serve.errors import RequestError
@@ -235,3 +235,25 @@ def test_a_query_waits_for_what_the_node_has(tmp_path: Path) -> None:
     assert count(2_000_000, 3600) == 10
     assert count(11, 3600, "another log") == 10
     assert count(11, 0.2) == 10
+
+
+def test_a_feed_of_large_rows_takes_smaller_steps(tmp_path: Path) -> None:
+    """The rows of a window are sorted in memory, and events may have a megabyte each."""
+    with served(tmp_path, Limits(memory_mb=120)) as url, connected(url) as connection:
+        fill(tmp_path, ROWS, [RAW])
+        table = DeltaTable(str(tmp_path / RAW))
+        cars = pa.array([bytes([n]) * 3_000_000 for n in range(60)], pa.binary())
+        count = ROWS.num_rows
+        large = ROWS.slice(0, 60).set_column(ROWS.column_names.index("car"), "car", cars)
+        large = large.set_column(0, "position", pa.array(range(count + 1, count + 61)))
+        commit(table, with_partition(large.cast(FEED)), count + 60)
+        sql = "SELECT position, car FROM tables.raw_events_feed LIMIT $n"
+        with following(connection, sql, (count + 60,)) as rows:
+            assert [row["position"] for row in rows] == list(range(1, count + 61))
+
+
+def commit(table: DeltaTable, rows: pa.Table, position: int) -> None:
+    """Append rows to a table, as the pipeline does."""
+    transaction = Transaction(f"spark-sink/{EPOCH}", position)
+    properties = CommitProperties(app_transactions=[transaction])
+    write_deltalake(table, rows, mode="append", commit_properties=properties)
