@@ -129,49 +129,45 @@ class FlightServer:
 
     def _handlers(self) -> Any:
         flight = self._flight
-        single, stream = grpc.unary_unary_rpc_method_handler, grpc.unary_stream_rpc_method_handler
-        both = grpc.stream_stream_rpc_method_handler
+        one, many = grpc.unary_unary_rpc_method_handler, grpc.unary_stream_rpc_method_handler
+        upload = grpc.stream_stream_rpc_method_handler
         methods: dict[str, tuple[Any, Callable[..., Any], str]] = {
-            "GetFlightInfo": (single, flight.get_flight_info, "FlightDescriptor"),
-            "GetSchema": (single, flight.get_schema, "FlightDescriptor"),
-            "DoGet": (stream, flight.do_get, "Ticket"),
-            "DoAction": (stream, flight.do_action, "Action"),
-            "ListActions": (stream, flight.list_actions, "Empty"),
-            "ListFlights": (stream, flight.list_flights, "Criteria"),
-            "DoPut": (both, flight.do_put, "FlightData"),
+            "GetFlightInfo": (one, self._one(flight.get_flight_info), "FlightDescriptor"),
+            "GetSchema": (one, self._one(flight.get_schema), "FlightDescriptor"),
+            "DoGet": (many, self._many(flight.do_get), "Ticket"),
+            "DoAction": (many, self._many(flight.do_action), "Action"),
+            "ListActions": (many, self._many(flight.list_actions), "Empty"),
+            "ListFlights": (many, self._many(flight.list_flights), "Criteria"),
+            "DoPut": (upload, self._upload(flight.do_put), "FlightData"),
+            "Handshake": (upload, self._handshake, "HandshakeRequest"),
         }
         handlers = {
-            name: make(
-                (self._one if make is single else self._many)(method, upload=make is both),
-                request_deserializer=_reader(request),
-                response_serializer=_write,
-            )
-            for name, (make, method, request) in methods.items()
+            name: kind(method, request_deserializer=_reader(request), response_serializer=_write)
+            for name, (kind, method, request) in methods.items()
         }
-        handlers["Handshake"] = both(
-            self._handshake,
-            request_deserializer=_reader("HandshakeRequest"),
-            response_serializer=_write,
-        )
         return grpc.method_handlers_generic_handler(_SERVICE, handlers)
 
-    def _one(self, method: Callable[..., Message], *, upload: bool) -> Callable[..., Message]:
-        def answer(request: Message, context: grpc.ServicerContext) -> Message:
+    def _one(self, method: Callable[..., Message]) -> Callable[..., Message]:
+        def answer(request: Any, context: grpc.ServicerContext) -> Message:
             with _status(context):
                 self._check_token(context)
                 return method(_whole(request), _call(context))
 
         return answer
 
-    def _many(
-        self, method: Callable[..., Iterator[Message]], *, upload: bool
-    ) -> Callable[..., Iterator[Message]]:
+    def _many(self, method: Callable[..., Iterator[Message]]) -> Callable[..., Iterator[Message]]:
         def answer(request: Any, context: grpc.ServicerContext) -> Iterator[Message]:
             with _status(context):
                 self._check_token(context)
-                given = map(_whole, request) if upload else _whole(request)
-                with _limited(context) if upload else _unlimited():
-                    yield from method(given, _call(context))
+                yield from method(_whole(request), _call(context))
+
+        return answer
+
+    def _upload(self, method: Callable[..., Iterator[Message]]) -> Callable[..., Iterator[Message]]:
+        def answer(requests: Any, context: grpc.ServicerContext) -> Iterator[Message]:
+            with _status(context), _limited(context):
+                self._check_token(context)
+                yield from method(map(_whole, requests), _call(context))
 
         return answer
 
@@ -283,11 +279,6 @@ def _limited(context: grpc.ServicerContext) -> Iterator[None]:
         yield
     finally:
         timer.cancel()
-
-
-@contextmanager
-def _unlimited() -> Iterator[None]:
-    yield
 
 
 def _token_in(authorization: str) -> str | None:
