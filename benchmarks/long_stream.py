@@ -137,6 +137,7 @@ def run(events: int, samples: int) -> list[Row]:
                 progress(f"node to tables, summaries: {options[1]}")
                 row = node_to_tables(url, samples, options)
                 rows.append({"way": "node to tables", **about, **row})
+                progress("; ".join(f"{row['way']}: {row['p50_ms']:.0f} ms" for row in rows))
     return rows
 
 

@@ -29,11 +29,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Generic
+from itertools import chain
+from typing import Final, Generic
 
 from recon_node.streams.graph import ForgottenError, Id, StreamEvent
 from recon_node.streams.segments import NEVER, Candidates, EventNode
 from recon_node.streams.tip import StreamTip, covered_by, first_met
+
+MAX_LINKS: Final = 1_000_000
+"""Steps to connect what a summary keeps. Whoever writes a stream of tangled branches to exceed that
+gets none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -267,14 +272,19 @@ def _lowest_data(
 
 def _prevs_among(
     kept: set[EventNode[Id]], alive: Sequence[EventNode[Id]]
-) -> dict[EventNode[Id], list[EventNode[Id]]]:
+) -> dict[EventNode[Id], Sequence[EventNode[Id]]]:
     """Return the next nodes below each that are kept."""
-    below: dict[EventNode[Id], list[EventNode[Id]]] = {}
+    below: dict[EventNode[Id], Sequence[EventNode[Id]]] = {}
+    links = 0
     for node in alive:
-        found: dict[EventNode[Id], None] = {}
-        for prev in node.prevs:
-            found.update(dict.fromkeys([prev] if prev in kept else below[prev]))
-        below[node] = list(found)
+        parts = [(prev,) if prev in kept else below[prev] for prev in node.prevs]
+        if len(parts) == 1:  # nearly always
+            below[node] = parts[0]
+            continue
+        below[node] = tuple(dict.fromkeys(chain.from_iterable(parts)))
+        links += len(below[node])
+        if links > MAX_LINKS:
+            raise ForgottenError("the stream has too many branches to be summarized")
     return below
 
 

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from test_tip import streams
 
 from recon_node.streams import ForgottenError, StreamEvent, StreamShapeError, Tip, select_tip
+from recon_node.streams import summary as summary_module
 from recon_node.streams.summary import SummarizedTip, TipSummary
 
 Events = list[StreamEvent[str]]
@@ -129,17 +130,23 @@ def test_a_long_chain_is_a_short_summary() -> None:
     assert tip.tip() == select_tip(events)
 
 
-def test_diamonds_are_folded_also_beside_a_branch_that_lost() -> None:
+def diamonds(count: int) -> Events:
+    """A branch that loses, and beside it forks that are merged at once."""
     events = [
         StreamEvent("0", "init"),
         StreamEvent("b", "data", ("0",)),
         StreamEvent("a", "data", ("0",)),
     ]
-    for number in range(100):
+    for number in range(count):
         below = events[-1].id
         left, right, top = (f"{side}{number}" for side in "lrt")
         events += [StreamEvent(left, "data", (below,)), StreamEvent(right, "data", (below,))]
         events.append(StreamEvent(top, "data", (left, right)))
+    return events
+
+
+def test_diamonds_are_folded_also_beside_a_branch_that_lost() -> None:
+    events = diamonds(100)
     summary = fed(events).summarize(3)
     assert len(summary.kept) < 10
     merge = StreamEvent("m", "data", (events[-1].id, "b"))
@@ -185,3 +192,11 @@ def test_a_branch_that_loses_later_is_read_whole() -> None:
     with pytest.raises(ForgottenError):
         fed([anchored], summary).tip()
     assert fed([anchored], summary).event() == "t"
+
+
+def test_a_tangled_stream_is_not_summarized(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever writes it does not make others work without bounds."""
+    monkeypatch.setattr(summary_module, "MAX_LINKS", 90)
+    fed(diamonds(50)).summarize(3)
+    with pytest.raises(ForgottenError):
+        fed(diamonds(100)).summarize(3)
