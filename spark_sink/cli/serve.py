@@ -17,7 +17,7 @@ _FILE = click.Path(path_type=Path, dir_okay=False, exists=True)
 
 
 @click.command(short_help="Serve the tables by Arrow Flight SQL.")
-@tables_option()
+@tables_option(help="Directory of the tables.")
 @node_options(url=None, what="URL of the node whose events are in the tables; see --max-wait.")
 @click.option(
     "--max-wait",

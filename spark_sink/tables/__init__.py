@@ -1,5 +1,6 @@
-"""The tables on disk, and the feed position of each.
+"""The tables, and the feed position of each.
 
+- `location`: where they are, a directory or an object store, and the files there
 - `directory`: all tables of a log, in a directory that one process writes
 - `delta`, `delta_files`: one table
 - `staging`: rows on their way into a table; `raw_files`: reading `raw_events` back
