@@ -86,8 +86,6 @@ def serve(
     from spark_sink.serve.workers import Limits
     from spark_sink.source.feed import Feed
 
-    if not isinstance(tables, Path):
-        raise click.UsageError("serve reads tables in a directory, not yet those in a store")
     if (tls_cert is None) != (tls_key is None):
         raise click.UsageError("TLS takes both --tls-cert and --tls-key")
     settings = ServeSettings(

@@ -275,7 +275,7 @@ def _register(connection: DuckDBPyConnection, path: Location, at: At) -> None:
         connection.register(path.name, TABLES[path.name].schema.empty_table())
         return
     if not isinstance(path, Path):
-        connection.register(path.name, _dataset(path, table))
+        connection.register(path.name, dataset_of(path, table, files))
         return
     whole = (str(path.absolute() / file) for file in files)
     names = ", ".join("'" + file.replace("'", "''") + "'" for file in whole)
@@ -285,14 +285,16 @@ def _register(connection: DuckDBPyConnection, path: Location, at: At) -> None:
     )
 
 
-def _dataset(path: Location, table: DeltaTable) -> ds.Dataset:
-    """Return the files of a table in a store, which DuckDB alone cannot read, as Arrow does."""
+def dataset_of(path: Location, table: DeltaTable, files: Iterable[str]) -> ds.Dataset:
+    """Return files of a table in a store, which DuckDB alone cannot read, as Arrow reads them."""
     found = pa.table(table.get_add_actions(flatten=True))
-    partitions = found[f"partition.{PARTITION_COLUMN}"].to_pylist()
+    columns = (found[name].to_pylist() for name in ("path", f"partition.{PARTITION_COLUMN}"))
+    partitions = {unquote(name): value for name, value in zip(*columns, strict=True)}
+    names = list(files)
     return ds.FileSystemDataset.from_paths(
-        [unquote(name) for name in found["path"].to_pylist()],
+        names,
         schema=pa.schema(table.schema().to_arrow()),
         format=ds.ParquetFileFormat(),
         filesystem=file_system(path),
-        partitions=[ds.field(PARTITION_COLUMN) == partition for partition in partitions],
+        partitions=[ds.field(PARTITION_COLUMN) == partitions[name] for name in names],
     )

@@ -1,8 +1,8 @@
 """DuckDB over the tables, for one query of a client whom nobody trusts.
 
-The query may read the tables and nothing else: DuckDB may open only files in their directory, its
-settings are locked, and the statement is one SELECT (`statement`). Memory and threads are bounded,
-and it has no temporary files.
+The query may read the tables and nothing else: DuckDB may open only files in their directory (none
+if they are in a store, which Arrow reads), its settings are locked, and the statement is one SELECT
+(`statement`). Memory and threads are bounded, and it has no temporary files.
 """
 
 from __future__ import annotations
@@ -16,18 +16,19 @@ from typing import Any, Final
 
 import duckdb
 import pyarrow as pa
+import pyarrow.dataset as ds
 from deltalake import DeltaTable
 from duckdb import DuckDBPyConnection
 
 from recon_node.ceramic import StreamId
-from spark_sink.query.question import add_functions
+from spark_sink.query.question import add_functions, dataset_of
 from spark_sink.schema import PARTITION_COLUMN, TABLES
 from spark_sink.serve import ipc
 from spark_sink.serve.statement import FEED, Statement, query_error, understand
 from spark_sink.serve.views import CATALOG, CREATE_SCHEMAS, CREATE_VIEWS, MACROS, NAMES, ROWS
 from spark_sink.tables.delta import epoch_of, position_of
-from spark_sink.tables.delta_files import files_of
-from spark_sink.tables.location import is_delta
+from spark_sink.tables.delta_files import names_of
+from spark_sink.tables.location import Location, is_delta
 from spark_sink.tables.versions import open_at
 
 _BATCH_ROWS: Final = 10_000
@@ -56,14 +57,14 @@ class Wanted:
 
 
 class Database:
-    """The tables in a directory, as views that a client's statement can read.
+    """The tables at a location, as views that a client's statement can read.
 
     Raises:
         TablesError: a table cannot be read.
     """
 
-    def __init__(self, directory: Path, *, memory_mb: int, threads: int) -> None:
-        self._directory = directory
+    def __init__(self, location: Location, *, memory_mb: int, threads: int) -> None:
+        self._location = location
         self.connection: DuckDBPyConnection = duckdb.connect(
             config={
                 # By default, DuckDB looks up unknown table names among this program's variables.
@@ -82,14 +83,18 @@ class Database:
         for name in TABLES:
             self.show_rows(name, TABLES[name].schema.empty_table())
             self.show_rows(name + FEED, TABLES[name].schema.empty_table())
-        tables = str(directory.resolve()).replace("'", "''")
         for command in (
             *CREATE_VIEWS,
-            f"SET allowed_directories = ['{tables}/']",
+            f"SET allowed_directories = [{_quoted(location)}]",
             "SET enable_external_access = false",
             "SET lock_configuration = true",
         ):
             self.connection.execute(command)
+
+    @property
+    def is_local(self) -> bool:
+        """Whether the tables are in a directory rather than in a store."""
+        return isinstance(self._location, Path)
 
     def understand(self, sql: str) -> Statement:
         """Parse a client's statement.
@@ -116,7 +121,7 @@ class Database:
                 time.sleep(_POLL)
                 table = self.open(name)
             if table is not None:
-                self.show_files(name, files_of(table))
+                self.show_files(name, table, names_of(table))
 
     def open(self, name: str) -> DeltaTable | None:
         """Open the latest version of a table; None if it does not exist yet.
@@ -124,7 +129,7 @@ class Database:
         Raises:
             TablesError: it cannot be read.
         """
-        path = self._directory / name
+        path = self._location / name
         return open_at(path, None) if is_delta(path) else None
 
     def schema(self, statement: Statement, values: Values) -> pa.Schema:
@@ -170,27 +175,43 @@ class Database:
             for name in names
         }
 
-    def show_files(self, name: str, files: Sequence[str], where: str = "") -> None:
-        """Make Parquet files the rows of a table or a feed; `where` is SQL after its name."""
+    def show_files(
+        self, name: str, table: DeltaTable, files: Sequence[str], where: str = ""
+    ) -> None:
+        """Make files of a table its rows, or those of its feed; `where` is SQL after its name."""
+        path = self._location / name.removesuffix(FEED)
         if not files:
-            self.show_rows(name, TABLES[name.removesuffix(FEED)].schema.empty_table())
-            return
-        names = ", ".join("'" + file.replace("'", "''") + "'" for file in files)
-        self.connection.execute(
-            f"CREATE OR REPLACE VIEW {CATALOG}.{ROWS}.{name} AS SELECT * FROM read_parquet("
-            f"[{names}], union_by_name=true, hive_partitioning=true, "
-            f"hive_types={{'{PARTITION_COLUMN}': INTEGER}}) {where}"
-        )
+            self.show_rows(name, TABLES[path.name].schema.empty_table())
+        elif isinstance(path, Path):
+            whole = (str(path.resolve() / file) for file in files)
+            names = ", ".join("'" + file.replace("'", "''") + "'" for file in whole)
+            self._show(
+                name,
+                f"read_parquet([{names}], union_by_name=true, hive_partitioning=true, "
+                f"hive_types={{'{PARTITION_COLUMN}': INTEGER}}) {where}",
+            )
+        else:
+            self.show_rows(name, dataset_of(path, table, files), where)
 
-    def show_rows(self, name: str, rows: pa.Table) -> None:
-        """Make a table in memory the rows of a table or a feed."""
+    def show_rows(self, name: str, rows: pa.Table | ds.Dataset, where: str = "") -> None:
+        """Make a table or a dataset of Arrow's the rows of a table or a feed."""
         self.connection.register(f"arrow_{name}", rows)
+        self._show(name, f"arrow_{name} {where}")
+
+    def _show(self, name: str, source: str) -> None:
         self.connection.execute(
-            f"CREATE OR REPLACE VIEW {CATALOG}.{ROWS}.{name} AS SELECT * FROM arrow_{name}"
+            f"CREATE OR REPLACE VIEW {CATALOG}.{ROWS}.{name} AS SELECT * FROM {source}"
         )
 
     def _execute(self, text: str, values: Values) -> DuckDBPyConnection:
         return self.connection.execute(text, values or None)
+
+
+def _quoted(location: Location) -> str:
+    """Return the directory that DuckDB may read, for SQL; empty for a store, which Arrow reads."""
+    if not isinstance(location, Path):
+        return ""
+    return "'" + str(location.resolve()).replace("'", "''") + "/'"
 
 
 def _is_just_behind(table: DeltaTable | None, wanted: Wanted) -> bool:

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Final
 from urllib.parse import unquote
 
@@ -26,14 +27,16 @@ from spark_sink.serve.database import Database
 from spark_sink.serve.errors import RequestError
 from spark_sink.serve.statement import FEED
 from spark_sink.tables.delta import epoch_of, position_of
-from spark_sink.tables.delta_files import files_of
 from spark_sink.tables.location import FAULTS
 
 # Positions per step, at most.
 _WINDOW: Final = 50_000
-# Seconds between two looks at a table.
+# Seconds between two looks at a table on a disk, and at one in a store.
 _POLL: Final = 0.2
+_STORE_POLL: Final = 1.0
 _POLLS_PER_OPEN: Final = 25
+# The last position of a file without statistics.
+_UNKNOWN: Final = 2**63 - 1
 # Tables whose rows never change.
 _APPENDED: Final = ("raw_events", "conclusion_events")
 _CHANGE: Final = "_change_type"
@@ -55,7 +58,7 @@ class Feed:
     ) -> None:
         self._database = database
         self._spec = TABLES[name]
-        self._wait = wait
+        self._wait = partial(wait, _POLL if database.is_local else _STORE_POLL)
         self._window = _WINDOW
         self._repeat = False
 
@@ -73,7 +76,7 @@ class Feed:
             TablesError: it cannot be read.
         """
         while (table := self._database.open(self._spec.name)) is None:
-            self._wait(_POLL)
+            self._wait()
         epoch, version, last, polls = epoch_of(table), -1, 0, 0
         while True:
             position = position_of(table, epoch)
@@ -81,7 +84,7 @@ class Feed:
                 raise _made_anew(self._spec.name)
             if table.version() == version:
                 polls += 1
-                self._wait(_POLL)
+                self._wait()
                 table.update_incremental()
                 if polls % _POLLS_PER_OPEN == 0:  # only this notices that it was made anew
                     table = self._database.open(self._spec.name) or table
@@ -102,7 +105,7 @@ class Feed:
             within = [file for file, first, last in files if first <= end and last > after]
             where = f"WHERE {order} > {after} AND {order} <= {end} ORDER BY {order}"
             if within:
-                self._database.show_files(self._spec.name + FEED, within, where)
+                self._database.show_files(self._spec.name + FEED, table, within, where)
                 yield
             if not self._repeat:
                 after = end
@@ -143,18 +146,15 @@ class Feed:
 
 
 def _files(table: DeltaTable, order: str) -> list[tuple[str, int, int]]:
-    """List the table's files with their first and last positions."""
+    """List the names of the table's files with their first and last positions."""
     found = pa.table(table.get_add_actions(flatten=True))
     limits = zip(
         *(found[name].to_pylist() for name in ("path", f"min.{order}", f"max.{order}")), strict=True
     )
-    by_path = {unquote(path): (first, last) for path, first, last in limits}
-    files = []
-    for file in files_of(table):
-        path = next((path for path in by_path if file.endswith(path)), "")
-        first, last = by_path.get(path, (None, None))
-        files.append((file, first or 0, 2**63 - 1 if last is None else last))
-    return files
+    return [
+        (unquote(path), first or 0, _UNKNOWN if last is None else last)
+        for path, first, last in limits
+    ]
 
 
 def _differing(old: pa.Table, new: pa.Table, key: str) -> pa.Table:

@@ -30,6 +30,7 @@ from spark_sink.serve.messages import MalformedError, Message, parsed
 from spark_sink.serve.service import Call, FlightSql, handshake
 from spark_sink.serve.workers import Limits, Workers
 from spark_sink.source.feed import Feed
+from spark_sink.tables.location import Location
 
 _SERVICE: Final = "arrow.flight.protocol.FlightService"
 _BEARER: Final = "bearer"
@@ -60,7 +61,7 @@ class ServeSettings:
     """What `spark-sink serve` does.
 
     Attributes:
-        tables: the directory of the tables.
+        tables: where the tables are.
         address: where to listen, HOST:PORT; port 0: any.
         token: what clients must send; None: nothing.
         certificate: PEM files of the certificate chain and its key, for TLS.
@@ -69,7 +70,7 @@ class ServeSettings:
         max_wait: seconds that it waits at most.
     """
 
-    tables: Path
+    tables: Location
     address: str
     token: str | None = field(default=None, repr=False)
     certificate: tuple[Path, Path] | None = None

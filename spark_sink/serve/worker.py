@@ -25,7 +25,6 @@ import socket
 import struct
 import threading
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, Final, Literal
 
 import pyarrow as pa
@@ -37,6 +36,7 @@ from spark_sink.serve.database import Database, Wanted
 from spark_sink.serve.errors import RequestError, invalid
 from spark_sink.serve.feed import Feed
 from spark_sink.serve.statement import FEED, Statement
+from spark_sink.tables.location import Location
 
 DATA: Final = 1
 PLAN: Final = 2
@@ -57,13 +57,13 @@ class Request:
 
     Attributes:
         kind: describe the tables, describe a statement's answer, or give it.
-        tables: their directory.
+        tables: where they are.
         seconds: how long it may take; None: as long as the client reads, for a feed.
         wanted: what the tables should include.
     """
 
     kind: Literal["tables", "plan", "rows"]
-    tables: Path
+    tables: Location
     sql: str = ""
     values: dict[str, Any] = field(default_factory=dict)
     seconds: int | None = 60

@@ -11,7 +11,6 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from pathlib import Path
 from time import monotonic
 from typing import Any, Final, cast
 
@@ -19,6 +18,7 @@ from spark_sink.serve.database import Wanted
 from spark_sink.serve.errors import Code, RequestError
 from spark_sink.serve.ipc import Parts
 from spark_sink.serve.worker import DATA, END, ERROR, FRAME, LENGTH, PLAN, Plan, Request
+from spark_sink.tables.location import Location, absolute
 
 # Seconds.
 _SLOT_WAIT: Final = 10.0
@@ -61,10 +61,10 @@ OnGone = Callable[[Callable[[], None]], Any]
 
 
 class Workers:
-    """Runs queries over the tables in a directory, each in a process of its own."""
+    """Runs queries over the tables at a location, each in a process of its own."""
 
-    def __init__(self, tables: Path, limits: Limits) -> None:
-        self._tables = tables.absolute()
+    def __init__(self, tables: Location, limits: Limits) -> None:
+        self._tables = absolute(tables)
         self._limits = limits
         self._queries = threading.BoundedSemaphore(limits.queries)
         self._feeds = threading.BoundedSemaphore(limits.feeds)

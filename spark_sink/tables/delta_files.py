@@ -220,11 +220,6 @@ def _old_changes(location: Location, keep: timedelta, *, dry_run: bool) -> list[
     return found
 
 
-def files_of(table: DeltaTable) -> list[str]:
-    """Return the paths of the files of a table on a disk."""
-    return [unquote(uri) for uri in table.file_uris()]
-
-
 def names_of(table: DeltaTable) -> list[str]:
     """Return the names of the table's files, relative to the table."""
     found = pa.table(table.get_add_actions())["path"]

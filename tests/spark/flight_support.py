@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -20,6 +19,7 @@ from spark_sink.schema import DERIVED, RAW
 from spark_sink.serve.server import FlightServer, ServeSettings
 from spark_sink.serve.workers import Limits
 from spark_sink.tables.directory import Tables
+from spark_sink.tables.location import Location
 
 EPOCH = "5f0c8a10-aaaa-bbbb-cccc-000000000018"
 
@@ -31,7 +31,7 @@ def rows_of_scenario(more: int = 0) -> pa.Table:
     return feed_rows(events, traps.times)
 
 
-def fill(directory: Path, rows: pa.Table, names: Iterable[str] = DERIVED) -> None:
+def fill(directory: Location, rows: pa.Table, names: Iterable[str] = DERIVED) -> None:
     """Bring these tables, and raw_events, to the end of these rows of the feed."""
     sink = Sink(Tables(directory, EPOCH, [name for name in names if name != RAW]))
     sink.tables.append(rows.slice(sink.tables.raw_position))
@@ -39,7 +39,7 @@ def fill(directory: Path, rows: pa.Table, names: Iterable[str] = DERIVED) -> Non
 
 
 @contextmanager
-def served(directory: Path, limits: Limits | None = None, **settings: Any) -> Iterator[str]:
+def served(directory: Location, limits: Limits | None = None, **settings: Any) -> Iterator[str]:
     """Serve tables during the block; yields the URL."""
     chosen = ServeSettings(
         tables=directory,

@@ -33,6 +33,7 @@ from spark_sink.serve.feed import Feed
 from spark_sink.serve.workers import Limits
 from spark_sink.tables.delta_files import query
 from spark_sink.tables.directory import Tables
+from spark_sink.tables.location import Location
 
 ROWS = rows_of_scenario(more=30)
 
@@ -257,3 +258,21 @@ def commit(table: DeltaTable, rows: pa.Table, position: int) -> None:
     transaction = Transaction(f"spark-sink/{EPOCH}", position)
     properties = CommitProperties(app_transactions=[transaction])
     write_deltalake(table, rows, mode="append", commit_properties=properties)
+
+
+def test_tables_in_a_store_are_served(
+    store: Location, s3: dict[str, str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    for name, value in {**s3, "XDG_STATE_HOME": str(tmp_path)}.items():
+        monkeypatch.setenv(name, value)
+    fill(store, ROWS.slice(0, 12))
+    sql = "SELECT conclusion_event_order AS n FROM event_states"
+    with served(store) as url, connected(url) as connection:
+        found = asked(connection, f"{sql} WHERE event_cid = $1", (ROWS["event_cid"][4].as_py(),))
+        assert found.to_pylist() == [{"n": 5}]
+        with following(connection, sql.replace("event_states", "event_states_feed")) as rows:
+            assert [next(rows)["n"] for _ in range(12)] == list(range(1, 13))
+            fill(store, ROWS.slice(0, 20))
+            assert [next(rows)["n"] for _ in range(8)] == list(range(13, 21))
+        with pytest.raises(ProgrammingError, match="disabled by configuration"):
+            asked(connection, "FROM read_text('/etc/passwd')")
