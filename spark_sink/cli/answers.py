@@ -2,9 +2,10 @@
 
 import os
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from typing import Any, Final, Literal
 
 import click
@@ -21,12 +22,14 @@ from spark_sink.tables.location import Location
 from spark_sink.tables.versions import At
 
 _ANY_WIDTH: Final = 1_000_000
-# Characters of a value that are shown on a terminal: a screen or two.
-_MAX_CELL: Final = 5_000
+# Characters of a value that are shown on a terminal: a few lines.
+_MAX_CELL: Final = 500
 
 
-def ask(tables: Location, sql: str, at: At, *, as_json: bool) -> None:
+def ask(tables: Location, sql: str, at: At, *, as_json: bool, wide: bool) -> None:
     """Run a query, print its result, and print everything else on standard error.
+
+    On a terminal, long values are cut unless `wide`.
 
     Ctrl-C ends the process, because some of DuckDB's operations cannot be interrupted.
     """
@@ -38,7 +41,7 @@ def ask(tables: Location, sql: str, at: At, *, as_json: bool) -> None:
                 print_json(noted)
             elif answer.columns:
                 colors: Literal["auto"] | None = None if os.environ.get("NO_COLOR") else "auto"
-                print_table(noted, Console(highlight=False, color_system=colors))
+                print_table(noted, Console(highlight=False, color_system=colors), wide=wide)
     except KeyboardInterrupt:
         with suppress(OSError, RuntimeError):  # interrupted in the middle of a write
             sys.stdout.flush()
@@ -69,8 +72,12 @@ def _distinct(names: Iterable[str]) -> list[str]:
     return seen
 
 
-def print_table(answer: QueryAnswer, console: Console) -> None:
-    """Print rows as a table; if they are wider than the terminal, one `name  value` per line."""
+def print_table(answer: QueryAnswer, console: Console, *, wide: bool = False) -> None:
+    """Print rows as a table; if they are wider than the terminal, one `name  value` per line.
+
+    Long values are cut unless `wide`.
+    """
+    cell = partial(_cell, most=None if wide else _MAX_CELL)
     rows = list(answer.rows)
     if not rows:
         console.print("no rows", style="dim")
@@ -79,16 +86,21 @@ def print_table(answer: QueryAnswer, console: Console) -> None:
     for name, is_number in zip(answer.columns, answer.numbers, strict=True):
         table.add_column(Text(name), overflow="fold", justify="right" if is_number else "left")
     for row in rows:
-        table.add_row(*map(_cell, row))
-    wide = console.options.update(width=_ANY_WIDTH)
-    fits = Measurement.get(console, wide, table).maximum <= console.width
+        table.add_row(*map(cell, row))
+    unbounded = console.options.update(width=_ANY_WIDTH)
+    fits = Measurement.get(console, unbounded, table).maximum <= console.width
     if fits or len(answer.columns) == 1:
         console.print(table)
     else:
-        _print_rows(answer.columns, rows, console)
+        _print_rows(answer.columns, rows, console, cell)
 
 
-def _print_rows(columns: Sequence[str], rows: Sequence[Sequence[Any]], console: Console) -> None:
+def _print_rows(
+    columns: Sequence[str],
+    rows: Sequence[Sequence[Any]],
+    console: Console,
+    cell: Callable[[Any], Text],
+) -> None:
     for number, row in enumerate(rows):
         if number:
             console.print(Rule(style="dim"))
@@ -96,12 +108,12 @@ def _print_rows(columns: Sequence[str], rows: Sequence[Sequence[Any]], console: 
         table.add_column(overflow="fold")
         table.add_column(overflow="fold")
         for name, value in zip(columns, row, strict=True):
-            table.add_row(Text(name, "bold"), _cell(value))
+            table.add_row(Text(name, "bold"), cell(value))
         console.print(table)
 
 
-def _cell(value: Any) -> Text:
+def _cell(value: Any, most: int | None) -> Text:
     text = to_text(value)
-    if len(text) > _MAX_CELL:
-        text = f"{text[:_MAX_CELL]}… ({len(text):,} characters; --json prints all of them)"
+    if most is not None and len(text) > most:
+        text = f"{text[:most]}… ({len(text):,} characters; --wide shows all of them)"
     return Text(text, "dim" if value is None else "")

@@ -70,15 +70,22 @@ def status(as_json: bool, **options: Any) -> None:
     type=Moment(),
     help="Query the tables as of a time: 2026-01-31T12:00:00Z, or 90m for that long ago.",
 )
+@click.option("--wide", is_flag=True, help="Do not cut long values on a terminal.")
 @json_option
 def query(
-    tables: Location, sql: str, version: int | None, as_of: datetime | None, as_json: bool
+    tables: Location,
+    sql: str,
+    version: int | None,
+    as_of: datetime | None,
+    wide: bool,
+    as_json: bool,
 ) -> None:
     """Query the tables with DuckDB's SQL. Prints JSON lines if not on a terminal.
 
     CIDs, StreamIDs, DIDs and JSON are decoded, other bytes are shown as hex, and decimals keep all
-    of their digits. Rows wider than the terminal take one line per value. With - the SQL is read
-    from standard input. Of several statements, only the last may return rows.
+    of their digits. On a terminal, rows that are wider take one line per value, and values are cut
+    at 500 characters without --wide; JSON, and files that COPY writes, have all of them. With - the
+    SQL is read from standard input. Of several statements, only the last may return rows.
 
     \b
     Functions for binary columns:
@@ -107,7 +114,7 @@ def query(
     if not text.strip(" \t\r\n;"):
         raise click.UsageError("the SQL is empty")
     at = as_of if version is None else version
-    ask(tables, text, at, as_json=as_json or not sys.stdout.isatty())
+    ask(tables, text, at, as_json=as_json or not sys.stdout.isatty(), wide=wide)
 
 
 @click.command(short_help="Rebuild a table.")

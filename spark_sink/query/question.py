@@ -1,18 +1,7 @@
 """SQL queries over the tables by DuckDB, which needs no Java and no server, and reads JSON.
 
 DuckDB reads the Parquet files of a version of a Delta table, which is enough because spark-sink
-writes no deletion vectors. Identifiers are bytes in the tables, so there are functions for them:
-
-| function | returns |
-|---|---|
-| cid(BLOB) | a CID as text, `b...`; also under ceramic-one's name `cid_string` |
-| from_cid(VARCHAR) | the bytes of a CID |
-| stream_id(stream_type, BLOB) | the StreamID, `k...`, for a type and a stream CID |
-| stream_cid_of(VARCHAR) | the stream CID in a StreamID, as bytes |
-| stream_id_string(BLOB) | a binary StreamID, such as dimensions['model'], as text |
-| from_stream_id(VARCHAR) | the bytes of a StreamID |
-| stream_partition(BLOB) | the value of `stream_cid_partition` for a stream's CID |
-| is_dag(dimensions) | whether a stream is a shard, a replica or a publish of a DAG |
+writes no deletion vectors. Identifiers are bytes in the tables; `spark_sink.functions` are there.
 """
 
 from __future__ import annotations
@@ -38,37 +27,16 @@ from duckdb import (
     StatementType,
 )
 
-from recon_node.ceramic import StreamId
-from recon_node.ipld import CID
 from spark_sink.errors import TablesError, cannot_open, store_fault
+from spark_sink.functions import register_duckdb_functions
 from spark_sink.query.duck import Duck, opened
 from spark_sink.query.types import fetched_as, is_number, reader_of
-from spark_sink.schema import PARTITION_COLUMN, TABLES, partition_of
+from spark_sink.schema import PARTITION_COLUMN, TABLES
 from spark_sink.tables import delta_files
 from spark_sink.tables.location import FAULTS, Location, file_system, is_delta
 from spark_sink.tables.status import no_tables
 from spark_sink.tables.versions import At, open_at
 
-#: The model of the streams that carry DAGs, `recon_node.dag.DAG_MODEL`.
-DAG_MODEL: Final = StreamId.parse("k17ydli1hfz9iplck75yr5")
-
-# Name, argument types, result type, and the function.
-_Function = tuple[str, list[Any], str, Callable[..., Any]]
-_FUNCTIONS: Final[tuple[_Function, ...]] = (
-    ("cid", ["BLOB"], "VARCHAR", lambda raw: str(CID(raw))),
-    ("cid_string", ["BLOB"], "VARCHAR", lambda raw: str(CID(raw))),
-    ("from_cid", ["VARCHAR"], "BLOB", lambda text: bytes(CID.parse(text))),
-    ("stream_id", ["INTEGER", "BLOB"], "VARCHAR", lambda kind, raw: str(StreamId(kind, CID(raw)))),
-    ("stream_cid_of", ["VARCHAR"], "BLOB", lambda text: bytes(StreamId.parse(text).cid)),
-    ("stream_id_string", ["BLOB"], "VARCHAR", lambda raw: str(StreamId.from_bytes(raw))),
-    ("from_stream_id", ["VARCHAR"], "BLOB", lambda text: StreamId.parse(text).to_bytes()),
-    ("stream_partition", ["BLOB"], "INTEGER", partition_of),
-)
-# A macro runs inside DuckDB: it is cheap even for millions of rows.
-_IS_DAG: Final = (
-    "CREATE MACRO is_dag(dimensions) AS coalesce(dimensions['model'] = "
-    f"from_hex('{DAG_MODEL.to_bytes().hex()}'), false)"
-)
 # Delta stores the partition in directory names.
 _PARTITIONED: Final = f", hive_partitioning=true, hive_types={{'{PARTITION_COLUMN}': INTEGER}}"
 _FETCH_ROWS: Final = 10_000
@@ -119,19 +87,12 @@ def run_query(directory: Location, sql: str, at: At = None) -> Iterator[QueryAns
     if not here:
         raise no_tables(directory)
     with opened() as duck, _as_sink_errors(here):
-        add_functions(duck.connection)
+        register_duckdb_functions(duck.connection)
         *before, last = _statements(duck.connection, sql)
         for name in _asked(duck.connection, sql, here):
             _register(duck.connection, directory / name, at)
         written = _written([duck.do(partial(_run, duck.connection, each)) for each in before])
         yield _answer(duck, last, here, written)
-
-
-def add_functions(connection: DuckDBPyConnection) -> None:
-    """Add the functions for binary columns to a database."""
-    for name, types, result, function in _FUNCTIONS:
-        connection.create_function(name, function, types, result)
-    connection.execute(_IS_DAG)
 
 
 def _statements(connection: DuckDBPyConnection, sql: str) -> list[Statement]:

@@ -21,7 +21,8 @@ from deltalake import DeltaTable
 from duckdb import DuckDBPyConnection
 
 from recon_node.ceramic import StreamId
-from spark_sink.query.question import add_functions, dataset_of
+from spark_sink.functions import register_duckdb_functions
+from spark_sink.query.question import dataset_of
 from spark_sink.schema import PARTITION_COLUMN, TABLES
 from spark_sink.serve import ipc
 from spark_sink.serve.statement import FEED, Statement, query_error, understand
@@ -76,7 +77,7 @@ class Database:
         )
         for command in CREATE_SCHEMAS:
             self.connection.execute(command)
-        add_functions(self.connection)
+        register_duckdb_functions(self.connection)
         self.connection.create_function("stream_id_to_cid", _stream_cid, ["BLOB"], "BLOB")
         for command in MACROS:
             self.connection.execute(command)

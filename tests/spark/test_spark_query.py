@@ -30,6 +30,7 @@ from spark_samples import KEY
 from recon_node.ceramic import Event
 from recon_node.dag import DAG_MODEL, shard_event
 from recon_node.ipld import CID, RAW, car
+from spark_sink import functions
 from spark_sink.cli import main
 from spark_sink.cli.answers import print_table
 from spark_sink.errors import TablesError
@@ -265,18 +266,20 @@ def test_json_in_bytes_is_hinted_at(tables: Path) -> None:
     assert hinted(tables, f"SELECT stream_id, data {states}") == ""
 
 
-def on_a_terminal(directory: Path, sql: str, width: int) -> str:
+def on_a_terminal(directory: Path, sql: str, width: int, *, wide: bool = False) -> str:
     console = Console(width=width, file=io.StringIO(), color_system=None)
     with run_query(directory, sql) as answer:
-        print_table(answer, console)
+        print_table(answer, console, wide=wide)
     assert isinstance(console.file, io.StringIO)
     return console.file.getvalue()
 
 
 def test_a_long_value_is_cut_on_a_terminal(tables: Path) -> None:
     shown = on_a_terminal(tables, "SELECT repeat('x', 1_000_000) AS long", 100)
-    assert len(shown) < 10_000
-    assert "x… (1,000,000 characters; --json prints all of them)" in shown.replace("\n", "")
+    assert len(shown) < 1_000
+    assert "x… (1,000,000 characters; --wide shows all of them)" in shown.replace("\n", "")
+    whole = on_a_terminal(tables, "SELECT repeat('x', 10_000) AS long", 100, wide=True)
+    assert whole.count("x") == 10_000
 
 
 def test_a_terminal_shows_columns_where_they_fit_else_a_line_for_each_value(tables: Path) -> None:
@@ -482,7 +485,7 @@ def test_streams_of_dags_can_be_left_out(tmp_path: Path, sample: list[Event]) ->
     sink = Sink(Tables(tmp_path, EPOCH))
     sink.tables.append(feed_rows([*sample[:10], dag]))
     sink.catch_up()
-    assert query_module.DAG_MODEL == DAG_MODEL
+    assert functions.DAG_MODEL == DAG_MODEL
     kept = "SELECT count(*) FROM {} WHERE NOT is_dag(dimensions)"
     for name in ("conclusion_events", "event_states"):
         assert asked(tmp_path, kept.format(name)) == [(10,)]
