@@ -27,8 +27,8 @@ from spark_sink.schema import PARTITION_COLUMN, TABLES
 from spark_sink.serve import ipc
 from spark_sink.serve.statement import FEED, Statement, query_error, understand
 from spark_sink.serve.views import CATALOG, CREATE_SCHEMAS, CREATE_VIEWS, MACROS, NAMES, ROWS
-from spark_sink.tables.delta import epoch_of, position_of
 from spark_sink.tables.delta_files import names_of
+from spark_sink.tables.delta_state import epoch_of, position_of
 from spark_sink.tables.location import Location, is_delta
 from spark_sink.tables.versions import open_at
 

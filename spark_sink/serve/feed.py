@@ -26,7 +26,7 @@ from spark_sink.schema import TABLES
 from spark_sink.serve.database import Database
 from spark_sink.serve.errors import RequestError
 from spark_sink.serve.statement import FEED
-from spark_sink.tables.delta import epoch_of, position_of
+from spark_sink.tables.delta_state import epoch_of, position_of
 from spark_sink.tables.location import FAULTS
 
 # Positions per step, at most.

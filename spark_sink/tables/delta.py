@@ -32,8 +32,6 @@ from deltalake.transaction import AddAction, RemoveAction
 
 from spark_sink.errors import (
     TablesError,
-    another_log,
-    cannot_open,
     other_columns,
     other_rules,
     written_by_another,
@@ -48,21 +46,20 @@ from spark_sink.tables.delta_files import (
     query,
     vacuum,
 )
-from spark_sink.tables.location import (
-    FAULTS,
-    Location,
-    delete_below,
-    is_delta,
-    open_delta_table,
-    storage_options,
+from spark_sink.tables.delta_state import (
+    PROPERTIES,
+    RULES_PROPERTY,
+    app_id,
+    open_table,
+    position_of,
+    rules_of,
 )
+from spark_sink.tables.location import Location, delete_below
 from spark_sink.tables.raw_files import RawFile, RawFiles
 from spark_sink.tables.staging import DataFile, Staged, Stager
 
 # What delta-rs says if another commit came first.
 _CONFLICT: Final = re.compile("(?i)concurrent transaction|changed since last commit|existing table")
-_EPOCH: Final = "recon.epoch"
-_RULES: Final = "recon.rules"
 _STEP: Final = "/step"
 # Delta ignores names that begin with an underscore.
 _STAGED_DIR: Final = "_staged"
@@ -76,7 +73,6 @@ _ADDED_COLUMNS: Final = ("time", "chain_id")
 # A commit every half second writes many log files, which must not be kept for a month.
 _LOG: Final = "delta.logRetentionDuration"
 _LOG_HOURS: Final = 24
-_PROPERTIES: Final = {"delta.enableChangeDataFeed": "true"}
 
 
 class DeltaStore:
@@ -95,7 +91,7 @@ class DeltaStore:
         self.spec = spec
         self.path = path
         self.epoch = epoch
-        self._table = _open(spec, path, epoch)
+        self._table = open_table(spec, path, epoch)
         self._tidied = self._table.version()
         self._count = len(self._table.file_uris())  # of files, after it was last tidied
         # Of the table and of the latest `revise`, as of our latest commit: to ask the log for them
@@ -106,7 +102,7 @@ class DeltaStore:
             return
         if _columns(self._table) != _sorted(spec.schema):
             _migrate(spec, self._table, path)
-        if _rules_of(self._table) != spec.rules:
+        if rules_of(self._table) != spec.rules:
             raise other_rules(path)
 
     @property
@@ -171,13 +167,13 @@ class DeltaStore:
         Files are moved, so `other` is unusable afterwards. A crash before that changes nothing.
         """
         current = self._table.metadata().configuration
-        if missing := {n: v for n, v in _PROPERTIES.items() if current.get(n) != v}:
+        if missing := {n: v for n, v in PROPERTIES.items() if current.get(n) != v}:
             self._set_properties(missing)  # a table of an older version
         adds = [added(file) for file in placed(self.path, other._files_now())]
         with self._committing(other.position) as properties:
             self._commit(adds, properties, mode="overwrite")
-        if _rules_of(self._table) != self.spec.rules:  # only now are its rows by these rules
-            rules = {_RULES: str(self.spec.rules)}
+        if rules_of(self._table) != self.spec.rules:  # only now are its rows by these rules
+            rules = {RULES_PROPERTY: str(self.spec.rules)}
             self._set_properties(rules)
 
     def keep_history(self, hours: float) -> None:
@@ -302,10 +298,10 @@ class DeltaStore:
         """
         version = self._table.version()
         named = {"": position} | ({} if under_way is None else {_STEP: under_way})
-        app_id = _app_id(self.epoch)
+        name = app_id(self.epoch)
         try:
             yield CommitProperties(
-                app_transactions=[Transaction(app_id + name, at) for name, at in named.items()]
+                app_transactions=[Transaction(name + suffix, at) for suffix, at in named.items()]
             )
         except CommitFailedError as error:
             if _CONFLICT.search(str(error)):
@@ -326,45 +322,7 @@ class DeltaStore:
             raise written_by_another(self.path)
 
     def _transaction(self, name: str) -> int:
-        return self._table.transaction_version(_app_id(self.epoch) + name) or 0
-
-
-def epoch_of(table: DeltaTable) -> str:
-    """Return the log that a table was made from; empty for a table of someone else."""
-    return table.metadata().configuration.get(_EPOCH) or ""
-
-
-def position_of(table: DeltaTable, epoch: str) -> int:
-    """Return the feed position of a table."""
-    return table.transaction_version(_app_id(epoch)) or 0
-
-
-def _open(spec: TableSpec, path: Location, epoch: str) -> DeltaTable:
-    try:
-        if not is_delta(path):
-            rules = {} if spec.rules is None else {_RULES: str(spec.rules)}
-            return DeltaTable.create(
-                str(path),
-                schema=spec.schema,
-                partition_by=[PARTITION_COLUMN],
-                name=spec.name,
-                configuration={_EPOCH: epoch, **rules, **_PROPERTIES},
-                raise_if_key_not_exists=False,
-                storage_options=storage_options(path),
-            )
-        table = open_delta_table(path)
-    except FAULTS as error:
-        raise cannot_open(path, error) from error
-    made_from = epoch_of(table)
-    if made_from != epoch:
-        raise another_log(path, made_from, epoch)
-    return table
-
-
-def _rules_of(table: DeltaTable) -> int | None:
-    """Return the version of the rules that computed the rows of a table."""
-    text = table.metadata().configuration.get(_RULES) or ""
-    return int(text) if text.isdecimal() else None
+        return self._table.transaction_version(app_id(self.epoch) + name) or 0
 
 
 def _migrate(spec: TableSpec, table: DeltaTable, path: Location) -> None:
@@ -388,10 +346,6 @@ def _columns(table: DeltaTable) -> list[pa.Field]:
 
 def _sorted(fields: Iterable[pa.Field]) -> list[pa.Field]:
     return sorted(fields, key=lambda field: str(field.name))
-
-
-def _app_id(epoch: str) -> str:
-    return f"spark-sink/{epoch}"
 
 
 def _literal(value: bytes) -> str:

@@ -13,7 +13,7 @@ from deltalake import DeltaTable
 
 from spark_sink.errors import TablesError, another_log, cannot_open, damaged, one_line
 from spark_sink.schema import TABLES
-from spark_sink.tables.delta import epoch_of, position_of
+from spark_sink.tables.delta_state import epoch_of, position_of
 from spark_sink.tables.location import (
     FAULTS,
     Location,

@@ -1,0 +1,73 @@
+"""What a Delta table knows about itself: the log it was made from, its position, its rules.
+
+These are properties of the table, and application transactions of its commits.
+"""
+
+from typing import Final
+
+from deltalake import DeltaTable
+
+from spark_sink.errors import another_log, cannot_open
+from spark_sink.schema import PARTITION_COLUMN, TableSpec
+from spark_sink.tables.location import (
+    FAULTS,
+    Location,
+    is_delta,
+    open_delta_table,
+    storage_options,
+)
+
+_EPOCH: Final = "recon.epoch"
+#: The property with the version of the rules that computed the rows.
+RULES_PROPERTY: Final = "recon.rules"
+#: Properties of every table.
+PROPERTIES: Final = {"delta.enableChangeDataFeed": "true"}
+
+
+def epoch_of(table: DeltaTable) -> str:
+    """Return the log that a table was made from; empty for a table of someone else."""
+    return table.metadata().configuration.get(_EPOCH) or ""
+
+
+def position_of(table: DeltaTable, epoch: str) -> int:
+    """Return the feed position of a table."""
+    return table.transaction_version(app_id(epoch)) or 0
+
+
+def open_table(spec: TableSpec, path: Location, epoch: str) -> DeltaTable:
+    """Open the table `spec` of the log `epoch`; create it if there is none.
+
+    Raises:
+        FeedChangedError: it was made from another log.
+        TablesError: it is damaged, or was not made by spark-sink.
+    """
+    try:
+        if not is_delta(path):
+            rules = {} if spec.rules is None else {RULES_PROPERTY: str(spec.rules)}
+            return DeltaTable.create(
+                str(path),
+                schema=spec.schema,
+                partition_by=[PARTITION_COLUMN],
+                name=spec.name,
+                configuration={_EPOCH: epoch, **rules, **PROPERTIES},
+                raise_if_key_not_exists=False,
+                storage_options=storage_options(path),
+            )
+        table = open_delta_table(path)
+    except FAULTS as error:
+        raise cannot_open(path, error) from error
+    made_from = epoch_of(table)
+    if made_from != epoch:
+        raise another_log(path, made_from, epoch)
+    return table
+
+
+def rules_of(table: DeltaTable) -> int | None:
+    """Return the version of the rules that computed the rows of a table."""
+    text = table.metadata().configuration.get(RULES_PROPERTY) or ""
+    return int(text) if text.isdecimal() else None
+
+
+def app_id(epoch: str) -> str:
+    """Return the name of the application transaction with a table's position."""
+    return f"spark-sink/{epoch}"
