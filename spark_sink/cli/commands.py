@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from recon_node.shell_completion import completion_command
 from spark_sink.cli.options import (
     Address,
     Directory,
@@ -81,6 +82,7 @@ def main() -> None:
 
 for command in (status, query, serve, rebuild, optimize, vacuum):
     main.add_command(command)
+main.add_command(completion_command("spark-sink", lambda: main))
 
 
 @main.command(short_help="Keep tables up to date with a node's feed.")

@@ -8,11 +8,13 @@ import sys
 import tomllib
 from pathlib import Path
 
+import click
 import pytest
 from click.testing import CliRunner, Result
 
 from recon_node.cli import main
 from recon_node.settings import DECLARATIONS, load_settings
+from spark_sink.cli import main as spark_main
 
 TOKEN = "a-token-that-nobody-should-see"
 KEY = "https://rpc.example/a-secret-key"
@@ -101,16 +103,25 @@ def test_which_shell() -> None:
     assert (result.exit_code, "which shell?" in result.stderr) == (2, True)
 
 
-def test_bash_completes_commands_and_flags(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("program", "line", "completed"),
+    [
+        (main, "recon-node feed tail --fo", "--follow"),
+        (spark_main, "spark-sink run --from", "--from-snapshot"),
+    ],
+)
+def test_bash_completes_commands_and_flags(
+    tmp_path: Path, program: click.Command, line: str, completed: str
+) -> None:
     """The function that bash calls at the Tab key, in a real bash."""
-    script = tmp_path / "completion"
-    script.write_text(run("completion", "show", "bash").stdout)
+    script, words = tmp_path / "completion", line.split()
+    script.write_text(CliRunner().invoke(program, ["completion", "show", "bash"]).stdout)
     asked = f"""
         source {script}
-        COMP_WORDS=(recon-node feed tail --fo) COMP_CWORD=3
-        _recon_node_completion {Path(sys.executable).with_name("recon-node")}
+        COMP_WORDS=({line}) COMP_CWORD={len(words) - 1}
+        _{words[0].replace("-", "_")}_completion {Path(sys.executable).with_name(words[0])}
         echo "${{COMPREPLY[@]}}"
     """
     bash = ["bash", "-c", asked]
     done = subprocess.run(bash, check=False, capture_output=True, text=True, timeout=60)
-    assert done.stdout.split() == ["--follow"], done.stderr
+    assert done.stdout.split() == [completed], done.stderr
