@@ -87,7 +87,15 @@ def _settings() -> str:
 
 
 def _program(name: str, command: click.Command) -> str:
-    return "\n".join([f"# {name}", "", *_sections(name, command, None)])
+    return "\n".join([f"# {name}", "", _JSON, *_sections(name, command, None)])
+
+
+_JSON: Final = """\
+With `--json`, a command prints its result on standard output as one JSON value (`feed tail`,
+`spark-sink run` and `spark-sink query`: as a line for each event, batch or row). Fields that the
+API has, too, have the same names. Progress and errors are on standard error, and the exit code is
+the same as without it.
+"""
 
 
 def _sections(name: str, command: click.Command, parent: click.Context | None) -> Iterator[str]:

@@ -23,7 +23,7 @@ _COMMANDS: Final = {
     "feed": ("feed", "Print the feed: every event, in the order of its delivery."),
     "id": ("identity", "Print a node's peer id, and create its identity."),
     "interests": ("interests", "List and change what a node syncs with its peers."),
-    "key": ("writing", "Make keys that sign events."),
+    "key": ("keys", "Make keys that sign events."),
     "model": ("model", "List and create models."),
     "peers": ("peers", "List the peers that a node knows, or connect it to another."),
     "run": ("run", "Run a node until SIGTERM or Ctrl-C."),

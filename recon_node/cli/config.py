@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from recon_node.cli.output import counted, json_option, print_json
+from recon_node.cli.output import counted
 from recon_node.cli.settings_flags import BadSettingsError, SettingsCommand, given_flags
+from recon_node.json_output import json_option, print_json, print_result
 
 if TYPE_CHECKING:
     from recon_node.settings import Given, Settings
@@ -49,7 +50,8 @@ def show(config: Path | None, everything: bool, as_json: bool, **flags: Any) -> 
 
 
 @config.command("check", cls=SettingsCommand, all_flags=True)
-def check(config: Path | None, **flags: Any) -> None:
+@json_option
+def check(config: Path | None, as_json: bool, **flags: Any) -> None:
     """Check the settings that `recon-node run` would use.
 
     Exit code 2 if a setting is unknown or cannot be used; the message names it and its source.
@@ -66,9 +68,14 @@ def check(config: Path | None, **flags: Any) -> None:
         settings.api.access_with_token()
     except ValueError as error:
         raise BadSettingsError(str(error)) from None
-    for name in unknown_variables():
+    unknown = list(unknown_variables())
+    for name in unknown:
         click.echo(f"warning: the environment variable {name} is not a setting", err=True)
-    click.echo(f"ok: {counted(len(given), 'setting')}, all others have their defaults")
+    print_result(
+        {"ok": True, "settings": list(given), "unknown_variables": unknown},
+        f"ok: {counted(len(given), 'setting')}, all others have their defaults",
+        as_json=as_json,
+    )
 
 
 def _read(config: Path | None, flags: Mapping[str, Any]) -> tuple[dict[str, Given], Settings]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -18,20 +19,14 @@ from recon_node.cli.dag_support import (
     want,
 )
 from recon_node.cli.drawing import Drawing, drawing_options, show_picture
-from recon_node.cli.output import (
-    CommandError,
-    counted,
-    human_size,
-    json_option,
-    print_json,
-    refuse_existing,
-)
+from recon_node.cli.output import CommandError, counted, human_size, refuse_existing
 from recon_node.dag import MAX_SHARD_SIZE, Identifier, parse_subject
-from recon_node.dag.protocol.operations import ReplicaError
-from recon_node.dag.protocol.replica import decode_replica, replica_picture
+from recon_node.dag.protocol.operations import Append, ReplicaError, encode_operation
+from recon_node.dag.protocol.replica import Replica, decode_replica, replica_picture
 from recon_node.dag.protocol.shards import block_room
 from recon_node.dag.sources import open_source
 from recon_node.ipld import CID, IpldError, multibase
+from recon_node.json_output import json_option, print_json, print_result
 
 
 class _DagGroup(click.Group):
@@ -62,8 +57,14 @@ def dag() -> None:
 )
 @key_option
 @node_options
+@json_option
 def push(
-    source: Path, root: str | None, shard_bytes: int, key_file: Path | None, node: NodeApi
+    source: Path,
+    root: str | None,
+    shard_bytes: int,
+    key_file: Path | None,
+    node: NodeApi,
+    as_json: bool,
 ) -> None:
     """Push the DAG in SOURCE to a node: a CARv1 file, a directory, or any other file.
 
@@ -96,7 +97,14 @@ def push(
         f"{done.shards - done.sent:,} already there; replica {done.head}",
         err=True,
     )
-    click.echo(str(opened.root))
+    facts = {
+        "root": str(opened.root),
+        "shards": done.shards,
+        "sent": done.sent,
+        "bytes": done.size,
+        "replica": str(done.head),
+    }
+    print_result(facts, str(opened.root), as_json=as_json)
 
 
 @dag.command("pull")
@@ -124,6 +132,7 @@ def push(
     help="How long to wait for what the node does not have yet.",
 )
 @node_options
+@json_option
 def pull(
     name: str,
     car_file: Path | None,
@@ -131,6 +140,7 @@ def pull(
     force: bool,
     timeout: float,
     node: NodeApi,
+    as_json: bool,
 ) -> None:
     """Get a DAG by its root CID, or by an identifier (did:key:...) that resolves to it.
 
@@ -153,6 +163,7 @@ def pull(
         click.echo(f"{subject} resolves to {root}", err=True)
     else:
         root = subject
+    facts: dict[str, Any] = {"root": str(root)}
     want(node, root)
     with bytes_bar("waiting") as bar:
         task = bar.add_task("", total=None)
@@ -164,11 +175,12 @@ def pull(
         if out is None:
             target = car_file or Path(f"{root}.car")
             dag_pull.download(node, root, target, lambda size: bar.advance(task, size))
-            written = str(target)
+            written, facts["path"] = str(target), str(target)
         else:
             files = dag_pull.download_files(node, root, out, lambda size: bar.advance(task, size))
             written = f"{out} ({counted(files, 'file')})"
-    click.echo(f"wrote {written}")
+            facts |= {"path": str(out), "files": files}
+    print_result(facts, f"wrote {written}", as_json=as_json)
 
 
 @dag.command("status")
@@ -226,7 +238,23 @@ def show(cid: str, node: NodeApi, drawing: Drawing) -> None:
         raise CommandError(f"the node has no replica of the DAG {cid}")
     continued = {base for each in decoded for base in each.bases}
     heads = sorted(replicas.keys() - continued, key=str)
-    show_picture(replica_picture(f"DAG {answer['root']}", heads, replicas), drawing)
+    facts = {
+        "root": answer["root"],
+        "heads": list(map(str, heads)),
+        "replicas": list(map(_replica_facts, decoded)),
+    }
+    show_picture(replica_picture(f"DAG {answer['root']}", heads, replicas), drawing, facts)
+
+
+def _replica_facts(replica: Replica) -> dict[str, Any]:
+    change = replica.change
+    shards = {"shards": list(map(str, change.shards))} if isinstance(change, Append) else {}
+    return {
+        "cid": str(replica.cid),
+        "type": encode_operation(change)["type"],
+        "prev": list(map(str, replica.bases)),
+        **shards,
+    }
 
 
 for command in (publish, resolve, grant, show_key):

@@ -22,12 +22,13 @@ from recon_node.cli.dag_support import (
     publication_of,
     want,
 )
-from recon_node.cli.output import CommandError, counted, json_option, print_json
+from recon_node.cli.output import CommandError, counted
 from recon_node.dag import Identifier
 from recon_node.dag.protocol.publishing import ABILITY, check_publish, make_publish
 from recon_node.dag.protocol.replica import Replica
 from recon_node.dag.protocol.ucan import Capability, issue_ucan, parse_ucan
 from recon_node.ipld import CID
+from recon_node.json_output import json_option, print_json, print_result
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -73,6 +74,7 @@ def expires_option(default: str) -> Callable[[Command], Command]:
 @expires_option("forever, or as long as its proofs are valid")
 @key_option
 @node_options
+@json_option
 def publish(
     root: str,
     identifier: str | None,
@@ -81,6 +83,7 @@ def publish(
     expires: int | None,
     key_file: Path | None,
     node: NodeApi,
+    as_json: bool,
 ) -> None:
     """Make an identifier resolve to the DAG CID, which the node must have.
 
@@ -106,7 +109,8 @@ def publish(
         expires,
     )
     click.echo(f"{chosen} resolves to {link} (publish {replica})", err=True)
-    click.echo(str(chosen))
+    facts = {"id": str(chosen), "link": str(link), "publish": str(replica), "expires": expires}
+    print_result(facts, str(chosen), as_json=as_json)
 
 
 def _publish(
@@ -208,7 +212,8 @@ def resolve(did: str, verbose: bool, node: NodeApi, as_json: bool) -> None:
 @click.argument("audience", metavar="DID")
 @expires_option("forever")
 @key_option
-def grant(audience: str, expires: int | None, key_file: Path | None) -> None:
+@json_option
+def grant(audience: str, expires: int | None, key_file: Path | None, as_json: bool) -> None:
     """Print a UCAN that permits DID to publish under this key's identifier.
 
     \b
@@ -218,19 +223,23 @@ def grant(audience: str, expires: int | None, key_file: Path | None) -> None:
     key = open_key(key_file)
     public_key(audience)
     owner = ed25519_did(bytes(key.verify_key))
-    click.echo(issue_ucan(key, audience, [Capability(owner, ABILITY)], expires))
+    ucan = issue_ucan(key, audience, [Capability(owner, ABILITY)], expires)
+    facts = {"ucan": ucan, "issuer": owner, "audience": audience, "expires": expires}
+    print_result(facts, ucan, as_json=as_json)
 
 
 @click.command("key", cls=DagCommand)
 @key_option
-def show_key(key_file: Path | None) -> None:
+@json_option
+def show_key(key_file: Path | None, as_json: bool) -> None:
     """Print the did:key of the signing key: the identifier that it publishes under.
 
     \b
     Example:
       recon-node dag key
     """
-    click.echo(ed25519_did(bytes(open_key(key_file).verify_key)))
+    did = ed25519_did(bytes(open_key(key_file).verify_key))
+    print_result({"did": did}, did, as_json=as_json)
 
 
 def _described(found: dict[str, Any], verbose: bool) -> Iterator[str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from functools import wraps
 from pathlib import Path
@@ -17,6 +17,7 @@ from recon_node.draw.graph_languages import draw_dot, draw_mermaid
 from recon_node.draw.layout import Layout, NodeShape, Picture, Tone, fold_runs, lay_out, plain
 from recon_node.draw.svg import draw_svg
 from recon_node.draw.text import ASCII, UNICODE, Line, draw_lines
+from recon_node.json_output import json_option, keep_stdout_for_json, print_json
 
 DEFAULT_LIMIT = 200
 
@@ -32,6 +33,7 @@ class Drawing:
     limit: int
     ascii_only: bool
     why: bool
+    as_json: bool
 
 
 _Option = Callable[[Callable[..., None]], Callable[..., None]]
@@ -64,6 +66,7 @@ def drawing_options(command: Callable[..., None]) -> Callable[..., None]:
         show_default=True,
         help="Print an explanation below the picture.",
     )
+    @json_option
     @wraps(command)
     def with_drawing(*args: Any, **options: Any) -> None:
         drawing = Drawing(**{each.name: options.pop(each.name) for each in fields(Drawing)})
@@ -72,19 +75,22 @@ def drawing_options(command: Callable[..., None]) -> Callable[..., None]:
     return with_drawing
 
 
-def show_picture(picture: Picture, drawing: Drawing) -> None:
-    """Draw a picture on standard output, or write it where the options say.
+def show_picture(picture: Picture, drawing: Drawing, facts: Mapping[str, Any]) -> None:
+    """Draw a picture on standard output, or print its facts there as JSON; write it to files.
 
     Raises:
-        CommandError: the file cannot be written.
+        CommandError: a file cannot be written.
     """
+    keep_stdout_for_json(drawing.as_json, drawing.svg, drawing.mermaid, drawing.dot)
     nodes = picture.nodes if drawing.everything else fold_runs(picture.nodes, picture.unit)
     layout = lay_out(nodes, drawing.limit or None)
     files = ((drawing.svg, draw_svg), (drawing.mermaid, draw_mermaid), (drawing.dot, draw_dot))
     wanted = [(path, draw(picture, layout)) for path, draw in files if path is not None]
     for path, drawn in wanted:
-        _write(drawn, path, len(layout.placed))
-    if wanted:
+        _write(drawn, path, len(layout.placed), to_stderr=drawing.as_json)
+    if drawing.as_json:
+        print_json(facts)
+    if wanted or drawing.as_json:
         return
     console = make_console()
     for line in _lines(picture, layout, drawing, is_ascii(console) or drawing.ascii_only):
@@ -100,7 +106,7 @@ def is_ascii(console: Console) -> bool:
     return False
 
 
-def _write(drawn: str, path: Path, rows: int) -> None:
+def _write(drawn: str, path: Path, rows: int, *, to_stderr: bool) -> None:
     if path == Path("-"):
         click.echo(drawn.encode(), nl=False)
         return
@@ -108,7 +114,7 @@ def _write(drawn: str, path: Path, rows: int) -> None:
         path.write_text(drawn, encoding="utf-8")
     except OSError as error:
         raise CommandError(f"{path}: {error.strerror or error}") from None
-    click.echo(f"wrote {path}: {counted(rows, 'row')}")
+    click.echo(f"wrote {path}: {counted(rows, 'row')}", err=to_stderr)
 
 
 def _lines(picture: Picture, layout: Layout, drawing: Drawing, as_ascii: bool) -> Iterator[Text]:

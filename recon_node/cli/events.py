@@ -24,6 +24,7 @@ from recon_node.cli.sending import WORKERS, Outcome, send_items
 from recon_node.cli.sources import Item, read_items
 from recon_node.exception_groups import unwrapped
 from recon_node.ipld import CID, IpldError, multibase
+from recon_node.json_output import json_option, keep_stdout_for_json, print_json, print_result
 
 _CANDIDATES: Final = 5
 """Events listed when the first characters of a CID stand for more than one."""
@@ -47,7 +48,8 @@ def events() -> None:
     metavar="N",
     help="Requests at once; each carries up to 500 events.",
 )
-def add(file: BinaryIO, node: NodeApi, workers: int) -> None:
+@json_option
+def add(file: BinaryIO, node: NodeApi, workers: int, as_json: bool) -> None:
     """Send the events of FILE (- for standard input) to a node.
 
     FILE has one event per line: a JSON object with the CAR as multibase text in `car` (or `data`),
@@ -69,25 +71,42 @@ def add(file: BinaryIO, node: NodeApi, workers: int) -> None:
             _send(node, file, outcome, workers, on_done)
     except (KeyboardInterrupt, click.ClickException):
         if outcome.total:
-            _print_outcome(outcome, time.monotonic() - started)
+            _print_outcome(outcome, time.monotonic() - started, complete=False, as_json=as_json)
             click.echo("not all events were sent: run the command again to send the rest", err=True)
         raise
-    _print_outcome(outcome, time.monotonic() - started)
+    _print_outcome(outcome, time.monotonic() - started, complete=True, as_json=as_json)
     if outcome.refused:
         sys.exit(1)
 
 
-def _print_outcome(outcome: Outcome, seconds: float) -> None:
+def _print_outcome(outcome: Outcome, seconds: float, *, complete: bool, as_json: bool) -> None:
     refusals = outcome.refusals
     for refusal in refusals:
         cid = f" ({refusal.cid})" if refusal.cid else ""
         click.echo(f"line {refusal.line}{cid}: {refusal.reason}", err=True)
     if outcome.refused > len(refusals):
         click.echo(f"... and {outcome.refused - len(refusals):,} more refused", err=True)
-    click.echo(
+    print_result(
+        {
+            "complete": complete,
+            "events": outcome.total,
+            "new": outcome.new,
+            "known": outcome.known,
+            "refused": outcome.refused,
+            "refusals": [
+                {
+                    "line": each.line,
+                    "cid": None if each.cid is None else str(each.cid),
+                    "reason": each.reason,
+                }
+                for each in refusals
+            ],
+            "seconds": round(seconds, 3),
+        },
         f"{counted(outcome.total, 'event')}: {outcome.new:,} new, {outcome.known:,} known, "
         f"{outcome.refused:,} refused, in {seconds:.1f} s "
-        f"({outcome.total / max(seconds, 1e-6):,.0f} per second)"
+        f"({outcome.total / max(seconds, 1e-6):,.0f} per second)",
+        as_json=as_json,
     )
 
 
@@ -102,7 +121,8 @@ def _print_outcome(outcome: Outcome, seconds: float) -> None:
     help="Write the binary CAR to FILE (- for standard output) instead.",
 )
 @click.option("--show", is_flag=True, help="Print the event's content as JSON instead.")
-def get(cid: str, node: NodeApi, car_file: Path | None, show: bool) -> None:
+@json_option
+def get(cid: str, node: NodeApi, car_file: Path | None, show: bool, as_json: bool) -> None:
     """Print the event CID as a multibase CAR.
 
     The first characters of a CID do, at least 10 of them, if no other event begins so.
@@ -112,9 +132,10 @@ def get(cid: str, node: NodeApi, car_file: Path | None, show: bool) -> None:
       recon-node events get bagcqcera... --show
       recon-node events get bagcqcera... --car event.car
     """
+    keep_stdout_for_json(as_json or show, car_file)
     _refuse_stream_id(cid)
-    data = ask(node, "GET", f"/ceramic/events/{_whole_cid(node, cid)}")["data"]
-    car = multibase.decode(data)
+    answer = ask(node, "GET", f"/ceramic/events/{_whole_cid(node, cid)}")
+    car = multibase.decode(answer["data"])
     if car_file == Path("-"):
         click.echo(car, nl=False)
     elif car_file is not None:
@@ -124,8 +145,10 @@ def get(cid: str, node: NodeApi, car_file: Path | None, show: bool) -> None:
             raise CommandError(f"{car_file}: {error.strerror or error}") from None
     if show:
         click.echo(json.dumps(describe_event(car), indent=2, ensure_ascii=False))
+    elif as_json:
+        print_json(answer)
     elif car_file is None:
-        click.echo(data)
+        click.echo(answer["data"])
 
 
 def _whole_cid(node: NodeApi, text: str) -> str:

@@ -8,8 +8,9 @@ import click
 from click.core import ParameterSource
 
 from recon_node.cli.client import NodeApi, ask, node_options
-from recon_node.cli.output import CommandError, json_option, print_json
+from recon_node.cli.output import CommandError
 from recon_node.cli.settings_flags import SettingsCommand, read_settings
+from recon_node.json_output import json_option, print_json
 
 
 @click.command("id", cls=SettingsCommand)

@@ -8,7 +8,8 @@ import click
 
 from recon_node.ceramic import StreamId
 from recon_node.cli.client import NodeApi, ask, node_options
-from recon_node.cli.output import CommandError, interest_text, json_option, print_json
+from recon_node.cli.output import CommandError, interest_text
+from recon_node.json_output import json_option, print_json, print_result
 
 if TYPE_CHECKING:
     from recon_node.store import Interest
@@ -38,7 +39,7 @@ def list_interests(node: NodeApi, as_json: bool) -> None:
     Example:
       recon-node interests list --json
     """
-    found = ask(node, "GET", "/ceramic/experimental/interests")["interests"]
+    found = _interests_of(node)
     if as_json:
         print_json(found)
         return
@@ -53,7 +54,8 @@ def list_interests(node: NodeApi, as_json: bool) -> None:
 @interests.command("add")
 @click.argument("interest", nargs=-1, required=True)
 @node_options
-def add_interest(node: NodeApi, interest: tuple[str, ...]) -> None:
+@json_option
+def add_interest(node: NodeApi, interest: tuple[str, ...], as_json: bool) -> None:
     """Make a node sync the events of INTEREST.
 
     INTEREST is a StreamID or a list of fields. A model's StreamID stands for all documents of the
@@ -70,7 +72,11 @@ def add_interest(node: NodeApi, interest: tuple[str, ...]) -> None:
     """
     wanted = _parse(interest)
     ask(node, "POST", "/ceramic/interests", json=_as_json(wanted))
-    click.echo(f"the node syncs {' '.join(interest)} from now on")
+    print_result(
+        {"added": _as_json(wanted), "interests": _interests_of(node)},
+        f"the node syncs {' '.join(interest)} from now on",
+        as_json=as_json,
+    )
     if not isinstance(wanted, StreamId) and wanted.sort_key not in USUAL_SORT_KEYS:
         click.echo(
             f"note: {wanted.sort_key!r} is not a usual sort key ({', '.join(USUAL_SORT_KEYS)}); "
@@ -82,7 +88,8 @@ def add_interest(node: NodeApi, interest: tuple[str, ...]) -> None:
 @interests.command("remove")
 @click.argument("interest", nargs=-1, required=True)
 @node_options
-def remove_interest(node: NodeApi, interest: tuple[str, ...]) -> None:
+@json_option
+def remove_interest(node: NodeApi, interest: tuple[str, ...], as_json: bool) -> None:
     """Remove INTEREST, written as for `interests add`.
 
     The node keeps the events that it has. Without any interests, it syncs everything on its
@@ -93,10 +100,20 @@ def remove_interest(node: NodeApi, interest: tuple[str, ...]) -> None:
       recon-node interests remove kjzl6hvfrbw6c...
       recon-node interests remove model=kjzl6hvfrbw6c... controller=did:key:z6Mk...
     """
-    ask(node, "DELETE", "/ceramic/interests", params=_as_json(_parse(interest)))
-    click.echo(f"removed the interest {' '.join(interest)}")
-    if not ask(node, "GET", "/ceramic/experimental/interests")["interests"]:
-        click.echo(EVERYTHING)
+    meant = _as_json(_parse(interest))
+    ask(node, "DELETE", "/ceramic/interests", params=meant)
+    left = _interests_of(node)
+    text = f"removed the interest {' '.join(interest)}"
+    print_result(
+        {"removed": meant, "interests": left},
+        text if left else f"{text}\n{EVERYTHING}",
+        as_json=as_json,
+    )
+
+
+def _interests_of(node: NodeApi) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = ask(node, "GET", "/ceramic/experimental/interests")["interests"]
+    return found
 
 
 def _parse(fields: tuple[str, ...]) -> Interest | StreamId:

@@ -9,7 +9,8 @@ from typing import Any, Final
 import click
 
 from recon_node.cli.client import NodeApi, ask, node_options
-from recon_node.cli.output import json_option, make_console, make_table, print_json
+from recon_node.cli.output import make_console, make_table
+from recon_node.json_output import json_option, print_json
 
 _PAGE: Final = 1000
 

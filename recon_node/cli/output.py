@@ -1,14 +1,13 @@
-"""What commands print and write: errors, JSON, tables, numbers, progress bars, and files."""
+"""What commands print and write: errors, tables, numbers, progress bars, and files."""
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, BinaryIO, Literal
+from typing import BinaryIO, Literal
 
 import click
 from rich.console import Console
@@ -17,19 +16,12 @@ from rich.table import Table
 
 from recon_node.files import draft_of, move_into_place
 
-json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-
 WIDTH_OF_FILES = 200
 """Columns, where the output is not a terminal with a width: ids and addresses fit unbroken."""
 
 
 class CommandError(click.ClickException):
     """A command that failed: one line on standard error, exit code 1."""
-
-
-def print_json(value: Any) -> None:
-    """Print a value as JSON."""
-    click.echo(json.dumps(value, indent=2))
 
 
 def color_system() -> Literal["auto"] | None:

@@ -10,16 +10,9 @@ import click
 from rich.table import Table
 
 from recon_node.cli.client import NodeApi, ask, node_options
-from recon_node.cli.output import (
-    CommandError,
-    counted,
-    interest_text,
-    json_option,
-    make_console,
-    make_table,
-    print_json,
-)
+from recon_node.cli.output import CommandError, counted, interest_text, make_console, make_table
 from recon_node.cli.undelivered import show_undelivered
+from recon_node.json_output import json_option, print_json
 
 FIRST_SYNC = 3.0
 """Seconds that `peers add` waits for the first sync."""
@@ -85,8 +78,9 @@ def _shared_with(peer: dict[str, Any]) -> list[str]:
 
 @peers.command("add")
 @click.argument("multiaddr")
-@click.pass_obj
-def add_peer(node: NodeApi, multiaddr: str) -> None:
+@json_option
+@click.pass_context
+def add_peer(context: click.Context, multiaddr: str, as_json: bool) -> None:
     """Connect the node to the peer at MULTIADDR, which ends with /p2p/PEER_ID.
 
     The peer must answer there over TCP, and be on the same network. Names (/dns4, /dns6, /dnsaddr)
@@ -96,14 +90,18 @@ def add_peer(node: NodeApi, multiaddr: str) -> None:
     Example:
       recon-node peers add /ip4/192.0.2.7/tcp/4101/p2p/12D3KooW...
     """
+    node: NodeApi = context.obj
+    as_json = as_json or (context.parent is not None and context.parent.params["as_json"])
     started = time.time()
     ask(node, "POST", "/ceramic/peers", params={"addresses": multiaddr})
-    click.echo(f"connected to {multiaddr}")
+    click.echo(f"connected to {multiaddr}", err=as_json)
     peer = multiaddr.rpartition("/p2p/")[2]
     outcome = _first_outcome(node, peer, started - CLOCK_SLACK)
     if outcome is not None and outcome.startswith(ANOTHER_NETWORK):
         raise CommandError(f"the peer is on {outcome}; check the `network` of both nodes")
-    if outcome is not None:
+    if as_json:
+        print_json({"address": multiaddr, "peer": peer, "outcome": outcome})
+    elif outcome is not None:
         click.echo(f"first sync: {outcome}")
 
 

@@ -18,6 +18,7 @@ from recon_node.cli.output import CommandError, counted, human_size
 from recon_node.cli.settings_flags import SettingsCommand, read_settings
 from recon_node.cli.snapshot_support import errors, print_faults, signer_option, step_bar
 from recon_node.exception_groups import unwrapped
+from recon_node.json_output import json_option, print_result
 from recon_node.p2p.transport.identity import open_identity, peer_id_of
 from recon_node.settings import Settings
 from recon_node.snapshot.all_sources import SnapshotSync, SourceReport, sync_all
@@ -34,10 +35,12 @@ Progress = Callable[[str, int, int | None], None]
 @click.argument("urls", metavar="URL...", nargs=-1, required=True)
 @signer_option
 @node_options
+@json_option
 def sync(
     urls: tuple[str, ...],
     signers: tuple[str, ...],
     node: NodeApi,
+    as_json: bool,
     config: Path | None,
     data_dir: Path | None,
 ) -> None:
@@ -73,9 +76,11 @@ def sync(
     received, requests = (
         sum(each[name] for each in found["sources"]) for name in ("received", "requests")
     )
-    click.echo(
+    print_result(
+        found,
         f"{found['new']:,} new, {found['known']:,} known, {found['refused']:,} refused; "
-        f"{human_size(received)} in {counted(requests, 'request')}, {found['seconds']:.1f} s"
+        f"{human_size(received)} in {counted(requests, 'request')}, {found['seconds']:.1f} s",
+        as_json=as_json,
     )
     if found["state"] == "cancelled":
         raise CommandError("the sync was cancelled; another one continues where it was")

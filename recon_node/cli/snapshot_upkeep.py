@@ -5,18 +5,12 @@ from __future__ import annotations
 import sys
 from datetime import UTC, datetime, timedelta
 from functools import partial
+from typing import Any
 
 import click
 
 from recon_node.ceramic import EventId
-from recon_node.cli.output import (
-    counted,
-    human_size,
-    json_option,
-    make_console,
-    make_table,
-    print_json,
-)
+from recon_node.cli.output import counted, human_size, make_console, make_table
 from recon_node.cli.snapshot_support import (
     described,
     errors,
@@ -25,6 +19,7 @@ from recon_node.cli.snapshot_support import (
     signer_option,
     step_bar,
 )
+from recon_node.json_output import json_option, print_json, print_result
 from recon_node.snapshot.objects import Objects
 from recon_node.snapshot.reading import read_root
 from recon_node.snapshot.root import LATEST
@@ -64,7 +59,8 @@ def list_(url: str, as_json: bool) -> None:
 @click.argument("url", metavar="URL")
 @root_option
 @signer_option
-def verify(url: str, name: str, signers: tuple[str, ...]) -> None:
+@json_option
+def verify(url: str, name: str, signers: tuple[str, ...], as_json: bool) -> None:
     """Read a whole snapshot, and check each node and event against its CID and its hash.
 
     Exit code 1 if anything is missing or damaged; each such object is named.
@@ -78,9 +74,16 @@ def verify(url: str, name: str, signers: tuple[str, ...]) -> None:
         root = read_root(objects, name, signers or None)
         found = verify_snapshot(objects, root, partial(progress, "verifying"))
     print_faults(found.faults, len(found.faults))
-    click.echo(
+    print_result(
+        {
+            **described(root),
+            "sound_events": found.events,
+            "fault_count": len(found.faults),
+            "faults": list(map(str, found.faults)),
+        },
         f"{root.name}: {found.events:,} of {counted(root.manifest.count, 'event')} sound, "
-        f"signed by {root.signer}"
+        f"signed by {root.signer}",
+        as_json=as_json,
     )
     if found.faults:
         sys.exit(1)
@@ -92,7 +95,10 @@ def verify(url: str, name: str, signers: tuple[str, ...]) -> None:
 @root_option
 @click.option("--other-root", default=LATEST, metavar="NAME", help="The same for OTHER_URL.")
 @click.option("--keys", is_flag=True, help="Print the EventIDs that differ, with - or +.")
-def diff(first: str, second: str | None, name: str, other_root: str, keys: bool) -> None:
+@json_option
+def diff(
+    first: str, second: str | None, name: str, other_root: str, keys: bool, as_json: bool
+) -> None:
     """Show which events two snapshots do not share.
 
     Only nodes that differ are read. Without OTHER_URL, both snapshots are at URL.
@@ -108,11 +114,23 @@ def diff(first: str, second: str | None, name: str, other_root: str, keys: bool)
             objects = Objects.open(url)
             sides.append((objects, read_root(objects, root)))
         only = compare_snapshots(sides[0], sides[1])
+    if as_json:
+        print_json(_difference(*only, keys=keys))
+        return
     if keys:
         for sign, found in zip("-+", only, strict=True):
             for key in found:
                 click.echo(f"{sign} {EventId(key)}")
     click.echo(f"{len(only[0]):,} only in the first, {len(only[1]):,} only in the second")
+
+
+def _difference(first: list[bytes], second: list[bytes], *, keys: bool) -> dict[str, Any]:
+    """Return how many events, and with `keys` which, only one of two snapshots has, as JSON."""
+    found: dict[str, Any] = {"only_in_first": len(first), "only_in_second": len(second)}
+    if keys:
+        found["keys_only_in_first"] = [str(EventId(key)) for key in first]
+        found["keys_only_in_second"] = [str(EventId(key)) for key in second]
+    return found
 
 
 @click.command("gc")
@@ -127,7 +145,8 @@ def diff(first: str, second: str | None, name: str, other_root: str, keys: bool)
     metavar="TIME",
     help="Keep younger packs: they may belong to a snapshot that is being written.",
 )
-def gc(url: str, keep: int, min_age: str) -> None:
+@json_option
+def gc(url: str, keep: int, min_age: str, as_json: bool) -> None:
     """Delete all but the newest snapshots at URL, and packs that none of the others needs.
 
     Do not run it while a snapshot that takes longer than --min-age is being made there.
@@ -142,7 +161,13 @@ def gc(url: str, keep: int, min_age: str) -> None:
         raise click.UsageError(f"--min-age: {error}") from None
     with errors():
         done = collect(Objects.open(url), keep, timedelta(seconds=seconds), datetime.now(UTC))
-    click.echo(
+    print_result(
+        {
+            "snapshots_deleted": done.roots,
+            "packs_deleted": done.packs,
+            "bytes_deleted": done.size,
+        },
         f"deleted {counted(done.roots, 'snapshot')} and {counted(done.packs, 'pack')} "
-        f"({human_size(done.size)})"
+        f"({human_size(done.size)})",
+        as_json=as_json,
     )

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import BinaryIO, Final
+from typing import BinaryIO
 
 import click
 import trio
@@ -18,14 +18,22 @@ from rich.progress import TextColumn, TimeRemainingColumn
 from recon_node.ceramic import StreamId
 from recon_node.cli.output import CommandError, complete_file, counted, human_size, progress_bar
 from recon_node.cli.settings_flags import SettingsCommand, read_settings
+from recon_node.cli.store_reports import (
+    check_facts,
+    info_facts,
+    intake_facts,
+    intake_text,
+    print_faults,
+    print_refusals,
+    repair_lines,
+)
 from recon_node.exception_groups import unwrapped
+from recon_node.json_output import json_option, keep_stdout_for_json, print_json, print_result
 from recon_node.store import Interest, StoreError
 from recon_node.store.lock import directory_lock
 from recon_node.store.maintenance import (
-    ImportResult,
     Progress,
     Repaired,
-    Report,
     backup_log,
     check_log,
     compact_log,
@@ -35,9 +43,6 @@ from recon_node.store.maintenance import (
     read_info,
     repair_log,
 )
-
-_SHOWN: Final = 20
-"""Lines of each kind that a report prints; the rest is only counted."""
 
 
 @click.group()
@@ -49,7 +54,8 @@ def store() -> None:
 
 
 @store.command("info", cls=SettingsCommand)
-def info(config: Path | None, data_dir: Path | None) -> None:
+@json_option
+def info(config: Path | None, data_dir: Path | None, as_json: bool) -> None:
     """Show what the log contains.
 
     \b
@@ -58,6 +64,9 @@ def info(config: Path | None, data_dir: Path | None) -> None:
     """
     with _the_log_of(config, data_dir) as directory:
         found = read_info(directory)
+    if as_json:
+        print_json(info_facts(found))
+        return
     rows = {
         "file": found.path,
         "network": found.network,
@@ -81,7 +90,8 @@ def info(config: Path | None, data_dir: Path | None) -> None:
     is_flag=True,
     help="Build a sound log from what can be read; keep the damaged file.",
 )
-def check(config: Path | None, data_dir: Path | None, repair: bool) -> None:
+@json_option
+def check(config: Path | None, data_dir: Path | None, repair: bool, as_json: bool) -> None:
     """Check that the log is sound: pages, indexes, every event, the order of the feed.
 
     Exit code 1 if anything is wrong. --repair builds a sound log from all events that can be read,
@@ -94,26 +104,33 @@ def check(config: Path | None, data_dir: Path | None, repair: bool) -> None:
       recon-node store check
       recon-node store check --repair
     """
+    repaired: Repaired | None = None
     with _the_log_of(config, data_dir) as directory, _progress() as progress:
         report = check_log(directory, progress)
         if repair and not report.clean:
-            _print_faults(report)
+            print_faults(report)
             with unwrapped():
-                _print_repaired(trio.run(partial(repair_log, directory, progress=progress)))
+                repaired = trio.run(partial(repair_log, directory, progress=progress))
+            for line in repair_lines(repaired):
+                click.echo(line, err=as_json)
             report = check_log(directory, progress)
-    _print_faults(report)
+    print_faults(report)
+    if not report.clean and not repair:
+        click.echo("run `recon-node store check --repair` to save what can be read", err=True)
+    if as_json:
+        print_json(check_facts(report, repaired))
+    elif report.clean:
+        click.echo(
+            f"sound: {counted(report.events, 'event')} ({human_size(report.bytes)}), "
+            f"{report.delivered:,} delivered, keys {report.sha256a}"
+        )
     if not report.clean:
-        if not repair:
-            click.echo("run `recon-node store check --repair` to save what can be read", err=True)
         sys.exit(1)
-    click.echo(
-        f"sound: {counted(report.events, 'event')} ({human_size(report.bytes)}), "
-        f"{report.delivered:,} delivered, keys {report.sha256a}"
-    )
 
 
 @store.command("compact", cls=SettingsCommand)
-def compact(config: Path | None, data_dir: Path | None) -> None:
+@json_option
+def compact(config: Path | None, data_dir: Path | None, as_json: bool) -> None:
     """Rewrite the log without free pages and unused blocks.
 
     This needs as much free disk space as the log takes. Feed and epoch stay the same.
@@ -124,9 +141,15 @@ def compact(config: Path | None, data_dir: Path | None) -> None:
     """
     with _the_log_of(config, data_dir) as directory, _progress() as progress:
         done = compact_log(directory, progress)
-    click.echo(
+    print_result(
+        {
+            "bytes_before": done.before,
+            "bytes_after": done.after,
+            "blocks_removed": done.blocks_removed,
+        },
         f"{human_size(done.before)} before, {human_size(done.after)} after; "
-        f"{counted(done.blocks_removed, 'unused block')} removed"
+        f"{counted(done.blocks_removed, 'unused block')} removed",
+        as_json=as_json,
     )
 
 
@@ -141,8 +164,14 @@ def compact(config: Path | None, data_dir: Path | None) -> None:
 @click.option("--controller", metavar="DID", help="Of those, only events of this controller.")
 @click.option("--stream", metavar="STREAM_ID", help="Of those, only events of this stream.")
 @click.option("--force", is_flag=True, help="Replace FILE if it exists.")
+@json_option
 def export(
-    file: Path, config: Path | None, data_dir: Path | None, force: bool, **interest: str | None
+    file: Path,
+    config: Path | None,
+    data_dir: Path | None,
+    force: bool,
+    as_json: bool,
+    **interest: str | None,
 ) -> None:
     """Write all events to FILE (- for standard output) as one CAR, in feed order.
 
@@ -157,6 +186,7 @@ def export(
       recon-node store export backup.car
       recon-node store export - --sort-value k... --controller did:key:z... | zstd > part.car.zst
     """
+    keep_stdout_for_json(as_json, file)
     wanted = _interests(**interest)
     with (
         _the_log_of(config, data_dir) as directory,
@@ -164,12 +194,16 @@ def export(
         _progress() as progress,
     ):
         events = export_events(directory, out, wanted, progress)
-    click.echo(f"{counted(events, 'event')} exported", err=True)
+    if as_json:
+        print_json({"file": str(file), "events": events})
+    else:
+        click.echo(f"{counted(events, 'event')} exported", err=True)
 
 
 @store.command("backup", cls=SettingsCommand)
 @click.argument("url", metavar="URL")
-def backup(url: str, config: Path | None, data_dir: Path | None) -> None:
+@json_option
+def backup(url: str, config: Path | None, data_dir: Path | None, as_json: bool) -> None:
     """Copy the log of a node, running or not, to an object store.
 
     The copy is the log as it is at one moment, with its epoch and its feed positions, so that
@@ -197,15 +231,25 @@ def backup(url: str, config: Path | None, data_dir: Path | None) -> None:
             objects.put(name, copy)
     except (StoreError, ObjectError, OSError) as error:
         raise CommandError(str(error)) from None
-    click.echo(
+    print_result(
+        {
+            "name": name,
+            "url": url,
+            "events": done.events,
+            "head": done.head,
+            "epoch": done.epoch,
+            "bytes": done.size,
+        },
         f"{name} in {url}: {counted(done.events, 'event')}, feed head {done.head:,}, epoch "
-        f"{done.epoch}, {human_size(done.size)}"
+        f"{done.epoch}, {human_size(done.size)}",
+        as_json=as_json,
     )
 
 
 @store.command("import", cls=SettingsCommand)
 @click.argument("file", type=click.File("rb"))
-def import_(file: BinaryIO, config: Path | None, data_dir: Path | None) -> None:
+@json_option
+def import_(file: BinaryIO, config: Path | None, data_dir: Path | None, as_json: bool) -> None:
     """Import the events of FILE (- for standard input), an export of a log.
 
     Each event is checked as if a peer had sent it, but write policies do not apply. Events that the
@@ -226,7 +270,9 @@ def import_(file: BinaryIO, config: Path | None, data_dir: Path | None) -> None:
             intake = trio.run(partial(import_events, settings.data_dir, file, progress=progress))
     except (StoreError, OSError) as error:
         raise CommandError(str(error)) from None
-    _print_intake(intake, time.monotonic() - started)
+    seconds = time.monotonic() - started
+    print_refusals(intake)
+    print_result(intake_facts(intake, seconds), intake_text(intake, seconds), as_json=as_json)
     if intake.counts["refused"]:
         sys.exit(1)
 
@@ -259,46 +305,6 @@ def _interests(
         return [Interest(sort_key or "", sort_value, controller, stream_id)]
     except ValueError as error:
         raise click.UsageError(str(error)) from None
-
-
-def _print_faults(report: Report) -> None:
-    for fault in report.faults[:_SHOWN]:
-        click.echo(f"{fault.where}: {fault.message}", err=True)
-    if report.fault_count > _SHOWN:
-        click.echo(f"... and {report.fault_count - _SHOWN:,} more faults", err=True)
-    if not report.clean:
-        click.echo(f"damaged: {counted(report.fault_count, 'fault')}", err=True)
-
-
-def _print_repaired(repaired: Repaired) -> None:
-    for event_id in repaired.lost:
-        click.echo(f"lost, but peers will send it again: {event_id}")
-    for name, reason in repaired.refused:
-        click.echo(f"invalid, left out: {name or 'an event'}: {reason}")
-    if repaired.nameless:
-        click.echo(f"{counted(repaired.nameless, 'row')} could not be read at all")
-    epoch = (
-        "all feed positions are unchanged"
-        if repaired.epoch_kept
-        else f"feed positions changed: the new epoch is {repaired.epoch}"
-    )
-    click.echo(
-        f"repaired: {counted(repaired.events, 'event')} saved, {len(repaired.lost):,} lost; "
-        f"{epoch}. The damaged file is kept as {repaired.damaged_file}"
-    )
-
-
-def _print_intake(intake: ImportResult, seconds: float) -> None:
-    for event_id, reason in intake.refused[:_SHOWN]:
-        click.echo(f"refused: {event_id}: {reason}", err=True)
-    counts, total = intake.counts, intake.counts.total()
-    if counts["refused"] > _SHOWN:
-        click.echo(f"... and {counts['refused'] - _SHOWN:,} more were refused", err=True)
-    click.echo(
-        f"{counted(total, 'event')}: {counts['new']:,} new, {counts['known']:,} known, "
-        f"{counts['refused']:,} refused, in {seconds:.1f} s "
-        f"({total / max(seconds, 1e-6):,.0f} per second)"
-    )
 
 
 @contextmanager

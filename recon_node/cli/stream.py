@@ -11,7 +11,7 @@ import click
 from recon_node.cli.client import NodeApi, ask, node_options
 from recon_node.cli.drawing import Drawing, drawing_options, show_picture
 from recon_node.cli.listing import list_streams
-from recon_node.cli.output import CommandError, json_option, print_json
+from recon_node.cli.output import CommandError
 from recon_node.cli.writing import merge_stream, new_stream, update_stream
 from recon_node.ipld import CID
 from recon_node.streams import StreamEvent, StreamShapeError
@@ -34,8 +34,7 @@ stream.add_command(merge_stream)
 @node_options
 @drawing_options
 @click.option("--full", is_flag=True, help="Show the full CIDs of events.")
-@json_option
-def show(stream_id: str, node: NodeApi, drawing: Drawing, full: bool, as_json: bool) -> None:
+def show(stream_id: str, node: NodeApi, drawing: Drawing, full: bool) -> None:
     """Draw the events of the stream STREAM_ID that a node has, the newest first.
 
     STREAM_ID is a StreamID (k...), with or without ceramic:// before it, or the CID of the stream's
@@ -62,10 +61,7 @@ def show(stream_id: str, node: NodeApi, drawing: Drawing, full: bool, as_json: b
         )
     except StreamShapeError as error:
         raise CommandError(f"the node's events are not one complete stream: {error}") from None
-    if as_json:
-        print_json({**answer, **_describe(drawn)})
-    else:
-        show_picture(drawn.picture, drawing)
+    show_picture(drawn.picture, drawing, {**answer, **_describe(drawn)})
 
 
 def held_event(entry: dict[str, Any]) -> HeldEvent:

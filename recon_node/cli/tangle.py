@@ -12,10 +12,16 @@ import click
 
 from recon_node.cli.drawing import Drawing, drawing_options, show_picture
 from recon_node.cli.output import CommandError
-from recon_node.draw.layout import Picture
-from recon_node.tangles.classic_feed import classic_feed, message_id
+from recon_node.tangles.classic_feed import ClassicFeed, FeedRule, classic_feed, message_id
 from recon_node.tangles.pictures import feed_picture, tangle_picture
-from recon_node.tangles.tangle import Backlinks, TangleError, TangleMessage, tangle_of
+from recon_node.tangles.tangle import (
+    Backlinks,
+    Tangle,
+    TangleError,
+    TangleMessage,
+    TangleRule,
+    tangle_of,
+)
 
 MAX_LINE = 1024 * 1024
 """Longest line, in bytes; a message has at most 8 KiB."""
@@ -57,26 +63,53 @@ def show(
         raise click.UsageError("use --root and --name for a tangle, or --feed for a feed")
     messages = list(_read(file))
     if root is not None and name is not None:
-        picture = _tangle(messages, root, name)
+        _show_tangle(messages, root, name, drawing)
     else:
-        picture = _feed([message for _, message in messages], str(feed))
-    show_picture(picture, drawing)
+        _show_feed([message for _, message in messages], str(feed), drawing)
 
 
-def _tangle(messages: Sequence[Keyed], root: str, name: str) -> Picture:
+def _show_tangle(messages: Sequence[Keyed], root: str, name: str, drawing: Drawing) -> None:
     details = {id_: (_author(message), _when(message)) for id_, message in messages}
     try:
         woven = tangle_of([_message(*each) for each in messages], name, root)
     except TangleError as error:
         raise CommandError(str(error)) from None
-    return tangle_picture(f"Tangle {name!r} of {root}", woven, details)
+    picture = tangle_picture(f"Tangle {name!r} of {root}", woven, details)
+    show_picture(picture, drawing, {"root": root, "name": name, **_tangle_facts(woven)})
 
 
-def _feed(messages: Sequence[dict[str, Any]], author: str) -> Picture:
+def _show_feed(messages: Sequence[dict[str, Any]], author: str, drawing: Drawing) -> None:
     try:
-        return feed_picture(f"Feed of {author}", classic_feed(messages, author), messages)
+        feed = classic_feed(messages, author)
     except ValueError as error:
         raise CommandError(str(error)) from None
+    show_picture(feed_picture(f"Feed of {author}", feed, messages), drawing, _feed_facts(feed))
+
+
+def _tangle_facts(woven: Tangle[str]) -> dict[str, Any]:
+    """Return a tangle as JSON, its messages in their order."""
+    return {
+        "tips": list(woven.tips),
+        "messages": [{"id": each, "previous": woven.previous[each]} for each in woven.order],
+        "left_out": [
+            {**_left_out(each, found.rule), "previous": found.previous}
+            for each, found in woven.excluded.items()
+        ],
+    }
+
+
+def _feed_facts(feed: ClassicFeed) -> dict[str, Any]:
+    """Return a feed as JSON, its messages in their order."""
+    return {
+        "author": feed.author,
+        "tip": feed.tip,
+        "messages": [{"id": each, "sequence": at} for at, each in enumerate(feed.order, 1)],
+        "left_out": [_left_out(each, rule) for each, rule in feed.excluded.items()],
+    }
+
+
+def _left_out(message: str, rule: TangleRule | FeedRule) -> dict[str, Any]:
+    return {"id": message, "rule": rule.name.lower(), "reason": rule.value}
 
 
 def _read(file: BinaryIO) -> Iterator[Keyed]:

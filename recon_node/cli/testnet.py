@@ -6,12 +6,14 @@ import signal
 import time
 from pathlib import Path
 from types import FrameType
+from typing import Any
 
 import click
 from rich.console import Console
 from rich.table import Table
 
 from recon_node.cli.output import CommandError, counted, make_console, make_table
+from recon_node.json_output import json_option, print_json
 from recon_node.testnet import Testnet, TestnetError
 
 
@@ -45,11 +47,15 @@ from recon_node.testnet import Testnet, TestnetError
     metavar="SECONDS",
     help="Time between syncs while there are no new events.",
 )
-def testnet(nodes: int, directory: Path | None, network: str | None, sync_interval: float) -> None:
+@json_option
+def testnet(
+    nodes: int, directory: Path | None, network: str | None, sync_interval: float, as_json: bool
+) -> None:
     """Run several nodes on this machine until Ctrl-C.
 
     Each node is a process on free ports. The others only know the address of the first one, and
-    find each other through the DHT. All nodes stop with the command, however it ends.
+    find each other through the DHT. All nodes stop with the command, however it ends. --json
+    prints the URLs once, as soon as all nodes answer.
 
     \b
     Example, with the URLs that the command prints:
@@ -59,7 +65,7 @@ def testnet(nodes: int, directory: Path | None, network: str | None, sync_interv
     """
     signal.signal(signal.SIGTERM, _interrupt)
     flags = ["--sync-interval", str(sync_interval)]
-    console = make_console()
+    console = make_console(stderr=as_json)
     try:
         net = Testnet(nodes, directory, network, flags)
     except TestnetError as error:
@@ -68,7 +74,10 @@ def testnet(nodes: int, directory: Path | None, network: str | None, sync_interv
         with console.status(f"starting {counted(nodes, 'node')}"):
             net.start()
         console.print(f"network {net.network}; data and logs in {net.directory}")
-        console.print(_table(net))
+        if as_json:
+            print_json(_facts(net))
+        else:
+            console.print(_table(net))
         console.print("Press Ctrl-C to stop.")
         _watch(net, console)
     except KeyboardInterrupt:
@@ -77,6 +86,17 @@ def testnet(nodes: int, directory: Path | None, network: str | None, sync_interv
         raise CommandError(str(error)) from None
     finally:
         net.stop()
+
+
+def _facts(net: Testnet) -> dict[str, Any]:
+    return {
+        "network": net.network,
+        "directory": str(net.directory),
+        "nodes": [
+            {"name": node.name, "url": node.api_url, "pid": node.pid, "peer_id": node.peer_id}
+            for node in net.nodes
+        ],
+    }
 
 
 def _table(net: Testnet) -> Table:

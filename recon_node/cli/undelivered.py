@@ -10,7 +10,8 @@ import click
 
 from recon_node.cli.client import NodeApi, ask
 from recon_node.cli.listing import pages
-from recon_node.cli.output import counted, make_console, make_table, print_json
+from recon_node.cli.output import counted, make_console, make_table
+from recon_node.json_output import print_json
 
 _SHOWN: Final = 20
 """Events of each state."""

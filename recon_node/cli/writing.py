@@ -1,4 +1,4 @@
-"""`recon-node stream new`, `update` and `merge`, `model new`, `key new` and `key show`.
+"""`recon-node stream new`, `update` and `merge`, and `model new`.
 
 They are the client (`recon_node.client`) for the shell: events are signed here, with a key from a
 file, and the node gets nothing else.
@@ -16,17 +16,17 @@ import click
 
 from recon_node.ceramic import CeramicError
 from recon_node.cli.client import NodeApi, node_options
-from recon_node.cli.output import CommandError, json_option, print_json
+from recon_node.cli.output import CommandError
 from recon_node.client import (
     Ceramic,
     ClientError,
     Document,
     Key,
-    KeyFileError,
     MergeConflictError,
     MergeProposal,
 )
 from recon_node.ipld import CID, IpldError
+from recon_node.json_output import json_option, print_json
 from recon_node.streams.document_schema import as_dag_json
 
 _WRITES: Final = (ClientError, CeramicError, IpldError)
@@ -231,45 +231,6 @@ def new_model(definition: dict[str, Any], ceramic: Ceramic, as_json: bool) -> No
         '{"name": "Post", "schema": {"properties": {"title": {"type": "string"}}}}'
     """
     _show(ceramic.create_model(with_defaults(definition)), as_json)
-
-
-@click.group("key")
-def key() -> None:
-    """Make keys that sign events."""
-
-
-@key.command("new")
-@click.argument("file", type=click.Path(path_type=Path, dir_okay=False))
-@click.option(
-    "--kind",
-    type=click.Choice(["ed25519", "secp256k1", "p256"]),
-    default="ed25519",
-    show_default=True,
-    help="The kind of key.",
-)
-def new_key(file: Path, kind: Any) -> None:
-    """Write a new key to FILE, which only you can read, and print its did:key.
-
-    \b
-    Example:
-      recon-node key new my.key
-    """
-    made = Key.generate(kind)
-    try:
-        made.save(file)
-    except KeyFileError as error:
-        raise CommandError(str(error)) from None
-    click.echo(made.did)
-
-
-@key.command("show")
-@click.argument("file", type=click.Path(path_type=Path, dir_okay=False))
-def show_key(file: Path) -> None:
-    """Print the did:key of the key in FILE."""
-    try:
-        click.echo(Key.load(file).did)
-    except KeyFileError as error:
-        raise CommandError(str(error)) from None
 
 
 def with_defaults(definition: dict[str, Any]) -> dict[str, Any]:

@@ -279,6 +279,3 @@ def _location(tables: Any, options: tuple[tuple[str, str], ...]) -> Any:
     if options:
         raise click.UsageError("--storage-option is for tables in an object store")
     return tables
-
-
-json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")

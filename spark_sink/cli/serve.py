@@ -10,6 +10,7 @@ from typing import Any
 
 import click
 
+from recon_node.json_output import json_option, print_result
 from spark_sink.cli.options import Address, Milliseconds, Size, node_options, tables_option
 
 _MIN_TOKEN = 16
@@ -51,6 +52,7 @@ _FILE = click.Path(path_type=Path, dir_okay=False, exists=True)
 @click.option("--timeout", type=Milliseconds(), default="60s", help="Longest query: 60s, 5m.")
 @click.option("--memory", type=Size(), default="512MB", help="Memory of a query or feed.")
 @click.option("--threads", type=click.IntRange(1, 64), default=2, help="Threads of a query.")
+@json_option
 def serve(
     tables: Any,
     url: str | None,
@@ -67,6 +69,7 @@ def serve(
     timeout: int,
     memory: int,
     threads: int,
+    as_json: bool,
 ) -> None:
     """Serve the tables to Arrow Flight SQL clients, until Ctrl-C or SIGTERM.
 
@@ -106,7 +109,11 @@ def serve(
     )
     server = FlightServer(settings)
     with _until_signal():
-        click.echo(f"serving {tables} by Flight SQL at {server.url}")
+        print_result(
+            {"tables": str(tables), "url": server.url},
+            f"serving {tables} by Flight SQL at {server.url}",
+            as_json=as_json,
+        )
         sys.stdout.flush()
         server.wait()
     server.stop()

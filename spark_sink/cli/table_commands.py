@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from spark_sink.cli.options import Hours, Moment, json_option, node_options, tables_option
+from recon_node.json_output import json_option, print_json, print_result
+from spark_sink.cli.options import Hours, Moment, node_options, tables_option
 from spark_sink.schema import TABLES
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ def status(as_json: bool, **options: Any) -> None:
         raise click.UsageError("--max-lag compares with a node: name it with --url")
     health, now = check_health(**options), datetime.now(UTC)
     if as_json:
-        click.echo(json.dumps(health_json(health, now)))
+        print_json(health_json(health, now))
     else:
         show_health(health, now)
         for trouble in health.troubles:
@@ -121,7 +121,8 @@ def query(
 @tables_option()
 @click.argument("name", type=click.Choice(tuple(TABLES)), metavar="TABLE")
 @node_options(what="URL of the node's HTTP API, to rebuild raw_events from.")
-def rebuild(tables: Location, name: str, url: str, token: str | None) -> None:
+@json_option
+def rebuild(tables: Location, name: str, url: str, token: str | None, as_json: bool) -> None:
     """Rebuild a table from raw_events, and replace the old one when it is complete.
 
     Rebuilding raw_events reads it from the node at --url, up to its old position, and rebuilds all
@@ -141,14 +142,16 @@ def rebuild(tables: Location, name: str, url: str, token: str | None) -> None:
     from spark_sink.upkeep.maintenance import rebuild as rebuild_table
 
     with lock(tables, make=False):
-        rebuild_table(tables, name, Feed(url, PATIENCE, token), _print_progress)
-    click.echo(f"{name} is rebuilt")
+        rebuilt = rebuild_table(tables, name, Feed(url, PATIENCE, token), _print_progress)
+    facts = [{"name": each, "position": position} for each, position in rebuilt.items()]
+    print_result({"tables": facts}, f"{name} is rebuilt", as_json=as_json)
 
 
 @click.command(short_help="Sort the tables by stream, into few files.")
 @tables_option()
 @_names
-def optimize(tables: Location, names: tuple[str, ...]) -> None:
+@json_option
+def optimize(tables: Location, names: tuple[str, ...], as_json: bool) -> None:
     """Sort tables (default: all) by stream, into few files, so that reading a stream is fast.
 
     Stop spark-sink run first; readers can continue.
@@ -162,8 +165,10 @@ def optimize(tables: Location, names: tuple[str, ...]) -> None:
     from spark_sink.upkeep.maintenance import optimize as optimize_tables
 
     with lock(tables, make=False):
-        for name, files in optimize_tables(tables, names).items():
-            click.echo(f"{name:18} {files} files")
+        found = optimize_tables(tables, names)
+    facts = [{"name": name, "files": files} for name, files in found.items()]
+    text = "\n".join(f"{name:18} {files} files" for name, files in found.items())
+    print_result({"tables": facts}, text, as_json=as_json)
 
 
 @click.command(short_help="Delete the files of old versions.")
@@ -176,7 +181,10 @@ def optimize(tables: Location, names: tuple[str, ...]) -> None:
     help="How far back versions are kept: 90m, 7d.",
 )
 @click.option("--dry-run", is_flag=True, help="Only count the files that would be deleted.")
-def vacuum(tables: Location, names: tuple[str, ...], history: float | None, dry_run: bool) -> None:
+@json_option
+def vacuum(
+    tables: Location, names: tuple[str, ...], history: float | None, dry_run: bool, as_json: bool
+) -> None:
     """Delete files that only versions older than --history need. Those versions become unreadable.
 
     spark-sink run does this regularly; use this command while it is stopped.
@@ -190,9 +198,12 @@ def vacuum(tables: Location, names: tuple[str, ...], history: float | None, dry_
     from spark_sink.upkeep.maintenance import vacuum as vacuum_tables
 
     with lock(tables, make=False):
-        for name, files in vacuum_tables(tables, names, history, dry_run=dry_run).items():
-            click.echo(f"{name:18} {files} files {'to delete' if dry_run else 'deleted'}")
+        found = vacuum_tables(tables, names, history, dry_run=dry_run)
+    done = "to delete" if dry_run else "deleted"
+    facts = [{"name": name, "files": files} for name, files in found.items()]
+    text = "\n".join(f"{name:18} {files} files {done}" for name, files in found.items())
+    print_result({"tables": facts, "deleted": not dry_run}, text, as_json=as_json)
 
 
 def _print_progress(name: str, position: int, goal: int) -> None:
-    click.echo(f"{name:18} position {position} of {goal}")
+    click.echo(f"{name:18} position {position} of {goal}", err=True)

@@ -68,7 +68,9 @@ def vacuum(
         }
 
 
-def rebuild(directory: Location, name: str, feed: Feed | None, on_progress: OnProgress) -> None:
+def rebuild(
+    directory: Location, name: str, feed: Feed | None, on_progress: OnProgress
+) -> dict[str, int]:
     """Rebuild a table; with `raw_events` all others, too, because they are computed from it.
 
     Args:
@@ -76,6 +78,9 @@ def rebuild(directory: Location, name: str, feed: Feed | None, on_progress: OnPr
         name: of the table.
         feed: to read `raw_events` from.
         on_progress: called with a table's name, its position and its goal.
+
+    Returns:
+        The position of each table that was rebuilt.
 
     Raises:
         SinkError: this failed. Each table is either the old one or the new one.
@@ -86,14 +91,15 @@ def rebuild(directory: Location, name: str, feed: Feed | None, on_progress: OnPr
         delete_below(directory, SUMMARIES.name)
         try:
             if name == RAW:
-                _rebuild_all(directory, beside, feed, on_progress)
-            else:
-                _rebuild_one(directory, beside, name, on_progress)
+                return _rebuild_all(directory, beside, feed, on_progress)
+            return _rebuild_one(directory, beside, name, on_progress)
         finally:
             delete_below(directory, REBUILD_DIR)
 
 
-def _rebuild_one(directory: Location, beside: Location, name: str, on_progress: OnProgress) -> None:
+def _rebuild_one(
+    directory: Location, beside: Location, name: str, on_progress: OnProgress
+) -> dict[str, int]:
     raw = made_from(directory / RAW)
     if raw is None:
         if not any(made_from(directory / derived) for derived in DERIVED):
@@ -104,11 +110,12 @@ def _rebuild_one(directory: Location, beside: Location, name: str, on_progress: 
     new.derived[name].keep_history(0.0)
     _derive(new, on_progress)
     _swap(directory, new, name)
+    return {name: new.derived[name].position}
 
 
 def _rebuild_all(
     directory: Location, beside: Location, feed: Feed | None, on_progress: OnProgress
-) -> None:
+) -> dict[str, int]:
     if feed is None:
         raise SinkError("raw_events is rebuilt from a node's feed: name it with --url")
     found = {name: known for name in TABLES if (known := made_from(directory / name)) is not None}
@@ -131,6 +138,7 @@ def _rebuild_all(
     _derive(new, on_progress)
     for name in (RAW, *derived) if raw_first else (*derived, RAW):
         _swap(directory, new, name)
+    return {RAW: new.raw_position, **{name: new.derived[name].position for name in derived}}
 
 
 def _derive(new: Tables, on_progress: OnProgress) -> None:

@@ -375,8 +375,11 @@ def test_the_first_sync_with_a_peer_is_shown(
     monkeypatch.setattr("recon_node.cli.peers.FIRST_SYNC", 60.0)
     network = httpx.get(f"{node.api_url}/ceramic/config/network").json()["name"]
     with Testnet(1, network=network) as other:
-        result = run(node, "peers", "add", other.nodes[0].addresses[0])
+        [address, *_] = other.nodes[0].addresses
+        result = run(node, "peers", "add", address)
+        again = json.loads(run(node, "peers", "add", address, "--json").stdout)
     assert (result.exit_code, result.stdout.splitlines()[1]) == (0, "first sync: agreed")
+    assert (again["address"], again["peer"]) == (address, other.nodes[0].peer_id)
 
 
 def test_refusals_are_capped(node: TestnetNode) -> None:

@@ -145,6 +145,9 @@ def test_a_drawing_on_standard_output(
     result = run("stream", "show", str(INIT.cid), option, str(tmp_path / "file"), node=node)
     assert result.exit_code == 0, result.output
     assert (tmp_path / "file").read_text() == printed.stdout
+    with_json = ("stream", "show", str(INIT.cid), "--json", option)
+    assert json.loads(run(*with_json, str(tmp_path / "file"), node=node).stdout)["tip"]
+    assert run(*with_json, "-", node=node).exit_code == 2
 
 
 def test_why_an_event_is_not_delivered(node: TestnetNode, diverged: dict[str, Event]) -> None:
@@ -213,6 +216,10 @@ def test_the_log_of_a_dag(node: TestnetNode, tmp_path: Path) -> None:
     graph = "\n".join(lines[3:])
     assert (graph.count("[head]"), graph.count("[not here]"), graph.count("├─╯")) == (3, 1, 1)
     assert graph.splitlines()[-1].startswith(f"◆    …{first['cid'][-12:]}  append  1 shard")
+    facts = json.loads(run("dag", "show", root, "--json", node=node).stdout)
+    assert set(facts["heads"]) == {str(each.cid) for each in (*forks, lost)}
+    [oldest] = [each for each in facts["replicas"] if not each["prev"]]
+    assert (oldest["cid"], oldest["type"], len(oldest["shards"])) == (first["cid"], "append", 1)
     nothing = run("dag", "show", str(CID.of(DAG_CBOR, b"nothing")), node=node)
     assert (nothing.exit_code, "no replica of the DAG" in nothing.stderr) == (1, True)
 
@@ -254,6 +261,10 @@ def test_a_tangle() -> None:
     assert "A  @someone-w…  2023-11-14 22:13" in graph
     assert graph.count("[tip]") == 2
     assert graph.endswith("The next message names as previous:\nX\nY")
+    facts = json.loads(run(*args, "--json", data="\n".join(TANGLE)).stdout)
+    assert facts["tips"] == ["X", "Y"]
+    assert facts["messages"][1] == {"id": "B", "previous": ["A"]}
+    assert [(each["id"], each["rule"]) for each in facts["left_out"]] == [("Z", "missing_previous")]
 
 
 def test_a_hostile_tangle_moves_no_cursor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -303,6 +314,9 @@ def test_a_feed() -> None:
     assert "[left out: a message must be signed by the author of the feed]" in lines[3]
     assert lines[4].endswith("sequence 7  [tip]")
     assert lines[5:] == ["┊  5 messages", f"◆  {message_id(feed[0])[:12]}…  sequence 1"]
+    facts = json.loads(run("tangle", "show", "-", "--feed", AUTHOR, "--json", data=data).stdout)
+    assert (facts["tip"], len(facts["messages"])) == (message_id(feed[-1]), 7)
+    assert [each["rule"] for each in facts["left_out"]] == ["signature"]
 
 
 @pytest.mark.parametrize(

@@ -55,11 +55,14 @@ def test_a_directory_goes_from_a_to_c_through_b(
     assert stat.S_IMODE((home / "dag.key").stat().st_mode) == 0o600
 
     out = tmp_path / "back"
-    assert done(row.c, "pull", root, "--out", str(out), "--timeout", "100").endswith("(5 files)")
+    pulled = done(row.c, "pull", root, "--out", str(out), "--timeout", "100", "--json")
+    assert json.loads(pulled) == {"root": root, "path": str(out), "files": 5}
     assert contents(out) == contents(files)
     assert done(row.c, "status", root).startswith("complete: ")
-    again = call(row.a, "push", str(files))
+    again = call(row.a, "push", str(files), "--json")
     assert ": 0 sent, 3 already there" in again.stderr
+    pushed = json.loads(again.stdout)
+    assert (pushed["root"], pushed["sent"], pushed["shards"]) == (root, 0, 3)
     # The replica may come after the last block.
     wait_until(lambda: states(row.c, root)["heads"] == states(row.a, root)["heads"])
 
@@ -149,6 +152,8 @@ def test_publish_resolve_and_pull_by_identifier(
     assert told[0] == roots[1]
     assert [line[:3] for line in told[2:4]] == ["1. ", "2. "]
     assert json.loads(done(row.c, "resolve", did, "--json"))["link"] == roots[1]
+    published = json.loads(done(row.a, "publish", roots[0], "--json"))
+    assert (published["id"], published["link"]) == (did, roots[0])
 
 
 def test_what_the_origin_does_not_contain_cannot_be_published(

@@ -1,5 +1,6 @@
 """Sorting, vacuuming, making anew: none of it changes what the tables say."""
 
+import json
 import os
 import shutil
 import threading
@@ -98,7 +99,8 @@ def test_optimize_sorts_by_stream(
     assert len(bounds) > 1
     assert bounds == sorted(bounds)
     assert all(one[1] <= next_[0] for one, next_ in pairwise(bounds))
-    told("optimize", "--tables", tmp_path, "raw_events")
+    [table] = json.loads(told("optimize", "--tables", tmp_path, "raw_events", "--json"))["tables"]
+    assert table["name"] == "raw_events"
 
 
 def test_vacuum_keeps_what_it_is_told_to(sample: list[Event], tmp_path: Path) -> None:
@@ -128,6 +130,10 @@ def test_vacuum_keeps_what_it_is_told_to(sample: list[Event], tmp_path: Path) ->
 
     dry = told("vacuum", "--tables", tmp_path, "--history", "0h", "--dry-run", "stream_tips")
     assert "files to delete" in dry
+    of = ("--tables", tmp_path, "--history", "0h", "--dry-run", "stream_tips", "--json")
+    [table] = (found := json.loads(told("vacuum", *of)))["tables"]
+    assert (found["deleted"], table["name"]) == (False, "stream_tips")
+    assert table["files"] > 0
     told("vacuum", "--tables", tmp_path, "--history", "0h", "stream_tips")
     assert not list(changes.rglob("*.parquet"))
     with pytest.raises(TablesError, match="stream_tips has no version 1 that can be read"):
