@@ -11,8 +11,8 @@ from rich.progress import TextColumn, TimeRemainingColumn
 
 from recon_node.cli.output import CommandError, progress_bar
 from recon_node.p2p import P2PError
+from recon_node.snapshot.faults import SnapshotError
 from recon_node.snapshot.objects import ObjectError
-from recon_node.snapshot.reading import SnapshotError
 from recon_node.snapshot.root import LATEST, RootObject
 from recon_node.store import StoreError
 

@@ -16,9 +16,10 @@ from typing import Final
 import trio
 
 from recon_node.exception_groups import unwrapped
+from recon_node.snapshot.faults import SnapshotError
 from recon_node.snapshot.kept import KeptFile
 from recon_node.snapshot.objects import ObjectError, Objects
-from recon_node.snapshot.reading import SnapshotError, SnapshotReader, read_root
+from recon_node.snapshot.reading import SnapshotReader, read_root
 from recon_node.snapshot.root import RootObject
 from recon_node.snapshot.syncing import Shared, Synced, in_thread, sync_snapshot
 from recon_node.store import Store

@@ -23,8 +23,8 @@ from typing import Final
 from nacl.signing import SigningKey
 
 from recon_node.ceramic.auth.did import controller_of
+from recon_node.snapshot.faults import SnapshotError
 from recon_node.snapshot.objects import MissingObjectError, Objects
-from recon_node.snapshot.reading import SnapshotError
 from recon_node.snapshot.root import (
     LATEST,
     RootError,

@@ -7,33 +7,29 @@ object costs what is in it. A store that fails again and again is given up.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
-from contextlib import suppress
-from dataclasses import dataclass
+from collections.abc import Generator, Iterable, Sequence
 from typing import Final, TypeVar
 
 from recon_node.ceramic import MAX_CAR_SIZE, EventId, EventIdError
-from recon_node.ipld import CID, IpldError
+from recon_node.ipld import CID
 from recon_node.recon import KeyRange, Sha256a
+from recon_node.snapshot.faults import Fault, OnFault, SnapshotError
 from recon_node.snapshot.kept import Kept, NothingKept, event_name, node_name
 from recon_node.snapshot.objects import (
     MissingObjectError,
     ObjectError,
     Objects,
-    UnavailableError,
 )
-from recon_node.snapshot.parallel import in_parallel
+from recon_node.snapshot.place_reader import PlaceReader
 from recon_node.snapshot.places import (
     LocatorError,
     Place,
-    Range,
     check_event,
     decode_locator,
     event_car,
-    ranges_of,
     split_located,
 )
-from recon_node.snapshot.root import LATEST, RootError, RootObject, decode_root, pack_name
+from recon_node.snapshot.root import LATEST, RootError, RootObject, decode_root
 from recon_node.snapshot.tree import (
     Branch,
     Inner,
@@ -45,7 +41,6 @@ from recon_node.snapshot.tree import (
 )
 from recon_node.snapshot.tree.nodes import HIGHEST, LOWEST, decode, level_of
 
-K = TypeVar("K")
 T = TypeVar("T")
 
 NODE_GAP: Final = 64
@@ -55,30 +50,8 @@ about so many."""
 BULK_GAP: Final = 1024
 BULK: Final = 200
 """When so many nodes are read at once, nodes in between that are no longer used are read, too."""
-MAX_RANGE: Final = 1024 * 1024
-"""Bytes read at once, unless a single place is larger."""
 MAX_NODE: Final = 4 * 1024 * 1024
 """Bytes of a node. Whoever searches for keys long enough can make a leaf of 100,000."""
-_GIVEN_UP: Final = 16
-"""Failures in a row after which a store is given up."""
-
-
-class SnapshotError(Exception):
-    """A snapshot cannot be read, written or trusted. The message says why and what to do."""
-
-
-@dataclass(frozen=True, slots=True)
-class Fault:
-    """Something of a snapshot that cannot be used."""
-
-    what: str
-    reason: str
-
-    def __str__(self) -> str:
-        return f"{self.what}: {self.reason}"
-
-
-OnFault = Callable[[Fault], None]
 
 
 def read_root(
@@ -129,8 +102,7 @@ class SnapshotReader:
         self.root = root
         self.manifest = root.manifest
         self._on_fault = on_fault
-        self._kept = kept or NothingKept()
-        self._failures = 0
+        self._packs = PlaceReader(objects, root.manifest.packs, on_fault, kept or NothingKept())
         self._places: dict[CID, tuple[Place, Sha256a]] = {}
         """Of nodes whose parents were read, with their Ahashes."""
         self.event_places: dict[bytes, Place] = {}
@@ -193,7 +165,7 @@ class SnapshotReader:
             try:
                 event_ids[key] = EventId(key)
             except EventIdError as error:
-                self._on_fault(Fault(self._describe(place), f"damaged key: {error}"))
+                self._on_fault(Fault(self._packs.describe(place), f"damaged key: {error}"))
 
         def check(key: bytes, data: bytes) -> bytes:
             cid = event_ids[key].event_cid
@@ -201,7 +173,7 @@ class SnapshotReader:
             return event_car(cid, data)
 
         places = {key: place for key, place in wanted if key in event_ids}
-        found = self._checked(
+        found = self._packs.read(
             {key: event_name(key) for key in places}, places, EVENT_GAP, MAX_CAR_SIZE, check
         )
         return [(event_ids[key], found[key]) for key in places if key in found]
@@ -274,90 +246,11 @@ class SnapshotReader:
         names = {cid: node_name(self.root.cid, cid) for cid in asked}
         places = {cid: place for cid, (place, _) in asked.items()}
         gap = NODE_GAP if len(places) < BULK else BULK_GAP
-        return found | self._checked(names, places, gap, MAX_NODE, check)
-
-    def _checked(
-        self,
-        names: Mapping[K, bytes],
-        places: Mapping[K, Place],
-        gap: int,
-        largest: int,
-        check: Callable[[K, bytes], T],
-    ) -> dict[K, T]:
-        """Return what is kept or stands at some places, checked; leave out what is wrong."""
-        found: dict[K, T] = {}
-        kept = self._kept.get(list(names.values()))
-        missing: dict[Place, K] = {}
-        for item, place in places.items():
-            data = kept.get(names[item])
-            with suppress(LocatorError, IpldError):
-                if data is not None:
-                    found[item] = check(item, data)
-                    continue
-            if place.size > largest:
-                reason = f"it has {place.size:,} bytes; {largest:,} is the limit"
-            elif place in missing:
-                reason = "something else stands there, too"
-            else:
-                missing[place] = item
-                continue
-            self._on_fault(Fault(self._describe(place), reason))
-
-        def read(each: Range) -> list[tuple[K, T]]:
-            got: list[tuple[K, T]] = []
-            right: list[tuple[bytes, bytes]] = []
-            for place, data in self._read_range(each):
-                item = missing[place]
-                try:
-                    got.append((item, check(item, data)))
-                    right.append((names[item], data))
-                except (LocatorError, IpldError) as error:
-                    self._on_fault(Fault(self._describe(place), f"damaged: {error}"))
-            self._kept.put(right)
-            return got
-
-        for part in in_parallel(read, ranges_of(missing, gap, MAX_RANGE)):
-            found.update(part)
-        return found
-
-    def _read_range(self, each: Range) -> list[tuple[Place, bytes]]:
-        try:
-            cid, size = self.manifest.packs[each.pack]
-            if each.end > size:
-                raise MissingObjectError(
-                    f"{pack_name(cid)} in {self.objects.url} has {size} bytes only"
-                )
-            data = self.objects.get_range(pack_name(cid), each.start, each.end - each.start)
-        except (ObjectError, IndexError) as error:
-            self._on_fault(Fault(f"bytes {each.start}-{each.end} of pack {each.pack}", str(error)))
-            self._count_failure(error)
-            return []
-        self._failures = 0
-        return [
-            (place, data[place.offset - each.start : place.end - each.start])
-            for place in each.wanted
-        ]
-
-    def _count_failure(self, error: Exception) -> None:
-        """Give the store up after many failures in a row; a missing object is quick to notice."""
-        if not isinstance(error, UnavailableError):
-            return
-        self._failures += 1
-        if self._failures >= _GIVEN_UP:
-            raise SnapshotError(
-                f"{self.objects.url} has failed {self._failures} times in a row and is given up; "
-                f"at last: {error}"
-            )
+        return found | self._packs.read(names, places, gap, MAX_NODE, check)
 
     def _where(self, cid: CID) -> str:
         noted = self._places.get(cid)
-        return f"the node {cid}" if noted is None else self._describe(noted[0])
-
-    def _describe(self, place: Place) -> str:
-        if not 0 <= place.pack < len(self.manifest.packs):
-            return f"byte {place.offset} of pack {place.pack} in {self.objects.url}"
-        cid, _ = self.manifest.packs[place.pack]
-        return f"{pack_name(cid)} in {self.objects.url}, byte {place.offset}"
+        return f"the node {cid}" if noted is None else self._packs.describe(noted[0])
 
 
 def children_of(found: Iterable[tuple[Branch, Leaf | Inner, list[Place]]]) -> list[Branch]:

@@ -22,8 +22,8 @@ from nacl.signing import SigningKey
 from recon_node.durations import Durations
 from recon_node.snapshot.all_sources import SnapshotSync, SourceReport, sync_all
 from recon_node.snapshot.creating import Created, DamagedBaseError, create_snapshot
+from recon_node.snapshot.faults import SnapshotError
 from recon_node.snapshot.objects import ObjectError, Objects
-from recon_node.snapshot.reading import SnapshotError
 from recon_node.snapshot.settings import SnapshotSettings
 from recon_node.snapshot.sources import StoreSource
 from recon_node.snapshot.syncing import in_thread

@@ -23,9 +23,10 @@ import trio
 from recon_node.ceramic import EventId, EventIdError, Network
 from recon_node.ipld import CID
 from recon_node.recon import KeyRange, KeyView
+from recon_node.snapshot.faults import Fault, SnapshotError
 from recon_node.snapshot.kept import event_name, node_name
 from recon_node.snapshot.places import Place
-from recon_node.snapshot.reading import Fault, SnapshotError, SnapshotReader, children_of
+from recon_node.snapshot.reading import SnapshotReader, children_of
 from recon_node.snapshot.tree import Branch, Leaf, matcher, whole
 from recon_node.store import Verdict
 

@@ -11,16 +11,11 @@ from datetime import datetime, timedelta
 from typing import Final
 
 from recon_node.ipld import CID
+from recon_node.snapshot.faults import Fault, SnapshotError
 from recon_node.snapshot.feed_pages import PageError, page_name, read_page
 from recon_node.snapshot.objects import ObjectError, Objects
 from recon_node.snapshot.places import Place
-from recon_node.snapshot.reading import (
-    Fault,
-    SnapshotError,
-    SnapshotReader,
-    children_of,
-    read_root,
-)
+from recon_node.snapshot.reading import SnapshotReader, children_of, read_root
 from recon_node.snapshot.root import (
     FEEDS,
     PACKS,

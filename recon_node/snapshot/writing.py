@@ -12,6 +12,7 @@ from nacl.signing import SigningKey
 from recon_node.ceramic import EventId, Network
 from recon_node.ipld import CID, CarError
 from recon_node.recon import KeyRange, Sha256a
+from recon_node.snapshot.faults import Fault, SnapshotError
 from recon_node.snapshot.feed_pages import Row, encode_page, page_name, ranges_to_write
 from recon_node.snapshot.objects import Objects
 from recon_node.snapshot.places import (
@@ -22,7 +23,7 @@ from recon_node.snapshot.places import (
     event_body,
     located,
 )
-from recon_node.snapshot.reading import Fault, SnapshotError, SnapshotReader
+from recon_node.snapshot.reading import SnapshotReader
 from recon_node.snapshot.root import (
     LATEST,
     MAX_TOP_BYTES,

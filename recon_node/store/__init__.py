@@ -23,7 +23,7 @@ from recon_node.store.errors import (
     InvalidInterestError,
     StoreError,
 )
-from recon_node.store.interests import format_interest, is_of_a_document, parse_interest
+from recon_node.store.interest_notation import format_interest, is_of_a_document, parse_interest
 from recon_node.store.lock import is_in_use
 from recon_node.store.opening import open_store
 from recon_node.store.policy import (

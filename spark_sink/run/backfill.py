@@ -12,8 +12,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from recon_node.snapshot.faults import SnapshotError
 from recon_node.snapshot.objects import ObjectError, Objects
-from recon_node.snapshot.reading import SnapshotError, read_root
+from recon_node.snapshot.reading import read_root
 from recon_node.snapshot.root import Feed
 from spark_sink.errors import SinkError
 

@@ -41,16 +41,11 @@ from pyspark.sql.types import BinaryType, LongType, StringType, StructField, Str
 from recon_node.ceramic import InvalidEventError, parse_event
 from recon_node.ipld import CID
 from recon_node.recon import KeyRange, Sha256a
+from recon_node.snapshot.faults import Fault, SnapshotError
 from recon_node.snapshot.feed_pages import PageError, read_pages
 from recon_node.snapshot.objects import ObjectError, Objects
 from recon_node.snapshot.places import Place
-from recon_node.snapshot.reading import (
-    Fault,
-    SnapshotError,
-    SnapshotReader,
-    children_of,
-    read_root,
-)
+from recon_node.snapshot.reading import SnapshotReader, children_of, read_root
 from recon_node.snapshot.root import LATEST, RootObject
 from recon_node.snapshot.tree import Branch, Leaf, Link, whole
 from spark_sink.errors import SinkError

@@ -19,9 +19,10 @@ from recon_node.ipld import CID, DAG_CBOR, RAW, varint
 from recon_node.recon import KeyRange, Sha256a
 from recon_node.snapshot.all_sources import SnapshotSync, SourceReport, sync_all
 from recon_node.snapshot.creating import create_snapshot
+from recon_node.snapshot.faults import Fault, SnapshotError
 from recon_node.snapshot.objects import MAX_WHOLE, ObjectError, Objects, UnavailableError
 from recon_node.snapshot.places import Place, encode_locator
-from recon_node.snapshot.reading import Fault, SnapshotError, SnapshotReader, read_root
+from recon_node.snapshot.reading import SnapshotReader, read_root
 from recon_node.snapshot.root import LATEST, Manifest, RootObject, encode_root, pack_name
 from recon_node.snapshot.sources import LogSource
 from recon_node.snapshot.tree import (

@@ -16,9 +16,10 @@ from snapshot_support import NETWORK, events, make_log
 
 from recon_node.ceramic.auth.did import controller_of
 from recon_node.snapshot.creating import Created, DamagedBaseError, create_snapshot
+from recon_node.snapshot.faults import SnapshotError
 from recon_node.snapshot.feed_pages import page_name
 from recon_node.snapshot.objects import Objects
-from recon_node.snapshot.reading import SnapshotError, SnapshotReader, read_root
+from recon_node.snapshot.reading import SnapshotReader, read_root
 from recon_node.snapshot.root import pack_name
 from recon_node.snapshot.sources import LogSource, StoreSource
 from recon_node.snapshot.syncing import Shared, Synced, sync_snapshot

@@ -17,7 +17,7 @@ from typing import Final
 import structlog
 import trio
 
-from recon_node.backoff import Backoff, jittered
+from recon_node.backoff import jittered
 from recon_node.p2p.errors import (
     BROKEN_PROTOCOL,
     MISBEHAVED,
@@ -31,19 +31,15 @@ from recon_node.p2p.peers.overlap import Overlap
 from recon_node.p2p.peers.peer import Peer
 from recon_node.p2p.peers.reconnecting import VISIT
 from recon_node.p2p.settings import P2PSettings
+from recon_node.p2p.sync.bootstrap import keep_connected
 from recon_node.p2p.sync.push import Pusher
 from recon_node.p2p.sync.reports import Counters
 from recon_node.p2p.sync.sessions import Sessions
-from recon_node.p2p.transport.addresses import peer_id_in
 from recon_node.recon import KeyRange, intersect_ranges, merge_ranges
 from recon_node.store import StoreError
 
 log = structlog.get_logger(__name__)
 
-BOOTSTRAP_BACKOFF: Final = Backoff(first=1.0, longest=60.0)
-"""The waits between tries to reach a bootstrap peer."""
-CONNECTION_POLL: Final = 1.0
-"""Seconds between two looks whether a bootstrap peer is still connected."""
 ASK_FOR_ALL_EVERY: Final = 60.0
 """Seconds after which a peer is asked for everything that interests us."""
 SLOT_TIME: Final = 30.0
@@ -130,7 +126,7 @@ class Syncer:
             nursery.start_soon(self._ask_for_new_interests)
             nursery.start_soon(self._mend_damage)
             for address in self._settings.bootstrap:
-                nursery.start_soon(self._keep_connected, address)
+                nursery.start_soon(keep_connected, address, self._host, self._book, self._counters)
 
     def request(self, peer_id: str, ranges: Sequence[KeyRange] | None = None) -> None:
         """Request a sync with a peer, soon.
@@ -321,31 +317,3 @@ class Syncer:
         if due is None:
             return ours
         return sorted(ours, key=lambda each: not intersect_ranges([each], due))
-
-    async def _keep_connected(self, address: str) -> None:
-        """Connect to a bootstrap peer, and again whenever the connection is gone."""
-        if peer_id_in(address) == self._host.peer_id:
-            return  # all nodes of a network may have the same list
-        failures = 0
-        while True:
-            try:
-                known = self._host.is_connected(peer_id_in(address))
-                peer_id = await self._host.connect(address)
-            except PeerError as error:
-                self._counters.dials_failed += 1
-                failures += 1
-                wait = BOOTSTRAP_BACKOFF.wait(failures, random.random())
-                log.info(
-                    "Cannot reach a bootstrap peer", reason=str(error), next_try_in=round(wait, 1)
-                )
-                await trio.sleep(wait)
-                continue
-            if not known:
-                self._book.reached_at(peer_id, address)
-            while self._host.is_connected(peer_id):  # noqa: ASYNC110 (there is no event for it)
-                await trio.sleep(CONNECTION_POLL)
-            if self._book.get(peer_id) is not None:
-                failures = 0
-            else:  # this node cannot sync with it
-                failures += 1
-                await trio.sleep(BOOTSTRAP_BACKOFF.wait(failures, random.random()))

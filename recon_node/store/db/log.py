@@ -1,19 +1,12 @@
 """The event log, open for writing: one connection, one transaction for each change.
 
 Synchronous; one thread at a time. Within a transaction nothing in memory changes but the working
-set of the batch: a batch that fails leaves the log and this object as they were.
-
-**A log that lost its end.** A kill never loses a commit. But a log can still become shorter than
-its readers know it: a byte of the write-ahead log flips and SQLite drops everything after it, the
-power fails with `synchronous = "normal"`, or an operator restores an older copy. New events would
-then get positions that readers have seen on other events. So a small file beside the log keeps the
-epoch and the head of each commit before the head is shown. A log that is opened with a lower head
-gets a new epoch, which tells readers to start over.
+set of the batch: a batch that fails leaves the log and this object as they were. Readers that have
+seen more than the log has left are told to start over (`recon_node.store.db.shown_head`).
 """
 
 from __future__ import annotations
 
-import os
 import sqlite3
 import time
 import uuid
@@ -21,7 +14,6 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Final
 
 import structlog
 
@@ -42,6 +34,7 @@ from recon_node.store.db.records import (
     update_records,
 )
 from recon_node.store.db.saved_keys import KEYS, RING_KEYS, forget_keys, load_keys, save_keys
+from recon_node.store.db.shown_head import ShownHead
 from recon_node.store.errors import explained_errors
 from recon_node.store.ring_keys import RingKeys
 from recon_node.store.values import StoreSettings, Verdict
@@ -51,8 +44,6 @@ logger = structlog.get_logger(__name__)
 # Raise it when events that were refused may now be accepted (a new kind of signature, say): what
 # was remembered as refused under other rules is forgotten when the log is opened.
 RULES = 3
-
-HEAD_FILE: Final = "feed.head"
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,7 +123,7 @@ class EventLog:
             try:
                 self.marks = self._read_marks()
                 self.epoch = schema.read_meta(self.connection, "epoch") or ""
-                self._shown_head = _ShownHead(data_dir / HEAD_FILE)
+                self._shown_head = ShownHead(data_dir)
                 self._forget_outdated_refusals()
                 proofs.forget_far_dues(self.connection, now())
                 self.pending_proofs = proofs.count_pending(self.connection)
@@ -321,32 +312,3 @@ class EventLog:
             self.connection.execute(
                 "INSERT OR REPLACE INTO meta (name, value) VALUES ('rules', ?)", (str(RULES),)
             )
-
-
-class _ShownHead:
-    """The file that keeps the last feed position that was shown to anyone.
-
-    It is one line, rewritten in place by a single write, so that a kill leaves the old or the new
-    line. It is not synced: it only has to be as new as what the operating system keeps of the log.
-
-    Raises:
-        OSError: the file cannot be opened.
-    """
-
-    def __init__(self, path: Path) -> None:
-        self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-
-    def of(self, epoch: str) -> int:
-        """Return the last position of that epoch that may have been shown; 0 if none is known."""
-        fields = os.pread(self._descriptor, 100, 0).split()
-        if len(fields) != 2 or fields[0] != epoch.encode() or not fields[1].isdigit():
-            return 0
-        return int(fields[1])
-
-    def note(self, epoch: str, head: int) -> None:
-        """Keep the head of a commit, before anyone sees it."""
-        os.pwrite(self._descriptor, f"{epoch} {head:020d}\n".encode("ascii"), 0)
-
-    def close(self) -> None:
-        """Close the file."""
-        os.close(self._descriptor)
