@@ -39,6 +39,7 @@ FEED: Final = pa.schema(
         _required("car", pa.binary()),
         pa.field("time", pa.int64()),
         pa.field("chain_id", pa.string()),
+        pa.field("delivered_at", pa.timestamp("us", "UTC")),
     ]
 )
 
@@ -201,5 +202,5 @@ def with_partition(rows: pa.Table) -> pa.Table:
     """Convert rows of the feed to rows of `raw_events`."""
     last_bytes = pc.binary_slice(rows["stream_cid"].combine_chunks(), -1).dictionary_encode()
     partitions = pa.array(map(partition_of, last_bytes.dictionary.to_pylist()), pa.int32())
-    columns = [*rows.select(FEED.names).columns, partitions.take(last_bytes.indices)]
+    columns = [*rows.select(FEED.names).cast(FEED).columns, partitions.take(last_bytes.indices)]
     return pa.Table.from_arrays(columns, schema=RAW_EVENTS)

@@ -1,12 +1,15 @@
 """Which position each event of a snapshot has in the feed of the node that made it.
 
-Feed positions, and the times of time events, belong to one node's log. With them, a reader of that
-node's feed can start from the snapshot and go on behind the last position in it. They are in pages,
-Parquet files named by the CID of their bytes, which the signed manifest lists: each has the
-positions from one to another, all of them, sorted by EventID.
+Feed positions, and the times of time events and deliveries, belong to one node's log. With them, a
+reader of that node's feed can start from the snapshot and go on behind the last position in it.
+They are in pages, Parquet files named by the CID of their bytes, which the signed manifest lists:
+each has the positions from one to another, all of them, sorted by EventID.
 
     feeds/CID.parquet     position: int64, event_id: binary, time: int64 or null (Unix seconds),
-                          chain_id: string or null (CAIP-2)
+                          chain_id: string or null (CAIP-2),
+                          delivered_at: int64 or null (Unix milliseconds)
+
+Pages of earlier versions have no `delivered_at`, which then is null.
 
 A new snapshot adds a page with the new positions. If the page before has less than twice as many,
 the new one takes its place as well. So pages are few, and each position is written a few times.
@@ -36,11 +39,12 @@ SCHEMA: Final = pa.schema(
         pa.field("event_id", pa.binary(), nullable=False),
         pa.field("time", pa.int64()),
         pa.field("chain_id", pa.string()),
+        pa.field("delivered_at", pa.int64()),
     ]
 )
 
-Row = tuple[int, bytes, int | None, str | None]
-"""Position, EventID, time, chain."""
+Row = tuple[int, bytes, int | None, str | None, int | None]
+"""Position, EventID, time, chain, time of delivery."""
 
 
 class PageError(ValueError):
@@ -80,7 +84,7 @@ def encode_page(rows: Sequence[Row]) -> tuple[CID, bytes]:
         out,
         compression="zstd",
         use_dictionary=["chain_id"],
-        column_encoding={"event_id": "DELTA_BYTE_ARRAY"},
+        column_encoding={"event_id": "DELTA_BYTE_ARRAY", "delivered_at": "DELTA_BINARY_PACKED"},
     )
     data = out.getvalue()
     return CID.of(RAW, data), data

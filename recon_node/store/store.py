@@ -257,9 +257,10 @@ class Store(Contents):
 
     async def read_positions(
         self, after: int, upto: int
-    ) -> list[tuple[int, bytes, int | None, str | None]]:
-        """Return the positions (after, upto] of the feed, each with its EventID and, for a time
-        event, the time and the chain of its anchor. The CARs are not touched.
+    ) -> list[tuple[int, bytes, int | None, str | None, int | None]]:
+        """Return the positions (after, upto] of the feed, each with its EventID, for a time event
+        the time and the chain of its anchor, and the time of its delivery in Unix milliseconds, if
+        it is known. The CARs are not touched.
 
         Raises:
             StoreError: the disk failed.

@@ -86,6 +86,8 @@ class FeedRow:
     """Of a time event: when its anchor's block was made, in Unix seconds."""
     chain_id: str | None = None
     """Of a time event: its anchor's chain (CAIP-2)."""
+    delivered_at: int | None = None
+    """When this node gave it the position, in Unix milliseconds; None if an earlier version did."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +106,7 @@ class FeedColumns:
     cars: Sequence[bytes] = ()
     block_times: Sequence[int | None] = ()
     chain_ids: Sequence[str | None] = ()
+    delivered_at: Sequence[int | None] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,7 +29,7 @@ Unknown options are refused, and so are filters that cannot match any event.
 
 import json
 from collections.abc import Iterator, Mapping
-from typing import Any, Final
+from typing import Any
 
 import pyarrow as pa
 from pyspark.sql.datasource import (
@@ -38,21 +38,14 @@ from pyspark.sql.datasource import (
     DataSourceStreamReader,
     InputPartition,
 )
+from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
-from pyspark.sql.types import (
-    BinaryType,
-    LongType,
-    StringType,
-    StructField,
-    StructType,
-)
+from pyspark.sql.types import StructType
 
 from spark_sink.errors import SinkError
 from spark_sink.schema import FEED
 from spark_sink.source.failover import BatchPlan, Nodes, Offset
 from spark_sink.source.options import RangePartition, SourceOptions
-
-_SPARK_TYPES: Final = {pa.int64(): LongType(), pa.string(): StringType(), pa.binary(): BinaryType()}
 
 
 class ReconDataSource(DataSource):
@@ -65,9 +58,7 @@ class ReconDataSource(DataSource):
 
     def schema(self) -> StructType:
         """Return `spark_sink.schema.FEED` as a Spark schema."""
-        return StructType(
-            [StructField(field.name, _SPARK_TYPES[field.type], field.nullable) for field in FEED]
-        )
+        return from_arrow_schema(FEED)
 
     def reader(self, schema: StructType) -> "ReconBatchReader":
         """Return a reader of everything up to the feed's current head."""

@@ -36,6 +36,8 @@ _TOKEN: Final = (
 # How httpx's errors begin if an answer is not HTTP at all. Its other protocol errors mean that an
 # answer was cut off, for example because the node stopped.
 _NO_HTTP: Final = ("illegal request line", "illegal status line", "illegal header line")
+# Nodes that do not note when they delivered an event serve their feed without it.
+_NEW_COLUMN: Final = "delivered_at"
 # The end of an Arrow stream; one that was cut off between two batches looks complete otherwise.
 _END_OF_STREAM: Final = b"\xff\xff\xff\xff\x00\x00\x00\x00"
 
@@ -179,7 +181,7 @@ class Feed:
 
     def _checked(self, batch: pa.RecordBatch, after: int, upto: int) -> pa.RecordBatch:
         try:
-            columns = [batch.column(field.name).cast(field.type) for field in FEED]
+            columns = [_column(batch, field) for field in FEED]
             checked = pa.RecordBatch.from_arrays(columns, schema=FEED)
         except (KeyError, pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
             raise FeedRefusedError(
@@ -236,6 +238,13 @@ class Feed:
 def last_position(batch: pa.RecordBatch) -> int:
     """Return the position of a batch's last row."""
     return int(batch.column("position")[-1].as_py())
+
+
+def _column(batch: pa.RecordBatch, field: pa.Field) -> pa.Array:
+    """Return a column of the feed; nulls for one that older nodes do not know."""
+    if field.name == _NEW_COLUMN and field.name not in batch.schema.names:
+        return pa.nulls(batch.num_rows, field.type)
+    return batch.column(field.name).cast(field.type)
 
 
 def _ascends(positions: pa.Array) -> bool:

@@ -6,10 +6,10 @@ Any Spark whose Python has this package installed finds the source by its name (
 `spark_sink.source.snapshot_registration`). The driver reads the root object and the top of the
 tree; each task reads a sub-tree, and checks every event against its CID. No node is asked.
 
-The columns are those of the source "recon". `position`, `time` and `chain_id` are those of the feed
-of the node that made the snapshot. They are null for events that it had not delivered, and in a
-snapshot of some interests only. The feed of that node, the one with the same epoch, goes on behind
-the last position (`recon-node snapshot list --json` shows both):
+The columns are those of the source "recon". `position`, `time`, `chain_id` and `delivered_at` are
+those of the feed of the node that made the snapshot. They are null for events that it had not
+delivered, and in a snapshot of some interests only. The feed of that node, the one with the same
+epoch, goes on behind the last position (`recon-node snapshot list --json` shows both):
 
     spark.readStream.format("recon").option("url", NODE).option("startingOffset", POSITION).load()
 
@@ -36,7 +36,8 @@ from typing import Final, NamedTuple
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
-from pyspark.sql.types import BinaryType, LongType, StringType, StructField, StructType
+from pyspark.sql.pandas.types import from_arrow_schema
+from pyspark.sql.types import StructType
 
 from recon_node.ceramic import InvalidEventError, parse_event
 from recon_node.ipld import CID
@@ -53,12 +54,13 @@ from spark_sink.schema import FEED
 
 SNAPSHOT: Final = pa.schema([FEED.field("position").with_nullable(True), *list(FEED)[1:]])
 """The rows of a snapshot."""
+_DELIVERED_AT: Final = SNAPSHOT.field("delivered_at").type
 PARTITIONS: Final = 16
 _OPTIONS: Final = ("url", "root", "signers", "partitions")
 _SPARKS_OWN: Final = frozenset({"path", "paths", "provider", "location"})
-_SPARK_TYPES: Final = {pa.int64(): LongType(), pa.string(): StringType(), pa.binary(): BinaryType()}
-Delivery = tuple[int | None, int | None, str | None]
-"""Position, time and chain of an event in a feed."""
+Delivery = tuple[int | None, int | None, str | None, int | None]
+"""Position, time and chain of an event in a feed, and when it was delivered, in milliseconds."""
+_NOT_DELIVERED: Final[Delivery] = (None, None, None, None)
 _PART: Final = 256
 """Nodes that a task opens at once."""
 
@@ -91,12 +93,7 @@ class ReconSnapshotSource(DataSource):
 
     def schema(self) -> StructType:
         """Return `SNAPSHOT` as a Spark schema."""
-        return StructType(
-            [
-                StructField(field.name, _SPARK_TYPES[field.type], field.nullable)
-                for field in SNAPSHOT
-            ]
-        )
+        return from_arrow_schema(SNAPSHOT)
 
     def reader(self, schema: StructType) -> "SnapshotTableReader":
         """Return a reader of one snapshot, the one that is the newest now."""
@@ -189,7 +186,8 @@ class SnapshotTableReader(DataSourceReader):
                 ids = page["event_id"]
                 inside = pc.and_(pc.greater(ids, bounds.lower), pc.less(ids, bounds.upper))
                 part = page.filter(inside)
-                columns = [part[name].to_pylist() for name in ("position", "time", "chain_id")]
+                names = ("position", "time", "chain_id", "delivered_at")
+                columns = [part[name].to_pylist() for name in names]
                 keys = part["event_id"].to_pylist()
                 found.update(zip(keys, zip(*columns, strict=True), strict=True))
         except (ObjectError, PageError) as error:
@@ -203,8 +201,8 @@ class SnapshotTableReader(DataSourceReader):
             events = [parse_event(car) for _, car in rows]
         except InvalidEventError as error:
             raise SinkError(f"the snapshot in {self._url} has an invalid event: {error}") from None
-        found = [delivered.get(key, (None, None, None)) for key, _ in rows]
-        positions, times, chains = zip(*found, strict=True)
+        found = [delivered.get(key, _NOT_DELIVERED) for key, _ in rows]
+        positions, times, chains, delivered_at = zip(*found, strict=True)
         columns = {
             "position": positions,
             "event_id": [key for key, _ in rows],
@@ -214,6 +212,7 @@ class SnapshotTableReader(DataSourceReader):
             "car": [car for _, car in rows],
             "time": times,
             "chain_id": chains,
+            "delivered_at": pa.array(delivered_at, pa.timestamp("ms", "UTC")).cast(_DELIVERED_AT),
         }
         return pa.RecordBatch.from_pydict(columns, schema=SNAPSHOT)
 

@@ -68,8 +68,10 @@ _COMMITS_PER_TIDY: Final = 64
 _MAX_NEW_FILES: Final = 256
 # The last position of a file without statistics.
 _UNKNOWN: Final = 2**63 - 1
-# Columns that raw_events of version 0.1 lacks; null is right except for time events.
-_ADDED_COLUMNS: Final = ("time", "chain_id")
+# Columns that raw_events of earlier versions lacks. Null is right, but for time events without the
+# columns about their anchors.
+_ANCHOR_COLUMNS: Final = frozenset({"time", "chain_id"})
+_ADDED_COLUMNS: Final = _ANCHOR_COLUMNS | {"delivered_at"}
 # A commit every half second writes many log files, which must not be kept for a month.
 _LOG: Final = "delta.logRetentionDuration"
 _LOG_HOURS: Final = 24
@@ -327,9 +329,18 @@ class DeltaStore:
 
 def _migrate(spec: TableSpec, table: DeltaTable, path: Location) -> None:
     """Add missing columns to a table of an older version, if its rows stay correct."""
-    added = [field for field in spec.schema if field.name in _ADDED_COLUMNS]
-    if spec.name != RAW or _sorted([*_columns(table), *added]) != _sorted(spec.schema):
+    there = _columns(table)
+    missing = _ADDED_COLUMNS - {field.name for field in there}
+    added = [field for field in spec.schema if field.name in missing]
+    if spec.name != RAW or _sorted([*there, *added]) != _sorted(spec.schema):
         raise other_columns(path)
+    if not missing.isdisjoint(_ANCHOR_COLUMNS):
+        _check_anchors(table, path)
+    table.alter.add_columns(Schema.from_arrow(pa.schema(added)).fields)
+
+
+def _check_anchors(table: DeltaTable, path: Location) -> None:
+    """Check that a table without the columns about anchors has no time events."""
     anchors = query({"t": table}, "SELECT count(*) AS n FROM t WHERE event_type = 'time'")
     if count := anchors["n"].to_pylist()[0]:
         raise TablesError(
@@ -337,7 +348,6 @@ def _migrate(spec: TableSpec, table: DeltaTable, path: Location) -> None:
             f"of its {count} time events: read the feed again with spark-sink "
             f"rebuild {RAW} --tables {path.parent} --url URL"
         )
-    table.alter.add_columns(Schema.from_arrow(pa.schema(added)).fields)
 
 
 def _columns(table: DeltaTable) -> list[pa.Field]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import random
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -9,15 +10,18 @@ from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
 
+import pyarrow.parquet as pq
 import pytest
 import trio
 from nacl.signing import SigningKey
 from snapshot_support import NETWORK, events, make_log
 
 from recon_node.ceramic.auth.did import controller_of
+from recon_node.ipld import CID
+from recon_node.ipld.cid import RAW
 from recon_node.snapshot.creating import Created, DamagedBaseError, create_snapshot
 from recon_node.snapshot.faults import SnapshotError
-from recon_node.snapshot.feed_pages import page_name
+from recon_node.snapshot.feed_pages import page_name, read_page
 from recon_node.snapshot.objects import Objects
 from recon_node.snapshot.reading import SnapshotReader, read_root
 from recon_node.snapshot.root import pack_name
@@ -239,6 +243,22 @@ def test_damaged_feed_positions_are_found(log: Path) -> None:
     objects.put(page_name(page.cid), bytes(page.size))
     [fault] = verify_snapshot(objects, root, lambda done, total: None).faults
     assert "does not match its CID" in fault.reason
+
+
+def test_pages_of_earlier_versions_have_no_times_of_delivery(log: Path) -> None:
+    objects = memory()
+    root = create(log, objects).root
+    assert root.manifest.feed is not None
+    [page] = root.manifest.feed.pages
+    rows = read_page(objects, page)
+    assert rows["delivered_at"].null_count == 0
+    out = io.BytesIO()
+    pq.write_table(rows.drop_columns(["delivered_at"]), out)
+    cid = CID.of(RAW, out.getvalue())
+    objects.put(page_name(cid), out.getvalue())
+    old = read_page(objects, page._replace(cid=cid, size=len(out.getvalue())))
+    assert old["delivered_at"].null_count == rows.num_rows
+    assert old.drop_columns(["delivered_at"]) == rows.drop_columns(["delivered_at"])
 
 
 def test_a_running_node_makes_the_same_snapshot(log: Path) -> None:

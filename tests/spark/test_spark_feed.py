@@ -6,6 +6,7 @@ import socket
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from datetime import UTC, datetime, timedelta
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
@@ -18,7 +19,7 @@ from spark_sink.errors import FeedChangedError, FeedRefusedError, FeedUnreachabl
 from spark_sink.schema import FEED
 from spark_sink.source.feed import Feed, Head
 
-COLUMNS = [name for name in FEED.names if name != "event_id"]
+COLUMNS = [name for name in FEED.names if name not in ("event_id", "delivered_at")]
 
 
 def rows_of(batches: Iterator[pa.RecordBatch] | list[pa.RecordBatch]) -> pa.Table:
@@ -34,6 +35,28 @@ def test_a_range_is_the_events_at_its_positions(full_node: Node, sample: list[Ev
         got = rows_of(feed.read(after, upto, head.epoch))
         assert got.select(COLUMNS) == expected.slice(after, upto - after).select(COLUMNS)
     assert rows_of(feed.read(5, 5, head.epoch)).num_rows == 0
+
+
+def test_each_event_has_the_time_of_its_delivery(node: Node, sample: list[Event]) -> None:
+    before = datetime.now(UTC)
+    node.add(sample[:30])
+    first = datetime.now(UTC)
+    node.add(sample[30:40])
+    last = datetime.now(UTC)
+    feed = Feed(node.url)
+    times = rows_of(feed.read(0, 40, feed.head().epoch))["delivered_at"].to_pylist()
+    cut = timedelta(milliseconds=1)  # the node keeps milliseconds
+    assert all(before - cut <= time <= first for time in times[:30])
+    assert all(first - cut <= time <= last for time in times[30:])
+    assert times == sorted(times)
+
+
+def test_an_older_node_has_no_times_of_delivery(sample: list[Event]) -> None:
+    old = feed_rows(sample[:9]).drop_columns(["delivered_at"])
+    with answering(arrow(old)) as url:
+        got = rows_of(Feed(url).read(0, 9, "any"))
+    assert got["delivered_at"].null_count == 9
+    assert got.select(COLUMNS) == feed_rows(sample[:9]).select(COLUMNS)
 
 
 def test_a_feed_can_be_pickled_while_it_is_open(full_node: Node) -> None:

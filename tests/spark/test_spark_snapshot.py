@@ -71,6 +71,8 @@ def test_the_rows_are_the_events(url: str, sample: list[Event]) -> None:
     assert partitions == 4
     positions = {event.cid: at for at, event in enumerate(sample, 1)}
     found = {row["event_cid"]: row for row in rows.to_pylist()}
+    with LogSource(Path(url).parent / "node") as source:
+        delivered = {row[0]: row[-1] for row in source.feed_rows(0, len(sample))}
     assert len(found) == rows.num_rows == len(sample)
     for event in sample:
         row = found[bytes(event.cid)]
@@ -78,6 +80,7 @@ def test_the_rows_are_the_events(url: str, sample: list[Event]) -> None:
         assert row["stream_cid"] == bytes(event.init)
         assert row["event_type"] == event.kind.value
         assert row["position"] == positions[event.cid]
+        assert row["delivered_at"].timestamp() == delivered[row["position"]] / 1000
     ids = rows["event_id"].to_pylist()
     assert ids == sorted(ids)
 

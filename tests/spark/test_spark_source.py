@@ -23,7 +23,7 @@ from spark_sink.source.data_source import ReconDataSource, ReconStreamReader
 from spark_sink.source.feed import Head
 from spark_sink.source.options import SourceOptions
 
-COLUMNS = [name for name in FEED.names if name != "event_id"]
+COLUMNS = [name for name in FEED.names if name not in ("event_id", "delivered_at")]
 
 
 def stream_reader(url: str, **options: str) -> ReconStreamReader:
@@ -144,6 +144,7 @@ def test_the_spark_schema_is_the_arrow_schema() -> None:
             ("car", "binary", False),
             ("time", "bigint", True),
             ("chain_id", "string", True),
+            ("delivered_at", "timestamp", True),
         ]  # fmt: skip
 
 

@@ -6,8 +6,9 @@ import shutil
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from datetime import UTC, datetime
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -446,9 +447,12 @@ def test_a_node_that_was_restored_from_an_older_copy_is_no_good_health(
     assert health.troubles == []
 
 
-def old_raw_events(directory: Path, rows: pa.Table) -> None:
-    """As version 0.1 wrote them."""
-    names = [f.name for f in RAW_EVENTS if f.name not in ("time", "chain_id")]
+ADDED = ("time", "chain_id", "delivered_at")
+
+
+def old_raw_events(directory: Path, rows: pa.Table, lacking: Sequence[str] = ADDED) -> None:
+    """As earlier versions wrote them."""
+    names = [f.name for f in RAW_EVENTS if f.name not in lacking]
     new = Tables(directory / "new", EPOCH, [])
     new.append(rows)
     kept = table_rows(directory / "new", "raw_events")
@@ -489,4 +493,27 @@ def test_a_table_of_the_first_version_with_anchors_must_be_read_again(tmp_path: 
         Tables(tmp_path, EPOCH)
     rebuild(tmp_path, "raw_events", Served(rows), silent)
     fill(tmp_path, rows)
+    assert_tables(tmp_path, rows.to_pylist())
+
+
+def test_a_table_without_times_of_delivery_gets_the_column(tmp_path: Path) -> None:
+    """Null is right for its rows, time events included."""
+    trap = scenario()
+    old = feed_rows(trap.events, trap.times)
+    times = [datetime(2026, 5, 1, 12, 0, second, 7_000, UTC) for second in range(len(old))]
+    column = old.schema.field("delivered_at")
+    rows = old.set_column(
+        old.schema.get_field_index(column.name), column, pa.array(times, column.type)
+    )
+    half = len(rows) // 2
+    old_raw_events(tmp_path, old.slice(0, half), lacking=["delivered_at"])
+    fill(tmp_path, rows)
+    merged = [*old.slice(0, half).to_pylist(), *rows.slice(half).to_pylist()]
+    assert_tables(tmp_path, merged)
+    sql = "SELECT count(*), max(delivered_at) FROM raw_events WHERE delivered_at >= '2026-05-01'"
+    with run_query(tmp_path, sql) as answer:
+        assert list(answer.rows) == [
+            (len(rows) - half, f"2026-05-01 12:00:{len(rows) - 1:02}.007+00")
+        ]
+    rebuild(tmp_path, "raw_events", Served(rows), silent)
     assert_tables(tmp_path, rows.to_pylist())

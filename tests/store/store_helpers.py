@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 from random import Random
 
@@ -105,6 +106,11 @@ def contents(directory: Path) -> dict[str, bytes]:
 
 async def feed_of(store: Store) -> list[FeedRow]:
     return await store.read_feed(0, 1_000_000)
+
+
+def timeless(rows: list[FeedRow]) -> list[FeedRow]:
+    """The same rows in a log of a version that did not note when it delivered them."""
+    return [replace(row, delivered_at=None) for row in rows]
 
 
 def check_feed(rows: list[FeedRow], events: dict[CID, Event]) -> None:

@@ -164,6 +164,8 @@ def feed_schema() -> pa.Schema:
             # Of time events only: the time of the anchor's block, in Unix seconds, and its chain.
             pa.field("time", pa.int64()),
             pa.field("chain_id", pa.utf8()),
+            # Null if an earlier version of the node delivered the event.
+            pa.field("delivered_at", pa.timestamp("ms", "UTC")),
         ]
     )
 
@@ -188,6 +190,7 @@ def record_batch(rows: FeedColumns) -> memoryview:
         pa.array(rows.cars, pa.binary()),
         pa.array(rows.block_times, pa.int64()),
         pa.array(rows.chain_ids, pa.utf8()),
+        pa.array(rows.delivered_at, pa.timestamp("ms", "UTC")),
     ]
     batch: pa.RecordBatch = pa.record_batch(columns, schema=feed_schema())
     return memoryview(batch.serialize())

@@ -86,6 +86,8 @@ class FeedEventBody(EventBody, alias_generator=to_camel):
     """(+) Bytes of its CAR."""
     time: int | None = None
     """(+) Of a time event: Unix seconds of its anchor's block."""
+    delivered_at: int | None = None
+    """(+) Unix milliseconds of its delivery; null if an earlier version delivered it."""
 
 
 class EventFeedBody(Body, alias_generator=to_camel):
@@ -179,6 +181,7 @@ def _event(row: FeedRow, include_data: bool, details: bool) -> dict[str, Any]:
             "height": row.event_id.height,
             "size": len(row.car),
             "time": row.block_time,
+            "deliveredAt": row.delivered_at,
         }
     if include_data:
         event["data"] = multibase.encode(row.car)

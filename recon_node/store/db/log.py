@@ -22,7 +22,7 @@ from recon_node.ceramic.header import DEFAULT_SORT_KEY
 from recon_node.ipld import CID
 from recon_node.recon import KeyStore, KeyView
 from recon_node.store.damage.detection import Damage
-from recon_node.store.db import doubts, proofs, schema
+from recon_node.store.db import deliveries, doubts, proofs, schema
 from recon_node.store.db.packing import full_size
 from recon_node.store.db.records import (
     Marks,
@@ -196,6 +196,9 @@ class EventLog:
             try:
                 forget_keys(self.connection)
                 yield marks
+                if marks.head > self.marks.head:
+                    first = self.marks.head + 1
+                    deliveries.note_delivery(self.connection, first, self.now())
                 self.connection.execute("COMMIT")
             except BaseException:
                 if self.connection.in_transaction:  # some errors have ended it already

@@ -30,6 +30,7 @@ from recon_node.store.damage.detection import (
     name_damage,
     row_fault,
 )
+from recon_node.store.db.deliveries import DELIVERED_AT
 from recon_node.store.db.packing import full_size
 from recon_node.store.db.reader import Reader
 from recon_node.store.db.records import StreamRecord, select_streams
@@ -38,10 +39,9 @@ from recon_node.store.values import FeedColumns, FeedFilter, FeedRow, PendingPro
 
 _LAST: Final = 2**63 - 1  # the greatest integer that SQLite has
 
-_ROWS: Final = (
-    "SELECT position, event_id, cid, init_cid, kind, car FROM events LEFT JOIN cars USING (id) "
-)
-_WIDTH: Final = 6
+_COLUMNS: Final = f"position, event_id, cid, init_cid, kind, car, {DELIVERED_AT}"
+_ROWS: Final = f"SELECT {_COLUMNS} FROM events LEFT JOIN cars USING (id) "
+_WIDTH: Final = 7
 _ANCHORS: Final = (
     "SELECT position, block_time, chain_id FROM events "
     "CROSS JOIN anchors ON anchors.event = events.id CROSS JOIN proofs USING (proof) "
@@ -163,7 +163,7 @@ def read_columns(
     terms, values = _where(wanted, network)
     sql = _ROWS + f"WHERE position > ? AND position <= ? {terms}ORDER BY position LIMIT ?"
     columns = _select(sql, (after, upto, *values, limit), max_bytes, reader)
-    positions, event_ids, cids, inits, kinds, stored = columns
+    positions, event_ids, cids, inits, kinds, stored, delivered = columns
     hole = None if terms else _hole(positions, after)
     if hole is not None:
         raise DamagedEventError(hole)
@@ -174,7 +174,7 @@ def read_columns(
         raise DamagedEventError(*found)
     sound = [car for car in cars if isinstance(car, bytes)]
     times, chains = _anchors(positions, kinds, reader)
-    return FeedColumns(positions, event_ids, cids, inits, kinds, sound, times, chains)
+    return FeedColumns(positions, event_ids, cids, inits, kinds, sound, times, chains, delivered)
 
 
 def read_head(reader: Reader) -> int:
@@ -185,11 +185,11 @@ def read_head(reader: Reader) -> int:
 
 def read_positions(
     after: int, upto: int, reader: Reader
-) -> list[tuple[int, bytes, int | None, str | None]]:
-    """Return the positions (after, upto], each with its EventID and the time and chain of its
-    anchor, if it has one."""
+) -> list[tuple[int, bytes, int | None, str | None, int | None]]:
+    """Return the positions (after, upto], each with its EventID, the time and chain of its anchor,
+    if it has one, and the time of its delivery, if it is known."""
     sql = (
-        "SELECT position, event_id, block_time, chain_id FROM events "
+        f"SELECT position, event_id, block_time, chain_id, {DELIVERED_AT} FROM events "
         "LEFT JOIN anchors ON anchors.event = events.id LEFT JOIN proofs USING (proof) "
         "WHERE position > ? AND position <= ? ORDER BY position"
     )
@@ -205,7 +205,7 @@ def read_sort_key(
         DamagedEventError: one of them is damaged.
     """
     sql = (
-        "SELECT position, event_id, cid, init_cid, kind, car FROM events "
+        f"SELECT {_COLUMNS} FROM events "
         "CROSS JOIN streams USING (init_cid) LEFT JOIN cars USING (id) "
         "WHERE position > ? AND position <= ? AND kind = 'init' AND sep_key = ? "
         "ORDER BY position LIMIT ?"
@@ -273,12 +273,13 @@ def _read_rows(
 ) -> tuple[list[FeedRow], Damage | None]:
     """Return the events up to the one that takes the CARs to `max_bytes`, or to a damaged one."""
     columns = _select(sql, values, max_bytes, reader)
-    positions, _, _, _, kinds, stored = columns
+    positions, _, _, _, kinds, stored, delivered = columns
     found: list[FeedRow] = []
-    for position, event_id, cid, init, kind, car, block_time, chain_id in zip(
+    for position, event_id, cid, init, kind, car, *times in zip(
         *columns[:5],
         reader.blocks.restore_each(stored),
         *_anchors(positions, kinds, reader),
+        delivered,
         strict=True,
     ):
         damage = _damage(position, event_id, cid, init, kind, car)
@@ -288,9 +289,7 @@ def _read_rows(
             key, init_cid = EventId(event_id), CID(init)
         except ValueError as error:
             return found, name_damage(str(error), None, cid, position)
-        found.append(
-            FeedRow(position, key, CID(cid), init_cid, EventKind(kind), car, block_time, chain_id)
-        )
+        found.append(FeedRow(position, key, CID(cid), init_cid, EventKind(kind), car, *times))
     return found, None
 
 

@@ -20,7 +20,8 @@ builds on, to find those that wait for an event that arrives. `streams` has what
 stream are checked against. `refused` remembers EventIds that were proven wrong (`inherent`: the
 event itself is wrong, under any EventId). `proofs` and `anchors` are about time events, see
 `recon_node.store.db.proofs`; `not_found` says of which the chain did not have the transaction, see
-`recon_node.store.db.doubts`.
+`recon_node.store.db.doubts`. `deliveries` says when positions were given, see
+`recon_node.store.db.deliveries`.
 """
 
 from __future__ import annotations

@@ -138,6 +138,9 @@ def _finish(place: Path, network: Network, salvage: Salvage, repaired: Repaired)
     """Give the new log the interests and its epoch, and merge it into one file."""
     with closing(schema.open_database(place, network, "full")) as connection:
         _copy_rows(connection, "interests", salvage)
+        if repaired.epoch_kept:  # else the positions are new
+            connection.execute("DELETE FROM deliveries")
+            _copy_rows(connection, "deliveries", salvage)
         sql = "INSERT OR REPLACE INTO meta (name, value) VALUES ('epoch', ?)"
         connection.execute(sql, (repaired.epoch,))
         connection.execute("DELETE FROM meta WHERE name = 'saved_keys'")

@@ -1,0 +1,104 @@
+"""Events are given the time of their delivery, which ascends with their positions."""
+
+from __future__ import annotations
+
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+from store_helpers import NETWORK, World, feed_of
+
+from recon_node.store import Store, open_store
+from recon_node.store.db import schema
+from recon_node.store.maintenance.repair import repair_log
+
+
+class Clock:
+    """A clock that is set by hand, in Unix seconds."""
+
+    def __init__(self, store: Store, now: float) -> None:
+        self.now = now
+        store._writer.log.now = lambda: self.now
+
+
+async def times_of(store: Store) -> list[int | None]:
+    return [row.delivered_at for row in await feed_of(store)]
+
+
+async def test_the_events_of_a_commit_have_its_time_which_stays(tmp_path: Path) -> None:
+    offers = World(1, events=30).offers()
+    async with open_store(tmp_path, NETWORK) as store:
+        clock = Clock(store, 1_700_000_000.1234)
+        await store.admit_remote(offers[:10])
+        first = store.head
+        clock.now += 60
+        await store.admit_remote(offers[10:])
+        expected = [1_700_000_000_123] * first + [1_700_000_060_123] * (store.head - first)
+        assert 0 < first < store.head
+        assert await times_of(store) == expected
+    async with open_store(tmp_path, NETWORK) as store:
+        assert await times_of(store) == expected
+
+
+async def test_times_never_go_back_when_the_clock_is_set_back(tmp_path: Path) -> None:
+    offers = World(2, events=40).offers()
+    async with open_store(tmp_path, NETWORK) as store:
+        clock = Clock(store, 5_000.0)
+        times = []
+        for part, now in enumerate((5_000.0, 4_000.0, 4_999.0, 5_001.0)):
+            clock.now = now
+            before = store.head
+            await store.admit_remote(offers[part * 10 : part * 10 + 10])
+            assert store.head > before
+            times += [max(5_000_000, int(now * 1000))] * (store.head - before)
+        assert await times_of(store) == times
+
+
+async def test_an_event_that_waits_has_the_time_of_its_delivery(tmp_path: Path) -> None:
+    world = World(3)
+    init = next(iter(world.events.values()))
+    data = world.extend(init.cid, [init.cid], {"n": 1})
+    async with open_store(tmp_path, NETWORK) as store:
+        clock = Clock(store, 1.0)
+        await store.admit_remote([world.offer(data)])
+        assert store.head == 0
+        clock.now = 2.0
+        await store.admit_remote([world.offer(init)])
+        assert await times_of(store) == [2_000, 2_000]
+
+
+async def test_what_an_earlier_version_delivered_has_no_time(tmp_path: Path) -> None:
+    offers = World(4, events=30).offers()
+    async with open_store(tmp_path, NETWORK) as store:
+        await store.admit_remote(offers[:15])
+        old = store.head
+    with closing(sqlite3.connect(tmp_path / schema.FILE_NAME)) as connection:
+        connection.execute("DROP TABLE deliveries")
+        connection.execute(f"PRAGMA user_version = {len(schema.MIGRATIONS) - 1}")
+    async with open_store(tmp_path, NETWORK) as store:
+        assert await times_of(store) == [None] * old
+        Clock(store, 7.0)
+        await store.admit_remote(offers[15:])
+        assert await times_of(store) == [None] * old + [7_000] * (store.head - old)
+
+
+@pytest.mark.parametrize("lost", [False, True])
+async def test_a_repair_keeps_the_times_if_it_keeps_the_positions(
+    tmp_path: Path, lost: bool
+) -> None:
+    async with open_store(tmp_path, NETWORK) as store:
+        Clock(store, 9.0)
+        await store.admit_remote(World(5, events=20).offers())
+        head = store.head
+    if lost:
+        with closing(sqlite3.connect(tmp_path / schema.FILE_NAME)) as connection:
+            sql = "DELETE FROM cars WHERE id = (SELECT id FROM events WHERE position = ?)"
+            connection.execute(sql, (head,))
+            connection.commit()
+    repaired = await repair_log(tmp_path)
+    async with open_store(tmp_path, NETWORK) as store:
+        times = await times_of(store)
+        assert repaired.epoch_kept is not lost
+        assert (set(times) == {9_000}) is not lost
+        assert None not in times
