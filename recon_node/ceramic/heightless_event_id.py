@@ -231,7 +231,7 @@ def _check(raw: bytes) -> None:
     except IpldError as error:
         raise EventIdError(f"not an EventID without a height: {error}") from None
     if end != len(raw):
-        raise EventIdError(f"{len(raw) - end} bytes too many after the EventID")
+        raise EventIdError(f"{len(raw) - end} extra bytes after the EventID")
     if cid.hash_code == IDENTITY:
         raise EventIdError(f"{cid} cannot be the CID of an event")
 

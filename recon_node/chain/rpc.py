@@ -139,8 +139,8 @@ class Provider:
             number = None if number is None else number - depth + 1
         if number is None:
             raise AnswerError(
-                f"the endpoints of {self.chain_id} know no final block: set chain_confirmations to "
-                "a number of blocks"
+                f"the endpoints of {self.chain_id} report no final block: set "
+                "chain_confirmations to a number of blocks"
             )
         return number
 

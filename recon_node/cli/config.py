@@ -55,7 +55,7 @@ def check(config: Path | None, as_json: bool, **flags: Any) -> None:
     """Check the settings that `recon-node run` would use.
 
     Exit code 2 if a setting is unknown or cannot be used; the message names it and its source.
-    Environment variables that begin with RECON_NODE_ but are no setting are reported as well.
+    Environment variables that begin with RECON_NODE_ but are not settings are reported as well.
 
     \b
     Example:

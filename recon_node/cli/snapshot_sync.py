@@ -83,7 +83,7 @@ def sync(
         as_json=as_json,
     )
     if found["state"] == "cancelled":
-        raise CommandError("the sync was cancelled; another one continues where it was")
+        raise CommandError("the sync was cancelled: run it again to continue where it stopped")
     if failures or found["fault_count"]:
         sys.exit(1)
 
@@ -123,7 +123,7 @@ def _sync_running(
     if found["ID"] != own:
         raise CommandError(
             f"the data directory {data_dir} is in use by the node {own}, but the one at {node.url} "
-            f"is {found['ID']}: give --url or --data-dir of the same node"
+            f"is {found['ID']}: --url and --data-dir must name the same node"
         )
     body: dict[str, Any] = {"urls": list(map(_absolute, urls))}
     if signers:

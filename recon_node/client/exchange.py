@@ -70,7 +70,7 @@ class Answer:
             return
         if self.status == HTTPStatus.UNAUTHORIZED:
             raise UnauthorizedError(
-                self.status, "the node wants a token, or another one: give it as `token=...`"
+                self.status, "the node requires a token, or a different one: pass it as `token=...`"
             )
         error = NotFoundError if self.status == HTTPStatus.NOT_FOUND else NodeError
         raise error(self.status, self.message)
@@ -174,4 +174,6 @@ def read_event(data: object) -> Event:
     try:
         return parse_event(multibase.decode(str(data)))
     except (InvalidEventError, IpldError) as error:
-        raise NodeError(HTTPStatus.OK, f"the node sent an event that is not one: {error}") from None
+        raise NodeError(
+            HTTPStatus.OK, f"the node sent something that is not an event: {error}"
+        ) from None

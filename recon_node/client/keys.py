@@ -133,7 +133,9 @@ def _from_pem(data: bytes) -> PrivateKey:
     try:
         found = load_pem_private_key(data, password=None)
     except TypeError:
-        raise KeyFileError("a key with a password: keys are read without one") from None
+        raise KeyFileError(
+            "the key has a password, which is not supported: store it without one"
+        ) from None
     except (ValueError, UnsupportedAlgorithm) as error:
         raise KeyFileError(f"not a private key as PEM: {error}") from None
     if isinstance(found, ed25519.Ed25519PrivateKey):
@@ -143,5 +145,5 @@ def _from_pem(data: bytes) -> PrivateKey:
             return found
         if isinstance(found.curve, ec.SECP256K1):
             return coincurve.PrivateKey.from_int(found.private_numbers().private_value)
-        raise KeyFileError(f"a key of {found.curve.name}; Ceramic knows secp256k1 and P-256")
-    raise KeyFileError("a kind of key that Ceramic does not know: use Ed25519, secp256k1 or P-256")
+        raise KeyFileError(f"a key of {found.curve.name}; Ceramic supports secp256k1 and P-256")
+    raise KeyFileError("Ceramic does not support this kind of key: use Ed25519, secp256k1 or P-256")

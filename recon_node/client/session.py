@@ -60,7 +60,7 @@ class Session:
             ValueError: neither is given, or both.
         """
         if (model is None) is (sort_value is None):
-            raise ValueError("an interest has a model, or a sort value")
+            raise ValueError("an interest needs a model or a sort value")
         return str(sort_value) if model is None else str(stream_id(model))
 
 

@@ -83,7 +83,7 @@ class PlaceReader:
             if place.size > largest:
                 reason = f"it has {place.size:,} bytes; {largest:,} is the limit"
             elif place in missing:
-                reason = "something else stands there, too"
+                reason = "another item has the same place"
             else:
                 missing[place] = item
                 continue
@@ -111,7 +111,7 @@ class PlaceReader:
             cid, size = self._packs[each.pack]
             if each.end > size:
                 raise MissingObjectError(
-                    f"{pack_name(cid)} in {self._objects.url} has {size} bytes only"
+                    f"{pack_name(cid)} in {self._objects.url} has only {size} bytes"
                 )
             data = self._objects.get_range(pack_name(cid), each.start, each.end - each.start)
         except (ObjectError, IndexError) as error:
@@ -131,8 +131,8 @@ class PlaceReader:
         self._failures += 1
         if self._failures >= _GIVEN_UP:
             raise SnapshotError(
-                f"{self._objects.url} has failed {self._failures} times in a row and is given up; "
-                f"at last: {error}"
+                f"{self._objects.url} has failed {self._failures} times in a row and was given up; "
+                f"the last error: {error}"
             )
 
     def describe(self, place: Place) -> str:

@@ -97,7 +97,7 @@ def decode_locator(data: bytes, count: int) -> list[Place]:
     except VarintError as error:
         raise LocatorError(f"its locator is broken: {error}") from None
     if at != len(data) or any(place.pack < 0 for place in places):
-        raise LocatorError("its locator is of another node")
+        raise LocatorError("its locator belongs to another node")
     return places
 
 

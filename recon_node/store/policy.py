@@ -104,7 +104,7 @@ class PolicySettings:
     """Write policy: whose events the node accepts, from peers and from its own clients."""
 
     allow_models: Annotated[Models, Flag(metavar="STREAM_ID", flag="allow_model")] = ()
-    """Models whose documents are accepted, by their StreamIDs; those of no other model are.
+    """Models whose documents are accepted, by their StreamIDs; all others are refused.
 
     The models themselves are accepted, too, whoever controls them. A stream with another sort key
     than `model` is refused. Events that the node has stay, whatever the policy becomes. Use
@@ -112,9 +112,9 @@ class PolicySettings:
       allow_models = ["kjzl6hvfrbw6c...", "kjzl6hvfrbw6d..."]
     """
     deny_models: Annotated[Models, Flag(metavar="STREAM_ID", flag="deny_model")] = ()
-    """Models that are refused, and all their documents. A denial overrides all that is allowed."""
+    """Models that are refused, and all their documents. A denial overrides any permission."""
     allow_controllers: Annotated[Controllers, Flag(metavar="DID", flag="allow_controller")] = ()
-    """DIDs whose streams are accepted; those of no other controller are.
+    """DIDs whose streams are accepted; those of others are refused.
 
     The controller is that of the stream, even if the event is signed under a capability.
     """

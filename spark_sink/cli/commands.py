@@ -120,7 +120,7 @@ main.add_command(completion_command("spark-sink", lambda: main))
     "--from-snapshot",
     metavar="URL",
     help="Fill new tables from the newest snapshot of this node at URL, such as "
-    "s3://bucket/ceramic, and read only the rest from its feed. Tables that exist just continue.",
+    "s3://bucket/ceramic, and read only the rest from its feed. Existing tables simply continue.",
 )
 @click.option(
     "--snapshot-signer",

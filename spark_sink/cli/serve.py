@@ -18,7 +18,7 @@ _FILE = click.Path(path_type=Path, dir_okay=False, exists=True)
 
 
 @click.command(short_help="Serve the tables by Arrow Flight SQL.")
-@tables_option(help="Directory of the tables.")
+@tables_option()
 @node_options(url=None, what="URL of the node whose events are in the tables; see --max-wait.")
 @click.option(
     "--max-wait",
@@ -28,7 +28,11 @@ _FILE = click.Path(path_type=Path, dir_okay=False, exists=True)
     "if they are at most 1,000 behind.",
 )
 @click.option(
-    "--listen", type=Address(), default="127.0.0.1:5102", metavar="HOST:PORT", help="Address."
+    "--listen",
+    type=Address(),
+    default="127.0.0.1:5102",
+    metavar="HOST:PORT",
+    help="Address to listen on.",
 )
 @click.option(
     "--auth-token",
@@ -44,14 +48,28 @@ _FILE = click.Path(path_type=Path, dir_okay=False, exists=True)
 @click.option("--tls-cert", type=_FILE, metavar="FILE", help="Certificate chain for TLS (PEM).")
 @click.option("--tls-key", type=_FILE, metavar="FILE", help="Key of the certificate (PEM).")
 @click.option(
-    "--max-queries", type=click.IntRange(1, 256), default=4, help="Queries at the same time."
+    "--max-queries",
+    type=click.IntRange(1, 256),
+    default=4,
+    metavar="N",
+    help="Queries at the same time.",
 )
 @click.option(
-    "--max-feeds", type=click.IntRange(0, 256), default=16, help="Open feeds at the same time."
+    "--max-feeds",
+    type=click.IntRange(0, 256),
+    default=16,
+    metavar="N",
+    help="Open feeds at the same time.",
 )
 @click.option("--timeout", type=Milliseconds(), default="60s", help="Longest query: 60s, 5m.")
 @click.option("--memory", type=Size(), default="512MB", help="Memory of a query or feed.")
-@click.option("--threads", type=click.IntRange(1, 64), default=2, help="Threads of a query.")
+@click.option(
+    "--threads",
+    type=click.IntRange(1, 64),
+    default=2,
+    metavar="N",
+    help="Threads of a query.",
+)
 @json_option
 def serve(
     tables: Any,
@@ -90,7 +108,7 @@ def serve(
     from spark_sink.source.feed import Feed
 
     if (tls_cert is None) != (tls_key is None):
-        raise click.UsageError("TLS takes both --tls-cert and --tls-key")
+        raise click.UsageError("TLS needs both --tls-cert and --tls-key")
     settings = ServeSettings(
         tables=tables,
         address=listen,
@@ -152,7 +170,7 @@ def _checked_token(token: str | None, file: Path | None) -> str | None:
         return None
     if not token or len(token) < _MIN_TOKEN:
         raise click.ClickException(
-            f"the token has less than {_MIN_TOKEN} characters, which is easy to guess: "
+            f"the token has fewer than {_MIN_TOKEN} characters, which is easy to guess: "
             "use one from `openssl rand -hex 32`"
         )
     return token

@@ -107,7 +107,7 @@ class FlightServer:
                 port = self._server.add_secure_port(settings.address, credentials)
         except RuntimeError as error:
             raise SinkError(
-                f"cannot listen at {settings.address}: {one_line(error)}; is it in use? Choose "
+                f"cannot listen on {settings.address}: {one_line(error)}; is it in use? Choose "
                 "another address with --listen"
             ) from error
         host = settings.address.rpartition(":")[0]

@@ -200,7 +200,7 @@ class FlightSql:
             values = ipc.read_values(base64.b64decode(asked["values"]))
             sql, feed = str(asked["sql"]), bool(asked["feed"])
         except (ValueError, KeyError, TypeError, OSError):
-            raise invalid("the ticket is not one of this server") from None
+            raise invalid("the ticket was not issued by this server") from None
         wanted = None if feed else self._wanted()
         return self._workers.rows(sql, values, feed=feed, on_gone=call.on_gone, wanted=wanted)
 

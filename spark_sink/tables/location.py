@@ -114,9 +114,9 @@ def location_of(text: str, options: Mapping[str, str]) -> Location:
     if scheme == "file":
         return Path(unquote(parts.path))
     if scheme not in SCHEMES:
-        raise ValueError(f"stores are named by {', '.join(s + '://' for s in SCHEMES)}")
+        raise ValueError(f"the URL of a store begins with {', '.join(s + '://' for s in SCHEMES)}")
     if not parts.netloc or parts.query or parts.fragment:
-        raise ValueError(f"a URL of a store is {scheme}://BUCKET/PATH")
+        raise ValueError(f"the URL of a store has the form {scheme}://BUCKET/PATH")
     return StoreUrl(f"{scheme}://{rest.rstrip('/')}", tuple(sorted(options.items())))
 
 

@@ -157,8 +157,8 @@ async def test_models_and_what_there_is_of_each(api: httpx.AsyncClient, store: S
     [
         ("model=nonsense", "is not a StreamID"),
         ("model=", "model cannot be empty"),
-        ("sortKey=family", "`sortKey` and `sortValue` are given together"),
-        ("sortValue=blog", "`sortKey` and `sortValue` are given together"),
+        ("sortKey=family", "give `sortKey` and `sortValue` together"),
+        ("sortValue=blog", "give `sortKey` and `sortValue` together"),
         (f"model={ABSENT}&sortKey=a&sortValue=b", "not both"),
         ("after=x", "after should be an integer"),
         ("limit=-1", "limit should be 0 or more"),

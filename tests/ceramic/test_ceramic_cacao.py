@@ -241,8 +241,8 @@ def test_without_the_capabilitys_block(wallet: Wallet) -> None:
 @pytest.mark.parametrize(
     ("changes", "complaint"),
     [
-        ({"exp": "2024-08-29T09:59:06Z"}, "expires .* before it begins to hold"),
-        ({"nbf": "2101-01-01T00:00:00Z"}, "expires .* before it begins to hold"),
+        ({"exp": "2024-08-29T09:59:06Z"}, "expires .* before it becomes valid"),
+        ({"nbf": "2101-01-01T00:00:00Z"}, "expires .* before it becomes valid"),
         ({"iat": "yesterday"}, "'iat': 'yesterday' is not a date and time"),
         ({"iat": "2024-08-29"}, "'iat': '2024-08-29' is not a date and time of RFC 3339"),
         ({"iat": "2024-08-29T09:59:07"}, "'iat': .* is not a date and time of RFC 3339"),
@@ -427,16 +427,16 @@ def test_a_passkeys_challenge_leaves_out_what_is_not_known_before() -> None:
     decoded["p"] |= {"statement": "anything", "requestId": "1"}
     accepted(dag_cbor.encode(decoded), PASSKEY)
     decoded["p"]["nonce"] = "another"
-    invalid("has confirmed another capability", dag_cbor.encode(decoded))
+    invalid("confirmed a different capability", dag_cbor.encode(decoded))
 
 
 @pytest.mark.parametrize(
     ("changes", "complaint"),
     [
-        ({"client": {"type": "webauthn.create"}}, "is not of a sign-in"),
-        ({"client": {"challenge": "AAAA"}}, "has confirmed another capability"),
-        ({"client": {"challenge": 7}}, "has confirmed another capability"),
-        ({"client": b"[]"}, "is not of a sign-in"),
+        ({"client": {"type": "webauthn.create"}}, "is not from a sign-in"),
+        ({"client": {"challenge": "AAAA"}}, "confirmed a different capability"),
+        ({"client": {"challenge": 7}}, "confirmed a different capability"),
+        ({"client": b"[]"}, "is not from a sign-in"),
         ({"client": b"\xff"}, "client data is not JSON"),
         ({"client": b"[" * 100_000}, "client data is not JSON"),
         ({"auth_data": bytes(36)}, "has 36 bytes, fewer than 37"),

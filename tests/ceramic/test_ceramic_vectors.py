@@ -91,7 +91,7 @@ def complaint(name: str) -> str:
     if "CapabilitySignature" in name:
         return "the capability is not signed by its issuer|ends in 27 or 28"
     if name.startswith("expired"):
-        return "expires .* before it begins to hold"
+        return "expires .* before it becomes valid"
     if name.endswith(("NoResource", "OtherModel")):
         return "the capability covers .*, which is not this stream"
     return "the signature of did:key:.* is wrong"

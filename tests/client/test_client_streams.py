@@ -267,7 +267,7 @@ async def test_interests(ceramic: AsyncCeramic, store: Store) -> None:
         ("model", str(model.id)),
         ("family", "blog"),
     }
-    with pytest.raises(ValueError, match="a model, or a sort value"):
+    with pytest.raises(ValueError, match="a model or a sort value"):
         await ceramic.register_interest()
 
 

@@ -204,7 +204,7 @@ def make_root(tree: Root, place: Place, packs: list[tuple[CID, int]]) -> RootObj
     ("place", "reason"),
     [
         (Place(0, 0, 2_000_000), "is the limit"),
-        (Place(0, 1 << 40, 10), "bytes only"),
+        (Place(0, 1 << 40, 10), "has only"),
         (Place(9, 0, 10), "pack 9"),
         (Place(0, 0, 10), "damaged"),
     ],
@@ -268,7 +268,7 @@ def test_a_store_that_only_fails_is_given_up(log: Path, tmp_path: Path) -> None:
     reader.note_place(link, place)
     for _ in range(15):
         assert reader.open([whole(link)]) == []
-    with pytest.raises(SnapshotError, match=r"16 times in a row and is given up.*does not answer"):
+    with pytest.raises(SnapshotError, match=r"16 times in a row and was given up.*does not answer"):
         reader.open([whole(link)])
     assert len(faults) == 16
 

@@ -159,9 +159,9 @@ def test_what_a_store_answers_is_told_in_a_sentence() -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("ftp://bucket/t", "stores are named by s3://"),
-        ("s3:///t", "is s3://BUCKET/PATH"),
-        ("s3://bucket/t?x=1", "is s3://BUCKET/PATH"),
+        ("ftp://bucket/t", "the URL of a store begins with s3://"),
+        ("s3:///t", "has the form s3://BUCKET/PATH"),
+        ("s3://bucket/t?x=1", "has the form s3://BUCKET/PATH"),
     ],
 )
 def test_a_url_that_names_no_store_is_refused(text: str, message: str) -> None:

@@ -148,9 +148,9 @@ async def post_swarm_connect(call: Call[SwarmConnectQuery]) -> KuboStringsBody:
     peers, addresses = network_side(call.services), call.parameters.arg
     named = {peer_id for each in addresses if (peer_id := each.partition(_PEER_ID)[2])}
     if not named:
-        raise bad_request("no peer id in the multiaddrs: they end with /p2p/ and one")
+        raise bad_request("the multiaddrs have no peer id: they must end with /p2p/<peer id>")
     if len(named) > 1:
-        raise bad_request("the multiaddrs are of several peers: connect to one at a time")
+        raise bad_request("the multiaddrs belong to several peers: connect to one at a time")
     [peer_id] = named
     peer_id_bytes(peer_id)
     try:

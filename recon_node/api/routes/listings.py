@@ -206,7 +206,7 @@ def _filter(given: StreamsQuery) -> StreamFilter:
     if given.model is not None and (given.sort_key or given.sort_value):
         raise bad_request("give `model`, or `sortKey` and `sortValue`, not both")
     if (given.sort_key is None) is not (given.sort_value is None):
-        raise bad_request("`sortKey` and `sortValue` are given together")
+        raise bad_request("give `sortKey` and `sortValue` together")
     if given.sort_key is not None:
         return StreamFilter(given.sort_key, given.sort_value, given.controller)
     value = None if given.model is None else str(given.model)

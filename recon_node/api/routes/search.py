@@ -29,7 +29,7 @@ def _query(text: str) -> str:
     if not query:
         raise PydanticCustomError("empty_query", "empty: give a CID, a StreamID, a DID or a name")
     if len(query) > _LONGEST:
-        raise PydanticCustomError("long_query", "too long to be a name of something here")
+        raise PydanticCustomError("long_query", "too long: nothing here has such a long name")
     return query
 
 

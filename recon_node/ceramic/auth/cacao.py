@@ -121,7 +121,7 @@ def parse_cacao(block: Any) -> Cacao:
     """Read the decoded block of a capability.
 
     Raises:
-        InvalidSignatureError: not a CACAO, or it expires before it begins to hold.
+        InvalidSignatureError: not a CACAO, or it expires before it becomes valid.
         UnsupportedSignatureError: it delegates another capability.
     """
     try:
@@ -215,7 +215,7 @@ def _validity(payload: dict[str, Any]) -> Validity:
     expires = _time(payload, "exp") if "exp" in payload else None
     if expires is not None and expires < starts:
         raise InvalidSignatureError(
-            f"the capability expires ({payload['exp']}) before it begins to hold "
+            f"the capability expires ({payload['exp']}) before it becomes valid "
             f"({payload.get('nbf', payload['iat'])})"
         )
     return Validity(starts, expires)

@@ -170,7 +170,9 @@ def _key(envelope: Envelope) -> PublicKey:
     """The key that the signature's header names, which must fit its algorithm."""
     header = envelope.header
     if "crit" in header:
-        raise UnsupportedSignatureError("the signature asks for extensions ('crit') unknown here")
+        raise UnsupportedSignatureError(
+            "the signature requires extensions ('crit') that are unknown here"
+        )
     _check_fragment(header["kid"])
     try:
         key = public_key(envelope.signer)

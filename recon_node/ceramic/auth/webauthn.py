@@ -92,7 +92,7 @@ def _check_client_data(client_data: bytes, expected: str) -> None:
         raise InvalidSignatureError(f"the passkey's client data is not JSON: {error}") from None
     if not isinstance(fields, dict) or fields.get("type") != "webauthn.get":
         raise InvalidSignatureError(
-            "the passkey's client data is not of a sign-in ('webauthn.get')"
+            "the passkey's client data is not from a sign-in ('webauthn.get')"
         )
     if fields.get("challenge") != expected:
-        raise InvalidSignatureError("the passkey has confirmed another capability than this one")
+        raise InvalidSignatureError("the passkey confirmed a different capability")

@@ -218,7 +218,7 @@ async def _answer(frames: FrameStream, kind: int, key: bytes = b"") -> Message:
         if message.type == kind and message.key in (key, b""):
             return message
         if message.type != Message.ADD_PROVIDER:
-            raise PeerProtocolError("it answered another question")
+            raise PeerProtocolError("it answered a different question")
     raise PeerGoneError("it ended the stream")
 
 

@@ -235,7 +235,7 @@ class Rings:
             log.info("Cannot sync with a peer now", peer=peer_id, reason=describe_error(error))
             return False
         except StoreError as error:
-            log.error("Cannot sync: the store fails", peer=peer_id, reason=str(error))
+            log.error("Cannot sync: the store is failing", peer=peer_id, reason=str(error))
             return False
         self._book.synced(peer_id, self._host.latency(peer_id), time.time())
         intake = ended.intake

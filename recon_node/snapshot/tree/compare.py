@@ -46,7 +46,7 @@ def open_node(branch: Branch, block: bytes) -> Node:
     else:
         found = Sha256a.from_lanes(sum(spread(child.hash) for child in node.children))
     if found != branch.link.hash:
-        raise NodeFormatError("it has other keys than its parent says")
+        raise NodeFormatError("its keys are not those that its parent names")
     return node
 
 

@@ -176,7 +176,7 @@ def _decoded(shared: list[int], rests: list[bytes], bounds: KeyRange) -> list[by
     before, last = b"", bounds.lower
     for size, rest in zip(shared, rests, strict=True):
         if not 0 <= size <= len(before):
-            raise NodeFormatError("a string shares more than there is")
+            raise NodeFormatError("a string shares more bytes than the one before it has")
         if size + len(rest) > MAX_KEY:
             raise NodeFormatError(f"a string has more than {MAX_KEY} bytes")
         before = before[:size] + rest

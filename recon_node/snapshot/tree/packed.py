@@ -127,7 +127,7 @@ def _inner(data: bytes, at: int, level: int, total: Sha256a | None) -> Inner:
         before = _joined(before, shared, rest)
         lowers.append(before)
     if at != len(data):
-        raise NodeFormatError("there is something behind it")
+        raise NodeFormatError("bytes follow its end")
     cids = [CID(_NODE_HEAD + digest) for digest in _pieces(data, digests_at, count)]
     return Inner([Link(level - 1, *fields) for fields in zip(lowers, hashes, cids, strict=True)])
 
@@ -146,7 +146,7 @@ def _take(data: bytes, at: int) -> tuple[bytes, int]:
 
 def _joined(before: bytes, shared: int, rest: bytes) -> bytes:
     if shared > len(before) or shared + len(rest) > MAX_KEY:
-        raise NodeFormatError("a string is longer than there is")
+        raise NodeFormatError("a string is longer than the rest of the node")
     return before[:shared] + rest
 
 

@@ -143,7 +143,7 @@ class _BlockIndex:
             with suppress(OSError):
                 self._delete()
             raise StoreError(
-                f"the index of blocks {self._path} failed, and is made anew: {error}"
+                f"the index of blocks {self._path} failed and is rebuilt: {error}"
             ) from error
 
     def _open(self) -> sqlite3.Connection:

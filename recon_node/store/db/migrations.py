@@ -64,7 +64,7 @@ def cut_out_shared_blocks(connection: sqlite3.Connection) -> None:
         row = rows[-1][0]
         if time.monotonic() - told > _REPORT_SECONDS:
             told = time.monotonic()
-            logger.info("Keeping shared blocks once", done=row, of=last)
+            logger.info("Storing shared blocks only once", done=row, of=last)
 
 
 def _sharing(car: bytes) -> Event | None:

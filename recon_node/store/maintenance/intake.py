@@ -161,7 +161,7 @@ class _Reader:
         """Return the block of the next section, which must have this CID."""
         read, block = self._section()
         if read != cid or not cid.matches(block):
-            raise ArchiveFormatError(f"it has {read} in the place of {cid}")
+            raise ArchiveFormatError(f"it has {read} where there should be {cid}")
         return block
 
     def _section(self) -> tuple[CID, bytes]:
