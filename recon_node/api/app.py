@@ -93,6 +93,7 @@ ENDPOINTS: tuple[Endpoint, ...] = (
     feed.get_events,
     feed.get_resume_token,
     feed.get_head,
+    feed.get_position,
     arrow.get_arrow,
     interests.post_interest,
     interests.delete_interest,

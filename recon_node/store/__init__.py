@@ -22,6 +22,7 @@ from recon_node.store.errors import (
     DiskFullError,
     InvalidInterestError,
     StoreError,
+    UnknownTimeError,
 )
 from recon_node.store.interest_notation import format_interest, is_of_a_document, parse_interest
 from recon_node.store.lock import is_in_use
@@ -39,6 +40,7 @@ from recon_node.store.values import (
     FeedColumns,
     FeedFilter,
     FeedRow,
+    FeedTime,
     Interest,
     PendingProof,
     StoreSettings,
@@ -55,6 +57,7 @@ __all__ = [
     "FeedColumns",
     "FeedFilter",
     "FeedRow",
+    "FeedTime",
     "FoundEvent",
     "Interest",
     "InvalidInterestError",
@@ -74,6 +77,7 @@ __all__ = [
     "StreamFilter",
     "StreamPage",
     "Undelivered",
+    "UnknownTimeError",
     "Verdict",
     "WritePolicy",
     "format_interest",

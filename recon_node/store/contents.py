@@ -216,6 +216,17 @@ class Writer:
         async with self._turn:
             return await self._in_thread(change)
 
+    async def ask(self, question: Callable[[], T]) -> T:
+        """Return the answer to a question about the log, asked while nothing is being changed.
+
+        Raises:
+            StoreError: the disk failed, or the store is closed.
+        """
+        async with self._turn:
+            if self._closed:
+                raise StoreError("the store is closed")
+            return await trio.to_thread.run_sync(question, limiter=self._thread)
+
     async def close(self) -> None:
         """Close the log after the change under way, if there is one."""
         async with self._turn:

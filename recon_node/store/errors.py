@@ -28,6 +28,10 @@ class InvalidInterestError(ValueError):
     """An interest that does not name a range of keys."""
 
 
+class UnknownTimeError(ValueError):
+    """An earlier version delivered events around a time, and did not note when."""
+
+
 class DamagedRowError(Exception):
     """A row of the log has values that this program never writes."""
 

@@ -30,6 +30,7 @@ from recon_node.store.values import (
     FeedColumns,
     FeedFilter,
     FeedRow,
+    FeedTime,
     Interest,
     PendingProof,
     StoreStats,
@@ -267,6 +268,16 @@ class Store(Contents):
         """
         read = partial(questions.read_positions, after, self._within_head(upto))
         return await self._readers.ask_for_page(read)
+
+    async def find_time(self, time: int) -> FeedTime:
+        """Return the place of a time, in Unix milliseconds, in the feed.
+
+        Raises:
+            UnknownTimeError: an earlier version delivered events around that time, and did not note
+                when.
+            StoreError: the disk failed, or the store is closed.
+        """
+        return await self._writer.ask(partial(self._writer.log.find_time, time))
 
     async def read_sort_key(
         self, sort_key: str, after: int, upto: int, limit: int, max_bytes: int

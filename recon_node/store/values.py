@@ -127,6 +127,16 @@ class FeedFilter:
 
 
 @dataclass(frozen=True, slots=True)
+class FeedTime:
+    """The place of a time in the feed."""
+
+    position: int
+    """The events up to this position were delivered before the time, the others at it or later."""
+    is_final: bool
+    """Whether no further event will be delivered before the time."""
+
+
+@dataclass(frozen=True, slots=True)
 class PendingProof:
     """A proof of time events whose anchor was not looked up successfully yet."""
 

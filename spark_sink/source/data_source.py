@@ -18,13 +18,18 @@ Options:
 | url | | required: the node's HTTP API, or a comma-separated list for several nodes of one set |
 | token | | the API token, if the node requires one |
 | startingOffset | earliest | earliest, latest, or a position: reading starts after it |
+| startingTimestamp | | instead: start with the first event delivered at that time or later |
+| endingOffset | latest | latest, or a position: reading ends with it; only if it ends at all |
+| endingTimestamp | | instead: end with the last event delivered before that time |
 | maxRowsPerBatch | 10000 | positions per streaming batch; filters may leave fewer rows |
 | partitions | 2 | ranges of a batch to fetch in parallel |
 | sortKey, sortValue, controller, streamId | | return only matching rows; the node filters |
 | patience | 120 | seconds to wait for a node that does not answer before the query fails |
 | failoverAfter | 30 | with several nodes: seconds to wait before reading another one |
 
-Unknown options are refused, and so are filters that cannot match any event.
+Times are ISO 8601, in UTC unless they name a zone, or Unix milliseconds. A stream ends only with
+`trigger(availableNow=True)`. Unknown options are refused, and so are filters that cannot match any
+event.
 """
 
 import json
@@ -61,7 +66,7 @@ class ReconDataSource(DataSource):
         return from_arrow_schema(FEED)
 
     def reader(self, schema: StructType) -> "ReconBatchReader":
-        """Return a reader of everything up to the feed's current head."""
+        """Return a reader of everything up to the end, by default the feed's current head."""
         return ReconBatchReader(SourceOptions.parse(self.options))
 
     def streamReader(self, schema: StructType) -> "ReconStreamReader":  # noqa: N802
@@ -70,7 +75,7 @@ class ReconDataSource(DataSource):
 
 
 class ReconBatchReader(DataSourceReader):
-    """Reads the feed once, from the starting offset to the head, of the first node that answers."""
+    """Reads the feed once, from its start to its end, of the first node that answers."""
 
     def __init__(self, options: SourceOptions) -> None:
         self._options = options
@@ -79,7 +84,7 @@ class ReconBatchReader(DataSourceReader):
     def partitions(self) -> list[InputPartition]:
         """Return the ranges to fetch."""
         head = self._nodes.await_any(self._options.patience)
-        return [*self._options.ranges(self._options.start(head), head.head, head.epoch)]
+        return [*self._options.ranges(*self._options.span(head), head.epoch)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the rows of one range."""
@@ -94,6 +99,7 @@ class ReconStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._options = options
         self._nodes = Nodes(options.feeds)
         self._plan = BatchPlan(self._nodes, options.log_patience)
+        self._end: int | None = None  # unless it is the head
 
     def initialOffset(self) -> Offset:  # noqa: N802
         """Return where a query without a checkpoint starts."""
@@ -110,15 +116,30 @@ class ReconStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
         Raises:
             FeedChangedError: the feed does not continue `start`.
+            SinkError: an end is given, but the stream has none.
         """
-        return self._plan.next(start, limit.max_rows if isinstance(limit, ReadMaxRows) else None)
+        most = limit.max_rows if isinstance(limit, ReadMaxRows) else None
+        if self._options.ends is None:
+            return self._plan.next(start, most)
+        if self._end is None:
+            raise SinkError(
+                f"{self._options.ends} is for spark.read and for trigger(availableNow=True): any "
+                "other stream goes on without end; leave it out"
+            )
+        left = self._end - int(start["position"])
+        if left <= 0:
+            return start
+        return self._plan.next(start, left if most is None else min(most, left))
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
-        """Read no further than the current head.
+        """Read no further than the end, by default the current head.
 
         Raises:
             FeedUnreachableError: no node answers, so the query cannot know where to end.
+            SinkError: the feed has no such end.
         """
+        if self._options.ends is not None:
+            self._end = self._options.end(self._nodes.await_any(self._options.patience))
         self._plan.end_at_head()
 
     def reportLatestOffset(self) -> Offset | None:  # noqa: N802

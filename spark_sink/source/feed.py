@@ -145,12 +145,45 @@ class Feed:
             except FeedUnreachableError as error:
                 retry.wait(error)
 
-    def _head_once(self) -> Head:
+    def ask(self, path: str, **params: int) -> httpx.Response:
+        """Return the answer to a question about the feed, for `check_status`.
+
+        Raises:
+            FeedUnreachableError: there was none.
+            FeedRefusedError: something answered that does not speak HTTP.
+        """
         try:
-            response = self._client.get("/ceramic/feed/head")
+            return self._client.get(path, params=params)
         except httpx.HTTPError as error:
             raise _connection_error(self.url, error) from None
-        self._check_status(response)
+
+    def check_status(self, response: httpx.Response, epoch: str = "") -> None:
+        """Check that an answer is that of a feed, of the log `epoch` if one was named.
+
+        Raises:
+            FeedUnreachableError: it may come later.
+            FeedChangedError: the node has another log.
+            FeedRefusedError: something else.
+        """
+        status = response.status_code
+        if status == httpx.codes.GONE:
+            raise _epoch_changed(self.url, "another log", f"log {epoch}")
+        if status in (408, 429) or response.is_server_error:
+            raise FeedUnreachableError(
+                f"the node at {self.url} answered {status}: {reason_of(response)}"
+            )
+        if status == httpx.codes.UNAUTHORIZED:
+            what = "refuses the token" if self._token else "requires a token"
+            raise FeedRefusedError(f"the node at {self.url} {what} (401): {_TOKEN}")
+        if not response.is_success:
+            raise FeedRefusedError(
+                f"the node at {self.url} does not serve its feed; it answered {status}: "
+                f"{reason_of(response)}"
+            )
+
+    def _head_once(self) -> Head:
+        response = self.ask("/ceramic/feed/head")
+        self.check_status(response)
         try:
             body = response.json()
             return Head(str(body["epoch"]), int(body["low"]), int(body["head"]))
@@ -166,7 +199,7 @@ class Feed:
             with self._client.stream("GET", "/ceramic/feed/arrow", params=params) as response:
                 if response.is_error:
                     response.read()
-                self._check_status(response, epoch)
+                self.check_status(response, epoch)
                 raw = _Body(response)
                 stream = pa.ipc.open_stream(io.BufferedReader(raw, _READ_BUFFER_BYTES))
                 self._check_filters(stream.schema)
@@ -205,23 +238,6 @@ class Feed:
             raise FeedRefusedError(
                 f"the node at {self.url} does not know the filters {', '.join(self.filters)}: use "
                 "a node and a pipeline of the same version, or no filter"
-            )
-
-    def _check_status(self, response: httpx.Response, epoch: str = "") -> None:
-        status = response.status_code
-        if status == httpx.codes.GONE:
-            raise _epoch_changed(self.url, "another log", f"log {epoch}")
-        if status in (408, 429) or response.is_server_error:
-            raise FeedUnreachableError(
-                f"the node at {self.url} answered {status}: {_reason(response)}"
-            )
-        if status == httpx.codes.UNAUTHORIZED:
-            what = "refuses the token" if self._token else "requires a token"
-            raise FeedRefusedError(f"the node at {self.url} {what} (401): {_TOKEN}")
-        if not response.is_success:
-            raise FeedRefusedError(
-                f"the node at {self.url} does not serve its feed; it answered {status}: "
-                f"{_reason(response)}"
             )
 
     @cached_property
@@ -311,7 +327,8 @@ def _epoch_changed(url: str, found: str, expected: str) -> FeedChangedError:
     )
 
 
-def _reason(response: httpx.Response) -> str:
+def reason_of(response: httpx.Response) -> str:
+    """Return the reason in a node's answer that something went wrong."""
     try:
         return str(response.json()["message"])
     except (ValueError, KeyError, TypeError):

@@ -8,18 +8,21 @@ from typing import Final, TypeVar
 
 from pyspark.sql.datasource import InputPartition
 
+from recon_node.timestamps import parse_timestamp
 from spark_sink.errors import SinkError
 from spark_sink.source.feed import PATIENCE, Feed, Head
+from spark_sink.source.feed_times import FeedTime, find_time
 
 MAX_ROWS_PER_BATCH: Final = 10_000
 PARTITIONS: Final = 2
 FAILOVER_AFTER: Final = 30.0
 """Seconds to wait for the log that is being read before another node is read."""
 FILTERS: Final = ("sortKey", "sortValue", "controller", "streamId")
+_BOUNDS: Final = ("startingOffset", "startingTimestamp", "endingOffset", "endingTimestamp")
 _OPTIONS: Final = (
     "url",
     "token",
-    "startingOffset",
+    *_BOUNDS,
     "maxRowsPerBatch",
     "partitions",
     *FILTERS,
@@ -48,11 +51,29 @@ class RangePartition(InputPartition):
 
 
 @dataclass(frozen=True, slots=True)
+class Bound:
+    """Where reading starts or ends: a position, Unix milliseconds, or a word."""
+
+    option: str
+    value: int | str
+    text: str
+
+    @property
+    def is_time(self) -> bool:
+        """Whether it is a time."""
+        return self.option.endswith("Timestamp")
+
+    def __str__(self) -> str:
+        return f"{self.option} {self.text}"
+
+
+@dataclass(frozen=True, slots=True)
 class SourceOptions:
     """The checked options of one `load()`, with one feed per url."""
 
     feeds: tuple[Feed, ...]
-    starting_offset: str | int
+    starts: Bound
+    ends: Bound | None
     max_rows: int
     partitions: int
     failover_after: float
@@ -89,19 +110,13 @@ class SourceOptions:
                     "the source 'recon' needs the option url, such as http://127.0.0.1:5101, or a "
                     f"comma-separated list of urls; it is {url!r}"
                 )
-        start = given.get("startingoffset", "earliest")
-        if start not in ("earliest", "latest") and len(urls) > 1:
-            raise SinkError(
-                f"startingOffset {start} is a position in the log of one node, but url has "
-                f"{len(urls)}: name one, or start at earliest or latest"
-            )
+        starts, ends = _bounds(given, len(urls))
         filters = _checked({name: given[name.lower()] for name in FILTERS if name.lower() in given})
         patience = _number(given, "patience", PATIENCE, float)
         return cls(
             feeds=tuple(Feed(url, patience, given.get("token"), filters) for url in urls),
-            starting_offset=start
-            if start in ("earliest", "latest")
-            else _number(given, "startingOffset", 0, int),
+            starts=starts,
+            ends=ends,
             max_rows=_number(given, "maxRowsPerBatch", MAX_ROWS_PER_BATCH, int, least=1),
             partitions=_number(given, "partitions", PARTITIONS, int, least=1),
             failover_after=_number(given, "failoverAfter", FAILOVER_AFTER, float),
@@ -111,27 +126,106 @@ class SourceOptions:
         """Return the position after which reading starts.
 
         Raises:
-            SinkError: the feed has no such position.
+            SinkError: the feed has no such position, or the time is in the future.
         """
-        if self.starting_offset == "latest":
-            return head.head
-        if self.starting_offset == "earliest":
-            return head.low
-        position = int(self.starting_offset)
+        bound = self.starts
+        if bound.is_time:
+            found = self._find_time(bound, head)
+            if not found.is_final:
+                raise SinkError(
+                    f"{bound} is in the future of the node at {self.feed.url}: events that it "
+                    "delivers until then cannot be left out"
+                )
+            return found.position
+        position = {"latest": head.head, "earliest": head.low}.get(str(bound.value))
+        if position is not None:
+            return position
+        position = int(bound.value)
         if position > head.head:
-            raise SinkError(f"startingOffset {position} is beyond the node's head, {head.head}")
+            raise SinkError(f"{bound} is beyond the node's head, {head.head}")
         if position < head.low:
             raise SinkError(
-                f"startingOffset {position} is before the node's first event: it has dropped "
-                f"those up to position {head.low}"
+                f"{bound} is before the node's first event: it has dropped those up to position "
+                f"{head.low}"
             )
         return position
+
+    def end(self, head: Head) -> int:
+        """Return the position with which reading ends: by default, the head.
+
+        Raises:
+            SinkError: the feed has no such position.
+        """
+        bound = self.ends
+        if bound is None or bound.value == "latest":
+            return head.head
+        if bound.is_time:
+            return self._find_time(bound, head).position
+        if int(bound.value) > head.head:
+            raise SinkError(f"{bound} is beyond the node's head, {head.head}")
+        return int(bound.value)
+
+    def span(self, head: Head) -> tuple[int, int]:
+        """Return both.
+
+        Raises:
+            SinkError: the feed has no such positions, or reading would end before it starts.
+        """
+        after, upto = self.start(head), self.end(head)
+        if after > upto and self.ends is not None:
+            raise SinkError(
+                f"{self.starts}, position {after}, is after {self.ends}, position {upto}"
+            )
+        return after, max(after, upto)
+
+    def _find_time(self, bound: Bound, head: Head) -> FeedTime:
+        found = find_time(self.feed, int(bound.value))
+        self.feed.check(head.head, found.epoch, head)
+        return found
 
     def ranges(self, after: int, upto: int, epoch: str) -> list[RangePartition]:
         """Split (after, upto] into at most `partitions` ranges of about the same size."""
         count = max(1, min(self.partitions, (upto - after) // _MIN_RANGE))
         cuts = [after + (upto - after) * i // count for i in range(count + 1)]
         return [RangePartition(low, high, epoch) for low, high in pairwise(cuts) if low < high]
+
+
+def _bounds(given: Mapping[str, str], urls: int) -> tuple[Bound, Bound | None]:
+    """Return where reading starts and, if that is given, where it ends."""
+    found = {name: _bound(name, given[name.lower()]) for name in _BOUNDS if name.lower() in given}
+    for which in ("starting", "ending"):
+        if {f"{which}Offset", f"{which}Timestamp"} <= found.keys():
+            raise SinkError(f"{which}Offset and {which}Timestamp are both given: give one of them")
+    for bound in found.values():
+        if isinstance(bound.value, int) and urls > 1:
+            what = "a time" if bound.is_time else "a position"
+            raise SinkError(
+                f"{bound} is {what} in the log of one node, but url has {urls}: name one, or "
+                "start at earliest or latest"
+            )
+    starts = found.get("startingTimestamp") or found.get("startingOffset")
+    starts = starts or Bound("startingOffset", "earliest", "earliest")
+    ends = found.get("endingTimestamp") or found.get("endingOffset")
+    if (
+        ends is not None
+        and starts.is_time is ends.is_time
+        and isinstance(starts.value, int)
+        and isinstance(ends.value, int)
+        and starts.value > ends.value
+    ):
+        raise SinkError(f"{starts} is after {ends}")
+    return starts, ends
+
+
+def _bound(name: str, text: str) -> Bound:
+    if name.endswith("Timestamp"):
+        try:
+            return Bound(name, parse_timestamp(text.strip()), text)
+        except ValueError as error:
+            raise SinkError(f"the option {name}: {error}") from None
+    if text == "latest" or (text == "earliest" and name == "startingOffset"):
+        return Bound(name, text, text)
+    return Bound(name, _number({name.lower(): text}, name, 0, int), text)
 
 
 def _refuse_unknown(given: Iterable[str]) -> None:

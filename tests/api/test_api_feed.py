@@ -180,3 +180,29 @@ async def test_a_long_poll_with_news_does_not_wait(api: httpx.AsyncClient, fille
     with trio.fail_after(25):  # less than the poll
         answer = await api.get(FEED, params={"resumeAt": 59, "wait": 30})
     assert len(answer.json()["events"]) == 1
+
+
+async def test_a_time_has_a_position_and_each_event_the_time_of_its_delivery(
+    api: httpx.AsyncClient, sample: Events, store: Store
+) -> None:
+    def set_clock(now: float) -> None:
+        store._writer.log.now = lambda: now
+
+    for now, part in ((1_000.0, sample[:3]), (2_000.0, sample[3:5])):
+        set_clock(now)
+        await store.admit_local([multibase.decode(event["car"]) for event in part])
+    page = (await api.get(FEED, params={"details": "true"})).json()["events"]
+    assert [event["deliveredAt"] for event in page] == [1_000_000] * 3 + [2_000_000] * 2
+    for time, position, final in (
+        ("1000000", 0, True),
+        ("1970-01-01T00:16:40.001Z", 3, True),
+        ("1970-01-01T01:33:20+01:00", 3, True),
+        ("1970-01-01T00:33:20.0001", 5, False),
+        ("3000-01-01", 5, False),
+    ):
+        answer = await api.get("/ceramic/feed/position", params={"time": time})
+        assert answer.json() == {"epoch": store.epoch, "position": position, "final": final}, time
+    for wrong in ({"time": "noon"}, {"time": "-1"}, {}):
+        answer = await api.get("/ceramic/feed/position", params=wrong)
+        assert answer.status_code == 400
+        assert "time" in answer.json()["message"]

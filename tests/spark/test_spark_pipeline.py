@@ -18,6 +18,7 @@ import pyarrow as pa
 import pyspark
 import pytest
 from deltalake import DeltaTable
+from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 from spark_helpers import PATIENCE, Borrowed, Node, feed_rows, wait_until
@@ -236,6 +237,22 @@ def test_a_node_that_restarts_is_waited_for(pipeline: Pipeline, sample: list[Eve
         sink.close(10)
         running.stop()
     pipeline.assert_right(60)
+
+
+def test_an_end_is_for_what_ends(spark: SparkSession, full_node: Node) -> None:
+    source = spark.readStream.format("recon").option("url", full_node.url)
+    events = source.option("startingOffset", 100).option("endingOffset", 150).load()
+    writer = events.writeStream.format("memory").queryName("ended").outputMode("append")
+    query = writer.trigger(availableNow=True).start()
+    try:
+        assert query.awaitTermination(int(PATIENCE))
+    finally:
+        query.stop()
+    found = [row.position for row in spark.table("ended").select("position").collect()]
+    assert sorted(found) == [*range(101, 151)]
+    endless = writer.queryName("endless").trigger(processingTime="10 milliseconds").start()
+    with pytest.raises(StreamingQueryException, match=r"endingOffset 150 is for .*availableNow"):
+        endless.awaitTermination(int(PATIENCE))
 
 
 def test_as_a_batch_table(spark: SparkSession, full_node: Node, sample: list[Event]) -> None:

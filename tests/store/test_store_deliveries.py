@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import sqlite3
-from contextlib import closing
+import threading
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 import pytest
+import trio
+import trio.testing
 from store_helpers import NETWORK, World, feed_of
 
-from recon_node.store import Store, open_store
+from recon_node.store import FeedTime, Store, UnknownTimeError, open_store
 from recon_node.store.db import schema
+from recon_node.store.db.records import Marks
 from recon_node.store.maintenance.repair import repair_log
 
 
@@ -102,3 +107,74 @@ async def test_a_repair_keeps_the_times_if_it_keeps_the_positions(
         assert repaired.epoch_kept is not lost
         assert (set(times) == {9_000}) is not lost
         assert None not in times
+
+
+@pytest.mark.parametrize("seed", range(3))
+async def test_the_place_of_a_time_is_between_the_events_before_and_after(
+    tmp_path: Path, seed: int
+) -> None:
+    world = World(seed, events=60)
+    offers = world.offers()
+    async with open_store(tmp_path, NETWORK) as store:
+        assert await store.find_time(5) == FeedTime(0, is_final=True)
+        clock = Clock(store, 100.0)
+        while offers:
+            some = world.random.randint(1, 9)
+            await store.admit_remote(offers[:some])
+            del offers[:some]
+            clock.now = max(90.0, clock.now + world.random.choice([0, 0.001, 0.5, 3, -4]))
+        times = [time or 0 for time in await times_of(store)]
+        for time in {*times, *(time + 1 for time in times), times[0] - 1, 0}:
+            before = sum(each < time for each in times)
+            final = time <= max(times[-1], int(clock.now * 1000))
+            assert await store.find_time(time) == FeedTime(before, final)
+        future = int(clock.now * 1000) + 60_000
+        assert await store.find_time(future) == FeedTime(store.head, is_final=False)
+
+
+async def test_a_time_among_events_without_times_has_no_place(tmp_path: Path) -> None:
+    offers = World(6, events=30).offers()
+    async with open_store(tmp_path, NETWORK) as store:
+        await store.admit_remote(offers[:15])
+        old = store.head
+    with closing(sqlite3.connect(tmp_path / schema.FILE_NAME)) as connection:
+        connection.execute("DELETE FROM deliveries")
+        connection.commit()
+    async with open_store(tmp_path, NETWORK) as store:
+        with pytest.raises(UnknownTimeError, match=f"the {old} events .* all that it has"):
+            await store.find_time(10)
+        Clock(store, 7.0)
+        await store.admit_remote(offers[15:])
+        with pytest.raises(UnknownTimeError, match=r"name a time from 1970-01-01T00:00:07\.000"):
+            await store.find_time(6_999)
+        assert await store.find_time(7_000) == FeedTime(old, is_final=True)
+
+
+async def test_who_asks_during_a_commit_hears_of_its_events(tmp_path: Path) -> None:
+    """A commit notes its time, and is seen a moment later."""
+    async with open_store(tmp_path, NETWORK) as store:
+        Clock(store, 50.0)
+        begun, may_end = threading.Event(), threading.Event()
+        transaction = store._writer.log.transaction
+
+        @contextmanager
+        def slow() -> Iterator[Marks]:
+            with transaction() as marks:
+                yield marks
+                begun.set()
+                assert may_end.wait(60)
+
+        store._writer.log.transaction = slow  # type: ignore[method-assign]
+        places: list[FeedTime] = []
+
+        async def ask() -> None:
+            places.append(await store.find_time(50_001))
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(store.admit_remote, World(7, events=20).offers())
+            assert await trio.to_thread.run_sync(begun.wait, 60)
+            nursery.start_soon(ask)
+            await trio.testing.wait_all_tasks_blocked()
+            may_end.set()
+        assert store.head > 0
+        assert places == [FeedTime(store.head, is_final=False)]

@@ -23,6 +23,7 @@ from starlette.responses import Response
 from recon_node.api.endpoint import EXTENSION, Call, endpoint
 from recon_node.api.errors import ApiError, bad_request
 from recon_node.api.models import (
+    AsText,
     Body,
     FlagParameter,
     Parameters,
@@ -35,7 +36,8 @@ from recon_node.api.models import (
 from recon_node.api.routes.events import EventBody
 from recon_node.api.services import Services
 from recon_node.ipld import multibase
-from recon_node.store import FeedRow
+from recon_node.store import FeedRow, UnknownTimeError
+from recon_node.timestamps import parse_timestamp
 
 
 class WaitQuery(Parameters):
@@ -169,6 +171,42 @@ async def get_head(call: Call[HeadQuery]) -> FeedHeadBody:
     after = store.head if after is None else after
     await _long_poll(call.request, call.services, after, call.parameters.wait)
     return FeedHeadBody(epoch=store.epoch, low=0, head=store.head)
+
+
+def _time(text: str) -> int:
+    try:
+        return parse_timestamp(text)
+    except ValueError as error:
+        raise bad_request(f"time: {error}") from None
+
+
+class PositionQuery(Parameters):
+    """Which time to find."""
+
+    time: Annotated[int, AsText, BeforeValidator(_time)]
+    """A time in ISO 8601, in UTC unless it names a zone, or in Unix milliseconds."""
+
+
+class FeedPositionBody(Body):
+    """The place of a time in the feed."""
+
+    epoch: str
+    """The log's UUID."""
+    position: Whole
+    """The events up to this position were delivered before the time, the others at it or later."""
+    final: bool
+    """Whether that stays so: no further event will be delivered before the time."""
+
+
+@endpoint("GET", "/ceramic/feed/position", own=True)
+async def get_position(call: Call[PositionQuery]) -> FeedPositionBody:
+    """Ask up to which position events were delivered before a time."""
+    store = call.services.store
+    try:
+        found = await store.find_time(call.parameters.time)
+    except UnknownTimeError as error:
+        raise bad_request(str(error)) from None
+    return FeedPositionBody(epoch=store.epoch, position=found.position, final=found.is_final)
 
 
 def _event(row: FeedRow, include_data: bool, details: bool) -> dict[str, Any]:

@@ -37,7 +37,7 @@ from recon_node.store.db.saved_keys import KEYS, RING_KEYS, forget_keys, load_ke
 from recon_node.store.db.shown_head import ShownHead
 from recon_node.store.errors import explained_errors
 from recon_node.store.ring_keys import RingKeys
-from recon_node.store.values import StoreSettings, Verdict
+from recon_node.store.values import FeedTime, StoreSettings, Verdict
 
 logger = structlog.get_logger(__name__)
 
@@ -238,6 +238,16 @@ class EventLog:
             proofs_added=proofs_added,
             proofs_done=proofs_done,
         )
+
+    def find_time(self, time: int) -> FeedTime:
+        """Return the place of a time, in Unix milliseconds, in the feed.
+
+        Raises:
+            UnknownTimeError: see `deliveries.find_time`.
+            StoreError: the disk failed.
+        """
+        with explained_errors(self.path):
+            return deliveries.find_time(self.connection, time, self.now(), self.marks.head)
 
     def close(self, keys: KeyView | None = None, ring_keys: KeyView | None = None) -> None:
         """Copy the write-ahead log into the file and close it.
