@@ -33,7 +33,9 @@ SEED = int(os.environ.get("RECON_TEST_SEED", 1 if IN_CI else random.SystemRandom
 os.environ["RECON_TEST_SEED"] = str(SEED)  # the processes that run the tests get the same
 
 # No test is about timing: a busy machine must not fail the suite.
-settings.register_profile("suite", deadline=None, print_blob=True, derandomize=IN_CI)
+settings.register_profile(
+    "suite", max_examples=50, deadline=None, print_blob=True, derandomize=IN_CI
+)
 settings.register_profile("long", parent=settings.get_profile("suite"), max_examples=20_000)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "suite"))
 

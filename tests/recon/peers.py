@@ -52,7 +52,7 @@ def fenced_session(side: Side) -> Session10:
     return Session10(side, lambda _bound: True)
 
 
-CASES = max(200, settings.default.max_examples if settings.default else 0)
+CASES = max(100, settings.default.max_examples if settings.default else 0)
 """Examples of the properties that matter most: 200, or what the profile says."""
 
 

@@ -204,20 +204,22 @@ def test_lost_events_and_another_log_are_loud(
     assert "\n" not in str(error)
 
 
+@pytest.mark.parametrize(
+    "name", [pytest.param("raw_events", marks=pytest.mark.long), "event_states"]
+)
 def test_what_a_worker_cannot_write_is_told(
-    pipeline: Pipeline, sample: list[Event], monkeypatch: pytest.MonkeyPatch
+    pipeline: Pipeline, sample: list[Event], monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     """And nothing of it is lost: the next run goes on."""
     monkeypatch.setattr(derive, "_SHORT_POSITIONS", 0)
     pipeline.node.add(sample[:60])
-    for name in ("raw_events", "event_states"):
-        sink = pipeline.sink()
-        in_the_way = pipeline.directory / name / "_staged"
-        in_the_way.touch()
-        error = pipeline.fails(sink)
-        assert isinstance(error, TablesError)
-        assert str(error).startswith(f"cannot write the tables in {in_the_way}: ")
-        in_the_way.unlink()
+    sink = pipeline.sink()
+    in_the_way = pipeline.directory / name / "_staged"
+    in_the_way.touch()
+    error = pipeline.fails(sink)
+    assert isinstance(error, TablesError)
+    assert str(error).startswith(f"cannot write the tables in {in_the_way}: ")
+    in_the_way.unlink()
     pipeline.run_once()
     pipeline.assert_right(60)
 
