@@ -21,7 +21,7 @@ def bind_advice(error: OSError, port: int, flag: str) -> str:
         if 0 < port < 1024:
             return (
                 f"Ports below 1024 require a permission: choose a higher port ({flag}), or give "
-                "the node the capability CAP_NET_BIND_SERVICE"
+                "the program the capability CAP_NET_BIND_SERVICE"
             )
         return f"Permission denied: choose another address ({flag})"
     if error.errno in _NO_SUCH_ADDRESS:

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import click
+from click.core import ParameterSource
 from rich.table import Table
 
 from recon_node.cli.client import NodeApi, ask, node_options
@@ -78,9 +79,10 @@ def _shared_with(peer: dict[str, Any]) -> list[str]:
 
 @peers.command("add")
 @click.argument("multiaddr")
+@node_options
 @json_option
 @click.pass_context
-def add_peer(context: click.Context, multiaddr: str, as_json: bool) -> None:
+def add_peer(context: click.Context, multiaddr: str, node: NodeApi, as_json: bool) -> None:
     """Connect the node to the peer at MULTIADDR, which ends with /p2p/PEER_ID.
 
     The peer must answer there over TCP, and be on the same network. Names (/dns4, /dns6, /dnsaddr)
@@ -90,7 +92,7 @@ def add_peer(context: click.Context, multiaddr: str, as_json: bool) -> None:
     Example:
       recon-node peers add /ip4/192.0.2.7/tcp/4101/p2p/12D3KooW...
     """
-    node: NodeApi = context.obj
+    node = _chosen_node(context, node)
     as_json = as_json or (context.parent is not None and context.parent.params["as_json"])
     started = time.time()
     ask(node, "POST", "/ceramic/peers", params={"addresses": multiaddr})
@@ -103,6 +105,21 @@ def add_peer(context: click.Context, multiaddr: str, as_json: bool) -> None:
         print_json({"address": multiaddr, "peer": peer, "outcome": outcome})
     elif outcome is not None:
         click.echo(f"first sync: {outcome}")
+
+
+def _chosen_node(context: click.Context, own: NodeApi) -> NodeApi:
+    """Return the node that is named after `peers add`, or between the two words."""
+    group: NodeApi = context.obj
+
+    def is_given(*names: str) -> bool:
+        return any(
+            context.get_parameter_source(each) is ParameterSource.COMMANDLINE for each in names
+        )
+
+    return NodeApi(
+        own.url if is_given("url") else group.url,
+        own.token if is_given("token", "token_file") else group.token,
+    )
 
 
 def _first_outcome(node: NodeApi, peer: str, since: float) -> str | None:

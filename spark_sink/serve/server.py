@@ -11,6 +11,8 @@ import base64
 import binascii
 import hashlib
 import hmac
+import socket
+import ssl
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -23,6 +25,7 @@ from typing import Any, Final
 
 import grpc
 
+from recon_node.bind_errors import bind_advice
 from spark_sink.errors import SinkError, one_line
 from spark_sink.serve.database import Wanted
 from spark_sink.serve.errors import RequestError
@@ -99,17 +102,15 @@ class FlightServer:
             ThreadPoolExecutor(calls, "flight"), options=_OPTIONS, maximum_concurrent_rpcs=calls
         )
         secure = settings.certificate is not None
+        credentials = _credentials(*settings.certificate) if settings.certificate else None
+        _check_address(settings.address)
         try:
-            if settings.certificate is None:
+            if credentials is None:
                 port = self._server.add_insecure_port(settings.address)
             else:
-                credentials = _credentials(*settings.certificate)
                 port = self._server.add_secure_port(settings.address, credentials)
         except RuntimeError as error:
-            raise SinkError(
-                f"cannot listen on {settings.address}: {one_line(error)}; is it in use? Choose "
-                "another address with --listen"
-            ) from error
+            raise SinkError(f"cannot listen on {settings.address}: {one_line(error)}") from error
         host = settings.address.rpartition(":")[0]
         self.url = f"grpc{'+tls' if secure else ''}://{host}:{port}"
         self._workers = Workers(settings.tables, limits)
@@ -223,11 +224,41 @@ def _check_access(settings: ServeSettings) -> None:
         )
 
 
-def _credentials(certificate: Path, key: Path) -> Any:
+def _check_address(address: str) -> None:
+    """Raise `SinkError` if the system does not let us listen there: gRPC would not say why."""
+    host, _, port = address.rpartition(":")
     try:
-        return grpc.ssl_server_credentials([(key.read_bytes(), certificate.read_bytes())])
+        found = socket.getaddrinfo(host.strip("[]"), int(port), type=socket.SOCK_STREAM)
+        family, kind, protocol, _, where = found[0]
+        with socket.socket(family, kind, protocol) as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            probe.bind(where)
+    except OSError as error:
+        raise SinkError(
+            f"cannot listen on {address}: {error.strerror}. "
+            f"{bind_advice(error, int(port), '--listen')}"
+        ) from error
+
+
+def _credentials(certificate: Path, key: Path) -> Any:
+    """Return what gRPC needs for TLS; raise `SinkError` if the files are of no use."""
+    try:
+        pair = key.read_bytes(), certificate.read_bytes()
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(certificate, key, password=_no_password)
+    except ssl.SSLError as error:
+        raise SinkError(
+            f"cannot use {certificate} and {key} for TLS: both must be PEM files, and the key must "
+            "be the certificate's, without a password"
+        ) from error
     except OSError as error:
         raise SinkError(f"cannot read {error.filename}: {error.strerror}") from error
+    return grpc.ssl_server_credentials([pair])
+
+
+def _no_password() -> str:
+    """Return an empty password: without one, OpenSSL would ask for it on the terminal."""
+    return ""
 
 
 def _reader(name: str) -> Callable[[bytes], Any]:

@@ -308,7 +308,7 @@ def test_the_port_must_be_free(directory: Path) -> None:
         taken.listen()
         address = f"127.0.0.1:{taken.getsockname()[1]}"
         with (
-            pytest.raises(SinkError, match=f"cannot listen on {address}"),
+            pytest.raises(SinkError, match=f"on {address}: Address already in use.*--listen"),
             served(directory / "tables", address=address),
         ):
             pass
@@ -339,6 +339,10 @@ def test_a_signal_ends_the_server_and_all_of_its_processes(directory: Path, numb
     ("arguments", "message"),
     [
         (["--tls-cert", __file__], "both --tls-cert and --tls-key"),
+        (
+            ["--tls-cert", __file__, "--tls-key", __file__],
+            "the key must be the certificate's",
+        ),
         (["--auth-token", "short"], "fewer than 16 characters"),
         (["--auth-token", TOKEN, "--auth-token-file", __file__], "not both"),
         (["--auth-token-file", "/nowhere"], "does not exist"),
