@@ -208,3 +208,17 @@ def _rebuild(path: Place) -> str:
     """Return the command that rebuilds a table; `raw_events` is read from a node."""
     url = " --url URL" if path.name == "raw_events" else ""
     return f"spark-sink rebuild {path.name} --tables {path.parent}{url}"
+
+
+def other_dags(path: object, excluded: bool) -> TablesError:
+    """Return the error when tables were made with another setting of --exclude-dags."""
+    if excluded:
+        return TablesError(
+            f"{path} was made without the events of DAGs, and without --exclude-dags only those "
+            "that are still to come would be in it: run with --exclude-dags, or name a new "
+            "directory"
+        )
+    return TablesError(
+        f"{path} was made with the events of DAGs, and --exclude-dags would leave out only those "
+        "that are still to come: run without --exclude-dags, or name a new directory"
+    )

@@ -102,6 +102,13 @@ main.add_command(completion_command("spark-sink", lambda: main))
     help="Keep this table up to date, besides raw_events; can be repeated. One of: "
     f"{', '.join(TABLES)}.",
 )
+@click.option(
+    "--exclude-dags",
+    is_flag=True,
+    help="Leave out the events of DAGs (pushed files): raw_events keeps their rows without their "
+    "bytes, and the other tables have none. For new tables; those that exist keep what they were "
+    "made with.",
+)
 @click.option("--console", is_flag=True, help="Print the rows, and store nothing.")
 @click.option(
     "--history",

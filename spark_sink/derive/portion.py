@@ -118,12 +118,14 @@ def compute(step: Step, streams: Sequence[bytes], models: Models) -> Portion:
     except UnreadableError:
         work = _Work(step, models)
         work.portion.are_damaged = True
+    left_out = len(whole)
     for some in _streams_of(step, whole):
+        left_out -= len(some)
         if step.needs_models:
             models.load(some)
         for stream in some:
             work.add(stream)
-    return work.finish(len(streams))
+    return work.finish(len(streams) - left_out)
 
 
 class _Work:

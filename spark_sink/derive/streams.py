@@ -209,7 +209,7 @@ class Stream:
 
 
 def read_streams(raw_events: pa.Table, *, models_only: bool = False) -> Iterator[Stream]:
-    """Yield the streams in rows of `raw_events`, one at a time.
+    """Yield the streams in rows of `raw_events`, one at a time, without those that are left out.
 
     All rows of each stream up to some position must be present.
 
@@ -222,6 +222,8 @@ def read_streams(raw_events: pa.Table, *, models_only: bool = False) -> Iterator
     """
     for cid, group in _by_stream(raw_events):
         first = next(group)
+        if not first["car"]:  # see `spark_sink.tables.dags`
+            continue
         if models_only and _MODEL_HEADER not in first["car"]:
             continue
         stream = _read_stream(cid, [_read_entry(row) for row in (first, *group)])

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 
 import pyarrow as pa
 
+from spark_sink.tables.dags import without_dags
 from spark_sink.tables.staging import StagedFeed, Stager, stage_feed
 
 if TYPE_CHECKING:
@@ -76,11 +77,17 @@ def warming_up(spark: SparkSession) -> Iterator[None]:
         thread.join(_JOIN_PATIENCE)
 
 
-def stage_frame(frame: DataFrame, stager: Stager, after: int) -> list[StagedFeed]:
-    """Let the workers write their rows of the feed after the position `after` to files."""
+def stage_frame(
+    frame: DataFrame, stager: Stager, after: int, *, exclude_dags: bool = False
+) -> list[StagedFeed]:
+    """Let the workers write their rows of the feed after the position `after` to files.
+
+    With `exclude_dags`, the events of DAGs are written without their bytes.
+    """
 
     def stage(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        return map(_pickled, stage_feed(batches, stager, after))
+        rows = map(without_dags, batches) if exclude_dags else batches
+        return map(_pickled, stage_feed(rows, stager, after))
 
     return list(_unpickled(frame.mapInArrow(stage, _ANSWER)))
 

@@ -117,7 +117,7 @@ class Sink:
         """
         started = time.monotonic()
         with self._as_sink_errors():
-            parts = stage_frame(frame, self.tables.raw_stager(), self.tables.raw_position)
+            parts = self._stage(frame)
             with self._busy:
                 report = self._commit(parts, batch_id, started)
         self._on_batch(report)
@@ -129,7 +129,7 @@ class Sink:
             SinkError: this failed, or a position is missing. Nothing has changed.
         """
         with self._as_sink_errors():
-            parts = stage_frame(frame, self.tables.raw_stager(), 0)
+            parts = self._stage(frame)
             last = max((part.last for part in parts), default=0)
             if sum(part.positions for part in parts) != last:
                 self.tables.clear_staging()
@@ -147,6 +147,12 @@ class Sink:
         self._closed = True
         if finished:
             self._busy.release()
+
+    def _stage(self, frame: DataFrame) -> list[StagedFeed]:
+        tables = self.tables
+        return stage_frame(
+            frame, tables.raw_stager(), tables.raw_position, exclude_dags=tables.excludes_dags
+        )
 
     def _commit(self, parts: Sequence[StagedFeed], batch_id: int, started: float) -> BatchReport:
         if self._closed:

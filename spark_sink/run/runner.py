@@ -56,6 +56,7 @@ class RunSettings:
         history: hours for which old versions stay readable.
         from_snapshot: URL of a snapshot to fill empty tables from; None: the feed has it all.
         signers: did:keys of whom one must have signed it; none: anyone.
+        exclude_dags: leave the events of DAGs out; tables that exist must be without them, too.
         keep_free: the run ends when the tables' disk has fewer bytes free.
         master: see `start_session`; None: depends on the available memory, like `driver_memory`.
 
@@ -80,6 +81,7 @@ class RunSettings:
     token: str | None = field(default=None, repr=False)
     from_snapshot: str | None = None
     signers: tuple[str, ...] = ()
+    exclude_dags: bool = False
     spark_settings: dict[str, str] = field(default_factory=dict)
 
 
@@ -169,6 +171,7 @@ class Runner:
             directory,
             head.epoch,
             settings.names,
+            exclude_dags=settings.exclude_dags,
             on_write=self._on_write,
         )
         self._feed.check(tables.raw_position, head.epoch, head)

@@ -50,6 +50,7 @@ from spark_sink.tables.delta_state import (
     PROPERTIES,
     RULES_PROPERTY,
     app_id,
+    excludes_dags,
     open_table,
     position_of,
     rules_of,
@@ -80,7 +81,8 @@ _LOG_HOURS: Final = 24
 class DeltaStore:
     """The table `spec` at `path`, of the log `epoch`; created if it does not exist.
 
-    With `for_replacement` it may have other columns.
+    With `for_replacement` it may have other columns. A new table is noted to be without the events
+    of DAGs if `exclude_dags`.
 
     Raises:
         FeedChangedError: it was made from another log.
@@ -88,12 +90,18 @@ class DeltaStore:
     """
 
     def __init__(
-        self, spec: TableSpec, path: Location, epoch: str, *, for_replacement: bool = False
+        self,
+        spec: TableSpec,
+        path: Location,
+        epoch: str,
+        *,
+        exclude_dags: bool = False,
+        for_replacement: bool = False,
     ) -> None:
         self.spec = spec
         self.path = path
         self.epoch = epoch
-        self._table = open_table(spec, path, epoch)
+        self._table = open_table(spec, path, epoch, exclude_dags=exclude_dags)
         self._tidied = self._table.version()
         self._count = len(self._table.file_uris())  # of files, after it was last tidied
         # Of the table and of the latest `revise`, as of our latest commit: to ask the log for them
@@ -116,6 +124,11 @@ class DeltaStore:
     def identity(self) -> str:
         """What tells the table from any other, also at the same path."""
         return str(self._table.metadata().id)
+
+    @property
+    def excludes_dags(self) -> bool:
+        """Whether the table was made without the events of DAGs."""
+        return excludes_dags(self._table)
 
     @property
     def under_way(self) -> int:

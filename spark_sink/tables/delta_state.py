@@ -18,6 +18,9 @@ from spark_sink.tables.location import (
 )
 
 _EPOCH: Final = "recon.epoch"
+# What was left out of a table, by `spark_sink.tables.dags`.
+_EXCLUDED: Final = "recon.excluded"
+_DAGS: Final = "dags"
 #: The property with the version of the rules that computed the rows.
 RULES_PROPERTY: Final = "recon.rules"
 #: Properties of every table.
@@ -34,8 +37,21 @@ def position_of(table: DeltaTable, epoch: str) -> int:
     return table.transaction_version(app_id(epoch)) or 0
 
 
-def open_table(spec: TableSpec, path: Location, epoch: str) -> DeltaTable:
+def excludes_dags(table: DeltaTable) -> bool:
+    """Return whether a table was made without the events of DAGs."""
+    return table.metadata().configuration.get(_EXCLUDED) == _DAGS
+
+
+def open_table(
+    spec: TableSpec, path: Location, epoch: str, *, exclude_dags: bool = False
+) -> DeltaTable:
     """Open the table `spec` of the log `epoch`; create it if there is none.
+
+    Args:
+        spec: of the table.
+        path: of the table.
+        epoch: of the log.
+        exclude_dags: note in a new table that it is without the events of DAGs.
 
     Raises:
         FeedChangedError: it was made from another log.
@@ -44,12 +60,13 @@ def open_table(spec: TableSpec, path: Location, epoch: str) -> DeltaTable:
     try:
         if not is_delta(path):
             rules = {} if spec.rules is None else {RULES_PROPERTY: str(spec.rules)}
+            excluded = {_EXCLUDED: _DAGS} if exclude_dags else {}
             return DeltaTable.create(
                 str(path),
                 schema=spec.schema,
                 partition_by=[PARTITION_COLUMN],
                 name=spec.name,
-                configuration={_EPOCH: epoch, **rules, **PROPERTIES},
+                configuration={_EPOCH: epoch, **rules, **excluded, **PROPERTIES},
                 raise_if_key_not_exists=False,
                 storage_options=storage_options(path),
             )

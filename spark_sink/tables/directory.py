@@ -21,8 +21,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from recon_node.files import open_locked
-from spark_sink.errors import TablesError
+from spark_sink.errors import TablesError, other_dags
 from spark_sink.schema import DERIVED, RAW, SUMMARIES, TABLES
+from spark_sink.tables.dags import without_dags
 from spark_sink.tables.delta import DeltaStore
 from spark_sink.tables.location import Location, delete_below, local_directory
 from spark_sink.tables.staging import Staged, StagedFeed, Stager, feed_rows
@@ -78,6 +79,8 @@ class Tables:
         epoch: of the log.
         names: the derived tables to keep up to date.
         raw: the directory of `raw_events`, if different.
+        exclude_dags: whether the tables are without the events of DAGs; None: as they are, if they
+            exist.
         on_write: called with the name of a table and its new or changed rows.
 
     Raises:
@@ -92,6 +95,7 @@ class Tables:
         names: Iterable[str] = DERIVED,
         *,
         raw: Location | None = None,
+        exclude_dags: bool | None = None,
         on_write: OnWrite = lambda name, rows: None,
     ) -> None:
         self.directory = directory
@@ -99,14 +103,21 @@ class Tables:
         self._staging = f"{STAGING_DIR}/{uuid.uuid4()}"
         self.on_write = on_write
         wanted = set(names)
-        self.raw = DeltaStore(TABLES[RAW], (raw or directory) / RAW, epoch)
+        self.raw = DeltaStore(
+            TABLES[RAW], (raw or directory) / RAW, epoch, exclude_dags=bool(exclude_dags)
+        )
+        self.excludes_dags = self.raw.excludes_dags
+        if exclude_dags not in (None, self.excludes_dags):
+            raise other_dags(directory, self.excludes_dags)
         self.derived = {
-            name: DeltaStore(TABLES[name], directory / name, epoch)
+            name: DeltaStore(TABLES[name], directory / name, epoch, exclude_dags=self.excludes_dags)
             for name in DERIVED
             if name in wanted
         }
         self.summaries = Summaries(directory / SUMMARIES.name, self.raw)
         for name, table in self.derived.items():
+            if table.excludes_dags is not self.excludes_dags:
+                raise other_dags(table.path, table.excludes_dags)
             if table.position > self.raw_position:
                 raise TablesError(
                     f"in {directory} the table {name} is at position {table.position}, but "
@@ -160,6 +171,8 @@ class Tables:
             TablesError: there is a gap between the table and the rows, or within the rows.
         """
         new = rows.filter(pc.field("position") > self.raw_position)
+        if self.excludes_dags:
+            new = pa.Table.from_batches(map(without_dags, new.to_batches()), new.schema)
         return self.append_staged([feed_rows(new)] if new.num_rows else [])
 
     def append_staged(self, parts: Iterable[StagedFeed]) -> int:

@@ -13,7 +13,7 @@ from deltalake import DeltaTable
 
 from spark_sink.errors import TablesError, another_log, cannot_open, damaged, one_line
 from spark_sink.schema import TABLES
-from spark_sink.tables.delta_state import epoch_of, position_of
+from spark_sink.tables.delta_state import epoch_of, excludes_dags, position_of
 from spark_sink.tables.location import (
     FAULTS,
     Location,
@@ -105,6 +105,15 @@ def open_delta(directory: Location) -> dict[str, DeltaTable]:
     """
     found = {name: _open(directory / name) for name in TABLES}
     return {name: table for name, table in found.items() if table is not None}
+
+
+def are_without_dags(directory: Location) -> bool:
+    """Return whether the tables in `directory` were made without the events of DAGs.
+
+    Raises:
+        TablesError: one cannot be opened.
+    """
+    return any(map(excludes_dags, open_delta(directory).values()))
 
 
 def made_from(path: Location) -> tuple[str, int] | None:

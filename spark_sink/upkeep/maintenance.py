@@ -31,7 +31,13 @@ from spark_sink.tables import delta_files
 from spark_sink.tables.delta import DeltaStore
 from spark_sink.tables.directory import Tables
 from spark_sink.tables.location import FAULTS, Location, delete_below
-from spark_sink.tables.status import made_from, no_tables, open_delta, table_status
+from spark_sink.tables.status import (
+    are_without_dags,
+    made_from,
+    no_tables,
+    open_delta,
+    table_status,
+)
 
 REBUILD_DIR: Final = "_rebuild"
 _ROWS_PER_READ: Final = 50_000
@@ -128,7 +134,7 @@ def _rebuild_all(
     _, old = found.get(RAW, (head.epoch, 0))
     raw_first = RAW not in found or any(found[name][1] > old for name in derived)
     upto = head.head if raw_first else old
-    new = Tables(beside, head.epoch, derived)
+    new = Tables(beside, head.epoch, derived, exclude_dags=are_without_dags(directory))
     new.keep_history(0.0)
     while new.raw_position < upto:
         end = min(new.raw_position + _ROWS_PER_READ, upto)
@@ -151,7 +157,13 @@ def _derive(new: Tables, on_progress: OnProgress) -> None:
 
 
 def _swap(directory: Location, new: Tables, name: str) -> None:
-    old = DeltaStore(TABLES[name], directory / name, new.epoch, for_replacement=True)
+    old = DeltaStore(
+        TABLES[name],
+        directory / name,
+        new.epoch,
+        exclude_dags=new.excludes_dags,
+        for_replacement=True,
+    )
     old.replace(new.store(name))
 
 

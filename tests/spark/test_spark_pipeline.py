@@ -18,14 +18,17 @@ import pyarrow as pa
 import pyspark
 import pytest
 from deltalake import DeltaTable
+from nacl.signing import SigningKey
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 from spark_helpers import PATIENCE, Borrowed, Node, feed_rows, wait_until
-from spark_oracle import assert_tables
+from spark_oracle import assert_tables, table_rows
 from spark_samples import scenario
 
 from recon_node.ceramic import Event
+from recon_node.dag.events import shard_event
+from recon_node.ipld import CID, RAW
 from spark_sink.derive import derivation as derive
 from spark_sink.derive.workers import SparkWorkers
 from spark_sink.errors import FeedChangedError, SinkError, TablesError
@@ -34,7 +37,7 @@ from spark_sink.run.cluster import check_workers
 from spark_sink.run.pipeline import BatchReport, QuerySettings, Sink, start_query
 from spark_sink.run.runner import Runner, RunSettings
 from spark_sink.run.session import translate
-from spark_sink.schema import FEED, TABLES
+from spark_sink.schema import DERIVED, FEED, TABLES
 from spark_sink.source.data_source import ReconDataSource, lag
 from spark_sink.tables.directory import Tables
 
@@ -239,6 +242,22 @@ def test_a_node_that_restarts_is_waited_for(pipeline: Pipeline, sample: list[Eve
         sink.close(10)
         running.stop()
     pipeline.assert_right(60)
+
+
+def test_the_bytes_of_dags_are_left_out_by_the_workers(
+    pipeline: Pipeline, sample: list[Event]
+) -> None:
+    shard = shard_event(SigningKey(b"k" * 32), CID.of(RAW, b""), bytes(50_000))
+    pipeline.node.add([*sample[:20], shard, *sample[20:30]])
+    tables = Tables(pipeline.directory, pipeline.node.epoch, exclude_dags=True)
+    workers = SparkWorkers(pipeline.spark)
+    pipeline.run_once(Sink(tables, pipeline.reports.append, workers=workers))
+    rows = [{**row, "car": b""} if row["position"] == 21 else row for row in pipeline.node.feed()]
+    raw = table_rows(pipeline.directory, "raw_events")
+    assert [(row["position"], row["car"]) for row in raw] == [
+        (row["position"], row["car"]) for row in rows
+    ]
+    assert_tables(pipeline.directory, [row for row in rows if row["car"]], DERIVED)
 
 
 def test_an_end_is_for_what_ends(spark: SparkSession, full_node: Node) -> None:
