@@ -20,6 +20,7 @@ from spark_sink.cli.options import (
     Milliseconds,
     Size,
     SparkSetting,
+    UiAddress,
     node_options,
     tables_option,
 )
@@ -170,6 +171,15 @@ main.add_command(completion_command("spark-sink", lambda: main))
     help="Serve Prometheus metrics at this address.",
 )
 @click.option(
+    "--spark-ui",
+    type=UiAddress(),
+    is_flag=False,
+    flag_value="4040",
+    metavar="[[HOST:]PORT]",
+    help="Serve Spark's own web pages, by default on port 4040 or the next free one of 127.0.0.1. "
+    "They have no password: HOST is for networks you trust.",
+)
+@click.option(
     "--master",
     type=Master(),
     metavar="URL",
@@ -307,7 +317,9 @@ _LINES: dict[str, Callable[[dict[str, Any]], str]] = {
         f"the head is {f['head']}. Starting Spark, which takes a few seconds"
     ),
     "started": lambda f: (
-        "Spark is running" + (f"; metrics at {f['metrics']}" if f["metrics"] else "")
+        "Spark is running"
+        + (f"; metrics at {f['metrics']}" if f["metrics"] else "")
+        + (f"; its pages at {f['spark_ui']}" if f["spark_ui"] else "")
     ),
     "filling": lambda f: f"filling raw_events from {f['snapshot']}, up to position {f['position']}",
     "filled": lambda f: f"filled raw_events with {f['rows']} rows in {f['seconds']:.1f} s",

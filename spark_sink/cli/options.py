@@ -107,6 +107,17 @@ class Address(click.ParamType[str]):
         return text
 
 
+class UiAddress(Address):
+    """Where Spark's pages are: HOST:PORT, or a port of this machine alone."""
+
+    name = "address"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        """The address, with its host."""
+        text = str(value).strip()
+        return super().convert(f"127.0.0.1:{text}" if text.isdecimal() else text, param, ctx)
+
+
 class Master(click.ParamType[str]):
     """A master of Spark's."""
 

@@ -55,6 +55,7 @@ class RunSettings:
         show_rows: report each row as an event.
         history: hours for which old versions stay readable.
         from_snapshot: URL of a snapshot to fill empty tables from; None: the feed has it all.
+        spark_ui: HOST:PORT of Spark's web pages; None: there are none.
         signers: did:keys of whom one must have signed it; none: anyone.
         exclude_dags: leave the events of DAGs out; tables that exist must be without them, too.
         keep_free: the run ends when the tables' disk has fewer bytes free.
@@ -78,6 +79,7 @@ class RunSettings:
     master: str | None = None
     driver_memory: str | None = None
     verbose: bool = False
+    spark_ui: str | None = None
     token: str | None = field(default=None, repr=False)
     from_snapshot: str | None = None
     signers: tuple[str, ...] = ()
@@ -90,7 +92,7 @@ class Runner:
 
     waiting {url}, resumed {url}, starting {url, tables, epoch, position, head},
     no_workers {master, patience}, filling {snapshot, position}, filled {rows, position, seconds},
-    started {url, tables, epoch, position, head, metrics},
+    started {url, tables, epoch, position, head, metrics, spark_ui},
     batch {batch, rows, streams, position, seconds, lag}, row {table, row},
     stopped {position, rows, seconds}. At the start, `waiting` also has {patience}, in seconds.
     """
@@ -192,9 +194,11 @@ class Runner:
             tasks=tasks_within(self._allowance.limit),
             driver_memory=settings.driver_memory or heap_within(self._allowance.limit),
             verbose=settings.verbose,
+            ui=settings.spark_ui,
             settings=settings.spark_settings,
         )
-        self._on_event("started", {**facts, "metrics": metrics})
+        pages = spark.sparkContext.uiWebUrl if settings.spark_ui else None
+        self._on_event("started", {**facts, "metrics": metrics, "spark_ui": pages})
         with warming_up(spark):
             try:
                 self._check_cluster(spark, directory)

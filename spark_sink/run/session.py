@@ -22,6 +22,7 @@ from spark_sink import errors
 from spark_sink.errors import SinkError, cannot_write, over_connect
 from spark_sink.run.cluster import check_master, is_local
 from spark_sink.run.java import Java, java_home
+from spark_sink.run.ui import local_ip, ui_settings
 from spark_sink.source.data_source import ReconDataSource
 
 # Java only coordinates, Python handles the rows: the fast compiler saves 40 % of Java's CPU time.
@@ -72,7 +73,6 @@ _SIGNS: Final = {
 }
 
 _SETTINGS: Final = {
-    "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
     "spark.sql.shuffle.partitions": "2",
     # Spark refuses to start if it was killed while it wrote its first offset.
@@ -101,6 +101,7 @@ def start_session(
     tasks: int = 2,
     driver_memory: str = "1g",
     verbose: bool = False,
+    ui: str | None = None,
     java_options: str = JAVA_OPTIONS,
     settings: Mapping[str, str] | None = None,
 ) -> SparkSession:
@@ -113,6 +114,7 @@ def start_session(
         tasks: how many run in parallel if `master` is None.
         driver_memory: the Java heap, as Java writes it; ignored under spark-submit.
         verbose: print Spark's own warnings on stderr.
+        ui: HOST:PORT of Spark's web pages, or of the next free port; None: there are none.
         java_options: for the driver's Java.
         settings: Spark settings, overriding those of this module and of spark-submit.
 
@@ -139,13 +141,15 @@ def start_session(
     if master.startswith("sc:"):
         raise over_connect(master)
     local = is_local(master)
+    pages = ui_settings(ui, local=local, submitted=bool(submitted))
     check_master(master)
-    _set_environment(scratch if local else None, given.get(_WORKERS_PYTHON))
+    _set_environment(scratch if local else None, given.get(_WORKERS_PYTHON), local_ip(ui))
     properties = {"log4j2.configurationFile": log4j.as_uri(), "java.io.tmpdir": scratch}
     options = [_quoted(f"-D{name}={value}") for name, value in properties.items()]
     options += [java_options, given.pop(_DRIVER_OPTIONS, "")]
     own = {
         **_SETTINGS,
+        **pages,
         **(_ON_THIS_MACHINE if local else {}),
         "spark.driver.memory": driver_memory,
         _DRIVER_OPTIONS: " ".join(options).strip(),
@@ -230,7 +234,7 @@ def _reason(error: BaseException) -> str:
     return f"{raised[-1].rstrip('.') if raised else _first_line(error)}."
 
 
-def _set_environment(scratch: Path | None, python: str | None) -> None:
+def _set_environment(scratch: Path | None, python: str | None, local_ip: str) -> None:
     """Make Spark's Python processes use this Python, and ignore other installations of Spark.
 
     With `scratch`, they run on this machine, start faster, and cannot be reached from others. On a
@@ -239,7 +243,7 @@ def _set_environment(scratch: Path | None, python: str | None) -> None:
     workers = python or os.environ.get("PYSPARK_PYTHON") or sys.executable
     if scratch is not None:
         workers = str(_write_python(scratch))
-        os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
+        os.environ["SPARK_LOCAL_IP"] = local_ip
     os.environ["PYSPARK_PYTHON"] = workers
     os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
     for name in ("SPARK_HOME", "SPARK_REMOTE", "SPARK_CONNECT_MODE_ENABLED"):
