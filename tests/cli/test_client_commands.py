@@ -377,6 +377,7 @@ def test_the_first_sync_with_a_peer_is_shown(
     with Testnet(1, network=network) as other:
         [address, *_] = other.nodes[0].addresses
         result = run(node, "peers", "add", address)
+        monkeypatch.setattr("recon_node.cli.peers.FIRST_SYNC", 0.0)
         nowhere = {"RECON_NODE_URL": "http://127.0.0.1:1"}
         for args in (
             ["add", address, "--url", node.api_url],

@@ -3,6 +3,7 @@
 import os
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -17,7 +18,7 @@ from trio.testing import memory_stream_pair
 from recon_node.ceramic.network import MAINNET
 from recon_node.p2p import AGREED, P2PError, P2PSettings
 from recon_node.p2p.errors import PeerError
-from recon_node.p2p.transport.dialling import KEY_HINT
+from recon_node.p2p.transport.dialling import KEY_HINT, NOISE_HINT
 from recon_node.p2p.transport.host import Host, open_host
 from recon_node.p2p.transport.private_network import (
     KEY_SIZE,
@@ -168,11 +169,28 @@ async def test_hosts_with_the_same_key_connect_and_others_do_not():
             for dialler, target in ((stranger, one), (one, stranger)):
                 with pytest.raises(PeerError) as caught:
                     await _dial_briefly(dialler, target)
-                hint = "" if dialler is open_to_all else KEY_HINT
-                assert str(caught.value).endswith(hint)
+                assert str(caught.value).endswith(KEY_HINT) is (dialler is not open_to_all)
             assert not stranger.connected_peers()
         assert one.connected_peers() == [other.peer_id]
         assert one.is_on_this_machine(other.peer_id)
+
+
+async def test_noise_may_mean_a_swarm_key():
+    """What a peer with a key sends begins at random; here, like a line of two million bytes."""
+
+    async def answer(stream):
+        async with stream:
+            await stream.send_all(b"\xff\xff\x7f" + os.urandom(100))
+            await stream.receive_some()
+
+    async with host_with(KEY) as peer, host_with(None) as dialler, trio.open_nursery() as nursery:
+        serve = partial(trio.serve_tcp, answer, 0, host="127.0.0.1")
+        [listener, *_] = await nursery.start(serve)
+        port = listener.socket.getsockname()[1]
+        with pytest.raises(PeerError) as caught, trio.fail_after(30):
+            await dialler.connect(f"/ip4/127.0.0.1/tcp/{port}/p2p/{peer.peer_id}")
+        assert str(caught.value).endswith(NOISE_HINT)
+        nursery.cancel_scope.cancel()
 
 
 async def _dial_briefly(dialler: Host, target: Host) -> None:

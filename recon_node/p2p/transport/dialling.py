@@ -8,6 +8,7 @@ from typing import Final
 
 import structlog
 import trio
+from libp2p.exceptions import ParseError
 from libp2p.peer.id import ID
 from libp2p.security.noise.exceptions import PeerIDMismatchesPubkey
 from multiaddr import Multiaddr  # type: ignore[import-untyped]
@@ -20,6 +21,8 @@ from recon_node.p2p.transport.hardening import GuardedSwarm
 log = structlog.get_logger(__name__)
 
 KEY_HINT: Final = " (it may not have this node's swarm key)"
+NOISE_HINT: Final = " (it may have a swarm key, which this node has not)"
+"""For a node on an open network: whatever is encrypted with a key looks like noise."""
 
 _ADDRESS_TTL: Final = 24 * 3600
 """Seconds for which the library keeps an address that worked."""
@@ -54,9 +57,8 @@ class Dialler:
         except PeerError:
             raise
         except Exception as error:
-            raise PeerError(
-                f"cannot connect to {address}: {innermost(error)}{self._hint}"
-            ) from error
+            hint = self._hint or (NOISE_HINT if isinstance(_root_of(error), ParseError) else "")
+            raise PeerError(f"cannot connect to {address}: {innermost(error)}{hint}") from error
         self._swarm.unblock_peer(peer_id)  # a dial of the DHT may have failed a moment ago
         self._swarm.peerstore.add_addrs(peer_id, [reached], _ADDRESS_TTL)
 
@@ -77,11 +79,15 @@ class Dialler:
 
 def innermost(error: BaseException) -> str:
     """Return in words what began a chain of errors of the library."""
-    error = next(leaves(error))
-    if error.__cause__ is not None:
-        return innermost(error.__cause__)
+    error = _root_of(error)
     if isinstance(error, PeerIDMismatchesPubkey):
         return f"another peer answers at this address, {str(error).rpartition('=')[2]}"
     if isinstance(error, OSError) and error.errno is not None:
         return os.strerror(error.errno)
     return str(error) or type(error).__name__
+
+
+def _root_of(error: BaseException) -> BaseException:
+    """Return what began a chain of errors."""
+    error = next(leaves(error))
+    return error if error.__cause__ is None else _root_of(error.__cause__)
