@@ -324,6 +324,7 @@ _TYPES = {
     pa.int8(): "byte",
     pa.int32(): "integer",
     pa.int64(): "long",
+    pa.timestamp("us", "UTC"): "timestamp",
     pa.string(): "string",
     pa.binary(): "binary",
     pa.bool_(): "boolean",
