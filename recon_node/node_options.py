@@ -36,7 +36,8 @@ def node_options(
     *,
     url: str | None = DEFAULT_URL,
     url_help: str = "URL of the node's HTTP API.",
-    url_type: click.ParamType[str] = click.STRING,
+    url_type: click.ParamType[Any] = click.STRING,
+    several: bool = False,
 ) -> Callable[[Command], Command]:
     """Return a decorator that adds the options; the command gets `url` and `token`.
 
@@ -44,6 +45,7 @@ def node_options(
         url: the default.
         url_help: the help of --url.
         url_type: what checks the value of --url.
+        several: whether --url can be repeated; the command gets all values.
     """
 
     def decorate(command: Command) -> Command:
@@ -53,7 +55,8 @@ def node_options(
             envvar="RECON_NODE_URL",
             show_envvar=True,
             type=url_type,
-            default=url,
+            multiple=several,
+            default=[url] if several and url is not None else url,
             show_default=True,
             metavar="URL",
             help=url_help,

@@ -3,14 +3,13 @@
 import os
 import signal
 import sys
-from collections.abc import Callable
 from contextlib import suppress
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from recon_node.shell_completion import completion_command
+from spark_sink.cli.events import EventPrinter, print_json, print_line
 from spark_sink.cli.options import (
     Address,
     Directory,
@@ -21,13 +20,12 @@ from spark_sink.cli.options import (
     Size,
     SparkSetting,
     UiAddress,
-    node_options,
+    nodes_options,
     tables_option,
 )
 from spark_sink.cli.serve import serve
 from spark_sink.cli.table_commands import optimize, query, rebuild, status, vacuum
 from spark_sink.errors import INSTALL, SinkError
-from spark_sink.query.show import show, to_json
 from spark_sink.schema import DERIVED, RAW, TABLES
 
 if TYPE_CHECKING:
@@ -87,7 +85,16 @@ main.add_command(completion_command("spark-sink", lambda: main))
 
 
 @main.command(short_help="Keep tables up to date with a node's feed.")
-@node_options()
+@nodes_options(
+    what="URL of the node's HTTP API. Repeat it for further nodes of the same network, to go on "
+    "from when the node that is read fails; in a variable, put commas between them."
+)
+@click.option(
+    "--failover-after",
+    type=Milliseconds(),
+    default="30s",
+    help="With several nodes: how long to wait for the node that is read before another is.",
+)
 @tables_option(
     required=False,
     help="Where the tables are: a directory, or s3://BUCKET/PATH; required except with --console.",
@@ -207,18 +214,29 @@ main.add_command(completion_command("spark-sink", lambda: main))
     is_flag=True,
     help="Print JSON lines; the default if not on a terminal.",
 )
-def run(trigger: int, as_json: bool, console: bool, **options: Any) -> None:
+def run(
+    trigger: int,
+    failover_after: int,
+    as_json: bool,
+    console: bool,
+    urls: tuple[str, ...],
+    **options: Any,
+) -> None:
     """Keep the tables up to date with a node's feed, until Ctrl-C or SIGTERM.
 
     The next run continues where this one stops; no event is skipped or counted twice. Prints one
     line per batch. Exits with 0 when stopped, or at the head with --once; otherwise with 1 and a
     one-line error. The tables are consistent in either case.
 
+    With several nodes, it goes on from another one when the one that it reads fails, and each event
+    is still in the tables once: docs/how-to/several-nodes.md.
+
     \b
     Examples:
       spark-sink run --tables ./tables                 the node on this machine, until Ctrl-C
       spark-sink run --tables ./tables --once          up to the current head
       spark-sink run --tables ./tables --url http://node:5101 --token-file token
+      spark-sink run --tables ./tables --url http://a:5101 --url http://b:5101
       spark-sink run --tables ./tables --table stream_states --history 7d
       spark-sink run --tables ./tables --from-snapshot s3://bucket/ceramic
       spark-sink run --console --table stream_tips
@@ -235,9 +253,16 @@ def run(trigger: int, as_json: bool, console: bool, **options: Any) -> None:
         )
     options["spark_settings"] = dict(options.pop("spark_conf"))
     options["names"] = tuple(name for name in options["names"] if name != RAW)
-    settings = RunSettings(trigger_ms=trigger, show_rows=console, **options)
-    printer = _EventPrinter(
-        _print_json if as_json or not sys.stdout.isatty() else _print_line,
+    settings = RunSettings(
+        urls[0],
+        other_urls=urls[1:],
+        failover_after=failover_after / 1000,
+        trigger_ms=trigger,
+        show_rows=console,
+        **options,
+    )
+    printer = EventPrinter(
+        print_json if as_json or not sys.stdout.isatty() else print_line,
         on_closed=lambda: _stop_quietly(runner, at_once=console),
     )
     runner = Runner(settings, printer)
@@ -245,29 +270,6 @@ def run(trigger: int, as_json: bool, console: bool, **options: Any) -> None:
     runner.run()
     if printer.is_closed:
         raise SystemExit(1)
-
-
-class _EventPrinter:
-    """Prints events until the output is closed, as `| head` does; then calls `on_closed`.
-
-    An error of the output must not end a batch that the pipeline is about to finish.
-    """
-
-    def __init__(
-        self, show: Callable[[str, dict[str, Any]], None], on_closed: Callable[[], None]
-    ) -> None:
-        self._show = show
-        self._on_closed = on_closed
-        self.is_closed = False
-
-    def __call__(self, event: str, facts: dict[str, Any]) -> None:
-        if self.is_closed:
-            return
-        try:
-            self._show(event, facts)
-        except BrokenPipeError:
-            self.is_closed = True
-            self._on_closed()
 
 
 def _stop_quietly(runner: "Runner", *, at_once: bool) -> None:
@@ -300,47 +302,3 @@ def _stop_on_signals(runner: "Runner") -> None:
 
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, stop)
-
-
-def _print_json(event: str, facts: dict[str, Any]) -> None:
-    """Print an event in the format of the node's log."""
-    now = datetime.now(UTC).isoformat(timespec="milliseconds")
-    line = {"timestamp": now, "level": _LEVELS.get(event, "info"), "event": event}
-    click.echo(to_json({**line, **show(facts)}))
-
-
-_LEVELS = {"waiting": "warning", "no_workers": "warning"}
-
-_LINES: dict[str, Callable[[dict[str, Any]], str]] = {
-    "starting": lambda f: (
-        f"reading {f['url']} (log {f['epoch']}) into {f['tables']} from position {f['position']}; "
-        f"the head is {f['head']}. Starting Spark, which takes a few seconds"
-    ),
-    "started": lambda f: (
-        "Spark is running"
-        + (f"; metrics at {f['metrics']}" if f["metrics"] else "")
-        + (f"; its pages at {f['spark_ui']}" if f["spark_ui"] else "")
-    ),
-    "filling": lambda f: f"filling raw_events from {f['snapshot']}, up to position {f['position']}",
-    "filled": lambda f: f"filled raw_events with {f['rows']} rows in {f['seconds']:.1f} s",
-    "batch": lambda f: (
-        f"batch {f['batch']:<6} {f['rows']:>6} rows {f['streams']:>6} streams   position "
-        f"{f['position']:<10} {'lag ' + str(f['lag']) if f['lag'] is not None else '':12} "
-        f"{f['seconds']:.2f} s"
-    ),
-    "no_workers": lambda f: (
-        f"no worker of the Spark cluster {f['master']} has answered yet; waiting up to "
-        f"{f['patience']:.0f} s for one"
-    ),
-    "row": lambda f: f"{f['table']:18} {to_json(show(f['row']))}",
-    "waiting": lambda f: (
-        f"the node at {f['url']} does not answer; waiting"
-        + (f" up to {f['patience']:.0f} s" if "patience" in f else "")
-    ),
-    "resumed": lambda f: f"the node at {f['url']} answers again",
-    "stopped": lambda f: f"stopped at position {f['position']}, {f['rows']} rows in this run",
-}
-
-
-def _print_line(event: str, facts: dict[str, Any]) -> None:
-    click.echo(_LINES[event](facts))

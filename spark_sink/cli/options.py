@@ -229,14 +229,29 @@ class NodeUrl(click.ParamType[str]):
         text = str(value).strip()
         if "," in text:
             self.fail(
-                "tables hold the log of one node, and each node has its own order: name one "
-                '(the source "recon" of your own job reads several; docs/tables.md)',
+                "this command asks one node, and these are several: name one with --url "
+                "(only spark-sink run and status take several)",
                 param,
                 ctx,
             )
         if "://" in text and re.match("https?://.", text) is None:
             self.fail(f"{value!r} is not a URL such as http://127.0.0.1:5101", param, ctx)
         return text if "://" in text else f"http://{text}"
+
+
+class NodeUrls(click.ParamType[tuple[str, ...]]):
+    """The URL of a node's HTTP API, or several, with commas between them."""
+
+    name = "url"
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> tuple[str, ...]:
+        """The URLs, with their schemes."""
+        if isinstance(value, tuple):
+            return value
+        one = NodeUrl()
+        return tuple(one.convert(url, param, ctx) for url in str(value).split(",") if url.strip())
 
 
 def node_options(
@@ -249,6 +264,21 @@ def node_options(
         what: the help of --url.
     """
     return shared_node_options(url=url, url_help=what, url_type=NodeUrl())
+
+
+def nodes_options(*, url: str | None = DEFAULT_URL, what: str) -> Callable[[Command], Command]:
+    """The same for several nodes; the command gets `urls` and `token`."""
+
+    def decorate(command: Command) -> Command:
+        @functools.wraps(command)
+        def wrapped(*args: Any, url: tuple[tuple[str, ...], ...], **named: Any) -> Any:
+            urls = tuple(dict.fromkeys(each for some in url for each in some))
+            return command(*args, urls=urls, **named)
+
+        options = shared_node_options(url=url, url_help=what, url_type=NodeUrls(), several=True)
+        return options(wrapped)
+
+    return decorate
 
 
 def tables_option(

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from recon_node.json_output import json_option, print_json, print_result
-from spark_sink.cli.options import Hours, Moment, node_options, tables_option
+from spark_sink.cli.options import Hours, Moment, node_options, nodes_options, tables_option
 from spark_sink.schema import TABLES
 
 if TYPE_CHECKING:
@@ -20,7 +20,10 @@ _names = click.argument("names", nargs=-1, type=click.Choice(tuple(TABLES)), met
 
 @click.command(short_help="Show how complete, old and large the tables are.")
 @tables_option()
-@node_options(url=None, what="URL of a node to compare with.")
+@nodes_options(
+    url=None,
+    what="URL of a node to compare with; can be repeated: the one that the tables follow counts.",
+)
 @click.option(
     "--max-lag",
     type=click.IntRange(0),
@@ -46,7 +49,7 @@ def status(as_json: bool, **options: Any) -> None:
     """
     from spark_sink.upkeep.health import check_health, health_json, show_health
 
-    if options["max_lag"] is not None and options["url"] is None:
+    if options["max_lag"] is not None and not options["urls"]:
         raise click.UsageError("--max-lag compares with a node: name it with --url")
     health, now = check_health(**options), datetime.now(UTC)
     if as_json:

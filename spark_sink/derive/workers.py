@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 import pyarrow as pa
 
 from spark_sink.tables.dags import without_dags
+from spark_sink.tables.placement import Placement
 from spark_sink.tables.staging import StagedFeed, Stager, stage_feed
 
 if TYPE_CHECKING:
@@ -78,16 +79,16 @@ def warming_up(spark: SparkSession) -> Iterator[None]:
 
 
 def stage_frame(
-    frame: DataFrame, stager: Stager, after: int, *, exclude_dags: bool = False
+    frame: DataFrame, stager: Stager, placement: Placement, *, exclude_dags: bool = False
 ) -> list[StagedFeed]:
-    """Let the workers write their rows of the feed after the position `after` to files.
+    """Let the workers write their rows of the feed that have a place in the table to files.
 
     With `exclude_dags`, the events of DAGs are written without their bytes.
     """
 
     def stage(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         rows = map(without_dags, batches) if exclude_dags else batches
-        return map(_pickled, stage_feed(rows, stager, after))
+        return map(_pickled, stage_feed(rows, stager, placement))
 
     return list(_unpickled(frame.mapInArrow(stage, _ANSWER)))
 

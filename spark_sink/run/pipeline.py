@@ -9,7 +9,8 @@ takes two steps:
    commit. While the node has many more events, this waits for further batches.
 
 Why every row counts once: A position always holds the same event, and each commit records the
-position that its table has reached (see `spark_sink.tables`). Whatever is repeated after a crash is
+position that its table has reached (see `spark_sink.tables`; of several nodes,
+`spark_sink.tables.takeover`). Whatever is repeated after a crash is
 compared with the tables themselves:
 
 - Killed before or during commit 1: nothing is visible, and the batch runs again.
@@ -45,6 +46,7 @@ from spark_sink.errors import SinkError, TablesError, cannot_write
 from spark_sink.run.session import translate
 from spark_sink.tables.directory import Tables
 from spark_sink.tables.location import FAULTS
+from spark_sink.tables.placement import Placement
 from spark_sink.tables.staging import StagedFeed
 
 _ROWS_PER_BATCH: Final = 50_000
@@ -89,6 +91,8 @@ class Sink:
         on_batch: called after each batch.
         head: returns the head of the node's feed; None if unknown.
         workers: compute long steps; by default, this process does.
+        placement: returns where the rows go that are in the feed by now; by default, behind those
+            of the table.
 
     Attributes:
         error: the error of the latest batch, of which Spark passes on only the text.
@@ -100,9 +104,11 @@ class Sink:
         on_batch: Callable[[BatchReport], None] = lambda report: None,
         head: Callable[[], int | None] = lambda: None,
         workers: Workers | None = None,
+        placement: Callable[[], Placement] | None = None,
     ) -> None:
         self.tables = tables
         self._feed_head = head
+        self._placement = placement or tables.following
         self._derivation = Derivation(tables, workers)
         self.error: SinkError | None = None
         self._on_batch = on_batch
@@ -117,9 +123,10 @@ class Sink:
         """
         started = time.monotonic()
         with self._as_sink_errors():
-            parts = self._stage(frame)
+            placement = self._placement()
+            parts = self._stage(frame, placement)
             with self._busy:
-                report = self._commit(parts, batch_id, started)
+                report = self._commit(parts, placement, batch_id, started)
         self._on_batch(report)
 
     def fill(self, frame: DataFrame) -> int:
@@ -129,7 +136,7 @@ class Sink:
             SinkError: this failed, or a position is missing. Nothing has changed.
         """
         with self._as_sink_errors():
-            parts = self._stage(frame)
+            parts = self._stage(frame, self.tables.following())
             last = max((part.last for part in parts), default=0)
             if sum(part.positions for part in parts) != last:
                 self.tables.clear_staging()
@@ -141,23 +148,28 @@ class Sink:
             self.tables.clear_staging()
             return appended
 
-    def close(self, patience: float) -> None:
-        """Let the current batch finish, for at most `patience` seconds, and take no other."""
+    def close(self, patience: float) -> bool:
+        """Let the current batch finish, for at most `patience` seconds, and take no other.
+
+        Returns:
+            Whether it has finished.
+        """
         finished = self._busy.acquire(timeout=patience)
         self._closed = True
         if finished:
             self._busy.release()
+        return finished
 
-    def _stage(self, frame: DataFrame) -> list[StagedFeed]:
+    def _stage(self, frame: DataFrame, placement: Placement) -> list[StagedFeed]:
         tables = self.tables
-        return stage_frame(
-            frame, tables.raw_stager(), tables.raw_position, exclude_dags=tables.excludes_dags
-        )
+        return stage_frame(frame, tables.raw_stager(), placement, exclude_dags=tables.excludes_dags)
 
-    def _commit(self, parts: Sequence[StagedFeed], batch_id: int, started: float) -> BatchReport:
+    def _commit(
+        self, parts: Sequence[StagedFeed], placement: Placement, batch_id: int, started: float
+    ) -> BatchReport:
         if self._closed:
             raise SinkError("the pipeline is stopping")
-        appended = self.tables.append_staged(parts)
+        appended = self.tables.append_staged(parts, placement)
         self.tables.clear_staging()
         streams = 0 if self._is_far_behind() else self.catch_up()
         self.tables.tidy(idle=appended < _IDLE_ROWS)
@@ -223,10 +235,11 @@ def _check_checkpoint(checkpoint: Path, tables: Tables) -> None:
         epoch, position = str(offset["epoch"]), int(offset["position"])
     except (OSError, ValueError, KeyError, TypeError):
         return  # Spark reports what is wrong
-    if epoch != tables.epoch or position > tables.raw_position:
+    reading = tables.reading
+    if epoch != reading.log or position > reading.position:
         raise TablesError(
-            f"raw_events in {tables.directory} is at position {tables.raw_position} of log "
-            f"{tables.epoch}, but the checkpoint {checkpoint} has read up to {position} of log "
+            f"raw_events in {tables.directory} is at position {reading.position} of log "
+            f"{reading.log}, but the checkpoint {checkpoint} has read up to {position} of log "
             f"{epoch}: was the table deleted while its checkpoint was kept? Delete the checkpoint, "
             "and reading continues where the table ends"
         )
@@ -242,6 +255,7 @@ class QuerySettings:
         trigger_ms: milliseconds between batches; None: stop at the current head.
         max_rows_per_batch: None: a default.
         partitions: parallel requests; None: as many as Spark has cores, up to a limit.
+        patience: seconds to wait for a node that does not answer; None: the source's default.
         token: of the API.
     """
 
@@ -250,6 +264,7 @@ class QuerySettings:
     trigger_ms: int | None = 500
     max_rows_per_batch: int | None = None
     partitions: int | None = None
+    patience: float | None = None
     token: str | None = field(default=None, repr=False)
 
 
@@ -264,10 +279,12 @@ def start_query(spark: SparkSession, sink: Sink, settings: QuerySettings) -> Str
     source = (
         spark.readStream.format("recon")
         .option("url", settings.url)
-        .option("startingOffset", sink.tables.raw_position)
+        .option("startingOffset", sink.tables.reading.position)
         .option("maxRowsPerBatch", settings.max_rows_per_batch or _ROWS_PER_BATCH)
         .option("partitions", ranges)
     )
+    if settings.patience is not None:
+        source = source.option("patience", settings.patience)
     if settings.token is not None:
         source = source.option("token", settings.token)
     events = source.load()

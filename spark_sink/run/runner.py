@@ -12,22 +12,26 @@ from pathlib import Path
 from typing import Any, Final
 
 from pyspark.sql import SparkSession
-from pyspark.sql.streaming.query import StreamingQuery
 
 from spark_sink.derive.workers import SparkWorkers, warming_up
-from spark_sink.errors import SinkError, TablesError
+from spark_sink.errors import SinkError, TablesError, another_log
 from spark_sink.run.backfill import Backfill, find_backfill
 from spark_sink.run.cluster import WORKERS_PATIENCE, calling_after, check_workers, is_local
 from spark_sink.run.java import Java, find_java
 from spark_sink.run.memory import allowance, heap_within, tasks_within, why_killed
 from spark_sink.run.metrics import SinkMetrics, served
-from spark_sink.run.pipeline import BatchReport, QuerySettings, Sink, start_query
+from spark_sink.run.nodes import RunNodes
+from spark_sink.run.pipeline import BatchReport, QuerySettings, Sink
+from spark_sink.run.reading import FeedReader
 from spark_sink.run.session import java_exit, start_session, translate
-from spark_sink.schema import DERIVED, TABLES
+from spark_sink.schema import DERIVED, RAW, TABLES
 from spark_sink.source.feed import Feed, Head
+from spark_sink.source.options import FAILOVER_AFTER
+from spark_sink.tables.delta_state import Reading
 from spark_sink.tables.directory import CHECKPOINT_DIR, SCRATCH_DIR, Tables, lock
 from spark_sink.tables.location import Location, absolute, local_directory
 from spark_sink.tables.staging import Staged
+from spark_sink.tables.status import made_from
 
 # Seconds to wait for the node at the start, and for the current batch at the end.
 _START_PATIENCE: Final = 30.0
@@ -58,6 +62,8 @@ class RunSettings:
         spark_ui: HOST:PORT of Spark's web pages; None: there are none.
         signers: did:keys of whom one must have signed it; none: anyone.
         exclude_dags: leave the events of DAGs out; tables that exist must be without them, too.
+        other_urls: of further nodes of the same network, to go on from when one fails.
+        failover_after: seconds without the node that is read, after which another one is.
         keep_free: the run ends when the tables' disk has fewer bytes free.
         master: see `start_session`; None: depends on the available memory, like `driver_memory`.
 
@@ -81,6 +87,8 @@ class RunSettings:
     verbose: bool = False
     spark_ui: str | None = None
     token: str | None = field(default=None, repr=False)
+    other_urls: tuple[str, ...] = ()
+    failover_after: float = FAILOVER_AFTER
     from_snapshot: str | None = None
     signers: tuple[str, ...] = ()
     exclude_dags: bool = False
@@ -91,6 +99,8 @@ class Runner:
     """One run. `on_event` is called with the name of an event and its fields:
 
     waiting {url}, resumed {url}, starting {url, tables, epoch, position, head},
+    lost {url, reason}, taking_over {url, epoch, head, from},
+    took_over {url, epoch, head, rows, missing, position, seconds},
     no_workers {master, patience}, filling {snapshot, position}, filled {rows, position, seconds},
     started {url, tables, epoch, position, head, metrics, spark_ui},
     batch {batch, rows, streams, position, seconds, lag}, row {table, row},
@@ -100,7 +110,11 @@ class Runner:
     def __init__(self, settings: RunSettings, on_event: OnEvent) -> None:
         self._settings = settings
         self._on_event = on_event
-        self._feed = Feed(settings.url, _START_PATIENCE, settings.token)
+        urls = (settings.url, *settings.other_urls)
+        patience = settings.failover_after if settings.other_urls else _START_PATIENCE
+        feeds = [Feed(url, patience, settings.token) for url in dict.fromkeys(urls)]
+        self._nodes = RunNodes(feeds, settings.failover_after)
+        self._reader: FeedReader | None = None
         self._metrics = SinkMetrics()
         self._stop = threading.Event()
         self._began = False
@@ -132,7 +146,8 @@ class Runner:
         """
         started = time.monotonic()
         java = find_java()
-        head = self._find_node()
+        known = self._known_reading()
+        head = self._find_node(known)
         if self._settings.tables is None:
             self._temporary = Path(tempfile.mkdtemp(prefix="spark-sink-"))
         directory = absolute(self._settings.tables or self._temporary or Path())
@@ -150,18 +165,27 @@ class Runner:
         seconds = round(time.monotonic() - started, 3)
         self._on_event("stopped", {"position": position, "rows": self._rows, "seconds": seconds})
 
-    def _find_node(self) -> Head:
-        """Return the head of the node's feed; report if the node does not answer."""
+    def _known_reading(self) -> Reading | None:
+        """Return how far which log was read; with one node, it is checked later."""
+        tables = self._settings.tables
+        if not self._nodes.several or tables is None:
+            return None
+        known = made_from(tables / RAW)
+        return None if known is None else known.reading
+
+    def _find_node(self, reading: Reading | None) -> Head:
+        """Return the head of a node's feed; report if it does not answer."""
         waits = threading.Event()
+        nodes = self._nodes
 
         def tell() -> None:
             waits.set()
-            self._on_event("waiting", {"url": self._settings.url, "patience": _START_PATIENCE})
+            self._on_event("waiting", {"url": nodes.urls, "patience": _START_PATIENCE})
 
         with calling_after(_SILENCE, tell):
-            head = self._feed.head()
+            head = nodes.find(reading, _START_PATIENCE)
         if waits.is_set():
-            self._on_event("resumed", {"url": self._settings.url})
+            self._on_event("resumed", {"url": nodes.current.url})
         return head
 
     def _run_pipeline(
@@ -169,20 +193,14 @@ class Runner:
     ) -> int:
         """Open the tables, start Spark, run the query; return `raw_events`' final position."""
         settings = self._settings
-        tables = Tables(
-            directory,
-            head.epoch,
-            settings.names,
-            exclude_dags=settings.exclude_dags,
-            on_write=self._on_write,
-        )
-        self._feed.check(tables.raw_position, head.epoch, head)
+        tables = self._open_tables(directory, head)
+        goes_on = head.epoch == tables.reading.log
         facts = {
-            "url": settings.url,
+            "url": self._nodes.current.url,
             "tables": str(directory),
             "epoch": head.epoch,
             "position": tables.raw_position,
-            "head": head.head,
+            "head": tables.at(head.head) if goes_on else head.head,
         }
         backfill = self._find_backfill(tables, head)
         self._on_event("starting", facts)
@@ -202,21 +220,35 @@ class Runner:
         with warming_up(spark):
             try:
                 self._check_cluster(spark, directory)
-                sink = Sink(tables, self._on_batch, self._head, SparkWorkers(spark))
                 if backfill is not None:
-                    self._fill(spark, sink, backfill)
-                sink.catch_up()
-                self._metrics.reached(tables.positions, head.head)
-                self._run_query(spark, sink)
+                    self._fill(spark, Sink(tables), backfill)
+                self._read(spark, tables, head)
             finally:
                 with suppress(Exception):  # it may have ended already
                     spark.stop()
         return tables.raw_position
 
+    def _open_tables(self, directory: Location, head: Head) -> Tables:
+        """Open the tables, which with one node must have been filled from its log."""
+        known = made_from(directory / RAW)
+        epoch = head.epoch if known is None else known.epoch
+        if not self._nodes.several and known is not None and known.reading.log != head.epoch:
+            raise another_log(directory / RAW, known.reading.log, head.epoch)
+        tables = Tables(
+            directory,
+            epoch,
+            self._settings.names,
+            exclude_dags=self._settings.exclude_dags,
+            on_write=self._on_write,
+        )
+        if head.epoch == tables.reading.log:
+            self._nodes.current.check(tables.reading.position, head.epoch, head)
+        return tables
+
     def _find_backfill(self, tables: Tables, head: Head) -> Backfill | None:
         """Return the snapshot to start from; None if the tables have begun, or none is given."""
         url = self._settings.from_snapshot
-        if url is None or tables.raw_position:
+        if url is None or tables.raw_position or head.epoch != tables.reading.log:
             return None
         return find_backfill(url, self._settings.signers, head)
 
@@ -241,58 +273,50 @@ class Runner:
             except Exception as error:
                 raise translate(error) from error
 
-    def _run_query(self, spark: SparkSession, sink: Sink) -> None:
-        """Start the query, and wait until it ends or the run is stopped."""
+    def _read(self, spark: SparkSession, tables: Tables, head: Head) -> None:
+        """Read the feed until the run is stopped, or up to the head."""
         settings = self._settings
-        self._began = True
         checkpoint = settings.checkpoint or self._local / CHECKPOINT_DIR
-        if settings.checkpoint is None and not isinstance(sink.tables.directory, Path):
+        if settings.checkpoint is None and not isinstance(tables.directory, Path):
             shutil.rmtree(checkpoint, ignore_errors=True)
+        workers = SparkWorkers(spark)
+        reader = FeedReader(
+            spark,
+            tables,
+            self._nodes,
+            QuerySettings(
+                url=settings.url,
+                checkpoint=checkpoint.absolute(),
+                trigger_ms=None if settings.once else settings.trigger_ms,
+                max_rows_per_batch=settings.max_rows_per_batch,
+                partitions=settings.partitions,
+                token=settings.token,
+            ),
+            sink=lambda follower: Sink(
+                tables, self._on_batch, reader.head, workers, follower.placement
+            ),
+            patience=_START_PATIENCE,
+            stop=self._stop,
+            on_event=self._on_event,
+            on_look=partial(self._on_look, tables),
+        )
+        self._reader = reader
+        self._began = True
         try:
-            query = start_query(
-                spark,
-                sink,
-                QuerySettings(
-                    url=settings.url,
-                    checkpoint=checkpoint.absolute(),
-                    trigger_ms=None if settings.once else settings.trigger_ms,
-                    max_rows_per_batch=settings.max_rows_per_batch,
-                    partitions=settings.partitions,
-                    token=settings.token,
-                ),
-            )
-            self._watch(query, sink)
-            if self._stop.is_set():
-                sink.close(_STOP_PATIENCE)
-                query.stop()
-            elif (failure := query.exception()) is not None:
-                self._metrics.failures.inc()
-                raise sink.error or translate(failure) from failure
-            else:
-                sink.finish()
+            reader.run(head)
         except Exception as error:
             # A signal to the whole process group ends Spark's Java as well, maybe before us.
             if not self._stop.wait(_POLL):
+                self._metrics.failures.inc()
                 raise translate(error) from error
 
-    def _watch(self, query: StreamingQuery, sink: Sink) -> None:
-        """Wait until the query ends or the run is stopped; report if the node comes or goes."""
-        answers = True
-        asked = time.monotonic()
-        while query.isActive and not self._stop.wait(_POLL):
-            if time.monotonic() - asked < _ASK_NODE_EVERY:
-                continue
-            asked = time.monotonic()
-            self._check_disk()
-            head = self._head()
-            self._metrics.reached(sink.tables.positions, head)
-            if (head is not None) != answers:
-                answers = not answers
-                self._on_event("resumed" if answers else "waiting", {"url": self._settings.url})
+    def _on_look(self, tables: Tables, head: int | None) -> None:
+        self._metrics.reached(tables.positions, head)
+        self._check_disk()
 
     def _on_batch(self, report: BatchReport) -> None:
         self._rows += report.rows
-        head = self._head()
+        head = None if self._reader is None else self._reader.head()
         self._metrics.batch_duration.observe(report.seconds)
         self._metrics.reached(report.positions, head)
         lag = None if head is None else max(0, head - report.position)
@@ -316,10 +340,3 @@ class Runner:
         if self._settings.show_rows:
             for row in rows.read(TABLES[name].schema).to_pylist():
                 self._on_event("row", {"table": name, "row": row})
-
-    def _head(self) -> int | None:
-        """Return the feed's head; None if the node does not answer, or refuses to."""
-        try:
-            return self._feed.head(patience=0).head
-        except SinkError:  # unless the node is just down, the query fails with it, too
-            return None

@@ -23,12 +23,12 @@ from duckdb import DuckDBPyConnection
 from recon_node.ceramic import StreamId
 from spark_sink.functions import register_duckdb_functions
 from spark_sink.query.question import dataset_of
-from spark_sink.schema import PARTITION_COLUMN, TABLES
+from spark_sink.schema import PARTITION_COLUMN, RAW, TABLES
 from spark_sink.serve import ipc
 from spark_sink.serve.statement import FEED, Statement, query_error, understand
 from spark_sink.serve.views import CATALOG, CREATE_SCHEMAS, CREATE_VIEWS, MACROS, NAMES, ROWS
 from spark_sink.tables.delta_files import names_of
-from spark_sink.tables.delta_state import epoch_of, position_of
+from spark_sink.tables.delta_state import epoch_of, position_of, reading_of
 from spark_sink.tables.location import Location, is_delta
 from spark_sink.tables.versions import open_at
 
@@ -114,15 +114,27 @@ class Database:
             TablesError: a table cannot be read.
         """
         deadline = monotonic() + (wanted.seconds if wanted else 0)
+        goal = self._goal(wanted) if wanted else None
         for name in TABLES:
             if name not in statement.tables:
                 continue
             table = self.open(name)
-            while wanted and monotonic() < deadline and _is_just_behind(table, wanted):
+            while goal and monotonic() < deadline and _is_just_behind(table, goal):
                 time.sleep(_POLL)
                 table = self.open(name)
             if table is not None:
                 self.show_files(name, table, names_of(table))
+
+    def _goal(self, wanted: Wanted) -> int | None:
+        """Return the position of tables with what is wanted; None if they follow another log."""
+        raw = self.open(RAW)
+        if raw is None:
+            return wanted.position
+        epoch = epoch_of(raw)
+        reading = reading_of(raw, epoch)
+        if reading.log != wanted.epoch:
+            return None
+        return position_of(raw, epoch) + wanted.position - reading.position
 
     def open(self, name: str) -> DeltaTable | None:
         """Open the latest version of a table; None if it does not exist yet.
@@ -215,12 +227,9 @@ def _quoted(location: Location) -> str:
     return "'" + str(location.resolve()).replace("'", "''") + "/'"
 
 
-def _is_just_behind(table: DeltaTable | None, wanted: Wanted) -> bool:
-    if table is None:
-        return 0 < wanted.position <= _MAX_LAG
-    if epoch_of(table) != wanted.epoch:
-        return False
-    return 0 < wanted.position - position_of(table, wanted.epoch) <= _MAX_LAG
+def _is_just_behind(table: DeltaTable | None, goal: int) -> bool:
+    position = 0 if table is None else position_of(table, epoch_of(table))
+    return 0 < goal - position <= _MAX_LAG
 
 
 def _stream_cid(stream_id: bytes) -> bytes:

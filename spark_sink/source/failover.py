@@ -29,8 +29,9 @@ from typing import Any
 import pyarrow as pa
 
 from spark_sink.errors import FeedChangedError, FeedUnreachableError
-from spark_sink.source.feed import Feed, Head, Retry, last_position
+from spark_sink.source.feed import Feed, Head, last_position
 from spark_sink.source.options import RangePartition, SourceOptions
+from spark_sink.source.transfer import Retry
 
 Offset = dict[str, Any]
 

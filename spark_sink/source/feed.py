@@ -9,7 +9,6 @@ The node applies the filters: rows that do not match are left out, and positions
 
 import io
 import json
-import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -19,14 +18,15 @@ import httpx
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from recon_node.backoff import Backoff
 from spark_sink.errors import FeedChangedError, FeedRefusedError, FeedUnreachableError, one_line
 from spark_sink.schema import FEED
+from spark_sink.source.transfer import Body, Retry
 
 PATIENCE: Final = 120.0
 """Seconds to wait for a node that does not answer."""
+_CID: Final = "event_cid"
+_CIDS: Final = pa.schema([FEED.field("position"), FEED.field(_CID)])
 _READ_BUFFER_BYTES: Final = 1 << 16
-_DELAYS: Final = Backoff(first=0.1, longest=1.0)
 _TIMEOUT: Final = httpx.Timeout(30.0, connect=5.0)
 _START_AGAIN: Final = "start again with empty tables and a new checkpoint"
 _TOKEN: Final = (
@@ -129,11 +129,25 @@ class Feed:
             FeedUnreachableError: no row arrived for `patience` seconds (default: the feed's own).
             FeedRefusedError: something answers, but not as a feed does.
         """
+        return self._read(after, upto, epoch, FEED, patience)
+
+    def event_cids(self, after: int, upto: int, epoch: str) -> Iterator[pa.Array]:
+        """Yield the CIDs of the events at positions (after, upto] in order, some at a time.
+
+        Raises:
+            SinkError: as `read`.
+        """
+        for batch in self._read(after, upto, epoch, _CIDS, None):
+            yield batch.column(_CID)
+
+    def _read(
+        self, after: int, upto: int, epoch: str, columns: pa.Schema, patience: float | None
+    ) -> Iterator[pa.RecordBatch]:
         patience = self.patience if patience is None else patience
         retry = Retry(patience)
         while after < upto:
             try:
-                for batch in self._read_once(after, upto, epoch):
+                for batch in self._read_once(after, upto, epoch, columns):
                     yield batch
                     after = last_position(batch)
                     retry = Retry(patience)
@@ -192,30 +206,36 @@ class Feed:
                 f"{self.url}/ceramic/feed/head is not a feed of a recon-node: is the URL right?"
             ) from None
 
-    def _read_once(self, after: int, upto: int, epoch: str) -> Iterator[pa.RecordBatch]:
+    def _read_once(
+        self, after: int, upto: int, epoch: str, columns: pa.Schema
+    ) -> Iterator[pa.RecordBatch]:
         """Yield the rows of one request, as far as they arrive completely."""
         params: dict[str, Any] = {"after": after, "upto": upto, "epoch": epoch, **self.filters}
+        if columns != FEED:
+            params["columns"] = _CID  # an older node ignores this, and serves all columns
         try:
             with self._client.stream("GET", "/ceramic/feed/arrow", params=params) as response:
                 if response.is_error:
                     response.read()
                 self.check_status(response, epoch)
-                raw = _Body(response)
+                raw = Body(response)
                 stream = pa.ipc.open_stream(io.BufferedReader(raw, _READ_BUFFER_BYTES))
                 self._check_filters(stream.schema)
                 for batch in stream:
                     if batch.num_rows:
-                        yield self._checked(batch, after, upto)
+                        yield self._checked(batch, after, upto, columns)
                         after = last_position(batch)
                 if raw.tail != _END_OF_STREAM:
                     raise OSError("its answer was cut off")
         except (httpx.HTTPError, pa.ArrowInvalid, OSError) as error:  # interrupted or cut off
             raise _connection_error(self.url, error) from None
 
-    def _checked(self, batch: pa.RecordBatch, after: int, upto: int) -> pa.RecordBatch:
+    def _checked(
+        self, batch: pa.RecordBatch, after: int, upto: int, columns: pa.Schema
+    ) -> pa.RecordBatch:
         try:
-            columns = [_column(batch, field) for field in FEED]
-            checked = pa.RecordBatch.from_arrays(columns, schema=FEED)
+            arrays = [_column(batch, field) for field in columns]
+            checked = pa.RecordBatch.from_arrays(arrays, schema=columns)
         except (KeyError, pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
             raise FeedRefusedError(
                 f"the feed of the node at {self.url} has unexpected columns ({error}): use a node "
@@ -267,46 +287,6 @@ def _ascends(positions: pa.Array) -> bool:
     """Return whether each position is greater than the previous one and none is null."""
     steps = pc.less(positions[:-1], positions[1:])
     return positions.null_count == 0 and bool(pc.all(steps, min_count=0).as_py())
-
-
-class Retry:
-    """Waits longer and longer between tries, for `patience` seconds in all."""
-
-    def __init__(self, patience: float) -> None:
-        self._deadline = time.monotonic() + patience
-        self._failures = 0
-
-    def wait(self, error: FeedUnreachableError) -> None:
-        """Sleep before the next try; raise `error` if time is up."""
-        left = self._deadline - time.monotonic()
-        if left <= 0:
-            raise error
-        self._failures += 1
-        time.sleep(min(_DELAYS.wait(self._failures), left))
-
-
-class _Body(io.RawIOBase):
-    """A response's body as a file for the Arrow reader."""
-
-    def __init__(self, response: httpx.Response) -> None:
-        self._chunks = response.iter_bytes()
-        self._rest = memoryview(b"")
-        self.tail = b""  # the last bytes received
-
-    def readable(self) -> bool:
-        return True
-
-    def readinto(self, buffer: Any) -> int:
-        while not self._rest:
-            chunk = next(self._chunks, None)
-            if chunk is None:
-                return 0
-            self.tail = (self.tail + chunk[-8:])[-8:]
-            self._rest = memoryview(chunk)
-        size = min(len(buffer), len(self._rest))
-        buffer[:size] = self._rest[:size]
-        self._rest = self._rest[size:]
-        return size
 
 
 def _connection_error(url: str, error: Exception) -> FeedUnreachableError | FeedRefusedError:

@@ -5,7 +5,8 @@ from dataclasses import dataclass
 import httpx
 
 from spark_sink.errors import FeedRefusedError, FeedUnreachableError
-from spark_sink.source.feed import Feed, Retry, reason_of
+from spark_sink.source.feed import Feed, reason_of
+from spark_sink.source.transfer import Retry
 
 
 @dataclass(frozen=True, slots=True)

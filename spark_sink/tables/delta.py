@@ -23,24 +23,21 @@ from urllib.parse import unquote
 import pyarrow as pa
 from deltalake import (
     CommitProperties,
-    DeltaTable,
-    Schema,
     Transaction,
 )
 from deltalake.exceptions import CommitFailedError
 from deltalake.transaction import AddAction, RemoveAction
 
 from spark_sink.errors import (
-    TablesError,
-    other_columns,
     other_rules,
     written_by_another,
 )
-from spark_sink.schema import PARTITION_COLUMN, RAW, TableSpec
+from spark_sink.schema import PARTITION_COLUMN, TableSpec
 from spark_sink.tables.delta_files import (
     HISTORY,
     WRITER,
     added,
+    data_files,
     merge_small_files,
     placed,
     query,
@@ -48,16 +45,22 @@ from spark_sink.tables.delta_files import (
 )
 from spark_sink.tables.delta_state import (
     PROPERTIES,
+    READING_PROPERTY,
     RULES_PROPERTY,
+    Reading,
     app_id,
     excludes_dags,
+    has_changed_logs,
     open_table,
     position_of,
+    read_suffix,
+    reading_of,
     rules_of,
 )
 from spark_sink.tables.location import Location, delete_below
+from spark_sink.tables.migration import add_missing_columns
 from spark_sink.tables.raw_files import RawFile, RawFiles
-from spark_sink.tables.staging import DataFile, Staged, Stager
+from spark_sink.tables.staging import Staged, Stager
 
 # What delta-rs says if another commit came first.
 _CONFLICT: Final = re.compile("(?i)concurrent transaction|changed since last commit|existing table")
@@ -69,10 +72,6 @@ _COMMITS_PER_TIDY: Final = 64
 _MAX_NEW_FILES: Final = 256
 # The last position of a file without statistics.
 _UNKNOWN: Final = 2**63 - 1
-# Columns that raw_events of earlier versions lacks. Null is right, but for time events without the
-# columns about their anchors.
-_ANCHOR_COLUMNS: Final = frozenset({"time", "chain_id"})
-_ADDED_COLUMNS: Final = _ANCHOR_COLUMNS | {"delivered_at"}
 # A commit every half second writes many log files, which must not be kept for a month.
 _LOG: Final = "delta.logRetentionDuration"
 _LOG_HOURS: Final = 24
@@ -107,11 +106,12 @@ class DeltaStore:
         # Of the table and of the latest `revise`, as of our latest commit: to ask the log for them
         # takes a request for each of its files.
         self._position = position_of(self._table, epoch)
-        self._under_way = self._transaction(_STEP)
+        self._under_way = self._table.transaction_version(app_id(epoch) + _STEP) or 0
+        # None: the same log and position as the table's.
+        self._reading = reading_of(self._table, epoch) if has_changed_logs(self._table) else None
         if for_replacement:
             return
-        if _columns(self._table) != _sorted(spec.schema):
-            _migrate(spec, self._table, path)
+        add_missing_columns(spec, self._table, path)
         if rules_of(self._table) != spec.rules:
             raise other_rules(path)
 
@@ -119,6 +119,21 @@ class DeltaStore:
     def position(self) -> int:
         """The feed position that the table includes."""
         return self._position
+
+    @property
+    def has_changed_logs(self) -> bool:
+        """Whether the table ever went on from another log than the one it was made from."""
+        return self._reading is not None
+
+    @property
+    def reading(self) -> Reading:
+        """The log that the table is filled from, and up to where the table has its events."""
+        return self._reading or Reading(self.epoch, self._position)
+
+    def read_from(self, log: str) -> None:
+        """Fill the table from another log from now on."""
+        self._set_properties({READING_PROPERTY: log})
+        self._reading = reading_of(self._table, self.epoch)
 
     @property
     def identity(self) -> str:
@@ -144,8 +159,13 @@ class DeltaStore:
         """Delete files that were written for `append` but not committed."""
         delete_below(self.path, _STAGED_DIR)
 
-    def append(self, rows: Staged, position: int) -> Staged:
+    def append(self, rows: Staged, position: int, read: int | None = None) -> Staged:
         """Append new rows in one commit, which brings the table to `position`.
+
+        Args:
+            rows: to append.
+            position: of the table.
+            read: in the log that the table is filled from, if it has changed logs.
 
         Returns:
             The rows in their place.
@@ -156,7 +176,7 @@ class DeltaStore:
         files = placed(self.path, rows.files)
         for table in rows.tables:
             files += Stager(self.spec, self.path).stage(table).files
-        with self._committing(position) as properties:
+        with self._committing(position, read=read) as properties:
             self._commit([added(file) for file in files], properties)
         return Staged(tuple(files))
 
@@ -184,7 +204,10 @@ class DeltaStore:
         current = self._table.metadata().configuration
         if missing := {n: v for n, v in PROPERTIES.items() if current.get(n) != v}:
             self._set_properties(missing)  # a table of an older version
-        adds = [added(file) for file in placed(self.path, other._files_now())]
+        adds = [
+            added(file)
+            for file in placed(self.path, data_files(other._table, other.spec, other.path))
+        ]
         with self._committing(other.position) as properties:
             self._commit(adds, properties, mode="overwrite")
         if rules_of(self._table) != self.spec.rules:  # only now are its rows by these rules
@@ -243,24 +266,6 @@ class DeltaStore:
         found = self.select("DISTINCT stream_cid", f"dimensions['model'] IN ({ids})")
         return sorted(found["stream_cid"].to_pylist())
 
-    def _files_now(self) -> list[DataFile]:
-        """List the files of a table that this version of the pipeline wrote."""
-        order = self.spec.order
-        columns = (
-            "path",
-            f"partition.{PARTITION_COLUMN}",
-            "num_records",
-            "size_bytes",
-            f"min.{order}",
-            f"max.{order}",
-        )
-        found = pa.table(self._table.get_add_actions(flatten=True))
-        rows = zip(*(found[name].to_pylist() for name in columns), strict=True)
-        return [
-            DataFile(self.path, unquote(path), partition, count, size, order, first, last)
-            for path, partition, count, size, first, last in rows
-        ]
-
     def _commit(
         self,
         actions: Sequence[AddAction | RemoveAction],
@@ -299,7 +304,7 @@ class DeltaStore:
 
     @contextmanager
     def _committing(
-        self, position: int, under_way: int | None = None
+        self, position: int, under_way: int | None = None, read: int | None = None
     ) -> Iterator[CommitProperties]:
         """Provide the properties of a commit that brings the table to a position.
 
@@ -313,6 +318,8 @@ class DeltaStore:
         """
         version = self._table.version()
         named = {"": position} | ({} if under_way is None else {_STEP: under_way})
+        if self._reading is not None and read is not None:
+            named[read_suffix(self._reading.log)] = read
         name = app_id(self.epoch)
         try:
             yield CommitProperties(
@@ -326,6 +333,8 @@ class DeltaStore:
             raise written_by_another(self.path)
         self._position = position
         self._under_way = named.get(_STEP, self._under_way)
+        if self._reading is not None and read is not None:
+            self._reading = Reading(self._reading.log, read)
 
     def _set_properties(self, properties: dict[str, str]) -> None:
         self._table.alter.set_table_properties(properties, raise_if_not_exists=False)
@@ -335,40 +344,6 @@ class DeltaStore:
         """Check that no one else has moved the table, after it was read again."""
         if position_of(self._table, self.epoch) != self._position:
             raise written_by_another(self.path)
-
-    def _transaction(self, name: str) -> int:
-        return self._table.transaction_version(app_id(self.epoch) + name) or 0
-
-
-def _migrate(spec: TableSpec, table: DeltaTable, path: Location) -> None:
-    """Add missing columns to a table of an older version, if its rows stay correct."""
-    there = _columns(table)
-    missing = _ADDED_COLUMNS - {field.name for field in there}
-    added = [field for field in spec.schema if field.name in missing]
-    if spec.name != RAW or _sorted([*there, *added]) != _sorted(spec.schema):
-        raise other_columns(path)
-    if not missing.isdisjoint(_ANCHOR_COLUMNS):
-        _check_anchors(table, path)
-    table.alter.add_columns(Schema.from_arrow(pa.schema(added)).fields)
-
-
-def _check_anchors(table: DeltaTable, path: Location) -> None:
-    """Check that a table without the columns about anchors has no time events."""
-    anchors = query({"t": table}, "SELECT count(*) AS n FROM t WHERE event_type = 'time'")
-    if count := anchors["n"].to_pylist()[0]:
-        raise TablesError(
-            f"the table {path} was written by an older version, without the anchor times "
-            f"of its {count} time events: read the feed again with spark-sink "
-            f"rebuild {RAW} --tables {path.parent} --url URL"
-        )
-
-
-def _columns(table: DeltaTable) -> list[pa.Field]:
-    return _sorted(pa.schema(table.schema().to_arrow()))
-
-
-def _sorted(fields: Iterable[pa.Field]) -> list[pa.Field]:
-    return sorted(fields, key=lambda field: str(field.name))
 
 
 def _literal(value: bytes) -> str:

@@ -220,6 +220,25 @@ def _old_changes(location: Location, keep: timedelta, *, dry_run: bool) -> list[
     return found
 
 
+def data_files(table: DeltaTable, spec: TableSpec, location: Location) -> list[DataFile]:
+    """List the files of a table that this version of the pipeline wrote."""
+    order = spec.order
+    columns = (
+        "path",
+        f"partition.{PARTITION_COLUMN}",
+        "num_records",
+        "size_bytes",
+        f"min.{order}",
+        f"max.{order}",
+    )
+    found = pa.table(table.get_add_actions(flatten=True))
+    rows = zip(*(found[name].to_pylist() for name in columns), strict=True)
+    return [
+        DataFile(location, unquote(path), partition, count, size, order, first, last)
+        for path, partition, count, size, first, last in rows
+    ]
+
+
 def names_of(table: DeltaTable) -> list[str]:
     """Return the names of the table's files, relative to the table."""
     found = pa.table(table.get_add_actions())["path"]

@@ -1,8 +1,14 @@
 """What a Delta table knows about itself: the log it was made from, its position, its rules.
 
 These are properties of the table, and application transactions of its commits.
+
+`raw_events` may go on from another log than the one it was made from. Then the property
+`recon.reading` names the log that it is filled from, and commits have the position that was read up
+to in this log in an application transaction of its own. Without the property, both logs, and both
+positions, are the same.
 """
 
+from dataclasses import dataclass
 from typing import Final
 
 from deltalake import DeltaTable
@@ -21,10 +27,20 @@ _EPOCH: Final = "recon.epoch"
 # What was left out of a table, by `spark_sink.tables.dags`.
 _EXCLUDED: Final = "recon.excluded"
 _DAGS: Final = "dags"
+#: The property with the log that the table is filled from, if it is not the one it was made from.
+READING_PROPERTY: Final = "recon.reading"
 #: The property with the version of the rules that computed the rows.
 RULES_PROPERTY: Final = "recon.rules"
 #: Properties of every table.
 PROPERTIES: Final = {"delta.enableChangeDataFeed": "true"}
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """The log that a table is filled from, and up to which position the table has its events."""
+
+    log: str
+    position: int
 
 
 def epoch_of(table: DeltaTable) -> str:
@@ -40,6 +56,19 @@ def position_of(table: DeltaTable, epoch: str) -> int:
 def excludes_dags(table: DeltaTable) -> bool:
     """Return whether a table was made without the events of DAGs."""
     return table.metadata().configuration.get(_EXCLUDED) == _DAGS
+
+
+def has_changed_logs(table: DeltaTable) -> bool:
+    """Return whether a table ever went on from another log than the one it was made from."""
+    return READING_PROPERTY in table.metadata().configuration
+
+
+def reading_of(table: DeltaTable, epoch: str) -> Reading:
+    """Return how far a table, made from the log `epoch`, has got in the log that is read now."""
+    log = table.metadata().configuration.get(READING_PROPERTY)
+    if not log:
+        return Reading(epoch, position_of(table, epoch))
+    return Reading(log, table.transaction_version(app_id(epoch) + read_suffix(log)) or 0)
 
 
 def open_table(
@@ -88,3 +117,8 @@ def rules_of(table: DeltaTable) -> int | None:
 def app_id(epoch: str) -> str:
     """Return the name of the application transaction with a table's position."""
     return f"spark-sink/{epoch}"
+
+
+def read_suffix(log: str) -> str:
+    """Return what follows in the name of the transaction with the position read in a log."""
+    return f"/read/{log}"

@@ -1,6 +1,9 @@
 """The tables at a location, and the feed position of each.
 
-- `raw_events` at position p holds the feed's positions 1 to p, each once, and nothing else.
+- `raw_events` at position p holds the feed's positions 1 to p, each once, and nothing else. If it
+  went on from another node, it holds p events of their feeds, each once and after its prevs, and
+  among them all up to the position *read* of the feed that it goes on from
+  (`spark_sink.tables.takeover`).
 - Every other table at position p is a pure function of the rows of `raw_events` up to p (see
   `spark_sink.derive.transforms`), and is never ahead of `raw_events`.
 
@@ -25,7 +28,9 @@ from spark_sink.errors import TablesError, other_dags
 from spark_sink.schema import DERIVED, RAW, SUMMARIES, TABLES
 from spark_sink.tables.dags import without_dags
 from spark_sink.tables.delta import DeltaStore
+from spark_sink.tables.delta_state import Reading
 from spark_sink.tables.location import Location, delete_below, local_directory
+from spark_sink.tables.placement import Placement
 from spark_sink.tables.staging import Staged, StagedFeed, Stager, feed_rows
 from spark_sink.tables.status import are_parquet, is_table, no_tables
 from spark_sink.tables.summaries import Summaries
@@ -70,7 +75,7 @@ def lock(directory: Location, *, make: bool = True) -> Iterator[None]:
 
 
 class Tables:
-    """The tables in a directory, of the log `epoch`. Positions are the feed's.
+    """The tables in a directory, made from the log `epoch`. Positions are those of `raw_events`.
 
     Missing tables are created.
 
@@ -135,6 +140,23 @@ class Tables:
         return self.raw.position
 
     @property
+    def reading(self) -> Reading:
+        """The log that `raw_events` is filled from, and up to where it has all events of it."""
+        return self.raw.reading
+
+    @property
+    def is_even(self) -> bool:
+        """Whether `raw_events` has the events of the log up to where it was read, and no others."""
+        return self.reading.position == self.raw_position
+
+    def at(self, position: int) -> int:
+        """Return which position `raw_events` would have if the log were read up to a position.
+
+        That is, if `raw_events` had none of the events that it has yet to read.
+        """
+        return self.raw_position + position - self.reading.position
+
+    @property
     def positions(self) -> dict[str, int]:
         """The position of each table."""
         return {RAW: self.raw.position, **{n: table.position for n, table in self.derived.items()}}
@@ -167,6 +189,8 @@ class Tables:
     def append(self, rows: pa.Table) -> int:
         """Append those rows of the feed that `raw_events` does not hold; return how many.
 
+        Positions are those of `raw_events`.
+
         Raises:
             TablesError: there is a gap between the table and the rows, or within the rows.
         """
@@ -175,8 +199,17 @@ class Tables:
             new = pa.Table.from_batches(map(without_dags, new.to_batches()), new.schema)
         return self.append_staged([feed_rows(new)] if new.num_rows else [])
 
-    def append_staged(self, parts: Iterable[StagedFeed]) -> int:
+    def following(self) -> Placement:
+        """Return where rows go if the table has no events but those that were read."""
+        assert self.is_even
+        return Placement.following(self.reading.position, self.raw_position)
+
+    def append_staged(self, parts: Iterable[StagedFeed], placement: Placement | None = None) -> int:
         """Append staged rows, at positions that `raw_events` does not hold; return how many.
+
+        Args:
+            parts: the rows.
+            placement: how they got their positions; by default, as `following` says.
 
         Raises:
             TablesError: as `append`; or this process does not see a staged file.
@@ -194,9 +227,10 @@ class Tables:
                     "table ends"
                 )
             last = part.last
-        if count:
+        read = (placement or self.following()).read_at(last)
+        if count or read > self.reading.position:
             rows = sum((part.staged for part in ordered), Staged())
-            self.on_write(RAW, self.raw.append(rows, last))
+            self.on_write(RAW, self.raw.append(rows, last, read))
         return count
 
     def keep_history(self, hours: float) -> None:

@@ -107,6 +107,12 @@ class RawFiles:
                 parts.append(self._select(files, columns, until & later))
         return pa.concat_tables(parts)
 
+    def event_cids(self) -> Iterator[pa.Array]:
+        """Yield the CIDs of all events, in any order, some at a time."""
+        for file in self.files:
+            cids = self._select([file], ["event_cid"], None)["event_cid"]
+            yield from cids.chunks
+
     def _files(self, partitions: Collection[int] | None, upto: int) -> list[RawFile]:
         return [
             file

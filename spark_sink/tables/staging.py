@@ -24,6 +24,7 @@ import pyarrow.parquet as pq
 from spark_sink.errors import cannot_read, cannot_write
 from spark_sink.schema import PARTITION_COLUMN, TableSpec, with_partition
 from spark_sink.tables.location import FAULTS, Location, concurrently, file_system
+from spark_sink.tables.placement import Placement
 
 # Rows that are read at once.
 ROW_GROUP: Final = 1024
@@ -146,14 +147,14 @@ class StagedFeed:
 
 
 def stage_feed(
-    batches: Iterable[pa.RecordBatch], stager: Stager, after: int
+    batches: Iterable[pa.RecordBatch], stager: Stager, placement: Placement
 ) -> Iterator[StagedFeed]:
-    """Write the rows of a part of the feed that are after the position `after`.
+    """Write the rows of a part of the feed that have a place in the table.
 
     Raises:
         TablesError: the files cannot be written.
     """
-    for rows in _portions(batches, after):
+    for rows in _portions(batches, placement):
         part = feed_rows(rows)
         yield replace(part, staged=stager.stage(part.staged.tables[0]))
 
@@ -165,12 +166,12 @@ def feed_rows(rows: pa.Table) -> StagedFeed:
     return StagedFeed(span["min"], span["max"], positions, Staged(tables=(with_partition(rows),)))
 
 
-def _portions(batches: Iterable[pa.RecordBatch], after: int) -> Iterator[pa.Table]:
-    """Yield the rows after a position, as many at a time as may be collected."""
+def _portions(batches: Iterable[pa.RecordBatch], placement: Placement) -> Iterator[pa.Table]:
+    """Yield the rows that have a place, as many at a time as may be collected."""
     kept: list[pa.RecordBatch] = []
     size = 0
     for batch in batches:
-        new = batch.filter(pc.field("position") > after)
+        new = placement.place(batch)
         if new.num_rows:
             kept.append(new)
             size += new.nbytes

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 from urllib.parse import unquote
 
 import pyarrow as pa
@@ -13,7 +13,14 @@ from deltalake import DeltaTable
 
 from spark_sink.errors import TablesError, another_log, cannot_open, damaged, one_line
 from spark_sink.schema import TABLES
-from spark_sink.tables.delta_state import epoch_of, excludes_dags, position_of
+from spark_sink.tables.delta_state import (
+    Reading,
+    epoch_of,
+    excludes_dags,
+    has_changed_logs,
+    position_of,
+    reading_of,
+)
 from spark_sink.tables.location import (
     FAULTS,
     Location,
@@ -116,8 +123,17 @@ def are_without_dags(directory: Location) -> bool:
     return any(map(excludes_dags, open_delta(directory).values()))
 
 
-def made_from(path: Location) -> tuple[str, int] | None:
-    """Return the log that the table at `path` was made from, and its feed position.
+class Origin(NamedTuple):
+    """The log that a table was made from, its position, and how far which log was read."""
+
+    epoch: str
+    position: int
+    reading: Reading
+    has_changed_logs: bool
+
+
+def made_from(path: Location) -> Origin | None:
+    """Return the log that the table at `path` was made from, and its position.
 
     None if there is no table. Files with rows are not read: they may be damaged.
 
@@ -128,7 +144,9 @@ def made_from(path: Location) -> tuple[str, int] | None:
         return None
     if not (epoch := epoch_of(table)):
         raise another_log(path, epoch, "")
-    return epoch, position_of(table, epoch)
+    return Origin(
+        epoch, position_of(table, epoch), reading_of(table, epoch), has_changed_logs(table)
+    )
 
 
 def _open(path: Location) -> DeltaTable | None:

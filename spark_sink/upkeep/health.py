@@ -1,5 +1,6 @@
 """The output of `spark-sink status`: the tables, how far behind a node they are, and problems."""
 
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -7,9 +8,11 @@ from typing import Any
 import click
 
 from spark_sink.errors import SinkError
+from spark_sink.schema import RAW
 from spark_sink.source.feed import Feed, Head
+from spark_sink.tables.delta_state import Reading
 from spark_sink.tables.location import Location
-from spark_sink.tables.status import TableStatus, table_status
+from spark_sink.tables.status import Origin, TableStatus, made_from, table_status
 from spark_sink.tables.versions import text_of
 
 
@@ -27,12 +30,15 @@ class Health:
 
     Attributes:
         tables: each of them.
+        reading: the log that `raw_events` is filled from, and how far it was read; None if there
+            is no such table.
         node: that they are compared with.
         lag: how many of its events each table lacks, if the node's log continues the table.
         troubles: problems, one line each.
     """
 
     tables: list[TableStatus]
+    reading: Reading | None
     node: Node | None
     lag: dict[str, int]
     troubles: list[str]
@@ -40,7 +46,7 @@ class Health:
 
 def check_health(
     tables: Location,
-    url: str | None,
+    urls: Sequence[str],
     token: str | None,
     max_lag: int | None,
     max_age: float | None,
@@ -49,7 +55,7 @@ def check_health(
 
     Args:
         tables: their directory.
-        url: of a node to compare with.
+        urls: of nodes to compare with; of several, that counts whose log the tables follow.
         token: of the node's API.
         max_lag: how many events behind the node they may be.
         max_age: how many hours old their last commit may be.
@@ -58,18 +64,20 @@ def check_health(
         SinkError: there are no tables, or one cannot be read.
     """
     found = table_status(tables)
-    troubles: list[str] = []
-    node = None if url is None else _ask(url, token, troubles)
+    raw = made_from(tables / RAW)
+    reading = None if raw is None else raw.reading
+    node, troubles = _ask_one(urls, token, reading)
     lag: dict[str, int] = {}
     if node is not None and node.feed is not None:
         feed = Feed(node.url)
         for table in found:
+            read, behind = _read_by(table, raw)
             try:
-                feed.check(table.position, table.epoch, node.feed)
+                feed.check(read.position, read.log, node.feed)
             except SinkError as error:
                 troubles += [text for text in (str(error),) if text not in troubles]
             else:
-                lag[table.name] = node.feed.head - table.position
+                lag[table.name] = node.feed.head - read.position + behind
     for name, behind in lag.items():
         if max_lag is not None and behind > max_lag:
             troubles.append(f"{name} is {behind} events behind the node; the limit is {max_lag}")
@@ -81,7 +89,7 @@ def check_health(
                 f"the last commit of {table.name} was {_span(age)} ago; the limit is "
                 f"{_span(timedelta(hours=max_age))}"
             )
-    return Health(found, node, lag, troubles)
+    return Health(found, reading, node, lag, troubles)
 
 
 def show_health(health: Health, now: datetime) -> None:
@@ -105,7 +113,11 @@ def show_health(health: Health, now: datetime) -> None:
         cells = [row[0].ljust(widths[0])]
         cells += [cell.rjust(width) for cell, width in zip(row[1:], widths[1:], strict=True)]
         click.echo("  ".join(cells))
-    click.echo(f"log: {', '.join(sorted({table.epoch for table in health.tables}))}")
+    logs = sorted({table.epoch for table in health.tables})
+    click.echo(f"log: {', '.join(logs)}")
+    if health.reading is not None and health.reading.log not in logs:
+        read = health.reading
+        click.echo(f"filled from log {read.log} now, which was read up to position {read.position}")
     if health.node is not None and health.node.feed is not None:
         click.echo(f"the node at {health.node.url} is at position {health.node.feed.head}")
 
@@ -122,18 +134,38 @@ def health_json(health: Health, now: datetime) -> dict[str, Any]:
             }
             for table in health.tables
         ],
+        "reading": health.reading and asdict(health.reading),
         "node": health.node
         and {"url": health.node.url, **(asdict(health.node.feed) if health.node.feed else {})},
         "troubles": health.troubles,
     }
 
 
-def _ask(url: str, token: str | None, troubles: list[str]) -> Node:
-    try:
-        return Node(url, Feed(url, patience=0, token=token).head())
-    except SinkError as error:
-        troubles.append(str(error))
-        return Node(url, None)
+def _ask_one(
+    urls: Sequence[str], token: str | None, reading: Reading | None
+) -> tuple[Node | None, list[str]]:
+    """Return the node with the log that is read, or else one that answers, and what is wrong."""
+    answers: list[Node] = []
+    troubles: list[str] = []
+    for url in urls:
+        try:
+            node = Node(url, Feed(url, patience=0, token=token).head())
+        except SinkError as error:
+            troubles.append(str(error))
+            continue
+        if reading is None or (node.feed is not None and node.feed.epoch == reading.log):
+            return node, []
+        answers.append(node)
+    if answers:
+        return answers[0], troubles
+    return (Node(urls[0], None) if urls else None), troubles
+
+
+def _read_by(table: TableStatus, raw: Origin | None) -> tuple[Reading, int]:
+    """Return how far which log was read, and by how many events a table is behind that."""
+    if raw is None or raw.epoch != table.epoch:
+        return Reading(table.epoch, table.position), 0
+    return raw.reading, raw.position - table.position
 
 
 def _span(age: timedelta) -> str:

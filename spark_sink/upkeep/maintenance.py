@@ -12,6 +12,7 @@ Any rebuild deletes the summaries of long streams, which `run` makes again.
 Rebuilding `raw_events` rebuilds all tables. Each is swapped in separately, `raw_events` last.
 Therefore the feed is read only up to the old position of `raw_events`, even if the node has more: a
 derived table that is in place already also fits the old `raw_events`, and is not ahead of it.
+A `raw_events` that went on from another node cannot be rebuilt.
 Wherever this is interrupted, `spark-sink run` continues. If `raw_events` is missing or behind the
 other tables, it is swapped in first, and includes everything the node has.
 """
@@ -112,7 +113,7 @@ def _rebuild_one(
             raise no_tables(directory)
         raise TablesError(f"there is no table raw_events in {directory} to rebuild {name} from")
     made_from(directory / name)  # reports damage before any work is done
-    new = Tables(beside, raw[0], [name], raw=directory)
+    new = Tables(beside, raw.epoch, [name], raw=directory)
     new.derived[name].keep_history(0.0)
     _derive(new, on_progress)
     _swap(directory, new, name)
@@ -127,12 +128,18 @@ def _rebuild_all(
     found = {name: known for name in TABLES if (known := made_from(directory / name)) is not None}
     if not found:
         raise no_tables(directory)
+    if RAW in found and found[RAW].has_changed_logs:
+        raise SinkError(
+            f"raw_events in {directory} was filled from several nodes, and none has the events in "
+            "this order: it cannot be rebuilt. Run spark-sink with a new directory instead, and it "
+            "reads all events again"
+        )
     head = feed.head(patience=0)
-    for epoch, position in found.values():
-        feed.check(position, epoch, head)
+    for known in found.values():
+        feed.check(known.position, known.epoch, head)
     derived = [name for name in DERIVED if name in found]
-    _, old = found.get(RAW, (head.epoch, 0))
-    raw_first = RAW not in found or any(found[name][1] > old for name in derived)
+    old = found[RAW].position if RAW in found else 0
+    raw_first = RAW not in found or any(found[name].position > old for name in derived)
     upto = head.head if raw_first else old
     new = Tables(beside, head.epoch, derived, exclude_dags=are_without_dags(directory))
     new.keep_history(0.0)

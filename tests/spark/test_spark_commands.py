@@ -76,22 +76,38 @@ def parsed(command: str, *arguments: str, **environ: str) -> dict[str, Any]:
         return main.commands[command].make_context(command, list(arguments), parent=group).params
 
 
+def urls(command: str, *arguments: str, **environ: str) -> list[str]:
+    """The nodes that a command gets."""
+    url = parsed(command, *arguments, **environ)["url"]
+    return [url] if isinstance(url, str) else [each for some in url for each in some]
+
+
 def test_the_node_is_that_of_recon_node(tmp_path: Path) -> None:
     """The same names and the same defaults; what is more particular has precedence."""
     tables = ("--tables", "t")
-    assert parsed("run", *tables)["url"] == "http://127.0.0.1:5101"
-    assert parsed("status", *tables)["url"] is None
-    assert parsed("run", *tables, "--url", "node:5101")["url"] == "http://node:5101"
+    assert urls("run", *tables) == ["http://127.0.0.1:5101"]
+    assert urls("status", *tables) == []
+    assert urls("run", *tables, "--url", "node:5101") == ["http://node:5101"]
     environ = {"RECON_NODE_URL": "http://a:1", "RECON_NODE_TOKEN": "secret"}
     for command in ("run", "status", "rebuild"):
         given = (*tables, "stream_tips") if command == "rebuild" else tables
-        assert parsed(command, *given, **environ)["url"] == "http://a:1"
+        assert urls(command, *given, **environ) == ["http://a:1"]
         assert parsed(command, *given, **environ)["token"] == "secret"
         own = {**environ, f"SPARK_SINK_{command.upper()}_URL": "http://b:2"}
-        assert parsed(command, *given, **own)["url"] == "http://b:2"
-        assert parsed(command, *given, "--url", "http://c:3", **own)["url"] == "http://c:3"
+        assert urls(command, *given, **own) == ["http://b:2"]
+        assert urls(command, *given, "--url", "http://c:3", **own) == ["http://c:3"]
     file = tmp_path / "token"
     assert parsed("run", *tables, RECON_NODE_TOKEN_FILE=str(file))["token_file"] == file
+
+
+def test_several_nodes_by_option_and_by_variable() -> None:
+    tables = ("--tables", "t")
+    two = ["http://a:1", "https://b:2"]
+    assert urls("run", *tables, "--url", "a:1", "--url", "https://b:2") == two
+    assert urls("run", *tables, "--url", "a:1,https://b:2") == two
+    for text in ("a:1,https://b:2", "a:1 https://b:2", "a:1, https://b:2"):
+        assert urls("run", *tables, SPARK_SINK_RUN_URL=text) == two
+        assert urls("status", *tables, RECON_NODE_URL=text) == two
 
 
 def test_a_token_goes_to_a_node_that_wants_it(filled: Path, tmp_path: Path) -> None:
@@ -125,12 +141,23 @@ def test_a_token_file_that_cannot_be_read_is_told(filled: Path, tmp_path: Path) 
     assert "not ASCII" in refused(*status, RECON_NODE_TOKEN_FILE=str(tmp_path / "odd"))
 
 
-@pytest.mark.parametrize("command", ["run", "status", "rebuild"])
-def test_several_urls_are_refused_and_told_why(command: str) -> None:
-    names = ["stream_tips"] if command == "rebuild" else []
-    text = invoked(command, "--tables", "t", *names, "--url", "http://a:1,http://b:2")
+def test_commands_that_ask_one_node_refuse_several() -> None:
+    text = invoked("rebuild", "--tables", "t", "stream_tips", "--url", "http://a:1,http://b:2")
     assert text.exit_code == 2
-    assert "tables hold the log of one node" in text.output
+    assert "this command asks one node, and these are several" in text.output
+
+
+def test_of_several_nodes_status_takes_the_one_that_is_read(
+    filled: Path, full_node: Node, node: Node
+) -> None:
+    for urls in (("--url", node.url, "--url", full_node.url), ("--url", f"{GONE},{full_node.url}")):
+        facts = json.loads(shown("status", "--tables", filled, "--json", *urls))
+        assert (facts["node"]["url"], facts["troubles"]) == (full_node.url, [])
+    assert facts["reading"] == {"log": full_node.epoch, "position": 500}
+    none = invoked("status", "--tables", filled, "--url", node.url, "--url", GONE)
+    assert none.exit_code == 1
+    assert f"the node at {GONE} cannot be reached" in none.stderr
+    assert f"not log {full_node.epoch}" in none.stderr
 
 
 def test_status(filled: Path, full_node: Node) -> None:

@@ -9,8 +9,9 @@ import shutil
 import sys
 from collections import Counter
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +41,7 @@ from spark_sink.run.session import translate
 from spark_sink.schema import DERIVED, FEED, TABLES
 from spark_sink.source.data_source import ReconDataSource, lag
 from spark_sink.tables.directory import Tables
+from spark_sink.tables.location import is_delta
 
 pytestmark = pytest.mark.spark
 
@@ -404,3 +406,76 @@ def test_a_query_goes_over_to_another_node_and_each_event_counts_once_by_its_cid
         assert rows == 60 + 80
     finally:
         query.stop()
+
+
+@contextmanager
+def running(settings: RunSettings) -> Iterator[list[tuple[str, dict[str, Any]]]]:
+    """A run in a thread, which is stopped at the end; yields what it tells."""
+    told: list[tuple[str, dict[str, Any]]] = []
+    runner = Runner(settings, lambda *event: told.append(event))
+    with ThreadPoolExecutor() as pool:
+        run = pool.submit(runner.run)
+        try:
+            yield told
+        finally:
+            runner.stop()
+        run.result()
+
+
+def test_tables_go_on_from_another_node_and_back_with_each_event_once(
+    spark: SparkSession,
+    pair: list[Node],
+    sample: list[Event],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The nodes have the events in different orders, and neither has all that the other has."""
+    monkeypatch.setattr(
+        "spark_sink.run.runner.start_session", lambda *args, **named: Borrowed(spark)
+    )
+    by_stream = sorted(sample, key=lambda event: event.init)
+    first, second = pair
+    first.add(sample[:150])
+    late = {event.init for event in sample[:20]}
+    some = {event.cid for event in sample[:160] if event.init not in late}
+    second.add([event for event in by_stream if event.cid in some])
+    tables = tmp_path / "tables"
+    settings = RunSettings(first.url, tables, other_urls=(second.url,), failover_after=0.3)
+
+    def cids(node: Node) -> set[bytes]:
+        return {row["event_cid"] for row in node.feed()}
+
+    def has(wanted: set[bytes]) -> bool:
+        if not is_delta(tables / "raw_events"):
+            return False
+        return {row["event_cid"] for row in table_rows(tables, "raw_events")} == wanted
+
+    with running(settings) as told:
+        known = cids(first)
+        wait_until(lambda: has(known), "the first node is read")
+        first.kill()
+        known |= cids(second)
+        wait_until(lambda: has(known), "the second one has what the first had not")
+        second.add(sample[:170])
+        known |= cids(second)
+        wait_until(lambda: has(known), "it is followed")
+        first.start()
+        first.add(sample[150:180])
+        known |= cids(first)
+        second.kill()
+        wait_until(lambda: has(known), "the first one is read again")
+    assert [facts["url"] for event, facts in told if event == "took_over"] == [
+        second.url,
+        first.url,
+    ]
+    # Neither a run that ends at the head, nor one with the node alone that is read.
+    first.add(sample[180:200])
+    for urls in ((second.url, first.url), (first.url,)):
+        again: list[tuple[str, dict[str, Any]]] = []
+        once = replace(settings, url=urls[0], other_urls=urls[1:], once=True)
+        Runner(once, lambda *event, again=again: again.append(event)).run()
+        assert "taking_over" not in [event for event, _ in again]
+    assert again[-1][1]["rows"] == 0
+    rows = table_rows(tables, "raw_events")
+    assert len({row["event_cid"] for row in rows}) == len(rows) == 200
+    assert_tables(tables, rows)

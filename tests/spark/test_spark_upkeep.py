@@ -437,12 +437,12 @@ def test_a_node_that_was_restored_from_an_older_copy_is_no_good_health(
     fill(tmp_path, rows)
     served = Served(rows, upto=25)
     monkeypatch.setattr(Feed, "head", lambda feed, patience=None: served.head())
-    health = check_health(tmp_path, "http://node", None, 10, None)
+    health = check_health(tmp_path, ["http://node"], None, 10, None)
     assert health.lag == {}
     (trouble,) = health.troubles
     assert "ends at position 25, but events up to 50 were read" in trouble
     served.upto = 60
-    health = check_health(tmp_path, "http://node", None, 10, None)
+    health = check_health(tmp_path, ["http://node"], None, 10, None)
     assert health.lag == dict.fromkeys(TABLES, 10)
     assert health.troubles == []
 

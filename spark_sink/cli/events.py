@@ -1,0 +1,87 @@
+"""Prints what happens in `spark-sink run`: a line for each event, as JSON or for people."""
+
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import Any
+
+import click
+
+from spark_sink.query.show import show, to_json
+
+
+class EventPrinter:
+    """Prints events until the output is closed, as `| head` does; then calls `on_closed`.
+
+    An error of the output must not end a batch that the pipeline is about to finish.
+    """
+
+    def __init__(
+        self, show: Callable[[str, dict[str, Any]], None], on_closed: Callable[[], None]
+    ) -> None:
+        self._show = show
+        self._on_closed = on_closed
+        self.is_closed = False
+
+    def __call__(self, event: str, facts: dict[str, Any]) -> None:
+        """Print an event, unless the output is closed."""
+        if self.is_closed:
+            return
+        try:
+            self._show(event, facts)
+        except BrokenPipeError:
+            self.is_closed = True
+            self._on_closed()
+
+
+def print_json(event: str, facts: dict[str, Any]) -> None:
+    """Print an event in the format of the node's log."""
+    now = datetime.now(UTC).isoformat(timespec="milliseconds")
+    line = {"timestamp": now, "level": _LEVELS.get(event, "info"), "event": event}
+    click.echo(to_json({**line, **show(facts)}))
+
+
+_LEVELS = {"waiting": "warning", "no_workers": "warning", "lost": "warning"}
+
+_LINES: dict[str, Callable[[dict[str, Any]], str]] = {
+    "starting": lambda f: (
+        f"reading {f['url']} (log {f['epoch']}) into {f['tables']} from position {f['position']}; "
+        f"the head is {f['head']}. Starting Spark, which takes a few seconds"
+    ),
+    "started": lambda f: (
+        "Spark is running"
+        + (f"; metrics at {f['metrics']}" if f["metrics"] else "")
+        + (f"; its pages at {f['spark_ui']}" if f["spark_ui"] else "")
+    ),
+    "filling": lambda f: f"filling raw_events from {f['snapshot']}, up to position {f['position']}",
+    "filled": lambda f: f"filled raw_events with {f['rows']} rows in {f['seconds']:.1f} s",
+    "batch": lambda f: (
+        f"batch {f['batch']:<6} {f['rows']:>6} rows {f['streams']:>6} streams   position "
+        f"{f['position']:<10} {'lag ' + str(f['lag']) if f['lag'] is not None else '':12} "
+        f"{f['seconds']:.2f} s"
+    ),
+    "no_workers": lambda f: (
+        f"no worker of the Spark cluster {f['master']} has answered yet; waiting up to "
+        f"{f['patience']:.0f} s for one"
+    ),
+    "row": lambda f: f"{f['table']:18} {to_json(show(f['row']))}",
+    "waiting": lambda f: (
+        f"the node at {f['url']} does not answer; waiting"
+        + (f" up to {f['patience']:.0f} s" if "patience" in f else "")
+    ),
+    "lost": lambda f: f"cannot go on with the node at {f['url']}: {f['reason']}",
+    "taking_over": lambda f: (
+        f"the log {f['from']} cannot be read: going on from the node at {f['url']} (log "
+        f"{f['epoch']}, {f['head']} events), comparing its events with those of the tables"
+    ),
+    "took_over": lambda f: (
+        f"going on from the node at {f['url']} at position {f['position']} of the tables; "
+        f"{f['rows']} events added, {f['missing']} not on that node yet, in {f['seconds']:.1f} s"
+    ),
+    "resumed": lambda f: f"the node at {f['url']} answers again",
+    "stopped": lambda f: f"stopped at position {f['position']}, {f['rows']} rows in this run",
+}
+
+
+def print_line(event: str, facts: dict[str, Any]) -> None:
+    """Print an event for people."""
+    click.echo(_LINES[event](facts))

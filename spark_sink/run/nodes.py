@@ -1,0 +1,128 @@
+"""Chooses the node that a run reads: the one whose log was read so far, or else another one."""
+
+import threading
+import time
+from collections.abc import Sequence
+from typing import Final
+
+from spark_sink.errors import FeedRefusedError, FeedUnreachableError, SinkError
+from spark_sink.source.feed import Feed, Head
+from spark_sink.tables.delta_state import Reading
+
+# Seconds between two rounds of questions.
+_POLL: Final = 0.5
+
+
+class RunNodes:
+    """The nodes that a run may read.
+
+    Args:
+        feeds: of the nodes, at least one.
+        failover_after: seconds without the log that is read, after which another one is.
+
+    Attributes:
+        current: the feed of the node that is read.
+    """
+
+    def __init__(self, feeds: Sequence[Feed], failover_after: float) -> None:
+        self._feeds = list(feeds)
+        self.failover_after = failover_after
+        self.current = self._feeds[0]
+        self._refusal: FeedRefusedError | None = None
+
+    @property
+    def several(self) -> bool:
+        """Whether there is more than one."""
+        return len(self._feeds) > 1
+
+    @property
+    def urls(self) -> str:
+        """The addresses of all nodes, for people."""
+        return ", ".join(feed.url for feed in self._feeds)
+
+    def find(self, reading: Reading | None, patience: float) -> Head:
+        """Return the head of the node to read first.
+
+        Args:
+            reading: how far the log was read; with one node, its log is not checked.
+            patience: seconds to wait for a node; with one, it is the feed's own.
+
+        Raises:
+            FeedUnreachableError: no node answers.
+            FeedRefusedError: what answers does not do so as a feed does.
+        """
+        if not self.several:
+            return self.current.head()
+        now = time.monotonic()
+        head = self.choose(reading, threading.Event(), silent_since=now, patience=patience)
+        assert head is not None
+        return head
+
+    def choose(
+        self,
+        reading: Reading | None,
+        stop: threading.Event,
+        *,
+        silent_since: float,
+        patience: float | None,
+        avoid: bool = False,
+    ) -> Head | None:
+        """Return the head of the node to read, which becomes the current one; None when stopped.
+
+        Args:
+            reading: how far the log was read; None: nothing was, and any node will do.
+            stop: ends the wait.
+            silent_since: when the log was last there, by the monotonic clock.
+            patience: seconds to wait for any node beyond `failover_after`; None: for ever.
+            avoid: take the log that was read only if there is no other.
+
+        Raises:
+            FeedUnreachableError: no node answers.
+            FeedRefusedError: what answers does not do so as a feed does.
+        """
+        begun = time.monotonic()
+        while True:
+            self._refusal = None
+            now = time.monotonic()
+            may_change = reading is not None and now - silent_since >= self.failover_after
+            found = None if avoid else self._with_log(reading)
+            if found is None and may_change:
+                found = self._other(reading) or self._with_log(reading)
+            if found is not None:
+                self.current, head = found
+                return head
+            if patience is not None and now - begun >= patience + self.failover_after:
+                raise self._refusal or self._unreachable()
+            if stop.wait(_POLL):
+                return None
+
+    def _with_log(self, reading: Reading | None) -> tuple[Feed, Head] | None:
+        """Return the node with the log, as far as it was read; the current one is asked first."""
+        for feed in sorted(self._feeds, key=lambda feed: feed is not self.current):
+            head = self._ask(feed)
+            if head is not None and (reading is None or _goes_on(reading, head)):
+                return feed, head
+        return None
+
+    def _other(self, reading: Reading | None) -> tuple[Feed, Head] | None:
+        """Return the node with the most events among those with other logs."""
+        heads = [(feed, head) for feed in self._feeds if (head := self._ask(feed)) is not None]
+        others = [each for each in heads if reading is None or each[1].epoch != reading.log]
+        return max(others, key=lambda each: each[1].head, default=None)
+
+    def _ask(self, feed: Feed) -> Head | None:
+        """Return the head of a node; None if it does not answer or refuses to."""
+        try:
+            return feed.head(patience=0)
+        except FeedUnreachableError:
+            return None
+        except FeedRefusedError as error:
+            self._refusal = error
+            return None
+
+    def _unreachable(self) -> SinkError:
+        return FeedUnreachableError(f"none of the nodes at {self.urls} answers: are they running?")
+
+
+def _goes_on(reading: Reading, head: Head) -> bool:
+    return head.epoch == reading.log and head.low <= reading.position <= head.head

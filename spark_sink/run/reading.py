@@ -1,0 +1,224 @@
+"""Reads the feed into the tables: one streaming query, or several, each from another node.
+
+With one node, there is one query. It waits while the node is down, and its errors end the run.
+
+With several nodes, a query ends when the log that it reads has been silent for a while, or is gone.
+Then another node is chosen, and a follower (`run.following`) makes the tables ready to go on from
+its log. A query's checkpoint is of no use to the next one, and the tables say where to go on: so it
+is deleted before each query, and whenever the tables have ever changed logs.
+"""
+
+import shutil
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import replace
+from functools import partial
+from typing import Any, Final
+
+from pyspark.sql import SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
+
+from spark_sink.derive.workers import SparkWorkers
+from spark_sink.errors import FeedChangedError, FeedUnreachableError, SinkError
+from spark_sink.run.cluster import calling_after
+from spark_sink.run.following import Follower
+from spark_sink.run.nodes import RunNodes
+from spark_sink.run.pipeline import QuerySettings, Sink, start_query
+from spark_sink.run.session import translate
+from spark_sink.source.feed import Head
+from spark_sink.tables.directory import Tables
+
+#: Seconds to wait for the current batch at the end.
+STOP_PATIENCE: Final = 30.0
+# Seconds between two looks at the query, and at the node and the disk.
+_POLL: Final = 0.2
+_ASK_NODE_EVERY: Final = 5.0
+# Seconds without an answer after which `waiting` is reported.
+_SILENCE: Final = 1.0
+# Seconds before another node is chosen when the last one was of no use.
+_PAUSE: Final = 1.0
+# At least so many questions before a node counts as silent.
+_ASKS_BEFORE_FAILOVER: Final = 3
+# What Spark writes to a checkpoint.
+_CHECKPOINT: Final = ("metadata", "commits", "offsets", "sources", "state")
+
+
+class FeedReader:
+    """Reads the feed of one node, or of one after another, into the tables.
+
+    Args:
+        spark: runs the queries.
+        tables: to fill.
+        nodes: to read from.
+        query: the settings of each query; the node's are filled in.
+        sink: makes the sink of a query.
+        patience: seconds to wait for a node, if the run ends at the head.
+        stop: ends the run.
+        on_event: called with the events of going from one node to another.
+        on_look: called every few seconds with the node's head; None: it does not answer.
+    """
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        tables: Tables,
+        nodes: RunNodes,
+        query: QuerySettings,
+        *,
+        sink: Callable[[Follower], Sink],
+        patience: float,
+        stop: threading.Event,
+        on_event: Callable[[str, dict[str, Any]], None],
+        on_look: Callable[[int | None], None],
+    ) -> None:
+        self._spark = spark
+        self._tables = tables
+        self._nodes = nodes
+        self._query = query
+        self._sink = sink
+        self._patience = patience if query.trigger_ms is None else None
+        self._stop = stop
+        self._on_event = on_event
+        self._on_look = on_look
+
+    def head(self) -> int | None:
+        """Return the position of `raw_events` when everything in the feed is read.
+
+        None if the node does not answer, refuses to, or has another log.
+        """
+        try:
+            head = self._nodes.current.head(patience=0)
+        except SinkError:  # unless the node is just down, the query fails with it, too
+            return None
+        return self._tables.at(head.head) if head.epoch == self._tables.reading.log else None
+
+    def run(self, head: Head) -> None:
+        """Read until the run is stopped, or up to the head of a node.
+
+        Args:
+            head: of the current node.
+
+        Raises:
+            SinkError: what ended it. The tables are consistent.
+        """
+        found: Head | None = head
+        while found is not None and not self._stop.is_set():
+            begun = self._tables.reading
+            try:
+                self._read(found)
+                return
+            except (FeedUnreachableError, FeedChangedError) as error:
+                if not self._nodes.several or self._stop.is_set():
+                    raise
+                facts = {"url": self._nodes.current.url, "reason": str(error)}
+                self._on_event("lost", facts)
+            # Its log may be there and unreadable: that there was no progress says so.
+            stuck = self._tables.reading == begun
+            if stuck:
+                self._stop.wait(_PAUSE)
+            found = self._next_node(avoid=stuck)
+
+    def _next_node(self, *, avoid: bool) -> Head | None:
+        self._on_look(None)
+        since = time.monotonic() - self._nodes.failover_after
+        with calling_after(_SILENCE, partial(self._on_event, "waiting", {"url": self._nodes.urls})):
+            head = self._nodes.choose(
+                self._tables.reading,
+                self._stop,
+                silent_since=since,
+                patience=self._patience,
+                avoid=avoid,
+            )
+        if head is not None and head.epoch == self._tables.reading.log:
+            self._on_event("resumed", {"url": self._nodes.current.url})
+        return head
+
+    def _read(self, head: Head) -> None:
+        """Read the log of the current node."""
+        follower = Follower(self._tables, self._nodes.current)
+        sink = self._sink(follower)
+        if head.epoch == self._tables.reading.log:
+            follower.begin(head)
+            self._fill(follower)
+        else:
+            self._take_over(follower, head)
+        sink.catch_up()
+        self._on_look(self._tables.at(head.head))
+        self._run_query(sink)
+
+    def _take_over(self, follower: Follower, head: Head) -> None:
+        started = time.monotonic()
+        facts = {"url": self._nodes.current.url, "epoch": head.epoch, "head": head.head}
+        self._on_event("taking_over", {**facts, "from": self._tables.reading.log})
+        follower.take_over(head)
+        rows = self._fill(follower)
+        told = {
+            **facts,
+            "rows": rows,
+            "missing": follower.missing,
+            "position": self._tables.raw_position,
+            "seconds": round(time.monotonic() - started, 3),
+        }
+        self._on_event("took_over", told)
+
+    def _fill(self, follower: Follower) -> int:
+        workers = SparkWorkers(self._spark)
+        tasks = self._query.partitions or self._spark.sparkContext.defaultParallelism
+        return follower.fill(workers, tasks, lambda: not self._stop.is_set())
+
+    def _run_query(self, sink: Sink) -> None:
+        """Run a query until it ends, the run is stopped, or the node is silent for too long."""
+        checkpoint = self._query.checkpoint
+        if self._nodes.several or self._tables.raw.has_changed_logs:
+            for name in _CHECKPOINT:
+                shutil.rmtree(checkpoint / name, ignore_errors=True)
+                (checkpoint / name).unlink(missing_ok=True)
+        url = self._nodes.current.url
+        patience = self._nodes.failover_after if self._nodes.several else None
+        query = start_query(self._spark, sink, replace(self._query, url=url, patience=patience))
+        try:
+            self._watch(query, sink)
+        except FeedUnreachableError:
+            while not sink.close(STOP_PATIENCE) and not self._stop.is_set():
+                pass
+            with suppress(Exception):  # its workers may just have noticed, too
+                query.stop()
+            raise
+        if self._stop.is_set():
+            sink.close(STOP_PATIENCE)
+            query.stop()
+        elif (failure := query.exception()) is not None:
+            sink.close(STOP_PATIENCE)
+            raise sink.error or translate(failure) from failure
+        else:
+            sink.finish()
+
+    def _watch(self, query: StreamingQuery, sink: Sink) -> None:
+        """Wait until the query ends or the run is stopped; report if the node comes or goes.
+
+        Raises:
+            FeedUnreachableError: with several nodes, this one has been silent for too long.
+        """
+        answers = True
+        heard = asked = time.monotonic()
+        every = _ASK_NODE_EVERY
+        if self._nodes.several:
+            every = min(every, self._nodes.failover_after / _ASKS_BEFORE_FAILOVER)
+        while query.isActive and not self._stop.wait(min(_POLL, every)):
+            if time.monotonic() - asked < every:
+                continue
+            asked = time.monotonic()
+            head = self.head()
+            self._on_look(head)
+            if head is not None:
+                heard = time.monotonic()
+            if (head is not None) != answers:
+                answers = not answers
+                event = "resumed" if answers else "waiting"
+                self._on_event(event, {"url": self._nodes.current.url})
+            if self._nodes.several and asked - heard >= self._nodes.failover_after:
+                raise FeedUnreachableError(
+                    f"the node at {self._nodes.current.url} does not answer any more"
+                )

@@ -1,0 +1,163 @@
+"""100,000 events from two nodes: one is killed in the middle, and so is the pipeline, twice.
+
+The tables are those of a run that reads one node and is left alone, but for positions.
+"""
+
+import json
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import duckdb
+import httpx
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable, QueryBuilder
+from nacl.signing import SigningKey
+from spark_helpers import Node, wait_until
+
+from recon_node.ceramic import Event
+from recon_node.ceramic.builder import data_event, init_event, model_event
+from recon_node.ipld import multibase
+from spark_sink.schema import RAW, TABLES
+from spark_sink.tables.status import made_from
+
+pytestmark = [pytest.mark.spark, pytest.mark.long]
+
+EVENTS = 100_000
+STREAMS = 2_000
+PATIENCE = 900.0
+KEY = SigningKey(bytes(range(32)))
+# What depends on the node that an event was read from, and on the order of events.
+POSITIONS = ("position", "conclusion_event_order", "delivered_at")
+
+
+def events() -> list[list[Event]]:
+    """A model and many documents that change: streams in causal order."""
+    model = model_event(
+        KEY, {"version": "1.0", "name": "Note", "accountRelation": {"type": "list"}}
+    )
+    streams = [[model]]
+    for n in range(STREAMS):
+        unique = n.to_bytes(4, "big")
+        stream = [init_event(KEY, model.stream_id(), {"n": 0}, unique=unique)]
+        while len(stream) < EVENTS // STREAMS:
+            patch = [{"op": "replace", "path": "/n", "value": len(stream)}]
+            stream.append(data_event(KEY, stream[0], [stream[-1].cid], patch))
+        streams.append(stream)
+    del streams[-1][-1]  # for the model
+    return streams
+
+
+def shuffled(streams: list[list[Event]], seed: int) -> Iterator[Event]:
+    """The events in one of many causal orders, the model first."""
+    random = Random(seed)
+    order = [n for n, stream in enumerate(streams) if n for _ in stream]
+    random.shuffle(order)
+    left = [iter(stream) for stream in streams]
+    yield from left[0]
+    yield from (next(left[n]) for n in order)
+
+
+def load(node: Node, feed: Iterator[Event]) -> None:
+    lines = [json.dumps({"data": multibase.encode(event.car)}) for event in feed]
+    headers = {"content-type": "application/x-ndjson"}
+    with httpx.Client(base_url=node.url, timeout=600, headers=headers) as client:
+        for start in range(0, len(lines), 2_000):
+            body = "\n".join(lines[start : start + 2_000])
+            verdicts = client.post("/ceramic/events", content=body).raise_for_status().json()
+            assert {each["status"] for each in verdicts} == {"new"}
+
+
+class Driver:
+    """`spark-sink run` in a process group of its own."""
+
+    def __init__(self, tables: Path, *options: str) -> None:
+        self.log = tables.with_name(f"{tables.name}-{len(list(tables.parent.glob('*.log')))}.log")
+        command = [sys.executable, "-m", "spark_sink", "run", "--tables", str(tables), *options]
+        with self.log.open("wb") as output:
+            self.process = subprocess.Popen(
+                command, stdout=output, stderr=subprocess.STDOUT, start_new_session=True
+            )
+
+    def told(self) -> list[dict[str, Any]]:
+        lines = self.log.read_text().splitlines()
+        return [json.loads(line) for line in lines if line.startswith("{") and line.endswith("}")]
+
+    def await_event(self, name: str, position: int = 0) -> None:
+        def there() -> bool:
+            assert self.process.poll() is None, self.log.read_text()
+            return any(e["event"] == name and e.get("position", 0) >= position for e in self.told())
+
+        wait_until(there, f"{name} at {position}", PATIENCE)
+
+    def kill(self) -> None:
+        self.process.send_signal(signal.SIGKILL)
+        self.process.wait()
+
+    def end(self) -> None:
+        assert self.process.wait(PATIENCE) == 0, self.log.read_text()
+
+
+def position(tables: Path) -> int:
+    found = made_from(tables / RAW)
+    return 0 if found is None else found.position
+
+
+def rows(tables: Path, name: str) -> pa.Table:
+    columns = ", ".join(c for c in TABLES[name].schema.names if c not in POSITIONS)
+    builder = QueryBuilder().register("t", DeltaTable(tables / name))
+    return pa.table(builder.execute(f"SELECT {columns} FROM t").read_all())
+
+
+def assert_same(tables: Path, others: Path) -> None:
+    for name in TABLES:
+        with duckdb.connect() as connection:
+            connection.register("one", rows(tables, name))
+            connection.register("two", rows(others, name))
+            for left, right in (("one", "two"), ("two", "one")):
+                sql = f"SELECT count(*) FROM (FROM {left} EXCEPT ALL FROM {right})"
+                assert connection.execute(sql).fetchone() == (0,), name
+
+
+def assert_dense_and_causal(tables: Path, streams: list[list[Event]]) -> None:
+    builder = QueryBuilder().register("t", DeltaTable(tables / "raw_events"))
+    sql = "SELECT position, event_cid FROM t ORDER BY position"
+    found = pa.table(builder.execute(sql).read_all())
+    assert found["position"].to_pylist() == list(range(1, EVENTS + 1))
+    place = {cid: n for n, cid in enumerate(found["event_cid"].to_pylist())}
+    for stream in streams:
+        places = [place[bytes(event.cid)] for event in stream]
+        assert places == sorted(places)
+
+
+def test_a_run_that_changes_nodes_gives_the_tables_of_one_that_does_not(
+    pair: list[Node], tmp_path: Path
+) -> None:
+    streams = events()
+    assert sum(map(len, streams)) == EVENTS
+    first, second = pair
+    load(first, shuffled(streams, 1))
+    load(second, shuffled(streams, 2))
+    tables, others = tmp_path / "tables", tmp_path / "others"
+    urls = ("--url", first.url, "--url", second.url, "--failover-after", "1s")
+    several = (*urls, "--max-rows-per-batch", "4000")
+
+    driver = Driver(tables, *several)
+    wait_until(lambda: position(tables) >= EVENTS // 5, "a fifth is read", PATIENCE)
+    first.kill()
+    driver.await_event("taking_over")
+    driver.kill()
+    driver = Driver(tables, *several)
+    driver.await_event("took_over")
+    driver.await_event("batch")
+    driver.kill()
+    Driver(tables, *several, "--once").end()
+    assert_dense_and_causal(tables, streams)
+
+    Driver(others, "--url", second.url, "--once").end()
+    assert_same(tables, others)

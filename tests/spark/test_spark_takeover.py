@@ -1,0 +1,320 @@
+"""Going on from another node's log: each event once, after its prevs; without Spark.
+
+The logs are served from memory; the tables are real.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from contextlib import suppress
+from datetime import UTC, datetime
+from pathlib import Path
+from random import Random
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from spark_sink.derive.workers import InProcess
+from spark_sink.errors import FeedChangedError, SinkError
+from spark_sink.run import following
+from spark_sink.run.following import Follower, _pieces
+from spark_sink.schema import FEED
+from spark_sink.serve.database import Database, Wanted
+from spark_sink.source.feed import Feed, Head
+from spark_sink.tables.directory import Tables
+from spark_sink.tables.placement import Placement
+from spark_sink.tables.staging import stage_feed
+from spark_sink.tables.takeover import Overlap, all_ids, ids_of
+from spark_sink.upkeep.health import check_health, show_health
+from spark_sink.upkeep.maintenance import rebuild
+
+EVENTS = 60
+
+
+def cid_of(event: int) -> bytes:
+    return b"\x01\x71\x12\x20" + hashlib.sha256(b"%d" % event).digest()
+
+
+EVENT_OF = {cid_of(event): event for event in range(1000)}
+
+
+class World:
+    """Events that build on others, and nodes that have them in causal orders of their own."""
+
+    def __init__(self, random: Random, events: int, nodes: int) -> None:
+        self.random = random
+        self.prevs = [random.sample(range(n), random.randint(0, min(n, 2))) for n in range(events)]
+        self.nodes = [MemoryFeed(f"log-{n}") for n in range(nodes)]
+
+    def deliver(self, node: MemoryFeed, most: int) -> None:
+        """Let a node get some more events, in an order of its own."""
+        for _ in range(most):
+            there = set(node.log)
+            ready = [
+                event
+                for event, prevs in enumerate(self.prevs)
+                if event not in there and there.issuperset(prevs)
+            ]
+            if not ready:
+                return
+            node.log.append(self.random.choice(ready))
+
+
+class MemoryFeed(Feed):
+    """The feed of a node that is a list of events."""
+
+    def __init__(self, epoch: str) -> None:
+        super().__init__(f"http://{epoch}")
+        self.epoch = epoch
+        self.log: list[int] = []
+        self.fetched = 0
+
+    def head(self, patience: float | None = None) -> Head:
+        return Head(self.epoch, 0, len(self.log))
+
+    def event_cids(self, after: int, upto: int, epoch: str) -> Iterator[pa.Array]:
+        assert epoch == self.epoch
+        for start in range(after, upto, 7):
+            cids = [cid_of(event) for event in self.log[start : min(start + 7, upto)]]
+            yield pa.array(cids, pa.binary())
+
+    def read(
+        self, after: int, upto: int, epoch: str, patience: float | None = None
+    ) -> Iterator[pa.RecordBatch]:
+        assert epoch == self.epoch
+        for start in range(after, upto, 5):
+            rows = [
+                {
+                    "position": position,
+                    "event_id": b"id",
+                    "event_cid": cid_of(self.log[position - 1]),
+                    "stream_cid": cid_of(self.log[position - 1] % 5),
+                    "event_type": "data",
+                    "car": b"",
+                }
+                for position in range(start + 1, min(start + 5, upto) + 1)
+            ]
+            self.fetched += len(rows)
+            yield pa.RecordBatch.from_pylist(rows, schema=FEED)
+
+
+def a_batch(tables: Tables, feed: MemoryFeed, follower: Follower, most: int) -> None:
+    """What the streaming query does: a batch is planned, more comes, it is read and appended."""
+    after = tables.reading.position
+    upto = min(after + most, len(feed.log))
+    placement = follower.placement()
+    parts = stage_feed(feed.read(after, upto, feed.epoch), tables.raw_stager(), placement)
+    tables.append_staged(list(parts), placement)
+
+
+def order_of(directory: Path) -> list[int]:
+    """The events of raw_events by position, which has no gaps."""
+    tables = Tables(directory, "log-0", [])
+    files = tables.raw.files_upto(tables.raw_position)
+    rows = files._select(list(files.files), ["position", "event_cid"], None).sort_by("position")
+    assert rows["position"].to_pylist() == list(range(1, tables.raw_position + 1))
+    return [EVENT_OF[cid] for cid in rows["event_cid"].to_pylist()]
+
+
+def assert_causal(world: World, order: list[int]) -> None:
+    assert len(set(order)) == len(order), "an event is there twice"
+    place = {event: n for n, event in enumerate(order)}
+    for event in order:
+        assert all(place[prev] < place[event] for prev in world.prevs[event])
+
+
+class KilledError(BaseException):
+    """The process ends here."""
+
+
+def one_run(world: World, directory: Path, feed: MemoryFeed, random: Random) -> None:
+    """A process: opens the tables, goes on from a node, and is killed at some commit, or not."""
+    tables = Tables(directory, "log-0", [])
+    left = random.choice([1, 2, 3, 100])
+    real = tables.raw._committing
+
+    def killing(*args: object, **named: object) -> object:
+        nonlocal left
+        left -= 1
+        if left == 0:
+            raise KilledError
+        return real(*args, **named)  # type: ignore[arg-type]
+
+    tables.raw._committing = killing  # type: ignore[method-assign,assignment]
+    follower = Follower(tables, feed)
+    try:
+        head = feed.head()
+        if head.epoch == tables.reading.log:
+            follower.begin(head)
+        else:
+            follower.take_over(head)
+            if random.random() < 0.1:
+                return
+        world.deliver(feed, random.randint(0, 5))
+        follower.fill(InProcess(), 2, lambda: True)
+        for _ in range(random.randint(0, 6)):
+            world.deliver(feed, random.randint(0, 10))
+            a_batch(tables, feed, follower, random.choice([3, 20]))
+    except KilledError:
+        pass
+
+
+@settings(max_examples=12, deadline=None)
+@given(seed=st.integers(0, 2**32))
+def test_each_event_is_there_once_after_its_prevs_whatever_happens(
+    seed: int, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """Random events, orders, nodes that are ahead or behind, deaths, changes to and fro."""
+    random = Random(seed)
+    directory = tmp_path_factory.mktemp("tables")
+    world = World(random, EVENTS, nodes=3)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(following, "_ROWS_PER_COMMIT", 4)
+        patch.setattr(following, "_MOST_GAP", 2)
+        patch.setattr(following, "_MIN_PIECE", 1)
+        world.deliver(world.nodes[0], random.randint(5, EVENTS))
+        one_run(world, directory, world.nodes[0], random)
+        for _ in range(random.randint(1, 6)):
+            node = random.choice(world.nodes)
+            world.deliver(node, random.randint(1, EVENTS))
+            with suppress(SinkError):  # it has none of the table's events yet
+                one_run(world, directory, node, random)
+            assert_causal(world, order_of(directory))
+        last = random.choice(world.nodes)
+        world.deliver(last, EVENTS)
+        tables = Tables(directory, "log-0", [])
+        follower = Follower(tables, last)
+        follower.begin(last.head()) if tables.reading.log == last.epoch else follower.take_over(
+            last.head()
+        )
+        follower.fill(InProcess(), 3, lambda: True)
+        a_batch(tables, last, follower, EVENTS)
+        assert tables.is_even
+    order = order_of(directory)
+    assert sorted(order) == list(range(EVENTS))
+    assert_causal(world, order)
+
+
+def test_only_what_the_table_lacks_is_fetched(tmp_path: Path) -> None:
+    """And the log that was read, the place in it, and one table of the same log, stay as is."""
+    first, second = MemoryFeed("log-0"), MemoryFeed("log-1")
+    first.log = list(range(900))
+    second.log = [*range(300, 600), 950, *range(300), *range(600, 890), *range(951, 960)]
+    tables = Tables(tmp_path, "log-0", [])
+    a_batch(tables, first, Follower(tables, first), 900)
+    assert not tables.raw.has_changed_logs
+
+    follower = Follower(tables, second)
+    follower.take_over(second.head())
+    assert follower.missing == 10
+    assert follower.fill(InProcess(), 2, lambda: True) == 1
+    assert second.fetched == 1
+    assert (tables.raw_position, tables.reading.position) == (901, 891)
+    second.log += [895, 960, *range(890, 895), *range(896, 900)]
+    a_batch(tables, second, follower, 1000)
+    assert second.fetched == 1 + 9 + 11
+    assert tables.is_even
+    assert order_of(tmp_path) == [*range(900), 950, *range(951, 961)]
+
+    again = Tables(tmp_path, "log-0", [])
+    assert (again.reading.log, again.reading.position) == ("log-1", 911)
+    one = Follower(again, second)
+    one.begin(second.head())
+    second.log.append(961)
+    a_batch(again, second, one, 10)
+    assert (again.raw_position, again.reading.position) == (912, 912)
+
+
+def test_whoever_compares_tables_with_a_node_knows_that_positions_differ(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """20 events of the first node, of which the second lacks 5; it has 3 others."""
+    first, second = MemoryFeed("log-0"), MemoryFeed("log-1")
+    first.log, second.log = list(range(20)), [*range(5, 20), 30, 31, 32]
+    tables = Tables(tmp_path, "log-0", ["conclusion_events"])
+    a_batch(tables, first, Follower(tables, first), 20)
+    follower = Follower(tables, second)
+    follower.take_over(second.head())
+    follower.fill(InProcess(), 2, lambda: True)
+    assert (tables.raw_position, tables.reading.position) == (20, 15)
+    assert tables.at(second.head().head) == 23
+
+    nodes = {feed.url: feed for feed in (first, second)}
+    monkeypatch.setattr(Feed, "head", lambda feed, patience=None: nodes[feed.url].head())
+    health = check_health(tmp_path, [first.url, second.url], None, None, None)
+    assert (health.lag, health.troubles) == ({"raw_events": 3, "conclusion_events": 23}, [])
+    assert health.node is not None
+    assert health.node.url == second.url
+    show_health(health, datetime.now(UTC))
+    only = check_health(tmp_path, [first.url], None, None, None)
+    assert (only.lag, len(only.troubles)) == ({}, 1)
+
+    with pytest.raises(SinkError, match="was filled from several nodes"):
+        rebuild(tmp_path, "raw_events", second, lambda *_: None)
+    database = Database(tmp_path, memory_mb=100, threads=1)
+    assert database._goal(Wanted("log-1", 18, 1.0)) == 23
+    assert database._goal(Wanted("log-0", 20, 1.0)) is None
+
+
+def test_a_node_of_another_network_is_refused(tmp_path: Path) -> None:
+    """Its events would all be added to those of the first."""
+    first, second = MemoryFeed("log-0"), MemoryFeed("log-1")
+    first.log, second.log = list(range(20)), list(range(20, 50))
+    tables = Tables(tmp_path, "log-0", [])
+    a_batch(tables, first, Follower(tables, first), 20)
+    with pytest.raises(SinkError, match=r"has 30 events, but none of the 20 in .* one network"):
+        Follower(tables, second).take_over(second.head())
+    assert not Tables(tmp_path, "log-0", []).raw.has_changed_logs
+
+
+def test_a_log_that_became_shorter_is_not_read_on(tmp_path: Path) -> None:
+    first = MemoryFeed("log-0")
+    first.log = list(range(20))
+    tables = Tables(tmp_path, "log-0", [])
+    a_batch(tables, first, Follower(tables, first), 20)
+    first.log = first.log[:10]
+    with pytest.raises(FeedChangedError, match="restored from an older copy"):
+        Follower(tables, first).begin(first.head())
+
+
+@given(st.sets(st.integers(6, 60)), st.integers(0, 99), st.data())
+def test_rows_are_placed_one_behind_the_other(
+    wanted: set[int], base: int, data: st.DataObject
+) -> None:
+    positions = np.array(sorted(wanted), np.int64)
+    placement = Placement.of(positions, 70, base)
+    rows = pa.table({"position": pa.array(range(1, 71), pa.int64())})
+    placed = placement.place(rows)["position"].to_pylist()
+    assert placed == list(range(base + 1, base + 1 + len(wanted)))
+    done = data.draw(st.integers(0, len(wanted)))
+    left = [*positions[done:].tolist(), 71]
+    assert placement.read_at(base + done) == left[0] - 1
+    covered = {p for after, upto in placement.ranges(3) for p in range(after + 1, upto + 1)}
+    assert wanted <= covered
+    pieces = _pieces(placement.ranges(3), 4)
+    assert covered == {p for piece in pieces for a, u in piece for p in range(a + 1, u + 1)}
+
+
+def test_behind_a_table_of_the_same_log_rows_keep_their_order() -> None:
+    placement = Placement.following(10, 15)
+    rows = pa.table({"position": pa.array([9, 10, 11, 12], pa.int64())})
+    assert placement.place(rows)["position"].to_pylist() == [16, 17]
+    assert (placement.read_at(15), placement.read_at(17)) == (10, 12)
+
+
+def test_events_are_told_apart_by_their_digests() -> None:
+    cids = pa.array([cid_of(event) for event in range(5)], pa.binary())
+    assert [bytes(each) for each in ids_of(cids.slice(1, 3)).tolist()] == [
+        cid_of(event)[-16:] for event in (1, 2, 3)
+    ]
+    with pytest.raises(ValueError, match="too short"):
+        ids_of(pa.array([b"short"], pa.binary()))
+    with pytest.raises(ValueError, match="5 events or more instead of 4"):
+        all_ids([cids], 4)
+    overlap = Overlap(all_ids([cids], 5))
+    overlap.extend(ids_of(pa.array([cid_of(7), cid_of(3)], pa.binary())))
+    assert (overlap.missing, overlap.lacking(0).tolist()) == (4, [1])
