@@ -180,7 +180,8 @@ class Runner:
 
         def tell() -> None:
             waits.set()
-            self._on_event("waiting", {"url": nodes.urls, "patience": _START_PATIENCE})
+            patience = _START_PATIENCE + (nodes.failover_after if nodes.several else 0)
+            self._on_event("waiting", {"url": nodes.urls, "patience": patience})
 
         with calling_after(_SILENCE, tell):
             head = nodes.find(reading, _START_PATIENCE)

@@ -26,6 +26,7 @@ from spark_sink.schema import FEED
 from spark_sink.serve.database import Database, Wanted
 from spark_sink.source.feed import Feed, Head
 from spark_sink.tables.directory import Tables
+from spark_sink.tables.location import Location
 from spark_sink.tables.placement import Placement
 from spark_sink.tables.staging import stage_feed
 from spark_sink.tables.takeover import Overlap, all_ids, ids_of
@@ -111,7 +112,7 @@ def a_batch(tables: Tables, feed: MemoryFeed, follower: Follower, most: int) -> 
     tables.append_staged(list(parts), placement)
 
 
-def order_of(directory: Path) -> list[int]:
+def order_of(directory: Location) -> list[int]:
     """The events of raw_events by position, which has no gaps."""
     tables = Tables(directory, "log-0", [])
     files = tables.raw.files_upto(tables.raw_position)
@@ -199,12 +200,12 @@ def test_each_event_is_there_once_after_its_prevs_whatever_happens(
     assert_causal(world, order)
 
 
-def test_only_what_the_table_lacks_is_fetched(tmp_path: Path) -> None:
+def test_only_what_the_table_lacks_is_fetched(place: Location) -> None:
     """And the log that was read, the place in it, and one table of the same log, stay as is."""
     first, second = MemoryFeed("log-0"), MemoryFeed("log-1")
     first.log = list(range(900))
     second.log = [*range(300, 600), 950, *range(300), *range(600, 890), *range(951, 960)]
-    tables = Tables(tmp_path, "log-0", [])
+    tables = Tables(place, "log-0", [])
     a_batch(tables, first, Follower(tables, first), 900)
     assert not tables.raw.has_changed_logs
 
@@ -218,9 +219,9 @@ def test_only_what_the_table_lacks_is_fetched(tmp_path: Path) -> None:
     a_batch(tables, second, follower, 1000)
     assert second.fetched == 1 + 9 + 11
     assert tables.is_even
-    assert order_of(tmp_path) == [*range(900), 950, *range(951, 961)]
+    assert order_of(place) == [*range(900), 950, *range(951, 961)]
 
-    again = Tables(tmp_path, "log-0", [])
+    again = Tables(place, "log-0", [])
     assert (again.reading.log, again.reading.position) == ("log-1", 911)
     one = Follower(again, second)
     one.begin(second.head())

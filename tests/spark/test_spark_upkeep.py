@@ -408,7 +408,7 @@ def test_a_rebuild_waits_for_a_node_that_is_away_for_a_moment(
             sleep(seconds)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("spark_sink.source.feed.time.sleep", nap)
+        patch.setattr("spark_sink.source.transfer.time.sleep", nap)
         wrong = told(
             "rebuild", "--tables", tmp_path, "raw_events", "--url", "http://127.0.0.1:1", code=1
         )
