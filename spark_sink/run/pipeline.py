@@ -126,7 +126,7 @@ class Sink:
             placement = self._placement()
             parts = self._stage(frame, placement)
             with self._busy:
-                report = self._commit(parts, placement, batch_id, started)
+                report = self._commit(parts, batch_id, started, placement)
         self._on_batch(report)
 
     def fill(self, frame: DataFrame) -> int:
@@ -165,7 +165,11 @@ class Sink:
         return stage_frame(frame, tables.raw_stager(), placement, exclude_dags=tables.excludes_dags)
 
     def _commit(
-        self, parts: Sequence[StagedFeed], placement: Placement, batch_id: int, started: float
+        self,
+        parts: Sequence[StagedFeed],
+        batch_id: int,
+        started: float,
+        placement: Placement | None = None,
     ) -> BatchReport:
         if self._closed:
             raise SinkError("the pipeline is stopping")

@@ -70,7 +70,7 @@ def test_a_run_that_was_killed_says_so(monkeypatch: pytest.MonkeyPatch, tmp_path
     kills = iter(range(1, 9))
     monkeypatch.setattr(runner, "allowance", lambda: Allowance(GIB, next(kills)))
     monkeypatch.setattr(runner, "find_java", lambda: None)
-    monkeypatch.setattr(Runner, "_find_node", lambda self: None)
+    monkeypatch.setattr(Runner, "_find_node", lambda self, reading: None)
 
     def fail(*_: object) -> int:
         raise SinkError("Spark failed: Py4JError.")
