@@ -53,19 +53,33 @@ class Follower:
         """Read the log that ends at `head` from now on.
 
         Raises:
-            SinkError: it cannot be compared with the table, or has nothing in common with it.
+            SinkError: it cannot be compared with the table.
         """
-        self._feed.check(self._tables.reading.position, self._tables.reading.log, head)
-        if not self._tables.is_even:
-            self._overlap = self._compared(head)
+        log, read = self._tables.reading.log, self._tables.reading.position
+        self._feed.check(read, log, head)
+        if self._tables.is_even:
+            return
+        self._overlap = self._compared(head)
+        lacking = self._overlap.lacking(0)
+        if len(lacking) and lacking[0] <= read:
+            # The node was restored from a backup, and went on otherwise: this is another log.
+            self._tables.raw.read_from(log)
 
     def take_over(self, head: Head) -> None:
         """Change to another log, which ends at `head`, and begin.
 
         Raises:
-            SinkError: as `begin`. The table goes on with the log that it has.
+            SinkError: as `begin`; or the log has none of the table's events. The table goes on
+                with the log that it has.
         """
-        self._overlap = self._compared(head)
+        overlap = self._compared(head)
+        if overlap.missing and overlap.missing == self._tables.raw_position:
+            raise SinkError(
+                f"the node at {self._feed.url} has {head.head} events, but none of the "
+                f"{overlap.missing} in {self._tables.directory}: name only nodes of one network, "
+                "with the same interests"
+            )
+        self._overlap = overlap
         self._tables.raw.read_from(head.epoch)
 
     def placement(self) -> Placement:
@@ -132,11 +146,6 @@ class Follower:
             raise damaged(self._tables.raw.path, str(error)) from None
         overlap = Overlap(held)
         self._extend(overlap, head)
-        if count and head.head and overlap.missing == count:
-            raise SinkError(
-                f"the node at {self._feed.url} has {head.head} events, but none of the {count} in "
-                f"{self._tables.directory}: name only nodes of one network, with the same interests"
-            )
         overlap.shrink()
         return overlap
 

@@ -21,17 +21,11 @@ from typing import Final, Literal
 from urllib.parse import unquote
 
 import pyarrow as pa
-from deltalake import (
-    CommitProperties,
-    Transaction,
-)
+from deltalake import CommitProperties, Transaction
 from deltalake.exceptions import CommitFailedError
 from deltalake.transaction import AddAction, RemoveAction
 
-from spark_sink.errors import (
-    other_rules,
-    written_by_another,
-)
+from spark_sink.errors import other_rules, written_by_another
 from spark_sink.schema import PARTITION_COLUMN, TableSpec
 from spark_sink.tables.delta_files import (
     HISTORY,
@@ -131,9 +125,14 @@ class DeltaStore:
         return self._reading or Reading(self.epoch, self._position)
 
     def read_from(self, log: str) -> None:
-        """Fill the table from another log from now on."""
-        self._set_properties({READING_PROPERTY: log})
-        self._reading = reading_of(self._table, self.epoch)
+        """Fill the table from another log from now on, of which nothing counts as read yet.
+
+        What was read of this log once is forgotten: its node may have been restored from a backup.
+        """
+        with self._committing(self._position, reading=Reading(log, 0)) as properties:
+            self._table.alter.set_table_properties(
+                {READING_PROPERTY: log}, raise_if_not_exists=False, commit_properties=properties
+            )
 
     @property
     def identity(self) -> str:
@@ -159,7 +158,7 @@ class DeltaStore:
         """Delete files that were written for `append` but not committed."""
         delete_below(self.path, _STAGED_DIR)
 
-    def append(self, rows: Staged, position: int, read: int | None = None) -> Staged:
+    def append(self, rows: Staged, position: int, read: int = 0) -> Staged:
         """Append new rows in one commit, which brings the table to `position`.
 
         Args:
@@ -176,7 +175,8 @@ class DeltaStore:
         files = placed(self.path, rows.files)
         for table in rows.tables:
             files += Stager(self.spec, self.path).stage(table).files
-        with self._committing(position, read=read) as properties:
+        reading = self._reading and Reading(self._reading.log, read)
+        with self._committing(position, reading=reading) as properties:
             self._commit([added(file) for file in files], properties)
         return Staged(tuple(files))
 
@@ -304,7 +304,7 @@ class DeltaStore:
 
     @contextmanager
     def _committing(
-        self, position: int, under_way: int | None = None, read: int | None = None
+        self, position: int, under_way: int | None = None, reading: Reading | None = None
     ) -> Iterator[CommitProperties]:
         """Provide the properties of a commit that brings the table to a position.
 
@@ -318,8 +318,8 @@ class DeltaStore:
         """
         version = self._table.version()
         named = {"": position} | ({} if under_way is None else {_STEP: under_way})
-        if self._reading is not None and read is not None:
-            named[read_suffix(self._reading.log)] = read
+        if reading is not None:
+            named[read_suffix(reading.log)] = reading.position
         name = app_id(self.epoch)
         try:
             yield CommitProperties(
@@ -333,8 +333,7 @@ class DeltaStore:
             raise written_by_another(self.path)
         self._position = position
         self._under_way = named.get(_STEP, self._under_way)
-        if self._reading is not None and read is not None:
-            self._reading = Reading(self._reading.log, read)
+        self._reading = reading or self._reading
 
     def _set_properties(self, properties: dict[str, str]) -> None:
         self._table.alter.set_table_properties(properties, raise_if_not_exists=False)

@@ -78,7 +78,7 @@ class Overlap:
         found = self._held[at] == ids
         self._lacking.append(positions[~found])
         self._delivered[at[found]] = True
-        self.missing = int(len(self._held) - np.count_nonzero(self._delivered))
+        self.missing -= int(np.count_nonzero(found))  # a log has each event once
 
     def shrink(self) -> None:
         """Free the memory of events that the log has delivered: it will not do so again."""

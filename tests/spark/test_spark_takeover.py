@@ -169,7 +169,7 @@ def one_run(world: World, directory: Path, feed: MemoryFeed, random: Random) -> 
 def test_each_event_is_there_once_after_its_prevs_whatever_happens(
     seed: int, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    """Random events, orders, nodes that are ahead or behind, deaths, changes to and fro."""
+    """Random events, orders, nodes ahead, behind or restored, deaths, changes to and fro."""
     random = Random(seed)
     directory = tmp_path_factory.mktemp("tables")
     world = World(random, EVENTS, nodes=3)
@@ -181,6 +181,8 @@ def test_each_event_is_there_once_after_its_prevs_whatever_happens(
         one_run(world, directory, world.nodes[0], random)
         for _ in range(random.randint(1, 6)):
             node = random.choice(world.nodes)
+            if node.epoch != Tables(directory, "log-0", []).reading.log and random.random() < 0.3:
+                del node.log[random.randint(0, len(node.log)) :]  # restored from a backup
             world.deliver(node, random.randint(1, EVENTS))
             with suppress(SinkError):  # it has none of the table's events yet
                 one_run(world, directory, node, random)
@@ -259,6 +261,44 @@ def test_whoever_compares_tables_with_a_node_knows_that_positions_differ(
     database = Database(tmp_path, memory_mb=100, threads=1)
     assert database._goal(Wanted("log-1", 18, 1.0)) == 23
     assert database._goal(Wanted("log-0", 20, 1.0)) is None
+
+
+def test_a_node_that_was_restored_from_a_backup_is_read_again(tmp_path: Path) -> None:
+    """It has the same epoch, but other events at positions that were read of it before."""
+    first, second = MemoryFeed("log-0"), MemoryFeed("log-1")
+    first.log, second.log = list(range(20)), list(range(20))
+
+    def goes_on_from(feed: MemoryFeed) -> Tables:
+        tables = Tables(tmp_path, "log-0", [])
+        follower = Follower(tables, feed)
+        if tables.reading.log == feed.epoch:
+            follower.begin(feed.head())
+        else:
+            follower.take_over(feed.head())
+        follower.fill(InProcess(), 2, lambda: True)
+        a_batch(tables, feed, follower, 100)
+        return tables
+
+    for feed in (first, second, first):
+        assert goes_on_from(feed).is_even
+    second.log = [*range(10), 50, 51, *range(10, 19)]
+    assert not goes_on_from(second).is_even
+    assert order_of(tmp_path) == [*range(20), 50, 51]
+    # And while it is the one that is read, as far as the table has other events as well.
+    second.log = [*range(10), 52, *range(10, 19), 50, 51, 53]
+    goes_on_from(second)
+    assert order_of(tmp_path) == [*range(20), 50, 51, 52, 53]
+
+
+def test_a_node_without_events_is_refused(tmp_path: Path) -> None:
+    """It has been set up from scratch, or of another network: its first events will tell."""
+    first, second = MemoryFeed("log-0"), MemoryFeed("log-1")
+    first.log = list(range(20))
+    tables = Tables(tmp_path, "log-0", [])
+    a_batch(tables, first, Follower(tables, first), 20)
+    with pytest.raises(SinkError, match="has 0 events, but none of the 20"):
+        Follower(tables, second).take_over(second.head())
+    assert tables.reading.log == "log-0"
 
 
 def test_a_node_of_another_network_is_refused(tmp_path: Path) -> None:
