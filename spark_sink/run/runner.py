@@ -33,12 +33,10 @@ from spark_sink.tables.location import Location, absolute, local_directory
 from spark_sink.tables.staging import Staged
 from spark_sink.tables.status import made_from
 
-# Seconds to wait for the node at the start, and for the current batch at the end.
+# Seconds to wait for the node at the start.
 _START_PATIENCE: Final = 30.0
-_STOP_PATIENCE: Final = 30.0
-# Seconds between two looks at the query, and at the node and the disk.
+# Seconds to wait for a signal that may have ended Spark's Java as well.
 _POLL: Final = 0.2
-_ASK_NODE_EVERY: Final = 5.0
 # Seconds without an answer after which `waiting` is reported.
 _SILENCE: Final = 1.0
 KEEP_FREE: Final = 64_000_000
@@ -259,7 +257,6 @@ class Runner:
         self._on_event("filling", {"snapshot": backfill.name, "position": backfill.position})
         partitions = self._settings.partitions or spark.sparkContext.defaultParallelism
         rows = sink.fill(backfill.rows(spark, partitions))
-        self._rows += rows
         seconds = round(time.monotonic() - started, 3)
         self._on_event("filled", {"rows": rows, "position": rows, "seconds": seconds})
 
@@ -316,7 +313,6 @@ class Runner:
         self._check_disk()
 
     def _on_batch(self, report: BatchReport) -> None:
-        self._rows += report.rows
         head = None if self._reader is None else self._reader.head()
         self._metrics.batch_duration.observe(report.seconds)
         self._metrics.reached(report.positions, head)
@@ -338,6 +334,8 @@ class Runner:
 
     def _on_write(self, name: str, rows: Staged) -> None:
         self._metrics.rows.labels(name).inc(rows.num_rows)
+        if name == RAW:
+            self._rows += rows.num_rows
         if self._settings.show_rows:
             for row in rows.read(TABLES[name].schema).to_pylist():
                 self._on_event("row", {"table": name, "row": row})

@@ -468,6 +468,8 @@ def test_tables_go_on_from_another_node_and_back_with_each_event_once(
         second.url,
         first.url,
     ]
+    assert told[-1][0] == "stopped"
+    assert told[-1][1]["rows"] == told[-1][1]["position"] == len(known)
     # Neither a run that ends at the head, nor one with the node alone that is read.
     first.add(sample[180:200])
     for urls in ((second.url, first.url), (first.url,)):
