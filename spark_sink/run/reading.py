@@ -15,6 +15,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from typing import Any, Final
 
 from pyspark.sql import SparkSession
@@ -41,8 +42,9 @@ _SILENCE: Final = 1.0
 _PAUSE: Final = 1.0
 # At least so many questions before a node counts as silent.
 _ASKS_BEFORE_FAILOVER: Final = 3
-# What Spark writes to a checkpoint.
-_CHECKPOINT: Final = ("metadata", "commits", "offsets", "sources", "state")
+# What Spark writes to a checkpoint. By the last of them, a file, one is told from a directory that
+# was named by mistake.
+_CHECKPOINT: Final = ("commits", "offsets", "sources", "state", "metadata")
 
 
 class FeedReader:
@@ -172,9 +174,7 @@ class FeedReader:
         """Run a query until it ends, the run is stopped, or the node is silent for too long."""
         checkpoint = self._query.checkpoint
         if self._nodes.several or self._tables.raw.has_changed_logs:
-            for name in _CHECKPOINT:
-                shutil.rmtree(checkpoint / name, ignore_errors=True)
-                (checkpoint / name).unlink(missing_ok=True)
+            delete_checkpoint(checkpoint)
         url = self._nodes.current.url
         patience = self._nodes.failover_after if self._nodes.several else None
         query = start_query(self._spark, sink, replace(self._query, url=url, patience=patience))
@@ -222,3 +222,12 @@ class FeedReader:
                 raise FeedUnreachableError(
                     f"the node at {self._nodes.current.url} does not answer any more"
                 )
+
+
+def delete_checkpoint(directory: Path) -> None:
+    """Delete Spark's checkpoint from a directory, and nothing else; an interrupted call, too."""
+    *folders, sign = (directory / name for name in _CHECKPOINT)
+    if sign.is_file():
+        for folder in folders:
+            shutil.rmtree(folder, ignore_errors=True)
+        sign.unlink()

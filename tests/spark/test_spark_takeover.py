@@ -22,6 +22,7 @@ from spark_sink.derive.workers import InProcess
 from spark_sink.errors import FeedChangedError, SinkError
 from spark_sink.run import following
 from spark_sink.run.following import Follower, _pieces
+from spark_sink.run.reading import delete_checkpoint
 from spark_sink.schema import FEED
 from spark_sink.serve.database import Database, Wanted
 from spark_sink.source.feed import Feed, Head
@@ -299,6 +300,18 @@ def test_a_node_without_events_is_refused(tmp_path: Path) -> None:
     with pytest.raises(SinkError, match="has 0 events, but none of the 20"):
         Follower(tables, second).take_over(second.head())
     assert tables.reading.log == "log-0"
+
+
+def test_of_a_directory_that_was_named_by_mistake_nothing_is_deleted(tmp_path: Path) -> None:
+    for name in ("sources", "state", "other"):
+        (tmp_path / name / "0").mkdir(parents=True)
+    (tmp_path / "metadata").mkdir()
+    delete_checkpoint(tmp_path)
+    assert len(list(tmp_path.glob("*/0"))) == 3
+    (tmp_path / "metadata").rmdir()
+    (tmp_path / "metadata").write_text('{"id": "..."}')
+    delete_checkpoint(tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ["other"]
 
 
 def test_a_node_of_another_network_is_refused(tmp_path: Path) -> None:
