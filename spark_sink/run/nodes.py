@@ -5,7 +5,12 @@ import time
 from collections.abc import Sequence
 from typing import Final
 
-from spark_sink.errors import FeedRefusedError, FeedUnreachableError, SinkError
+from spark_sink.errors import (
+    FeedChangedError,
+    FeedRefusedError,
+    FeedUnreachableError,
+    SinkError,
+)
 from spark_sink.source.feed import Feed, Head
 from spark_sink.tables.delta_state import Reading
 
@@ -29,6 +34,7 @@ class RunNodes:
         self.failover_after = failover_after
         self.current = self._feeds[0]
         self._refusal: FeedRefusedError | None = None
+        self._answered = False
 
     @property
     def several(self) -> bool:
@@ -65,7 +71,7 @@ class RunNodes:
         *,
         silent_since: float,
         patience: float | None,
-        avoid: bool = False,
+        avoid: str | None = None,
     ) -> Head | None:
         """Return the head of the node to read, which becomes the current one; None when stopped.
 
@@ -74,25 +80,30 @@ class RunNodes:
             stop: ends the wait.
             silent_since: when the log was last there, by the monotonic clock.
             patience: seconds to wait for any node beyond `failover_after`; None: for ever.
-            avoid: take the log that was read only if there is no other.
+            avoid: take this log only if there is no other.
 
         Raises:
             FeedUnreachableError: no node answers.
             FeedRefusedError: what answers does not do so as a feed does.
+            FeedChangedError: the nodes that answer are of no use.
         """
         begun = time.monotonic()
         while True:
-            self._refusal = None
+            self._refusal, self._answered = None, False
             now = time.monotonic()
-            may_change = reading is not None and now - silent_since >= self.failover_after
-            found = None if avoid else self._with_log(reading)
-            if found is None and may_change:
-                found = self._other(reading) or self._with_log(reading)
+            may_change = now - silent_since >= self.failover_after
+            found = None if reading and avoid == reading.log else self._with_log(reading)
+            if found is None and reading is not None and may_change:
+                found = (
+                    self._other(reading, avoid)
+                    or self._with_log(reading)
+                    or self._other(reading, None)
+                )
             if found is not None:
                 self.current, head = found
                 return head
             if patience is not None and now - begun >= patience + self.failover_after:
-                raise self._refusal or self._unreachable()
+                raise self._refusal or self._useless(reading)
             if stop.wait(_POLL):
                 return None
 
@@ -104,23 +115,32 @@ class RunNodes:
                 return feed, head
         return None
 
-    def _other(self, reading: Reading | None) -> tuple[Feed, Head] | None:
-        """Return the node with the most events among those with other logs."""
+    def _other(self, reading: Reading, avoid: str | None) -> tuple[Feed, Head] | None:
+        """Return the node with the most events among those with other logs, at least one."""
         heads = [(feed, head) for feed in self._feeds if (head := self._ask(feed)) is not None]
-        others = [each for each in heads if reading is None or each[1].epoch != reading.log]
-        return max(others, key=lambda each: each[1].head, default=None)
+        others = [each for each in heads if each[1].epoch not in (reading.log, avoid)]
+        most = max(others, key=lambda each: each[1].head, default=None)
+        return most if most is not None and most[1].head else None
 
     def _ask(self, feed: Feed) -> Head | None:
         """Return the head of a node; None if it does not answer or refuses to."""
         try:
-            return feed.head(patience=0)
+            head = feed.head(patience=0)
         except FeedUnreachableError:
             return None
         except FeedRefusedError as error:
             self._refusal = error
             return None
+        self._answered = True
+        return head
 
-    def _unreachable(self) -> SinkError:
+    def _useless(self, reading: Reading | None) -> SinkError:
+        if self._answered and reading is not None:
+            return FeedChangedError(
+                f"none of the nodes at {self.urls} has log {reading.log} up to position "
+                f"{reading.position}, and none has events in another log to go on from: name one "
+                "that has"
+            )
         return FeedUnreachableError(f"none of the nodes at {self.urls} answers: are they running?")
 
 

@@ -122,7 +122,7 @@ class Sink:
             SinkError: this failed. Nothing is lost, and the batch can run again.
         """
         started = time.monotonic()
-        with self._as_sink_errors():
+        with self.as_sink_errors():
             placement = self._placement()
             parts = self._stage(frame, placement)
             with self._busy:
@@ -135,7 +135,7 @@ class Sink:
         Raises:
             SinkError: this failed, or a position is missing. Nothing has changed.
         """
-        with self._as_sink_errors():
+        with self.as_sink_errors():
             parts = self._stage(frame, self.tables.following())
             last = max((part.last for part in parts), default=0)
             if sum(part.positions for part in parts) != last:
@@ -198,7 +198,7 @@ class Sink:
         Raises:
             SinkError: this failed. Nothing is lost.
         """
-        with self._as_sink_errors():
+        with self.as_sink_errors():
             return self._derivation.catch_up(window)
 
     def finish(self) -> None:
@@ -208,11 +208,11 @@ class Sink:
             SinkError: as `catch_up`.
         """
         self.catch_up()
-        with self._as_sink_errors():
+        with self.as_sink_errors():
             self.tables.tidy(idle=True)
 
     @contextmanager
-    def _as_sink_errors(self) -> Iterator[None]:
+    def as_sink_errors(self) -> Iterator[None]:
         """Raise errors of the disk, the libraries and Spark as `SinkError`s."""
         try:
             yield

@@ -22,7 +22,12 @@ from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from spark_sink.derive.workers import SparkWorkers
-from spark_sink.errors import FeedChangedError, FeedUnreachableError, SinkError
+from spark_sink.errors import (
+    FeedChangedError,
+    FeedRefusedError,
+    FeedUnreachableError,
+    SinkError,
+)
 from spark_sink.run.cluster import calling_after
 from spark_sink.run.following import Follower
 from spark_sink.run.nodes import RunNodes
@@ -111,18 +116,18 @@ class FeedReader:
             try:
                 self._read(found)
                 return
-            except (FeedUnreachableError, FeedChangedError) as error:
+            except (FeedUnreachableError, FeedChangedError, FeedRefusedError) as error:
                 if not self._nodes.several or self._stop.is_set():
                     raise
                 facts = {"url": self._nodes.current.url, "reason": str(error)}
                 self._on_event("lost", facts)
             # Its log may be there and unreadable: that there was no progress says so.
-            stuck = self._tables.reading == begun
-            if stuck:
+            avoid = found.epoch if self._tables.reading == begun else None
+            if avoid is not None:
                 self._stop.wait(_PAUSE)
-            found = self._next_node(avoid=stuck)
+            found = self._next_node(avoid)
 
-    def _next_node(self, *, avoid: bool) -> Head | None:
+    def _next_node(self, avoid: str | None) -> Head | None:
         self._on_look(None)
         since = time.monotonic() - self._nodes.failover_after
         with calling_after(_SILENCE, partial(self._on_event, "waiting", {"url": self._nodes.urls})):
@@ -141,11 +146,12 @@ class FeedReader:
         """Read the log of the current node."""
         follower = Follower(self._tables, self._nodes.current)
         sink = self._sink(follower)
-        if head.epoch == self._tables.reading.log:
-            follower.begin(head)
-            self._fill(follower)
-        else:
-            self._take_over(follower, head)
+        with sink.as_sink_errors():
+            if head.epoch == self._tables.reading.log:
+                follower.begin(head)
+                self._fill(follower)
+            else:
+                self._take_over(follower, head)
         sink.catch_up()
         self._on_look(self._tables.at(head.head))
         self._run_query(sink)
@@ -168,7 +174,11 @@ class FeedReader:
     def _fill(self, follower: Follower) -> int:
         workers = SparkWorkers(self._spark)
         tasks = self._query.partitions or self._spark.sparkContext.defaultParallelism
-        return follower.fill(workers, tasks, lambda: not self._stop.is_set())
+        return follower.fill(workers, tasks, self._goes_on)
+
+    def _goes_on(self) -> bool:
+        self._on_look(self.head())
+        return not self._stop.is_set()
 
     def _run_query(self, sink: Sink) -> None:
         """Run a query until it ends, the run is stopped, or the node is silent for too long."""
@@ -206,7 +216,7 @@ class FeedReader:
         every = _ASK_NODE_EVERY
         if self._nodes.several:
             every = min(every, self._nodes.failover_after / _ASKS_BEFORE_FAILOVER)
-        while query.isActive and not self._stop.wait(min(_POLL, every)):
+        while query.isActive and not self._stop.wait(_POLL):
             if time.monotonic() - asked < every:
                 continue
             asked = time.monotonic()

@@ -7,6 +7,7 @@ of CPU, and each worker process of the test run would start its own.
 import json
 import shutil
 import sys
+import threading
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -35,11 +36,14 @@ from spark_sink.derive.workers import SparkWorkers
 from spark_sink.errors import FeedChangedError, SinkError, TablesError
 from spark_sink.run import cluster
 from spark_sink.run.cluster import check_workers
+from spark_sink.run.nodes import RunNodes
 from spark_sink.run.pipeline import BatchReport, QuerySettings, Sink, start_query
+from spark_sink.run.reading import FeedReader
 from spark_sink.run.runner import Runner, RunSettings
 from spark_sink.run.session import translate
 from spark_sink.schema import DERIVED, FEED, TABLES
 from spark_sink.source.data_source import ReconDataSource, lag
+from spark_sink.source.feed import Feed
 from spark_sink.tables.directory import Tables
 from spark_sink.tables.location import is_delta
 
@@ -481,3 +485,42 @@ def test_tables_go_on_from_another_node_and_back_with_each_event_once(
     rows = table_rows(tables, "raw_events")
     assert len({row["event_cid"] for row in rows}) == len(rows) == 200
     assert_tables(tables, rows)
+
+
+class Fading(Feed):
+    """The feed of a node that is gone by the time that a worker reads it."""
+
+    def __reduce__(self) -> Any:
+        return Feed, ("http://127.0.0.1:1", 0.0)
+
+
+def test_a_node_that_fails_while_it_is_taken_over_is_left_for_another(
+    spark: SparkSession, node: Node, sample: list[Event], tmp_path: Path
+) -> None:
+    """In Spark's workers, after it has told which events it has."""
+    node.add(sorted(sample[:80], key=lambda event: event.init))
+    tables = Tables(tmp_path / "tables", "that of a node that is gone")
+    tables.append(feed_rows(sample[:60]))
+    fading = Fading(node.url, patience=0.0)
+    stop = threading.Event()
+    told: list[tuple[str, dict[str, Any]]] = []
+
+    def on_event(event: str, facts: dict[str, Any]) -> None:
+        told.append((event, facts))
+        if event == "lost":
+            stop.set()
+
+    FeedReader(
+        spark,
+        tables,
+        RunNodes([fading, Feed("http://127.0.0.1:1")], failover_after=0.0),
+        QuerySettings(node.url, tmp_path / "checkpoint"),
+        sink=lambda follower: Sink(tables, placement=follower.placement),
+        patience=0.0,
+        stop=stop,
+        on_event=on_event,
+        on_look=lambda head: None,
+    ).run(fading.head())
+    assert [event for event, _ in told][:2] == ["taking_over", "lost"]
+    assert "127.0.0.1:1 cannot be reached" in told[1][1]["reason"]
+    assert tables.reading.log == node.epoch

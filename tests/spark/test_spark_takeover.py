@@ -6,6 +6,7 @@ The logs are served from memory; the tables are real.
 from __future__ import annotations
 
 import hashlib
+import threading
 from collections.abc import Iterator
 from contextlib import suppress
 from datetime import UTC, datetime
@@ -19,13 +20,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from spark_sink.derive.workers import InProcess
-from spark_sink.errors import FeedChangedError, SinkError
+from spark_sink.errors import FeedChangedError, FeedUnreachableError, SinkError
 from spark_sink.run import following
 from spark_sink.run.following import Follower, _pieces
+from spark_sink.run.nodes import RunNodes
 from spark_sink.run.reading import delete_checkpoint
 from spark_sink.schema import FEED
 from spark_sink.serve.database import Database, Wanted
 from spark_sink.source.feed import Feed, Head
+from spark_sink.tables.delta_state import Reading
 from spark_sink.tables.directory import Tables
 from spark_sink.tables.location import Location
 from spark_sink.tables.placement import Placement
@@ -74,8 +77,11 @@ class MemoryFeed(Feed):
         self.epoch = epoch
         self.log: list[int] = []
         self.fetched = 0
+        self.is_up = True
 
     def head(self, patience: float | None = None) -> Head:
+        if not self.is_up:
+            raise FeedUnreachableError("it is down")
         return Head(self.epoch, 0, len(self.log))
 
     def event_cids(self, after: int, upto: int, epoch: str) -> Iterator[pa.Array]:
@@ -300,6 +306,35 @@ def test_a_node_without_events_is_refused(tmp_path: Path) -> None:
     with pytest.raises(SinkError, match="has 0 events, but none of the 20"):
         Follower(tables, second).take_over(second.head())
     assert tables.reading.log == "log-0"
+
+
+def test_the_node_to_go_on_from_has_the_log_or_else_the_most_events() -> None:
+    """Another one than the one that was of no use, as long as there is one."""
+    first, second, third = feeds = [MemoryFeed(f"log-{n}") for n in range(3)]
+    first.log, second.log, third.log = list(range(20)), list(range(5)), list(range(9))
+    nodes = RunNodes(feeds, failover_after=0.0)
+    stop = threading.Event()
+
+    def chosen(avoid: str | None = None) -> str:
+        reading = Reading("log-0", 20)
+        head = nodes.choose(reading, stop, silent_since=0.0, patience=0.0, avoid=avoid)
+        assert head is not None
+        assert nodes.current.url == f"http://{head.epoch}"
+        return head.epoch
+
+    assert [chosen(), chosen("log-0"), chosen("log-2")] == ["log-0", "log-2", "log-0"]
+    first.is_up = False
+    assert [chosen(), chosen("log-2")] == ["log-2", "log-1"]
+    second.is_up = False
+    assert chosen("log-2") == "log-2"
+    first.is_up, first.log, third.log = True, first.log[:10], []
+    with pytest.raises(
+        FeedChangedError, match=r"none .* has log log-0 up to position 20, and none"
+    ):
+        chosen()
+    first.is_up = third.is_up = False
+    with pytest.raises(FeedUnreachableError, match=r"none of the nodes at .* answers"):
+        chosen()
 
 
 def test_of_a_directory_that_was_named_by_mistake_nothing_is_deleted(tmp_path: Path) -> None:
