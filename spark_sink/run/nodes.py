@@ -34,7 +34,7 @@ class RunNodes:
         self.failover_after = failover_after
         self.current = self._feeds[0]
         self._refusal: FeedRefusedError | None = None
-        self._answered = False
+        self._heads: dict[Feed, Head | None] = {}
 
     @property
     def several(self) -> bool:
@@ -89,7 +89,8 @@ class RunNodes:
         """
         begun = time.monotonic()
         while True:
-            self._refusal, self._answered = None, False
+            self._refusal = None
+            self._heads.clear()
             now = time.monotonic()
             may_change = now - silent_since >= self.failover_after
             found = None if reading and avoid == reading.log else self._with_log(reading)
@@ -123,19 +124,22 @@ class RunNodes:
         return most if most is not None and most[1].head else None
 
     def _ask(self, feed: Feed) -> Head | None:
-        """Return the head of a node; None if it does not answer or refuses to."""
-        try:
-            head = feed.head(patience=0)
-        except FeedUnreachableError:
-            return None
-        except FeedRefusedError as error:
-            self._refusal = error
-            return None
-        self._answered = True
-        return head
+        """Return the head of a node; None if it does not answer or refuses to.
+
+        It is asked once in a round: one that hangs takes half a minute not to answer.
+        """
+        if feed not in self._heads:
+            self._heads[feed] = None
+            try:
+                self._heads[feed] = feed.head(patience=0)
+            except FeedRefusedError as error:
+                self._refusal = error
+            except FeedUnreachableError:
+                pass
+        return self._heads[feed]
 
     def _useless(self, reading: Reading | None) -> SinkError:
-        if self._answered and reading is not None:
+        if reading is not None and any(self._heads.values()):
             return FeedChangedError(
                 f"none of the nodes at {self.urls} has log {reading.log} up to position "
                 f"{reading.position}, and none has events in another log to go on from: name one "
