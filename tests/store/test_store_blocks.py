@@ -93,7 +93,7 @@ async def test_an_unusable_index_is_made_anew(
     spoil(tmp_path / block_index.FILE_NAME)
     async with open_store(tmp_path, NETWORK) as store:
         if spoil is _overwrite:
-            with pytest.raises(StoreError, match="made anew"):
+            with pytest.raises(StoreError, match="is rebuilt"):
                 await store.get_block(UNKNOWN)
         await check(store, cars)
     assert pages == [0, 7, 14] * 2
