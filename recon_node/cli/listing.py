@@ -60,8 +60,8 @@ def list_streams(
 def list_models(limit: int, node: NodeApi, as_json: bool) -> None:
     """List the models of a node, those that arrived last first.
 
-    A model is listed if its own stream is here. The node gets those of its network with its
-    documents; without interests, it gets all of them.
+    A model is listed if its own stream is here. A node without interests gets all models of its
+    network; one with interests needs one in the metamodel, kh4q0ozorrgaq2mezktnrmdwleo1d, too.
 
     \b
     Example: the documents of a model
