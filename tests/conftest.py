@@ -9,12 +9,14 @@ import signal
 from collections.abc import Generator, Iterator
 from functools import cache, partial
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
 from _pytest.faulthandler import fault_handler_stderr_fd_key
 from hypothesis import settings
 from watchdog import limited
+from xdist.scheduler.loadfile import LoadFileScheduling
 
 from recon_node.store import StoreSettings, opening
 
@@ -24,6 +26,13 @@ gc.disable()
 
 LONGEST_FIRST = ("spark", "e2e", "dag", "store", "p2p", "cli", "chain", "interop")
 """Folders whose files take longest. A file is run by one process: the last ones should be short."""
+
+SPARK_SESSION = "spark session"
+IN_ONE_PROCESS = {
+    f"tests/spark/test_spark_{name}.py": SPARK_SESSION
+    for name in ("pipeline", "snapshot", "functions")
+}
+"""Files that use the fixture `spark`, which takes each process 15 seconds to make."""
 
 IN_CI = "CI" in os.environ
 """What chance finds in CI would hold up work that it has nothing to do with. So CI draws the same
@@ -56,6 +65,18 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     tests = Path(__file__).parent
     ranks = {name: rank for rank, name in enumerate(LONGEST_FIRST)}
     items.sort(key=lambda item: ranks.get(item.path.relative_to(tests).parts[0], len(ranks)))
+
+
+class _Scheduling(LoadFileScheduling):  # type: ignore[misc]
+    """Has a file run by one process, and some files together by the same one."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        file = super()._split_scope(nodeid)
+        return IN_ONE_PROCESS.get(file, file)
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> _Scheduling | None:
+    return _Scheduling(config, log) if config.getoption("dist") == "loadfile" else None
 
 
 @pytest.hookimpl(wrapper=True)

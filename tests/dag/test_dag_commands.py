@@ -286,6 +286,7 @@ def test_a_file_that_is_not_a_key_is_refused(row: Row, tmp_path: Path) -> None:
     assert (result.exit_code, "is not a key: it should be 64" in result.stderr) == (1, True)
 
 
+@pytest.mark.long
 def test_a_dag_arrives_whatever_is_killed(row: Row, tmp_path: Path, rng: random.Random) -> None:
     """Here for the three daemons, which take longer to start than to be killed."""
     transfer(row, tmp_path, rng, size=3 * MB, kills=1)

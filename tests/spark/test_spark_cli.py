@@ -321,6 +321,7 @@ def test_the_second_signal_leaves_whole_tables(full_node: Node, tmp_path: Path) 
 
 
 @pytest.mark.spark
+@pytest.mark.long
 def test_a_stop_while_spark_starts(full_node: Node, tmp_path: Path) -> None:
     """No stack trace, no Java that stays behind."""
     with running("--url", full_node.url, "--tables", tmp_path) as run:

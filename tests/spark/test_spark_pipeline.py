@@ -214,7 +214,7 @@ def test_lost_events_and_another_log_are_loud(
 
 
 @pytest.mark.parametrize(
-    "name", [pytest.param("raw_events", marks=pytest.mark.long), "event_states"]
+    "name", ["raw_events", pytest.param("event_states", marks=pytest.mark.long)]
 )
 def test_what_a_worker_cannot_write_is_told(
     pipeline: Pipeline, sample: list[Event], monkeypatch: pytest.MonkeyPatch, name: str

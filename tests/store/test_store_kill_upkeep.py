@@ -22,7 +22,7 @@ from recon_node.store.db import schema
 from recon_node.store.maintenance import check_log, export_events
 
 CHILD = Path(__file__).with_name("upkeep_child.py")
-KILLS = [2, pytest.param(25, marks=pytest.mark.long)]
+KILLS = [1, pytest.param(25, marks=pytest.mark.long)]
 
 
 def run_child(action: str, directory: Path, *files: Path, statements: int | None = None) -> int:

@@ -21,7 +21,7 @@ def _fed(events: Events) -> StreamTip[str]:
     return stream
 
 
-@settings(max_examples=200)
+@settings(max_examples=100)
 @given(streams(), st.randoms(use_true_random=False))
 def test_after_each_event_the_tip_is_that_of_all_so_far(events: Events, rng: random.Random) -> None:
     stream: StreamTip[str] = StreamTip()
@@ -45,7 +45,7 @@ def _causal_orders(events: Events) -> list[Events]:
     ]
 
 
-@settings(max_examples=60)
+@settings(max_examples=30)
 @given(streams(max_size=6))
 def test_all_causal_orders_lead_to_the_same_tip(events: Events) -> None:
     expected = select_tip(events)
@@ -82,7 +82,7 @@ def _long_stream(rng: random.Random, size: int, forks: float, merges: float) -> 
     return events
 
 
-@settings(max_examples=50)
+@settings(max_examples=25)
 @given(
     st.integers(2, 150),
     st.sampled_from([0, 0.02, 0.2, 0.8]),
@@ -131,7 +131,7 @@ def _expiring(draw: st.DrawFn) -> Events:
     ]
 
 
-@settings(max_examples=150)
+@settings(max_examples=75)
 @given(_expiring(), st.lists(st.none() | st.integers(0, 7), max_size=11))
 def test_capabilities_expire_unless_a_time_event_proves_what_they_signed(
     events: Events, clock: list[int | None]

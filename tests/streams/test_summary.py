@@ -76,13 +76,13 @@ def long_stream(
     return events
 
 
-@settings(max_examples=400)
+@settings(max_examples=200)
 @given(streams(), st.integers(1, 4), st.randoms(use_true_random=False))
 def test_small_streams(events: Events, recent: int, rng: random.Random) -> None:
     go_through(events, rng, recent)
 
 
-@settings(max_examples=300)
+@settings(max_examples=150)
 @given(
     st.integers(2, 80),
     st.sampled_from([0, 0.05, 0.3, 0.8]),

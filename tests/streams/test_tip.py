@@ -140,7 +140,7 @@ def without_reasons(tip: Tip[str]) -> Tip[str]:
     )
 
 
-@settings(max_examples=500)
+@settings(max_examples=250)
 @given(streams())
 def test_agrees_with_the_definitions_word_for_word(events: list[StreamEvent[str]]) -> None:
     assert without_reasons(select_tip(events)) == oracle(events)
