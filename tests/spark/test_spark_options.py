@@ -185,7 +185,7 @@ class Driver:
         return True
 
 
-@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.long)])
 def test_whichever_node_or_driver_dies_no_event_is_left_out(
     pair: list[Node], sample: list[Event], seed: int
 ) -> None:

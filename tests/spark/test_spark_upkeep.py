@@ -28,7 +28,7 @@ from spark_sink.cli import main
 from spark_sink.errors import SinkError, TablesError
 from spark_sink.query.question import run_query
 from spark_sink.run.pipeline import Sink
-from spark_sink.schema import DERIVED, RAW, RAW_EVENTS, TABLES
+from spark_sink.schema import RAW, RAW_EVENTS, TABLES
 from spark_sink.source.feed import Feed, Head
 from spark_sink.tables import delta, delta_files
 from spark_sink.tables.delta import DeltaStore
@@ -146,7 +146,15 @@ def test_vacuum_keeps_what_it_is_told_to(sample: list[Event], tmp_path: Path) ->
     assert not (tmp_path / "none").exists()
 
 
-@pytest.mark.parametrize("name", DERIVED)
+@pytest.mark.parametrize(
+    "name",
+    [
+        "conclusion_events",
+        "stream_states",
+        pytest.param("event_states", marks=pytest.mark.long),
+        pytest.param("stream_tips", marks=pytest.mark.long),
+    ],
+)
 def test_a_derived_table_is_made_anew(tmp_path: Path, name: str) -> None:
     """In one commit, after which it goes on as if nothing had been."""
     trap = scenario()
@@ -243,7 +251,7 @@ def silent(name: str, position: int, goal: int) -> None:
     """No news."""
 
 
-@pytest.mark.parametrize("again", ["rebuild", "run"])
+@pytest.mark.parametrize("again", ["rebuild", pytest.param("run", marks=pytest.mark.long)])
 def test_a_rebuild_of_all_that_is_killed_while_it_puts_tables_in_their_places(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, begun: Path, again: str
 ) -> None:
@@ -266,7 +274,7 @@ def test_a_rebuild_of_all_that_is_killed_while_it_puts_tables_in_their_places(
         assert_tables(directory, rows.to_pylist())
 
 
-@pytest.mark.parametrize("lost", ["gone", "new"])
+@pytest.mark.parametrize("lost", ["gone", pytest.param("new", marks=pytest.mark.long)])
 def test_raw_events_that_were_lost_are_read_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, begun: Path, lost: str
 ) -> None:
