@@ -75,6 +75,7 @@ class _Scheduling(LoadFileScheduling):  # type: ignore[misc]
         return IN_ONE_PROCESS.get(file, file)
 
 
+@pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> _Scheduling | None:
     return _Scheduling(config, log) if config.getoption("dist") == "loadfile" else None
 

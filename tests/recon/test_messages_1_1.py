@@ -9,7 +9,7 @@ import pytest
 from drawn_messages import DIGEST, KEYS, RANGE, event_id, messages
 from hypothesis import given
 from hypothesis import strategies as st
-from peers import damaged, gaps_of
+from peers import Peer, damaged, gaps_of, numbered, reconcile
 
 from recon_node.recon import KeyRange, KeyStore, RemoteProtocolError, Sha256a, Side, all_at_once
 from recon_node.recon.keys.ranges import separator
@@ -294,3 +294,23 @@ def test_a_message_that_swells_in_memory_is_refused_while_it_is_read() -> None:
     assert weigh(decode_message(swelling(most))) >= MAX_WEIGHT * (1 << 20) - MAX_BOUND
     with pytest.raises(RemoteProtocolError, match="too much memory"):
         decode_message(swelling(most + 2))
+
+
+@pytest.mark.parametrize(
+    ("differing", "longest"),
+    [
+        pytest.param(range(4000, 6000), 64, id="close together"),
+        pytest.param(range(0, 10_000, 101), 8, id="scattered"),
+    ],
+)
+def test_lists_are_longer_where_differences_lie_close_together(
+    differing: range, longest: int
+) -> None:
+    odd = {b"%06d" % number for number in differing if number % 2}
+    even = {b"%06d" % number for number in differing if not number % 2}
+    you = Peer(numbered(0, 10_000) - odd, session=Session11)
+    they = Peer(numbered(0, 10_000) - even, session=Session11)
+    _, _, sent = reconcile(you, they)
+    assert you.set == they.set == numbered(0, 10_000)
+    lists = [body for message in sent for _, say, body in message.gaps.columns() if say is Say.KEYS]
+    assert longest // 2 < max(map(len, lists)) <= longest

@@ -25,6 +25,11 @@ from recon_node.recon.v1_1.codec import (
 
 MAX_TURN: Final = 16
 """Maximum messages of a turn."""
+_DENSE_RUN: Final = 16
+"""Wrong fingerprints in a row after which differences are taken to lie close together."""
+_DENSE_LISTS: Final = 8
+"""How many times as many keys are then listed in place of splitting a gap. Nearly all parts of
+these gaps would differ as well, so that their fingerprints would take time and a round in vain."""
 _KEY_SIZE: Final = 96
 """Bytes that a key or a bound takes in a message, estimated generously."""
 _GAP_OVERHEAD: Final = 3
@@ -65,6 +70,8 @@ class Reply:
         """The bound that was looked up last."""
         self._next_place = 0
         self._has_agreed = False
+        self._wrong_run = 0
+        """Gaps before this one, one after another, whose fingerprints were wrong."""
         settings = side.settings
         # In reserve: one more split or list, and the fingerprint of the rest.
         reserve = (settings.fan_out + settings.list_threshold + 2) * _KEY_SIZE
@@ -108,6 +115,7 @@ class Reply:
     def agree(self, upper: bytes) -> None:
         """Pass over a gap. It is written only if another one follows."""
         self._has_agreed = True
+        self._wrong_run = 0
         self._move_to(upper)
 
     def ask(self, upper: bytes) -> None:
@@ -118,7 +126,9 @@ class Reply:
         """Answer a wrong fingerprint: list our keys, or write the fingerprints of equal parts."""
         settings, start, end = self._side.settings, self._start(), self._place_of(upper)
         count = end - start >> COUNT_SHIFT
-        if count <= max(1, settings.list_threshold):  # a single key cannot be divided
+        self._wrong_run += 1
+        times = _DENSE_LISTS if self._wrong_run > _DENSE_RUN else 1
+        if count <= max(1, times * settings.list_threshold):  # a single key cannot be divided
             self._side.count_listed(count)
             self._list(upper, Say.KEYS, self._finger.keys_at(*self._ranks(upper)))
             self._asks = True

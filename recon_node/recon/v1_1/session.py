@@ -7,6 +7,7 @@ AGREED                       agreed
 FINGERPRINT, equal to ours   agreed; likewise one of our keys and those that we left out
 FINGERPRINT, another         KEYS if we hold at most ``list_threshold``, else FINGERPRINTs of
                              equal parts, divided by the shortest strings that separate them
+                             (after many wrong fingerprints in a row, longer lists: reply.py)
 KEYS                         MORE: those of ours that the peer lacks; agreed if it lacks none
 MORE                         agreed
 ===========================  ================================================================
