@@ -256,6 +256,7 @@ class Node:
             p2p.found,
             self._random,
             p2p.has_enough,
+            p2p.has_some,
         )
         p2p.discover_by(discovery)
         if isinstance(self.store, LyingStore):

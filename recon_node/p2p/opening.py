@@ -87,6 +87,7 @@ async def open_p2p(
                         settings.announce_interval,
                         p2p.found,
                         has_enough=p2p.has_enough,
+                        has_some=p2p.has_some,
                     )
                 )
             nursery.start_soon(_save_from_time_to_time, book, data_dir)

@@ -107,6 +107,8 @@ class P2P:
         """Takes a peer that was found; see ``Candidates``."""
         self.has_enough = self._candidates.has_enough
         """Tells whether more peers need to be found; see ``Candidates``."""
+        self.has_some = self._candidates.has_some
+        """Tells whether a connected peer shares an interest; see ``Candidates``."""
         self._discovery: Finder | None = None
         self._rings: Rings | None = None
         for version in versions:

@@ -160,6 +160,8 @@ async def test_who_is_needed(here):
     assert here.candidates.has_enough("tea")
     assert not here.candidates.has_enough("chess")
     assert here.candidates.has_enough(None)
+    assert here.candidates.has_some("tea")
+    assert not here.candidates.has_some("chess")
     assert here.candidates.is_needed("tea 0")  # without it there would be one too few
     here.connected += ["late", "both", "neither"]
     here.known.update({("late", "tea"): True, ("both", "tea"): True, ("both", "chess"): True})

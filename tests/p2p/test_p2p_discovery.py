@@ -18,7 +18,7 @@ from recon_node.backoff import Backoff
 from recon_node.p2p.peers import schedule
 from recon_node.p2p.peers.dht import Found, LibraryDht
 from recon_node.p2p.peers.dht_server import IPFS_KAD, MAX_ANSWER, protocol_of
-from recon_node.p2p.peers.discovery import GATHER, MAX_NEW, Discovery
+from recon_node.p2p.peers.discovery import AT_LEISURE, GATHER, MAX_NEW, Discovery
 from recon_node.p2p.transport.framing import FrameStream
 from recon_node.p2p.transport.host import Host
 from recon_node.p2p.transport.streams import PeerStream
@@ -112,38 +112,43 @@ async def test_an_answer_makes_only_so_many_new_peers(quick, monkeypatch):
         assert len(here.found[None]) == MAX_NEW
 
 
+class NotedDht:
+    """A DHT of two peers that notes how many rendezvous they are told and asked about."""
+
+    peer_id = "here"
+    records_kept = 0
+    run = staticmethod(trio.sleep_forever)
+
+    def __init__(self):
+        self.announced, self.asked = [], []
+
+    def near(self):
+        return ["peer"]
+
+    async def closest(self, key):
+        return ["peer", "another"]
+
+    async def exchange(self, peer_id, announce, ask):
+        self.announced.append((peer_id, len(announce)))
+        self.asked.append((peer_id, len(ask)))
+        return {}
+
+    def provide(self, keys):
+        pass
+
+    def known_providers(self, key):
+        return []
+
+
 async def test_changes_one_after_another_are_announced_together(autojump_clock):
     """A client that has just started registers its interests one by one."""
-    announced, asked = [], []
-
-    class Dht:
-        peer_id = "here"
-        records_kept = 0
-        run = staticmethod(trio.sleep_forever)
-
-        def near(self):
-            return ["peer"]
-
-        async def closest(self, key):
-            return ["peer", "another"]
-
-        async def exchange(self, peer_id, announce, ask):
-            announced.append((peer_id, len(announce)))
-            asked.append((peer_id, len(ask)))
-            return {}
-
-        def provide(self, keys):
-            pass
-
-        def known_providers(self, key):
-            return []
-
-    wanted = Wanted("first")
-    service = Discovery(Dht, NETWORK, wanted, 3600.0, lambda *_: None)
+    dht, wanted = NotedDht(), Wanted("first")
+    announced = dht.announced
+    service = Discovery(lambda: dht, NETWORK, wanted, 3600.0, lambda *_: None)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(service.run)
         await trio.sleep(0.5)
-        assert sorted(announced) == sorted(asked) == [("another", 2), ("peer", 2)]
+        assert sorted(announced) == sorted(dht.asked) == [("another", 2), ("peer", 2)]
         sort_values = ["first"]
         for number in range(9):
             sort_values.append(str(number))
@@ -152,6 +157,28 @@ async def test_changes_one_after_another_are_announced_together(autojump_clock):
         await trio.sleep(GATHER)
         assert sum(count for peer, count in announced if peer == "peer") == 2 + 9
         assert max(count for _, count in announced) >= 8, "the walks may begin with the others"
+        nursery.cancel_scope.cancel()
+
+
+async def test_what_a_connected_peer_shares_is_announced_at_leisure(autojump_clock):
+    """Its events are on their way, and nobody should have to answer for the DHT meanwhile."""
+    dht, wanted = NotedDht(), Wanted("first")
+    service = Discovery(
+        lambda: dht, NETWORK, wanted, 3600.0, lambda *_: None, has_some={"shared"}.__contains__
+    )
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(service.run)
+        await trio.sleep(0.5)
+        dht.announced.clear()
+        wanted.want("first", "shared")
+        await trio.sleep(AT_LEISURE * GATHER - 0.5)
+        assert not any(count for _, count in dht.announced)
+        await trio.sleep(1.0)
+        assert ("peer", 1) in dht.announced
+        dht.announced.clear()
+        wanted.want("first", "shared", "not shared")
+        await trio.sleep(GATHER + 0.5)
+        assert ("peer", 1) in dht.announced
         nursery.cancel_scope.cancel()
 
 

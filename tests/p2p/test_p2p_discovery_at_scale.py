@@ -67,6 +67,7 @@ class Node:
             self.candidates.found,
             self.random,
             self.candidates.has_enough,
+            self.candidates.has_some,
         )
         world.nodes[self.peer_id] = self
 

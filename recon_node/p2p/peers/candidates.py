@@ -131,6 +131,10 @@ class Candidates:
             return len(connected) >= ENOUGH_SHARING
         return self._are_enough(connected, sort_value)
 
+    def has_some(self, sort_value: str) -> bool:
+        """Return whether a connected peer shares an interest."""
+        return any(self.shares(each, sort_value) for each in self._host.connected_peers())
+
     def is_needed(self, peer_id: str) -> bool:
         """Return whether a connected peer is one of too few that share one of our interests."""
         connected = [each for each in self._host.connected_peers() if each != peer_id]

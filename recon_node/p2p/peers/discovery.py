@@ -58,6 +58,9 @@ EXCHANGES: Final = 10
 GATHER: Final = 1.0
 """Seconds for which changes of the interests are gathered: they come one by one from a client that
 has just started. Connected peers hear of each at once (``interest_gossip``)."""
+AT_LEISURE: Final = 5
+"""So many times as long they are gathered while a connected peer shares each new interest: then its
+events are on their way, and come sooner if nobody has to answer for the DHT meanwhile."""
 PAUSE: Final = 0.1
 """The least seconds between two rounds."""
 FEW_PEERS: Final = 8
@@ -66,6 +69,8 @@ peers come and go all the time."""
 
 HasEnough = Callable[[str | None], bool]
 """Tells whether enough peers are connected of those that are found at a rendezvous."""
+HasSome = Callable[[str], bool]
+"""Tells whether a connected peer is interested in a sort value."""
 OnFound = Callable[[str, Sequence[str], str | None], None]
 """Takes a peer id, its multiaddrs, and the sort value at whose rendezvous the peer was found; None:
 at that of the network."""
@@ -91,6 +96,7 @@ class Discovery:
         on_found: is called with every peer that is found, as often as it is.
         rng: where chance comes from.
         has_enough: ends the first rounds at a rendezvous.
+        has_some: puts off the first round at a rendezvous.
     """
 
     def __init__(
@@ -102,12 +108,14 @@ class Discovery:
         on_found: OnFound,
         rng: random.Random | None = None,
         has_enough: HasEnough = lambda sort_value: False,
+        has_some: HasSome = lambda sort_value: False,
     ) -> None:
         self._open_dht = open_dht
         self._network = network
         self._wanted = wanted
         self._on_found = on_found
         self._has_enough = has_enough
+        self._has_some = has_some
         self._random = rng or random.Random()
         self._around = Schedule(announce_interval, self._random.random)
         self._further = Schedule(announce_interval, self._random.random)
@@ -182,7 +190,13 @@ class Discovery:
             known = self._wanted.all
             self._follow(known)
             await self._wanted.wait_for_change(known)
-            await trio.sleep(GATHER)
+            for _ in range(AT_LEISURE):
+                await trio.sleep(GATHER)
+                if not all(map(self._has_some, self._new_sort_values(known))):
+                    break
+
+    def _new_sort_values(self, known: Iterable[Interest]) -> set[str]:
+        return {each.sort_value for each in self._wanted.all} - {each.sort_value for each in known}
 
     def _follow(self, interests: Sequence[Interest]) -> None:
         points = all_rendezvous(self._network, interests)
