@@ -85,6 +85,7 @@ def test_two_daemons_become_equal_and_stay_so(pair: list[TestnetNode], rng: rand
         assert len(seen) == events
 
 
+@pytest.mark.long  # test_kill_loop.py kills under load
 def test_a_killed_daemon_comes_back_with_all_that_it_acknowledged(
     pair: list[TestnetNode], rng: random.Random
 ) -> None:
