@@ -12,6 +12,8 @@ from prometheus_client.core import Metric
 
 from recon_node.api.metrics.catalogue import FAMILIES, Family
 from spark_sink.run.metrics import SinkMetrics
+from spark_sink.serve.metrics import FlightMetrics
+from spark_sink.serve.workers import Limits
 
 PAGE: Final = Path(__file__).parents[1] / "docs" / "metrics.md"
 
@@ -28,11 +30,20 @@ def sink_families() -> list[Family]:
     metrics = SinkMetrics()
     metrics.rows.labels("raw_events")
     metrics.reached({"raw_events": 0}, 0)
-    return [
-        each
-        for each in _families(metrics.registry.collect())
-        if not each.name.startswith("process_")
-    ]
+    return _own_families(metrics.registry)
+
+
+def flight_families() -> list[Family]:
+    """Return the metrics of the Flight SQL server itself."""
+    metrics = FlightMetrics(Limits())
+    metrics.watch(lambda: 0, lambda: 0)
+    metrics.calls.labels("DoGet", "OK")
+    return _own_families(metrics.registry)
+
+
+def _own_families(registry: CollectorRegistry) -> list[Family]:
+    found = _families(registry.collect())
+    return [each for each in found if not each.name.startswith("process_")]
 
 
 def _families(metrics: Iterable[Metric]) -> Iterator[Family]:
@@ -53,7 +64,12 @@ def table(families: Iterable[Family]) -> str:
 
 def filled_in(page: str) -> str:
     """Return the page with the tables as they follow from the code."""
-    tables = {"node": FAMILIES, "pipeline": sink_families(), "process": process_families()}
+    tables = {
+        "node": FAMILIES,
+        "pipeline": sink_families(),
+        "flight": flight_families(),
+        "process": process_families(),
+    }
     for name, families in tables.items():
         begin, end = f"<!-- {name} -->\n", f"\n<!-- end of {name} -->"
         pattern = f"(?<={re.escape(begin)}).*?(?={re.escape(end)})"

@@ -257,11 +257,40 @@ ROWS: Final[dict[str, list[Panel]]] = {
             {
                 'spark_sink_node_up{instance=~"$pipeline"}': "node answers",
                 'spark_sink_failures_total{instance=~"$pipeline"}': "failures since the start",
+                'spark_sink_takeovers_total{instance=~"$pipeline"}': "changes to another node",
             },
         ),
         Panel(
             "Free disk", {'spark_sink_disk_free_bytes{instance=~"$pipeline"}': "tables"}, "bytes"
         ),
+    ],
+    "Flight SQL": [
+        Panel(
+            "Calls",
+            {
+                "sum by (method, status) (rate(spark_sink_flight_call_duration_seconds_count"
+                "[$__rate_interval]))": "{{method}} {{status}}"
+            },
+            "reqps",
+        ),
+        Panel(
+            "Duration of calls",
+            quantiles("spark_sink_flight_call_duration_seconds", instance=".*"),
+            "s",
+        ),
+        Panel(
+            "Running",
+            {
+                "spark_sink_flight_running": "{{instance}} {{kind}}",
+                "spark_sink_flight_limit": "{{instance}} {{kind}}, at most",
+            },
+        ),
+        Panel(
+            "Bytes sent",
+            {"rate(spark_sink_flight_sent_bytes_total[$__rate_interval])": "{{instance}}"},
+            "Bps",
+        ),
+        Panel("Versions", {"spark_sink_flight_build_info": ""}, kind="table"),
     ],
     "Processes": [
         Panel(

@@ -70,6 +70,12 @@ _FILE = click.Path(path_type=Path, dir_okay=False, exists=True)
     metavar="N",
     help="Threads of a query.",
 )
+@click.option(
+    "--metrics",
+    type=Address(),
+    metavar="HOST:PORT",
+    help="Serve Prometheus metrics at this address.",
+)
 @json_option
 def serve(
     tables: Any,
@@ -87,6 +93,7 @@ def serve(
     timeout: int,
     memory: int,
     threads: int,
+    metrics: str | None,
     as_json: bool,
 ) -> None:
     """Serve the tables to Arrow Flight SQL clients, until Ctrl-C or SIGTERM.
@@ -103,6 +110,8 @@ def serve(
       spark-sink serve --tables ./tables --listen 0.0.0.0:5102 --auth-token-file token \\
           --tls-cert server.pem --tls-key server.key
     """
+    from spark_sink.exposition import served
+    from spark_sink.serve.metrics import FlightMetrics
     from spark_sink.serve.server import FlightServer, ServeSettings
     from spark_sink.serve.workers import Limits
     from spark_sink.source.feed import Feed
@@ -125,16 +134,19 @@ def serve(
             threads=threads,
         ),
     )
-    server = FlightServer(settings)
-    with _until_signal():
-        print_result(
-            {"tables": str(tables), "url": server.url},
-            f"serving {tables} by Flight SQL at {server.url}",
-            as_json=as_json,
-        )
-        sys.stdout.flush()
-        server.wait()
-    server.stop()
+    measured = FlightMetrics(settings.limits)
+    with served(measured.registry, metrics) as metrics_url:
+        server = FlightServer(settings, measured)
+        with _until_signal():
+            text = f"serving {tables} by Flight SQL at {server.url}"
+            print_result(
+                {"tables": str(tables), "url": server.url, "metrics": metrics_url},
+                f"{text}, metrics at {metrics_url}" if metrics_url else text,
+                as_json=as_json,
+            )
+            sys.stdout.flush()
+            server.wait()
+        server.stop()
 
 
 class _StopError(Exception):

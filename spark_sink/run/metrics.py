@@ -1,23 +1,12 @@
 """Prometheus metrics of `spark-sink run`."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from platform import python_version
 from typing import Final
 
 import pyspark
-from prometheus_client import (
-    CollectorRegistry,
-    Counter,
-    Gauge,
-    Histogram,
-    ProcessCollector,
-    disable_created_metrics,
-    start_http_server,
-)
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector
 
 from recon_node import __version__
-from spark_sink.errors import SinkError
 
 # Seconds.
 _BUCKETS: Final = (0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
@@ -65,6 +54,9 @@ class SinkMetrics:
         self.failures = Counter(
             "spark_sink_failures", "Failures that ended the query.", registry=self.registry
         )
+        self.takeovers = Counter(
+            "spark_sink_takeovers", "Changes to another node's log.", registry=self.registry
+        )
         self.node_up = Gauge(
             "spark_sink_node_up", "Whether the node answers: 1 or 0.", registry=self.registry
         )
@@ -82,30 +74,3 @@ class SinkMetrics:
         if head is not None:
             self.head.set(head)
             self.lag.set(max(0, head - min(positions.values())))
-
-
-@contextmanager
-def served(metrics: SinkMetrics, address: str | None) -> Iterator[str | None]:
-    """Serve the metrics at HOST:PORT during the block; yields the URL, or None without an address.
-
-    Raises:
-        SinkError: the address is invalid, or cannot be bound.
-    """
-    if address is None:
-        yield None
-        return
-    host, _, port = address.rpartition(":")
-    if not host or not port.isdigit():
-        raise SinkError(f"metrics are served at HOST:PORT, not at {address!r}")
-    # Without this, each counter and histogram would have another series, of no use here.
-    disable_created_metrics()  # type: ignore[no-untyped-call]
-    try:
-        server, thread = start_http_server(int(port), host.strip("[]"), metrics.registry)
-    except (OSError, OverflowError) as error:
-        raise SinkError(f"cannot serve metrics at {address}: {error}") from None
-    try:
-        yield f"http://{host}:{server.server_port}/metrics"
-    finally:
-        server.shutdown()
-        thread.join()
-        server.server_close()

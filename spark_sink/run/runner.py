@@ -15,11 +15,12 @@ from pyspark.sql import SparkSession
 
 from spark_sink.derive.workers import SparkWorkers, warming_up
 from spark_sink.errors import SinkError, TablesError, another_log
+from spark_sink.exposition import served
 from spark_sink.run.backfill import Backfill, find_backfill
 from spark_sink.run.cluster import WORKERS_PATIENCE, calling_after, check_workers, is_local
 from spark_sink.run.java import Java, find_java
 from spark_sink.run.memory import allowance, heap_within, tasks_within, why_killed
-from spark_sink.run.metrics import SinkMetrics, served
+from spark_sink.run.metrics import SinkMetrics
 from spark_sink.run.nodes import RunNodes
 from spark_sink.run.pipeline import BatchReport, QuerySettings, Sink
 from spark_sink.run.reading import FeedReader
@@ -151,7 +152,7 @@ class Runner:
         directory = absolute(self._settings.tables or self._temporary or Path())
         self._local = local_directory(directory)
         try:
-            with lock(directory), served(self._metrics, self._settings.metrics) as metrics:
+            with lock(directory), served(self._metrics.registry, self._settings.metrics) as metrics:
                 self._check_disk()
                 position = self._run_pipeline(java, directory, head, metrics)
         except SinkError as error:
@@ -295,7 +296,7 @@ class Runner:
             ),
             patience=_START_PATIENCE,
             stop=self._stop,
-            on_event=self._on_event,
+            on_event=self._on_reading,
             on_look=partial(self._on_look, tables),
         )
         self._reader = reader
@@ -307,6 +308,11 @@ class Runner:
             if not self._stop.wait(_POLL):
                 self._metrics.failures.inc()
                 raise translate(error) from error
+
+    def _on_reading(self, event: str, facts: dict[str, Any]) -> None:
+        if event == "took_over":
+            self._metrics.takeovers.inc()
+        self._on_event(event, facts)
 
     def _on_look(self, tables: Tables, head: int | None) -> None:
         self._metrics.reached(tables.positions, head)

@@ -21,6 +21,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from ipaddress import ip_address
 from pathlib import Path
+from time import monotonic
 from typing import Any, Final
 
 import grpc
@@ -30,6 +31,7 @@ from spark_sink.errors import SinkError, one_line
 from spark_sink.serve.database import Wanted
 from spark_sink.serve.errors import RequestError
 from spark_sink.serve.messages import MalformedError, Message, parsed
+from spark_sink.serve.metrics import FlightMetrics
 from spark_sink.serve.service import Call, FlightSql, handshake
 from spark_sink.serve.workers import Limits, Workers
 from spark_sink.source.feed import Feed
@@ -86,6 +88,10 @@ class ServeSettings:
 class FlightServer:
     """A server that runs until `stop`.
 
+    Args:
+        settings: what it does.
+        metrics: counts what it does; None: nobody wants to know.
+
     Attributes:
         url: where it listens, as clients take it.
 
@@ -93,9 +99,10 @@ class FlightServer:
         SinkError: it cannot listen there, or should not.
     """
 
-    def __init__(self, settings: ServeSettings) -> None:
+    def __init__(self, settings: ServeSettings, metrics: FlightMetrics | None = None) -> None:
         _check_access(settings)
         limits = settings.limits
+        self._metrics = metrics or FlightMetrics(limits)
         calls = limits.queries + limits.feeds + _MORE_CALLS
         self._token = settings.token
         self._server = grpc.server(
@@ -114,6 +121,7 @@ class FlightServer:
         host = settings.address.rpartition(":")[0]
         self.url = f"grpc{'+tls' if secure else ''}://{host}:{port}"
         self._workers = Workers(settings.tables, limits)
+        self._metrics.watch(self._workers.running, self._workers.open_feeds)
         self._flight = FlightSql(self._workers, partial(_wanted, settings))
         self._server.add_generic_rpc_handlers((self._handlers(),))
         self._server.start()
@@ -144,44 +152,71 @@ class FlightServer:
             "Handshake": (upload, self._handshake, "HandshakeRequest"),
         }
         handlers = {
-            name: kind(method, request_deserializer=_reader(request), response_serializer=_write)
+            name: kind(
+                partial(method, name),
+                request_deserializer=_reader(request),
+                response_serializer=self._write,
+            )
             for name, (kind, method, request) in methods.items()
         }
         return grpc.method_handlers_generic_handler(_SERVICE, handlers)
 
     def _one(self, method: Callable[..., Message]) -> Callable[..., Message]:
-        def answer(request: Any, context: grpc.ServicerContext) -> Message:
-            with _status(context):
+        def answer(name: str, request: Any, context: grpc.ServicerContext) -> Message:
+            with self._measured(name, context):
                 self._check_token(context)
                 return method(_whole(request), _call(context))
 
         return answer
 
     def _many(self, method: Callable[..., Iterator[Message]]) -> Callable[..., Iterator[Message]]:
-        def answer(request: Any, context: grpc.ServicerContext) -> Iterator[Message]:
-            with _status(context):
+        def answer(name: str, request: Any, context: grpc.ServicerContext) -> Iterator[Message]:
+            with self._measured(name, context):
                 self._check_token(context)
                 yield from method(_whole(request), _call(context))
 
         return answer
 
     def _upload(self, method: Callable[..., Iterator[Message]]) -> Callable[..., Iterator[Message]]:
-        def answer(requests: Any, context: grpc.ServicerContext) -> Iterator[Message]:
-            with _status(context), _limited(context):
+        def answer(name: str, requests: Any, context: grpc.ServicerContext) -> Iterator[Message]:
+            with self._measured(name, context), _limited(context):
                 self._check_token(context)
                 yield from method(map(_whole, requests), _call(context))
 
         return answer
 
     def _handshake(
-        self, requests: Iterator[Message], context: grpc.ServicerContext
+        self, name: str, requests: Iterator[Message], context: grpc.ServicerContext
     ) -> Iterator[Message]:
         """Give a client that logs in with a password what it has to send from now on."""
-        with _status(context), _limited(context):
+        with self._measured(name, context), _limited(context):
             self._check_token(context)
             token = self._token or "anonymous"
             context.send_initial_metadata(((_AUTHORIZATION, f"Bearer {token}"),))
             yield from handshake(map(_whole, requests))
+
+    @contextmanager
+    def _measured(self, method: str, context: grpc.ServicerContext) -> Iterator[None]:
+        """Measure a call, and end it with the status of an error."""
+        started, status = monotonic(), "OK"
+        try:
+            yield
+        except RequestError as error:
+            status = error.code
+            context.abort(getattr(grpc.StatusCode, status), error.text)
+        except GeneratorExit:  # the client does not read on
+            status = "CANCELLED"
+            raise
+        except BaseException:
+            status = "UNKNOWN"
+            raise
+        finally:
+            self._metrics.calls.labels(method, status).observe(monotonic() - started)
+
+    def _write(self, message: Message) -> bytes:
+        data: bytes = message.SerializeToString()
+        self._metrics.bytes_sent.inc(len(data))
+        return data
 
     def _check_token(self, context: grpc.ServicerContext) -> None:
         """Raise an error if a call needs a token and does not have it."""
@@ -279,26 +314,12 @@ def _whole(message: Any) -> Message:
     return message
 
 
-def _write(message: Message) -> bytes:
-    data: bytes = message.SerializeToString()
-    return data
-
-
 def _call(context: grpc.ServicerContext) -> Call:
     def on_gone(act: Callable[[], None]) -> None:
         if not context.add_callback(act):
             act()  # it is gone already
 
     return Call(str(context.peer()), on_gone)
-
-
-@contextmanager
-def _status(context: grpc.ServicerContext) -> Iterator[None]:
-    """End the call with the status of an error."""
-    try:
-        yield
-    except RequestError as error:
-        context.abort(getattr(grpc.StatusCode, error.code), error.text)
 
 
 @contextmanager

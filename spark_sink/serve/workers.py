@@ -127,6 +127,14 @@ class Workers:
                 if kind == DATA:
                     yield first, second
 
+    def running(self) -> int:
+        """Return how many queries run."""
+        return len(self._open)
+
+    def open_feeds(self) -> int:
+        """Return how many feeds are open."""
+        return len(self._open_feeds)
+
     def stop_feeds(self) -> None:
         """End all feeds, and start nothing more."""
         with self._lock:

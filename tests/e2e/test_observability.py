@@ -19,7 +19,9 @@ BOARD = CONFIG / "grafana" / "dashboards" / "recon.json"
 ALERTS = CONFIG / "prometheus" / "alerts.yml"
 REFERENCE = runpy.run_path(str(CONFIG / "metrics_reference.py"))
 FAMILIES = {
-    each.name: each for part in ("process_families", "sink_families") for each in REFERENCE[part]()
+    each.name: each
+    for part in ("process_families", "sink_families", "flight_families")
+    for each in REFERENCE[part]()
 } | {each.name: each for each in REFERENCE["FAMILIES"]}
 EVERYWHERE = {"instance", "job", "le"}
 """Labels that Prometheus adds to every metric, or to a histogram's buckets."""

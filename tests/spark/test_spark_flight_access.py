@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -14,6 +15,7 @@ from ipaddress import IPv4Address
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pyarrow as pa
 import pytest
 from adbc_driver_flightsql import DatabaseOptions
@@ -23,7 +25,7 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
-from flight_support import asked, connected, fill, raw_client, rows_of_scenario, served
+from flight_support import asked, connected, fill, following, raw_client, rows_of_scenario, served
 from hypothesis import given
 from hypothesis import strategies as st
 from pyarrow import flight
@@ -32,6 +34,7 @@ from spark_helpers import processes_under, wait_until
 from spark_sink.cli import main
 from spark_sink.errors import SinkError
 from spark_sink.serve.messages import new, packed
+from spark_sink.serve.metrics import FlightMetrics
 from spark_sink.serve.workers import Limits, Workers
 
 TOKEN = "0123456789abcdef0123456789abcdef"
@@ -317,22 +320,51 @@ def test_the_port_must_be_free(directory: Path) -> None:
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_ends_the_server_and_all_of_its_processes(directory: Path, number: int) -> None:
     serve = [sys.executable, "-m", "spark_sink", "serve", "--tables", str(directory / "tables")]
-    with subprocess.Popen(
-        [*serve, "--listen", "127.0.0.1:0"], stdout=subprocess.PIPE, text=True
-    ) as process:
+    addresses = ["--listen", "127.0.0.1:0", "--metrics", "127.0.0.1:0"]
+    with subprocess.Popen([*serve, *addresses], stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
+        url, page = re.findall(r"[a-z]+://\S+\b", process.stdout.readline())
         command = packed(new("CommandStatementQuery", query="SELECT 1 FROM stream_tips_feed"))
-        with raw_client(process.stdout.readline().split()[-1]) as raw:
+        with raw_client(url) as raw:
             info = raw.get_flight_info(flight.FlightDescriptor.for_command(command))
             rows = raw.do_get(info.endpoints[0].ticket)
             rows.read_chunk()
             children = processes_under(process.pid)
             assert len(children) == 2  # the feed's worker and its parent
+            assert 'spark_sink_flight_running{kind="feed"} 1.0' in httpx.get(page).text
             process.send_signal(number)
             with pytest.raises(flight.FlightError, match=r"(?i)stopping|unavailable|cancel"):
                 rows.read_all()
         assert process.wait(60) == 0
         wait_until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in children), "they end")
+
+
+def test_calls_are_measured(directory: Path) -> None:
+    metrics = FlightMetrics(LIMITS)
+
+    def count(status: str) -> float:
+        samples = (each for family in metrics.registry.collect() for each in family.samples)
+        calls = (each for each in samples if each.name.endswith("call_duration_seconds_count"))
+        return sum(each.value for each in calls if each.labels["status"] == status)
+
+    with served(directory / "tables", LIMITS, metrics=metrics, token=TOKEN) as url:
+        with connected(url, TOKEN) as connection:
+            size = asked(connection, "SELECT count(*) AS n FROM stream_tips").nbytes
+            with pytest.raises(Error):
+                asked(connection, "SELECT nothing")
+            with following(connection, "SELECT 1 FROM stream_tips_feed") as rows:
+                next(rows)
+                labels = {"kind": "feed"}
+                assert metrics.registry.get_sample_value("spark_sink_flight_running", labels) == 1
+        with connected(url, "wrong") as connection, pytest.raises(Error):
+            asked(connection, "SELECT 1")
+    sent = metrics.registry.get_sample_value("spark_sink_flight_sent_bytes_total")
+    assert sent is not None
+    assert sent > size
+    assert count("OK") >= 2  # what the columns are, and the rows
+    assert count("INVALID_ARGUMENT") == 1
+    assert count("UNAUTHENTICATED") >= 1
+    wait_until(lambda: count("CANCELLED") == 1, "the end of the feed is noticed")
 
 
 @pytest.mark.parametrize(

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pyarrow as pa
 import pyspark
 import pytest
@@ -444,7 +445,9 @@ def test_tables_go_on_from_another_node_and_back_with_each_event_once(
     some = {event.cid for event in sample[:160] if event.init not in late}
     second.add([event for event in by_stream if event.cid in some])
     tables = tmp_path / "tables"
-    settings = RunSettings(first.url, tables, other_urls=(second.url,), failover_after=0.3)
+    settings = RunSettings(
+        first.url, tables, other_urls=(second.url,), failover_after=0.3, metrics="127.0.0.1:0"
+    )
 
     def cids(node: Node) -> set[bytes]:
         return {row["event_cid"] for row in node.feed()}
@@ -468,6 +471,8 @@ def test_tables_go_on_from_another_node_and_back_with_each_event_once(
         known |= cids(first)
         second.kill()
         wait_until(lambda: has(known), "the first one is read again")
+        page = next(facts["metrics"] for event, facts in told if event == "started")
+        assert "spark_sink_takeovers_total 2.0" in httpx.get(page).text
     assert [facts["url"] for event, facts in told if event == "took_over"] == [
         second.url,
         first.url,
