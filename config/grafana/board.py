@@ -275,7 +275,9 @@ ROWS: Final[dict[str, list[Panel]]] = {
         ),
         Panel(
             "Duration of calls",
-            quantiles("spark_sink_flight_call_duration_seconds", instance=".*"),
+            quantiles(
+                "spark_sink_flight_call_duration_seconds", "method", "{{method}}", instance=".*"
+            ),
             "s",
         ),
         Panel(

@@ -35,20 +35,21 @@ class FlightMetrics:
         build.labels(__version__, python_version(), duckdb.__version__).set(1)
         self.calls = Histogram(
             "spark_sink_flight_call_duration_seconds",
-            "Time of a client's call, by method and gRPC status; a feed is a DoGet until it ends.",
+            "Time of a client's call, by method and gRPC status. A feed counts as one DoGet that "
+            "lasts until it ends. Calls beyond the number that gRPC takes at once do not count.",
             ["method", "status"],
             buckets=_BUCKETS,
             registry=self.registry,
         )
         self._running = Gauge(
             "spark_sink_flight_running",
-            "Queries that run, and feeds that are open.",
+            "Queries that run or are planned, and feeds that are open.",
             ["kind"],
             registry=self.registry,
         )
         limit = Gauge(
             "spark_sink_flight_limit",
-            "How many of them there may be at the same time.",
+            "Most queries, and most feeds, at the same time.",
             ["kind"],
             registry=self.registry,
         )

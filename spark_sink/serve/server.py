@@ -41,6 +41,7 @@ _SERVICE: Final = "arrow.flight.protocol.FlightService"
 _BEARER: Final = "bearer"
 _BASIC: Final = "basic"
 _AUTHORIZATION: Final = "authorization"
+_CANCELLED: Final = "CANCELLED"
 # Seconds. A client that is gone without a word is noticed after the sum of the first two.
 _PING_AFTER: Final = 30
 _PONG_WITHIN: Final = 10
@@ -202,13 +203,14 @@ class FlightServer:
         try:
             yield
         except RequestError as error:
-            status = error.code
-            context.abort(getattr(grpc.StatusCode, status), error.text)
+            # A worker ends when its client is gone, which says nothing about the query.
+            status = error.code if context.is_active() else _CANCELLED
+            context.abort(getattr(grpc.StatusCode, error.code), error.text)
         except GeneratorExit:  # the client does not read on
-            status = "CANCELLED"
+            status = _CANCELLED
             raise
         except BaseException:
-            status = "UNKNOWN"
+            status = "UNKNOWN" if context.is_active() else _CANCELLED
             raise
         finally:
             self._metrics.calls.labels(method, status).observe(monotonic() - started)

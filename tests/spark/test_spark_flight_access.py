@@ -8,10 +8,12 @@ import signal
 import socket
 import subprocess
 import sys
+from collections import deque
 from collections.abc import Iterator
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from ipaddress import IPv4Address
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -349,11 +351,12 @@ def test_calls_are_measured(directory: Path) -> None:
 
     with served(directory / "tables", LIMITS, metrics=metrics, token=TOKEN) as url:
         with connected(url, TOKEN) as connection:
-            size = asked(connection, "SELECT count(*) AS n FROM stream_tips").nbytes
+            size = asked(connection, "SELECT repeat('x', 100000) AS x").nbytes
             with pytest.raises(Error):
                 asked(connection, "SELECT nothing")
+            tips = asked(connection, "SELECT count(*) AS n FROM stream_tips")["n"][0].as_py()
             with following(connection, "SELECT 1 FROM stream_tips_feed") as rows:
-                next(rows)
+                deque(islice(rows, tips), maxlen=0)  # then it waits for more
                 labels = {"kind": "feed"}
                 assert metrics.registry.get_sample_value("spark_sink_flight_running", labels) == 1
         with connected(url, "wrong") as connection, pytest.raises(Error):

@@ -472,7 +472,9 @@ def test_tables_go_on_from_another_node_and_back_with_each_event_once(
         second.kill()
         wait_until(lambda: has(known), "the first one is read again")
         page = next(facts["metrics"] for event, facts in told if event == "started")
-        assert "spark_sink_takeovers_total 2.0" in httpx.get(page).text
+        wait_until(
+            lambda: "spark_sink_takeovers_total 2.0" in httpx.get(page).text, "it is counted"
+        )
     assert [facts["url"] for event, facts in told if event == "took_over"] == [
         second.url,
         first.url,

@@ -192,7 +192,8 @@ class Discovery:
             await self._wanted.wait_for_change(known)
             for _ in range(AT_LEISURE):
                 await trio.sleep(GATHER)
-                if not all(map(self._has_some, self._new_sort_values(known))):
+                new = self._new_sort_values(known)
+                if not new or not all(map(self._has_some, new)):
                     break
 
     def _new_sort_values(self, known: Iterable[Interest]) -> set[str]:

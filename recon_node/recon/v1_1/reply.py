@@ -71,7 +71,7 @@ class Reply:
         self._next_place = 0
         self._has_agreed = False
         self._wrong_run = 0
-        """Gaps before this one, one after another, whose fingerprints were wrong."""
+        """Gaps whose fingerprints were wrong since the last one that was agreed on."""
         settings = side.settings
         # In reserve: one more split or list, and the fingerprint of the rest.
         reserve = (settings.fan_out + settings.list_threshold + 2) * _KEY_SIZE
@@ -127,8 +127,7 @@ class Reply:
         settings, start, end = self._side.settings, self._start(), self._place_of(upper)
         count = end - start >> COUNT_SHIFT
         self._wrong_run += 1
-        times = _DENSE_LISTS if self._wrong_run > _DENSE_RUN else 1
-        if count <= max(1, times * settings.list_threshold):  # a single key cannot be divided
+        if count <= self._list_limit():
             self._side.count_listed(count)
             self._list(upper, Say.KEYS, self._finger.keys_at(*self._ranks(upper)))
             self._asks = True
@@ -137,6 +136,14 @@ class Reply:
             self._ask(cut, start, place)
             start = place
         self._ask(upper, start, end)
+
+    def _list_limit(self) -> int:
+        """Return up to how many keys of a wrong gap are listed rather than divided."""
+        threshold = self._side.settings.list_threshold
+        few = max(1, threshold)  # a single key cannot be divided
+        if self._wrong_run <= _DENSE_RUN:
+            return few
+        return max(few, min(_DENSE_LISTS * threshold, self._budget // _KEY_SIZE))
 
     def tell_lacking(self, upper: bytes, known: tuple[bytes, ...]) -> None:
         """Answer the peer's list: a page of the keys it lacks, and a fingerprint of the rest."""
