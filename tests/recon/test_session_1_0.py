@@ -206,3 +206,21 @@ def test_any_message_gets_an_answer_or_a_typed_error(
     except RemoteProtocolError:
         return
     reply.check()
+
+
+def test_keys_for_which_there_was_no_room_do_not_count_as_refused() -> None:
+    """Or pages of keys would be listed wherever a message was full."""
+    everything = numbered(0, 10_000)
+    differing = random.Random(1).sample(sorted(everything), 300)
+
+    def bounds_told(message_bytes: int) -> int:
+        chosen = SessionSettings(message_bytes=message_bytes)
+        you, they = (
+            Peer(everything - set(differing[part::2]), chosen, session=fenced_session)
+            for part in (0, 1)
+        )
+        _, _, sent = reconcile(you, they)
+        assert you.set == they.set == everything
+        return sum(len(message.bounds) for message in sent)
+
+    assert bounds_told(12_000) < 1.5 * bounds_told(1 << 20)

@@ -40,6 +40,11 @@ class OpenKeys:
         start = bisect_right(self._keys, lower)
         return self._keys[start : bisect_left(self._keys, upper, start)]
 
+    def untell(self, lower: bytes, upper: bytes) -> None:
+        """Do not count how often those strictly between two bounds were told until now."""
+        for key in self.between(lower, upper):
+            self._times[key] = 0
+
     def any_twice(self, keys: Iterable[bytes]) -> bool:
         """Return whether one of some keys was told more than once."""
         return any(self._times.get(key, 0) > 1 for key in keys)

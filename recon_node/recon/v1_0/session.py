@@ -36,9 +36,10 @@ nothing left to learn or to tell:
 Why that ends: in each turn a key is learned, a key is told for the first time, a differing gap
 becomes smaller, or the turn repeats itself. Open keys do not get in the way of the others: where
 the peer says that it holds none, where a list is longer than a page, and where pivots were told
-twice in vain, a page of the keys that are not open is listed. The side that gave keys up finds
-their gaps settled in the peer's next message, so that refused keys take two more messages rather
-than ``max_idle_rounds``.
+twice in vain, a page of the keys that are not open is listed. (What was told in the last gap of a
+message that brought new keys does not count: the peer may have had no room for it.) The side that
+gave keys up finds their gaps settled in the peer's next message, so that refused keys take two more
+messages rather than ``max_idle_rounds``.
 
 The refusal of a range is the empty range of its lower bound. A bound that is a key (as in CIP-124's
 example, where a range goes from the initiator's first key to its last) is extended to the
@@ -219,6 +220,8 @@ class Session10(Session[Message]):
             lanes = reply.lanes_between(*gap)
             stands = self._compare(reply, gap, lanes, theirs)
             gaps.add(stands)
+            if upper is end and self.side.learned:  # the peer may have had no room for ours
+                self._told.untell(*gap)
             if not reply.is_full:
                 self._answer_gap(reply, upper, lanes, stands)
             elif stands not in _ENDS:
