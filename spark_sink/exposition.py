@@ -2,10 +2,33 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from platform import python_version
 
-from prometheus_client import CollectorRegistry, disable_created_metrics, start_http_server
+from prometheus_client import (
+    CollectorRegistry,
+    Gauge,
+    ProcessCollector,
+    disable_created_metrics,
+    start_http_server,
+)
 
+from recon_node import __version__
 from spark_sink.errors import SinkError
+
+
+def new_registry(build_info: str, **versions: str) -> CollectorRegistry:
+    """Return a registry with the metrics of the process, and of its versions.
+
+    Args:
+        build_info: the name of the metric with the versions.
+        versions: more of them than our own and Python's, by label.
+    """
+    registry = CollectorRegistry()
+    ProcessCollector(registry=registry)
+    labels = {"version": __version__, "python_version": python_version(), **versions}
+    build = Gauge(build_info, "Always 1. The versions that run.", labels, registry=registry)
+    build.labels(**labels).set(1)
+    return registry
 
 
 @contextmanager
@@ -26,7 +49,8 @@ def served(registry: CollectorRegistry, address: str | None) -> Iterator[str | N
     try:
         server, thread = start_http_server(int(port), host.strip("[]"), registry)
     except (OSError, OverflowError) as error:
-        raise SinkError(f"cannot serve metrics at {address}: {error}") from None
+        reason = getattr(error, "strerror", None) or error
+        raise SinkError(f"cannot serve metrics at {address}: {reason}") from None
     try:
         yield f"http://{host}:{server.server_port}/metrics"
     finally:

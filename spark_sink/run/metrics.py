@@ -1,12 +1,11 @@
 """Prometheus metrics of `spark-sink run`."""
 
-from platform import python_version
 from typing import Final
 
 import pyspark
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector
+from prometheus_client import Counter, Gauge, Histogram
 
-from recon_node import __version__
+from spark_sink.exposition import new_registry
 
 # Seconds.
 _BUCKETS: Final = (0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
@@ -16,15 +15,7 @@ class SinkMetrics:
     """The metrics of one run, in a registry of their own."""
 
     def __init__(self) -> None:
-        self.registry = CollectorRegistry()
-        ProcessCollector(registry=self.registry)
-        build = Gauge(
-            "spark_sink_build_info",
-            "Always 1. The versions that run.",
-            ["version", "python_version", "spark_version"],
-            registry=self.registry,
-        )
-        build.labels(__version__, python_version(), pyspark.__version__).set(1)
+        self.registry = new_registry("spark_sink_build_info", spark_version=pyspark.__version__)
         self.rows = Counter(
             "spark_sink_rows",
             "Rows written, new and changed.",

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from platform import python_version
 from typing import Final
 
 import duckdb
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector
+from prometheus_client import Counter, Gauge, Histogram
 
-from recon_node import __version__
+from spark_sink.exposition import new_registry
 from spark_sink.serve.workers import Limits
 
 # Seconds.
@@ -24,15 +23,9 @@ class FlightMetrics:
     """
 
     def __init__(self, limits: Limits) -> None:
-        self.registry = CollectorRegistry()
-        ProcessCollector(registry=self.registry)
-        build = Gauge(
-            "spark_sink_flight_build_info",
-            "Always 1. The versions that run.",
-            ["version", "python_version", "duckdb_version"],
-            registry=self.registry,
+        self.registry = new_registry(
+            "spark_sink_flight_build_info", duckdb_version=duckdb.__version__
         )
-        build.labels(__version__, python_version(), duckdb.__version__).set(1)
         self.calls = Histogram(
             "spark_sink_flight_call_duration_seconds",
             "Time of a client's call, by method and gRPC status. A feed counts as one DoGet that "

@@ -11,25 +11,22 @@ import base64
 import binascii
 import hashlib
 import hmac
-import socket
-import ssl
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
-from ipaddress import ip_address
 from pathlib import Path
 from time import monotonic
 from typing import Any, Final
 
 import grpc
 
-from recon_node.bind_errors import bind_advice
 from spark_sink.errors import SinkError, one_line
 from spark_sink.serve.database import Wanted
 from spark_sink.serve.errors import RequestError
+from spark_sink.serve.listening import check_access, check_address, credentials
 from spark_sink.serve.messages import MalformedError, Message, parsed
 from spark_sink.serve.metrics import FlightMetrics
 from spark_sink.serve.service import Call, FlightSql, handshake
@@ -101,7 +98,7 @@ class FlightServer:
     """
 
     def __init__(self, settings: ServeSettings, metrics: FlightMetrics | None = None) -> None:
-        _check_access(settings)
+        check_access(settings.address, settings.token, anonymous=settings.anonymous)
         limits = settings.limits
         self._metrics = metrics or FlightMetrics(limits)
         calls = limits.queries + limits.feeds + _MORE_CALLS
@@ -110,13 +107,13 @@ class FlightServer:
             ThreadPoolExecutor(calls, "flight"), options=_OPTIONS, maximum_concurrent_rpcs=calls
         )
         secure = settings.certificate is not None
-        credentials = _credentials(*settings.certificate) if settings.certificate else None
-        _check_address(settings.address)
+        tls = credentials(*settings.certificate) if settings.certificate else None
+        check_address(settings.address)
         try:
-            if credentials is None:
+            if tls is None:
                 port = self._server.add_insecure_port(settings.address)
             else:
-                port = self._server.add_secure_port(settings.address, credentials)
+                port = self._server.add_secure_port(settings.address, tls)
         except RuntimeError as error:
             raise SinkError(f"cannot listen on {settings.address}: {one_line(error)}") from error
         host = settings.address.rpartition(":")[0]
@@ -245,57 +242,6 @@ def _wanted(settings: ServeSettings) -> Wanted | None:
     except SinkError:  # then the tables do not grow either
         return None
     return Wanted(head.epoch, head.head, settings.max_wait)
-
-
-def _check_access(settings: ServeSettings) -> None:
-    """Raise an error if other machines could read everything without a token."""
-    host = settings.address.rpartition(":")[0].strip("[]")
-    try:
-        is_loopback = host == "localhost" or ip_address(host).is_loopback
-    except ValueError:
-        is_loopback = False
-    if settings.token is None and not is_loopback and not settings.anonymous:
-        raise SinkError(
-            f"everyone who can reach {settings.address} could read all tables: set a token "
-            "(--auth-token-file), listen on 127.0.0.1, or allow it (--anonymous)"
-        )
-
-
-def _check_address(address: str) -> None:
-    """Raise `SinkError` if the system does not let us listen there: gRPC would not say why."""
-    host, _, port = address.rpartition(":")
-    try:
-        found = socket.getaddrinfo(host.strip("[]"), int(port), type=socket.SOCK_STREAM)
-        family, kind, protocol, _, where = found[0]
-        with socket.socket(family, kind, protocol) as probe:
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            probe.bind(where)
-    except OSError as error:
-        raise SinkError(
-            f"cannot listen on {address}: {error.strerror}. "
-            f"{bind_advice(error, int(port), '--listen')}"
-        ) from error
-
-
-def _credentials(certificate: Path, key: Path) -> Any:
-    """Return what gRPC needs for TLS; raise `SinkError` if the files are of no use."""
-    try:
-        pair = key.read_bytes(), certificate.read_bytes()
-        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        context.load_cert_chain(certificate, key, password=_no_password)
-    except ssl.SSLError as error:
-        raise SinkError(
-            f"cannot use {certificate} and {key} for TLS: both must be PEM files, and the key must "
-            "be the certificate's, without a password"
-        ) from error
-    except OSError as error:
-        raise SinkError(f"cannot read {error.filename}: {error.strerror}") from error
-    return grpc.ssl_server_credentials([pair])
-
-
-def _no_password() -> str:
-    """Return an empty password: without one, OpenSSL would ask for it on the terminal."""
-    return ""
 
 
 def _reader(name: str) -> Callable[[bytes], Any]:
