@@ -9,7 +9,8 @@ is measured, not the transfer of the events. In each row,
     rounds          round trips until the initiator is done
     bytes           of both directions, frames included
     bytes_sent      of these, what the initiator sent; bytes_received is the rest
-    cpu_s           CPU seconds of both sides together, the loading of the keys left out
+    cpu_s           CPU seconds of both sides together, the loading of the keys left out; if that
+                    is less than 50 ms, the least of five runs
 
 Every contestant's result is checked: one that finds other differences ends the run.
 """
@@ -25,6 +26,8 @@ from benchmarks.pairs import Pair, Population, pairs
 from benchmarks.report import Row, new_file, numbers, show, track
 
 _WARM_UP_KEYS = 1000
+_SHORT_S = 0.05
+_SHORT_RUNS = 5
 
 
 def run(
@@ -40,8 +43,17 @@ def run(
         fitting = [number for number in differences if number <= size]
         tasks = [(pair, name) for pair in pairs(Population(size), fitting) for name in contestants]
         for pair, name in track(tasks, _describe):
-            rows.append(make_row(name, pair, contestants[name](pair)))
+            rows.append(make_row(name, pair, _least(contestants[name], pair)))
     return rows
+
+
+def _least(contestant: Contestant, pair: Pair) -> Cost:
+    """Return what one run cost, or the cheapest of some if they are short."""
+    cost = contestant(pair)
+    if cost.cpu_s >= _SHORT_S:
+        return cost
+    again = (contestant(pair) for _ in range(_SHORT_RUNS - 1))
+    return min(cost, *again, key=lambda each: each.cpu_s)
 
 
 def make_row(name: str, pair: Pair, cost: Cost) -> Row:

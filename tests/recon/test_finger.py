@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from bisect import bisect_left
+from random import Random
 
-from hypothesis import assume, given
+import pytest
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from recon_node.recon import KeyRange, KeyStore, Sha256a
@@ -69,3 +71,24 @@ def test_parts_are_those_of_the_store(
     assert sizes == sorted(set(sizes)), "no part is empty"
     reach = len(inside) // (4 * parts)
     assert all(abs(a - b) <= reach for a, b in zip(sizes, sorted(set(ranks) - {0}), strict=True))
+
+
+@pytest.mark.parametrize("leaf_size", [4, 64, 1 << 16])
+@given(st.integers(0, 1 << 32), st.integers(2, 9))
+@settings(max_examples=10)
+def test_long_parts_are_about_equal(leaf_size: int, seed: int, parts: int) -> None:
+    random = Random(seed)
+    numbers = sorted(random.sample(range(1 << 24), random.randrange(5_000, 20_000)))
+    keys = [number.to_bytes(3, "big") for number in numbers]
+    store = KeyStore(keys, leaf_size=leaf_size, fan_out=8)
+    for key in (removed := random.sample(keys, 100)):
+        store.discard(key)
+    inside = sorted({*keys} - {*removed})[1:-1]
+    finger = Finger(store)
+    lower, upper = next(iter(store)), [*store][-1]
+    found = list(finger.cuts(finger.up_to(lower), finger.left_of(upper), parts))
+    assert found == [(cut, Finger(store).left_of(cut)) for cut, _ in found]
+    sizes = [bisect_left(inside, cut) for cut, _ in found]
+    wanted = [part * len(inside) // parts for part in range(1, parts)]
+    assert len(sizes) == len(wanted)
+    assert max(abs(a - b) for a, b in zip(sizes, wanted, strict=True)) <= len(inside) // parts // 16

@@ -21,13 +21,18 @@ from typing import Final
 from recon_node.recon.keys.ordered_keys import OrderedKeys
 from recon_node.recon.keys.ranges import common_prefix, separator
 from recon_node.recon.keys.sha256a import COUNT_SHIFT, DIGEST_SIZE, LANES_MASK, spread, spread_run
-from recon_node.recon.keys.tree import Inner, Leaf, TreeNode, even_ranks
+from recon_node.recon.keys.tree import Inner, Leaf, TreeNode, above_leaves, even_ranks
 
 _CUT_REACH: Final = 6
 """Maximum keys between a cut and the rank that would make its parts equal. Most streams are shorter
 than that, so that cuts tend to fall between streams."""
 _CUT_SHARE: Final = 4
 """A cut moves by at most a part's size divided by this, so that neighbouring cuts cannot meet."""
+_LONG_PART: Final = 1024
+"""Keys from which on a part is cut between two leaves, without a look at any leaf."""
+_LONG_CUT_REACH: Final = 256
+_LONG_CUT_SHARE: Final = 16
+"""The same as ``_CUT_REACH`` and ``_CUT_SHARE``, for these."""
 
 _Subtree = tuple[TreeNode, int, int, bytes, bytes | None]
 """A node, the places at its two ends, and its bounds: None for the end of the store."""
@@ -140,13 +145,38 @@ class Finger:
         The place of each comes with it. They are not keys, so that every key is in one of the
         parts. Near each rank that would make the parts equal, the shortest separator wins, as in a
         prefix B-tree (Bayer and Unterauer, 1977): it falls between two streams rather than into
-        one. The store must not change meanwhile.
+        one. Long parts are cut at bounds that the tree has. The store must not change meanwhile.
         """
         first, last = start >> COUNT_SHIFT, end >> COUNT_SHIFT
         ranks = [rank for rank in even_ranks(first, last, parts) if rank > first]
-        reach = min(_CUT_REACH, (last - first) // (_CUT_SHARE * parts))
-        if ranks:
+        size = (last - first) // parts
+        root = self._store.root
+        if size >= _LONG_PART and isinstance(root, Inner):
+            yield from self._long_cuts(root, ranks, min(_LONG_CUT_REACH, size // _LONG_CUT_SHARE))
+        elif ranks:
             self._return_to(start)
+            yield from self._short_cuts(ranks, first, min(_CUT_REACH, size // _CUT_SHARE))
+
+    def _long_cuts(
+        self, root: Inner, ranks: Iterable[int], reach: int
+    ) -> Iterator[tuple[bytes, int]]:
+        """Yield the shortest bound between two leaves near each rank, and its place."""
+        for rank in ranks:
+            node, below = above_leaves(root, rank)
+            bounds, sums = node.bounds, node.sums or node.sum_up()
+            sought = rank - (below >> COUNT_SHIFT)
+            lowest = bisect_left(sums, sought - reach << COUNT_SHIFT, 1, len(node))
+            beyond = bisect_left(sums, sought + reach + 1 << COUNT_SHIFT, lowest, len(node))
+            if lowest < beyond:
+                index = min(range(lowest, beyond), key=lambda each: len(bounds[each]))
+                yield bounds[index], below + sums[index]
+            else:
+                yield from self._short_cuts([rank], 0, 0)
+
+    def _short_cuts(
+        self, ranks: Iterable[int], first: int, reach: int
+    ) -> Iterator[tuple[bytes, int]]:
+        """Yield the shortest separator near each rank, and its place."""
         for rank in ranks:
             index = self._seek_rank(rank - 1) + 1
             leaf = self._leaf

@@ -33,6 +33,8 @@ class Found:
     """What the symbols told, if they did."""
     parts: list[Part] = field(default_factory=list)
     """What the hints told."""
+    compared_at: int = -1
+    """The lanes of all our keys when they were compared."""
     lacking: list[Ids] = field(default_factory=list)
     """What we lack, for each list; or, of the whole range, what the symbols told."""
     told: list[tuple[bytes, ...]] = field(default_factory=list)

@@ -123,6 +123,7 @@ class Session12(Session[Message]):
             found.difference = yield from self._decode(key_range, last.symbols)
             if last.estimate is not None:
                 found.parts = compare(keys, key_range, last.estimate)
+                found.compared_at = keys.total
             if found.difference is not None:
                 found.lacking = [found.difference.theirs]
                 found.where = where_they_differ(key_range, found.parts)
@@ -191,8 +192,10 @@ class Session12(Session[Message]):
             end = END if found.where.upper == key_range.upper else found.where.upper
             reply.exchange(end, found.difference.ours, found.wanted(0))
         elif last.estimate is not None:
-            # Compared again: a key may have come since the symbols were decoded.
-            _answer_hints(reply, compare(self.side.keys, key_range, last.estimate))
+            keys = self.side.keys
+            unchanged = found.compared_at == keys.total
+            parts = found.parts if unchanged else compare(keys, key_range, last.estimate)
+            _answer_hints(reply, parts)
         elif last.symbols is not None:
             reply.narrow_down(END)
         else:
