@@ -75,7 +75,7 @@ def test_a_session_says_exactly_these_bytes(case: dict[str, Any], protocol: Vers
 def test_the_document_shows_the_bytes_of_the_data() -> None:
     shown = re.findall(r"^\*\*(.+?)\*\*, (\S+)\. .*\n\n((?: {4}.*\n)+)", DOC, re.MULTILINE)
     by_name = {case["name"]: case for case in CASES}
-    assert len(shown) == 6
+    assert len(shown) == 7
     for name, version, block in shown:
         exchange = by_name[name]["exchanges"][f"/ceramic/recon/{version}"]
         said = re.findall(r"^ {4}(\w+):\n((?: {8}\w+\n)+)", block, re.MULTILINE)

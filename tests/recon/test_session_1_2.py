@@ -86,6 +86,72 @@ def test_few_keys_are_listed_at_once() -> None:
     assert all(message.symbols is None for message in sent)
 
 
+@pytest.mark.parametrize("here", [1, 16])
+@pytest.mark.parametrize("there", [0, 1, 1_000])
+def test_what_a_push_is_about_arrives_in_one_round_trip(here: int, there: int) -> None:
+    """The responder may hold any number of other keys, which the range does not reach."""
+    new = {b"5%05d" % n for n in range(here)}
+    you = Peer(new | numbered(0, 10), session=FetchesById)
+    they = Peer(numbered(0, there), session=FetchesById)
+    asking, _, sent = reconcile(you, they, KeyRange(b"5", b"6"))
+    assert new <= they.set
+    assert asking.side.rounds == 1
+    assert size_of(sent) < 70 + 8 * here
+
+
+def test_both_sides_have_news_of_a_few_keys() -> None:
+    you, they = sides(16, {3, 4, 5, 6, 7})
+    asking, _, sent = reconcile(you, they)
+    assert you.set == they.set == numbered(0, 16)
+    assert asking.side.rounds == 1
+    assert len(sent) == 3
+    assert listed_in_full(sent) == 0
+
+
+def test_only_a_handful_of_keys_is_listed_before_it_is_asked_for() -> None:
+    for keys in (16, 17):
+        you, they = sides(keys, set())
+        _, _, (opening, _) = reconcile(you, they)
+        assert len(opening.listed) == (keys == 16)
+
+
+def test_what_is_listed_beyond_the_interest_is_not_fetched() -> None:
+    you = Peer({b"1", b"3", b"5", b"7", b"9"}, session=FetchesById)
+    they = Peer({b"5"}, interests=(KeyRange(b"2", b"8"),), session=FetchesById)
+    asking, answering, _ = reconcile(you, they)  # a fetch asserts that its keys are in the range
+    assert they.set == {b"3", b"5", b"7"}
+    assert asking.side.remaining == KeyRange(b"8", EVERYTHING.upper)
+    assert answering.side.given_up == []
+
+
+def test_a_listed_key_that_is_not_delivered_by_id_is_asked_for_in_full() -> None:
+    you, they = sides(10, {2})
+    you.undelivered = frozenset({b"000002"})
+    _, _, sent = reconcile(you, they)
+    assert they.set == numbered(0, 10)
+    assert listed_in_full(sent) == 1
+
+
+def test_an_opening_may_list_a_part_of_the_range_only() -> None:
+    you, they = sides(40, {1, 3, 25, 27})
+    session, other = they.answers(), you.asks()
+    opening = other.start()
+    (first,) = [each for each in you.set if each == b"000001"]
+    part = Gaps([b"000010"], [Say.KEYS], [(first,)])
+    odd = replace(opening, plain=replace(opening.plain, gaps=part))
+    they.other, you.other = you, they
+    turn, sides_ = [odd], [(they, session), (you, other)]
+    for _ in range(20):
+        if not turn:
+            break
+        peer, receiver = sides_[0]
+        sides_.reverse()
+        turn = [peer.take(receiver, message) for message in turn][-1]
+    assert session.side.done
+    assert other.side.done
+    assert you.set == they.set == numbered(0, 40)
+
+
 @pytest.mark.parametrize("empty", ["initiator", "responder"])
 def test_a_whole_set_is_listed_by_ids_in_pages(empty: str) -> None:
     full, none = Peer(numbered(0, 10_000), session=FetchesById), Peer((), session=FetchesById)

@@ -22,6 +22,9 @@ Ranges are cheaper where differences lie close together, which the hints show, w
 keys, and where so many differ that it is best to list them. Then the turns are those of 1.1.0, with
 ids in the place of keys.
 
+An opening of a range with a handful of keys lists their ids. So where these are all that is new, as
+when a key has just been added and is pushed, the answer is AGREED: one round trip.
+
 Two keys may have the same id, by chance or because somebody searched for them. They do not decode,
 and between ranges they look like one key. So the third closing that is wrong is reconciled with
 keys in full, and what ends a session well is a hash of whole keys, as in all versions.
@@ -30,12 +33,14 @@ keys in full, and what ends a session well is a hash of whole keys, as in all ve
 from __future__ import annotations
 
 from collections.abc import Generator, Iterator
+from dataclasses import replace
 from math import ceil
 from typing import Final
 
 import numpy as np
 
 from recon_node.recon.keys.decoding import Difference, decode
+from recon_node.recon.keys.ids import groups
 from recon_node.recon.keys.ranges import KeyRange
 from recon_node.recon.keys.sketch import (
     ID_SIZE,
@@ -45,7 +50,7 @@ from recon_node.recon.keys.sketch import (
 )
 from recon_node.recon.session import GAPS_A_STEP, Missing, Session, Steps
 from recon_node.recon.side import RemoteProtocolError, Side
-from recon_node.recon.v1_1.codec import END, FINGERPRINT, Say
+from recon_node.recon.v1_1.codec import END, FINGERPRINT, Gaps, Say
 from recon_node.recon.v1_1.codec import Message as Message11
 from recon_node.recon.v1_1.reply import columns_of
 from recon_node.recon.v1_1.session import Session11
@@ -53,6 +58,7 @@ from recon_node.recon.v1_2.codec import (
     NO_IDS,
     NOTHING_LISTED,
     SYMBOL_SIZE,
+    Listed,
     Message,
 )
 from recon_node.recon.v1_2.estimates import (
@@ -70,6 +76,8 @@ _MAX_TRIES: Final = 3
 """Openings and closings, of both sides together, up to which a wrong one gets an estimate."""
 _MAX_SKETCHED: Final = 1 << 17
 """Maximum keys of a range that is sketched for a peer's sake, if it is not an interest of ours."""
+_LISTED_AT_ONCE: Final = 16
+"""Keys up to which an opening lists them."""
 _MORE_SYMBOLS: Final = 1.5
 _RESERVE: Final = 1024
 """Bytes of a message that symbols leave to the rest."""
@@ -102,7 +110,7 @@ class Session12(Session[Message]):
 
     def start(self) -> Message:
         """Return the initiator's first message."""
-        return self._note_sent([self._with_count(self._plain.start())])[0]
+        return self._note_sent([self._open(self._plain.start())])[0]
 
     def receive(self, message: Message) -> list[bytes]:
         """Take the peer's message; return the keys in it that we do not hold."""
@@ -119,6 +127,8 @@ class Session12(Session[Message]):
         if key_range is None or not self.side.answer_due:
             return None
         found.where, last = key_range, self._turn[-1]
+        if self._turn[0].plain.key_range not in (None, key_range):
+            return None  # to be trimmed: what it lists may lie elsewhere
         if last.symbols is not None:
             found.difference = yield from self._decode(key_range, last.symbols)
             if last.estimate is not None:
@@ -161,7 +171,7 @@ class Session12(Session[Message]):
         answer = self._plain.end_or_trim(plain_turn)
         if answer is not None:
             self._turn, self._found = [], None
-            return self._note_sent([self._with_count(answer)])
+            return self._note_sent([self._open(answer)])
         messages = yield from self._answer()
         return self._note_sent(messages)
 
@@ -171,7 +181,8 @@ class Session12(Session[Message]):
         key_range = self.side.key_range
         assert key_range is not None
         last = turn[-1]
-        if last.plain.closing is not None and self._may_estimate(key_range, last.count):
+        has_closed = last.plain.closing is not None and not _opens_with_list(last)
+        if has_closed and self._may_estimate(key_range, last.count):
             sketch = yield from self.side.keys.sketch(key_range)
             if sketch is not None:
                 self._dense = False
@@ -206,15 +217,18 @@ class Session12(Session[Message]):
         """Answer what the peer says of gaps, one after the other."""
         at = 0
         lists = [each for message in turn for each in lists_in(message)]
-        plain_turn = [message.plain for message in turn]
-        count = turn[-1].count
-        if plain_turn[-1].closing is not None and count == 0:
+        last, count = turn[-1], turn[-1].count
+        if _opens_with_list(last):
+            columns = last.plain.gaps.columns()
+        elif last.plain.closing is not None and count == 0:
             reply.answer_list(END, NO_KEYS, NOTHING_LISTED, NO_IDS)
             return
-        if plain_turn[-1].closing is not None and count is not None and count <= self._few:
+        elif last.plain.closing is not None and count is not None and count <= self._few:
             reply.ask(END)  # so that the peer lists the few keys that it has
             return
-        for index, (upper, say, body) in enumerate(columns_of(plain_turn)):
+        else:
+            columns = columns_of([message.plain for message in turn])
+        for index, (upper, say, body) in enumerate(columns):
             if reply.is_full:
                 reply.ask(END)
                 return
@@ -281,11 +295,16 @@ class Session12(Session[Message]):
         """Keys that are listed at once."""
         return FEW * max(1, self.side.settings.list_threshold)
 
-    def _with_count(self, plain: Message11) -> Message:
-        """Put the number of our keys beside an opening."""
+    def _open(self, plain: Message11) -> Message:
+        """Put the number of our keys beside an opening, and their ids if they are few."""
         if plain.key_range is None:
             return Message(plain)
-        return Message(plain, count=self.side.keys.count(plain.key_range))
+        count = self.side.keys.count(plain.key_range)
+        if not 0 < count <= _LISTED_AT_ONCE:
+            return Message(plain, count=count)
+        ids = [group.ids for group in groups(self.side.keys, plain.key_range)]
+        with_list = replace(plain, gaps=Gaps([END], [Say.KEYS], [NO_KEYS]))
+        return Message(with_list, count=count, listed=[Listed(np.concatenate(ids), NO_IDS)])
 
     def _note_sent(self, turn: list[Message]) -> list[Message]:
         """Take note of what our turn is about."""
@@ -317,6 +336,11 @@ class Session12(Session[Message]):
         assert key_range is not None
         if bounds and not (key_range.lower < bounds[0] and bounds[-1] < key_range.upper):
             raise RemoteProtocolError("peer divides what is not in the range")
+
+
+def _opens_with_list(message: Message) -> bool:
+    """Return whether a message is an opening that lists keys beside its fingerprint."""
+    return message.plain.key_range is not None and bool(message.plain.gaps.uppers)
 
 
 def _answer_hints(reply: Reply, parts: list[Part]) -> None:
