@@ -7,8 +7,12 @@ panel is one line here, so that a reader of a change sees what changed.
 from __future__ import annotations
 
 import json
+import re
+import runpy
 import sys
 from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
 from typing import Any, Final, Literal
 
 Kind = Literal["timeseries", "stat", "table", "heatmap"]
@@ -322,7 +326,13 @@ ROWS: Final[dict[str, list[Panel]]] = {
         ),
     ],
 }
-_SOURCE: Final = {"type": "prometheus", "uid": "${source}"}
+_SOURCE: Final = {"type": "prometheus", "uid": "${datasource}"}
+_CHOICE_OF_SOURCE: Final = {
+    "name": "datasource",
+    "label": "Data source",
+    "type": "datasource",
+    "query": "prometheus",
+}
 
 
 def board() -> dict[str, Any]:
@@ -338,7 +348,7 @@ def board() -> dict[str, Any]:
         "graphTooltip": 1,
         "templating": {
             "list": [
-                {"name": "source", "label": "Source", "type": "datasource", "query": "prometheus"},
+                _CHOICE_OF_SOURCE,
                 _variable("node", "Node", "recon_build_info"),
                 _variable("pipeline", "Pipeline", "spark_sink_build_info"),
             ]
@@ -382,6 +392,24 @@ def _panels() -> list[dict[str, Any]]:
     return made
 
 
+@cache
+def _meanings() -> dict[str, str]:
+    """Return what each metric means, by its name."""
+    reference = runpy.run_path(str(Path(__file__).parents[1] / "metrics_reference.py"))
+    found = {each.name: each.help for each in reference["all_families"]()}
+    return {"up": "Whether Prometheus could read the metrics of the node.", **found}
+
+
+def _description(panel: Panel) -> str:
+    """Return what the metrics of a panel mean, which Grafana shows beside its title."""
+    words = re.findall(r"\w+", " ".join(panel.queries))
+    names = (re.sub("_(count|sum|bucket)$", "", word) for word in words)
+    used = dict.fromkeys(name for name in names if name in _meanings())
+    if len(used) == 1:
+        return _meanings()[next(iter(used))]
+    return "\n".join(f"- `{name}`: {_meanings()[name]}" for name in used)
+
+
 def _panel(panel: Panel, number: int, position: dict[str, int]) -> dict[str, Any]:
     is_table = panel.kind == "table"
     targets = [
@@ -400,6 +428,7 @@ def _panel(panel: Panel, number: int, position: dict[str, int]) -> dict[str, Any
         "id": number,
         "type": panel.kind,
         "title": panel.title,
+        "description": _description(panel),
         "gridPos": position,
         "datasource": _SOURCE,
         "fieldConfig": {"defaults": {"unit": panel.unit}, "overrides": []},

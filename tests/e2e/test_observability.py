@@ -70,6 +70,15 @@ def test_the_board_is_the_generated_one() -> None:
     assert json.loads(BOARD.read_text()) == made, "run config/grafana/board.py"
 
 
+def test_every_panel_says_what_its_metrics_mean() -> None:
+    for panel in json.loads(BOARD.read_text())["panels"]:
+        if panel["type"] != "row":
+            used = set().union(*(metrics_in(target["expr"]) for target in panel["targets"]))
+            means = [FAMILIES[name].help for name in used if name in FAMILIES]
+            assert all(each in panel["description"] for each in means), panel["title"]
+            assert panel["description"]
+
+
 def test_the_panels_do_not_overlap() -> None:
     taken: set[tuple[int, int]] = set()
     for panel in json.loads(BOARD.read_text())["panels"]:
