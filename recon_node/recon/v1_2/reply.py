@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
 import numpy as np
@@ -12,9 +12,10 @@ from recon_node.recon.keys.ranges import KeyRange, separator
 from recon_node.recon.keys.sha256a import COUNT_SHIFT
 from recon_node.recon.keys.sketch import ID_SIZE, Ids, among_ordered
 from recon_node.recon.side import Side
-from recon_node.recon.v1_1.codec import KEYS, Body, Say
+from recon_node.recon.v1_1.codec import END, KEYS, Body, Say
 from recon_node.recon.v1_1.reply import Reply as Reply11
 from recon_node.recon.v1_2.codec import NO_IDS, NOTHING_LISTED, Listed, Message, lists_of
+from recon_node.recon.v1_2.estimates import Part
 
 FEW: Final = 4
 """How many times as many ids as keys are listed in place of splitting a gap."""
@@ -63,6 +64,15 @@ class Reply(Reply11):
                 self._ask(cut, start, place)
                 start = place
             self._ask(upper, start, end)
+
+    def answer_hints(self, parts: Sequence[Part]) -> None:
+        """Answer the hints of an estimate like the fingerprints of its parts."""
+        uppers = [*(part.upper for part in parts[:-1]), END]
+        for part, upper in zip(parts, uppers, strict=True):
+            if part.differs:
+                self.narrow_down(upper)
+            else:
+                self.agree(upper)
 
     def answer_list(self, upper: bytes, keys: Body, listed: Listed, wanted: Ids) -> None:
         """Answer the peer's list: with what it lacks, and what we want to be told in full."""

@@ -63,7 +63,6 @@ from recon_node.recon.v1_2.codec import (
 )
 from recon_node.recon.v1_2.estimates import (
     FIRST_SYMBOLS,
-    Part,
     compare,
     make_estimate,
     plan,
@@ -206,7 +205,7 @@ class Session12(Session[Message]):
             keys = self.side.keys
             unchanged = found.compared_at == keys.total
             parts = found.parts if unchanged else compare(keys, key_range, last.estimate)
-            _answer_hints(reply, parts)
+            reply.answer_hints(parts)
         elif last.symbols is not None:
             reply.narrow_down(END)
         else:
@@ -341,13 +340,3 @@ class Session12(Session[Message]):
 def _opens_with_list(message: Message) -> bool:
     """Return whether a message is an opening that lists keys beside its fingerprint."""
     return message.plain.key_range is not None and bool(message.plain.gaps.uppers)
-
-
-def _answer_hints(reply: Reply, parts: list[Part]) -> None:
-    """Answer the hints of an estimate like the fingerprints of its parts."""
-    uppers = [*(part.upper for part in parts[:-1]), END]
-    for part, upper in zip(parts, uppers, strict=True):
-        if part.differs:
-            reply.narrow_down(upper)
-        else:
-            reply.agree(upper)
