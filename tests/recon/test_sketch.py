@@ -22,6 +22,7 @@ from recon_node.recon.keys.sketch import (
     Ids,
     Sketch,
     Symbols,
+    at_least,
     estimate,
     ids_of,
     symbols_for,
@@ -127,6 +128,18 @@ def test_the_estimate_leads_to_enough_symbols(differences: int) -> None:
         if found is not None:
             assert sorted(found.ours.tolist()) == sorted(numbers[::2].tolist())
     assert failures <= attempts // 8
+
+
+@given(st.sets(U64, max_size=30), st.sets(U64, max_size=30), st.integers(1, 12))
+def test_tables_never_tell_of_more_differences_than_there_are(
+    ours: set[int], theirs: set[int], size: int
+) -> None:
+    here, there = sketch_of(ours, size), sketch_of(theirs, size)
+    least, differing = at_least(here.table, there.table), len(ours ^ theirs)
+    assert least <= differing
+    assert least % 2 == differing % 2
+    if least > size:
+        assert decoded(here.symbols - there.symbols) is None
 
 
 @given(st.data())

@@ -224,6 +224,14 @@ def estimate(ours: bytes, theirs: bytes) -> int:
     return max(1, round(float(_CANDIDATES[int(np.argmax(chances))])))
 
 
+def at_least(ours: bytes, theirs: bytes) -> int:
+    """Return a number of keys that must differ between two sets, given their tables.
+
+    Each of them flips one bit.
+    """
+    return (int.from_bytes(ours, "big") ^ int.from_bytes(theirs, "big")).bit_count()
+
+
 _CANDIDATES: Final = np.exp(np.arange(0.0, log(2.0**18), 0.02))
 """Numbers of differences from which the most likely one is chosen."""
 _SHARES: Final = np.array([2.0 ** -min(row + 1, ROWS - 1) for row in range(ROWS)])

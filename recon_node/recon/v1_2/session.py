@@ -46,6 +46,7 @@ from recon_node.recon.keys.sketch import (
     ID_SIZE,
     MAX_SYMBOLS,
     Symbols,
+    at_least,
     symbols_for,
 )
 from recon_node.recon.session import GAPS_A_STEP, Missing, Session, Steps
@@ -129,7 +130,7 @@ class Session12(Session[Message]):
         if self._turn[0].plain.key_range not in (None, key_range):
             return None  # to be trimmed: what it lists may lie elsewhere
         if last.symbols is not None:
-            found.difference = yield from self._decode(key_range, last.symbols)
+            found.difference = yield from self._decode(key_range, last)
             if last.estimate is not None:
                 found.parts = compare(keys, key_range, last.estimate)
                 found.compared_at = keys.total
@@ -245,12 +246,14 @@ class Session12(Session[Message]):
             at += say is Say.KEYS or say is Say.MORE
 
     def _decode(
-        self, key_range: KeyRange, theirs: Symbols
+        self, key_range: KeyRange, heard: Message
     ) -> Generator[None, None, Difference | None]:
         """Return the difference that the peer's symbols tell, if they do."""
-        sketch = yield from self.side.keys.sketch(key_range)
-        if sketch is None:
+        sketch, theirs = (yield from self.side.keys.sketch(key_range)), heard.symbols
+        if sketch is None or theirs is None:
             return None
+        if heard.estimate and at_least(sketch.table, heard.estimate.table) > len(theirs):
+            return None  # a symbol tells one key at most
         for difference in decode(sketch.symbols.first(len(theirs)) - theirs):
             if difference is not None:
                 return difference
