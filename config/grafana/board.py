@@ -13,6 +13,7 @@ import sys
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, Final, Literal
 
 Kind = Literal["timeseries", "stat", "table", "heatmap"]
@@ -395,8 +396,9 @@ def _panels() -> list[dict[str, Any]]:
 @cache
 def _meanings() -> dict[str, str]:
     """Return what each metric means, by its name."""
-    reference = runpy.run_path(str(Path(__file__).parents[1] / "metrics_reference.py"))
-    found = {each.name: each.help for each in reference["all_families"]()}
+    path = Path(__file__).parents[1] / "metrics_reference.py"
+    reference = SimpleNamespace(**runpy.run_path(str(path)))
+    found = {each.name: each.help for each in reference.all_families()}
     return {"up": "Whether Prometheus could read the metrics of the node.", **found}
 
 
