@@ -24,6 +24,10 @@ def encode(value: int) -> bytes:
     """
     if 0 <= value < 0x80:
         return value.to_bytes(1, "little")
+    if 0 < value < 0x4000:
+        return bytes((value & 0x7F | 0x80, value >> 7))
+    if 0 < value < 0x20_0000:
+        return bytes((value & 0x7F | 0x80, value >> 7 & 0x7F | 0x80, value >> 14))
     if not 0 <= value <= MAX_VALUE:
         raise VarintError(f"{value} is not an unsigned varint: it must be from 0 to 2^63 - 1")
     out = bytearray()

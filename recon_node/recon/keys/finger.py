@@ -168,7 +168,8 @@ class Finger:
             lowest = bisect_left(sums, sought - reach << COUNT_SHIFT, 1, len(node))
             beyond = bisect_left(sums, sought + reach + 1 << COUNT_SHIFT, lowest, len(node))
             if lowest < beyond:
-                index = min(range(lowest, beyond), key=lambda each: len(bounds[each]))
+                sizes = [*map(len, bounds[lowest:beyond])]
+                index = lowest + sizes.index(min(sizes))
                 yield bounds[index], below + sums[index]
             else:
                 yield from self._short_cuts([rank], 0, 0)

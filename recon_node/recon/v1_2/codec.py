@@ -92,7 +92,7 @@ class Message:
 
 def lists_of(gaps: Gaps) -> int:
     """Return how many of some gaps say KEYS or MORE."""
-    return sum(say is Say.KEYS or say is Say.MORE for say in gaps.says)
+    return gaps.says.count(Say.KEYS) + gaps.says.count(Say.MORE)
 
 
 def _has_ids(listed: Iterable[Listed]) -> bool:
