@@ -51,6 +51,7 @@ _BUGS: Final = (
 _SIGNS_OF_DAMAGE: Final = (
     "unsupported file format",  # of the header
     "no such ",  # table or column: the list of tables
+    "unknown function",  # in the list of tables, too
     "malformed",
     "Could not decode to UTF-8",
 )

@@ -16,7 +16,7 @@ from recon_node.store.db import schema
 from recon_node.store.maintenance import check_log, compact_log, read_info, repair_log
 
 SETTINGS = StoreSettings(verifiers=0)
-WORLD = World(11, streams=30, events=500, time_events=True)
+WORLD = World(11, streams=20, events=250, time_events=True)
 
 
 @pytest.fixture(scope="module")

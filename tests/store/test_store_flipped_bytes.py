@@ -67,6 +67,26 @@ def test_a_flipped_byte_is_told_and_repaired(
     assert found or flips < 25
 
 
+@pytest.mark.parametrize("flips", [8, pytest.param(300, marks=pytest.mark.long)])
+def test_a_flipped_byte_in_the_list_of_tables(
+    log: Path, tmp_path: Path, rng: Random, flips: int
+) -> None:
+    """Without the list nothing can be read, but a fresh log has the same."""
+    content = (log / schema.FILE_NAME).read_bytes()
+    assert content[100] == 5, "the list fits on the first page again"
+    below = int.from_bytes(content[108:112], "big")
+    events = read_info(log).events
+    for number in range(flips):
+        page, value = rng.choice([1, below, below, below]), 1 << rng.randrange(8)
+        at = (page - 1) * schema.PAGE_SIZE + rng.randrange(schema.PAGE_SIZE)
+        directory = flip(log, tmp_path / str(number), at, value)
+        if not check_log(directory).clean:
+            repaired = trio.run(partial(repair_log, directory, SETTINGS))
+            assert check_log(directory).clean, (at, value)
+            assert repaired.events == events, (at, value)
+        shutil.rmtree(directory)
+
+
 @pytest.mark.parametrize("flips", [10, pytest.param(300, marks=pytest.mark.long)])
 def test_a_node_starts_or_says_why_not(log: Path, tmp_path: Path, rng: Random, flips: int) -> None:
     """And gives no wrong byte away: what it serves is what was written."""

@@ -248,6 +248,9 @@ async def test_a_directory_that_cannot_be_made_is_refused(tmp_path: Path) -> Non
     with pytest.raises(StoreError, match="cannot be created"):
         async with open_store(tmp_path / "file" / "data", NETWORK):
             pass
+    with pytest.raises(StoreError, match="file is not a directory, but a file"):
+        async with open_store(tmp_path / "file", NETWORK):
+            pass
 
 
 async def test_damage_that_is_met_later_is_told_and_reads_of_the_rest_go_on(

@@ -4,7 +4,7 @@ Everything is read from a copy. Where a page cannot be read, the walk over a tab
 it. EventIds and positions are read from the table and from the two indexes that have them as well,
 so they survive damage to any one of these. A CAR is in one place only.
 
-A damaged first page (the header and the list of tables) is rebuilt as far as it is known.
+A damaged header or list of tables is rebuilt as far as it is known.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from recon_node.ipld import CarError
 from recon_node.store.db import schema
 from recon_node.store.db.blocks import BlockReader
 from recon_node.store.errors import StoreError
-from recon_node.store.maintenance.first_page import mend_first_page
+from recon_node.store.maintenance.table_list import mend_table_list
 
 _UNREADABLE: Final = (sqlite3.DatabaseError, UnicodeDecodeError)
 
@@ -55,7 +55,7 @@ class Salvage:
             beside = path.with_name(path.name + suffix)
             if beside.exists():
                 shutil.copyfile(beside, copy.with_name(copy.name + suffix))
-        mend_first_page(copy, directory)
+        mend_table_list(copy, directory)
         self._connection = sqlite3.connect(copy, isolation_level=None, check_same_thread=False)
         try:
             tables = self._connection.execute("SELECT name FROM sqlite_schema").fetchall()

@@ -1,6 +1,9 @@
-"""Rebuild the first page of a log's file: the header and the list of tables, both known in advance.
+"""Rebuild the header of a log's file and its list of tables, both known in advance.
 
-Sources: https://www.sqlite.org/fileformat2.html, sections 1.3 and 2.6;
+The list is a table itself, whose first page is the first of the file. Where it has outgrown that,
+its rows are on pages below it, which may lie anywhere: new ones are put at the end of the file.
+
+Sources: https://www.sqlite.org/fileformat2.html, sections 1.3, 1.6 and 2.6;
 https://www.sqlite.org/pragma.html#pragma_writable_schema, which allows reading a broken list.
 """
 
@@ -16,6 +19,13 @@ from recon_node.store.db.migrations import MIGRATIONS, migrate
 
 _HEADER_SIZE: Final = 100
 _USER_VERSION: Final = slice(60, 64)
+_KIND: Final = _HEADER_SIZE
+"""Where the first page says of what kind it is, in a table's tree."""
+_INTERIOR: Final = 5
+"""It has other pages below it. Any other kind has the rows themselves."""
+_CELLS: Final = slice(_KIND + 3, _KIND + 5)
+_LAST_CHILD: Final = _KIND + 8
+_CELL_POINTERS: Final = _KIND + 12
 _MAX_LOST_ROOTS: Final = 2
 """With more roots elsewhere than these, the log was compacted rather than damaged."""
 
@@ -23,7 +33,7 @@ _List = dict[bytes, tuple[object, ...]]
 """Rows of the list by the name of the table or index: type, name, table, SQL, root page."""
 
 
-def mend_first_page(path: Path, directory: Path) -> None:
+def mend_table_list(path: Path, directory: Path) -> None:
     """Rewrite what differs from the files that this program writes.
 
     Args:
@@ -59,14 +69,37 @@ def _mend_list(path: Path, fresh: Path) -> None:
         if same < len(roots) - _MAX_LOST_ROOTS:
             roots = _own_roots(found, roots) or roots
     _set_roots(fresh, roots)
-    with path.open("r+b") as file:
+    with path.open("rb") as file:
         before = file.read(schema.PAGE_SIZE)
-        file.seek(0)
-        file.write(fresh.read_bytes()[: schema.PAGE_SIZE])
+    _put_list(path, fresh.read_bytes())
     _mend_header(path)
     if not _has_events(path):  # a wrong guess: no list is better than one that loses everything
         with path.open("r+b") as file:
             file.write(before)
+
+
+def _put_list(path: Path, fresh: bytes) -> None:
+    """Give the file the first page of a fresh log, and at its end the pages below that."""
+    size = schema.PAGE_SIZE
+    first, pages = bytearray(fresh[:size]), path.stat().st_size // size
+    with path.open("r+b") as file:
+        file.seek(pages * size)
+        for at in _child_pointers(first):
+            child = int.from_bytes(first[at : at + 4], "big")
+            file.write(fresh[(child - 1) * size : child * size])
+            pages += 1
+            first[at : at + 4] = pages.to_bytes(4, "big")
+        file.seek(0)
+        file.write(first)
+
+
+def _child_pointers(first: bytearray) -> list[int]:
+    """Return where the first page names the pages right below it."""
+    if first[_KIND] != _INTERIOR:
+        return []
+    end = _CELL_POINTERS + 2 * int.from_bytes(first[_CELLS], "big")
+    cells = [int.from_bytes(first[at : at + 2], "big") for at in range(_CELL_POINTERS, end, 2)]
+    return [*cells, _LAST_CHILD]
 
 
 def _own_roots(found: _List, right: dict[bytes, object]) -> dict[bytes, object]:
