@@ -12,7 +12,6 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass as plain_dataclass
-from inspect import cleandoc
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
@@ -20,10 +19,11 @@ from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field
 from pydantic.dataclasses import dataclass, is_pydantic_dataclass
 from pydantic.fields import FieldInfo
 
+from recon_node.attribute_docs import attribute_docs
+
 SETTINGS = ConfigDict(
     extra="forbid",
     allow_inf_nan=False,
-    use_attribute_docstrings=True,
     hide_input_in_errors=True,  # it may be a token, or a URL with a key in it
 )
 """The configuration of every dataclass of settings."""
@@ -109,6 +109,8 @@ class Declaration(NamedTuple):
     """The attributes that lead to it."""
     marker: Setting
     field: FieldInfo
+    room: type
+    """The dataclass that declares it."""
 
     @property
     def flag(self) -> str:
@@ -118,7 +120,7 @@ class Declaration(NamedTuple):
     @property
     def description(self) -> str:
         """What the docstring below the field says."""
-        return cleandoc(self.field.description or "")
+        return self.field.description or attribute_docs(self.room).get(self.path[-1], "")
 
     @property
     def default(self) -> Any:
@@ -132,6 +134,6 @@ def declarations(kind: Any, path: tuple[str, ...] = ()) -> Iterator[Declaration]
         here = (*path, attribute)
         for marker in field.metadata:
             if isinstance(marker, Setting):
-                yield Declaration(marker.name or attribute, here, marker, field)
+                yield Declaration(marker.name or attribute, here, marker, field, kind)
         if is_pydantic_dataclass(field.annotation):
             yield from declarations(field.annotation, here)

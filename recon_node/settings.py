@@ -45,7 +45,7 @@ from recon_node.store import Interest, PolicySettings, StoreSettings, parse_inte
 from recon_node.store.interest_notation import check_interest
 
 ENV_PREFIX: Final = "RECON_NODE_"
-_OTHER_VARIABLES: Final = frozenset({"RECON_NODE_CONFIG", "RECON_NODE_URL"})
+_OTHER_VARIABLES: Final = frozenset({"RECON_NODE_CONFIG", "RECON_NODE_KEY", "RECON_NODE_URL"})
 
 
 class SettingsError(ValueError):

@@ -7,7 +7,7 @@ import os
 import random
 import signal
 from collections.abc import Generator, Iterator
-from functools import cache, partial
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,7 @@ from hypothesis import settings
 from watchdog import limited
 from xdist.scheduler.loadfile import LoadFileScheduling
 
-from recon_node.store import StoreSettings, opening
+from recon_node.store import values
 
 # What is imported and collected stays until the end. Looking through it for garbage takes each
 # process two seconds while it collects the tests, and more while it runs them.
@@ -102,9 +102,12 @@ def rng(request: pytest.FixtureRequest) -> random.Random:
 
 @pytest.fixture(scope="session", autouse=True)
 def stores_check_in_the_same_process() -> Iterator[None]:
-    """Starting two verifier processes takes longer than most tests: who wants some says so."""
+    """Starting two verifier processes takes longer than most tests: who wants some says so.
+
+    Other settings may be given without a word about verifiers: their number is "auto" then.
+    """
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(opening, "StoreSettings", partial(StoreSettings, verifiers=0))
+        patch.setattr(values, "usable_cores", lambda: 0)
         yield
 
 

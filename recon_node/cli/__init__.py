@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import errno
+import gc
 import os
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from difflib import get_close_matches
 from importlib import import_module
 from typing import Any, Final
 
@@ -52,9 +56,21 @@ class _MainGroup(click.Group):
         """Import a command; None if there is none of this name."""
         if cmd_name not in _COMMANDS:
             return None
-        module = import_module(f"recon_node.cli.{_COMMANDS[cmd_name][0]}")
+        with _no_garbage_collection():
+            module = import_module(f"recon_node.cli.{_COMMANDS[cmd_name][0]}")
         command: click.Command = getattr(module, {"id": "identity"}.get(cmd_name, cmd_name))
         return command
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Find the command; an unknown name is refused with the names that it resembles."""
+        name = args[0]
+        if name not in _COMMANDS and not name.startswith("-") and not ctx.resilient_parsing:
+            close = get_close_matches(name, _COMMANDS)
+            hint = f" Did you mean {' or '.join(map(repr, close))}?" if close else ""
+            ctx.fail(f"No such command {name!r}.{hint}")
+        return super().resolve_command(ctx, args)
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
         """Complete a command's name without importing the commands."""
@@ -85,6 +101,18 @@ class _MainGroup(click.Group):
             if error.errno in _IS_FULL:
                 click.echo(f"Error: standard output cannot be written: {error.strerror}", err=True)
             sys.exit(1)
+
+
+@contextmanager
+def _no_garbage_collection() -> Iterator[None]:
+    """Don't look for garbage among what is imported: it stays, and looking takes half a second."""
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()
 
 
 def _discard_output() -> None:

@@ -170,19 +170,20 @@ def status(node: NodeApi, pending: bool, as_json: bool) -> None:
         facts.add_row(name, str(recon.get(name, "")), style="bold" if name == "events" else None)
     facts.add_row("peers", _peers_of(recon))
     facts.add_row("interests", "\n".join(_interests_of(recon)))
-    facts.add_row("rendezvous", "\n".join(_rendezvous_of(recon)))
+    facts.add_row("rendezvous (DHT)", "\n".join(_rendezvous_of(recon)))
     for name, text in _policy_of(recon):
         facts.add_row(name, text)
     if recon.get("damaged"):
         facts.add_row("damaged", f"{recon['damaged']} (see the node's log)", style="bold red")
     console.print(facts)
+    latest, moving = recon["syncs"][-SYNCS_SHOWN:], recon.get("transfers", [])[-SYNCS_SHOWN:]
     for title, syncs in (
-        ("latest syncs that moved events", recon.get("transfers", [])),
-        ("latest syncs", recon["syncs"]),
+        ("latest syncs that moved events", moving if moving != latest else []),
+        ("latest syncs", latest),
     ):
         if syncs:
             console.print()
-            console.print(_sync_table(title, syncs[-SYNCS_SHOWN:]))
+            console.print(_sync_table(title, syncs))
 
 
 def _peers_of(recon: dict[str, Any]) -> str:

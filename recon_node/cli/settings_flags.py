@@ -74,7 +74,7 @@ def _flag_of(setting: Declaration) -> click.Option:
     if repeated:
         text += " May be repeated."
     if isinstance(default, bool):
-        text += f"  [default: {'' if default else 'no-'}{setting.name}]"
+        text += f"  [default: {'' if default else 'no-'}{setting.flag[2:]}]"
     elif default:
         text += f"  [default: {_shown(default)}]"
     negation = f"/--no-{setting.flag[2:]}" if isinstance(default, bool) else ""

@@ -180,7 +180,7 @@ def test_the_same_seed_gives_the_same_output_and_another_seed_another():
         "benchmarks.simulate",
         "partition",
         "--nodes",
-        "8",
+        "4",
         "--events",
         "1",
     ]

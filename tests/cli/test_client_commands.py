@@ -156,6 +156,10 @@ def test_status_shows_the_syncs_that_moved_events(monkeypatch: pytest.MonkeyPatc
     assert re.search(r"responder +930 +0 +613,087 +174 ", first)
     assert "930" not in second
     assert re.search(r"^pending +7\b", shown, re.MULTILINE)
+    recon["syncs"] = [moved]  # as after the first sync: one table is enough
+    shown = CliRunner().invoke(main, ["status"]).stdout
+    assert "latest syncs" in shown
+    assert "that moved events" not in shown
 
 
 @pytest.mark.parametrize(
@@ -265,6 +269,15 @@ def test_the_help_of_run_shows_the_defaults() -> None:
     for default in (settings.network, *settings.p2p.listen, settings.api.address):
         assert f"[default: {default}]" in " ".join(text.split())
     assert f"[default: {settings.p2p.sync_interval:g}]" in text
+
+
+def test_a_misspelt_command_is_refused_with_the_names_that_it_resembles() -> None:
+    result = CliRunner().invoke(main, ["streams", "list"])
+    assert result.exit_code == 2
+    assert "No such command 'streams'. Did you mean 'stream'" in result.stderr
+    unlike = CliRunner().invoke(main, ["qqq"])
+    assert unlike.exit_code == 2
+    assert unlike.stderr.endswith("No such command 'qqq'.\n")
 
 
 def test_version() -> None:

@@ -83,7 +83,7 @@ def test_a_diverged_stream(node: TestnetNode, diverged: dict[str, Event]) -> Non
     assert "9 events" in graph[-2]
     notes = "\n".join(lines[lines.index("") :])
     assert f"…{winner[-8:]} (not anchored) wins over …{loser[-8:]} (not anchored)" in notes
-    assert notes.endswith(f"would merge it:\n{winner}\n{loser}")
+    assert notes.endswith(f"would merge it (`recon-node stream merge`):\n{winner}\n{loser}")
 
 
 @pytest.mark.parametrize("prefix", ["", "ceramic://"])

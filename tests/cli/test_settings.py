@@ -134,6 +134,7 @@ def test_variables_that_are_not_settings(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setenv("RECON_NODE_PORT_5101_TCP", "tcp://10.0.0.1:5101")
     monkeypatch.setenv("RECON_NODE_NETWORK", "local-1")
     monkeypatch.setenv("RECON_NODE_URL", "http://127.0.0.1:5101")
+    monkeypatch.setenv("RECON_NODE_KEY", "my.key")
     assert unknown_variables() == ["RECON_NODE_PORT_5101_TCP"]
     assert load_settings().network == "local-1"
 

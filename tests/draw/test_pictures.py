@@ -53,7 +53,7 @@ def test_the_decision_and_the_merge_are_told() -> None:
     assert drawn.picture.notes == (
         "A (anchored 1970-01-02 00:00:00 UTC) wins over B (not anchored): after a fork, the data "
         "that was anchored first (CIP-145, rule 4).",
-        "A data event with these prevs would merge it:\nT1\nB",
+        "A data event with these prevs would merge it (`recon-node stream merge`):\nT1\nB",
     )
     assert drawn.merge == ("T1", "B")
     assert nodes_of(drawn.picture)["A"].details == ("data", "0", "anchored 1970-01-02 00:00:00 UTC")

@@ -53,7 +53,10 @@ def new_cars(count: int, model: StreamId = METAMODEL) -> list[bytes]:
 
 async def test_two_nodes_become_equal_and_stay_so(tmp_path, sdk_cars):
     quick = {**QUICK, "sync_interval": 1000}  # a starts no sync of its own at the same time
-    async with node(tmp_path / "a", sdk_cars, **quick) as a, node(tmp_path / "b", **quick) as b:
+    async with (
+        node(tmp_path / "a", sdk_cars, **quick) as a,
+        node(tmp_path / "b", verifiers=1, **quick) as b,
+    ):
         await b.p2p.connect(a.address)
         await eventually(lambda: b.holds_as_many_as(930))
         await eventually(lambda: b.p2p.transfers)
