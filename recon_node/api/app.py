@@ -95,6 +95,7 @@ ENDPOINTS: tuple[Endpoint, ...] = (
     feed.get_head,
     feed.get_position,
     arrow.get_arrow,
+    arrow.post_arrow,
     interests.post_interest,
     interests.delete_interest,
     interests.post_sort_value_interest,

@@ -19,6 +19,7 @@ from recon_node import __version__
 from recon_node.api.endpoint import EXTENSION, NDJSON, Answer, Endpoint
 from recon_node.api.errors import KUBO_PATH
 from recon_node.api.models import ErrorResponseBody, KuboErrorBody
+from recon_node.attribute_docs import attribute_docs
 
 Json = dict[str, Any]
 
@@ -80,10 +81,21 @@ def describe(endpoints: Sequence[Endpoint]) -> Json:
 
 
 class _Schemas(GenerateJsonSchema):
-    """pydantic's JSON Schema, with null as a type, and without defaults of nothing."""
+    """pydantic's JSON Schema, with null as a type, and without defaults of nothing.
+
+    What fields mean is in the docstrings below them.
+    """
 
     def normalize_name(self, name: str) -> str:
         return super().normalize_name(name).removesuffix("Body")
+
+    def model_schema(self, schema: Any) -> Json:
+        kind = schema["cls"]
+        aliases = {name: field.serialization_alias for name, field in kind.model_fields.items()}
+        return _with_docs(super().model_schema(schema), kind, aliases)
+
+    def dataclass_schema(self, schema: Any) -> Json:
+        return _with_docs(super().dataclass_schema(schema), schema["cls"], {})
 
     def nullable_schema(self, schema: Any) -> Json:
         inner = self.generate_inner(schema["schema"])
@@ -95,6 +107,16 @@ class _Schemas(GenerateJsonSchema):
         if schema.get("default"):
             return super().default_schema(schema)
         return self.generate_inner(schema["schema"])
+
+
+def _with_docs(schema: Json, kind: type, aliases: Mapping[str, str | None]) -> Json:
+    """Add to each property what the docstring below its field says."""
+    properties = schema.get("properties", {})
+    for name, text in attribute_docs(kind).items():
+        shown = properties.get(aliases.get(name) or name)
+        if shown is not None:
+            shown.setdefault("description", text)
+    return schema
 
 
 def _tidy(schema: Any) -> Any:
@@ -131,8 +153,12 @@ def _operation(each: Endpoint, bodies: Mapping[Any, Json]) -> Json:
             schema = {"type": "string", "description": each.lines}
             content[NDJSON] = {"schema": schema, EXTENSION: True}
         described["requestBody"] = {"required": True, "content": content}
+    if each.binary is not None:
+        schema = {"type": "string", "format": "binary", "description": each.binary}
+        content = {"application/octet-stream": {"schema": schema}}
+        described["requestBody"] = {"required": True, "content": content}
     errors = {*_ALWAYS, *each.errors}
-    errors |= {400} if parameters or each.body else set()
+    errors |= {400} if parameters or each.body or each.binary else set()
     errors |= {"GET": set(), "POST": {403, 413}, "DELETE": {403}}[each.method]
     error = KuboErrorBody if each.path.startswith(KUBO_PATH) else ErrorResponseBody
     described["responses"] = _answers(each.answers, bodies) | {

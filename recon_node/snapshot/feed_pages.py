@@ -19,36 +19,42 @@ from __future__ import annotations
 
 import io
 from collections.abc import Iterator, Sequence
-from typing import Final
-
-import pyarrow as pa
-import pyarrow.parquet as pq
+from functools import cache
+from typing import TYPE_CHECKING, Final
 
 from recon_node.ipld import CID
 from recon_node.ipld.cid import RAW
 from recon_node.snapshot.objects import Objects
 from recon_node.snapshot.root import FEEDS, Feed, Page
 
+if TYPE_CHECKING:  # it takes a node 0.15 s to import, and most nodes make no snapshots
+    import pyarrow as pa
+
 MAX_ROWS: Final = 500_000
 """Positions of a page."""
 MAX_PAGE: Final = 64 * 1024 * 1024
 """Bytes of a page."""
-SCHEMA: Final = pa.schema(
-    [
-        pa.field("position", pa.int64(), nullable=False),
-        pa.field("event_id", pa.binary(), nullable=False),
-        pa.field("time", pa.int64()),
-        pa.field("chain_id", pa.string()),
-        pa.field("delivered_at", pa.int64()),
-    ]
-)
-
 Row = tuple[int, bytes, int | None, str | None, int | None]
 """Position, EventID, time, chain, time of delivery."""
 
 
 class PageError(ValueError):
     """A page is damaged or something else."""
+
+
+@cache
+def _schema() -> pa.Schema:
+    import pyarrow as pa
+
+    return pa.schema(
+        [
+            pa.field("position", pa.int64(), nullable=False),
+            pa.field("event_id", pa.binary(), nullable=False),
+            pa.field("time", pa.int64()),
+            pa.field("chain_id", pa.string()),
+            pa.field("delivered_at", pa.int64()),
+        ]
+    )
 
 
 def page_name(cid: CID) -> str:
@@ -75,9 +81,13 @@ def ranges_to_write(base: Feed | None, head: int) -> tuple[list[Page], list[tupl
 
 def encode_page(rows: Sequence[Row]) -> tuple[CID, bytes]:
     """Return a page and its CID."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    schema = _schema()
     columns = list(zip(*sorted(rows, key=lambda row: row[1]), strict=True))
-    arrays = [pa.array(column, field.type) for column, field in zip(columns, SCHEMA, strict=True)]
-    table = pa.Table.from_arrays(arrays, schema=SCHEMA)
+    arrays = [pa.array(column, field.type) for column, field in zip(columns, schema, strict=True)]
+    table = pa.Table.from_arrays(arrays, schema=schema)
     out = io.BytesIO()
     pq.write_table(
         table,
@@ -103,6 +113,9 @@ def read_page(objects: Objects, page: Page) -> pa.Table:
         ObjectError: it cannot be read.
         PageError: it is damaged.
     """
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
     name = page_name(page.cid)
     if page.size > MAX_PAGE:
         raise PageError(
@@ -112,6 +125,6 @@ def read_page(objects: Objects, page: Page) -> pa.Table:
     if not page.cid.matches(data):
         raise PageError(f"{name} in {objects.url} does not match its CID")
     try:
-        return pq.read_table(io.BytesIO(data), schema=SCHEMA)
+        return pq.read_table(io.BytesIO(data), schema=_schema())
     except (pa.ArrowInvalid, OSError) as error:
         raise PageError(f"{name} in {objects.url} is not a page: {error}") from None

@@ -16,7 +16,7 @@ from recon_node.recon import KeyStore
 from recon_node.store.admission.ladder import commit_proofs, postpone_proofs
 from recon_node.store.contents import Contents, Writer
 from recon_node.store.damage.detection import DamagedEventError
-from recon_node.store.db import questions
+from recon_node.store.db import columns, questions
 from recon_node.store.db.block_index import BlockFinder
 from recon_node.store.db.log import EventLog
 from recon_node.store.db.reader import Reader, ReaderPool
@@ -240,21 +240,39 @@ class Store(Contents):
         upto: int,
         max_bytes: int,
         wanted: FeedFilter = FeedFilter(),  # noqa: B008 - a value, and immutable
+        *,
+        cars: bool = True,
     ) -> FeedColumns:
         """Return at most `limit` delivered events of the positions (after, upto] that match a
         filter, in order.
 
         The CARs of others are not touched. One thread is busy until as many are found or `upto` is
         reached: keep the range bounded. The last one is the event that takes the CARs to
-        `max_bytes`.
+        `max_bytes`. Without `cars`, they are not read, and the rows are not checked.
 
         Raises:
             DamagedEventError: one of them is damaged.
             StoreError: the disk failed.
         """
         upto = self._within_head(upto)
-        read = partial(questions.read_columns, after, limit, upto, max_bytes, wanted, self.network)
+        read = partial(
+            columns.read_columns, after, limit, upto, max_bytes, wanted, self.network, cars
+        )
         return await self.damage.noting(self._readers.ask_for_page(read))
+
+    async def read_columns_of(self, cids: Sequence[CID], max_bytes: int) -> tuple[FeedColumns, int]:
+        """Return those of some events that are delivered, in the order of their CIDs, and how many
+        of the CIDs were dealt with: the last event is the one that takes the CARs to `max_bytes`.
+
+        Damaged events are not here, and noted.
+
+        Raises:
+            StoreError: the disk failed.
+        """
+        read = partial(columns.read_columns_of, cids, self.head, max_bytes)
+        found, done, damaged = await self._readers.ask_for_page(read)
+        self.damage.note(damaged)
+        return found, done
 
     async def read_positions(
         self, after: int, upto: int

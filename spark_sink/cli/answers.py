@@ -2,7 +2,7 @@
 
 import os
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -82,25 +82,23 @@ def print_table(answer: QueryAnswer, console: Console, *, wide: bool = False) ->
     if not rows:
         console.print("no rows", style="dim")
         return
+    cells = [[cell(value) for value in row] for row in rows]
     table = Table(box=None, pad_edge=False)
     for name, is_number in zip(answer.columns, answer.numbers, strict=True):
         table.add_column(Text(name), overflow="fold", justify="right" if is_number else "left")
-    for row in rows:
-        table.add_row(*map(cell, row))
+    for row in cells:
+        table.add_row(*row)
     unbounded = console.options.update(width=_ANY_WIDTH)
     fits = Measurement.get(console, unbounded, table).maximum <= console.width
-    if fits or len(answer.columns) == 1:
+    # Nothing in a single column would show where a value of several lines ends.
+    is_column = len(answer.columns) == 1
+    if not any("\n" in row[0].plain for row in cells) if is_column else fits:
         console.print(table)
     else:
-        _print_rows(answer.columns, rows, console, cell)
+        _print_rows(answer.columns, cells, console)
 
 
-def _print_rows(
-    columns: Sequence[str],
-    rows: Sequence[Sequence[Any]],
-    console: Console,
-    cell: Callable[[Any], Text],
-) -> None:
+def _print_rows(columns: Sequence[str], rows: Sequence[Sequence[Text]], console: Console) -> None:
     for number, row in enumerate(rows):
         if number:
             console.print(Rule(style="dim"))
@@ -108,7 +106,7 @@ def _print_rows(
         table.add_column(overflow="fold")
         table.add_column(overflow="fold")
         for name, value in zip(columns, row, strict=True):
-            table.add_row(Text(name, "bold"), cell(value))
+            table.add_row(Text(name, "bold"), value)
         console.print(table)
 
 

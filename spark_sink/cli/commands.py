@@ -17,6 +17,7 @@ from spark_sink.cli.options import (
     Hours,
     Master,
     Milliseconds,
+    NodeUrls,
     Size,
     SparkSetting,
     UiAddress,
@@ -94,6 +95,15 @@ main.add_command(completion_command("spark-sink", lambda: main))
     type=Milliseconds(),
     default="30s",
     help="With several nodes: how long to wait for the node that is read before another is.",
+)
+@click.option(
+    "--mirror",
+    "mirrors",
+    type=NodeUrls(),
+    multiple=True,
+    metavar="URL",
+    help="URL of a further node with the same events, to read parts of each batch from; can be "
+    "repeated; in a variable, put commas between them. The order is that of the node at --url.",
 )
 @tables_option(
     required=False,
@@ -252,6 +262,7 @@ def run(
             else "name the directory of the tables with --tables, or use --console"
         )
     options["spark_settings"] = dict(options.pop("spark_conf"))
+    options["mirrors"] = tuple(dict.fromkeys(url for some in options["mirrors"] for url in some))
     options["names"] = tuple(name for name in options["names"] if name != RAW)
     settings = RunSettings(
         urls[0],

@@ -40,12 +40,16 @@ def print_json(event: str, facts: dict[str, Any]) -> None:
     click.echo(to_json({**line, **show(facts)}))
 
 
-_LEVELS = {"waiting": "warning", "no_workers": "warning", "lost": "warning"}
+_LEVELS = dict.fromkeys(("waiting", "no_workers", "lost", "mirror_unusable"), "warning")
 
 _LINES: dict[str, Callable[[dict[str, Any]], str]] = {
+    "mirror_unusable": lambda f: (
+        f"the mirror {f['url']} is of no use now ({f['reason']}); all is read from the first node "
+        "until it is"
+    ),
     "starting": lambda f: (
         f"reading {f['url']} (log {f['epoch']}) into {f['tables']} from position {f['position']}; "
-        f"the head is {f['head']}. Starting Spark, which takes a few seconds"
+        f"the head is {f['head']}. Starting Spark, which can take half a minute"
     ),
     "started": lambda f: (
         "Spark is running"

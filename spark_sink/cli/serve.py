@@ -138,7 +138,7 @@ def serve(
     with served(measured.registry, metrics) as metrics_url:
         server = FlightServer(settings, measured)
         with _until_signal():
-            text = f"serving {tables} by Flight SQL at {server.url}"
+            text = f"serving the tables in {tables} by Flight SQL at {server.url}"
             print_result(
                 {"tables": str(tables), "url": server.url, "metrics": metrics_url},
                 f"{text}, metrics at {metrics_url}" if metrics_url else text,

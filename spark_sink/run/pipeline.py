@@ -261,6 +261,7 @@ class QuerySettings:
         partitions: parallel requests; None: as many as Spark has cores, up to a limit.
         patience: seconds to wait for a node that does not answer; None: the source's default.
         token: of the API.
+        mirrors: URLs of further nodes that have the events, to read them from as well.
     """
 
     url: str
@@ -270,6 +271,7 @@ class QuerySettings:
     partitions: int | None = None
     patience: float | None = None
     token: str | None = field(default=None, repr=False)
+    mirrors: tuple[str, ...] = ()
 
 
 def start_query(spark: SparkSession, sink: Sink, settings: QuerySettings) -> StreamingQuery:
@@ -291,6 +293,8 @@ def start_query(spark: SparkSession, sink: Sink, settings: QuerySettings) -> Str
         source = source.option("patience", settings.patience)
     if settings.token is not None:
         source = source.option("token", settings.token)
+    if settings.mirrors:
+        source = source.option("mirrors", ",".join(settings.mirrors))
     events = source.load()
     writer = events.writeStream.queryName("spark-sink").foreachBatch(sink)
     writer = writer.option("checkpointLocation", str(settings.checkpoint))

@@ -8,7 +8,8 @@ Any Spark whose Python has this package installed finds the source by its name (
 An offset is {epoch, position}: everything up to `position` of the node's log `epoch` has been read.
 Spark's workers fetch the ranges of a batch (start, end] in parallel. The rows of a range never
 change, so a replayed batch is the same batch. A stream waits for a node that is down; a node with
-another log ends it with a `FeedChangedError`. With several nodes, see `spark_sink.source.failover`.
+another log ends it with a `FeedChangedError`. With several nodes, see `spark_sink.source.failover`,
+and with mirrors `spark_sink.source.mirrors`.
 Spark's `commit` is not used: it comes late or never, and the node keeps its events anyway.
 
 Options:
@@ -22,7 +23,8 @@ Options:
 | endingOffset | latest | latest, or a position: reading ends with it; only if it ends at all |
 | endingTimestamp | | instead: end with the last event delivered before that time |
 | maxRowsPerBatch | 10000 | positions per streaming batch; filters may leave fewer rows |
-| partitions | 2 | ranges of a batch to fetch in parallel |
+| mirrors | | further nodes with the same events, comma-separated, to read ranges from as well |
+| partitions | 2, or one for each node | ranges of a batch to fetch in parallel |
 | sortKey, sortValue, controller, streamId | | return only matching rows; the node filters |
 | patience | 120 | seconds to wait for a node that does not answer before the query fails |
 | failoverAfter | 30 | with several nodes: seconds to wait before reading another one |
@@ -79,7 +81,7 @@ class ReconBatchReader(DataSourceReader):
 
     def __init__(self, options: SourceOptions) -> None:
         self._options = options
-        self._nodes = Nodes(options.feeds)
+        self._nodes = Nodes(options.feeds, options.mirrors)
 
     def partitions(self) -> list[InputPartition]:
         """Return the ranges to fetch."""
@@ -97,7 +99,7 @@ class ReconStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def __init__(self, options: SourceOptions) -> None:
         self._options = options
-        self._nodes = Nodes(options.feeds)
+        self._nodes = Nodes(options.feeds, options.mirrors)
         self._plan = BatchPlan(self._nodes, options.log_patience)
         self._end: int | None = None  # unless it is the head
 

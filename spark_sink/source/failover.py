@@ -30,6 +30,7 @@ import pyarrow as pa
 
 from spark_sink.errors import FeedChangedError, FeedUnreachableError
 from spark_sink.source.feed import Feed, Head, last_position
+from spark_sink.source.mirrors import read_mirrored
 from spark_sink.source.options import RangePartition, SourceOptions
 from spark_sink.source.transfer import Retry
 
@@ -37,10 +38,16 @@ Offset = dict[str, Any]
 
 
 class Nodes:
-    """The feeds of one or several nodes; the one that answered last is asked first."""
+    """The feeds of one or several nodes; the one that answered last is asked first.
 
-    def __init__(self, feeds: Sequence[Feed]) -> None:
+    Args:
+        feeds: of the nodes whose logs count.
+        mirrors: further nodes from which events are read by CID.
+    """
+
+    def __init__(self, feeds: Sequence[Feed], mirrors: Sequence[Feed] = ()) -> None:
         self._feeds = list(feeds)
+        self._mirrors = list(mirrors)
         self.several = len(self._feeds) > 1
 
     @property
@@ -100,11 +107,10 @@ class Nodes:
             FeedRefusedError: something answers, but not as a feed does.
         """
         try:
-            after, upto, epoch = partition.after, partition.upto, partition.epoch
             if self.several:
-                yield from self._read_any(after, upto, epoch, patience)
+                yield from self._read_any(partition, patience)
             else:
-                yield from self.first.read(after, upto, epoch, patience)
+                yield from self._read_first(partition, partition.after, patience)
         finally:
             self.close()
 
@@ -119,18 +125,27 @@ class Nodes:
 
     def close(self) -> None:
         """Close all connections."""
-        for feed in self._feeds:
+        for feed in (*self._feeds, *self._mirrors):
             feed.close()
 
-    def _read_any(
-        self, after: int, upto: int, epoch: str, patience: float
+    def _read_first(
+        self, partition: RangePartition, after: int, patience: float
     ) -> Iterator[pa.RecordBatch]:
+        """Yield the rows that are left of a range of the first node's log."""
+        first, upto, epoch = self.first, partition.upto, partition.epoch
+        mirror = first if partition.mirror is None else self._mirrors[partition.mirror]
+        if mirror.url == first.url:
+            return first.read(after, upto, epoch, patience)
+        return read_mirrored(first, mirror, after, upto, epoch, patience)
+
+    def _read_any(self, partition: RangePartition, patience: float) -> Iterator[pa.RecordBatch]:
+        after, upto, epoch = partition.after, partition.upto, partition.epoch
         retry = Retry(patience)
         while after < upto:
             try:
                 if self.find(epoch) is None:
                     raise self.unreachable(epoch)
-                for batch in self.first.read(after, upto, epoch, patience=0):
+                for batch in self._read_first(partition, after, patience=0):
                     yield batch
                     after = last_position(batch)
                     retry = Retry(patience)

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
-from itertools import pairwise
+from itertools import cycle, pairwise
 from typing import Final, TypeVar
 
 from pyspark.sql.datasource import InputPartition
@@ -24,6 +24,7 @@ _OPTIONS: Final = (
     "token",
     *_BOUNDS,
     "maxRowsPerBatch",
+    "mirrors",
     "partitions",
     *FILTERS,
     "patience",
@@ -43,11 +44,12 @@ _Number = TypeVar("_Number", int, float)
 
 @dataclass(frozen=True)
 class RangePartition(InputPartition):
-    """The positions (after, upto] of the log `epoch`."""
+    """The positions (after, upto] of the log `epoch`, and the number of a mirror to read from."""
 
     after: int
     upto: int
     epoch: str
+    mirror: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +74,7 @@ class SourceOptions:
     """The checked options of one `load()`, with one feed per url."""
 
     feeds: tuple[Feed, ...]
+    mirrors: tuple[Feed, ...]
     starts: Bound
     ends: Bound | None
     max_rows: int
@@ -103,22 +106,20 @@ class SourceOptions:
         """
         given = {name.lower(): value for name, value in options.items()}
         _refuse_unknown(given)
-        urls = [url.strip() for url in given.get("url", "").split(",")]
-        for url in urls:
-            if not url.startswith(("http://", "https://")):
-                raise SinkError(
-                    "the source 'recon' needs the option url, such as http://127.0.0.1:5101, or a "
-                    f"comma-separated list of urls; it is {url!r}"
-                )
+        urls = _urls("url", given.get("url", ""))
+        mirrors = _urls("mirrors", given["mirrors"]) if given.get("mirrors") else []
         starts, ends = _bounds(given, len(urls))
         filters = _checked({name: given[name.lower()] for name in FILTERS if name.lower() in given})
         patience = _number(given, "patience", PATIENCE, float)
+        token = given.get("token")
+        partitions = max(PARTITIONS, 1 + len(mirrors))
         return cls(
-            feeds=tuple(Feed(url, patience, given.get("token"), filters) for url in urls),
+            feeds=tuple(Feed(url, patience, token, filters) for url in urls),
+            mirrors=tuple(Feed(url, patience, token) for url in mirrors),
             starts=starts,
             ends=ends,
             max_rows=_number(given, "maxRowsPerBatch", MAX_ROWS_PER_BATCH, int, least=1),
-            partitions=_number(given, "partitions", PARTITIONS, int, least=1),
+            partitions=_number(given, "partitions", partitions, int, least=1),
             failover_after=_number(given, "failoverAfter", FAILOVER_AFTER, float),
         )
 
@@ -184,10 +185,32 @@ class SourceOptions:
         return found
 
     def ranges(self, after: int, upto: int, epoch: str) -> list[RangePartition]:
-        """Split (after, upto] into at most `partitions` ranges of about the same size."""
+        """Split (after, upto] into at most `partitions` ranges of about the same size.
+
+        They are dealt to the first node and the mirrors in turn.
+        """
         count = max(1, min(self.partitions, (upto - after) // _MIN_RANGE))
         cuts = [after + (upto - after) * i // count for i in range(count + 1)]
-        return [RangePartition(low, high, epoch) for low, high in pairwise(cuts) if low < high]
+        ranges = [(low, high) for low, high in pairwise(cuts) if low < high]
+        readers = cycle((None, *range(len(self.mirrors))))
+        return [
+            RangePartition(low, high, epoch, reader)
+            for (low, high), reader in zip(ranges, readers, strict=False)
+        ]
+
+
+def _urls(option: str, text: str) -> list[str]:
+    urls = [url.strip() for url in text.split(",")]
+    for url in urls:
+        if not url.startswith(("http://", "https://")):
+            needs = (
+                "needs the option url, such as" if option == "url" else "has the option mirrors:"
+            )
+            raise SinkError(
+                f"the source 'recon' {needs} http://127.0.0.1:5101, or a comma-separated list of "
+                f"urls; it is {url!r}"
+            )
+    return urls
 
 
 def _bounds(given: Mapping[str, str], urls: int) -> tuple[Bound, Bound | None]:

@@ -224,14 +224,18 @@ class DeltaStore:
         if any(current.get(name) != value for name, value in wanted.items()):
             self._set_properties(wanted)
 
-    def tidy(self, *, idle: bool) -> None:
-        """Merge small files and vacuum, every so many commits and after large batches."""
+    def tidy(self, *, idle: bool) -> bool:
+        """Merge small files and vacuum, every so many commits and after large batches.
+
+        Returns:
+            Whether it was time for that.
+        """
         many = idle and len(self._table.file_uris()) - self._count >= _MAX_NEW_FILES
         if (
             not many
             and self._table.version() // _COMMITS_PER_TIDY == self._tidied // _COMMITS_PER_TIDY
         ):
-            return
+            return False
         if actions := merge_small_files(self._table, Stager(self.spec, self.path)):
             with self._committing(self._position) as properties:
                 self._commit(actions, properties)
@@ -239,6 +243,7 @@ class DeltaStore:
         self._check_alone()
         self._tidied = self._table.version()
         self._count = len(self._table.file_uris())
+        return True
 
     def files_upto(self, position: int) -> RawFiles:
         """List the files with rows up to a position."""

@@ -16,6 +16,7 @@ import tempfile
 import uuid
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
 from operator import attrgetter
 from pathlib import Path
 from typing import Final
@@ -29,7 +30,14 @@ from spark_sink.schema import DERIVED, RAW, SUMMARIES, TABLES
 from spark_sink.tables.dags import without_dags
 from spark_sink.tables.delta import DeltaStore
 from spark_sink.tables.delta_state import Reading
-from spark_sink.tables.location import Location, delete_below, local_directory
+from spark_sink.tables.location import (
+    Location,
+    concurrently,
+    delete_below,
+    file_system,
+    files_below,
+    local_directory,
+)
 from spark_sink.tables.placement import Placement
 from spark_sink.tables.staging import Staged, StagedFeed, Stager, feed_rows
 from spark_sink.tables.status import are_parquet, is_table, no_tables
@@ -38,6 +46,8 @@ from spark_sink.tables.summaries import Summaries
 CHECKPOINT_DIR: Final = "_checkpoint"
 SCRATCH_DIR: Final = "_scratch"
 STAGING_DIR: Final = "_staging"
+# Staged files of this age in a store are none that a process is about to commit.
+_ABANDONED_AFTER: Final = timedelta(hours=1)
 _LOCK_FILE: Final = ".spark-sink.lock"
 
 OnWrite = Callable[[str, Staged], None]
@@ -240,6 +250,19 @@ class Tables:
 
     def tidy(self, *, idle: bool = False) -> None:
         """Merge small files and vacuum, every so many commits."""
-        for table in (self.raw, *self.derived.values()):
-            table.tidy(idle=idle)
+        tidied = [table.tidy(idle=idle) for table in (self.raw, *self.derived.values())]
+        if any(tidied):
+            delete_abandoned(self.directory)
         self.summaries.tidy(idle=idle)
+
+
+def delete_abandoned(directory: Location) -> None:
+    """Delete staged files of killed processes from a store, once no one can be about to use them.
+
+    On a disk, whoever holds the lock deletes them all: `Tables.clear_staging`.
+    """
+    if isinstance(directory, Path):
+        return
+    before = datetime.now(UTC) - _ABANDONED_AFTER
+    old = [file.path for file in files_below(directory, STAGING_DIR) if file.mtime <= before]
+    concurrently(directory, file_system(directory).delete_file, old)

@@ -30,7 +30,7 @@ from spark_sink.schema import DERIVED, RAW, SUMMARIES, TABLES
 from spark_sink.source.feed import Feed
 from spark_sink.tables import delta_files
 from spark_sink.tables.delta import DeltaStore
-from spark_sink.tables.directory import Tables
+from spark_sink.tables.directory import Tables, delete_abandoned
 from spark_sink.tables.location import FAULTS, Location, delete_below
 from spark_sink.tables.status import (
     are_without_dags,
@@ -69,6 +69,8 @@ def vacuum(
     """
     tables = _tables(directory, names)
     with _as_sink_errors(directory):
+        if not dry_run:
+            delete_abandoned(directory)
         return {
             name: len(delta_files.vacuum(directory / name, table, hours, dry_run=dry_run))
             for name, table in tables.items()

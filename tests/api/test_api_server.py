@@ -224,10 +224,10 @@ async def test_a_feed_that_breaks_off_does_not_look_whole(
         services = Services(store=store, limits=limits)
         read, reads = store.read_feed_columns, itertools.count(1)
 
-        async def read_twice(*args: Any) -> FeedColumns:
+        async def read_twice(*args: Any, **options: Any) -> FeedColumns:
             if next(reads) > 2:
                 raise StoreError("the disk is gone")
-            return await read(*args)
+            return await read(*args, **options)
 
         monkeypatch.setattr(store, "read_feed_columns", read_twice)
         async with serving(services) as url, httpx.AsyncClient(base_url=url, timeout=60) as api:

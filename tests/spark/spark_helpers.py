@@ -21,6 +21,7 @@ from waiting import kept_port
 from recon_node.ceramic import Event, parse_event
 from recon_node.ipld import CID, multibase
 from spark_sink.schema import FEED
+from spark_sink.tables.location import Location, StoreUrl
 
 # 930 events written with the Ceramic JavaScript SDK; prevs come before their successors.
 SAMPLE = Path(__file__).parent.parent / "data" / "sdk_sample.jsonl"
@@ -140,12 +141,24 @@ def feed_rows(events: list[Event], times: Mapping[CID, int] = NO_TIMES) -> pa.Ta
     return pa.Table.from_pylist(rows, schema=FEED)
 
 
+def environment_for(place: Location, state: Path) -> dict[str, str]:
+    """The variables of a process that opens tables: what leads to their store, and where it keeps
+    what belongs to them on this machine."""
+    secrets = dict(place.options) if isinstance(place, StoreUrl) else {}
+    return {**os.environ, **secrets, "XDG_STATE_HOME": str(state)}
+
+
 def wait_until(condition: Callable[[], bool], what: str, patience: float = PATIENCE) -> None:
     """Wait for a condition; fail when it does not come true in time."""
     deadline = time.monotonic() + patience
     while not condition():
         assert time.monotonic() < deadline, f"waited {patience} s in vain until {what}"
         time.sleep(0.01)
+
+
+def await_end_of(pids: set[int], what: str) -> None:
+    """Wait until none of these processes is there."""
+    wait_until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in pids), what)
 
 
 def processes_under(pid: int) -> set[int]:

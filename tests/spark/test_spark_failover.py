@@ -1,13 +1,14 @@
-"""100,000 events from two nodes: one is killed in the middle, and so is the pipeline, twice.
+"""Many events from two nodes: one is killed in the middle, and so is the pipeline, twice.
 
-The tables are those of a run that reads one node and is left alone, but for positions.
+The tables are those of a run that reads one node and is left alone, but for positions. There are
+100,000 events where the tables are on a disk, and fewer where they are in an object store.
 """
 
 import json
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -16,36 +17,35 @@ import duckdb
 import httpx
 import pyarrow as pa
 import pytest
-from deltalake import DeltaTable, QueryBuilder
+from deltalake import QueryBuilder
 from nacl.signing import SigningKey
-from spark_helpers import Node, wait_until
+from spark_helpers import Node, environment_for, wait_until
 
 from recon_node.ceramic import Event
 from recon_node.ceramic.builder import data_event, init_event, model_event
 from recon_node.ipld import multibase
 from spark_sink.schema import RAW, TABLES
-from spark_sink.tables.status import made_from
+from spark_sink.tables.location import Location, open_delta_table
 
 pytestmark = [pytest.mark.spark, pytest.mark.long]
 
-EVENTS = 100_000
-STREAMS = 2_000
+STREAM = 50  # events of a stream
 PATIENCE = 900.0
 KEY = SigningKey(bytes(range(32)))
 # What depends on the node that an event was read from, and on the order of events.
 POSITIONS = ("position", "conclusion_event_order", "delivered_at")
 
 
-def events() -> list[list[Event]]:
-    """A model and many documents that change: streams in causal order."""
+def events(number: int) -> list[list[Event]]:
+    """A model and documents that change: streams in causal order, so many events in all."""
     model = model_event(
         KEY, {"version": "1.0", "name": "Note", "accountRelation": {"type": "list"}}
     )
     streams = [[model]]
-    for n in range(STREAMS):
+    for n in range(number // STREAM):
         unique = n.to_bytes(4, "big")
         stream = [init_event(KEY, model.stream_id(), {"n": 0}, unique=unique)]
-        while len(stream) < EVENTS // STREAMS:
+        while len(stream) < STREAM:
             patch = [{"op": "replace", "path": "/n", "value": len(stream)}]
             stream.append(data_event(KEY, stream[0], [stream[-1].cid], patch))
         streams.append(stream)
@@ -74,26 +74,40 @@ def load(node: Node, feed: Iterator[Event]) -> None:
 
 
 class Driver:
-    """`spark-sink run` in a process group of its own."""
+    """`spark-sink run` in a process group of its own; its log is in a directory."""
 
-    def __init__(self, tables: Path, *options: str) -> None:
-        self.log = tables.with_name(f"{tables.name}-{len(list(tables.parent.glob('*.log')))}.log")
+    def __init__(self, directory: Path, tables: Location, *options: str) -> None:
+        self.log = directory / f"{tables.name}-{len(list(directory.glob('*.log')))}.log"
         command = [sys.executable, "-m", "spark_sink", "run", "--tables", str(tables), *options]
         with self.log.open("wb") as output:
             self.process = subprocess.Popen(
-                command, stdout=output, stderr=subprocess.STDOUT, start_new_session=True
+                command,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                env=environment_for(tables, directory / "state"),
+                start_new_session=True,
             )
 
     def told(self) -> list[dict[str, Any]]:
         lines = self.log.read_text().splitlines()
         return [json.loads(line) for line in lines if line.startswith("{") and line.endswith("}")]
 
-    def await_event(self, name: str, position: int = 0) -> None:
+    def await_event(self, name: str) -> None:
+        self._await(lambda facts: facts["event"] == name, name)
+
+    def await_rows(self, number: int) -> None:
+        """Wait for a batch that brings `raw_events` to so many rows."""
+        self._await(
+            lambda facts: facts["event"] == "batch" and facts["positions"][RAW] >= number,
+            f"there are {number} rows",
+        )
+
+    def _await(self, wanted: Callable[[dict[str, Any]], bool], what: str) -> None:
         def there() -> bool:
             assert self.process.poll() is None, self.log.read_text()
-            return any(e["event"] == name and e.get("position", 0) >= position for e in self.told())
+            return any(map(wanted, self.told()))
 
-        wait_until(there, f"{name} at {position}", PATIENCE)
+        wait_until(there, what, PATIENCE)
 
     def kill(self) -> None:
         self.process.send_signal(signal.SIGKILL)
@@ -103,18 +117,13 @@ class Driver:
         assert self.process.wait(PATIENCE) == 0, self.log.read_text()
 
 
-def position(tables: Path) -> int:
-    found = made_from(tables / RAW)
-    return 0 if found is None else found.position
-
-
-def rows(tables: Path, name: str) -> pa.Table:
+def rows(tables: Location, name: str) -> pa.Table:
     columns = ", ".join(c for c in TABLES[name].schema.names if c not in POSITIONS)
-    builder = QueryBuilder().register("t", DeltaTable(tables / name))
+    builder = QueryBuilder().register("t", open_delta_table(tables / name))
     return pa.table(builder.execute(f"SELECT {columns} FROM t").read_all())
 
 
-def assert_same(tables: Path, others: Path) -> None:
+def assert_same(tables: Location, others: Location) -> None:
     for name in TABLES:
         with duckdb.connect() as connection:
             connection.register("one", rows(tables, name))
@@ -124,11 +133,11 @@ def assert_same(tables: Path, others: Path) -> None:
                 assert connection.execute(sql).fetchone() == (0,), name
 
 
-def assert_dense_and_causal(tables: Path, streams: list[list[Event]]) -> None:
-    builder = QueryBuilder().register("t", DeltaTable(tables / "raw_events"))
+def assert_dense_and_causal(tables: Location, streams: list[list[Event]]) -> None:
+    builder = QueryBuilder().register("t", open_delta_table(tables / RAW))
     sql = "SELECT position, event_cid FROM t ORDER BY position"
     found = pa.table(builder.execute(sql).read_all())
-    assert found["position"].to_pylist() == list(range(1, EVENTS + 1))
+    assert found["position"].to_pylist() == list(range(1, sum(map(len, streams)) + 1))
     place = {cid: n for n, cid in enumerate(found["event_cid"].to_pylist())}
     for stream in streams:
         places = [place[bytes(event.cid)] for event in stream]
@@ -136,28 +145,29 @@ def assert_dense_and_causal(tables: Path, streams: list[list[Event]]) -> None:
 
 
 def test_a_run_that_changes_nodes_gives_the_tables_of_one_that_does_not(
-    pair: list[Node], tmp_path: Path
+    pair: list[Node], tmp_path: Path, place: Location
 ) -> None:
-    streams = events()
-    assert sum(map(len, streams)) == EVENTS
+    number, batch = (100_000, 4_000) if isinstance(place, Path) else (10_000, 500)
+    streams = events(number)
+    assert sum(map(len, streams)) == number
     first, second = pair
     load(first, shuffled(streams, 1))
     load(second, shuffled(streams, 2))
-    tables, others = tmp_path / "tables", tmp_path / "others"
+    tables, others = place / "tables", place / "others"
     urls = ("--url", first.url, "--url", second.url, "--failover-after", "1s")
-    several = (*urls, "--max-rows-per-batch", "4000")
+    several = (*urls, "--max-rows-per-batch", str(batch))
 
-    driver = Driver(tables, *several)
-    wait_until(lambda: position(tables) >= EVENTS // 5, "a fifth is read", PATIENCE)
+    driver = Driver(tmp_path, tables, *several)
+    driver.await_rows(number // 5)
     first.kill()
     driver.await_event("taking_over")
     driver.kill()
-    driver = Driver(tables, *several)
+    driver = Driver(tmp_path, tables, *several)
     driver.await_event("took_over")
     driver.await_event("batch")
     driver.kill()
-    Driver(tables, *several, "--once").end()
+    Driver(tmp_path, tables, *several, "--once").end()
     assert_dense_and_causal(tables, streams)
 
-    Driver(others, "--url", second.url, "--once").end()
+    Driver(tmp_path, others, "--url", second.url, "--once").end()
     assert_same(tables, others)

@@ -300,6 +300,15 @@ def test_a_terminal_shows_columns_where_they_fit_else_a_line_for_each_value(tabl
         assert [line.split()[0] for line in text.splitlines()].count("stream_id") == 2
     one = on_a_terminal(tables, "SELECT repeat('x', 100) AS name", 40)
     assert [line.rstrip() for line in one.splitlines()] == ["name", "x" * 40, "x" * 40, "x" * 20]
+    sql = "SELECT {'a': range, 'b': 'x'} AS pair FROM range(2)"
+    pairs = on_a_terminal(tables, sql, 40)
+    assert [line.strip() for line in pairs.splitlines()] == [
+        "pair  a: 0",
+        "b: x",
+        "─" * 40,
+        "pair  a: 1",
+        "b: x",
+    ]
     assert on_a_terminal(tables, "FROM range(0)", 40) == "no rows\n"
 
 

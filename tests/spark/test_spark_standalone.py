@@ -21,6 +21,7 @@ from spark_sink.errors import SinkError
 from spark_sink.run.cluster import check_master
 from spark_sink.run.java import Java, find_java
 from spark_sink.run.session import start_session
+from spark_sink.tables.location import Location, StoreUrl, files_below
 
 pytestmark = pytest.mark.spark
 
@@ -40,8 +41,11 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     started.close()
 
 
-def run_options(cluster: Cluster, node: Node, tables: Path, **settings: str) -> list[object]:
+def run_options(cluster: Cluster, node: Node, tables: Location, **settings: str) -> list[object]:
+    """With tables in a store, workers get its options from the driver."""
     options = ["--master", cluster.master, "--url", node.url, "--tables", tables, "--once"]
+    if isinstance(tables, StoreUrl):
+        options += configured("--storage-option", dict(tables.options))
     frugal = FRUGAL | {"spark.pyspark.python": str(cluster.python)}
     return ["run", *options, *configured("--spark-conf", frugal | settings)]
 
@@ -103,24 +107,31 @@ def test_machines_go_and_come(node: Node, tmp_path: Path, sample: list[Event]) -
     assert_tables(tables, node.feed())
 
 
+def has_rows(tables: Location, name: str) -> bool:
+    """Whether there are files with rows for a table, in their place or on their way there."""
+    try:
+        paths = [file.path for file in files_below(tables)]
+    except FileNotFoundError:  # a directory was deleted while it was listed
+        return False
+    return any(f"{name}/" in path and path.endswith(".parquet") for path in paths)
+
+
 @pytest.mark.long
 def test_the_driver_is_killed_while_workers_write(
-    cluster: Cluster, full_node: Node, tmp_path: Path
+    cluster: Cluster, full_node: Node, place: Location
 ) -> None:
     """The next one gets the cluster's cores, and goes on with what was committed."""
-    options = run_options(cluster, full_node, tmp_path)
+    options = run_options(cluster, full_node, place)
     for table in ("raw_events", "stream_tips"):
         log = cluster.start(sys.executable, "-c", LONG_STEPS, *options)
-        patterns = (f"{table}/stream_cid_partition=*/*.parquet", f"_staging/{table}/**/*.parquet")
         wait_until(
-            lambda patterns=patterns: any(any(tmp_path.glob(each)) for each in patterns),
-            f"a worker has written rows of {table}",
+            lambda table=table: has_rows(place, table), f"a worker has written rows of {table}"
         )
         cluster.running[-1].kill()
         cluster.running[-1].wait()
         assert "stopped" not in log.read_text()
     cluster.run(sys.executable, "-c", LONG_STEPS, *options)
-    assert_tables(tmp_path, full_node.feed())
+    assert_tables(place, full_node.feed())
 
 
 @pytest.mark.long

@@ -1,29 +1,34 @@
 """Tables in an object store: a real S3 server, over HTTP."""
 
 import json
+from datetime import timedelta
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
 import pytest
 from click.testing import CliRunner
 from deltalake import DeltaTable
-from spark_helpers import feed_rows
-from spark_oracle import assert_tables
+from spark_helpers import feed_rows, wait_until
+from spark_oracle import assert_each_row_once, assert_tables
 from spark_samples import scenario
 
 from spark_sink.cli import main
 from spark_sink.errors import TablesError, store_fault
 from spark_sink.run.pipeline import Sink
 from spark_sink.schema import TABLES
+from spark_sink.tables import delta, directory
 from spark_sink.tables.delta import DeltaStore
-from spark_sink.tables.directory import Tables, lock
+from spark_sink.tables.directory import STAGING_DIR, Tables, lock
 from spark_sink.tables.location import (
     Location,
     StoreUrl,
     files_below,
     location_of,
+    open_delta_table,
     storage_options,
 )
+from spark_sink.tables.status import made_from
 
 EPOCH = "5f0c8a10-aaaa-bbbb-cccc-000000000001"
 TRAP = scenario()
@@ -103,6 +108,49 @@ def test_a_commit_that_was_read_with_a_later_one_is_the_last(
     with pytest.raises(TablesError, match="another process has written the table"):
         one.append(ROWS.slice(0, 20))
     fill(store, len(ROWS))
+    assert_tables(store, ROWS.to_pylist())
+
+
+def test_a_process_that_is_killed_as_soon_as_a_table_has_changed(store: Location) -> None:
+    """The next one goes on; test_spark_cli does the same with Spark, for minutes."""
+    for name, end in (("raw_events", 20), ("stream_tips", len(ROWS))):
+        process = get_context("spawn").Process(target=fill, args=(store, end))
+        process.start()
+        wait_until(
+            lambda name=name, end=end: getattr(made_from(store / name), "position", 0) == end,
+            f"{name} is at {end}",
+        )
+        process.kill()
+        process.join()
+        assert_each_row_once(store)
+    fill(store, len(ROWS))
+    assert_tables(store, ROWS.to_pylist())
+
+
+@pytest.mark.parametrize("by", ["vacuum", "run"])
+@pytest.mark.usefixtures("_environment")
+def test_what_workers_wrote_for_a_killed_run_is_deleted_when_it_is_old(
+    store: Location, monkeypatch: pytest.MonkeyPatch, by: str
+) -> None:
+    """Unlike on a disk, it may be for a run that is about to commit it, on another machine."""
+    monkeypatch.setattr(delta, "_COMMITS_PER_TIDY", 1)
+    killed = fill(store, 12).tables
+    rows = open_delta_table(store / "stream_tips").to_pyarrow_table()
+    killed.staged_aside("stream_tips").stage(rows)
+    staged = len(files_below(store, STAGING_DIR))
+    assert staged
+
+    def clean(upto: int) -> int:
+        sink = fill(store, upto)
+        if by == "run":
+            sink.tables.tidy()
+        else:
+            told("vacuum", "--tables", store)
+        return len(files_below(store, STAGING_DIR))
+
+    assert clean(20) == staged
+    monkeypatch.setattr(directory, "_ABANDONED_AFTER", timedelta(0))
+    assert clean(len(ROWS)) == 0
     assert_tables(store, ROWS.to_pylist())
 
 

@@ -3,12 +3,13 @@
 from pathlib import Path
 
 import pytest
-from spark_helpers import PATIENCE, Node, wait_until
+from spark_helpers import PATIENCE, Node, environment_for, wait_until
 from spark_oracle import assert_tables
 from spark_samples import scenario
 from test_spark_cli import CHILD, running
 
 from recon_node.ceramic import Event
+from spark_sink.tables.location import Location, files_below
 
 SAID = {"fail": "RuntimeError: the trap", "kill": "one of its Python processes was killed"}
 
@@ -17,27 +18,28 @@ SAID = {"fail": "RuntimeError: the trap", "kill": "one of its Python processes w
 @pytest.mark.spark
 @pytest.mark.parametrize("trap", ["fail", "kill"])
 def test_a_worker_that_ends_badly(
-    node: Node, sample: list[Event], tmp_path: Path, trap: str
+    node: Node, sample: list[Event], tmp_path: Path, place: Location, trap: str
 ) -> None:
     """With a second try Spark goes on; without, the run ends and the next one goes on."""
     events = [*scenario().events, *sample[:150]]
     node.add(events)
     wait_until(lambda: len(node.feed()) == len(events), "all anchors are looked up")
-    tables = tmp_path / "tables"
+    tables = place / "tables"
+    environ = environment_for(place, tmp_path / "state")
     options = ["--url", node.url, "--once", "--max-rows-per-batch", "50", "--tables"]
-    with running(
-        *options, str(tables), "--master", "local[2,4]", child=(CHILD, trap, tmp_path / "a")
-    ) as run:
+    child = (CHILD, trap, tmp_path / "a")
+    twice = ("--master", "local[2,4]")
+    with running(*options, str(tables), *twice, child=child, environ=environ) as run:
         assert run.next("stopped")["position"] == len(events)
     assert len(list((tmp_path / "a").iterdir())) == 3
     assert_tables(tables, node.feed())
-    assert not list(tables.glob("*/_staged"))
+    assert not any("_stag" in file.path for file in files_below(tables))
 
-    tables = tmp_path / "again"
+    tables = place / "again"
     child = (CHILD, trap, tmp_path / "b")
     ends = 0
     while True:
-        with running(*options, str(tables), child=child) as run:
+        with running(*options, str(tables), child=child, environ=environ) as run:
             _, told = run.process.communicate(timeout=2 * PATIENCE)
         if run.process.returncode == 0:
             break

@@ -1,4 +1,5 @@
-"""GET /ceramic/feed/arrow: a range of the feed as an Arrow IPC stream, for bulk readers.
+"""The feed as an Arrow IPC stream, for bulk readers: GET /ceramic/feed/arrow, a range of it, and
+POST /ceramic/feed/arrow, those of its events that are named.
 
 An IPC stream is a schema message, record batch messages and an end mark. Each message is made in a
 worker thread and passed to the connection before the next page is read from the log. So a slow
@@ -10,8 +11,10 @@ reader can recognize an older node, which ignores filters and serves everything.
 is searched in pieces, and each piece ends with a batch, even an empty one, so that neither side
 mistakes a long search for a dead connection.
 
-A reader that only wants to know which events are where asks for the column `event_cid`. No CAR is
-read for it, so it takes a small part of the time.
+A reader that only wants to know which events are where asks for columns other than `car`. No CAR is
+read for them, so they take a small part of the time. Nodes deliver the same events in different
+orders. So a reader may list a range of one node's feed, and ask other nodes for the events by their
+CIDs: the first node gives the order, the others give the bytes (`spark_sink.source.mirrors`).
 """
 
 from __future__ import annotations
@@ -21,9 +24,9 @@ from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Mapping, Se
 from contextlib import aclosing
 from functools import cache, partial
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Annotated, Final, Literal
+from typing import TYPE_CHECKING, Annotated, Final
 
-from pydantic import BeforeValidator
+from pydantic import BeforeValidator, Field
 from pydantic.alias_generators import to_camel
 from pydantic_core import PydanticCustomError
 from starlette.responses import Response, StreamingResponse
@@ -32,7 +35,8 @@ from recon_node.api.endpoint import Answer, Call, endpoint
 from recon_node.api.errors import ApiError, bad_request
 from recon_node.api.models import AsText, Binary, Parameters, WholeParameter
 from recon_node.api.services import Services
-from recon_node.ceramic import EventId, StreamId
+from recon_node.ceramic import StreamId
+from recon_node.ipld import CID, CidError, read_cid
 from recon_node.store import FeedColumns, FeedFilter, Store
 
 if TYPE_CHECKING:
@@ -42,6 +46,23 @@ MEDIA_TYPE = "application/vnd.apache.arrow.stream"
 
 _PIECE = 20_000
 """Positions that are searched at a time."""
+
+MAX_CIDS: Final = 10_000
+"""Events that one request may name."""
+_COLUMNS: Final = (
+    "position",
+    "event_id",
+    "event_cid",
+    "stream_cid",
+    "event_type",
+    "car",
+    "time",
+    "chain_id",
+    "delivered_at",
+)
+_ALL: Final = frozenset(_COLUMNS)
+_POSITION: Final = frozenset(["position"])
+_CAR: Final = "car"
 
 END_OF_STREAM = b"\xff\xff\xff\xff\x00\x00\x00\x00"
 
@@ -60,10 +81,29 @@ def _stream_id(text: str) -> StreamId:
         raise bad_request(f"streamId: {error}") from None
 
 
+def _columns(text: str) -> frozenset[str]:
+    if text == "all":
+        return _ALL
+    names = frozenset(text.split(","))
+    for name in sorted(names - _ALL):
+        raise bad_request(f"columns: {name!r} is not a column; there are {', '.join(_COLUMNS)}")
+    return names | _POSITION
+
+
 Filter = Annotated[str, BeforeValidator(_given)]
 
 
-class ArrowQuery(Parameters, alias_generator=to_camel):
+class ColumnsQuery(Parameters, alias_generator=to_camel):
+    """Which columns to read."""
+
+    columns: Annotated[frozenset[str], AsText, BeforeValidator(_columns)] = Field(
+        "all", validate_default=True
+    )
+    """Names of columns with commas between them, besides the position; all by default. Without
+    `car` it is much quicker, and rows are not compared with their events."""
+
+
+class ArrowQuery(ColumnsQuery, alias_generator=to_camel):
     """The range of the feed to read, and the filters."""
 
     after: WholeParameter = 0
@@ -80,8 +120,6 @@ class ArrowQuery(Parameters, alias_generator=to_camel):
     """Only with this controller, a DID."""
     stream_id: Annotated[StreamId, AsText, BeforeValidator(_stream_id)] | None = None
     """Only of this stream, as multibase text."""
-    columns: Literal["all", "event_cid"] = "all"
-    """`event_cid`: only the position and the CID of each event, without a filter."""
 
 
 FILTERS: Final = ("sortKey", "sortValue", "controller", "streamId")
@@ -102,17 +140,46 @@ async def get_arrow(call: Call[ArrowQuery]) -> Response:
     services, given = call.services, call.parameters
     after, upto = _range(given, services.store)
     wanted = FeedFilter(given.sort_key, given.sort_value, given.controller, given.stream_id)
-    if wanted and given.columns != "all":
-        raise bad_request("columns: the CIDs alone are not filtered; leave out the filters")
     if call.request.method == "HEAD":
         return Response(media_type=MEDIA_TYPE)
-    if given.columns == "event_cid":
-        return await _answer(cid_stream(services, after, upto))
-    if not wanted:
+    if not wanted and _CAR in given.columns:
         await services.store.damage.check_range(after, upto)
     query = call.request.query_params
     filters = {name: query[name] for name in FILTERS if name in query}
-    return await _answer(stream(services, after, upto, wanted, filters))
+    return await _answer(stream(services, after, upto, wanted, filters, given.columns))
+
+
+@endpoint(
+    "POST",
+    "/ceramic/feed/arrow",
+    Answer("The rows.", Binary, media_type=MEDIA_TYPE),
+    binary="The binary CIDs of at most 10,000 events, one directly after the other.",
+    own=True,
+    need="read",
+)
+async def post_arrow(call: Call[ColumnsQuery]) -> Response:
+    """Read events of the feed, named by their CIDs, as an Arrow IPC stream.
+
+    They come in the order of the body, with their positions here. Those that are not delivered
+    here, or are damaged in the log, are left out.
+    """
+    body = await call.request.body()
+    cids = await call.services.in_thread(partial(_read_cids, body))
+    return await _answer(stream_of(call.services, cids, call.parameters.columns))
+
+
+def _read_cids(body: bytes) -> list[CID]:
+    found: list[CID] = []
+    at = 0
+    while at < len(body):
+        if len(found) == MAX_CIDS:
+            raise bad_request(f"the body names more than {MAX_CIDS} events")
+        try:
+            cid, at = read_cid(body, at)
+        except CidError as error:
+            raise bad_request(f"the body should be binary CIDs and nothing else: {error}") from None
+        found.append(cid)
+    return found
 
 
 async def _answer(body: AsyncGenerator[bytes | memoryview]) -> Response:
@@ -127,38 +194,42 @@ async def stream(
     upto: int,
     wanted: FeedFilter,
     filters: Mapping[str, str],
+    columns: frozenset[str],
 ) -> AsyncGenerator[bytes | memoryview]:
     """The IPC stream of those rows (after, upto] that are wanted, a message at a time."""
     store, limits = services.store, services.limits
-    yield await services.in_thread(partial(schema_message, filters))
+    cars = _CAR in columns
+    yield await services.in_thread(partial(schema_message, columns, filters))
     while after < upto:
         end = min(upto, after + _PIECE) if wanted else upto
         rows = await store.read_feed_columns(
-            after, limits.arrow_rows, end, limits.arrow_bytes, wanted
+            after, limits.arrow_rows, end, limits.arrow_bytes, wanted, cars=cars
         )
         if not wanted and (not rows.positions or rows.positions[0] != after + 1):
             raise RuntimeError(f"the feed holds no event at position {after + 1}")
-        full = len(rows.cars) == limits.arrow_rows or _size(rows) >= limits.arrow_bytes
+        full = len(rows.positions) == limits.arrow_rows or _size(rows) >= limits.arrow_bytes
         after = rows.positions[-1] if full else end
-        message = await services.in_thread(partial(record_batch, rows))
+        message = await services.in_thread(partial(record_batch, rows, columns))
         del rows  # or a slow reader would hold the page twice
         yield message
     yield END_OF_STREAM
 
 
-async def cid_stream(
-    services: Services, after: int, upto: int
+async def stream_of(
+    services: Services, cids: Sequence[CID], columns: frozenset[str]
 ) -> AsyncGenerator[bytes | memoryview]:
-    """The IPC stream of the positions (after, upto] and the CIDs of their events."""
-    yield await services.in_thread(lambda: bytes(cid_schema().serialize()))
-    while after < upto:
-        end = min(upto, after + services.limits.arrow_rows)
-        rows = await services.store.read_positions(after, end)
-        if len(rows) != end - after:
-            raise RuntimeError(f"the feed lacks some of the positions {after + 1} to {end}")
-        event_ids = [row[1] for row in rows]
-        yield await services.in_thread(partial(cid_batch, after, event_ids))
-        after = end
+    """The IPC stream of those events that are delivered, a message at a time."""
+    store, limits = services.store, services.limits
+    yield await services.in_thread(partial(schema_message, columns, {}))
+    done = 0
+    while done < len(cids):
+        page = cids[done : done + limits.arrow_rows]
+        rows, count = await store.read_columns_of(page, limits.arrow_bytes)
+        done += count
+        if rows.positions:
+            message = await services.in_thread(partial(record_batch, rows, columns))
+            del rows  # as above
+            yield message
     yield END_OF_STREAM
 
 
@@ -199,47 +270,40 @@ def feed_schema() -> pa.Schema:
 
 
 @cache
-def cid_schema() -> pa.Schema:
-    """Return the columns of a feed of CIDs."""
+def _schema(columns: frozenset[str]) -> pa.Schema:
     import pyarrow as pa
 
-    return pa.schema([feed_schema().field("position"), feed_schema().field("event_cid")])
+    return pa.schema([field for field in feed_schema() if field.name in columns])
 
 
-def cid_batch(after: int, event_ids: Sequence[bytes]) -> memoryview:
-    """Return one record batch message with the CIDs of the events after a position."""
-    import pyarrow as pa
-
-    columns = [
-        pa.array(range(after + 1, after + 1 + len(event_ids)), pa.int64()),
-        pa.array([bytes(EventId(event_id).event_cid) for event_id in event_ids], pa.binary()),
-    ]
-    return memoryview(pa.record_batch(columns, schema=cid_schema()).serialize())
-
-
-def schema_message(filters: Mapping[str, str]) -> bytes:
+def schema_message(columns: frozenset[str], filters: Mapping[str, str]) -> bytes:
     """Return the message that starts a stream, and names the filters that were applied."""
     named = {"filter": json.dumps(filters, sort_keys=True)} if filters else None
-    message: bytes = feed_schema().with_metadata(named).serialize().to_pybytes()
+    message: bytes = _schema(columns).with_metadata(named).serialize().to_pybytes()
     return message
 
 
-def record_batch(rows: FeedColumns) -> memoryview:
+def record_batch(rows: FeedColumns, columns: frozenset[str]) -> memoryview:
     """Return one record batch message with a row for each event."""
     import pyarrow as pa
 
-    columns = [
-        pa.array(rows.positions, pa.int64()),
-        pa.array(rows.event_ids, pa.binary()),
-        pa.array(rows.event_cids, pa.binary()),
-        pa.array(rows.stream_cids, pa.binary()),
-        pa.array(rows.kinds, pa.utf8()),
-        pa.array(rows.cars, pa.binary()),
-        pa.array(rows.block_times, pa.int64()),
-        pa.array(rows.chain_ids, pa.utf8()),
-        pa.array(rows.delivered_at, pa.timestamp("ms", "UTC")),
+    values = (
+        rows.positions,
+        rows.event_ids,
+        rows.event_cids,
+        rows.stream_cids,
+        rows.kinds,
+        rows.cars,
+        rows.block_times,
+        rows.chain_ids,
+        rows.delivered_at,
+    )
+    arrays = [
+        pa.array(column, field.type)
+        for column, field in zip(values, feed_schema(), strict=True)
+        if field.name in columns
     ]
-    batch: pa.RecordBatch = pa.record_batch(columns, schema=feed_schema())
+    batch: pa.RecordBatch = pa.record_batch(arrays, schema=_schema(columns))
     return memoryview(batch.serialize())
 
 

@@ -2,51 +2,30 @@
 
 Every CAR is checked before it leaves, see `recon_node.store.damage.detection`.
 
-The EventId of a row says which sort value and controller its stream has (CIP-124: the last 8 bytes
-of the hash of each), and `init_cid` which stream it is. So a filter skips a row without a look at
-its CAR; only the sort key, which no EventId tells, is looked up with the stream.
+For bulk readers of the feed, see `recon_node.store.db.columns`.
 """
 
 from __future__ import annotations
 
-import sqlite3
-from collections.abc import Iterator, Sequence
-from contextlib import closing
-from typing import Any, Final
+from collections.abc import Sequence
+from typing import Final
 
-from recon_node.ceramic import (
-    EventId,
-    EventKind,
-    Network,
-    TimeProof,
-    controller_range,
-    sort_value_range,
-)
+from recon_node.ceramic import EventId, EventKind, TimeProof
 from recon_node.ipld import CID, CarError
 from recon_node.store.damage.detection import (
     Damage,
     DamagedEventError,
     check_stored,
     name_damage,
-    row_fault,
 )
+from recon_node.store.db.columns import COLUMNS, ROWS, anchors, damage_of, first_hole, select
 from recon_node.store.db.deliveries import DELIVERED_AT
-from recon_node.store.db.packing import full_size
 from recon_node.store.db.reader import Reader
 from recon_node.store.db.records import StreamRecord, select_streams
 from recon_node.store.db.sql import select_in
-from recon_node.store.values import FeedColumns, FeedFilter, FeedRow, PendingProof
+from recon_node.store.values import FeedRow, PendingProof
 
 _LAST: Final = 2**63 - 1  # the greatest integer that SQLite has
-
-_COLUMNS: Final = f"position, event_id, cid, init_cid, kind, car, {DELIVERED_AT}"
-_ROWS: Final = f"SELECT {_COLUMNS} FROM events LEFT JOIN cars USING (id) "
-_WIDTH: Final = 7
-_ANCHORS: Final = (
-    "SELECT position, block_time, chain_id FROM events "
-    "CROSS JOIN anchors ON anchors.event = events.id CROSS JOIN proofs USING (proof) "
-    "WHERE position IN (?)"
-)
 
 
 def read_car(cid: CID, reader: Reader) -> bytes | None:
@@ -135,46 +114,15 @@ def read_feed(
     after: int, limit: int, upto: int, max_bytes: int | None, reader: Reader
 ) -> list[FeedRow]:
     """Return delivered events of the positions (after, upto]; they end before a damaged one."""
-    sql = _ROWS + "WHERE position > ? AND position <= ? ORDER BY position LIMIT ?"
+    sql = ROWS + "WHERE position > ? AND position <= ? ORDER BY position LIMIT ?"
     values = (min(after, _LAST), upto, min(limit, _LAST))
     found, damage = _read_rows(sql, values, max_bytes, reader)
-    hole = _hole([row.position for row in found], after)
+    hole = first_hole([row.position for row in found], after)
     if hole is not None and hole.position is not None:
         found, damage = found[: hole.position - after - 1], hole
     if damage is not None and not found:  # else it stands at the beginning of the next page
         raise DamagedEventError(damage)
     return found
-
-
-def read_columns(
-    after: int,
-    limit: int,
-    upto: int,
-    max_bytes: int,
-    wanted: FeedFilter,
-    network: Network,
-    reader: Reader,
-) -> FeedColumns:
-    """Return delivered events of the positions (after, upto] that match a filter, in columns.
-
-    Raises:
-        DamagedEventError: an event of the page is damaged.
-    """
-    terms, values = _where(wanted, network)
-    sql = _ROWS + f"WHERE position > ? AND position <= ? {terms}ORDER BY position LIMIT ?"
-    columns = _select(sql, (after, upto, *values, limit), max_bytes, reader)
-    positions, event_ids, cids, inits, kinds, stored, delivered = columns
-    hole = None if terms else _hole(positions, after)
-    if hole is not None:
-        raise DamagedEventError(hole)
-    cars = reader.blocks.restore_each(stored)
-    damaged = map(_damage, positions, event_ids, cids, inits, kinds, cars)
-    found = [each for each in damaged if each is not None]
-    if found:
-        raise DamagedEventError(*found)
-    sound = [car for car in cars if isinstance(car, bytes)]
-    times, chains = _anchors(positions, kinds, reader)
-    return FeedColumns(positions, event_ids, cids, inits, kinds, sound, times, chains, delivered)
 
 
 def read_head(reader: Reader) -> int:
@@ -205,7 +153,7 @@ def read_sort_key(
         DamagedEventError: one of them is damaged.
     """
     sql = (
-        f"SELECT {_COLUMNS} FROM events "
+        f"SELECT {COLUMNS} FROM events "
         "CROSS JOIN streams USING (init_cid) LEFT JOIN cars USING (id) "
         "WHERE position > ? AND position <= ? AND kind = 'init' AND sep_key = ? "
         "ORDER BY position LIMIT ?"
@@ -221,68 +169,26 @@ def read_stream(
     Raises:
         DamagedEventError: one of them is damaged.
     """
-    sql = _ROWS + "WHERE init_cid = ? AND position <= ? ORDER BY position LIMIT ?"
+    sql = ROWS + "WHERE init_cid = ? AND position <= ? ORDER BY position LIMIT ?"
     values = (init, upto, -1 if limit is None else min(limit, _LAST))
     return _whole(*_read_rows(sql, values, max_bytes, reader))
-
-
-def _where(wanted: FeedFilter, network: Network) -> tuple[str, list[object]]:
-    """Return further terms of a WHERE over `events`, and their parameters."""
-    terms, values = "", list[object]()
-    if wanted.sort_value is not None:
-        # The plus keeps SQLite from walking the index by EventId: the order is the feed's.
-        terms += "AND +event_id > ? AND +event_id < ? "
-        values += sort_value_range(network, wanted.sort_value)
-    if wanted.controller is not None:
-        bound = controller_range(network, wanted.sort_value or "", wanted.controller)[0]
-        terms += "AND substr(event_id, ?, 8) = ? "  # 4 bytes of the stream come after it
-        values += (len(bound.prefix) - 11, bound.controller)
-    if wanted.stream_id is not None:
-        terms += "AND init_cid = ? "
-        values.append(wanted.stream_id.cid)
-    if wanted.sort_key is not None:
-        terms += "AND (SELECT sep_key FROM streams WHERE init_cid = events.init_cid) = ? "
-        values.append(wanted.sort_key)
-    return terms, values
-
-
-def _select(
-    sql: str, values: Sequence[object], max_bytes: int | None, reader: Reader
-) -> Sequence[list[Any]]:
-    """Return the columns of the rows up to the one that takes their CARs to `max_bytes`."""
-    flat: list[Any] = []  # no tuples are kept: so many set off the garbage collector
-    for row in _up_to(reader.connection.execute(sql, values), max_bytes):
-        flat += row
-    return [flat[n::_WIDTH] for n in range(_WIDTH)]
-
-
-def _up_to(rows: sqlite3.Cursor, max_bytes: int | None) -> Iterator[tuple[Any, ...]]:
-    size = 0
-    with closing(rows):  # a statement that is not at its end would hold on to its view of the log
-        for row in rows:
-            yield row
-            car = row[5]
-            if car is not None:  # else it is damaged
-                size += len(car) if car[:1] != b"\0" else full_size(car)  # a call where it must
-            if max_bytes is not None and size >= max_bytes:
-                break
 
 
 def _read_rows(
     sql: str, values: Sequence[object], max_bytes: int | None, reader: Reader
 ) -> tuple[list[FeedRow], Damage | None]:
     """Return the events up to the one that takes the CARs to `max_bytes`, or to a damaged one."""
-    columns = _select(sql, values, max_bytes, reader)
+    columns = select(sql, values, max_bytes, reader)
     positions, _, _, _, kinds, stored, delivered = columns
     found: list[FeedRow] = []
     for position, event_id, cid, init, kind, car, *times in zip(
         *columns[:5],
         reader.blocks.restore_each(stored),
-        *_anchors(positions, kinds, reader),
+        *anchors(positions, kinds, reader),
         delivered,
         strict=True,
     ):
-        damage = _damage(position, event_id, cid, init, kind, car)
+        damage = damage_of(position, event_id, cid, init, kind, car)
         if isinstance(car, CarError) or damage is not None:
             return found, damage
         try:
@@ -293,48 +199,8 @@ def _read_rows(
     return found, None
 
 
-def _anchors(
-    positions: Sequence[int], kinds: Sequence[str], reader: Reader
-) -> tuple[Sequence[int | None], Sequence[str | None]]:
-    """Return the block times and the chains of delivered events; both are final."""
-    none = (None,) * len(positions)
-    time_event = EventKind.TIME.value
-    if time_event not in kinds:
-        return none, none
-    anchored = [at for at, kind in zip(positions, kinds, strict=True) if kind == time_event]
-    found = {
-        at: (time, chain) for at, time, chain in select_in(reader.connection, _ANCHORS, anchored)
-    }
-    times, chains = zip(*(found.get(each, (None, None)) for each in positions), strict=True)
-    return times, chains
-
-
-def _damage(
-    position: int | None,
-    event_id: bytes,
-    cid: bytes,
-    init: bytes,
-    kind: str,
-    car: bytes | CarError,
-) -> Damage | None:
-    """Return what is wrong with an event as it was read, None when nothing is."""
-    sound = check_stored(car, event_id, cid, position)
-    if isinstance(sound, Damage):
-        return sound
-    fault = row_fault(event_id, cid, init, kind, sound)
-    return None if fault is None else name_damage(fault, event_id, cid, position, of_row=True)
-
-
 def _whole(rows: list[FeedRow], damage: Damage | None) -> list[FeedRow]:
     """Return rows of which none may be left out."""
     if damage is not None:
         raise DamagedEventError(damage)
     return rows
-
-
-def _hole(positions: Sequence[int], after: int) -> Damage | None:
-    """Return the first hole in the positions behind `after`: each must have an event."""
-    if not positions or positions[-1] - after == len(positions):
-        return None
-    expected = next(at for at, found in enumerate(positions, after + 1) if at != found)
-    return Damage("no event has this position", position=expected)

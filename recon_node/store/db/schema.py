@@ -172,7 +172,7 @@ def _check_network(connection: sqlite3.Connection, path: Path, network: Network)
     if stored != str(network.id):
         name = network_name(int(stored)) if stored and stored.isdecimal() else repr(stored)
         raise StoreError(
-            f"the event log {path} holds events of the network {name}, but this node is set to "
+            f"the event log {path} belongs to the network {name}, but this node is set to "
             f"{network.name}: choose {name} (--network), or another data directory (--data-dir)"
         )
 

@@ -1,0 +1,215 @@
+"""What bulk readers ask of the log, in SQL: rows of the feed, in columns; each function runs in a
+thread.
+
+Rows with their CARs are checked before they leave, see `recon_node.store.damage.detection`. Rows
+without them, which take a third of the time, are not: whoever gets the CARs elsewhere can compare
+them with the CIDs.
+
+The EventId of a row says which sort value and controller its stream has (CIP-124: the last 8 bytes
+of the hash of each), and `init_cid` which stream it is. So a filter skips a row without a look at
+its CAR; only the sort key, which no EventId tells, is looked up with the stream.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator, Sequence
+from contextlib import closing
+from functools import lru_cache
+from itertools import compress
+from typing import Any, Final
+
+from recon_node.ceramic import EventKind, Network, controller_range, sort_value_range
+from recon_node.ipld import CID, CarError
+from recon_node.store.damage.detection import (
+    Damage,
+    DamagedEventError,
+    check_stored,
+    name_damage,
+    row_fault,
+)
+from recon_node.store.db.deliveries import DELIVERED_AT
+from recon_node.store.db.packing import full_size
+from recon_node.store.db.reader import Reader
+from recon_node.store.db.sql import select_in
+from recon_node.store.values import FeedColumns, FeedFilter
+
+COLUMNS: Final = f"position, event_id, cid, init_cid, kind, car, {DELIVERED_AT}"
+ROWS: Final = f"SELECT {COLUMNS} FROM events LEFT JOIN cars USING (id) "
+_BARE_ROWS: Final = f"SELECT {COLUMNS.replace('car', 'NULL')} FROM events "
+_WIDTH: Final = 7
+_ANCHORS: Final = (
+    "SELECT position, block_time, chain_id FROM events "
+    "CROSS JOIN anchors ON anchors.event = events.id CROSS JOIN proofs USING (proof) "
+    "WHERE position IN (?)"
+)
+
+
+def read_columns(
+    after: int,
+    limit: int,
+    upto: int,
+    max_bytes: int,
+    wanted: FeedFilter,
+    network: Network,
+    cars: bool,
+    reader: Reader,
+) -> FeedColumns:
+    """Return delivered events of the positions (after, upto] that match a filter, in columns.
+
+    Without `cars`, they are not read, and the rows are not checked.
+
+    Raises:
+        DamagedEventError: an event of the page is damaged.
+    """
+    terms, values = _where(wanted, network)
+    sql = (
+        ROWS if cars else _BARE_ROWS
+    ) + f"WHERE position > ? AND position <= ? {terms}ORDER BY position LIMIT ?"
+    columns = select(sql, (after, upto, *values, limit), max_bytes, reader)
+    hole = None if terms else first_hole(columns[0], after)
+    if hole is not None:
+        raise DamagedEventError(hole)
+    if not cars:
+        return _with_anchors(columns, (), reader)
+    found, damaged = _sound(columns, reader)
+    if any(damaged):
+        raise DamagedEventError(*filter(None, damaged))
+    return _with_anchors(columns, found, reader)
+
+
+def read_columns_of(
+    cids: Sequence[CID], upto: int, max_bytes: int, reader: Reader
+) -> tuple[FeedColumns, int, Sequence[Damage]]:
+    """Return those of some events that have positions up to `upto`, in the order of their CIDs.
+
+    The last one is the event that takes the CARs to `max_bytes`. Damaged ones are left out.
+
+    Returns:
+        Them, how many of the CIDs were dealt with, and what is damaged.
+    """
+    *columns, places = select(_rows_of(len(cids)), (*cids, upto), max_bytes, reader, _WIDTH + 1)
+    found, damaged = _sound(columns, reader)
+    done = places[-1] + 1 if places else len(cids)
+    if any(damaged):
+        whole = [each is None for each in damaged]
+        columns = [list(compress(column, whole)) for column in columns]
+    return _with_anchors(columns, found, reader), done, list(filter(None, damaged))
+
+
+@lru_cache(maxsize=8)
+def _rows_of(count: int) -> str:
+    """Return a SELECT of the rows of so many CIDs, each with its place among them.
+
+    `CROSS JOIN` keeps SQLite to that order without sorting, so that no more is read than is taken.
+    """
+    wanted = ", ".join(f"({place}, ?)" for place in range(count))
+    return (
+        f"WITH wanted (place, wanted_cid) AS (VALUES {wanted}) SELECT {COLUMNS}, place FROM wanted "
+        "CROSS JOIN events ON cid = wanted_cid LEFT JOIN cars USING (id) WHERE position <= ?"
+    )
+
+
+def _sound(
+    columns: Sequence[list[Any]], reader: Reader
+) -> tuple[Sequence[bytes], Sequence[Damage | None]]:
+    """Return the CARs of the rows that are sound, and what is wrong with each row."""
+    *names, stored, _ = columns
+    cars = reader.blocks.restore_each(stored)
+    damaged = list(map(damage_of, *names, cars))
+    sound = zip(cars, damaged, strict=True)
+    return [car for car, fault in sound if isinstance(car, bytes) and fault is None], damaged
+
+
+def _with_anchors(
+    columns: Sequence[list[Any]], cars: Sequence[bytes], reader: Reader
+) -> FeedColumns:
+    positions, event_ids, cids, inits, kinds, _, delivered = columns
+    times, chains = anchors(positions, kinds, reader)
+    return FeedColumns(positions, event_ids, cids, inits, kinds, cars, times, chains, delivered)
+
+
+def _where(wanted: FeedFilter, network: Network) -> tuple[str, list[object]]:
+    """Return further terms of a WHERE over `events`, and their parameters."""
+    terms, values = "", list[object]()
+    if wanted.sort_value is not None:
+        # The plus keeps SQLite from walking the index by EventId: the order is the feed's.
+        terms += "AND +event_id > ? AND +event_id < ? "
+        values += sort_value_range(network, wanted.sort_value)
+    if wanted.controller is not None:
+        bound = controller_range(network, wanted.sort_value or "", wanted.controller)[0]
+        terms += "AND substr(event_id, ?, 8) = ? "  # 4 bytes of the stream come after it
+        values += (len(bound.prefix) - 11, bound.controller)
+    if wanted.stream_id is not None:
+        terms += "AND init_cid = ? "
+        values.append(wanted.stream_id.cid)
+    if wanted.sort_key is not None:
+        terms += "AND (SELECT sep_key FROM streams WHERE init_cid = events.init_cid) = ? "
+        values.append(wanted.sort_key)
+    return terms, values
+
+
+def select(
+    sql: str,
+    values: Sequence[object],
+    max_bytes: int | None,
+    reader: Reader,
+    width: int = _WIDTH,
+) -> Sequence[list[Any]]:
+    """Return the columns of the rows up to the one that takes their CARs to `max_bytes`."""
+    flat: list[Any] = []  # no tuples are kept: so many set off the garbage collector
+    for row in _up_to(reader.connection.execute(sql, values), max_bytes):
+        flat += row
+    return [flat[n::width] for n in range(width)]
+
+
+def _up_to(rows: sqlite3.Cursor, max_bytes: int | None) -> Iterator[tuple[Any, ...]]:
+    size = 0
+    with closing(rows):  # a statement that is not at its end would hold on to its view of the log
+        for row in rows:
+            yield row
+            car = row[5]
+            if car is not None:  # else it is damaged
+                size += len(car) if car[:1] != b"\0" else full_size(car)  # a call where it must
+            if max_bytes is not None and size >= max_bytes:
+                break
+
+
+def anchors(
+    positions: Sequence[int], kinds: Sequence[str], reader: Reader
+) -> tuple[Sequence[int | None], Sequence[str | None]]:
+    """Return the block times and the chains of delivered events; both are final."""
+    none = (None,) * len(positions)
+    time_event = EventKind.TIME.value
+    if time_event not in kinds:
+        return none, none
+    anchored = [at for at, kind in zip(positions, kinds, strict=True) if kind == time_event]
+    found = {
+        at: (time, chain) for at, time, chain in select_in(reader.connection, _ANCHORS, anchored)
+    }
+    times, chains = zip(*(found.get(each, (None, None)) for each in positions), strict=True)
+    return times, chains
+
+
+def damage_of(
+    position: int | None,
+    event_id: bytes,
+    cid: bytes,
+    init: bytes,
+    kind: str,
+    car: bytes | CarError,
+) -> Damage | None:
+    """Return what is wrong with an event as it was read, None when nothing is."""
+    sound = check_stored(car, event_id, cid, position)
+    if isinstance(sound, Damage):
+        return sound
+    fault = row_fault(event_id, cid, init, kind, sound)
+    return None if fault is None else name_damage(fault, event_id, cid, position, of_row=True)
+
+
+def first_hole(positions: Sequence[int], after: int) -> Damage | None:
+    """Return the first hole in the positions behind `after`: each must have an event."""
+    if not positions or positions[-1] - after == len(positions):
+        return None
+    expected = next(at for at, found in enumerate(positions, after + 1) if at != found)
+    return Damage("no event has this position", position=expected)

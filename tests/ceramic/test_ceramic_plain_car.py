@@ -1,0 +1,68 @@
+"""The quick check of a CAR agrees with the parser, which takes longer."""
+
+import json
+import random
+from pathlib import Path
+
+import pytest
+
+from recon_node.ceramic import InvalidEventError, parse_event
+from recon_node.ceramic.plain_car import _is_plainly_complete, holds_event, is_plainly_sound
+from recon_node.ipld import CID, DAG_CBOR, car, multibase
+
+SAMPLE = Path(__file__).parent.parent / "data" / "sdk_sample.jsonl"
+
+
+@pytest.fixture(scope="module")
+def cars() -> list[bytes]:
+    with SAMPLE.open() as lines:
+        return [multibase.decode(json.loads(line)["car"]) for line in lines][::7]
+
+
+def by_parser(stored: bytes, cid: bytes) -> bool:
+    try:
+        event = parse_event(stored)
+    except InvalidEventError:
+        return False
+    return event.cid == cid and event.car == stored
+
+
+def test_events_of_the_sdk_are_told_without_parsing(cars: list[bytes]) -> None:
+    events = [parse_event(each) for each in cars]
+    quick = 0
+    for event in events:
+        assert holds_event(event.car, event.cid)
+        quick += is_plainly_sound(event.car, event.cid) and _is_plainly_complete(
+            event.car, event.cid
+        )
+        assert not holds_event(event.car, events[0].cid) or event is events[0]
+    assert quick > len(events) / 2
+
+
+def test_other_blocks_are_noticed(cars: list[bytes], rng: random.Random) -> None:
+    """Blocks left out, added, repeated and in another order; bytes changed, and cut off."""
+    foreign = CID.of(DAG_CBOR, b"\xa0")
+    outcomes = set()
+    for stored in cars:
+        event = parse_event(stored)
+        blocks = list(car.decode(event.car).blocks.items())
+        header = car.encode([event.cid], {})
+        at = rng.randrange(len(event.car))
+        variants = [
+            car.encode([event.cid], dict(reversed(blocks))),
+            car.encode([event.cid], dict(blocks[1:])),
+            car.encode([event.cid], dict(blocks[:-1])),
+            car.encode([event.cid], {**dict(blocks), foreign: b"\xa0"}),
+            car.encode([event.cid, foreign], dict(blocks)),
+            event.car + event.car[len(header) :],
+            event.car[:at] + bytes([event.car[at] ^ 1]) + event.car[at + 1 :],
+            event.car[:at],
+            header,
+            b"",
+        ]
+        for variant in variants:
+            assert holds_event(variant, event.cid) == by_parser(variant, event.cid)
+            outcomes.add(holds_event(variant, event.cid))
+        assert holds_event(variants[0], event.cid)
+        assert not any(holds_event(variant, event.cid) for variant in variants[3:])
+    assert outcomes == {True, False}
