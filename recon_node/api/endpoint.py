@@ -78,6 +78,8 @@ class Endpoint:
     """The model of a JSON body."""
     lines: str | None
     """Describes a body of many such objects, as NDJSON; None: only one is allowed."""
+    binary: str | None
+    """Describes a body of bytes; None: it has none."""
     errors: tuple[int, ...]
     """The errors that it may answer, besides those that its method and parameters imply."""
     own: bool
@@ -92,6 +94,7 @@ def endpoint(
     *answers: Answer,
     body: type[Body] | None = None,
     lines: str | None = None,
+    binary: str | None = None,
     errors: tuple[int, ...] = (),
     own: bool = False,
     need: Need | None = None,
@@ -113,6 +116,8 @@ def endpoint(
         if issubclass(returned, Body):
             found = (Answer((returned.__doc__ or "").strip(), returned), *answers)
         needed = need or usual_need(method)
-        return Endpoint(method, path, parameters, found, handle, body, lines, errors, own, needed)
+        return Endpoint(
+            method, path, parameters, found, handle, body, lines, binary, errors, own, needed
+        )
 
     return declare

@@ -50,7 +50,6 @@ class Body(BaseModel):
         defer_build=True,  # so that the node starts sooner
         from_attributes=True,
         frozen=True,
-        use_attribute_docstrings=True,
         validate_by_name=True,
     )
 

@@ -122,8 +122,10 @@ class Limits:
     """Maximum events in one answer of the feed."""
     feed_bytes: int = 4 * 1024 * 1024
     """An answer of the feed ends after the event that takes its CARs past this."""
-    stream_events: int = 10_000
+    stream_events: int = 50_000
     """Maximum events of a stream whose state is requested."""
+    stream_listed: int = 10_000
+    """Maximum events of a stream that is listed or drawn."""
     stream_bytes: int = 64 * 1024 * 1024
     """Maximum bytes of their CARs."""
     stream_seconds: float = 10.0
@@ -155,6 +157,8 @@ class Services:
     """What the node's numbers were; `recon_node.api.samples.run_samples` adds to it."""
     closing: trio.Event = field(default_factory=trio.Event)
     """Set when the node shuts down: long polls answer at once."""
+    reading_streams: trio.CapacityLimiter = field(default_factory=partial(trio.CapacityLimiter, 2))
+    """Held by whoever has all events of a stream in memory, which may be 300 MB."""
     _rendering: trio.CapacityLimiter = field(default_factory=partial(trio.CapacityLimiter, 1))
     _computing: trio.CapacityLimiter = field(default_factory=partial(trio.CapacityLimiter, 1))
 

@@ -53,7 +53,9 @@ class StreamId:
         try:
             codec, offset = varint.decode(data)
             if codec != STREAM_ID_CODEC:
-                raise StreamIdError(f"a StreamID starts with the codec 0xce, not {codec:#x}")
+                raise StreamIdError(
+                    f"a StreamID starts with the codec 0xce, not {codec:#x} (is it complete?)"
+                )
             stream_type, offset = varint.decode(data, offset)
             cid, offset = read_cid(data, offset)
         except IpldError as error:

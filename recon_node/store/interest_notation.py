@@ -70,7 +70,8 @@ def check_interest(interest: Interest) -> None:
     """Refuse an interest that no event can match.
 
     Raises:
-        InvalidInterestError: its model is a document, or its controller is not a DID.
+        InvalidInterestError: its model is a document or no StreamID at all, or its controller is
+            not a DID.
     """
     if interest.controller is not None and not is_did(interest.controller):
         raise InvalidInterestError(
@@ -82,6 +83,17 @@ def check_interest(interest: Interest) -> None:
             "document's model instead, or the StreamID as the stream that is wanted "
             f"(`recon-node interests add {interest.sort_value}`, or `streamId` alone in the API)"
         )
+    if interest.sort_key == DEFAULT_SORT_KEY:
+        _check_model(interest.sort_value)
+
+
+def _check_model(text: str) -> None:
+    try:
+        StreamId.parse(text)
+    except StreamIdError as error:
+        raise InvalidInterestError(
+            f"the model of an interest is given by its StreamID, but {error}"
+        ) from None
 
 
 def _parse_stream_id(text: str) -> Interest | StreamId:

@@ -32,7 +32,8 @@ def directory_lock(data_dir: Path) -> Iterator[None]:
             "separate data directory"
         ) from None
     except OSError as error:
-        raise StoreError(f"the data directory {data_dir} cannot be locked: {error}") from error
+        reason = error.strerror or error
+        raise StoreError(f"the data directory {data_dir} cannot be locked: {reason}") from error
     with file:
         mark = f"{os.getpid()} {os.uname().nodename}\n".encode()
         with suppress(OSError):  # the lock is held; a full disk only costs the others our pid

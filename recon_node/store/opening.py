@@ -64,8 +64,11 @@ def _open(
     """Open the log, and read from it what the store keeps in memory."""
     try:
         data_dir.mkdir(parents=True, exist_ok=True)
+    except FileExistsError:
+        raise StoreError(f"the data directory {data_dir} is not a directory, but a file") from None
     except OSError as error:
-        raise StoreError(f"the data directory {data_dir} cannot be created: {error}") from error
+        reason = error.strerror or error
+        raise StoreError(f"the data directory {data_dir} cannot be created: {reason}") from error
     stack.enter_context(directory_lock(data_dir))
     log = EventLog(data_dir, network, settings)
     try:

@@ -84,7 +84,10 @@ def stream_picture(
         name = _name(lasting.event, full)
         notes.append(f"A capability has expired: if it held, {name} would be the tip.")
     if merge:
-        notes.append("A data event with these prevs would merge it:\n" + "\n".join(map(str, merge)))
+        notes.append(
+            "A data event with these prevs would merge it (`recon-node stream merge`):\n"
+            + "\n".join(map(str, merge))
+        )
     return StreamPicture(Picture(title, ", ".join(parts), tuple(nodes), tuple(notes)), tip, merge)
 
 

@@ -109,6 +109,18 @@ async def test_the_stream_id_of_a_document_is_that_stream_alone(
     assert (gone.status_code, store.wanted.all) == (204, ())
 
 
+async def test_a_model_that_is_no_stream_id_is_no_dead_end(
+    api: httpx.AsyncClient, store: Store
+) -> None:
+    for answer in (
+        await api.post("/ceramic/interests/model/zzz"),
+        await api.post("/ceramic/interests", json={"sep": "model", "sepValue": "zzz"}),
+    ):
+        assert answer.status_code == 400
+        assert "the model of an interest is given by its StreamID" in answer.json()["message"]
+    assert store.wanted.all == ()
+
+
 async def test_a_stream_that_is_not_here_is_no_dead_end(
     api: httpx.AsyncClient, store: Store
 ) -> None:

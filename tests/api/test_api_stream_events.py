@@ -125,8 +125,8 @@ async def test_a_stream_that_is_too_long(services: Services) -> None:
     await admit(services.store, INIT, first)
     await hand_over(services.store, change(change(first, n=2), n=3), 3)
     for limits, status in (
-        (Limits(stream_events=1), 400),
-        (Limits(stream_events=2), 200),
+        (Limits(stream_listed=1), 400),
+        (Limits(stream_listed=2), 200),
         (Limits(stream_bytes=100), 400),
     ):
         app = create_app(dataclasses.replace(services, limits=limits))

@@ -8,6 +8,7 @@ from typing import Any
 
 import httpx
 import pytest
+import trio
 from nacl.signing import SigningKey
 
 from recon_node.api import Limits, Services, create_app
@@ -206,6 +207,32 @@ async def test_a_stream_that_takes_too_much_is_refused(
         answer = await api.get(f"/ceramic/streams/{id_of(init)}")
     assert answer.status_code == 400
     assert "from the feed" in answer.json()["message"]
+
+
+async def test_only_so_many_streams_are_in_memory_at_once(
+    services: Services, api: httpx.AsyncClient, store: Store
+) -> None:
+    init = init_event(KEY, StreamId(2, CID.of(DAG_CBOR, b"m")), {"n": 0}, unique=b"u")
+    await admit(store, init)
+    stream, cid = id_of(init), init.cid
+    paths = ["", "/events", "/picture", "/merge", f"/events/{cid}"]
+    answered: list[int] = []
+
+    async def ask(path: str) -> None:
+        answered.append((await api.get(f"/ceramic/streams/{stream}{path}")).status_code)
+
+    others = [object(), object()]
+    for other in others:
+        services.reading_streams.acquire_on_behalf_of_nowait(other)
+    async with trio.open_nursery() as nursery:
+        for path in paths:
+            nursery.start_soon(ask, path)
+        while services.reading_streams.statistics().tasks_waiting < len(paths):
+            await trio.lowlevel.checkpoint()
+        assert answered == []
+        for other in others:
+            services.reading_streams.release_on_behalf_of(other)
+    assert answered == [200] * len(paths)
 
 
 async def test_poison_is_told_and_the_stream_goes_on(api: httpx.AsyncClient, store: Store) -> None:

@@ -42,12 +42,13 @@ class EventStateBody(Body):
 async def get_event_state(call: Call[StreamEventPath]) -> Annotated[Response, EventStateBody]:
     """Read the content of a stream after one of its delivered events."""
     init, stream_id = call.parameters.stream_id
-    loaded = await load_stream(call.services, init)
-    found = None if loaded is None else loaded.events[0].stream_id()
-    if loaded is None or stream_id not in (None, found):
-        raise not_found(call.request.path_params["stream_id"], found)
-    render = partial(_render, loaded, call.parameters.event_id)
-    return await call.services.in_long_thread(render)
+    async with call.services.reading_streams:
+        loaded = await load_stream(call.services, init)
+        found = None if loaded is None else loaded.events[0].stream_id()
+        if loaded is None or stream_id not in (None, found):
+            raise not_found(call.request.path_params["stream_id"], found)
+        render = partial(_render, loaded, call.parameters.event_id)
+        return await call.services.in_long_thread(render)
 
 
 def _render(loaded: Loaded, cid: CID) -> Response:

@@ -102,8 +102,9 @@ class StreamEventsBody(Body):
 async def get_stream_events(call: Call[StreamOrInitPath]) -> Annotated[Response, StreamEventsBody]:
     """List the events of a stream, delivered or not."""
     init, stream_id = call.parameters.stream_id
-    found, rows, held = await _read(call.services, init, stream_id)
-    return await call.services.in_long_thread(partial(_render, found, rows, held))
+    async with call.services.reading_streams:
+        found, rows, held = await _read(call.services, init, stream_id)
+        return await call.services.in_long_thread(partial(_render, found, rows, held))
 
 
 async def held_events(
@@ -121,7 +122,8 @@ async def held_events(
 async def _read(
     services: Services, init: CID, stream_id: StreamId | None
 ) -> tuple[StreamId, list[FeedRow], list[_Held]]:
-    rows = await read_whole(services.store, services.limits, init)
+    limits = services.limits
+    rows = await read_whole(services.store, limits, init, limits.stream_listed)
     found = await services.in_thread(partial(_stream_id, rows[0])) if rows else None
     if found is None or stream_id not in (None, found):
         raise not_found(str(stream_id or init), found)
@@ -134,13 +136,13 @@ def _stream_id(row: FeedRow) -> StreamId:
 
 async def _held(services: Services, rows: Sequence[FeedRow]) -> list[_Held]:
     """The events in the stream's range of keys that are not among `rows`, the latest last, and no
-    more of them than a stream may have events."""
+    more of them than a stream that is listed may have."""
     store, limits = services.store, services.limits
     key_range = await services.in_thread(partial(_key_range, store, rows[0]))
     delivered = {row.event_cid for row in rows}
     keys = map(EventId, store.keys.keys(key_range))
     others = (key for key in keys if key.event_cid not in delivered)
-    left = list(islice(others, limits.stream_events - len(rows)))
+    left = list(islice(others, limits.stream_listed - len(rows)))
     cars = await store.get_cars(left)
     return await services.in_long_thread(partial(_parse_held, rows[0].stream_cid, left, cars))
 

@@ -71,11 +71,12 @@ class MergeBody(Body):
 async def get_stream_merge(call: Call[StreamPath]) -> Annotated[Response, MergeBody]:
     """Propose an event that merges a stream, not signed."""
     text, stream_id = call.request.path_params["stream_id"], call.parameters.stream_id
-    loaded = await load_stream(call.services, stream_id.cid)
-    found = None if loaded is None else loaded.events[0].stream_id()
-    if loaded is None or found != stream_id:
-        raise not_found(text, found)
-    return await call.services.in_long_thread(partial(_propose, stream_id, loaded))
+    async with call.services.reading_streams:
+        loaded = await load_stream(call.services, stream_id.cid)
+        found = None if loaded is None else loaded.events[0].stream_id()
+        if loaded is None or found != stream_id:
+            raise not_found(text, found)
+        return await call.services.in_long_thread(partial(_propose, stream_id, loaded))
 
 
 def _propose(stream_id: StreamId, stream: Loaded) -> Response:

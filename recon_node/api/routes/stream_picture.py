@@ -76,10 +76,11 @@ async def get_stream_picture(
     call: Call[PictureParameters],
 ) -> Annotated[Response, StreamPictureBody]:
     """Draw a stream, and explain its tip."""
-    stream_id, events = await held_events(call.services, *call.parameters.stream_id)
     rows = min(call.parameters.limit, MAX_ROWS)
-    draw = partial(_draw, stream_id, events, call.parameters.everything, rows)
-    return await call.services.in_long_thread(draw)
+    async with call.services.reading_streams:
+        stream_id, events = await held_events(call.services, *call.parameters.stream_id)
+        draw = partial(_draw, stream_id, events, call.parameters.everything, rows)
+        return await call.services.in_long_thread(draw)
 
 
 def _draw(

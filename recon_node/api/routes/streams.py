@@ -97,7 +97,8 @@ async def get_stream(call: Call[StreamPath]) -> Annotated[Response, StreamStateB
     """Read the state of a stream at its tip."""
     text = call.request.path_params["stream_id"]
     stream_id = call.parameters.stream_id
-    state = await load_state(call.services, stream_id.cid)
+    async with call.services.reading_streams:
+        state = await load_state(call.services, stream_id.cid)
     if isinstance(state, Rejected):
         raise ApiError(
             HTTPStatus.NOT_FOUND,
@@ -153,7 +154,7 @@ async def load_stream(services: Services, init: CID) -> Loaded | None:
         ApiError: 400, the stream takes more to compute than `limits` allow.
     """
     store, limits = services.store, services.limits
-    rows = await read_whole(store, limits, init)
+    rows = await read_whole(store, limits, init, limits.stream_events)
     if not rows:
         return None
     within = partial(_in_time, time.monotonic() + limits.stream_seconds)
@@ -161,20 +162,22 @@ async def load_stream(services: Services, init: CID) -> Loaded | None:
     header = _header(events[0])
     definitions = None
     model = None if header.stream_type is StreamType.MODEL else header.model
-    if model is not None and (model_rows := await read_whole(store, limits, model.cid)):
+    if model is not None and (
+        model_rows := await read_whole(store, limits, model.cid, limits.stream_events)
+    ):
         named = named_versions(events)
         definitions = await services.in_long_thread(partial(_define, model_rows, named, within))
     return Loaded(rows, events, definitions, within)
 
 
-async def read_whole(store: Store, limits: Limits, init: CID) -> list[FeedRow]:
-    """All delivered events of a stream; raises `ApiError` 400 when they are too many."""
-    rows = await store.read_stream(init, limits.stream_events + 1, limits.stream_bytes)
+async def read_whole(store: Store, limits: Limits, init: CID, most: int) -> list[FeedRow]:
+    """All delivered events of a stream; raises `ApiError` 400 when they are more than `most`."""
+    rows = await store.read_stream(init, most + 1, limits.stream_bytes)
     size = sum(len(row.car) for row in rows)
-    if len(rows) > limits.stream_events or size >= limits.stream_bytes:
+    if len(rows) > most or size >= limits.stream_bytes:
         raise bad_request(
-            f"the stream has more than {limits.stream_events} events or {limits.stream_bytes} "
-            "bytes, too many for one answer: read its events from the feed"
+            f"the stream has more than {most} events or {limits.stream_bytes} bytes, too many for "
+            "one answer: read its events from the feed"
         )
     return rows
 
