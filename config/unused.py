@@ -37,6 +37,7 @@ _.format_commands  # click.Group
 _.nullable_schema  # pydantic's GenerateJsonSchema
 _._check_protocol  # h11's connection in hypercorn
 _.readinto  # io.RawIOBase
+_.do_POST  # http.server's BaseHTTPRequestHandler
 _.handle_error, client_address  # socketserver.TCPServer
 _.handleInputRows, timerValues  # pyspark's StatefulProcessor
 _.discard_run, _.start_walk, _.teardown  # hypothesis' RuleBasedStateMachine
