@@ -53,6 +53,7 @@ class LongStream:
         events: in feed order.
         shapes: of these events.
         earlier: a summary of the events before; None if these are all.
+        faults: those of these events whose signature is wrong, as in `StreamStates`.
     """
 
     def __init__(
@@ -60,10 +61,12 @@ class LongStream:
         events: Sequence[Event],
         shapes: Sequence[StreamEvent[CID]],
         earlier: StreamSummary | None = None,
+        faults: Mapping[CID, str] | None = None,
     ) -> None:
         self._events = events
         self._shapes = shapes
         self._earlier = earlier
+        self._faults = faults
         self._accepted: SummarizedTip[CID] | None = None
 
     @cached_property
@@ -91,7 +94,9 @@ class LongStream:
         """Return the states after these events, by the definitions of the stream's model."""
         keep = {event.cid for event in self._events[-RECENT:]}
         keep.update(self.tip.candidates)
-        return StreamStates(self._events, definitions, keep=keep, earlier=self._known())
+        return StreamStates(
+            self._events, definitions, keep=keep, earlier=self._known(), faults=self._faults
+        )
 
     def state_tip(self, states: StreamStates) -> Tip[CID]:
         """Return the tip of the accepted events. `states` are the stream's own.

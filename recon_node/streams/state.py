@@ -13,6 +13,9 @@ data before it. Only the content of a rejected init event stays, for later event
 there is nothing before it. A time event is rejected along with the event that it anchors. None of
 this raises an exception.
 
+A data event with a wrong signature, which is delivered once a valid one covers it, is rejected as
+well. No signature is checked here: the caller says which events have such a *fault*.
+
 The tip of a stream's state is that of CIP-145 over the events that were accepted
 (`accepted_tip`): a rejected event never moves it, so that clients always build on accepted data.
 
@@ -126,6 +129,7 @@ class StreamStates:
         definitions: of the stream's model; None if it is unknown. Ignored for models.
         keep: events (the tip, for example) whose states `all` keeps for `at`.
         earlier: what is known about the earlier events, if only the later ones are given.
+        faults: the events whose signature is wrong, and why it is; nearly always none.
 
     Raises:
         StreamShapeError: the events are not one whole stream.
@@ -139,6 +143,7 @@ class StreamStates:
         *,
         keep: Collection[CID] = (),
         earlier: Earlier | None = None,
+        faults: Mapping[CID, str] | None = None,
     ) -> None:
         self._events = {event.cid: event for event in events}
         self._earlier = earlier
@@ -154,6 +159,7 @@ class StreamStates:
         self._definitions = None if header.stream_type is StreamType.MODEL else definitions
         self._rules: dict[CID | None, ContentRules] = {}
         self._keep = frozenset(keep)
+        self._faults = faults or {}
         self._kept: dict[CID, EventState] = {}
         self._rejected: dict[CID, tuple[str, ...]] | None = None
 
@@ -232,6 +238,9 @@ class StreamStates:
         errors: list[str] = []
         if before is None:
             data = self._start(event, errors)
+        elif event.cid in self._faults:
+            data = before.data
+            errors.append(self._faults[event.cid])
         elif event.kind is EventKind.TIME:
             data = before.data
             if before.validation_errors:
@@ -317,13 +326,17 @@ def dimensions(header: InitHeader) -> dict[str, bytes]:
     }
 
 
-def shape_of(event: Event, *, time: int | None = None) -> StreamEvent[CID]:
-    """Convert an event for `select_tip`: as valid, since only valid events are delivered.
+def shape_of(event: Event, *, time: int | None = None, valid: bool = True) -> StreamEvent[CID]:
+    """Convert an event for `select_tip`.
 
-    `time` is the block time (Unix seconds) that a time event proves, if it was looked up.
+    Args:
+        event: a delivered one.
+        time: the block time (Unix seconds) that a time event proves, if it was looked up.
+        valid: whether its signature is right. If not, its capability may be anything, and is not
+            looked at.
     """
-    expires = validity_of(event).expires
-    return StreamEvent(event.cid, event.kind.value, event.prevs, time, True, expires)
+    expires = validity_of(event).expires if valid else None
+    return StreamEvent(event.cid, event.kind.value, event.prevs, time, valid, expires)
 
 
 def _in_brief(errors: list[str]) -> tuple[str, ...]:

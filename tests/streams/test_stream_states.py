@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any
 
 import jsonpatch
@@ -74,7 +74,9 @@ def streams(draw: st.DrawFn) -> list[Event]:
     return list(events.values())
 
 
-def oracle(events: list[Event]) -> Callable[[CID], tuple[int, Any, Any, bool]]:
+def oracle(
+    events: list[Event], faults: Collection[CID]
+) -> Callable[[CID], tuple[int, Any, Any, bool]]:
     """Height, content, metadata and whether it changed nothing, of an event: from the init, each
     time again."""
     by_id = {event.cid: event for event in events}
@@ -89,6 +91,8 @@ def oracle(events: list[Event]) -> Callable[[CID], tuple[int, Any, Any, bool]]:
         content, metadata, is_rejected = after(event.prevs[0])
         if event.kind is EventKind.TIME:
             return content, metadata, is_rejected
+        if cid in faults:
+            return content, metadata, True
         try:
             changed = jsonpatch.apply_patch(content, event.data)
         except jsonpatch.JsonPatchConflict:
@@ -110,10 +114,12 @@ def outcome(state: EventState) -> tuple[int, Any, Any, bool]:
 def test_each_way_to_ask_says_what_the_plain_way_does(
     events: list[Event], rng: random.Random
 ) -> None:
-    expected = oracle(events)
+    data = [event.cid for event in events if event.kind is EventKind.DATA]
+    faults = {cid: "badly signed" for cid in data if rng.random() < 0.2}
+    expected = oracle(events, faults)
     shuffled = rng.sample(events, k=len(events))
     kept = {event.cid for event in events if rng.random() < 0.5}
-    states = StreamStates(shuffled, DEFINITIONS, keep=kept)
+    states = StreamStates(shuffled, DEFINITIONS, keep=kept, faults=faults)
     all_states = {state.event_cid: state for state in states.all()}
     assert len(all_states) == len(events)
     for event in events:
@@ -125,6 +131,7 @@ def test_each_way_to_ask_says_what_the_plain_way_does(
         assert branch == [all_states[each.event_cid] for each in branch]
         assert branch[-1] == state
         assert branch[0].height == 0
+    assert all(states.rejected[cid] == (reason,) for cid, reason in faults.items())
 
 
 @given(streams())

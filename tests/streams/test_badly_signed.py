@@ -1,0 +1,234 @@
+"""Data events with a wrong signature that valid ones cover: in tips, in states, in summaries."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from nacl.signing import SigningKey
+
+from recon_node.ceramic import Event, StreamId, StreamType
+from recon_node.ceramic.builder import data_event, init_event, signed_event, time_event
+from recon_node.ipld import CID, DAG_CBOR, dag_cbor
+from recon_node.streams import (
+    EventState,
+    ForgottenError,
+    LongStream,
+    StreamEvent,
+    StreamStates,
+    StreamSummary,
+    Tip,
+    accepted_tip,
+    definitions_of,
+    long_stream,
+    propose_merge,
+    select_tip,
+    shape_of,
+)
+
+KEY = SigningKey(bytes(32))
+STRANGER = SigningKey(b"\x01" * 32)
+MODEL = StreamId(StreamType.MODEL, CID.of(DAG_CBOR, b"model"))
+FAULT = "the signature is wrong"
+
+
+def put(name: str, value: Any) -> list[dict[str, Any]]:
+    return [{"op": "add", "path": f"/{name}", "value": value}]
+
+
+class Stream:
+    """A stream, and what a node says of its events."""
+
+    def __init__(self, content: Any = None, model: StreamId = MODEL) -> None:
+        self.init = init_event(KEY, model, content or {}, unique=b"u")
+        self.events = [self.init]
+        self.times: dict[CID, int] = {}
+        self.faults: dict[CID, str] = {}
+
+    def data(self, patch: Any, *prevs: Event) -> Event:
+        return self._add(data_event(KEY, self.init, [prev.cid for prev in prevs], patch))
+
+    def forged(self, patch: Any, *prevs: Event) -> Event:
+        event = self._add(data_event(STRANGER, self.init, [prev.cid for prev in prevs], patch))
+        self.faults[event.cid] = FAULT
+        return event
+
+    def anchor(self, prev: Event, time: int | None) -> Event:
+        event = self._add(time_event(self.init, prev.cid, tx_hash=len(self.events).to_bytes(32)))
+        if time is not None:
+            self.times[event.cid] = time
+        return event
+
+    def _add(self, event: Event) -> Event:
+        self.events.append(event)
+        return event
+
+    def shapes(self, events: Sequence[Event]) -> list[StreamEvent[CID]]:
+        return [
+            shape_of(each, time=self.times.get(each.cid), valid=each.cid not in self.faults)
+            for each in events
+        ]
+
+    def states(self, upto: int | None = None) -> StreamStates:
+        return StreamStates(self.events[:upto], faults=self.faults)
+
+    def tip(self, upto: int | None = None) -> Tip[CID]:
+        return select_tip(self.shapes(self.events[:upto]))
+
+    def state_tip(self, upto: int | None = None) -> Tip[CID]:
+        return accepted_tip(self.shapes(self.events[:upto]), self.states(upto).rejected)
+
+
+def test_figures_5_and_6_with_a_badly_signed_event() -> None:
+    """C over A: as long as only A is invalid, B is the tip; the merge C is the tip afterwards."""
+    stream = Stream({"n": 0})
+    first = stream.anchor(stream.init, 1)
+    a = stream.forged(put("a", 1), stream.init)
+    second = stream.anchor(a, 2)
+    b = stream.data(put("b", 1), first)
+    assert stream.tip().event == stream.state_tip().event == b.cid
+    assert stream.tip().pruned == tuple(sorted([a.cid, second.cid]))
+    third = stream.anchor(b, 3)
+    assert stream.tip().event == stream.state_tip().event == third.cid
+    assert propose_merge(stream.events, stream.shapes(stream.events), stream.states()) is None
+
+    c = stream.data(put("c", 1), b, second)
+    for tip in (stream.tip(), stream.state_tip()):
+        assert (tip.event, tip.data_tip, tip.candidates) == (c.cid, (c.cid,), (c.cid,))
+        assert (tip.pruned, tip.diverged) == ((third.cid,), False)
+        assert tip.anchored_at == (b.cid,)
+    states = stream.states()
+    assert states.at(c.cid).data.content == {"n": 0, "b": 1, "c": 1}
+    assert states.at(a.cid).data.content == {"n": 0}
+    assert states.rejected == {
+        a.cid: (FAULT,),
+        second.cid: ("the event that it anchors was rejected",),
+    }
+    assert [state.height for state in states.branch(a.cid)] == [0, 1]
+
+
+def test_a_valid_event_on_a_badly_signed_one_changes_the_content_before_it() -> None:
+    stream = Stream({"n": 0})
+    a = stream.forged([{"op": "remove", "path": "/n"}], stream.init)
+    c = stream.data(put("c", 1), a)
+    assert stream.state_tip().event == stream.tip().event == c.cid
+    assert stream.states().at(c.cid).data.content == {"n": 0, "c": 1}
+
+
+def test_a_badly_signed_event_defines_no_version_of_a_model() -> None:
+    stream = Stream({"name": "Note"}, StreamId(StreamType.MODEL, CID.of(DAG_CBOR, b"m")))
+    a = stream.forged(put("name", "Forged"), stream.init)
+    c = stream.data(put("views", {}), a)
+    versions = {a.cid, c.cid}
+    found = definitions_of(stream.states().all(), stream.init.cid, versions)
+    assert found == {stream.init.cid: {"name": "Note"}, c.cid: {"name": "Note", "views": {}}}
+
+
+def test_a_capability_of_a_badly_signed_event_may_be_anything() -> None:
+    init = init_event(KEY, MODEL, {})
+    payload = {"id": init.cid, "prev": init.cid, "data": []}
+    event = signed_event(KEY, payload, capability=dag_cbor.encode("not a capability"))
+    assert shape_of(event, valid=False) == StreamEvent(
+        event.cid, "data", (init.cid,), valid=False, expires=None
+    )
+
+
+# --- long streams ---
+
+
+def write(rng: random.Random, size: int) -> Stream:
+    """A stream with forks, merges, late anchors, patches that fail, and badly signed events."""
+    stream = Stream({"n": 0})
+    for number in range(size):
+        recent = rng.choice([1, 1, 1, 3, 5, 40])
+        prevs = [rng.choice(stream.events[-recent:])]
+        if rng.random() < 0.25:
+            prevs = list({prev.cid: prev for prev in (*prevs, *stream.events[-3:])}.values())
+        if rng.random() < 0.3:
+            stream.anchor(prevs[0], rng.choice([None, number, rng.randrange(size)]))
+            continue
+        patch = f"not a patch {number}" if rng.random() < 0.1 else put(rng.choice("abc"), number)
+        write_one = stream.forged if rng.random() < 0.3 else stream.data
+        write_one(patch, *prevs)
+    return stream
+
+
+def answers(
+    long: LongStream, states: StreamStates
+) -> tuple[Tip[CID], Tip[CID], EventState, list[EventState]]:
+    tip = long.state_tip(states)
+    return long.tip, tip, states.at(tip.event), [*states.all()]
+
+
+def check_whole(stream: Stream, done: int, upto: int, found: Any) -> None:
+    """Compare with what the whole stream says."""
+    tip, state_tip, at_tip, states = found
+    expected = stream.states(upto)
+    after = {state.event_cid: state for state in expected.all()}
+    assert tip == stream.tip(upto)
+    unlisted = [replace(each, pruned=()) for each in (state_tip, stream.state_tip(upto))]
+    assert unlisted[0] == unlisted[1]
+    assert at_tip.data == after[state_tip.event].data
+    assert states == [after[event.cid] for event in stream.events[done:upto]]
+    assert not {tip.event, state_tip.event} & stream.faults.keys()
+
+
+def go_through(stream: Stream, rng: random.Random) -> tuple[int, int]:
+    """Take the stream in pieces, each from the encoded summary of what came before it.
+
+    Returns how often the summary was enough, and how many of its events were badly signed.
+    """
+    summary: StreamSummary | None = None
+    upto = answered = kept = 0
+    while upto < len(stream.events):
+        done, upto = upto, min(len(stream.events), upto + rng.choice([1, 1, 2, 5]))
+        for earlier in (summary, None):
+            start = 0 if earlier is None else done
+            events = stream.events[start:upto]
+            faults = {e.cid: FAULT for e in events if e.cid in stream.faults}
+            long = LongStream(events, stream.shapes(events), earlier, faults)
+            try:
+                states = long.states(None)
+                found = answers(long, states)
+                check_whole(stream, start, upto, found)
+                summary = StreamSummary.decode(long.summarize(states, upto).encode())
+            except ForgottenError:
+                assert earlier is not None
+                continue
+            answered += earlier is not None
+            kept += sum(not each.event.valid for each in summary.tips.kept)
+            break
+    return answered, kept
+
+
+@settings(max_examples=60)
+@given(st.integers(1, 60), st.integers(1, 10), st.randoms(use_true_random=False))
+def test_a_long_stream_is_the_whole_stream(size: int, recent: int, rng: random.Random) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(long_stream, "RECENT", recent)
+        go_through(write(rng, size), rng)
+
+
+def test_summaries_keep_badly_signed_events_and_fold_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In the middle of a chain, and among the latest events; later ones build on both."""
+    monkeypatch.setattr(long_stream, "RECENT", 4)
+    stream = Stream({"n": 0})
+    last = stream.init
+    for number in range(40):
+        write_one = stream.forged if number % 3 == 1 else stream.data
+        last = write_one(put("n", number), last)
+        if number % 5 == 2:
+            stream.anchor(last, number)
+    answered, kept = go_through(stream, random.Random(3))
+    assert answered > 10
+    assert kept > 10
+    long = LongStream(stream.events, stream.shapes(stream.events), None, stream.faults)
+    summary = long.summarize(long.states(None), len(stream.events))
+    invalid = sum(not each.event.valid for each in summary.tips.kept)
+    assert 0 < invalid < len(stream.faults)
+    assert sum(each.folded for each in summary.tips.kept) > 10
