@@ -39,7 +39,7 @@ def show_undelivered(node: NodeApi, *, as_json: bool) -> None:
 
 
 def _summary(summary: dict[str, Any]) -> Iterator[str]:
-    yield f"waiting  {summary['waiting']:,}  (for an event that they build on)"
+    yield f"waiting  {summary['waiting']:,}  (for an event that they build on, or that covers them)"
     yield f"pending  {summary['pending']:,}  (for the lookup of an anchor)"
     yield f"refused  {summary['refused']:,}  (for good)"
     for chain in summary["chains"]:
@@ -58,6 +58,8 @@ def _reasons(event: dict[str, Any]) -> Iterator[str]:
     if "reason" in event:
         yield event["reason"]
         return
+    if event["fault"] is not None:
+        yield f"badly signed, and no valid data event covers it: {event['fault']}"
     for each in event["builds_on"]:
         state = "is not here" if each["state"] == "missing" else f"is {each['state']}"
         yield f"{each['cid']} {state}"

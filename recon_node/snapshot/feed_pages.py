@@ -7,9 +7,10 @@ each has the positions from one to another, all of them, sorted by EventID.
 
     feeds/CID.parquet     position: int64, event_id: binary, time: int64 or null (Unix seconds),
                           chain_id: string or null (CAIP-2),
-                          delivered_at: int64 or null (Unix milliseconds)
+                          delivered_at: int64 or null (Unix milliseconds),
+                          fault: string or null (why a data event is invalid)
 
-Pages of earlier versions have no `delivered_at`, which then is null.
+Pages of earlier versions lack `delivered_at` or `fault`, which then are null.
 
 A new snapshot adds a page with the new positions. If the page before has less than twice as many,
 the new one takes its place as well. So pages are few, and each position is written a few times.
@@ -34,8 +35,8 @@ MAX_ROWS: Final = 500_000
 """Positions of a page."""
 MAX_PAGE: Final = 64 * 1024 * 1024
 """Bytes of a page."""
-Row = tuple[int, bytes, int | None, str | None, int | None]
-"""Position, EventID, time, chain, time of delivery."""
+Row = tuple[int, bytes, int | None, str | None, int | None, str | None]
+"""Position, EventID, time, chain, time of delivery, fault."""
 
 
 class PageError(ValueError):
@@ -53,6 +54,7 @@ def _schema() -> pa.Schema:
             pa.field("time", pa.int64()),
             pa.field("chain_id", pa.string()),
             pa.field("delivered_at", pa.int64()),
+            pa.field("fault", pa.string()),
         ]
     )
 
@@ -93,7 +95,7 @@ def encode_page(rows: Sequence[Row]) -> tuple[CID, bytes]:
         table,
         out,
         compression="zstd",
-        use_dictionary=["chain_id"],
+        use_dictionary=["chain_id", "fault"],
         column_encoding={"event_id": "DELTA_BYTE_ARRAY", "delivered_at": "DELTA_BINARY_PACKED"},
     )
     data = out.getvalue()

@@ -131,7 +131,7 @@ class PolicyGate:
                 keys[key] = refusal
                 continue
             event = each.finding
-            if not isinstance(event, Facts) or event.fault is not None:
+            if not isinstance(event, Facts) or (event.fault and not event.is_invalid):
                 continue
             if event.init not in found or event.header is not None:
                 found[event.init] = event

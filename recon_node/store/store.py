@@ -29,6 +29,7 @@ from recon_node.store.ring_keys import RingKeys
 from recon_node.store.values import (
     FeedColumns,
     FeedFilter,
+    FeedPlace,
     FeedRow,
     FeedTime,
     Interest,
@@ -274,12 +275,8 @@ class Store(Contents):
         self.damage.note(damaged)
         return found, done
 
-    async def read_positions(
-        self, after: int, upto: int
-    ) -> list[tuple[int, bytes, int | None, str | None, int | None]]:
-        """Return the positions (after, upto] of the feed, each with its EventID, for a time event
-        the time and the chain of its anchor, and the time of its delivery in Unix milliseconds, if
-        it is known. The CARs are not touched.
+    async def read_positions(self, after: int, upto: int) -> list[FeedPlace]:
+        """Return the positions (after, upto] of the feed. The CARs are not touched.
 
         Raises:
             StoreError: the disk failed.

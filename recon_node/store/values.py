@@ -88,6 +88,12 @@ class FeedRow:
     """Of a time event: its anchor's chain (CAIP-2)."""
     delivered_at: int | None = None
     """When this node gave it the position, in Unix milliseconds; None if an earlier version did."""
+    fault: str | None = None
+    """Of a badly signed data event, which is never a tip (CIP-145): what is wrong with it."""
+
+
+FeedPlace = tuple[int, bytes, int | None, str | None, int | None, str | None]
+"""Of `FeedRow`: `position`, `event_id`, `block_time`, `chain_id`, `delivered_at` and `fault`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,6 +113,7 @@ class FeedColumns:
     block_times: Sequence[int | None] = ()
     chain_ids: Sequence[str | None] = ()
     delivered_at: Sequence[int | None] = ()
+    faults: Sequence[str | None] = ()
 
 
 @dataclass(frozen=True, slots=True)

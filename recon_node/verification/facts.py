@@ -89,6 +89,11 @@ class Facts:
     """What is wrong with the signature."""
     car: bytes = field(repr=False)
 
+    @property
+    def is_invalid(self) -> bool:
+        """Whether it is a data event with a wrong signature, which a valid one may still cover."""
+        return self.kind is EventKind.DATA and self.fault is not None and self.fault.inherent
+
 
 Finding = Facts | Unreadable | Broken
 """What is found out about one CAR."""

@@ -28,9 +28,10 @@ COLUMNS = {
     "time": pa.int64(),
     "chain_id": pa.utf8(),
     "delivered_at": pa.timestamp("ms", "UTC"),
+    "fault": pa.utf8(),
 }
 # Of some events only.
-OPTIONAL = ("time", "chain_id", "delivered_at")
+OPTIONAL = ("time", "chain_id", "delivered_at", "fault")
 
 
 async def rows_of(store: Store, after: int, upto: int) -> list[dict[str, object]]:
@@ -47,6 +48,7 @@ async def rows_of(store: Store, after: int, upto: int) -> list[dict[str, object]
             "delivered_at": None
             if row.delivered_at is None
             else EPOCH + timedelta(milliseconds=row.delivered_at),
+            "fault": row.fault,
         }
         for row in await store.read_feed(after, 1_000, upto)
     ]

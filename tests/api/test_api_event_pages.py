@@ -137,7 +137,7 @@ async def test_details_of_the_feed(api: httpx.AsyncClient, store: Store) -> None
     [pending] = await store.pending_proofs(10)
     await store.settle_proofs([(pending.cid, 1_700_000_000)])
     found = await read(api, "feed/events", details="true", resumeAt=1)
-    common = {"init": str(INIT.cid), "height": 1}
+    common = {"init": str(INIT.cid), "height": 1, "fault": None}
     assert all(event.pop("deliveredAt") for event in found["events"])
     assert found["events"] == [
         {

@@ -61,7 +61,7 @@ async def test_what_waits_and_for_what(api: httpx.AsyncClient, store: Store) -> 
     assert (await read(api))["waiting"] == 3
     answer = await read(api, "/waiting")
     stream = str(INIT.stream_id())
-    common = {"kind": "data", "lookup": None}
+    common = {"kind": "data", "lookup": None, "fault": None}
     assert answer["next"] is None
     assert answer["events"] == [
         {

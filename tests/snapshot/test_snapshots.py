@@ -245,7 +245,8 @@ def test_damaged_feed_positions_are_found(log: Path) -> None:
     assert "does not match its CID" in fault.reason
 
 
-def test_pages_of_earlier_versions_have_no_times_of_delivery(log: Path) -> None:
+@pytest.mark.parametrize("lacking", [["fault"], ["delivered_at", "fault"]])
+def test_pages_of_earlier_versions_lack_columns(log: Path, lacking: list[str]) -> None:
     objects = memory()
     root = create(log, objects).root
     assert root.manifest.feed is not None
@@ -253,12 +254,12 @@ def test_pages_of_earlier_versions_have_no_times_of_delivery(log: Path) -> None:
     rows = read_page(objects, page)
     assert rows["delivered_at"].null_count == 0
     out = io.BytesIO()
-    pq.write_table(rows.drop_columns(["delivered_at"]), out)
+    pq.write_table(rows.drop_columns(lacking), out)
     cid = CID.of(RAW, out.getvalue())
     objects.put(page_name(cid), out.getvalue())
     old = read_page(objects, page._replace(cid=cid, size=len(out.getvalue())))
-    assert old["delivered_at"].null_count == rows.num_rows
-    assert old.drop_columns(["delivered_at"]) == rows.drop_columns(["delivered_at"])
+    assert all(old[name].null_count == rows.num_rows for name in lacking)
+    assert old.drop_columns(lacking) == rows.drop_columns(lacking)
 
 
 def test_a_running_node_makes_the_same_snapshot(log: Path) -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from store_helpers import NETWORK, World, check_feed, check_tables, feed_of, timeless
+from store_helpers import NETWORK, OLD_STATE, World, check_feed, check_tables, feed_of, timeless
 
 from recon_node.ceramic import EventId, EventKind
 from recon_node.ceramic.builder import data_event, time_event
@@ -148,6 +148,7 @@ async def test_the_feed_by_columns_is_the_feed_by_rows(tmp_path: Path) -> None:
                     row.block_time,
                     row.chain_id,
                     row.delivered_at,
+                    row.fault,
                 )
                 for row in expected
             ]
@@ -225,7 +226,8 @@ def log_of_version_1(directory: Path, source: Path, cars: Iterable[tuple[int, by
         ("waits", "event, cid"),
         ("streams", "init_cid, controller, sep_key, sep_value"),
     ]:
-        connection.execute(f"INSERT INTO {table} ({columns}) SELECT {columns} FROM source.{table}")
+        found = columns.replace("state", OLD_STATE)
+        connection.execute(f"INSERT INTO {table} ({columns}) SELECT {found} FROM source.{table}")
     connection.executemany("INSERT INTO cars (id, car) VALUES (?, ?)", cars)
     connection.commit()
     connection.close()

@@ -215,36 +215,34 @@ async def test_an_orphan_of_a_wrong_prefix_is_refused_when_its_init_comes(
         assert await store.get_cars([wrong]) == [None]
 
 
-async def test_an_event_by_a_stranger_falls_with_all_that_builds_on_it(
+async def test_what_crosses_streams_falls_with_all_that_builds_on_it(
     tmp_path: Path, world: World
 ) -> None:
     init, *_ = world.events.values()
+    other = world.start(KEYS[0], b"other")
     header = world.headers[init.cid]
 
-    def claim(event: Event, height: int, by: int) -> tuple[EventId, bytes]:
-        event_id = EventId.build(
-            NETWORK, header.sep_value, controller(by), init.cid, height, event.cid
-        )
-        return event_id, event.car
+    def claim(event: Event, height: int) -> tuple[EventId, bytes]:
+        return event.event_id(NETWORK, header, height), event.car
 
-    forged = data_event(KEYS[1], init, [init.cid], "forged")
-    onto = data_event(KEYS[0], init, [forged.cid], "by the controller, on the forged one")
+    crossing = data_event(KEYS[0], init, [init.cid, other.cid], "crossing")
+    onto = data_event(KEYS[0], init, [crossing.cid], "on the crossing one")
     further = data_event(KEYS[0], init, [onto.cid], "further")
     late = data_event(KEYS[0], init, [further.cid], "late")
-    claims = [claim(further, 3, 0), claim(onto, 2, 0), claim(forged, 1, 1)]
+    claims = [claim(further, 3), claim(onto, 2), claim(crossing, 1)]
     async with open_store(tmp_path, NETWORK) as store:
         verdicts = await store.admit_remote(claims)
         assert ([v.status for v in verdicts], store.waiting) == (["new"] * 3, 3)
-        await store.admit_remote([world.offer(init)])
-        assert (len(store.keys), store.waiting) == (1, 0)
+        await store.admit_remote([world.offer(init), world.offer(other)])
+        assert (len(store.keys), store.waiting) == (2, 0)
         assert all(store.is_refused(event_id) for event_id, _ in claims)
     async with open_store(tmp_path, NETWORK) as store:
-        [verdict] = await store.admit_remote([claim(late, 4, 0)])
+        [verdict] = await store.admit_remote([claim(late, 4)])
         assert verdict.status == "refused"
-        assert f"builds on {forged.cid}" in (verdict.reason or "")
+        assert f"builds on {other.cid}" in (verdict.reason or "")
         [verdict] = await store.admit_local([late.car])
         assert verdict.status == "refused"
-        assert [row.event_cid for row in await feed_of(store)] == [init.cid]
+        assert {row.event_cid for row in await feed_of(store)} == {init.cid, other.cid}
 
 
 async def test_a_prev_of_another_stream_is_refused(tmp_path: Path, world: World) -> None:

@@ -14,7 +14,7 @@ import trio.testing
 from store_helpers import NETWORK, World, feed_of
 
 from recon_node.store import FeedTime, Store, UnknownTimeError, open_store
-from recon_node.store.db import schema
+from recon_node.store.db import deliveries, schema
 from recon_node.store.db.records import Marks
 from recon_node.store.maintenance.repair import repair_log
 
@@ -80,7 +80,9 @@ async def test_what_an_earlier_version_delivered_has_no_time(tmp_path: Path) -> 
         old = store.head
     with closing(sqlite3.connect(tmp_path / schema.FILE_NAME)) as connection:
         connection.execute("DROP TABLE deliveries")
-        connection.execute(f"PRAGMA user_version = {len(schema.MIGRATIONS) - 1}")
+        connection.execute("DROP TABLE faults")
+        version = schema.MIGRATIONS.index(deliveries.MIGRATION)
+        connection.execute(f"PRAGMA user_version = {version}")
     async with open_store(tmp_path, NETWORK) as store:
         assert await times_of(store) == [None] * old
         Clock(store, 7.0)

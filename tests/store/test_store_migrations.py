@@ -7,7 +7,7 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
-from store_helpers import NETWORK, World, feed_of, timeless
+from store_helpers import NETWORK, OLD_STATE, World, feed_of, timeless
 
 from recon_node.store import open_store
 from recon_node.store.db import migrations, schema
@@ -16,7 +16,7 @@ from recon_node.store.maintenance import check_log
 
 TABLES = {
     "meta": "name, value",
-    "events": "id, event_id, cid, init_cid, kind, state, signer, position",
+    "events": "id, event_id, cid, init_cid, kind, signer, position, state",
     "waits": "event, cid",
     "streams": "init_cid, controller, sep_key, sep_value",
     "refused": "id, event_id, cid, inherent, reason",
@@ -37,7 +37,8 @@ def make_version_1(source: Path, directory: Path) -> None:
         new.execute(f"PRAGMA application_id = {schema.APPLICATION_ID}")
         new.execute("PRAGMA user_version = 1")
         for table, columns in TABLES.items():
-            rows = old.execute(f"SELECT {columns} FROM {table}").fetchall()
+            found = columns.replace("state", OLD_STATE)
+            rows = old.execute(f"SELECT {found} FROM {table}").fetchall()
             marks = ", ".join("?" * (columns.count(",") + 1))
             new.executemany(f"INSERT INTO {table} ({columns}) VALUES ({marks})", rows)
         cars = old.execute("SELECT id, car FROM cars").fetchall()

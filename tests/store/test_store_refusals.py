@@ -136,6 +136,11 @@ LOCAL: dict[str, tuple[Callable[[Case], bytes], str]] = {
 }
 
 
+def offer_of_init(init: Event) -> Offer:
+    assert init.header is not None
+    return init.event_id(NETWORK, init.header, 0), init.car
+
+
 def at(event: Event, height: int = 2) -> Callable[[Case], Offer]:
     return lambda case: (case.key(event, height), event.car)
 
@@ -155,12 +160,8 @@ REMOTE: dict[str, tuple[Callable[[Case], Offer], str]] = {
     "fencepost": (lambda case: (network_range(NETWORK)[0], case.next.car), "outside"),
     "wrong height": (lambda case: (case.key(case.next, 3), case.next.car), "height 3, not 2"),
     "height of an init event": (lambda case: (case.key(case.next, 0), case.next.car), "height 0"),
-    "wrong signature": (
-        lambda case: (case.key(case.wrong_signature()), case.wrong_signature().car),
-        "signature",
-    ),
-    "by another than the controller": (
-        lambda case: (case.key(case.by_another()), case.by_another().car),
+    "init event for another": (
+        lambda case: offer_of_init(case.init_for_another()),
         "controller",
     ),
     "under a second EventId": (

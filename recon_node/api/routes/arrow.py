@@ -59,6 +59,7 @@ _COLUMNS: Final = (
     "time",
     "chain_id",
     "delivered_at",
+    "fault",
 )
 _ALL: Final = frozenset(_COLUMNS)
 _POSITION: Final = frozenset(["position"])
@@ -265,6 +266,8 @@ def feed_schema() -> pa.Schema:
             pa.field("chain_id", pa.utf8()),
             # Null if an earlier version of the node delivered the event.
             pa.field("delivered_at", pa.timestamp("ms", "UTC")),
+            # Of badly signed data events only: what is wrong with the signature.
+            pa.field("fault", pa.utf8()),
         ]
     )
 
@@ -297,6 +300,7 @@ def record_batch(rows: FeedColumns, columns: frozenset[str]) -> memoryview:
         rows.block_times,
         rows.chain_ids,
         rows.delivered_at,
+        rows.faults,
     )
     arrays = [
         pa.array(column, field.type)

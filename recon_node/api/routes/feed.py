@@ -90,6 +90,8 @@ class FeedEventBody(EventBody, alias_generator=to_camel):
     """(+) Of a time event: Unix seconds of its anchor's block."""
     delivered_at: int | None = None
     """(+) Unix milliseconds of its delivery; null if an earlier version delivered it."""
+    fault: str | None = None
+    """(+) What is wrong with the signature of a data event; null if it is valid."""
 
 
 class EventFeedBody(Body, alias_generator=to_camel):
@@ -220,6 +222,7 @@ def _event(row: FeedRow, include_data: bool, details: bool) -> dict[str, Any]:
             "size": len(row.car),
             "time": row.block_time,
             "deliveredAt": row.delivered_at,
+            "fault": row.fault,
         }
     if include_data:
         event["data"] = multibase.encode(row.car)

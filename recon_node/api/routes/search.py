@@ -125,6 +125,7 @@ def _describe(event: FoundEvent) -> FoundEventBody:
 _STATES: Final[dict[State, Literal["delivered", "pending", "waiting"]]] = {
     State.ORPHAN: "waiting",
     State.WAITING: "waiting",
+    State.UNCOVERED: "waiting",
     State.PENDING: "pending",
     State.DELIVERED: "delivered",
 }

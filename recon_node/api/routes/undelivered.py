@@ -1,6 +1,7 @@
 """GET /ceramic/undelivered...: which events the feed does not have, and why.
 
-An event *waits* while something that it builds on is missing; it is *pending* until the anchor of a
+An event *waits* while something that it builds on is missing, or if it is badly signed, until a
+valid data event covers it; it is *pending* until the anchor of a
 time event is looked up, its own or one that it builds on; it is *refused* for good if it is wrong.
 What was refused before it got an EventId (by this node's own clients, say, or by the write policy)
 was answered at once, and is not kept.
@@ -39,7 +40,7 @@ class UndeliveredBody(Body):
     """How much is not delivered."""
 
     waiting: Whole
-    """Events that build on a missing one."""
+    """Events that build on a missing one, or are badly signed and not covered by a valid one."""
     pending: Whole
     """Events that lack the lookup of an anchor, or build on one that does."""
     refused: Whole
@@ -108,6 +109,8 @@ class UndeliveredEventBody(Body):
     """What it builds on that is not delivered."""
     lookup: LookupBody | None
     """The lookup of its own anchor, if that is still to be done."""
+    fault: str | None
+    """What is wrong with its signature; null if nothing is."""
 
 
 class UndeliveredEventsBody(PageBody):
@@ -215,4 +218,5 @@ def _describe(event: Undelivered, provided: set[str]) -> dict[str, Any]:
             "not_found": lookup.not_found,
             "due": lookup.due,
         },
+        "fault": event.fault,
     }

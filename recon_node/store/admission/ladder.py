@@ -1,11 +1,18 @@
 """How an event moves from its arrival to the feed.
 
-    ORPHAN   --init event here, signed by the controller, EventId of that stream--> WAITING
-    WAITING  --all it builds on is fully checked, the height is right-------------> PENDING
-    PENDING  --all it builds on is delivered; a time event's anchor is looked up--> DELIVERED
+    ORPHAN     --init event here, signature checked, EventId of that stream---------> WAITING
+    WAITING    --all it builds on is fully checked, the height is right-------------> UNCOVERED
+    UNCOVERED  --neither it nor what it builds on is badly signed and uncovered-----> PENDING
+    PENDING    --all it builds on is delivered; a time event's anchor is looked up--> DELIVERED
 
 One step at a time. An event that moved may let those move that build on it, and so on until nothing
 moves: an event is delivered as soon as its history is complete, in whatever order its parts came.
+
+A data event may be badly signed: an *invalid* one, in the words of CIP-145. Nothing is delivered on
+top of it until a valid data event covers it, however far above. Then all that this one covers moves
+on, because it is signed by somebody who may write to the stream, and stands for its history. Before
+that, the invalid event and the time events on it stay UNCOVERED: they wait like events that lack
+a prev.
 
 A step that fails refuses the EventId permanently. Most faults lie in the EventId (a wrong height,
 say), so the event can still arrive under the right one, and what builds on it keeps waiting. Some
@@ -118,6 +125,8 @@ class Ladder:
         self._marks = marks
         self._network = network
         self._settings = settings
+        self._covered: dict[CID, None] = {}  # invalid events that a valid one covers
+        self._released: list[CID] = []  # those of them that moved: what waits for them may move
         self.refused: list[Record] = []
         """What was proven wrong, new or held before, in order."""
         self._completed: list[tuple[Record, StreamRecord, bool]] = []
@@ -126,18 +135,32 @@ class Ladder:
 
     @property
     def completed(self) -> list[Completed]:
-        """The keys whose history is complete now, those with a place in the model ring."""
+        """The keys whose history is complete now, those with a place in the model ring.
+
+        Invalid events have none: a ceramic-one node ends a session over one.
+        """
         return [
             Completed(record.event_id, stream.model, _undelivered(record), doubted)
             for record, stream, doubted in self._completed
-            if record.refusal is None and stream.model is not None
+            if record.refusal is None and record.fault is None and stream.model is not None
         ]
 
-    def enter(self, record: Record, fault: Refusal | None = None) -> None:
-        """Move a new record, then everything that waits for it; or refuse it for `fault`."""
-        if fault is not None:
-            self._refuse(record, fault)
+    def enter(
+        self, record: Record, refusal: Refusal | None = None, *, must_be_valid: bool = False
+    ) -> None:
+        """Move a new record, then everything that waits for it; or refuse it.
+
+        Args:
+            record: is not held yet.
+            refusal: why it is refused, if it is.
+            must_be_valid: whether it is refused if it is badly signed. That is not remembered.
+        """
+        if refusal is not None:
+            self._refuse(record, refusal)
         moved = self._move(record)
+        if must_be_valid and record.fault is not None and record.refusal is None:
+            record.refusal = Refusal(record.fault, inherent=True)
+            return
         if record.refusal is None:
             if record.state < State.PENDING:
                 record.refusal = self._no_room(record)
@@ -146,8 +169,7 @@ class Ladder:
                 self._marks.waiting += 1
                 self._marks.waiting_bytes += self._history.size(record)
             self._history.add(record)
-        if moved:
-            self._settle([record.cid])
+        self._settle([record.cid] if moved else [])
 
     def resume(self, records: Iterable[Record]) -> None:
         """Move held records for which something other than an event was missing."""
@@ -168,7 +190,8 @@ class Ladder:
 
     def _settle(self, moved: list[CID]) -> None:
         """Move everything that waits for these events, until nothing moves."""
-        while moved:
+        while moved := [*moved, *self._released]:
+            self._released.clear()
             self._history.load_waiters(moved)
             waiters = self._history.waiters(moved)
             moved = [record.cid for record in waiters if self._move_held(record)]
@@ -206,7 +229,7 @@ class Ladder:
             return fault.refusal.inherent
         except DamagedEventError as error:
             self.damaged += error.found
-        return record.state > start and record.state >= State.PENDING
+        return record.state > start and record.state >= State.UNCOVERED
 
     def _refuse(self, record: Record, refusal: Refusal) -> None:
         record.refusal = refusal
@@ -236,7 +259,7 @@ class Ladder:
         return True
 
     def _meet_history(self, record: Record) -> bool:
-        """WAITING to PENDING."""
+        """WAITING to UNCOVERED."""
         self._check_history(record)
         height = 0
         whole = True
@@ -248,11 +271,24 @@ class Ladder:
                 height = max(height, base.height + 1)
         if whole and record.height != height:
             raise _FaultError(f"its EventId has the height {record.height}, not {height}")
+        return whole
+
+    def _meet_cover(self, record: Record) -> bool:
+        """UNCOVERED to PENDING."""
+        self._check_history(record)
+        uncovered = self._uncovered_below(record)
+        if record.fault is not None:
+            if record.cid not in self._covered:
+                return False
+        elif record.kind is EventKind.DATA:
+            self._cover(uncovered)
+        elif uncovered:
+            return False
         stream = self._history.streams.get(record.init)
-        if whole and stream is not None:
+        if stream is not None:
             doubted = record.proof is not None and self._history.is_doubted(record.proof)
             self._completed.append((record, stream, doubted))
-        return whole
+        return True
 
     def _deliver(self, record: Record) -> bool:
         """PENDING to DELIVERED: the record takes its place in the feed."""
@@ -267,6 +303,26 @@ class Ladder:
         record.position = self._marks.head
         return True
 
+    # What the steps need.
+
+    def _uncovered_below(self, record: Record) -> list[Record]:
+        bases = map(self._history.checked, record.builds_on)
+        return [base for base in bases if base is not None and base.state is State.UNCOVERED]
+
+    def _cover(self, uncovered: list[Record]) -> None:
+        """Move what a valid data event covers, from the bottom up."""
+        found: dict[CID, Record] = {}
+        while uncovered:
+            record = uncovered.pop()
+            if record.cid not in found:
+                found[record.cid] = record
+                self._history.load(record.builds_on)
+                uncovered += self._uncovered_below(record)
+        self._covered.update(dict.fromkeys(found))
+        for record in sorted(found.values(), key=lambda each: each.height):
+            if self._move_held(record):
+                self._released.append(record.cid)
+
     # The checks of the steps.
 
     def _stream_of(self, record: Record) -> StreamRecord | None:
@@ -278,7 +334,9 @@ class Ladder:
     def _check_signer(self, record: Record, stream: StreamRecord) -> None:
         # Its signature was checked against its signer's key before it came here, and that of an
         # init event against its controller.
-        if record.kind is not EventKind.DATA or record.signer == stream.controller:
+        if record.kind is not EventKind.DATA or record.fault is not None:
+            return
+        if record.signer == stream.controller:
             return
         event = parse_event(self._history.car(record))
         try:
@@ -286,7 +344,7 @@ class Ladder:
         except UnsupportedSignatureError as error:
             raise _FaultError(str(error)) from None
         except InvalidSignatureError as error:
-            raise _FaultError(str(error), inherent=True) from None
+            record.fault = str(error)
 
     def _model(self, stream: StreamRecord) -> StreamId | None:
         init = self._history.checked(stream.init)
@@ -340,5 +398,6 @@ def _inherited(cid: CID, reason: str) -> str:
 _STEPS: dict[State, Callable[[Ladder, Record], bool]] = {
     State.ORPHAN: Ladder._meet_stream,
     State.WAITING: Ladder._meet_history,
+    State.UNCOVERED: Ladder._meet_cover,
     State.PENDING: Ladder._deliver,
 }

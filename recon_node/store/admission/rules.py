@@ -217,14 +217,15 @@ class _Judge:
         held = history.held(event_id)
         if held is not None:
             return _Placed(held)
-        unwanted = None if event.fault is not None else self._policy_refusal(event)
+        fault = None if event.is_invalid else event.fault  # an invalid event may be covered
+        unwanted = None if fault is not None else self._policy_refusal(event)
         if unwanted is not None:
             return _unwanted(event_id, unwanted)
         record = self._new_record(event_id, event)
-        fault, known = event.fault, history.checked(event.cid)
+        known = history.checked(event.cid)
         if fault is None and known is not None:
             fault = Refusal(f"the event's EventId is {known.event_id}, not {event_id}")
-        self.ladder.enter(record, fault)
+        self.ladder.enter(record, fault, must_be_valid=submission.event_id is None)
         if ring_key is not None and record.refusal is not None:
             return _refused(event_id, record.refusal.reason, _cause(record.refusal, ring_key))
         return _Placed(record, new=True)
@@ -260,6 +261,11 @@ class _Judge:
                     if self._history.claims(prev)
                     else f"the event's prev {prev} is missing: add it first"
                 )
+            if base.state is State.UNCOVERED and event.kind is not EventKind.DATA:
+                raise InvalidEventError(
+                    f"the event's prev {prev} is or builds on a badly signed event, and no valid "
+                    "data event covers that"
+                )
             height = max(height, base.height + 1)
         return stream.event_id(self._network, height, event.cid)
 
@@ -285,6 +291,7 @@ class _Judge:
             signer=event.signer,
             state=State.ORPHAN,
             builds_on=() if is_init else tuple(dict.fromkeys((event.init, *event.prevs))),
+            fault=event.fault.reason if event.is_invalid and event.fault is not None else None,
             proof=event.proof_cid,
             event=event,
         )

@@ -29,6 +29,7 @@ from recon_node.store.damage.detection import (
     row_fault,
 )
 from recon_node.store.db.deliveries import DELIVERED_AT
+from recon_node.store.db.faults import faults_of
 from recon_node.store.db.packing import full_size
 from recon_node.store.db.reader import Reader
 from recon_node.store.db.sql import select_in
@@ -126,7 +127,10 @@ def _with_anchors(
 ) -> FeedColumns:
     positions, event_ids, cids, inits, kinds, _, delivered = columns
     times, chains = anchors(positions, kinds, reader)
-    return FeedColumns(positions, event_ids, cids, inits, kinds, cars, times, chains, delivered)
+    faults = faults_of(reader.connection, positions, kinds)
+    return FeedColumns(
+        positions, event_ids, cids, inits, kinds, cars, times, chains, delivered, faults
+    )
 
 
 def _where(wanted: FeedFilter, network: Network) -> tuple[str, list[object]]:

@@ -106,7 +106,7 @@ class History:
     def checked(self, cid: CID) -> Record | None:
         """Return the record of that event whose EventId is known to be right."""
         for record in self.claims(cid):
-            if record.state >= State.PENDING:
+            if record.state >= State.UNCOVERED:
                 return record
         return None
 

@@ -43,7 +43,7 @@ logger = structlog.get_logger(__name__)
 
 # Raise it when events that were refused may now be accepted (a new kind of signature, say): what
 # was remembered as refused under other rules is forgotten when the log is opened.
-RULES = 3
+RULES = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,9 +164,11 @@ class EventLog:
         return models
 
     def _load_outside_ring(self) -> set[bytes]:
-        """Return the EventIds that wait, and those whose separator is like a model's by chance."""
+        """Return the EventIds that wait or are badly signed, and those whose separator is like a
+        model's by chance."""
         rows = self.connection.execute(
             "SELECT event_id FROM events WHERE position IS NULL AND state < ?1 "
+            "UNION ALL SELECT event_id FROM faults JOIN events USING (id) "
             "UNION ALL SELECT event_id FROM events JOIN streams USING (init_cid) "
             "WHERE sep_key != ?2 AND sep_value IN "
             "(SELECT sep_value FROM streams WHERE sep_key = ?2)",

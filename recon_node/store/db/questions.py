@@ -20,10 +20,11 @@ from recon_node.store.damage.detection import (
 )
 from recon_node.store.db.columns import COLUMNS, ROWS, anchors, damage_of, first_hole, select
 from recon_node.store.db.deliveries import DELIVERED_AT
+from recon_node.store.db.faults import FAULT, faults_of
 from recon_node.store.db.reader import Reader
 from recon_node.store.db.records import StreamRecord, select_streams
 from recon_node.store.db.sql import select_in
-from recon_node.store.values import FeedRow, PendingProof
+from recon_node.store.values import FeedPlace, FeedRow, PendingProof
 
 _LAST: Final = 2**63 - 1  # the greatest integer that SQLite has
 
@@ -131,13 +132,10 @@ def read_head(reader: Reader) -> int:
     return int(head)
 
 
-def read_positions(
-    after: int, upto: int, reader: Reader
-) -> list[tuple[int, bytes, int | None, str | None, int | None]]:
-    """Return the positions (after, upto], each with its EventID, the time and chain of its anchor,
-    if it has one, and the time of its delivery, if it is known."""
+def read_positions(after: int, upto: int, reader: Reader) -> list[FeedPlace]:
+    """Return the positions (after, upto]."""
     sql = (
-        f"SELECT position, event_id, block_time, chain_id, {DELIVERED_AT} FROM events "
+        f"SELECT position, event_id, block_time, chain_id, {DELIVERED_AT}, {FAULT} FROM events "
         "LEFT JOIN anchors ON anchors.event = events.id LEFT JOIN proofs USING (proof) "
         "WHERE position > ? AND position <= ? ORDER BY position"
     )
@@ -181,11 +179,12 @@ def _read_rows(
     columns = select(sql, values, max_bytes, reader)
     positions, _, _, _, kinds, stored, delivered = columns
     found: list[FeedRow] = []
-    for position, event_id, cid, init, kind, car, *times in zip(
+    for position, event_id, cid, init, kind, car, *facts in zip(
         *columns[:5],
         reader.blocks.restore_each(stored),
         *anchors(positions, kinds, reader),
         delivered,
+        faults_of(reader.connection, positions, kinds),
         strict=True,
     ):
         damage = damage_of(position, event_id, cid, init, kind, car)
@@ -195,7 +194,7 @@ def _read_rows(
             key, init_cid = EventId(event_id), CID(init)
         except ValueError as error:
             return found, name_damage(str(error), None, cid, position)
-        found.append(FeedRow(position, key, CID(cid), init_cid, EventKind(kind), car, *times))
+        found.append(FeedRow(position, key, CID(cid), init_cid, EventKind(kind), car, *facts))
     return found, None
 
 

@@ -17,6 +17,7 @@ from recon_node.ceramic import Event, EventId, EventKind, Network, StreamId
 from recon_node.ceramic.header import DEFAULT_SORT_KEY
 from recon_node.ipld import CID
 from recon_node.store.db.blocks import cut_out_shared
+from recon_node.store.db.faults import FAULT, insert_faults
 from recon_node.store.db.sql import select_in
 from recon_node.store.errors import DamagedRowError
 from recon_node.verification import Facts, Refusal
@@ -26,17 +27,20 @@ MAX_REASON: Final = 500
 
 _SELECT: Final = (
     "SELECT id, event_id, cid, init_cid, kind, signer, state, position, "
-    "(SELECT proof FROM anchors WHERE event = events.id AND kind = 'time') FROM events WHERE "
+    "(SELECT proof FROM anchors WHERE event = events.id AND kind = 'time'), "
+    f"{FAULT} FROM events WHERE "
 )
 
 
 class State(IntEnum):
     """How far an event has come. Each state needs the one before; none is taken back."""
 
-    ORPHAN = 0
-    """Its stream's init event is not here. Somebody signed it correctly; that is all we know."""
-    WAITING = 1
-    """Signed by its stream's controller. A prev is missing or waits itself: height unchecked."""
+    ORPHAN = -1
+    """Its stream's init event is not here, so nobody can tell who may have signed it."""
+    WAITING = 0
+    """Its signature is checked. A prev is missing or waits itself: height unchecked."""
+    UNCOVERED = 1
+    """Fully checked. It or something it builds on is badly signed, and nothing valid covers it."""
     PENDING = 2
     """Fully checked. Not delivered: a time event whose anchor was not looked up, or after one."""
     DELIVERED = 3
@@ -64,6 +68,8 @@ class Record:
     """The init event and the prevs; empty for an init event, and once delivered."""
     position: int | None = None
     refusal: Refusal | None = None
+    fault: str | None = None
+    """What is wrong with the signature of a data event, see `recon_node.store.db.faults`."""
     proof: CID | None = None
     """The CID of a time event's proof."""
     event: Facts | None = field(default=None, repr=False)
@@ -171,6 +177,7 @@ def insert_records(connection: sqlite3.Connection, records: Sequence[Record]) ->
         "INSERT INTO waits (event, cid) VALUES (?, ?)",
         ((r.row, cid) for r in records if r.state < State.DELIVERED for cid in r.builds_on),
     )
+    insert_faults(connection, _faults(records))
     streams = [StreamRecord.of(event) for _, event in events if event.kind is EventKind.INIT]
     connection.executemany(
         "INSERT INTO streams (init_cid, controller, sep_key, sep_value) VALUES (?, ?, ?, ?)",
@@ -184,12 +191,13 @@ def update_records(connection: sqlite3.Connection, records: Sequence[Record]) ->
         "UPDATE events SET state = ?, position = ? WHERE id = ?",
         ((r.state, r.position, r.row) for r in records),
     )
+    insert_faults(connection, _faults(records))
     _delete_waits(connection, (r for r in records if r.state is State.DELIVERED))
 
 
 def delete_records(connection: sqlite3.Connection, records: Sequence[Record]) -> None:
     """Remove records from the log."""
-    for table in ("events", "cars"):
+    for table in ("events", "cars", "faults"):
         connection.executemany(f"DELETE FROM {table} WHERE id = ?", ((r.row,) for r in records))
     _delete_waits(connection, records)
 
@@ -209,12 +217,16 @@ def remember_refused(connection: sqlite3.Connection, records: Sequence[Record], 
     )
 
 
+def _faults(records: Sequence[Record]) -> Iterator[tuple[int, str]]:
+    return ((r.row, r.fault[:MAX_REASON]) for r in records if r.fault is not None)
+
+
 def _delete_waits(connection: sqlite3.Connection, records: Iterable[Record]) -> None:
     connection.executemany("DELETE FROM waits WHERE event = ?", ((r.row,) for r in records))
 
 
 def _record(row: tuple[Any, ...], builds_on: tuple[CID, ...]) -> Record:
-    row_id, event_id, cid, init, kind, signer, state, position, proof = row
+    row_id, event_id, cid, init, kind, signer, state, position, proof, fault = row
     try:
         return Record(
             row=row_id,
@@ -226,6 +238,7 @@ def _record(row: tuple[Any, ...], builds_on: tuple[CID, ...]) -> Record:
             state=State(state),
             builds_on=builds_on,
             position=position,
+            fault=fault,
             proof=None if proof is None else CID(proof),
             logged_state=State(state),
         )

@@ -21,7 +21,8 @@ stream are checked against. `refused` remembers EventIds that were proven wrong 
 event itself is wrong, under any EventId). `proofs` and `anchors` are about time events, see
 `recon_node.store.db.proofs`; `not_found` says of which the chain did not have the transaction, see
 `recon_node.store.db.doubts`. `deliveries` says when positions were given, see
-`recon_node.store.db.deliveries`.
+`recon_node.store.db.deliveries`. `faults` says which events are badly signed, see
+`recon_node.store.db.faults`.
 """
 
 from __future__ import annotations

@@ -15,13 +15,14 @@ from typing import Any, Final, Literal
 from recon_node.ceramic import EventId, EventKind, StreamId
 from recon_node.ipld import CID
 from recon_node.store.db.catalogue import stream_ids
+from recon_node.store.db.faults import FAULT
 from recon_node.store.db.reader import Reader
 from recon_node.store.db.records import State
 from recon_node.store.db.sql import select_in
 
 _LATEST: Final = 2**63 - 1
 _PAGE: Final = (
-    "SELECT id, event_id, cid, init_cid, kind FROM events INDEXED BY events_undelivered "
+    f"SELECT id, event_id, cid, init_cid, kind, {FAULT} FROM events INDEXED BY events_undelivered "
     "WHERE position IS NULL AND state = ? AND id < ? ORDER BY id DESC LIMIT ?"
 )
 _PROOFS: Final = (
@@ -65,6 +66,9 @@ class Undelivered:
     """Those of its prevs, and of its init event, that are not delivered either."""
     lookup: Lookup | None
     """Of its own anchor, if that is not settled."""
+    fault: str | None
+    """What is wrong with its signature, if anything is: then it waits until a valid data event
+    covers it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,8 +96,11 @@ class Hindrances:
 
 
 def read_waiting(before: int | None, limit: int, reader: Reader) -> list[Undelivered]:
-    """Return events whose history is not complete here, the latest first."""
-    return _read((State.ORPHAN, State.WAITING), before, limit, reader)
+    """Return events that may not be delivered yet, the latest first.
+
+    Their history is not complete here, or something in it is badly signed and not covered.
+    """
+    return _read((State.ORPHAN, State.WAITING, State.UNCOVERED), before, limit, reader)
 
 
 def read_pending(before: int | None, limit: int, reader: Reader) -> list[Undelivered]:
@@ -129,7 +136,7 @@ def count_hindrances(reader: Reader) -> Hindrances:
         "WHERE due IS NOT NULL GROUP BY chain_id"
     ).fetchall()
     return Hindrances(
-        waiting=counts.get(State.ORPHAN, 0) + counts.get(State.WAITING, 0),
+        waiting=sum(count for state, count in counts.items() if state < State.PENDING),
         pending=counts.get(State.PENDING, 0),
         refused=refused,
         proofs=proofs,
@@ -163,8 +170,9 @@ def _read(
             stream=streams.get(CID(init)),
             builds_on=builds_on.get(row, ()),
             lookup=lookups.get(row),
+            fault=fault,
         )
-        for row, event_id, cid, init, kind in rows
+        for row, event_id, cid, init, kind, fault in rows
     ]
 
 

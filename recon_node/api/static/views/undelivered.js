@@ -9,7 +9,7 @@ import { href } from "../app/router.js";
 const EVERY = 5;
 const PAGE = 50;
 const KINDS = {
-  waiting: "An event waits while something that it builds on is missing here. Peers that have it send it with the next sync.",
+  waiting: "An event waits while something that it builds on is missing here. Peers that have it send it with the next sync. A badly signed event waits until a valid data event covers it.",
   pending: "An event is pending until the anchor of a time event has been looked up on its chain: its own, or one that it builds on.",
   refused: "Events of peers that were found wrong for good. They are not fetched again; the latest 65,536 are remembered.",
 };
@@ -40,7 +40,8 @@ const Held = ({ events, kind }) => html`<${Table} caption=${"Events that are " +
     key: each.cid + each.height,
     cells: [html`<${Name} of=${each.cid} to=${href(["events", each.cid])} />`, each.kind, count(each.height),
       each.stream ? html`<${Name} of=${each.stream} to=${href(["streams", each.stream], { event: each.cid })} />` : html`<span class="soft">its init event is missing</span>`,
-      long(html`${each.builds_on.map((one) => html`<div>builds on <${Name} of=${one.cid} to=${href(["events", one.cid])} /> <${Badge} state=${one.state} /></div>`)}
+      long(html`${each.fault && html`<div class="bad">badly signed, and no valid data event covers it: ${each.fault}</div>`}
+        ${each.builds_on.map((one) => html`<div>builds on <${Name} of=${one.cid} to=${href(["events", one.cid])} /> <${Badge} state=${one.state} /></div>`)}
         ${each.lookup && html`<${Lookup} of=${each.lookup} />`}`)],
   }))} />`;
 
