@@ -71,6 +71,7 @@ def held_event(entry: dict[str, Any]) -> HeldEvent:
         kind=entry["kind"],
         prev=tuple(map(CID.parse, entry["prev"])),
         time=entry["time"],
+        valid=entry["fault"] is None,
         expires=entry["expires"],
     )
     return HeldEvent(shape, entry["height"], entry["state"], entry["chain_id"])

@@ -8,16 +8,29 @@ any event of the stream. Events whose history the node does not have yet do not 
 The block times of anchors decide between branches (CIP-145), but are not in the events. A node of
 this project tells them; with a ceramic-one node, only the lowest CID decides between branches.
 
+Signatures are checked here, too. A badly signed event is never the tip and changes nothing, but it
+keeps covering what it covers once a valid one is on top of it (CIP-145); before, it does not count.
+
 Definitions of models are kept: that of a version never changes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
 from typing import Any
 
-from recon_node.ceramic import Event, EventKind, InitHeader, StreamId, StreamType
+from recon_node.ceramic import (
+    Event,
+    EventKind,
+    InitHeader,
+    InvalidSignatureError,
+    StreamId,
+    StreamType,
+    UnsupportedSignatureError,
+    verify_signature,
+)
 from recon_node.client.errors import NodeError, NotFoundError
 from recon_node.client.exchange import Steps, fetch_event, fetch_matching, get
 from recon_node.ipld import CID
@@ -56,8 +69,8 @@ class Document:
     open_tips: tuple[CID, ...]
     """If the stream has diverged, the events that a merge would cover, the tip first; else none."""
     rejected: Mapping[CID, tuple[str, ...]]
-    """Events that were signed correctly and changed nothing, and why: a patch that does not apply,
-    or content that breaks a rule of the model."""
+    """Events that changed nothing, and why: a patch that does not apply, content that breaks a rule
+    of the model, or a signature that is wrong."""
     errors: tuple[str, ...] = ()
     """Why `event` itself was rejected, if it was asked for."""
 
@@ -70,6 +83,8 @@ class History:
     times: Mapping[CID, int]
     """Block times of time events, in Unix seconds, where they are known."""
     definitions: Definitions | None
+    faults: Mapping[CID, str] = field(default_factory=dict)
+    """What is wrong with the signatures of some events."""
 
     @property
     def header(self) -> InitHeader:
@@ -87,7 +102,9 @@ class History:
         """Return the history with one more event."""
         if any(event.cid == each.cid for each in self.events):
             return self
-        return History((*self.events, event), self.times, definitions or self.definitions)
+        return replace(
+            self, events=(*self.events, event), definitions=definitions or self.definitions
+        )
 
     def document(self, at: CID | None = None) -> Document:
         """Return the document at an event, by default at the tip.
@@ -95,7 +112,7 @@ class History:
         Raises:
             NotFoundError: there is no such event, or no event of the stream was accepted.
         """
-        states, shapes = StreamStates(self.events, self.definitions), self.shapes
+        states, shapes = self.states(), self.shapes
         try:
             state = states.at(accepted_tip(shapes, states.rejected).event if at is None else at)
         except StreamShapeError as error:
@@ -104,7 +121,11 @@ class History:
 
     def state(self, cid: CID) -> EventState:
         """Return the state after an event of the stream."""
-        return StreamStates(self.events, self.definitions).at(cid)
+        return self.states().at(cid)
+
+    def states(self) -> StreamStates:
+        """Return the content after each event."""
+        return StreamStates(self.events, self.definitions, faults=self.faults)
 
     def proposal(self) -> MergeProposal | None:
         """Propose a merge; None if the stream has not diverged.
@@ -112,7 +133,7 @@ class History:
         Raises:
             NotFoundError: no event of the stream was accepted.
         """
-        states = StreamStates(self.events, self.definitions)
+        states = self.states()
         try:
             return propose_merge(self.events, self.shapes, states)
         except StreamShapeError as error:
@@ -121,7 +142,10 @@ class History:
     @property
     def shapes(self) -> list[StreamEvent[CID]]:
         """The events without their contents."""
-        return [shape_of(event, time=self.times.get(event.cid)) for event in self.events]
+        return [
+            shape_of(each, time=self.times.get(each.cid), valid=each.cid not in self.faults)
+            for each in self.events
+        ]
 
     def _document(
         self, state: EventState, states: StreamStates, shapes: list[StreamEvent[CID]]
@@ -161,7 +185,7 @@ class ModelCache:
             history = yield from fetch_events(model)
             if history.header.stream_type is not StreamType.MODEL:
                 raise NotFoundError(404, f"{model} is not a model, but a document")
-            states = StreamStates(history.events)
+            states = history.states()
             known.update(definitions_of(states.all(), model.cid, wanted))
         return known
 
@@ -193,7 +217,7 @@ def fetch_history(stream: StreamRef, models: ModelCache) -> Steps[History]:
         definitions = yield from models.load(model, named_versions(history.events))
     except NotFoundError:
         return history
-    return History(history.events, history.times, definitions)
+    return replace(history, definitions=definitions)
 
 
 def fetch_events(stream: StreamId) -> Steps[History]:
@@ -224,7 +248,8 @@ def fetch_events(stream: StreamId) -> Steps[History]:
     if any(event.kind is EventKind.TIME for event in events):
         times, undelivered = yield from _fetch_times(stream)
         events = [event for event in events if event.cid not in undelivered]
-    return History(whole(events), times, None)
+    faults = _check_signatures(events, header)
+    return History(_without_uncovered(whole(events), faults), times, None, faults)
 
 
 def whole(events: Iterable[Event]) -> tuple[Event, ...]:
@@ -242,6 +267,43 @@ def whole(events: Iterable[Event]) -> tuple[Event, ...]:
             if each.cid not in found and found.keys() >= set(each.prevs):
                 ready.append(each)
     return tuple(found.values())
+
+
+def _check_signatures(events: Iterable[Event], header: InitHeader) -> dict[CID, str]:
+    """What is wrong with the signatures of some data events.
+
+    Of a kind of signature that cannot be checked here, the node knew what to make.
+    """
+    faults: dict[CID, str] = {}
+    for event in events:
+        if event.kind is EventKind.DATA:
+            with suppress(UnsupportedSignatureError):
+                try:
+                    verify_signature(event, header.controller, header.model)
+                except InvalidSignatureError as error:
+                    faults[event.cid] = str(error)
+    return faults
+
+
+def _without_uncovered(events: Sequence[Event], faults: Mapping[CID, str]) -> tuple[Event, ...]:
+    """Leave out badly signed events that no valid data event covers, and the time events on them.
+
+    Args:
+        events: in causal order.
+        faults: see `_check_signatures`.
+    """
+    covered: set[CID] = set()
+    for event in reversed(events):
+        is_valid = event.kind is not EventKind.TIME and event.cid not in faults
+        if is_valid or event.cid in covered:
+            covered |= {event.cid, *event.prevs}
+    left_out: set[CID] = set()
+    for event in events:
+        if event.cid not in covered and (
+            event.cid in faults or not left_out.isdisjoint(event.prevs)
+        ):
+            left_out.add(event.cid)
+    return tuple(event for event in events if event.cid not in left_out)
 
 
 def _fetch_times(stream: StreamId) -> Steps[tuple[dict[CID, int], set[CID]]]:

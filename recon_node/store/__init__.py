@@ -6,7 +6,7 @@
     intake        gathers requests into batches
     verification  what the event alone can tell, in other processes
     judging       what the write policy says of the streams
-    admission     `rules`: whether it is accepted; `ladder`: when it is delivered
+    admission     `rules`: whether it is accepted; `ladder`: when it is delivered; `anchors`
     db            the transaction of the batch (see `schema` for what survives what)
     contents      the key store and the feed's head move, and readers wake up
 

@@ -11,6 +11,7 @@ from recon_node.ipld import CID
 from recon_node.store.db import catalogue, undelivered
 from recon_node.store.db.name_prefixes import MIN_PREFIX, cid_ranges, init_ranges
 from recon_node.store.db.reader import Reader, ReaderPool
+from recon_node.store.db.records import State
 
 _MAX_SORT_VALUES: Final = 2000
 _SEARCHED_INITS: Final = 1000
@@ -53,12 +54,16 @@ class Listings:
         return await self._readers.ask(partial(catalogue.names_of, list(models)))
 
     async def waiting(self, after: int | None, limit: int) -> list[undelivered.Undelivered]:
-        """Return events whose history is not complete here, the latest first."""
+        """Return events that may not be delivered yet, the latest first: see `read_waiting`."""
         return await self._readers.ask(partial(undelivered.read_waiting, after, limit))
 
     async def pending(self, after: int | None, limit: int) -> list[undelivered.Undelivered]:
         """Return events that lack the lookup of an anchor, or build on one, the latest first."""
         return await self._readers.ask(partial(undelivered.read_pending, after, limit))
+
+    async def progress(self, cids: Sequence[CID]) -> dict[CID, tuple[State, str | None]]:
+        """Return how far events have come, and what is wrong with their signatures, if anything."""
+        return await self._readers.ask(partial(undelivered.read_progress, cids))
 
     async def refused(self, after: int | None, limit: int) -> list[undelivered.RefusedEvent]:
         """Return EventIds that were refused and are remembered as such, the latest first."""

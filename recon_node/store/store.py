@@ -13,7 +13,7 @@ from recon_node.ceramic import EventId, EventKind
 from recon_node.ceramic.heightless_event_id import HeightlessEventId
 from recon_node.ipld import CID
 from recon_node.recon import KeyStore
-from recon_node.store.admission.ladder import commit_proofs, postpone_proofs
+from recon_node.store.admission.anchors import commit_proofs, postpone_proofs
 from recon_node.store.contents import Contents, Writer
 from recon_node.store.damage.detection import DamagedEventError
 from recon_node.store.db import columns, questions

@@ -8,6 +8,7 @@ from typing import Any
 import coincurve
 import httpx
 import pytest
+from forging import forged
 from nacl.signing import SigningKey
 
 from recon_node.api import Limits, Services, create_app
@@ -20,7 +21,7 @@ from recon_node.ceramic.builder import (
     signed_event,
     time_event,
 )
-from recon_node.ipld import CID, DAG_CBOR, dag_cbor
+from recon_node.ipld import CID, DAG_CBOR, dag_cbor, multibase
 from recon_node.store import Store
 
 KEY = SigningKey(bytes(32))
@@ -89,9 +90,60 @@ async def test_how_far_each_event_has_come(api: httpx.AsyncClient, store: Store)
         "time": 1_700_000_000,
         "chain_id": "eip155:11155111",
         "expires": None,
+        "fault": None,
     }
     assert told[str(looked_for.cid)]["time"] is None
     assert (told[str(later.cid)]["height"], told[str(later.cid)]["position"]) == (6, None)
+
+
+async def test_a_badly_signed_event_waits_until_it_is_covered(
+    api: httpx.AsyncClient, store: Store
+) -> None:
+    first = change(INIT)
+    bad = forged(change(first, n=2))
+    anchored = time_event(INIT, bad.cid)
+    await admit(store, INIT, first)
+    await hand_over(store, bad, 2)
+    await hand_over(store, anchored, 3)
+    told = {event["cid"]: event for event in (await read(api))["events"]}
+    assert [told[str(each.cid)]["state"] for each in (bad, anchored)] == ["waiting"] * 2
+    assert "is wrong" in told[str(bad.cid)]["fault"]
+    assert told[str(anchored.cid)]["fault"] is None
+    waiting = (await api.get("/ceramic/undelivered/waiting")).json()["events"]
+    assert [(each["cid"], each["fault"] is None) for each in waiting] == [
+        (str(anchored.cid), True),
+        (str(bad.cid), False),
+    ]
+    known = await api.post("/ceramic/events", json={"data": multibase.encode(bad.car)})
+    assert known.status_code == 204, "it is here, from a peer"
+    assert (await state(api))["event_cid"] == str(first.cid)
+    merge = change(first, anchored, n=3)
+    await admit(store, merge)
+    told = {event["cid"]: event["state"] for event in (await read(api))["events"]}
+    assert told == {
+        str(INIT.cid): "delivered",
+        str(first.cid): "delivered",
+        str(bad.cid): "delivered",
+        str(anchored.cid): "pending",
+        str(merge.cid): "pending",
+    }
+    [proof] = await store.pending_proofs(10)
+    await store.settle_proofs([(proof.cid, 1_700_000_000)])
+    at_tip = await state(api)
+    assert at_tip["event_cid"] == str(merge.cid)
+    rejected = {each["event_cid"]: each["errors"] for each in at_tip["validation_errors"]}
+    assert rejected.keys() == {str(bad.cid), str(anchored.cid)}
+    assert "is wrong" in rejected[str(bad.cid)][0]
+    after = (await api.get(f"/ceramic/streams/{INIT.stream_id()}/events/{bad.cid}")).json()
+    assert after["content"] == {"n": 1}
+    details = (await api.get("/ceramic/feed/events?details=true")).json()["events"]
+    assert [each["id"] for each in details if each["fault"]] == [str(bad.cid)]
+
+
+async def state(api: httpx.AsyncClient) -> dict[str, Any]:
+    answer = await api.get(f"/ceramic/streams/{INIT.stream_id()}")
+    assert answer.status_code == 200, answer.text
+    return answer.json()
 
 
 async def test_by_any_of_its_names(api: httpx.AsyncClient, store: Store) -> None:

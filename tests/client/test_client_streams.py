@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import trio
 from client_samples import KEY, POST, PROFILE, VOTE
+from forging import forged
 
 from recon_node.ceramic import METAMODEL, StreamType, verify_signature
 from recon_node.ceramic.builder import data_event, time_event
@@ -214,6 +215,30 @@ async def test_an_event_that_was_made_elsewhere(ceramic: AsyncCeramic) -> None:
     orphan = data_event(KEY.private, init, [post.model.cid], [])  # type: ignore[union-attr]
     with pytest.raises(RefusedEventError, match="which is of another stream"):
         await ceramic.send(orphan)
+
+
+async def test_a_badly_signed_event_counts_for_what_it_covers(
+    ceramic: AsyncCeramic, store: Store
+) -> None:
+    model = await ceramic.create_model(POST)
+    post = await ceramic.create(model.id, {"title": "a"})
+    [init] = await ceramic.events(post.id)
+    patch = [{"op": "replace", "path": "/title", "value": "forged"}]
+    bad = forged(data_event(KEY.private, init, [init.cid], patch))
+    with pytest.raises(RefusedEventError, match="is wrong"):
+        await ceramic.send(bad)
+    assert init.header is not None
+    await store.admit_remote([(bad.event_id(store.network, init.header, 1), bad.car)])
+    read = await ceramic.read(post.id)
+    assert (read.event, read.content, read.rejected) == (init.cid, {"title": "a"}, {})
+    patch = [{"op": "add", "path": "/stars", "value": 1}]
+    merge = data_event(KEY.private, init, [bad.cid], patch)
+    await ceramic.send(merge)
+    read = await ceramic.read(post.id)
+    assert (read.event, read.content) == (merge.cid, {"title": "a", "stars": 1})
+    assert list(read.rejected) == [bad.cid]
+    assert "is wrong" in read.rejected[bad.cid][0]
+    assert await ceramic.propose_merge(post.id) is None
 
 
 async def test_the_feed_goes_on_at_its_token(ceramic: AsyncCeramic) -> None:

@@ -5,6 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 import trio
+from forging import forged
 from libp2p.peer.id import ID
 from nacl.signing import SigningKey
 from p2p_support import LOOPBACK, NETWORK, PATIENCE, eventually, loopback_host, node, read_to_end
@@ -13,7 +14,7 @@ from waiting import kept_port
 
 from recon_node import __version__
 from recon_node.ceramic import METAMODEL, Network, StreamId
-from recon_node.ceramic.builder import init_event
+from recon_node.ceramic.builder import data_event, init_event
 from recon_node.ceramic.network import BOOTSTRAP, MAINNET, TESTNET_CLAY
 from recon_node.p2p import AGREED, NO_COMMON_INTEREST, P2P, P2PError, PeerError, open_p2p, service
 from recon_node.p2p.peers import connections
@@ -78,6 +79,29 @@ async def test_two_nodes_become_equal_and_stay_so(tmp_path, sdk_cars):
         assert a.ahash() == b.ahash()
         await eventually(lambda: a.p2p.counters.events_received == 50)
         await eventually(lambda: sum(each.events_sent for each in a.p2p.transfers) == 980)
+        assert a.p2p.counters.events_refused == b.p2p.counters.events_refused == 0
+
+
+async def test_a_badly_signed_event_travels_with_what_covers_it(tmp_path):
+    key = SigningKey.generate()
+    init = init_event(key, METAMODEL, {"n": 0})
+    bad = forged(data_event(key, init, [init.cid], []))
+    cover = data_event(key, init, [bad.cid], [])
+    offers = [
+        (event.event_id(NETWORK, init.header, height), event.car)
+        for height, event in enumerate((init, bad, cover))
+    ]
+    quick = {**QUICK, "ceramic_one": False}
+    async with node(tmp_path / "a", **quick) as a, node(tmp_path / "b", **quick) as b:
+        await a.store.admit_remote(offers[:2])
+        await b.p2p.connect(a.address)
+        await eventually(lambda: len(b.store.keys) == 2)
+        assert (b.store.head, b.store.waiting) == (1, 1)
+        await b.store.admit_local([cover.car])
+        await eventually(lambda: a.store.head == b.store.head == 3)
+        for each in (a, b):
+            rows = await each.store.read_feed(0, 10)
+            assert [row.fault is None for row in rows] == [True, False, True]
         assert a.p2p.counters.events_refused == b.p2p.counters.events_refused == 0
 
 

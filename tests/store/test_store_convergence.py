@@ -7,14 +7,15 @@ from collections.abc import Iterator
 from pathlib import Path
 from random import Random
 
+from forging import forged
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from store_helpers import KEYS, MODEL, NETWORK, OTHER_MODEL, World, check_tables
 from test_store_capabilities import SESSION, capability
 
-from recon_node.ceramic import Event, EventId, InitHeader, parse_event
+from recon_node.ceramic import Event, EventId, InitHeader
 from recon_node.ceramic.builder import data_event, init_event, signed_event, time_event
-from recon_node.ipld import CID, DAG_JOSE, car, dag_cbor
+from recon_node.ipld import CID
 from recon_node.store import Store, StoreSettings, open_store
 
 Offer = tuple[EventId, bytes]
@@ -82,17 +83,6 @@ class BadWorld(World):
             (header.sep_value, signer.controller, event.init, height),
         ):
             yield EventId.build(NETWORK, value, controller, init, at, event.cid), event.car
-
-
-def forged(event: Event) -> Event:
-    """The same event with one bit of its signature turned."""
-    blocks = dict(car.decode(event.car).blocks)
-    envelope = dag_cbor.decode(blocks.pop(event.cid))
-    signature = envelope["signatures"][0]["signature"]
-    envelope["signatures"][0]["signature"] = bytes([signature[0] ^ 1]) + signature[1:]
-    root = dag_cbor.encode(envelope)
-    cid = CID.of(DAG_JOSE, root)
-    return parse_event(car.encode([cid], {cid: root, **blocks}))
 
 
 def shuffled(offers: list[Offer], random: Random) -> list[list[Offer]]:

@@ -9,18 +9,18 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from forging import forged
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from nacl.signing import SigningKey
 from store_helpers import KEYS, NETWORK, World, check_feed, check_tables, feed_of
-from test_store_convergence import forged, shuffled
+from test_store_convergence import shuffled
 
 from recon_node.ceramic import Event, parse_event
 from recon_node.ceramic.builder import data_event, time_event
 from recon_node.ceramic.heightless_event_id import HeightlessEventId
 from recon_node.ipld import CID
 from recon_node.store import FeedRow, Store, StoreSettings, open_store
-from recon_node.store.db import saved_keys
 from recon_node.store.maintenance import check_log, repair_log
 from recon_node.streams import select_tip, shape_of
 
@@ -142,10 +142,6 @@ async def test_it_has_no_place_in_the_model_ring(tmp_path: Path) -> None:
         keys = list(store.keys)
     async with open_store(tmp_path, NETWORK) as store:
         assert (ring(store), list(store.keys)) == (others, keys)
-    for name in saved_keys.FILE_NAMES.values():
-        (tmp_path / name).unlink()
-    async with open_store(tmp_path, NETWORK) as store:
-        assert ring(store) == others, "made from the log"
 
 
 def ring(store: Store) -> set[CID]:

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from forging import forged
 from nacl.signing import SigningKey
 from store_helpers import KEYS, MODEL, NETWORK, World, check_feed, controller, feed_of
 
@@ -32,17 +33,6 @@ def rewritten(event: Event, change: Callable[[dict[CID, bytes]], None]) -> bytes
     blocks = dict(decoded.blocks)
     change(blocks)
     return car.encode(decoded.roots, blocks)
-
-
-def forged(event: Event, signature: bytes) -> Event:
-    """The event with another signature: an event of its own, rightly hashed."""
-    decoded = car.decode(event.car)
-    blocks = dict(decoded.blocks)
-    envelope = dag_cbor.decode(blocks.pop(event.cid))
-    envelope["signatures"][0]["signature"] = signature
-    block = dag_cbor.encode(envelope)
-    cid = CID.of(DAG_JOSE, block)
-    return parse_event(car.encode([cid], {**blocks, cid: block}))
 
 
 class Case:

@@ -16,7 +16,7 @@ from recon_node.api.routes.events import EventPath
 from recon_node.api.routes.stream_events import StreamOrInitPath
 from recon_node.api.routes.streams import Loaded, load_stream, not_found
 from recon_node.ipld import CID
-from recon_node.streams import StreamShapeError, StreamStates
+from recon_node.streams import StreamShapeError
 
 
 class StreamEventPath(StreamOrInitPath, EventPath):
@@ -52,7 +52,7 @@ async def get_event_state(call: Call[StreamEventPath]) -> Annotated[Response, Ev
 
 
 def _render(loaded: Loaded, cid: CID) -> Response:
-    states = StreamStates(loaded.events, loaded.definitions)
+    states = loaded.states()
     try:
         *_, state = loaded.within(states.branch(cid))
     except StreamShapeError:

@@ -7,7 +7,7 @@ has what a client needs to draw the stream and to compute its tip.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import islice
@@ -32,7 +32,7 @@ from recon_node.ceramic import (
 )
 from recon_node.ipld import CID, IpldError
 from recon_node.recon import KeyRange
-from recon_node.store import FeedRow, Store
+from recon_node.store import FeedRow, State, Store
 from recon_node.streams import shape_of
 from recon_node.streams.picture import HeldEvent, Progress
 
@@ -43,6 +43,9 @@ class _Held:
 
     event_id: EventId
     event: Event
+    state: Literal["pending", "waiting"]
+    fault: str | None
+    """What is wrong with its signature."""
 
 
 def _parse(text: str) -> tuple[CID, StreamId | None]:
@@ -76,7 +79,8 @@ class StreamEventBody(Body):
     """As in its EventId: 0 for the init event."""
     state: Literal["delivered", "pending", "waiting"]
     """pending: an anchor has not been looked up yet, its own or that of an event it builds on;
-    waiting: an event that it builds on is missing."""
+    waiting: an event that it builds on is missing; or it is badly signed or builds on such an
+    event, and no valid data event covers that."""
     position: int | None
     """In the feed."""
     time: int | None
@@ -85,6 +89,8 @@ class StreamEventBody(Body):
     """Of a time event: its anchor's chain (CAIP-2)."""
     expires: int | None
     """When the capability that it is signed by expires, in Unix seconds."""
+    fault: str | None
+    """What is wrong with its signature; null if it is valid. Such an event is never the tip."""
 
 
 class StreamEventsBody(Body):
@@ -144,7 +150,9 @@ async def _held(services: Services, rows: Sequence[FeedRow]) -> list[_Held]:
     others = (key for key in keys if key.event_cid not in delivered)
     left = list(islice(others, limits.stream_listed - len(rows)))
     cars = await store.get_cars(left)
-    return await services.in_long_thread(partial(_parse_held, rows[0].stream_cid, left, cars))
+    progress = await store.listings.progress([key.event_cid for key in left])
+    parse = partial(_parse_held, rows[0].stream_cid, left, cars, progress)
+    return await services.in_long_thread(parse)
 
 
 def _key_range(store: Store, row: FeedRow) -> KeyRange:
@@ -155,7 +163,12 @@ def _key_range(store: Store, row: FeedRow) -> KeyRange:
     return KeyRange(*stream_range(store.network, header.sep_value, controller, row.stream_cid))
 
 
-def _parse_held(init: CID, keys: Iterable[EventId], cars: Iterable[bytes | None]) -> list[_Held]:
+def _parse_held(
+    init: CID,
+    keys: Iterable[EventId],
+    cars: Iterable[bytes | None],
+    progress: Mapping[CID, tuple[State, str | None]],
+) -> list[_Held]:
     """Leave out other streams' events: an EventId has only four bytes of its stream's. An event
     whose history is incomplete may be held under several EventIds."""
     found: dict[CID, _Held] = {}
@@ -163,57 +176,54 @@ def _parse_held(init: CID, keys: Iterable[EventId], cars: Iterable[bytes | None]
         if car is not None:
             event = parse_event(car)
             if event.init == init:
-                found[event.cid] = _Held(key, event)
-    return list(found.values())
+                state, fault = progress.get(event.cid, (State.WAITING, None))
+                found[event.cid] = _Held(
+                    key, event, "pending" if state >= State.PENDING else "waiting", fault
+                )
+    return sorted(found.values(), key=lambda each: each.event_id.height)
 
 
 def _render(stream_id: StreamId, rows: Sequence[FeedRow], held: Sequence[_Held]) -> Response:
     described = [_delivered(row) for row in rows]
-    for each, state in _states(rows, held):
+    for each in held:
         described.append(
-            _describe(each.event, each.event_id) | {"state": state, "position": None, "time": None}
+            _describe(each.event, each.event_id, each.fault)
+            | {"state": each.state, "position": None, "time": None}
         )
     return reply({"id": str(stream_id), "init": str(rows[0].stream_cid), "events": described})
 
 
 def _to_draw(rows: Sequence[FeedRow], held: Sequence[_Held]) -> list[HeldEvent]:
     drawn = [
-        _drawn(parse_event(row.car), row.event_id, "delivered", row.block_time) for row in rows
+        _drawn(parse_event(row.car), row.event_id, "delivered", row.fault, row.block_time)
+        for row in rows
     ]
-    return drawn + [_drawn(each.event, each.event_id, state) for each, state in _states(rows, held)]
+    return drawn + [_drawn(each.event, each.event_id, each.state, each.fault) for each in held]
 
 
-def _drawn(event: Event, event_id: EventId, state: Progress, time: int | None = None) -> HeldEvent:
+def _drawn(
+    event: Event, event_id: EventId, state: Progress, fault: str | None, time: int | None = None
+) -> HeldEvent:
     chain_id = None if event.proof is None else event.proof.chain_id
-    return HeldEvent(shape_of(event, time=time), event_id.height, state, chain_id)
-
-
-def _states(
-    rows: Sequence[FeedRow], held: Sequence[_Held]
-) -> Iterator[tuple[_Held, Literal["pending", "waiting"]]]:
-    """How far the events that are not delivered have come."""
-    on_the_way = {row.event_cid for row in rows}
-    for each in sorted(held, key=lambda each: each.event_id.height):
-        is_pending = on_the_way.issuperset(each.event.prevs)
-        if is_pending:
-            on_the_way.add(each.event.cid)
-        yield each, "pending" if is_pending else "waiting"
+    shape = shape_of(event, time=time, valid=fault is None)
+    return HeldEvent(shape, event_id.height, state, chain_id)
 
 
 def _delivered(row: FeedRow) -> dict[str, Any]:
-    return _describe(parse_event(row.car), row.event_id) | {
+    return _describe(parse_event(row.car), row.event_id, row.fault) | {
         "state": "delivered",
         "position": row.position,
         "time": row.block_time,
     }
 
 
-def _describe(event: Event, event_id: EventId) -> dict[str, Any]:
+def _describe(event: Event, event_id: EventId, fault: str | None) -> dict[str, Any]:
     return {
         "cid": str(event.cid),
         "kind": event.kind.value,
         "prev": [str(prev) for prev in event.prevs],
         "height": event_id.height,
         "chain_id": None if event.proof is None else event.proof.chain_id,
-        "expires": validity_of(event).expires,
+        "expires": None if fault is not None else validity_of(event).expires,
+        "fault": fault,
     }

@@ -21,9 +21,7 @@ from recon_node.ipld import dag_cbor, multibase
 from recon_node.streams import (
     MergeProposal,
     StreamShapeError,
-    StreamStates,
     propose_merge,
-    shape_of,
 )
 from recon_node.streams.document_schema import as_dag_json
 
@@ -80,15 +78,11 @@ async def get_stream_merge(call: Call[StreamPath]) -> Annotated[Response, MergeB
 
 
 def _propose(stream_id: StreamId, stream: Loaded) -> Response:
-    states = StreamStates(stream.events, stream.definitions)
+    states = stream.states()
     for _ in stream.within(states.all()):
         pass
     try:
-        shapes = [
-            shape_of(event, time=row.block_time)
-            for event, row in zip(stream.events, stream.rows, strict=True)
-        ]
-        proposal = propose_merge(stream.events, shapes, states)
+        proposal = propose_merge(stream.events, stream.shapes(), states)
     except StreamShapeError as error:
         raise ApiError(HTTPStatus.NOT_FOUND, f"Stream not found : {stream_id} ({error})") from None
     return reply(_describe(stream_id, proposal))

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from http import HTTPStatus
@@ -27,6 +27,7 @@ from recon_node.ipld import CID, multibase
 from recon_node.store import FeedRow, Store
 from recon_node.streams import (
     Definitions,
+    StreamEvent,
     StreamShapeError,
     StreamState,
     StreamStates,
@@ -134,6 +135,17 @@ class Loaded:
     within: Within
     """Bounds the time of what is computed of them."""
 
+    def states(self, keep: Collection[CID] = ()) -> StreamStates:
+        """The content after each event."""
+        return StreamStates(self.events, self.definitions, keep=keep, faults=_faults(self.rows))
+
+    def shapes(self) -> list[StreamEvent[CID]]:
+        """The events without their contents."""
+        return [
+            shape_of(event, time=row.block_time, valid=row.fault is None)
+            for event, row in zip(self.events, self.rows, strict=True)
+        ]
+
 
 async def load_state(services: Services, init: CID) -> StreamState | Rejected | None:
     """The state of the stream that `init` starts; None when the stream is not here.
@@ -182,6 +194,10 @@ async def read_whole(store: Store, limits: Limits, init: CID, most: int) -> list
     return rows
 
 
+def _faults(rows: Sequence[FeedRow]) -> dict[CID, str]:
+    return {row.event_cid: row.fault for row in rows if row.fault is not None}
+
+
 def _parse(rows: Sequence[FeedRow], within: Within) -> list[Event]:
     return list(within(parse_event(row.car) for row in rows))
 
@@ -196,18 +212,17 @@ def _define(rows: Sequence[FeedRow], versions: set[CID], within: Within) -> Defi
     events = _parse(rows, within)
     if _header(events[0]).stream_type is not StreamType.MODEL:
         return None
-    states = StreamStates(events)
+    states = StreamStates(events, faults=_faults(rows))
     return definitions_of(within(states.all()), rows[0].stream_cid, versions)
 
 
 def _compute(loaded: Loaded) -> StreamState | Rejected:
-    rows, events, within = loaded.rows, loaded.events, loaded.within
-    shapes = [shape_of(event, time=row.block_time) for event, row in zip(events, rows, strict=True)]
+    events, within, shapes = loaded.events, loaded.within, loaded.shapes()
     try:
         likely = select_tip(shapes).event
     except StreamShapeError:
         return Rejected(("its capability had expired when it was anchored",))
-    states = StreamStates(events, loaded.definitions, keep=(likely,))
+    states = loaded.states(keep=(likely,))
     deque(within(states.all()), maxlen=0)
     init = events[0].cid
     rejected = states.rejected

@@ -32,8 +32,7 @@ else, both are refused.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterable
 
 from recon_node.ceramic import (
     EventIdError,
@@ -47,57 +46,11 @@ from recon_node.ceramic import (
 )
 from recon_node.ipld import CID
 from recon_node.store.damage.detection import Damage, DamagedEventError
-from recon_node.store.db import doubts, proofs
 from recon_node.store.db.history import History
-from recon_node.store.db.log import Committed, Completed, EventLog
+from recon_node.store.db.log import Completed
 from recon_node.store.db.records import Marks, Record, State, StreamRecord
 from recon_node.store.values import StoreSettings
 from recon_node.verification import Refusal
-
-
-def commit_proofs(log: EventLog, verdicts: Sequence[tuple[CID, proofs.ProofVerdict]]) -> Committed:
-    """Keep what lookups of proofs led to, and deliver or refuse what has waited for it.
-
-    Raises:
-        StoreError: the disk did not take it; nothing is changed then.
-    """
-    with log.transaction() as marks:
-        was_doubted = doubts.is_doubted(log.connection, *(proof for proof, _ in verdicts))
-        before = doubts.doubted_events(log.connection) if was_doubted else set()
-        settled = proofs.settle_proofs(log.connection, verdicts)
-        history = History(log.connection)
-        ladder = Ladder(history, marks, log.network, log.settings)
-        ladder.resume(history.load_anchored(settled))
-        committed = log.write(history.touched.values(), ladder.refused, marks)
-        doubts.forget(log.connection, settled)
-        trusted = before - doubts.doubted_events(log.connection) if was_doubted else ()
-    return replace(
-        committed,
-        proofs_done=committed.proofs_done + len(settled),
-        completed=ladder.completed,
-        trusted=trusted,
-        damaged=ladder.damaged,
-    )
-
-
-def postpone_proofs(
-    log: EventLog, due: Sequence[tuple[CID, float]], not_found: Iterable[CID]
-) -> Committed:
-    """Move proofs whose lookup failed further back in the queue.
-
-    Args:
-        log: in whose transaction.
-        due: the proofs, and when each is to be looked up again, in Unix seconds.
-        not_found: those of them whose transaction the chain does not have.
-
-    Raises:
-        StoreError: the disk did not take it; nothing is changed then.
-    """
-    with log.transaction() as marks:
-        proofs.postpone_proofs(log.connection, due)
-        doubted = doubts.doubt(log.connection, not_found)
-        committed = log.write((), (), marks)
-    return replace(committed, doubted=doubted)
 
 
 class _FaultError(Exception):

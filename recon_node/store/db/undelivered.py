@@ -8,7 +8,7 @@ event may also lack the lookup of its anchor (`proofs`).
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
@@ -121,6 +121,14 @@ def read_refused(before: int | None, limit: int, reader: Reader) -> list[Refused
     ]
 
 
+def read_progress(cids: Sequence[CID], reader: Reader) -> dict[CID, tuple[State, str | None]]:
+    """Return how far some events have come, and what is wrong with their signatures, of those that
+    are here."""
+    sql = f"SELECT cid, max(state), {FAULT} FROM events WHERE cid IN (?) GROUP BY cid"
+    rows = select_in(reader.connection, sql, list(dict.fromkeys(cids)))
+    return {CID(cid): (State(state), fault) for cid, state, fault in rows}
+
+
 def count_hindrances(reader: Reader) -> Hindrances:
     """Return how much is not delivered."""
     execute = reader.connection.execute
@@ -180,19 +188,12 @@ def _hindrances(rows: Sequence[int], reader: Reader) -> dict[int, list[tuple[CID
     """Return what each of some events builds on that is not delivered, and what that lacks."""
     sql = "SELECT event, cid FROM waits WHERE event IN (?)"
     waits = list(select_in(reader.connection, sql, rows))
-    states = _states((cid for _, cid in waits), reader)
+    states = read_progress([CID(cid) for _, cid in waits], reader)
     found: defaultdict[int, list[tuple[CID, Hindrance]]] = defaultdict(list)
     for row, cid in waits:
-        state = states.get(cid)
+        state, _ = states.get(CID(cid), (None, None))
         if state is None:
             found[row].append((CID(cid), "missing"))
         elif state is not State.DELIVERED:
             found[row].append((CID(cid), "pending" if state is State.PENDING else "waiting"))
     return found
-
-
-def _states(cids: Iterable[bytes], reader: Reader) -> dict[bytes, State]:
-    """Return how far some events have come, of those that are here."""
-    sql = "SELECT cid, max(state) FROM events WHERE cid IN (?) GROUP BY cid"
-    rows = select_in(reader.connection, sql, list(dict.fromkeys(cids)))
-    return {cid: State(state) for cid, state in rows}

@@ -66,7 +66,8 @@ function Chosen({ stream, cid, events, choose }) {
     ${event && html`<p><${Badge} state=${event.state} /> ${event.kind}, height ${count(event.height)}${event.time != null && ", anchored " + moment(event.time)}</p>`}
     ${event && !isDelivered && html`<p class="notice warn">It is not delivered, and does not count for the content or the tip:
       see <a href=${href(["undelivered", event.state])}>what is ${event.state}</a>.</p>`}
-    ${after.data?.errors.length > 0 && html`<div class="notice bad"><strong>The event was rejected.</strong> The content stays as it was:
+    ${event?.fault && html`<div class="notice bad"><strong>The event is badly signed</strong>, so it is never the tip: ${event.fault}</div>`}
+    ${after.data?.errors.length > 0 && !event?.fault && html`<div class="notice bad"><strong>The event was rejected.</strong> The content stays as it was:
       <ul>${after.data.errors.map((each) => html`<li>${each}</li>`)}</ul></div>`}
     ${isDelivered && html`<h3>Content after it</h3><${Trouble} of=${after} />`}
     ${after.data && html`<${Json} value=${after.data.content} label="Content after the event" />`}
