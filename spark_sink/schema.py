@@ -40,6 +40,7 @@ FEED: Final = pa.schema(
         pa.field("time", pa.int64()),
         pa.field("chain_id", pa.string()),
         pa.field("delivered_at", pa.timestamp("us", "UTC")),
+        pa.field("fault", pa.string()),
     ]
 )
 
@@ -59,7 +60,7 @@ _REASON: Final = pa.struct(
 RAW_EVENTS: Final = pa.schema([*FEED, _PARTITION])
 
 #: The columns of `raw_events` that the other tables are computed from.
-HISTORY_COLUMNS: Final = ("position", "stream_cid", "car", "time", "chain_id")
+HISTORY_COLUMNS: Final = ("position", "stream_cid", "car", "time", "chain_id", "fault")
 
 #: The table `conclusion_events`: the events, decoded, with what is known about each.
 CONCLUSION_EVENTS: Final = pa.schema(
@@ -73,6 +74,7 @@ CONCLUSION_EVENTS: Final = pa.schema(
         pa.field("before", pa.int64()),
         pa.field("chain_id", pa.string()),
         pa.field("expires", pa.int64()),
+        pa.field("fault", pa.string()),
         _PARTITION,
     ]
 )

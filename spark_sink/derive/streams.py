@@ -57,6 +57,7 @@ class Entry:
     Attributes:
         time: block time of a time event's anchor in Unix seconds; None if unknown.
         expires: last second at which the capability that signed the event is valid.
+        fault: why the event's signature is wrong; None for nearly all.
     """
 
     position: int
@@ -64,10 +65,11 @@ class Entry:
     time: int | None
     chain_id: str | None
     expires: int | None
+    fault: str | None
 
     def shape(self) -> StreamEvent[CID]:
         """Return the input for tip selection. The node has verified the event's signature."""
-        return shape_of(self.event, time=self.time)
+        return shape_of(self.event, time=self.time, valid=self.fault is None)
 
 
 @dataclass(frozen=True)
@@ -150,7 +152,8 @@ class Stream:
         if self._long is not None and self.tip is not None:
             return self._long.states(definitions)
         tip = () if self.tip is None else (self.tip.event,)
-        return StreamStates((entry.event for entry in self.entries), definitions, keep=tip)
+        events = (entry.event for entry in self.entries)
+        return StreamStates(events, definitions, keep=tip, faults=self._faults)
 
     def state_tip(self, states: StreamStates) -> Tip[CID] | None:
         """Return the tip of the accepted events; None if there are none. `states` are its own."""
@@ -187,7 +190,12 @@ class Stream:
         if self.earlier is None and (len(self.entries) < LONG or self.is_model):
             return None
         events = [entry.event for entry in self.entries]
-        return LongStream(events, [entry.shape() for entry in self.entries], self.earlier)
+        shapes = [entry.shape() for entry in self.entries]
+        return LongStream(events, shapes, self.earlier, self._faults)
+
+    @property
+    def _faults(self) -> dict[CID, str]:
+        return {entry.event.cid: entry.fault for entry in self.entries if entry.fault is not None}
 
     @cached_property
     def columns(self) -> Row:
@@ -274,10 +282,11 @@ def _read_stream(cid: bytes, entries: list[Entry]) -> Stream:
 
 
 def _read_entry(row: Row) -> Entry:
-    position = row["position"]
+    position, fault = row["position"], row["fault"]
     try:
         event = parse_event(row["car"])
-        expires = validity_of(event).expires
+        # The capability of a badly signed event may be anything.
+        expires = validity_of(event).expires if fault is None else None
     except CeramicError as error:
         raise TablesError(f"raw_events holds no event at position {position}: {error}") from error
-    return Entry(position, event, row["time"], row["chain_id"], expires)
+    return Entry(position, event, row["time"], row["chain_id"], expires, fault)

@@ -35,6 +35,7 @@ def conclusion_events(stream: Stream, after: int = 0) -> Iterator[Row]:
             "data": _payload(entry.event),
             "previous": entry.event.prevs,
             "expires": entry.expires,
+            "fault": entry.fault,
         }
 
 

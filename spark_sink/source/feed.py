@@ -43,8 +43,9 @@ _TOKEN: Final = (
 # How httpx's errors begin if an answer is not HTTP at all. Its other protocol errors mean that an
 # answer was cut off, for example because the node stopped.
 _NO_HTTP: Final = ("illegal request line", "illegal status line", "illegal header line")
-# Nodes that do not note when they delivered an event serve their feed without it.
-_NEW_COLUMN: Final = "delivered_at"
+# Nodes that do not note when they delivered an event, or deliver valid events only, serve their
+# feed without these.
+_NEW_COLUMNS: Final = frozenset({"delivered_at", "fault"})
 # The end of an Arrow stream; one that was cut off between two batches looks complete otherwise.
 _END_OF_STREAM: Final = b"\xff\xff\xff\xff\x00\x00\x00\x00"
 
@@ -333,7 +334,7 @@ def _columns(schema: pa.Schema) -> dict[str, str]:
 
 def _column(batch: pa.RecordBatch, field: pa.Field) -> pa.Array:
     """Return a column of the feed; nulls for one that older nodes do not know."""
-    if field.name == _NEW_COLUMN and field.name not in batch.schema.names:
+    if field.name in _NEW_COLUMNS and field.name not in batch.schema.names:
         return pa.nulls(batch.num_rows, field.type)
     return batch.column(field.name).cast(field.type)
 

@@ -6,10 +6,10 @@ Any Spark whose Python has this package installed finds the source by its name (
 `spark_sink.source.snapshot_registration`). The driver reads the root object and the top of the
 tree; each task reads a sub-tree, and checks every event against its CID. No node is asked.
 
-The columns are those of the source "recon". `position`, `time`, `chain_id` and `delivered_at` are
-those of the feed of the node that made the snapshot. They are null for events that it had not
-delivered, and in a snapshot of some interests only. The feed of that node, the one with the same
-epoch, goes on behind the last position (`recon-node snapshot list --json` shows both):
+The columns are those of the source "recon". `position`, `time`, `chain_id`, `delivered_at` and
+`fault` are those of the feed of the node that made the snapshot. They are null for events that it
+had not delivered, and in a snapshot of some interests only. The feed of that node, the one with the
+same epoch, goes on behind the last position (`recon-node snapshot list --json` shows both):
 
     spark.readStream.format("recon").option("url", NODE).option("startingOffset", POSITION).load()
 
@@ -58,9 +58,10 @@ _DELIVERED_AT: Final = SNAPSHOT.field("delivered_at").type
 PARTITIONS: Final = 16
 _OPTIONS: Final = ("url", "root", "signers", "partitions")
 _SPARKS_OWN: Final = frozenset({"path", "paths", "provider", "location"})
-Delivery = tuple[int | None, int | None, str | None, int | None]
-"""Position, time and chain of an event in a feed, and when it was delivered, in milliseconds."""
-_NOT_DELIVERED: Final[Delivery] = (None, None, None, None)
+Delivery = tuple[int | None, int | None, str | None, int | None, str | None]
+"""Position, time and chain of an event in a feed, when it was delivered, in milliseconds, and why
+it is invalid."""
+_NOT_DELIVERED: Final[Delivery] = (None, None, None, None, None)
 _PART: Final = 256
 """Nodes that a task opens at once."""
 
@@ -186,7 +187,7 @@ class SnapshotTableReader(DataSourceReader):
                 ids = page["event_id"]
                 inside = pc.and_(pc.greater(ids, bounds.lower), pc.less(ids, bounds.upper))
                 part = page.filter(inside)
-                names = ("position", "time", "chain_id", "delivered_at")
+                names = ("position", "time", "chain_id", "delivered_at", "fault")
                 columns = [part[name].to_pylist() for name in names]
                 keys = part["event_id"].to_pylist()
                 found.update(zip(keys, zip(*columns, strict=True), strict=True))
@@ -202,7 +203,7 @@ class SnapshotTableReader(DataSourceReader):
         except InvalidEventError as error:
             raise SinkError(f"the snapshot in {self._url} has an invalid event: {error}") from None
         found = [delivered.get(key, _NOT_DELIVERED) for key, _ in rows]
-        positions, times, chains, delivered_at = zip(*found, strict=True)
+        positions, times, chains, delivered_at, faults = zip(*found, strict=True)
         columns = {
             "position": positions,
             "event_id": [key for key, _ in rows],
@@ -213,6 +214,7 @@ class SnapshotTableReader(DataSourceReader):
             "time": times,
             "chain_id": chains,
             "delivered_at": pa.array(delivered_at, pa.timestamp("ms", "UTC")).cast(_DELIVERED_AT),
+            "fault": faults,
         }
         return pa.RecordBatch.from_pydict(columns, schema=SNAPSHOT)
 

@@ -1,4 +1,4 @@
-"""Columns that later versions of the pipeline have added to `raw_events`."""
+"""Columns that later versions of the pipeline have added to tables."""
 
 from collections.abc import Iterable
 from typing import Final
@@ -11,10 +11,13 @@ from spark_sink.schema import RAW, TableSpec
 from spark_sink.tables.delta_files import query
 from spark_sink.tables.location import Location
 
-# Columns that raw_events of earlier versions lacks. Null is right, but for time events without the
+# Columns that tables of earlier versions lack. Null is right, but for time events without the
 # columns about their anchors.
 _ANCHOR_COLUMNS: Final = frozenset({"time", "chain_id"})
-_ADDED_COLUMNS: Final = _ANCHOR_COLUMNS | {"delivered_at"}
+_ADDED_COLUMNS: Final = {
+    RAW: _ANCHOR_COLUMNS | {"delivered_at", "fault"},
+    "conclusion_events": frozenset({"fault"}),
+}
 
 
 def add_missing_columns(spec: TableSpec, table: DeltaTable, path: Location) -> None:
@@ -26,9 +29,9 @@ def add_missing_columns(spec: TableSpec, table: DeltaTable, path: Location) -> N
     there = _columns(table)
     if there == _sorted(spec.schema):
         return
-    missing = _ADDED_COLUMNS - {field.name for field in there}
+    missing = _ADDED_COLUMNS.get(spec.name, frozenset()) - {field.name for field in there}
     added = [field for field in spec.schema if field.name in missing]
-    if spec.name != RAW or _sorted([*there, *added]) != _sorted(spec.schema):
+    if _sorted([*there, *added]) != _sorted(spec.schema):
         raise other_columns(path)
     if not missing.isdisjoint(_ANCHOR_COLUMNS):
         _check_anchors(table, path)

@@ -28,6 +28,7 @@ SAMPLE = Path(__file__).parent.parent / "data" / "sdk_sample.jsonl"
 NODES = Path(__file__).with_name("spark_node.py")
 PATIENCE = 120.0
 NO_TIMES: dict[CID, int] = {}
+NO_FAULTS: dict[CID, str] = {}
 
 
 @cache
@@ -120,10 +121,14 @@ class Borrowed:
         pass
 
 
-def feed_rows(events: list[Event], times: Mapping[CID, int] = NO_TIMES) -> pa.Table:
+def feed_rows(
+    events: list[Event],
+    times: Mapping[CID, int] = NO_TIMES,
+    faults: Mapping[CID, str] = NO_FAULTS,
+) -> pa.Table:
     """These events as a feed's rows at positions 1, 2, ...: what a node that has them serves.
 
-    `times` are the block times of time events.
+    `times` are the block times of time events, `faults` say which data events are badly signed.
     """
     rows = [
         {
@@ -135,6 +140,7 @@ def feed_rows(events: list[Event], times: Mapping[CID, int] = NO_TIMES) -> pa.Ta
             "car": event.car,
             "time": times.get(event.cid),
             "chain_id": event.proof.chain_id if event.proof and event.cid in times else None,
+            "fault": faults.get(event.cid),
         }
         for position, event in enumerate(events, 1)
     ]

@@ -109,7 +109,7 @@ def _model_of(
     its_header = model[0][1].header
     if its_header is None or its_header.model != METAMODEL:
         return None
-    states = StreamStates(event for _, event in model)
+    states = StreamStates((event for _, event in model), faults=_faults(model))
     return {
         cid: states.at(cid).data.content or {}
         for cid in (event.cid for _, event in model)
@@ -134,9 +134,13 @@ def _at_tip(stream: list[tuple[Row, Event]], states: StreamStates) -> Row:
 
 
 def _shape(row: Row, event: Event) -> StreamEvent[CID]:
-    return StreamEvent(
-        event.cid, event.kind.value, event.prevs, row["time"], expires=_expires(event)
-    )
+    valid = row["fault"] is None
+    expires = _expires(event) if valid else None
+    return StreamEvent(event.cid, event.kind.value, event.prevs, row["time"], valid, expires)
+
+
+def _faults(stream: list[tuple[Row, Event]]) -> dict[CID, str]:
+    return {event.cid: row["fault"] for row, event in stream if row["fault"] is not None}
 
 
 def _expires(event: Event) -> int | None:
@@ -164,7 +168,7 @@ def _rows_of_stream(stream: list[tuple[Row, Event]], model: Any) -> Iterator[tup
         },
         "stream_cid_partition": init.cid[-1] % 16,
     }
-    all_states = StreamStates([event for _, event in stream], model)
+    all_states = StreamStates([event for _, event in stream], model, faults=_faults(stream))
     states = {state.event_cid: state for state in all_states.all()}
     for row, event in stream:
         of_event = {
@@ -181,7 +185,8 @@ def _rows_of_stream(stream: list[tuple[Row, Event]], model: Any) -> Iterator[tup
                 **of_event,
                 "data": _payload(event),
                 "previous": list(map(bytes, event.prevs)),
-                "expires": _expires(event),
+                "expires": None if row["fault"] else _expires(event),
+                "fault": row["fault"],
             },
         )
         state = states[event.cid]

@@ -1,4 +1,5 @@
-"""Events that try the tables: forks, anchors that come late, poison, models that change, expiry."""
+"""Events that try the tables: forks, anchors that come late, poison, models that change, expiry,
+wrong signatures."""
 
 from dataclasses import dataclass, field
 from typing import Any
@@ -19,6 +20,8 @@ from recon_node.ceramic.builder import (
 from recon_node.ipld import CID, dag_cbor
 
 KEY = SigningKey(bytes(range(32)))
+STRANGER = SigningKey(b"s" * 32)
+FAULT = "the signature is wrong"
 WALLET = coincurve.PrivateKey(b"w" * 32)
 ADDRESS = address_of(WALLET.public_key)
 EXPIRES = "2100-01-01T00:00:00Z"
@@ -36,10 +39,12 @@ DEFINITION = {
 
 @dataclass
 class Scenario:
-    """Events in the order of a feed, and the block times of the time events."""
+    """Events in the order of a feed, the block times of the time events, and which data events are
+    badly signed."""
 
     events: list[Event] = field(default_factory=list)
     times: dict[CID, int] = field(default_factory=dict)
+    faults: dict[CID, str] = field(default_factory=dict)
 
     def add(self, *events: Event) -> None:
         self.events.extend(events)
@@ -50,6 +55,13 @@ class Scenario:
         self.times[anchor.cid] = time
         self.add(anchor)
         return anchor
+
+    def forge(self, event: Event) -> Event:
+        """The same data event, signed by somebody else."""
+        forged = signed_event(STRANGER, event.payload)
+        self.faults[forged.cid] = FAULT
+        self.add(forged)
+        return forged
 
 
 def document(model: StreamId, content: Any, unique: bytes = b"u") -> Event:

@@ -51,12 +51,19 @@ def test_each_event_has_the_time_of_its_delivery(node: Node, sample: list[Event]
     assert times == sorted(times)
 
 
-def test_an_older_node_has_no_times_of_delivery(sample: list[Event]) -> None:
-    old = feed_rows(sample[:9]).drop_columns(["delivered_at"])
+def test_an_older_node_has_neither_times_of_delivery_nor_faults(sample: list[Event]) -> None:
+    old = feed_rows(sample[:9]).drop_columns(["delivered_at", "fault"])
     with answering(arrow(old)) as url:
         got = rows_of(Feed(url).read(0, 9, "any"))
-    assert got["delivered_at"].null_count == 9
+    assert got["delivered_at"].null_count == got["fault"].null_count == 9
     assert got.select(COLUMNS) == feed_rows(sample[:9]).select(COLUMNS)
+
+
+def test_a_node_says_which_events_are_badly_signed(sample: list[Event]) -> None:
+    rows = feed_rows(sample[:9], faults={sample[4].cid: "wrong"})
+    with answering(arrow(rows)) as url:
+        got = rows_of(Feed(url).read(0, 9, "any"))
+    assert got["fault"].to_pylist() == [None] * 4 + ["wrong"] + [None] * 4
 
 
 def test_a_feed_can_be_pickled_while_it_is_open(full_node: Node) -> None:

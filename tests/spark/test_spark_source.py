@@ -145,6 +145,7 @@ def test_the_spark_schema_is_the_arrow_schema() -> None:
             ("time", "bigint", True),
             ("chain_id", "string", True),
             ("delivered_at", "timestamp", True),
+            ("fault", "string", True),
         ]  # fmt: skip
 
 

@@ -70,7 +70,8 @@ def _everything_is_long() -> Iterator[None]:
 
 
 class Author:
-    """Writes streams that fork, merge, are anchored late, are rejected, and expire."""
+    """Writes streams that fork, merge, are anchored late, are rejected, expire, and have badly
+    signed events."""
 
     def __init__(self, rng: random.Random) -> None:
         self.rng = rng
@@ -121,7 +122,11 @@ class Author:
             payload["header"] = {"modelVersion": self.rng.choice([self.model, self.model_top]).cid}
         signed_by = capability() if stream[0].capability else None
         event = signed_event(KEY, payload, capability=signed_by)
-        if event not in stream:
+        if event in stream:
+            return
+        if self.rng.random() < 0.2:
+            stream.append(self.all.forge(event))
+        else:
             stream.append(event)
             self.all.add(event)
 
@@ -186,7 +191,7 @@ class Run:
 def test_in_any_steps_the_rows_are_the_same(size: int, seed: int) -> None:
     rng = random.Random(seed)
     written = Author(rng).write(size)
-    feed = feed_rows(written.events, written.times)
+    feed = feed_rows(written.events, written.times, written.faults)
     with tempfile.TemporaryDirectory() as name:
         run = Run(Path(name), feed)
         while run.position < len(feed):

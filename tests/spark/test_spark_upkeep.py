@@ -455,7 +455,7 @@ def test_a_node_that_was_restored_from_an_older_copy_is_no_good_health(
     assert health.troubles == []
 
 
-ADDED = ("time", "chain_id", "delivered_at")
+ADDED = ("time", "chain_id", "delivered_at", "fault")
 
 
 def old_raw_events(directory: Path, rows: pa.Table, lacking: Sequence[str] = ADDED) -> None:
@@ -514,7 +514,7 @@ def test_a_table_without_times_of_delivery_gets_the_column(tmp_path: Path) -> No
         old.schema.get_field_index(column.name), column, pa.array(times, column.type)
     )
     half = len(rows) // 2
-    old_raw_events(tmp_path, old.slice(0, half), lacking=["delivered_at"])
+    old_raw_events(tmp_path, old.slice(0, half), lacking=["delivered_at", "fault"])
     fill(tmp_path, rows)
     merged = [*old.slice(0, half).to_pylist(), *rows.slice(half).to_pylist()]
     assert_tables(tmp_path, merged)

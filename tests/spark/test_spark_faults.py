@@ -1,0 +1,173 @@
+"""Badly signed data events in the tables: figures 5 and 6 of CIP-145, and tables from before."""
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable
+from spark_helpers import feed_rows
+from spark_oracle import KEYS, assert_tables, table_rows, tables_of
+from spark_samples import DEFINITION, FAULT, KEY, Scenario, change, document, replace
+from test_spark_summaries import Counter
+
+from recon_node.ceramic import Event
+from recon_node.ceramic.builder import data_event, model_event, signed_event
+from recon_node.ipld import dag_cbor
+from spark_sink.derive.streams import LONG
+from spark_sink.run.pipeline import Sink
+from spark_sink.schema import DERIVED, PARTITION_COLUMN, TABLES
+from spark_sink.tables.delta import DeltaStore
+from spark_sink.tables.delta_state import RULES_PROPERTY
+from spark_sink.tables.directory import Tables
+from spark_sink.tables.staging import Staged
+from spark_sink.upkeep.maintenance import rebuild
+
+EPOCH = "5f0c8a10-aaaa-bbbb-cccc-000000000001"
+
+
+class Figures:
+    """Figures 5 and 6, with the repair: A is badly signed, and C merges B and what is on A.
+
+    Before them, the stream has some changes.
+    """
+
+    def __init__(self, changes: int = 0) -> None:
+        self.all = Scenario()
+        model = model_event(KEY, DEFINITION)
+        self.start = document(model.stream_id(), {"n": 1, "t": "start"})
+        self.all.add(model, self.start)
+        for number in range(changes):
+            self.start = change(self.start, replace("/t", str(number)))
+            self.all.add(self.start)
+        self.first = self.all.anchor(self.start, 1_700_000_001)
+        self.a = self.all.forge(change(self.start, replace("/t", "A")))
+        self.second = self.all.anchor(self.a, 1_700_000_002)
+        self.b = self._add(change(self.first, replace("/t", "B")))
+        merged = [self.b.cid, self.second.cid]
+        self.c = self._add(data_event(KEY, self.b.init, merged, [replace("/t", "C")]))
+        self.later = self._add(change(self.c, replace("/t", "later")))
+
+    def _add(self, event: Event) -> Event:
+        self.all.add(event)
+        return event
+
+    @property
+    def rows(self) -> pa.Table:
+        return feed_rows(self.all.events, self.all.times, self.all.faults)
+
+
+def fill(directory: Path, rows: pa.Table, start: int = 1) -> None:
+    """Bring the tables to the end of these rows, event by event from some position on."""
+    sink = Sink(Tables(directory, EPOCH))
+    for upto in range(start, len(rows) + 1):
+        sink.tables.append(rows.slice(0, upto))
+        sink.catch_up()
+
+
+def rows_of(directory: Path, name: str, event: Event) -> dict[str, Any]:
+    [row] = [row for row in table_rows(directory, name) if row["event_cid"] == bytes(event.cid)]
+    return row
+
+
+@pytest.mark.parametrize("changes", [0, LONG])
+def test_what_merges_a_badly_signed_event_is_the_tip(
+    changes: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    counter = Counter(monkeypatch)
+    figures = Figures(changes)
+    rows = figures.rows
+    tips: list[bytes] = []
+    for upto in range(2 + changes, len(rows) + 1):
+        fill(tmp_path, rows.slice(0, upto), upto)
+        assert_tables(tmp_path, rows.slice(0, upto).to_pylist())
+        found = [
+            row["event_cid"]
+            for name in ("stream_tips", "stream_states")
+            for row in table_rows(tmp_path, name)
+            if row["stream_type"] == 3
+        ]
+        assert found[0] == found[1]
+        tips.append(found[0])
+    on_a = [figures.first, figures.first]  # while there is nothing but A and its anchor
+    order = [figures.start, figures.first, *on_a, figures.b, figures.c, figures.later]
+    assert tips == [bytes(event.cid) for event in order]
+    assert (counter.later > 0) == (changes > 0)
+
+    bad = rows_of(tmp_path, "event_states", figures.a)
+    assert bad["validation_errors"] == [FAULT]
+    assert bad["data"] == rows_of(tmp_path, "event_states", figures.start)["data"]
+    assert rows_of(tmp_path, "conclusion_events", figures.a)["fault"] == FAULT
+    assert rows_of(tmp_path, "event_states", figures.c)["validation_errors"] == []
+    for name in DERIVED:
+        before = table_rows(tmp_path, name)
+        rebuild(tmp_path, name, None, lambda *_: None)
+        assert table_rows(tmp_path, name) == before
+
+
+def test_a_capability_of_a_badly_signed_event_may_be_anything(tmp_path: Path) -> None:
+    figures = Figures()
+    payload = change(figures.c, replace("/t", "D")).payload
+    bad = signed_event(KEY, payload, capability=dag_cbor.encode("not a capability"))
+    figures.all.faults[bad.cid] = FAULT
+    figures.all.add(bad, change(bad, replace("/t", "on top")))
+    fill(tmp_path, figures.rows, len(figures.rows))
+    assert rows_of(tmp_path, "conclusion_events", bad)["expires"] is None
+    assert rows_of(tmp_path, "event_states", bad)["validation_errors"] == [FAULT]
+
+
+def test_a_badly_signed_version_of_a_model_does_not_count(tmp_path: Path) -> None:
+    """A document that names it has no usable model, whatever the version says."""
+    all_ = Scenario()
+    model = model_event(KEY, DEFINITION)
+    all_.add(model)
+    version = all_.forge(change(model, replace("/name", "Forged")))
+    top = change(version, replace("/name", "Notes"))
+    all_.add(top)
+    for named in (version, top):
+        init = document(model.stream_id(), {"n": 1}, bytes(named.cid)[-8:])
+        payload = {"id": init.cid, "prev": init.cid, "data": [replace("/n", 1)]}
+        payload["header"] = {"modelVersion": named.cid}
+        all_.add(init, signed_event(KEY, payload))
+    rows = feed_rows(all_.events, all_.times, all_.faults)
+    fill(tmp_path, rows)
+    assert_tables(tmp_path, rows.to_pylist())
+    wrong, right = (rows_of(tmp_path, "event_states", all_.events[at]) for at in (-3, -1))
+    assert "has no version" in wrong["validation_errors"][0]
+    assert right["validation_errors"] == []
+
+
+def make_old(directory: Path, name: str) -> None:
+    """Give a table the columns that it had before."""
+    spec, place = TABLES[name], directory / name
+    rows = table_rows(directory, name)
+    schema = pa.schema([column for column in spec.schema if column.name != "fault"])
+    old = pa.Table.from_pylist([{n: row[n] for n in schema.names} for row in rows], schema=schema)
+    shutil.rmtree(place)
+    rules = {} if spec.rules is None else {RULES_PROPERTY: str(spec.rules)}
+    DeltaTable.create(
+        place,
+        schema=schema,
+        partition_by=[PARTITION_COLUMN],
+        configuration={"recon.epoch": EPOCH, **rules},
+        raise_if_key_not_exists=False,
+    )
+    store = DeltaStore(spec, place, EPOCH, for_replacement=True)
+    store.append(Staged(tables=(old,)), rows[-1][KEYS[name]])
+
+
+def test_tables_from_before_get_the_column(tmp_path: Path) -> None:
+    figures = Figures()
+    rows, before = figures.rows, 3
+    fill(tmp_path, rows.slice(0, before), before)
+    for name in ("raw_events", "conclusion_events"):
+        make_old(tmp_path, name)
+        assert "fault" not in {each.name for each in DeltaTable(tmp_path / name).schema().fields}
+    rebuild(tmp_path, "event_states", None, lambda *_: None)  # from the old raw_events
+    assert_tables(tmp_path, rows.slice(0, before).to_pylist(), DERIVED[1:])
+    fill(tmp_path, rows, before + 1)
+    assert_tables(tmp_path, rows.to_pylist())
+    for name in ("conclusion_events", "stream_tips"):
+        rebuild(tmp_path, name, None, lambda *_: None)
+        assert table_rows(tmp_path, name) == tables_of(rows.to_pylist())[name]
