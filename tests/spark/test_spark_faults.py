@@ -1,23 +1,30 @@
 """Badly signed data events in the tables: figures 5 and 6 of CIP-145, and tables from before."""
 
 import shutil
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
+import trio
 from deltalake import DeltaTable
-from spark_helpers import feed_rows
+from spark_helpers import Node, NodeProcesses, feed_rows
 from spark_oracle import KEYS, assert_tables, table_rows, tables_of
 from spark_samples import DEFINITION, FAULT, KEY, Scenario, change, document, replace
+from test_spark_snapshot import table, write_snapshot
 from test_spark_summaries import Counter
 
-from recon_node.ceramic import Event
+from recon_node.ceramic import Event, EventId, Network
 from recon_node.ceramic.builder import data_event, model_event, signed_event
 from recon_node.ipld import dag_cbor
+from recon_node.store import open_store
+from recon_node.streams import heights, shape_of
 from spark_sink.derive.streams import LONG
 from spark_sink.run.pipeline import Sink
-from spark_sink.schema import DERIVED, PARTITION_COLUMN, TABLES
+from spark_sink.schema import DERIVED, FEED, PARTITION_COLUMN, TABLES
+from spark_sink.source.feed import Feed
+from spark_sink.source.mirrors import read_mirrored
 from spark_sink.tables.delta import DeltaStore
 from spark_sink.tables.delta_state import RULES_PROPERTY
 from spark_sink.tables.directory import Tables
@@ -171,3 +178,52 @@ def test_tables_from_before_get_the_column(tmp_path: Path) -> None:
     for name in ("conclusion_events", "stream_tips"):
         rebuild(tmp_path, name, None, lambda *_: None)
         assert table_rows(tmp_path, name) == tables_of(rows.to_pylist())[name]
+
+
+def offers_of(events: Sequence[Event]) -> list[tuple[EventId, bytes]]:
+    """Events of some streams as a peer offers them."""
+    found = []
+    headers = {event.cid: event.header for event in events if event.header is not None}
+    for init, header in headers.items():
+        stream = [event for event in events if event.init == init]
+        height = heights(shape_of(event) for event in stream)
+        for event in stream:
+            key = event.event_id(Network.local(7), header, height[event.cid])
+            found.append((key, event.car))
+    return found
+
+
+@pytest.fixture
+def nodes(node_processes: NodeProcesses, tmp_path: Path) -> list[Node]:
+    """Two nodes that have got the figures from a peer."""
+    figures = Figures()
+
+    async def fill(data_dir: Path) -> None:
+        async with open_store(data_dir, Network.local(7)) as store:
+            await store.admit_remote(offers_of(figures.all.events))
+            pending = await store.pending_proofs(10)
+            times = [(each.cid, int.from_bytes(each.proof.tx_hash[-32:])) for each in pending]
+            await store.settle_proofs(times)
+            assert store.head == len(figures.all.events)
+
+    for name in ("first", "second"):
+        trio.run(fill, tmp_path / name)
+    return [Node(node_processes, tmp_path / name) for name in ("first", "second")]
+
+
+def test_the_feed_its_mirrors_and_snapshots_say_it(nodes: list[Node], tmp_path: Path) -> None:
+    first, mirror = (Feed(node.url, patience=5) for node in nodes)
+    head, expected = first.head(), nodes[0].feed()
+    [bad] = [row for row in expected if row["fault"] is not None]
+    assert (bad["event_cid"], bad["event_type"]) == (bytes(Figures().a.cid), "data")
+    assert "signature" in bad["fault"] or "controller" in bad["fault"]
+
+    plain = pa.Table.from_batches(first.read(0, head.head, head.epoch), FEED)
+    mirrored = read_mirrored(first, mirror, 0, head.head, head.epoch, 5)
+    assert pa.Table.from_batches(mirrored, FEED) == plain
+    fill(tmp_path / "tables", plain, head.head)
+    assert_tables(tmp_path / "tables", expected)
+
+    write_snapshot(nodes[0].data_dir, str(tmp_path / "snapshots"))
+    rows, _ = table(url=str(tmp_path / "snapshots"))
+    assert rows.sort_by("position").cast(FEED) == plain
