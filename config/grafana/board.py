@@ -37,6 +37,11 @@ def node(name: str, *matchers: str) -> str:
     return name + "{" + ",".join(['instance=~"$node"', *matchers]) + "}"
 
 
+def pipeline(name: str) -> str:
+    """Return the selector of a metric of the pipelines that are chosen on the board."""
+    return f'{name}{{instance=~"$pipeline"}}'
+
+
 def rate(name: str, by: str, *matchers: str) -> str:
     """Return the rate per second of a node's counter, by node and further labels."""
     labels = ", ".join(filter(None, ["instance", by]))
@@ -60,7 +65,7 @@ ROWS: Final[dict[str, list[Panel]]] = {
         Panel("Events", {f"max({node('recon_feed_head')})": "feed"}, kind="stat", width=4),
         Panel(
             "Versions",
-            {node("recon_build_info"): "", 'spark_sink_build_info{instance=~"$pipeline"}': ""},
+            {node("recon_build_info"): "", pipeline("spark_sink_build_info"): ""},
             kind="table",
         ),
         Panel("Networks, epochs and peer ids", {node("recon_node_info"): ""}, kind="table"),
@@ -178,8 +183,12 @@ ROWS: Final[dict[str, list[Panel]]] = {
         Panel(
             "Lookups",
             {
-                rate("recon_anchor_lookups_total", "chain, outcome"): "{{chain}} {{outcome}}",
-                rate("recon_rpc_failures_total", "chain"): "{{chain}} requests without an answer",
+                rate(
+                    "recon_anchor_lookups_total", "chain, outcome"
+                ): "{{instance}} {{chain}} {{outcome}}",
+                rate(
+                    "recon_rpc_failures_total", "chain"
+                ): "{{instance}} {{chain}} requests without an answer",
             },
             "ops",
         ),
@@ -213,7 +222,7 @@ ROWS: Final[dict[str, list[Panel]]] = {
             "Requests",
             {
                 rate("recon_http_request_duration_seconds_count", "path, status"): (
-                    "{{path}} {{status}}"
+                    "{{instance}} {{path}} {{status}}"
                 )
             },
             "reqps",
@@ -236,12 +245,12 @@ ROWS: Final[dict[str, list[Panel]]] = {
         ),
     ],
     "Pipeline": [
-        Panel("Lag", {'spark_sink_lag_events{instance=~"$pipeline"}': "{{instance}}"}),
+        Panel("Lag", {pipeline("spark_sink_lag_events"): "{{instance}}"}),
         Panel(
             "Positions",
             {
-                'spark_sink_position{instance=~"$pipeline"}': "{{table}}",
-                'spark_sink_feed_head{instance=~"$pipeline"}': "feed",
+                pipeline("spark_sink_position"): "{{instance}} {{table}}",
+                pipeline("spark_sink_feed_head"): "{{instance}} feed",
             },
         ),
         Panel(
@@ -260,13 +269,15 @@ ROWS: Final[dict[str, list[Panel]]] = {
         Panel(
             "Health",
             {
-                'spark_sink_node_up{instance=~"$pipeline"}': "node answers",
-                'spark_sink_failures_total{instance=~"$pipeline"}': "failures since the start",
-                'spark_sink_takeovers_total{instance=~"$pipeline"}': "changes to another node",
+                pipeline("spark_sink_node_up"): "{{instance}} node answers",
+                pipeline("spark_sink_failures_total"): "{{instance}} failures since the start",
+                pipeline("spark_sink_takeovers_total"): "{{instance}} changes to another node",
             },
         ),
         Panel(
-            "Free disk", {'spark_sink_disk_free_bytes{instance=~"$pipeline"}': "tables"}, "bytes"
+            "Free disk",
+            {pipeline("spark_sink_disk_free_bytes"): "{{instance}} tables"},
+            "bytes",
         ),
     ],
     "Flight SQL": [

@@ -79,6 +79,15 @@ def test_every_panel_says_what_its_metrics_mean() -> None:
             assert panel["description"]
 
 
+def test_the_legends_tell_nodes_apart() -> None:
+    for panel in json.loads(BOARD.read_text())["panels"]:
+        for target in panel.get("targets", []) if panel["type"] == "timeseries" else []:
+            grouped = re.search(r" by \(([^)]*)\)", target["expr"])
+            labels = set(grouped[1].split(", ")) - {"le"} if grouped else {"instance"}
+            named = set(re.findall(r"{{(\w+)}}", target["legendFormat"]))
+            assert labels <= named, panel["title"]
+
+
 def test_the_panels_do_not_overlap() -> None:
     taken: set[tuple[int, int]] = set()
     for panel in json.loads(BOARD.read_text())["panels"]:
