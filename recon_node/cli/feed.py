@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from typing import Any, Final
 
 import click
 
-from recon_node.ceramic import parse_event
 from recon_node.cli.client import NodeApi, ask, node_options
-from recon_node.ipld import multibase
 
 _PAGE: Final = 1000
 _WAIT: Final = 20.0
@@ -45,8 +44,9 @@ def feed() -> None:
 def tail(lines: int, after: int | None, follow: bool, as_json: bool, node: NodeApi) -> None:
     """Print the last events of the feed.
 
-    A line has the event's position in the feed, its kind (init, data or time), its CID and its
-    stream. The last position printed is a resume token: --from continues after it.
+    A line has the event's position in the feed, when it was delivered (in UTC), its kind (init,
+    data or time), its CID and its stream. The last position printed is a resume token: --from
+    continues after it.
 
     \b
     Examples:
@@ -55,30 +55,31 @@ def tail(lines: int, after: int | None, follow: bool, as_json: bool, node: NodeA
     """
     if after is None:
         after = max(0, ask(node, "GET", "/ceramic/feed/head")["head"] - lines)
-    for position, event in _events(node, after, follow=follow):
-        click.echo(json.dumps(_as_json(position, event)) if as_json else _line(position, event))
+    for event in _events(node, after, follow=follow, with_cars=as_json):
+        click.echo(json.dumps(event) if as_json else _line(event))
 
 
-def _events(node: NodeApi, after: int, *, follow: bool) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Yield the feed's events with their positions; without end if they are followed."""
+def _events(
+    node: NodeApi, after: int, *, follow: bool, with_cars: bool
+) -> Iterator[dict[str, Any]]:
+    """Yield the feed's events with their details; without end if they are followed."""
     while True:
         query = {
             "resumeAt": str(after),
             "limit": _PAGE,
-            "includeData": "full",
+            "includeData": "full" if with_cars else "none",
+            "details": "true",
             "wait": _WAIT if follow else 0,
         }
         page = ask(node, "GET", "/ceramic/feed/events", params=query)
-        yield from enumerate(page["events"], after + 1)
+        yield from page["events"]
         after = int(page["resumeToken"])
         if not page["events"] and not follow:
             return
 
 
-def _as_json(position: int, event: dict[str, Any]) -> dict[str, Any]:
-    return {"position": position, **event}
-
-
-def _line(position: int, event: dict[str, Any]) -> str:
-    parsed = parse_event(multibase.decode(event["data"]))
-    return f"{position:>10}  {parsed.kind.value:<4}  {event['id']}  {parsed.init}"
+def _line(event: dict[str, Any]) -> str:
+    delivered_at = event["deliveredAt"]  # None: an earlier version delivered it
+    at = "" if delivered_at is None else f"{datetime.fromtimestamp(delivered_at / 1000, UTC):%F %T}"
+    line = f"{event['position']:>10}  {at:<19}  {event['kind']:<4}  {event['id']}  {event['init']}"
+    return line if event["fault"] is None else f"{line}  badly signed: {event['fault']}"

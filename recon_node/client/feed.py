@@ -8,7 +8,8 @@ Tokens are a node's own; another node's feed has another order.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Final
+from datetime import UTC, datetime
+from typing import Any, Final
 
 from recon_node.ceramic import Event
 from recon_node.client.exchange import Steps, get, read_event
@@ -29,6 +30,12 @@ class FeedEntry:
     cid: CID
     event: Event | None
     """None if only the CIDs were asked for."""
+    position: int | None = None
+    """In the feed. This and what follows is None with a ceramic-one node."""
+    delivered_at: datetime | None = None
+    """When the node delivered it; None if an earlier version did."""
+    fault: str | None = None
+    """What is wrong with its signature; None if nothing is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,11 +72,21 @@ def fetch_page(
         resumeAt=after,
         limit=limit,
         includeData="full" if with_events else "none",
+        details="true",
         wait=f"{wait:g}" if wait else None,
     )
     entries, token = (yield replace(request, wait=wait)).fields("events", "resumeToken")
-    read = (
-        FeedEntry(CID.parse(entry["id"]), read_event(entry["data"]) if with_events else None)
-        for entry in entries
+    return FeedPage(tuple(_entry(each, with_events) for each in entries), str(token))
+
+
+def _entry(entry: dict[str, Any], with_event: bool) -> FeedEntry:
+    delivered_at = entry.get("deliveredAt")
+    return FeedEntry(
+        cid=CID.parse(entry["id"]),
+        event=read_event(entry["data"]) if with_event else None,
+        position=entry.get("position"),
+        delivered_at=None
+        if delivered_at is None
+        else datetime.fromtimestamp(delivered_at / 1000, UTC),
+        fault=entry.get("fault"),
     )
-    return FeedPage(tuple(read), str(token))

@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 
 import click
@@ -507,6 +508,8 @@ def test_the_feed_is_printed_and_continued(node: TestnetNode, sample: Events) ->
     last = head(node)
     lines = run(node, "feed", "tail", "-n", "3").stdout.splitlines()
     assert [int(line.split()[0]) for line in lines] == [last - 2, last - 1, last]
+    today = datetime.now(UTC).date()
+    assert all(today - date.fromisoformat(line.split()[1]) <= timedelta(1) for line in lines)
     every = run(node, "feed", "tail", "--from", str(start), "--json")
     found = [json.loads(line) for line in every.stdout.splitlines()]
     assert [each["position"] for each in found] == list(range(start + 1, last + 1))

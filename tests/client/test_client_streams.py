@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -239,6 +240,8 @@ async def test_a_badly_signed_event_counts_for_what_it_covers(
     assert list(read.rejected) == [bad.cid]
     assert "is wrong" in read.rejected[bad.cid][0]
     assert await ceramic.propose_merge(post.id) is None
+    entries = (await ceramic.feed(None)).entries
+    assert [entry.cid for entry in entries if entry.fault] == [bad.cid]
 
 
 async def test_the_feed_goes_on_at_its_token(ceramic: AsyncCeramic) -> None:
@@ -249,6 +252,9 @@ async def test_the_feed_goes_on_at_its_token(ceramic: AsyncCeramic) -> None:
     assert [entry.event.data for entry in page.entries[1:] if entry.event] == [
         {"stars": n} for n in range(3)
     ]
+    assert [entry.position for entry in page.entries] == [1, 2, 3, 4]
+    now = datetime.now(UTC)
+    assert all(entry.delivered_at and entry.delivered_at <= now for entry in page.entries)
     rest = await ceramic.feed(page.token, with_events=False)
     assert [(entry.cid, entry.event) for entry in rest.entries] == [
         (post.event, None) for post in posts[3:]

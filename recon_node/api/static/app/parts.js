@@ -34,7 +34,7 @@ export function Trouble({ of: { error, loading } }) {
 }
 
 const TONES = { delivered: "good", connected: "good", agreed: "good", pending: "warn",
-  waiting: "warn", refused: "bad", missing: "bad", known: "soft" };
+  waiting: "warn", refused: "bad", missing: "bad", "badly signed": "bad", known: "soft" };
 
 /** A state in a frame. */
 export const Badge = ({ state }) => html`<span class=${"badge " + (TONES[state] ?? "soft")}>${state}</span>`;

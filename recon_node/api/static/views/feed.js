@@ -4,7 +4,7 @@
 import { html, useEffect, useState } from "../app/html.js";
 import { get, useToken } from "../app/api.js";
 import { bytes, count, moment } from "../app/format.js";
-import { Head, Name, Table, Trouble } from "../app/parts.js";
+import { Badge, Head, Name, Table, Trouble } from "../app/parts.js";
 import { href } from "../app/router.js";
 
 const KEPT = 200;
@@ -27,12 +27,13 @@ export function Feed() {
     <div class="row apart"><${Head} title="Feed">Events in the order in which this node delivered them, the latest first.<//>
       <button aria-pressed=${String(isPaused)} onClick=${() => setPaused(!isPaused)}>${isPaused ? "Follow" : "Pause"}</button></div>
     <${Trouble} of=${{ error, loading: !events && !error }} />
-    ${events && html`<${Table} caption="Latest events" hideCaption heads=${["#position", "event", "kind", "stream", "#height", "#size", "anchored"]}
+    ${events && html`<${Table} caption="Latest events" hideCaption heads=${["#position", "event", "kind", "stream", "#height", "#size", "anchored", "delivered"]}
       empty="The feed is empty. Events appear here as soon as they are delivered." rows=${events.map((each) => ({
         key: each.position,
         cells: [count(each.position), html`<${Name} of=${each.id} to=${href(["streams", each.init], { event: each.id })} />`, each.kind,
           html`<${Name} of=${each.init} to=${href(["streams", each.init])} />`, count(each.height), bytes(each.size),
-          each.time == null ? "" : moment(each.time)],
+          each.time == null ? "" : moment(each.time),
+          html`${each.deliveredAt == null ? "" : moment(each.deliveredAt / 1000)} ${each.fault && html`<${Badge} state="badly signed" />`}`],
       }))} />`}`;
 }
 
