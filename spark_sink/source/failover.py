@@ -29,7 +29,8 @@ from typing import Any
 import pyarrow as pa
 
 from spark_sink.errors import FeedChangedError, FeedUnreachableError
-from spark_sink.source.feed import Feed, Head, last_position
+from spark_sink.source.feed import Feed, Head
+from spark_sink.source.feed_columns import last_position
 from spark_sink.source.mirrors import read_mirrored
 from spark_sink.source.options import RangePartition, SourceOptions
 from spark_sink.source.transfer import Retry

@@ -17,24 +17,28 @@ from typing import Any, Final
 
 import httpx
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from spark_sink.errors import FeedChangedError, FeedRefusedError, FeedUnreachableError, one_line
 from spark_sink.schema import FEED
+from spark_sink.source.feed_columns import (
+    CID,
+    CIDS,
+    EVENTS,
+    LISTING,
+    ascends,
+    column_of,
+    columns_parameter,
+    last_position,
+)
 from spark_sink.source.transfer import Body, Retry
 
 PATIENCE: Final = 120.0
 """Seconds to wait for a node that does not answer."""
-_CID: Final = "event_cid"
-_POSITION: Final = "position"
-_CIDS: Final = pa.schema([FEED.field(_POSITION), FEED.field(_CID)])
-#: The columns of an event itself: the same on all nodes, but for the order of the CAR's blocks.
-EVENTS: Final = pa.schema([FEED.field(_CID), FEED.field("car")])
-#: All columns but the CAR.
-LISTING: Final = pa.schema([field for field in FEED if field.name != "car"])
 _ARROW: Final = "/ceramic/feed/arrow"
 _READ_BUFFER_BYTES: Final = 1 << 16
 _TIMEOUT: Final = httpx.Timeout(30.0, connect=5.0)
+# A node knows its head: one that does not answer hangs, and another one may be read instead.
+_HEAD_TIMEOUT: Final = httpx.Timeout(10.0, connect=5.0)
 _START_AGAIN: Final = "start again with empty tables and a new checkpoint"
 _TOKEN: Final = (
     "give it to spark-sink by --token-file or RECON_NODE_TOKEN, or to the source 'recon' by its "
@@ -43,9 +47,6 @@ _TOKEN: Final = (
 # How httpx's errors begin if an answer is not HTTP at all. Its other protocol errors mean that an
 # answer was cut off, for example because the node stopped.
 _NO_HTTP: Final = ("illegal request line", "illegal status line", "illegal header line")
-# Nodes that do not note when they delivered an event, or deliver valid events only, serve their
-# feed without these.
-_NEW_COLUMNS: Final = frozenset({"delivered_at", "fault"})
 # The end of an Arrow stream; one that was cut off between two batches looks complete otherwise.
 _END_OF_STREAM: Final = b"\xff\xff\xff\xff\x00\x00\x00\x00"
 
@@ -145,8 +146,8 @@ class Feed:
         Raises:
             SinkError: as `read`.
         """
-        for batch in self._read(after, upto, epoch, _CIDS, None):
-            yield batch.column(_CID)
+        for batch in self._read(after, upto, epoch, CIDS, None):
+            yield batch.column(CID)
 
     def listing(
         self, after: int, upto: int, epoch: str, patience: float | None = None
@@ -177,7 +178,12 @@ class Feed:
         body = b"".join(cids.to_pylist())
         headers = {"content-type": "application/octet-stream"}
         for batch in self._stream(
-            "POST", _columns(EVENTS), seconds, content=body, headers=headers, timeout=timeout
+            "POST",
+            columns_parameter(EVENTS),
+            seconds,
+            content=body,
+            headers=headers,
+            timeout=timeout,
         ):
             yield self._shaped(batch, EVENTS)
 
@@ -200,7 +206,7 @@ class Feed:
             except FeedUnreachableError as error:
                 retry.wait(error)
 
-    def ask(self, path: str, **params: int) -> httpx.Response:
+    def ask(self, path: str, timeout: httpx.Timeout = _TIMEOUT, **params: int) -> httpx.Response:
         """Return the answer to a question about the feed, for `check_status`.
 
         Raises:
@@ -208,7 +214,7 @@ class Feed:
             FeedRefusedError: something answered that does not speak HTTP.
         """
         try:
-            return self._client.get(path, params=params)
+            return self._client.get(path, params=params, timeout=timeout)
         except httpx.HTTPError as error:
             raise _connection_error(self.url, error) from None
 
@@ -237,7 +243,7 @@ class Feed:
             )
 
     def _head_once(self) -> Head:
-        response = self.ask("/ceramic/feed/head")
+        response = self.ask("/ceramic/feed/head", _HEAD_TIMEOUT)
         self.check_status(response)
         try:
             body = response.json()
@@ -251,7 +257,13 @@ class Feed:
         self, after: int, upto: int, epoch: str, columns: pa.Schema
     ) -> Iterator[pa.RecordBatch]:
         """Yield the rows of one request, as far as they arrive completely."""
-        params = {"after": after, "upto": upto, "epoch": epoch, **self.filters, **_columns(columns)}
+        params = {
+            "after": after,
+            "upto": upto,
+            "epoch": epoch,
+            **self.filters,
+            **columns_parameter(columns),
+        }
         for batch in self._stream("GET", params):
             yield self._checked(batch, after, upto, columns)
             after = last_position(batch)
@@ -282,7 +294,7 @@ class Feed:
         checked = self._shaped(batch, columns)
         positions = checked.column("position")
         first, last = positions[0].as_py(), positions[-1].as_py()
-        right = _ascends(positions) and after < first and last <= upto
+        right = ascends(positions) and after < first and last <= upto
         # Ascending integers have no gaps if their count equals the distance between their ends.
         if not right or not (self.filters or last == after + len(positions)):
             raise FeedRefusedError(
@@ -294,7 +306,7 @@ class Feed:
     def _shaped(self, batch: pa.RecordBatch, columns: pa.Schema) -> pa.RecordBatch:
         try:
             batch.validate(full=True)  # or reading it could read beyond its memory
-            arrays = [_column(batch, field) for field in columns]
+            arrays = [column_of(batch, field) for field in columns]
             return pa.RecordBatch.from_arrays(arrays, schema=columns)
         except (KeyError, pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
             raise FeedRefusedError(
@@ -319,30 +331,6 @@ class Feed:
         except httpx.InvalidURL as error:
             raise FeedRefusedError(f"{self.url!r} is not a URL: {error}") from None
         raise FeedRefusedError(f"{self.url!r} is not a URL such as http://127.0.0.1:5101")
-
-
-def last_position(batch: pa.RecordBatch) -> int:
-    """Return the position of a batch's last row."""
-    return int(batch.column("position")[-1].as_py())
-
-
-def _columns(schema: pa.Schema) -> dict[str, str]:
-    """Return the parameter that asks for some columns; the position comes with any."""
-    names = [name for name in schema.names if name != _POSITION]
-    return {} if schema == FEED else {"columns": ",".join(names)}
-
-
-def _column(batch: pa.RecordBatch, field: pa.Field) -> pa.Array:
-    """Return a column of the feed; nulls for one that older nodes do not know."""
-    if field.name in _NEW_COLUMNS and field.name not in batch.schema.names:
-        return pa.nulls(batch.num_rows, field.type)
-    return batch.column(field.name).cast(field.type)
-
-
-def _ascends(positions: pa.Array) -> bool:
-    """Return whether each position is greater than the previous one and none is null."""
-    steps = pc.less(positions[:-1], positions[1:])
-    return positions.null_count == 0 and bool(pc.all(steps, min_count=0).as_py())
 
 
 def _connection_error(url: str, error: Exception) -> FeedUnreachableError | FeedRefusedError:

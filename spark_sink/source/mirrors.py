@@ -29,7 +29,8 @@ import pyarrow.compute as pc
 from recon_node.backoff import Backoff
 from spark_sink.errors import FeedRefusedError, SinkError
 from spark_sink.schema import FEED
-from spark_sink.source.feed import LISTING, Feed, last_position
+from spark_sink.source.feed import Feed
+from spark_sink.source.feed_columns import LISTING, last_position
 
 _log = logging.getLogger(__name__)
 
