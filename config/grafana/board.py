@@ -270,7 +270,6 @@ ROWS: Final[dict[str, list[Panel]]] = {
             "Health",
             {
                 pipeline("spark_sink_node_up"): "{{instance}} node answers",
-                pipeline("spark_sink_failures_total"): "{{instance}} failures since the start",
                 pipeline("spark_sink_takeovers_total"): "{{instance}} changes to another node",
             },
         ),

@@ -42,9 +42,6 @@ class SinkMetrics:
             buckets=_BUCKETS,
             registry=self.registry,
         )
-        self.failures = Counter(
-            "spark_sink_failures", "Failures that ended the query.", registry=self.registry
-        )
         self.takeovers = Counter(
             "spark_sink_takeovers", "Changes to another node's log.", registry=self.registry
         )
@@ -61,6 +58,7 @@ class SinkMetrics:
         """Record the positions of the tables, and the feed's head if it is known."""
         for name, position in positions.items():
             self.position.labels(name).set(position)
+            self.rows.labels(name)  # from 0 on, or the first batch would not count as an increase
         self.node_up.set(head is not None)
         if head is not None:
             self.head.set(head)

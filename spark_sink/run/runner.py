@@ -319,7 +319,6 @@ class Runner:
         except Exception as error:
             # A signal to the whole process group ends Spark's Java as well, maybe before us.
             if not self._stop.wait(_POLL):
-                self._metrics.failures.inc()
                 raise translate(error) from error
 
     def _on_reading(self, event: str, facts: dict[str, Any]) -> None:
