@@ -231,8 +231,15 @@ class Store(Contents):
             DamagedEventError: the first of them is damaged.
             StoreError: the disk failed.
         """
-        read = partial(questions.read_feed, after, limit, self._within_head(upto), max_bytes)
-        return await self.damage.noting(self._readers.ask_for_page(read))
+        read = partial(
+            questions.read_feed_or_damage, after, limit, self._within_head(upto), max_bytes
+        )
+        found, damage = await self._readers.ask_for_page(read)
+        if damage is not None:
+            self.damage.note([damage])  # it is mended while the reader deals with what is before it
+            if not found:
+                raise DamagedEventError(damage)
+        return found
 
     async def read_feed_columns(
         self,

@@ -114,16 +114,28 @@ def read_stream_headers(inits: Sequence[CID], reader: Reader) -> list[StreamReco
 def read_feed(
     after: int, limit: int, upto: int, max_bytes: int | None, reader: Reader
 ) -> list[FeedRow]:
-    """Return delivered events of the positions (after, upto]; they end before a damaged one."""
+    """Return delivered events of the positions (after, upto]; they end before a damaged one.
+
+    Raises:
+        DamagedEventError: the first of them is damaged.
+    """
+    found, damage = read_feed_or_damage(after, limit, upto, max_bytes, reader)
+    if damage is not None and not found:  # else it stands at the beginning of the next page
+        raise DamagedEventError(damage)
+    return found
+
+
+def read_feed_or_damage(
+    after: int, limit: int, upto: int, max_bytes: int | None, reader: Reader
+) -> tuple[list[FeedRow], Damage | None]:
+    """Return the same, and the damaged one."""
     sql = ROWS + "WHERE position > ? AND position <= ? ORDER BY position LIMIT ?"
     values = (min(after, _LAST), upto, min(limit, _LAST))
     found, damage = _read_rows(sql, values, max_bytes, reader)
     hole = first_hole([row.position for row in found], after)
     if hole is not None and hole.position is not None:
         found, damage = found[: hole.position - after - 1], hole
-    if damage is not None and not found:  # else it stands at the beginning of the next page
-        raise DamagedEventError(damage)
-    return found
+    return found, damage
 
 
 def read_head(reader: Reader) -> int:
