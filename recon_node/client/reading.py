@@ -17,7 +17,6 @@ Definitions of models are kept: that of a version never changes.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -29,6 +28,7 @@ from recon_node.ceramic import (
     StreamId,
     StreamType,
     UnsupportedSignatureError,
+    check_authority,
     verify_signature,
 )
 from recon_node.client.errors import NodeError, NotFoundError
@@ -270,19 +270,27 @@ def whole(events: Iterable[Event]) -> tuple[Event, ...]:
 
 
 def _check_signatures(events: Iterable[Event], header: InitHeader) -> dict[CID, str]:
-    """What is wrong with the signatures of some data events.
+    """What is wrong with the signatures of some data events."""
+    data = (event for event in events if event.kind is EventKind.DATA)
+    faults = {event.cid: _signature_fault(event, header) for event in data}
+    return {cid: fault for cid, fault in faults.items() if fault is not None}
 
-    Of a kind of signature that cannot be checked here, the node knew what to make.
+
+def _signature_fault(event: Event, header: InitHeader) -> str | None:
+    """What is wrong with the signature of a data event.
+
+    Of a kind of signature that cannot be checked here, the node knew what to make. The order is
+    that of a node: one of our own kind holds an event whose signature is wrong, however unknown the
+    kind of its capability is.
     """
-    faults: dict[CID, str] = {}
-    for event in events:
-        if event.kind is EventKind.DATA:
-            with suppress(UnsupportedSignatureError):
-                try:
-                    verify_signature(event, header.controller, header.model)
-                except InvalidSignatureError as error:
-                    faults[event.cid] = str(error)
-    return faults
+    try:
+        verify_signature(event, None)
+        check_authority(event, header.controller, header.model)
+    except UnsupportedSignatureError:
+        return None
+    except InvalidSignatureError as error:
+        return str(error)
+    return None
 
 
 def _without_uncovered(events: Sequence[Event], faults: Mapping[CID, str]) -> tuple[Event, ...]:

@@ -11,7 +11,7 @@ from client_samples import KEY, POST, PROFILE, VOTE
 from forging import forged
 
 from recon_node.ceramic import METAMODEL, StreamType, verify_signature
-from recon_node.ceramic.builder import data_event, time_event
+from recon_node.ceramic.builder import data_event, signed_event, time_event
 from recon_node.client import (
     AsyncCeramic,
     InvalidContentError,
@@ -25,6 +25,7 @@ from recon_node.client import (
     StreamId,
     View,
 )
+from recon_node.ipld import dag_cbor
 from recon_node.store import Store
 
 KINDS: list[Any] = ["ed25519", "secp256k1", "p256"]
@@ -242,6 +243,22 @@ async def test_a_badly_signed_event_counts_for_what_it_covers(
     assert await ceramic.propose_merge(post.id) is None
     entries = (await ceramic.feed(None)).entries
     assert [entry.cid for entry in entries if entry.fault] == [bad.cid]
+
+
+async def test_a_capability_that_cannot_be_checked_hides_no_wrong_signature(
+    ceramic: AsyncCeramic, store: Store
+) -> None:
+    model = await ceramic.create_model(POST)
+    post = await ceramic.create(model.id, {"title": "a"})
+    [init] = await ceramic.events(post.id)
+    assert init.header is not None
+    patch = [{"op": "replace", "path": "/title", "value": "forged"}]
+    payload = {"id": init.cid, "prev": init.cid, "data": patch}
+    chain = dag_cbor.encode({"h": {"t": "eip4361"}, "p": {"prf": []}, "s": {}})
+    bad = forged(signed_event(KEY.private, payload, capability=chain))
+    [verdict] = await store.admit_remote([(bad.event_id(store.network, init.header, 1), bad.car)])
+    assert (verdict.status, verdict.position) == ("new", None)
+    assert (await ceramic.read(post.id)).event == init.cid
 
 
 async def test_the_feed_goes_on_at_its_token(ceramic: AsyncCeramic) -> None:
