@@ -21,6 +21,7 @@ from recon_node.ceramic.builder import data_event, time_event
 from recon_node.ceramic.heightless_event_id import HeightlessEventId
 from recon_node.ipld import CID
 from recon_node.store import FeedRow, Store, StoreSettings, open_store
+from recon_node.store.db.doubts import DOUBTED
 from recon_node.store.maintenance import check_log, repair_log
 from recon_node.streams import select_tip, shape_of
 
@@ -217,3 +218,23 @@ async def test_what_is_delivered_is_what_an_oracle_says(seed: int) -> None:
             assert {row.event_cid for row in rows if row.fault} == expected & world.invalid
             assert store.waiting == len(offers) - len(rows)
         assert check_log(Path(directory)).clean
+
+
+async def test_it_stays_out_of_the_ring_when_an_anchor_below_it_is_found(tmp_path: Path) -> None:
+    world = World(0, streams=0, events=0)
+    init = world.start(KEYS[0], b"u")
+    anchor = world.add(time_event(init.cid, init.cid, tx_hash=bytes(32)))
+    bad = world.add(forged(data_event(KEYS[0], init, [anchor.cid], "bad")))
+    cover = world.extend(init.cid, [bad.cid], "cover")
+    async with open_store(tmp_path, NETWORK) as store:
+        await store.admit_remote(world.offers())
+        [proof] = await store.pending_proofs(10)
+        for _ in range(DOUBTED):
+            await store.postpone_proofs([(proof.cid, 0.0)], not_found=[proof.cid])
+        later = world.extend(init.cid, [bad.cid], "later")
+        await store.admit_remote([world.offer(later)])
+        doubted = ring(store)
+    async with open_store(tmp_path, NETWORK) as store:
+        assert ring(store) == doubted
+        await store.settle_proofs([(proof.cid, 1_700_000_000)])
+        assert ring(store) == {each.cid for each in (init, anchor, cover, later)}

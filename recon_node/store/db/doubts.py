@@ -6,6 +6,9 @@ Its pending time events, and the pending events that build on these, leave the r
 transaction is found. One lookup is not enough, because an endpoint may lag behind the chain, and
 peers that have verified what we left out would send it again at every sync.
 
+Badly signed events are never in the ring, and hide what is below them: a ceramic-one node that gets
+an event on top of one waits for that one, and never comes to the anchor.
+
 `not_found` has a row for each proof that was not found, until the proof is settled. Nothing here
 begins or ends a transaction.
 """
@@ -44,6 +47,7 @@ _SELECT: Final = f"""
         CROSS JOIN waits ON waits.cid = base.cid
         CROSS JOIN events AS later ON later.id = waits.event
         WHERE later.position IS NULL AND later.state = {State.PENDING.value}
+            AND later.id NOT IN (SELECT id FROM faults)
     )
     SELECT event_id FROM doubted JOIN events USING (id) JOIN streams USING (init_cid)
     WHERE sep_key = '{DEFAULT_SORT_KEY}'
