@@ -9,14 +9,14 @@ The block times of anchors decide between branches (CIP-145), but are not in the
 this project tells them; with a ceramic-one node, only the lowest CID decides between branches.
 
 Signatures are checked here, too. A badly signed event is never the tip and changes nothing, but it
-keeps covering what it covers once a valid one is on top of it (CIP-145); before, it does not count.
+keeps covering what it covers once a valid one is on top of it (CIP-145); before, no node lists it.
 
 Definitions of models are kept: that of a version never changes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -249,7 +249,7 @@ def fetch_events(stream: StreamId) -> Steps[History]:
         times, undelivered = yield from _fetch_times(stream)
         events = [event for event in events if event.cid not in undelivered]
     faults = _check_signatures(events, header)
-    return History(_without_uncovered(whole(events), faults), times, None, faults)
+    return History(whole(events), times, None, faults)
 
 
 def whole(events: Iterable[Event]) -> tuple[Event, ...]:
@@ -291,27 +291,6 @@ def _signature_fault(event: Event, header: InitHeader) -> str | None:
     except InvalidSignatureError as error:
         return str(error)
     return None
-
-
-def _without_uncovered(events: Sequence[Event], faults: Mapping[CID, str]) -> tuple[Event, ...]:
-    """Leave out badly signed events that no valid data event covers, and the time events on them.
-
-    Args:
-        events: in causal order.
-        faults: see `_check_signatures`.
-    """
-    covered: set[CID] = set()
-    for event in reversed(events):
-        is_valid = event.kind is not EventKind.TIME and event.cid not in faults
-        if is_valid or event.cid in covered:
-            covered |= {event.cid, *event.prevs}
-    left_out: set[CID] = set()
-    for event in events:
-        if event.cid not in covered and (
-            event.cid in faults or not left_out.isdisjoint(event.prevs)
-        ):
-            left_out.add(event.cid)
-    return tuple(event for event in events if event.cid not in left_out)
 
 
 def _fetch_times(stream: StreamId) -> Steps[tuple[dict[CID, int], set[CID]]]:

@@ -10,12 +10,13 @@ from typing import Any
 
 import httpx
 import pytest
+from forging import forged
 from nacl.signing import SigningKey
 
 from recon_node.api import Limits, Services, create_app
 from recon_node.api.routes.experimental import encode_interest, encode_range
 from recon_node.ceramic import EventId, Network, StreamId, StreamType, parse_event
-from recon_node.ceramic.builder import controller_of, data_event, signed_event
+from recon_node.ceramic.builder import controller_of, data_event, init_event, signed_event
 from recon_node.ipld import CID, DAG_CBOR, car, dag_cbor, multibase
 from recon_node.recon import KeyRange
 from recon_node.store import Interest, Store
@@ -64,6 +65,33 @@ async def test_all_events_of_a_model_in_the_order_of_their_keys(
     assert {event["id"] for event in narrowed} == theirs
     assert 0 < len(theirs) < len(keys)
     assert await pages(api, f"{PATH}/model/{model}", controller="did:key:zNobody") == []
+
+
+@pytest.mark.parametrize("limit", [1, 1000])
+async def test_badly_signed_events_are_listed_once_a_valid_one_covers_them(
+    api: httpx.AsyncClient, store: Store, limit: int
+) -> None:
+    key = SigningKey(bytes(32))
+    init = init_event(key, UNKNOWN_MODEL, None)
+    bad = forged(data_event(key, init, [init.cid], "bad"))
+    lost = forged(data_event(key, init, [UNKNOWN_MODEL.cid], "waits for another, too"))
+    cover = data_event(key, init, [bad.cid], "cover")
+    path = f"{PATH}/model/{UNKNOWN_MODEL}"
+    assert init.header is not None
+    await store.admit_remote(
+        (event.event_id(store.network, init.header, height), event.car)
+        for height, event in enumerate((init, bad, lost))
+    )
+    answer = await api.get(path, params={"limit": limit})
+    assert [each["id"] for each in answer.json()["events"]] == [str(init.cid)]
+    answer = await api.get(path, params={"offset": 1, "limit": limit})
+    expected = {"events": [], "resumeOffset": min(1 + limit, 3), "isComplete": limit > 1}
+    assert answer.json() == expected
+    await store.admit_local([cover.car])
+    answer = await api.get(path)
+    assert [each["id"] for each in answer.json()["events"]] == [
+        str(each.cid) for each in (init, bad, cover)
+    ]
 
 
 @pytest.mark.parametrize("model", [{}, {"model": UNKNOWN_MODEL.to_bytes()}])

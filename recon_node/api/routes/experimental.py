@@ -72,8 +72,8 @@ async def get_interest_events(
 ) -> Annotated[Response, EventsGetBody]:
     """Read the events of an interest that the node has.
 
-    Waiting ones are among them. `offset` counts keys, so a page follows the one before only if no
-    event arrives in between.
+    Waiting ones are among them, but for those that are badly signed. `offset` counts keys, so a
+    page follows the one before only if no event arrives in between.
     """
     services, given = call.services, call.parameters
     interest = make_interest(given.sep, given.sep_value, given.controller, given.stream_id)
@@ -188,10 +188,12 @@ async def _read_cars(
     """Return the CARs of the first keys, up to `max_bytes`, and how many keys that were."""
     found: list[tuple[EventId, bytes]] = []
     size = 0
-    for start in range(0, len(keys), _CARS_A_READ):
-        batch = keys[start : start + _CARS_A_READ]
-        cars = await store.get_cars(batch)
-        for number, (key, car) in enumerate(zip(batch, cars, strict=True), start + 1):
+    left_out = await store.listings.badly_signed(keys)
+    numbered = [(number, key) for number, key in enumerate(keys, 1) if key not in left_out]
+    for start in range(0, len(numbered), _CARS_A_READ):
+        batch = numbered[start : start + _CARS_A_READ]
+        cars = await store.get_cars([key for _, key in batch])
+        for (number, key), car in zip(batch, cars, strict=True):
             if car is None:  # it turned out wrong since its key was read
                 continue
             found.append((key, car))
