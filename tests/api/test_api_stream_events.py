@@ -192,6 +192,17 @@ async def test_a_stream_that_is_too_long(services: Services) -> None:
             assert "read its events from the feed" in answer.json()["message"]
 
 
+async def test_what_waits_is_bounded_by_its_size(services: Services) -> None:
+    await admit(services.store, INIT)
+    for n in range(70):
+        await hand_over(services.store, forged(change(INIT, n=n)), 1)
+    limits = Limits(stream_bytes=len(INIT.car) + 1)
+    app = create_app(dataclasses.replace(services, limits=limits))
+    transport = httpx.ASGITransport(app)
+    async with httpx.AsyncClient(transport=transport, base_url="http://node") as client:
+        assert 1 < len((await read(client))["events"]) < 71
+
+
 async def test_until_when_a_capability_holds(api: httpx.AsyncClient, store: Store) -> None:
     """An account lets a session's key act for it, until a time far from now."""
     wallet = coincurve.PrivateKey(b"w" * 32)

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import islice
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Final, Literal
 
 from pydantic import BeforeValidator
 from starlette.responses import Response
@@ -35,6 +35,8 @@ from recon_node.recon import KeyRange
 from recon_node.store import FeedRow, State, Store
 from recon_node.streams import shape_of
 from recon_node.streams.picture import HeldEvent, Progress
+
+_CARS_A_READ: Final = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,18 +143,34 @@ def _stream_id(row: FeedRow) -> StreamId:
 
 
 async def _held(services: Services, rows: Sequence[FeedRow]) -> list[_Held]:
-    """The events in the stream's range of keys that are not among `rows`, the latest last, and no
-    more of them than a stream that is listed may have."""
+    """The events in the stream's range of keys that are not among `rows`, the latest last.
+
+    No more of them than a stream that is listed may have, by number and by size: strangers can have
+    badly signed ones wait in any stream.
+    """
     store, limits = services.store, services.limits
     key_range = await services.in_thread(partial(_key_range, store, rows[0]))
     delivered = {row.event_cid for row in rows}
     keys = map(EventId, store.keys.keys(key_range))
     others = (key for key in keys if key.event_cid not in delivered)
     left = list(islice(others, limits.stream_listed - len(rows)))
-    cars = await store.get_cars(left)
+    cars = await _cars(store, left, limits.stream_bytes)
     progress = await store.listings.progress([key.event_cid for key in left])
     parse = partial(_parse_held, rows[0].stream_cid, left, cars, progress)
     return await services.in_long_thread(parse)
+
+
+async def _cars(store: Store, keys: Sequence[EventId], max_bytes: int) -> list[bytes | None]:
+    """The CARs of the first keys, up to `max_bytes` or somewhat more."""
+    found: list[bytes | None] = []
+    size = 0
+    for start in range(0, len(keys), _CARS_A_READ):
+        cars = await store.get_cars(keys[start : start + _CARS_A_READ])
+        found += cars
+        size += sum(len(car) for car in cars if car is not None)
+        if size >= max_bytes:
+            break
+    return found
 
 
 def _key_range(store: Store, row: FeedRow) -> KeyRange:
@@ -172,7 +190,7 @@ def _parse_held(
     """Leave out other streams' events: an EventId has only four bytes of its stream's. An event
     whose history is incomplete may be held under several EventIds."""
     found: dict[CID, _Held] = {}
-    for key, car in zip(keys, cars, strict=True):
+    for key, car in zip(keys, cars, strict=False):
         if car is not None:
             event = parse_event(car)
             if event.init == init:
