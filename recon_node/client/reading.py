@@ -246,8 +246,9 @@ def fetch_events(stream: StreamId) -> Steps[History]:
     events = [init, *(each for each in listed if each.init == init.cid)]
     times: dict[CID, int] = {}
     if any(event.kind is EventKind.TIME for event in events):
-        times, undelivered = yield from _fetch_times(stream)
-        events = [event for event in events if event.cid not in undelivered]
+        times, delivered = yield from _fetch_times(stream)
+        if delivered is not None:
+            events = [event for event in events if event.cid in delivered]
     faults = _check_signatures(events, header)
     return History(whole(events), times, None, faults)
 
@@ -293,13 +294,12 @@ def _signature_fault(event: Event, header: InitHeader) -> str | None:
     return None
 
 
-def _fetch_times(stream: StreamId) -> Steps[tuple[dict[CID, int], set[CID]]]:
-    """The block times of a stream's time events, and which events are not delivered yet; of a
-    ceramic-one node, nothing."""
+def _fetch_times(stream: StreamId) -> Steps[tuple[dict[CID, int], set[CID] | None]]:
+    """The block times of a stream's time events, and which events are delivered: all of these are
+    listed, while of the others there may be too many. Of a ceramic-one node, neither."""
     answer = yield get(f"/ceramic/streams/{stream}/events")
     if answer.status == 404:
-        return {}, set()
+        return {}, None
     (entries,) = answer.fields("events")
     times = {CID.parse(each["cid"]): each["time"] for each in entries if each["time"] is not None}
-    undelivered = {CID.parse(each["cid"]) for each in entries if each["state"] != "delivered"}
-    return times, undelivered
+    return times, {CID.parse(each["cid"]) for each in entries if each["state"] == "delivered"}

@@ -5,11 +5,13 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import Any
 
+import httpx
 import pytest
 import trio
 from client_samples import KEY, POST, PROFILE, VOTE
 from forging import forged
 
+from recon_node.api import Limits, Services, create_app
 from recon_node.ceramic import METAMODEL, StreamType, verify_signature
 from recon_node.ceramic.builder import data_event, signed_event, time_event
 from recon_node.client import (
@@ -327,6 +329,25 @@ async def test_an_anchor_that_is_not_looked_up_yet_does_not_count(
     await ceramic.send(time_event(post.id.cid, post.event))
     assert (await ceramic.read(post.id)).content == {"title": "a"}
     assert (await ceramic.update(post.id, {"title": "b"})).content == {"title": "b"}
+
+
+async def test_no_flood_of_waiting_events_makes_a_pending_one_count(store: Store) -> None:
+    app = create_app(Services(store=store, limits=Limits(stream_listed=4)))
+    async with AsyncCeramic("node", key=KEY, transport=httpx.ASGITransport(app)) as ceramic:
+        model = await ceramic.create_model(POST)
+        post = await ceramic.create(model.id, {"title": "a"})
+        [init] = await ceramic.events(post.id)
+        assert init.header is not None
+        second = await ceramic.update(post.id, {"title": "b"})
+        anchor = time_event(init, second.event)
+        patch = [{"op": "replace", "path": "/title", "value": "c"}]
+        pending = data_event(KEY.private, init, [anchor.cid], patch)
+        await ceramic.send(anchor)
+        await ceramic.send(pending)
+        for n in range(6):
+            bad = forged(data_event(KEY.private, init, [init.cid], [n]))
+            await store.admit_remote([(bad.event_id(store.network, init.header, 1), bad.car)])
+        assert (await ceramic.read(post.id)).event == second.event
 
 
 async def test_the_version(ceramic: AsyncCeramic) -> None:
