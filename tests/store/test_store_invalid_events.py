@@ -3,8 +3,10 @@ them."""
 
 from __future__ import annotations
 
+import sqlite3
 import tempfile
 from collections.abc import Sequence
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
@@ -21,6 +23,7 @@ from recon_node.ceramic.builder import data_event, time_event
 from recon_node.ceramic.heightless_event_id import HeightlessEventId
 from recon_node.ipld import CID
 from recon_node.store import FeedRow, Store, StoreSettings, open_store
+from recon_node.store.db import schema
 from recon_node.store.db.doubts import DOUBTED
 from recon_node.store.maintenance import check_log, repair_log
 from recon_node.streams import select_tip, shape_of
@@ -112,6 +115,31 @@ async def test_every_order_of_arrival_delivers_the_same(order: Sequence[int]) ->
             check_feed(rows, world.events)
             assert (len(rows), store.waiting) == (6, 0)
             assert [row.event_cid for row in rows if row.fault] == [world.a.cid]
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ("INSERT INTO faults VALUES (9999, 'x')", "which is missing"),
+        ("INSERT INTO faults VALUES (1, 'x')", "it is no data event"),
+        ("DELETE FROM faults", "nothing in `faults`"),
+        ("UPDATE events SET state = 2 WHERE state = 1 AND kind = 'time'", "missing or unchecked"),
+        ("UPDATE events SET state = 1 WHERE state = 0", "missing or unchecked"),
+    ],
+)
+async def test_the_check_of_a_log_looks_at_faults(tmp_path: Path, change: str, words: str) -> None:
+    world = Figure6()
+    world.extend(world.init.cid, [world.c.cid], "waits for C")
+    async with open_store(tmp_path, NETWORK) as store:
+        *before, _, last = world.offers()
+        await store.admit_remote([*before, last])
+    assert check_log(tmp_path).clean
+    with closing(sqlite3.connect(tmp_path / schema.FILE_NAME)) as connection:
+        assert connection.execute(change).rowcount == 1
+        connection.commit()
+    found = check_log(tmp_path).faults
+    assert found
+    assert words in found[0].message
 
 
 async def test_local_events_must_be_valid_but_may_cover(tmp_path: Path) -> None:

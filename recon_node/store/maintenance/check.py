@@ -2,9 +2,9 @@
 
 - SQLite's own check: pages, and that tables and indexes agree.
 - Each event: its CAR can be restored, every block matches its CID, and its EventId names it. Its
-  state follows from its history: a delivered event comes after everything it builds on, a pending
-  or delivered one has the right height and EventId, and a waiting one lists in `waits` what it
-  waits for.
+  state follows from its history: a delivered event comes after everything it builds on, a fully
+  checked one has the right height and EventId, one that is not delivered lists in `waits` what it
+  builds on, and one that waits to be covered is badly signed, or a time event on such events.
 - Positions are dense from 1. No table has rows of missing events.
 - The hash of all keys is the same by the table, by its index, and by the saved keys, if any.
 
@@ -124,6 +124,7 @@ _REFERENCES: Final = (
         "SELECT DISTINCT event FROM waits WHERE event NOT IN (SELECT id FROM events)",
         _NO_EVENT,
     ),
+    ("faults", "SELECT id FROM faults WHERE id NOT IN (SELECT id FROM events)", _NO_EVENT),
     ("anchors", "SELECT event FROM anchors WHERE event NOT IN (SELECT id FROM events)", _NO_EVENT),
     (
         "streams",

@@ -11,6 +11,7 @@ from recon_node.ceramic import Event, EventId, EventKind, Network, parse_event
 from recon_node.ipld import CID
 from recon_node.store.db import schema
 from recon_node.store.db.blocks import BlockReader
+from recon_node.store.db.faults import FAULT
 from recon_node.store.db.records import (
     Record,
     State,
@@ -35,13 +36,15 @@ class EventRow(NamedTuple):
     state: int
     position: int | None
     proof: bytes | None
+    fault: str | None
     car: bytes | None
 
 
 def read_event_rows(connection: sqlite3.Connection) -> Iterator[list[EventRow]]:
     """Yield all events in the order of their rows, some at a time."""
     sql = (
-        "SELECT events.id, event_id, cid, init_cid, kind, state, position, proof, car FROM events "
+        "SELECT events.id, event_id, cid, init_cid, kind, state, position, proof, "
+        f"{FAULT}, car FROM events "
         "LEFT JOIN cars ON cars.id = events.id LEFT JOIN anchors ON anchors.event = events.id "
         "WHERE events.id > ? ORDER BY events.id LIMIT ?"
     )
@@ -129,20 +132,31 @@ class EventChecker:
         if (row.state == State.ORPHAN) is not (stream is None):
             found = "is missing" if stream is None else "is here"
             raise _WrongError(f"its state is {row.state}, but its init event {found}")
-        if row.state < State.PENDING or stream is None:
-            return
+        if row.fault is not None and event.kind is not EventKind.DATA:
+            raise _WrongError("it is no data event, but among the badly signed ones in `faults`")
+        if row.state >= State.UNCOVERED and stream is not None:
+            self._check_history(row, event, bases, stream)
+
+    def _check_history(
+        self, row: EventRow, event: Event, bases: dict[CID, Record], stream: StreamRecord
+    ) -> None:
+        """Look at a fully checked event."""
         height = 0
+        is_uncovered = row.fault is not None
         for cid in _builds_on(event):
             base = bases.get(cid)
-            if base is None:
+            if base is None or base.state < min(row.state, State.PENDING):
                 raise _WrongError(
                     f"its state is {row.state}, but its prev {cid} is missing or unchecked"
                 )
             height = max(height, base.event_id.height + 1)
+            is_uncovered |= base.state == State.UNCOVERED and event.kind is EventKind.TIME
             if row.position is not None and not (base.position or row.position) < row.position:
                 raise _WrongError(
                     f"its position is {row.position}, but its prev {cid} has {base.position}"
                 )
+        if row.state == State.UNCOVERED and not is_uncovered:
+            raise _WrongError(f"its state is {row.state}, but nothing in `faults` holds it up")
         if stream.event_id(self._network, height, event.cid) != row.event_id:
             raise _WrongError("its EventId does not follow from its history")
 
@@ -157,7 +171,7 @@ class EventChecker:
         """What the events build on, if it is here and fully checked."""
         cids = {cid for event in events for cid in _builds_on(event)}
         records = self._records(list(cids))
-        return {record.cid: record for record in records if record.state >= State.PENDING}
+        return {record.cid: record for record in records if record.state >= State.UNCOVERED}
 
     def _records(self, cids: list[CID]) -> list[Record]:
         """The records that can be read; the others are reported at their own rows."""
