@@ -148,6 +148,7 @@ class Contents:
 
     def publish(self, committed: Committed) -> None:
         """Take over what a commit changed, and wake those who wait for it."""
+        self.damage.mended(committed.mended)  # before the next: what is mended may be refused then
         for event_id in committed.removed:
             self._keys.discard(event_id)
         self._keys.load(committed.added)
@@ -162,7 +163,6 @@ class Contents:
         self._refused.update((id_of(event_id), event_id) for event_id in committed.refused)
         while len(self._refused) > self._max_refused:
             del self._refused[next(iter(self._refused))]
-        self.damage.mended(committed.mended)
         self.damage.note(committed.damaged)
         for verdict in committed.verdicts:
             self.totals[verdict.status] += 1

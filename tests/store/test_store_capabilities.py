@@ -13,7 +13,7 @@ from recon_node.ceramic import Event, StreamId, parse_event
 from recon_node.ceramic.auth.wallets import address_of, keccak_256, personal_message
 from recon_node.ceramic.builder import controller_of, signed_event
 from recon_node.ipld import dag_cbor
-from recon_node.store import open_store
+from recon_node.store import DamagedEventError, open_store
 from recon_node.streams import select_tip, shape_of
 
 SESSION = SigningKey(b"s" * 32)
@@ -122,3 +122,30 @@ async def test_a_merge_counts_on_top_of_an_expired_event(tmp_path: Path) -> None
     assert (before.event, before.diverged) == (b.cid, False)
     tip = select_tip(shapes, LATER)
     assert (tip.event, tip.diverged, tip.pruned) == (c.cid, False, ())
+
+
+async def test_an_event_that_is_mended_with_what_it_waits_for_is_counted_once(
+    tmp_path: Path,
+) -> None:
+    """It waits because its capability cannot be read, and is refused for its EventId."""
+    init = init_of(ACCOUNT)
+    late = change(init)
+    assert init.header is not None
+    elsewhere = init_of(ACCOUNT, OTHER_MODEL).header
+    assert elsewhere is not None
+    offers = [
+        (init.event_id(NETWORK, init.header, 0), init.car),
+        (late.event_id(NETWORK, elsewhere, 1), late.car),
+    ]
+    async with open_store(tmp_path, NETWORK) as store:
+        connection = store._writer.log.connection
+        await store.admit_remote(offers[1:])
+        connection.execute("UPDATE cars SET car = x'00'")
+        await store.admit_remote(offers[:1])
+        connection.execute("UPDATE cars SET car = x'00'")
+        with pytest.raises(DamagedEventError):
+            await store.get_event(init.cid)
+        assert (store.waiting, store.damage.count) == (1, 2)
+        await store.admit_remote(offers)
+        assert (store.waiting, store.damage.count) == (0, 0)
+        assert list(store.keys) == [offers[0][0]]

@@ -151,7 +151,7 @@ class Ladder:
 
     def _move_held(self, record: Record) -> bool:
         """Move a held record; return whether what builds on it may now move."""
-        waited = record.state < State.PENDING
+        waited = record.state < State.PENDING and record.refusal is None
         moved = self._move(record)
         if waited and (record.refusal is not None or record.state >= State.PENDING):
             self._marks.waiting -= 1
