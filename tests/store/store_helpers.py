@@ -131,8 +131,11 @@ def check_feed(rows: list[FeedRow], events: dict[CID, Event]) -> None:
 
 
 def check_tables(store: Store) -> None:
-    """The log's tables agree with each other: nothing is left over, nothing is missing."""
-    connection = store._writer.log.connection
+    """The log's tables and counts agree with each other: nothing is left over, nothing missing."""
+    log = store._writer.log
+    connection, counted = log.connection, log._read_marks()
+    assert (log.marks.head, log.marks.waiting) == (counted.head, counted.waiting)
+    assert log.marks.waiting_bytes == counted.waiting_bytes
     events = dict(connection.execute("SELECT id, position FROM events"))
     cars = {row for (row,) in connection.execute("SELECT id FROM cars")}
     waits = {row for (row,) in connection.execute("SELECT event FROM waits")}
