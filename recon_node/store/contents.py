@@ -87,7 +87,7 @@ class Contents:
         keys: the EventIds held, to read from.
         arrivals: which of them came in lately, whether they are delivered or not.
         head: the last feed position, 0 when the feed is empty.
-        waiting: how many events wait for a prev, or for their init event.
+        waiting: how many events wait for a prev, their init event, or a valid event to cover them.
         damage: what in the log is damaged, as far as it was read.
         proofs_pending: how many proofs await a lookup.
         proof_arrivals: how many came to await one since the store was opened.

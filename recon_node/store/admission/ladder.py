@@ -78,7 +78,7 @@ class Ladder:
         self._marks = marks
         self._network = network
         self._settings = settings
-        self._covered: dict[CID, None] = {}  # invalid events that a valid one covers
+        self._covered: set[CID] = set()  # invalid events that a valid one covers
         self._released: list[CID] = []  # those of them that moved: what waits for them may move
         self.refused: list[Record] = []
         """What was proven wrong, new or held before, in order."""
@@ -271,7 +271,7 @@ class Ladder:
                 found[record.cid] = record
                 self._history.load(record.builds_on)
                 uncovered += self._uncovered_below(record)
-        self._covered.update(dict.fromkeys(found))
+        self._covered.update(found)
         for record in sorted(found.values(), key=lambda each: each.height):
             if self._move_held(record):
                 self._released.append(record.cid)
