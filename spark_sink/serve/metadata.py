@@ -11,9 +11,9 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from recon_node import __version__
 from spark_sink.schema import TABLES
 from spark_sink.serve.messages import Message, name_of
+from spark_sink.serve.sql_info import sql_info
 from spark_sink.serve.statement import FEED
 from spark_sink.serve.views import CATALOG, NAMES
 
@@ -64,38 +64,6 @@ _KEY_REFERENCES: Final = pa.schema(
         _field("delete_rule", pa.uint8()),
     ]
 )
-_INFO_TYPES: Final = (
-    pa.field("string_value", pa.string()),
-    pa.field("bool_value", pa.bool_()),
-    pa.field("bigint_value", pa.int64()),
-    pa.field("int32_bitmask", pa.int32()),
-    pa.field("string_list", pa.list_(pa.string())),
-    pa.field("int32_to_int32_list_map", pa.map_(pa.int32(), pa.list_(pa.int32()))),
-)
-_SQL_INFO: Final = pa.schema(
-    [_field("info_name", pa.uint32()), _field("value", pa.dense_union(_INFO_TYPES), True)]
-)
-# The numbers of `SqlInfo` in FlightSql.proto.
-_INFO: Final[dict[int, str | bool | int]] = {
-    0: "spark-sink",
-    1: __version__,
-    2: pa.__version__,
-    3: True,  # read-only
-    4: True,  # answers SQL
-    5: False,  # Substrait
-    8: 0,  # transactions: none
-    9: False,  # cancels by an action; a call that is cancelled ends its query
-    500: False,  # no CREATE or DROP of catalogs,
-    501: False,  # schemas
-    502: False,  # or tables
-    504: '"',
-    506: True,
-    513: "\\",
-    515: True,
-    516: True,
-    518: True,
-    519: False,
-}
 _XDBC_TYPES: Final = pa.schema(
     [
         _field("type_name"),
@@ -151,7 +119,7 @@ def answer(command: Message, schemas: Callable[[], TableSchemas]) -> pa.Table | 
     if name == "CommandGetTableTypes":
         return _table(_TABLE_TYPES, [{"table_type": kind} for kind in (_TABLE, _VIEW)])
     if name == "CommandGetSqlInfo":
-        return _sql_info(list(command.info))
+        return sql_info(list(command.info))
     if name == "CommandGetXdbcTypeInfo":
         return _xdbc_types(command.data_type if command.HasField("data_type") else None)
     if name == "CommandGetPrimaryKeys":
@@ -220,25 +188,6 @@ def _primary_keys(command: Message) -> list[dict[str, Any]]:
         }
         for schema, name in found
     ]
-
-
-def _sql_info(wanted: list[int]) -> pa.Table:
-    """Return what the server says about itself; all of it if nothing special is wanted."""
-    chosen = {number: _INFO[number] for number in wanted or _INFO if number in _INFO}
-    values: list[list[Any]] = [[] for _ in _INFO_TYPES]
-    kinds, offsets = [], []
-    for value in chosen.values():
-        kind = 0 if isinstance(value, str) else 1 if isinstance(value, bool) else 3
-        kinds.append(kind)
-        offsets.append(len(values[kind]))
-        values[kind].append(value)
-    union = pa.UnionArray.from_dense(
-        pa.array(kinds, pa.int8()),
-        pa.array(offsets, pa.int32()),
-        [pa.array(v, f.type) for v, f in zip(values, _INFO_TYPES, strict=True)],
-        [field.name for field in _INFO_TYPES],
-    )
-    return pa.Table.from_arrays([pa.array(chosen, pa.uint32()), union], schema=_SQL_INFO)
 
 
 def _xdbc_types(wanted: int | None) -> pa.Table:

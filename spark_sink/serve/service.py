@@ -32,6 +32,7 @@ from spark_sink.serve.messages import (
     unpacked,
 )
 from spark_sink.serve.prepared import PreparedStatements, check_bound, values_of
+from spark_sink.serve.sql_info import MAX_SQL
 from spark_sink.serve.workers import Workers
 
 _CREATE: Final = "CreatePreparedStatement"
@@ -41,7 +42,6 @@ _ACTIONS: Final = {
     "Request: ActionCreatePreparedStatementRequest; result: ActionCreatePreparedStatementResult.",
     _CLOSE: "Forgets it. Request: ActionClosePreparedStatementRequest.",
 }
-_MAX_SQL: Final = 100_000
 # Messages of a DoPut: a descriptor with the schema, and a row.
 _MAX_PUT: Final = 8
 _COMMAND: Final = 2  # the type of a descriptor with a command
@@ -232,8 +232,8 @@ def _sql(command: Message) -> str:
     if command.transaction_id:
         raise RequestError("UNIMPLEMENTED", "transactions are not supported")
     sql: str = command.query
-    if len(sql) > _MAX_SQL:
-        raise invalid(f"the statement has {len(sql)} characters; at most {_MAX_SQL} are allowed")
+    if len(sql) > MAX_SQL:
+        raise invalid(f"the statement has {len(sql)} characters; at most {MAX_SQL} are allowed")
     return sql
 
 

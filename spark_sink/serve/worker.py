@@ -131,7 +131,9 @@ def _table_schemas(database: Database) -> dict[tuple[str, str], bytes]:
 def _plan(database: Database, statement: Statement) -> Plan:
     nothing = dict.fromkeys(statement.parameters)
     schema = database.schema(statement, nothing)
-    parameters = pa.schema([(_name(n), kind) for n, kind in statement.parameters.items()])
+    parameters = pa.schema(
+        [(_name(name), _bindable(kind)) for name, kind in statement.parameters.items()]
+    )
     return Plan(
         ipc.schema_bytes(schema), ipc.schema_bytes(parameters), feed=statement.feed is not None
     )
@@ -139,6 +141,17 @@ def _plan(database: Database, statement: Statement) -> Plan:
 
 def _name(parameter: str) -> str:
     return f"${parameter}"  # as DataFusion, and so ceramic-one, names it
+
+
+def _bindable(kind: pa.DataType) -> pa.DataType:
+    """Return the type in which clients should bind a value of a type.
+
+    Times are in milliseconds, since the JDBC driver writes those into a field of any unit. Other
+    clients may bind microseconds all the same.
+    """
+    if pa.types.is_timestamp(kind):
+        return pa.timestamp("ms", kind.tz)
+    return pa.time32("ms") if pa.types.is_time(kind) else kind
 
 
 def _send_rows(database: Database, statement: Statement, request: Request, frames: _Answer) -> None:

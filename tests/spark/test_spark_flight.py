@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from datetime import UTC, datetime, time
 from pathlib import Path
 from typing import Any
 
@@ -11,12 +12,14 @@ import pyarrow as pa
 import pytest
 from adbc_driver_manager import ProgrammingError
 from deltalake import DeltaTable
-from flight_support import asked, connected, fill, rows_of_scenario, served
+from flight_support import asked, connected, fill, raw_client, rows_of_scenario, served
 from hypothesis import example, given
 from hypothesis import strategies as st
+from pyarrow import flight
 
 from spark_sink.schema import TABLES
 from spark_sink.serve.errors import RequestError
+from spark_sink.serve.messages import new, packed
 from spark_sink.serve.prepared import IN_ALL, KEPT, PER_CLIENT, PreparedStatements
 from spark_sink.serve.views import NAMES
 from spark_sink.serve.worker import Plan
@@ -79,8 +82,14 @@ def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def client(directory: Path) -> Iterator[Any]:
-    with served(directory) as url, connected(url) as connection:
+def url(directory: Path) -> Iterator[str]:
+    with served(directory) as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def client(url: str) -> Iterator[Any]:
+    with connected(url) as connection:
         yield connection
 
 
@@ -137,6 +146,48 @@ def test_clients_can_list_what_there_is(client: Any) -> None:
     assert "conclusion" not in names
     assert client.adbc_get_table_types() == ["TABLE", "VIEW"]
     assert client.adbc_get_info()["vendor_name"] == "spark-sink"
+
+
+# What Arrow's JDBC driver 18.3 reads of the server, by the type that it takes it for; without a
+# value, its methods fail with a null pointer.
+READ_BY_JDBC = {
+    "bool_value": [
+        *(3, 515, 516, *range(518, 522), 523, 524, 527, 532, 536, 537, 539, 556, 563, 565, 566),
+        *range(572, 577),
+    ],
+    "bigint_value": [*range(541, 556), *range(557, 563)],
+    "int32_bitmask": [522, 525, 526, 528, 533, 534, 535, 538, 540, 564, 567],
+    "int32_to_int32_list_map": [517],
+}
+
+
+def test_a_jdbc_driver_learns_all_that_it_asks_for(url: str) -> None:
+    command = packed(new("CommandGetSqlInfo"))
+    with raw_client(url) as raw:
+        rows = raw.do_get(flight.Ticket(command)).read_all()
+        [one] = raw.do_get(flight.Ticket(packed(new("CommandGetSqlInfo", info=[562])))).read_all()[
+            "value"
+        ]
+    assert one.as_py() == 0
+    info = dict(zip(rows["info_name"].to_pylist(), rows["value"].combine_chunks(), strict=True))
+    fields = list(rows.schema.field("value").type)
+    found = {number: fields[value.type_code].name for number, value in info.items()}
+    for kind, numbers in READ_BY_JDBC.items():
+        assert {found[number] for number in numbers} == {kind}
+    assert {"select", "where"} <= set(info[508].as_py())
+    assert "stream_cid" not in info[508].as_py()
+
+
+def test_times_can_be_bound_by_clients_that_know_milliseconds_only(client: Any) -> None:
+    """The JDBC driver writes them into a field of any unit; others bind what they have."""
+    sql = "SELECT $a::TIMESTAMP a, $b::TIMESTAMPTZ b, $c::TIME c"
+    with client.cursor() as cursor:
+        kinds = [field.type for field in cursor.adbc_prepare(sql)]
+    assert kinds[0] == pa.timestamp("ms")
+    assert (kinds[1].unit, kinds[2]) == ("ms", pa.time32("ms"))
+    values = datetime(2026, 1, 31, 12, 34, 56, 789012), datetime.now(UTC), time(12, 34, 56, 789012)
+    [row] = asked(client, sql, values).to_pylist()
+    assert tuple(row.values()) == values
 
 
 def test_bytes_are_written_as_in_standard_sql(client: Any, directory: Path) -> None:
