@@ -29,11 +29,13 @@ _PARENT: Final = (
     "import socket; from spark_sink.serve.worker import serve; serve(socket.socket(fileno={}))"
 )
 # Libraries would start threads when they are imported, which a fork must not have. And Arrow's own
-# allocator would take a gigabyte at once, which counts against the limit of a worker's memory.
+# allocator would take a gigabyte at once, which counts against the limit of a worker's memory. The
+# zone is that in which DuckDB casts times, and should not depend on where the server is.
 _SETTINGS: Final = {
     "OPENBLAS_NUM_THREADS": "1",
     "OMP_NUM_THREADS": "1",
     "ARROW_DEFAULT_MEMORY_POOL": "system",
+    "TZ": "UTC",
 }
 
 

@@ -190,6 +190,16 @@ def test_times_can_be_bound_by_clients_that_know_milliseconds_only(client: Any) 
     assert tuple(row.values()) == values
 
 
+def test_times_do_not_depend_on_the_zone_of_the_server(
+    directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TZ", "America/New_York")
+    sql = "SELECT TIMESTAMPTZ '2026-01-31 12:00:00Z'::TIMESTAMP t, TIMESTAMPTZ '2026-01-31 12:00' z"
+    with served(directory) as url, connected(url) as connection:
+        [row] = asked(connection, sql).to_pylist()
+    assert row == {"t": datetime(2026, 1, 31, 12), "z": datetime(2026, 1, 31, 12, tzinfo=UTC)}
+
+
 def test_bytes_are_written_as_in_standard_sql(client: Any, directory: Path) -> None:
     row = in_table(directory, "conclusion_events")[7]
     sql = f"SELECT event_cid FROM conclusion_events WHERE event_cid = X'{row['event_cid'].hex()}'"
