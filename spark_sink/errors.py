@@ -31,7 +31,8 @@ _STORE_FAULTS: Final = (
         r"169\.254\.169\.254|169\.254\.170\.2|metadata\.google|no providers in chain|"
         "loading credentials",
         "there are no credentials for the store: set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, "
-        "or what its provider has instead, in the environment",
+        "AZURE_STORAGE_ACCOUNT_KEY, GOOGLE_SERVICE_ACCOUNT, or what its provider has instead, in "
+        "the environment",
     ),
     (
         "Account must be specified",
@@ -48,6 +49,11 @@ _STORE_FAULTS: Final = (
         "objects there",
     ),
     (
+        "Invalid Access Key|GCP credential error|service account file",
+        "its credentials cannot be read: look at the variables of its provider, such as "
+        "AZURE_STORAGE_ACCOUNT_KEY or GOOGLE_SERVICE_ACCOUNT",
+    ),
+    (
         "PermanentRedirect|301 Moved|AuthorizationHeaderMalformed|bare redirect",
         "the bucket is in another region: set AWS_REGION",
     ),
@@ -57,8 +63,8 @@ _STORE_FAULTS: Final = (
     ),
     (
         "error sending request|client error|dns error|operation timed out|50[0-9] [A-Z]",
-        "the store does not answer as it should: is it up, and is its address (AWS_ENDPOINT_URL) "
-        "right?",
+        "the store does not answer as it should: is it up, and is its address right, if you gave "
+        "one (AWS_ENDPOINT_URL, AZURE_STORAGE_ENDPOINT, GOOGLE_BASE_URL)?",
     ),
 )
 # delta-rs draws the causes of an error as a tree.

@@ -17,6 +17,8 @@ from spark_sink.run.java import find_java
 from spark_sink.run.session import start_session
 from spark_sink.tables.location import Location, StoreUrl
 
+_OTHER_STORE = os.environ.get("RECON_TEST_STORE")
+
 
 @pytest.fixture(scope="session")
 def sample() -> list[Event]:
@@ -42,7 +44,13 @@ def node_processes() -> Iterator[NodeProcesses]:
 
 @pytest.fixture(scope="session")
 def s3() -> Iterator[dict[str, str]]:
-    """The variables that lead to an S3 server with the bucket `bucket`."""
+    """The variables that lead to an S3 server with the bucket `bucket`.
+
+    RECON_TEST_STORE is another store to test, such as az://container: then they are set already.
+    """
+    if _OTHER_STORE:
+        yield {}
+        return
     command = [sys.executable, Path(__file__).with_name("spark_s3_server.py")]
     with subprocess.Popen(
         command,
@@ -64,7 +72,7 @@ def s3() -> Iterator[dict[str, str]]:
 @pytest.fixture
 def store(s3: dict[str, str]) -> Location:
     """An empty directory in the S3 server."""
-    return StoreUrl(f"s3://bucket/{uuid.uuid4()}", tuple(s3.items()))
+    return StoreUrl(f"{_OTHER_STORE or 's3://bucket'}/{uuid.uuid4()}", tuple(s3.items()))
 
 
 @pytest.fixture(params=["disk", pytest.param("s3", marks=pytest.mark.long)])
