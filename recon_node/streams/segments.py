@@ -121,6 +121,12 @@ class SegmentGraph(Generic[Id]):
                 segment.field = None
                 left.extend(segment.bases)
 
+    def take_apart(self) -> None:
+        """Remove the references between segments, and to their events."""
+        for segment in self.segments:
+            segment.nodes, segment.bases, segment.nexts = [], [], []
+            segment.first_data = segment.field = None
+
     def _count(self, node: EventNode[Id]) -> None:
         for prev in node.prevs:
             if prev.segment.top is not prev:

@@ -73,9 +73,12 @@ def select_tip(events: Iterable[StreamEvent[Id]], now: int | None = None) -> Tip
             cycle), or none of them is valid data, so there is no tip.
     """
     stream: StreamTip[Id] = StreamTip()
-    for event in causal_order(events):
-        stream.add(event)
-    return stream.tip(now)
+    try:
+        for event in causal_order(events):
+            stream.add(event)
+        return stream.tip(now)
+    finally:
+        stream.take_apart()
 
 
 class StreamTip(Generic[Id]):
@@ -166,6 +169,10 @@ class StreamTip(Generic[Id]):
         if found.dominant <= 1:
             return ()
         return (tip.id, *sorted(node.id for node in found.nodes if node is not tip))
+
+    def take_apart(self) -> None:
+        """End its use. Events and segments name each other, and would wait for the collector."""
+        self._graph.take_apart()
 
     def _anchored(self, tip: EventNode[Id]) -> Iterable[EventNode[Id]]:
         """The last data of the tip's branch that has a proven time."""
