@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import json
 import shutil
@@ -20,9 +21,18 @@ the network, and must not fail a test."""
 
 def install(folder: Path) -> None:
     """Install what package-lock.json says, or package.json where there is none; skip the tests
-    where node, npm or the registry is missing."""
+    where node, npm or the registry is missing.
+
+    Tests of several processes may need the same folder: the others wait for the first.
+    """
     if not (shutil.which("node") and shutil.which("npm")):
         pytest.skip("node and npm are not installed: tests of npm packages cannot run")
+    with (folder / ".installing").open("w") as turn:
+        fcntl.flock(turn, fcntl.LOCK_EX)
+        _install(folder)
+
+
+def _install(folder: Path) -> None:
     lock = folder / "package-lock.json"
     wanted = lock if lock.exists() else folder / "package.json"
     digest = hashlib.sha256(wanted.read_bytes()).hexdigest()
