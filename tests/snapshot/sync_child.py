@@ -10,7 +10,9 @@ import itertools
 import os
 import signal
 import sys
+import threading
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -24,20 +26,24 @@ from recon_node.snapshot.objects import Objects
 from recon_node.store import Store, StoreSettings, open_store
 
 STEPS = itertools.count(1)
+NOTING = threading.Lock()
+"""Held from a write until it is noted: a kill by another thread does not come in between."""
 
 
 def step() -> None:
     if next(STEPS) == int(sys.argv[4]):
-        os.kill(os.getpid(), signal.SIGKILL)
+        with NOTING:
+            os.kill(os.getpid(), signal.SIGKILL)
 
 
 def stepping(function: Callable[..., Any]) -> Callable[..., Any]:
     def call(*args: Any) -> Any:
         step()
-        result = function(*args)
-        if function is PUT:
-            with Path(sys.argv[3]).open("a") as seen:
-                seen.write("".join(f"{bytes(name).hex()}\n" for name, _ in args[1]))
+        with NOTING if function is PUT else nullcontext():
+            result = function(*args)
+            if function is PUT:
+                with Path(sys.argv[3]).open("a") as seen:
+                    seen.write("".join(f"{bytes(name).hex()}\n" for name, _ in args[1]))
         step()
         return result
 
