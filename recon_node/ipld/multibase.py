@@ -26,6 +26,11 @@ _DIGITS: Final = {
     code: {character: value for value, character in enumerate(alphabet)}
     for code, alphabet in _INTEGER_ALPHABETS.items()
 }
+_PAIRS: Final = {
+    code: [one + other for one in alphabet for other in alphabet]
+    for code, alphabet in _INTEGER_ALPHABETS.items()
+}
+"""Two digits are written at a time: dividing a long number is what takes time."""
 _CODES: Final = {"base64": "m", "base64url": "u", "base32": "b", "base36": "k", "base58btc": "z"}
 
 
@@ -89,14 +94,15 @@ def _exactly(text: str, base: str, data: bytes) -> bytes:
 
 
 def _encode_integer(data: bytes, code: str) -> str:
-    alphabet = _INTEGER_ALPHABETS[code]
+    zero, pairs = _INTEGER_ALPHABETS[code][0], _PAIRS[code]
     significant = data.lstrip(b"\0")
     number = int.from_bytes(significant, "big")
     digits = []
     while number:
-        number, digit = divmod(number, len(alphabet))
-        digits.append(alphabet[digit])
-    return code + alphabet[0] * (len(data) - len(significant)) + "".join(reversed(digits))
+        number, pair = divmod(number, len(pairs))
+        digits.append(pairs[pair])
+    text = "".join(reversed(digits)).lstrip(zero)
+    return code + zero * (len(data) - len(significant)) + text
 
 
 def _decode_integer(body: str, code: str) -> bytes:

@@ -114,13 +114,24 @@ class DocumentSchema:
 
 
 def compiled(schema: Any) -> DocumentSchema:
-    """Compile a schema, once for all documents.
+    """Compile a schema, once for all documents. It must not change afterwards.
 
     Raises:
         SchemaError: not an object, or as `DocumentSchema`.
     """
     if not isinstance(schema, dict):
         raise SchemaError("it is not a JSON object")
+    recent = _recent.get(id(schema))
+    if recent is not None:
+        return recent[1]
+    found = _compile(schema)
+    if len(_recent) >= _REMEMBERED:
+        _recent.clear()
+    _recent[id(schema)] = schema, found
+    return found
+
+
+def _compile(schema: dict[str, Any]) -> DocumentSchema:
     try:
         is_too_long = measure(schema, MAX_SCHEMA).weight > MAX_SCHEMA
     except JsonPatchError:
@@ -132,6 +143,11 @@ def compiled(schema: Any) -> DocumentSchema:
     if isinstance(found, str):
         raise SchemaError(found)
     return found
+
+
+# Documents of a model share its definition: finding its schema again by its text takes far longer.
+# By id; holding the object keeps its id from being used again.
+_recent: Final[dict[int, tuple[dict[str, Any], DocumentSchema]]] = {}
 
 
 @lru_cache(maxsize=_REMEMBERED)

@@ -34,11 +34,16 @@ def event_metadata(event: Event) -> dict[str, Any]:
 
     `shouldIndex` is true unless the init event says otherwise.
     """
+    if event.kind is EventKind.TIME:
+        return {}
     found: dict[str, Any] = {"shouldIndex": True} if event.kind is EventKind.INIT else {}
-    header = None if event.kind is EventKind.TIME else event.payload.get("header")
+    header = event.payload.get("header")
     if isinstance(header, dict):
-        found |= {name: header[name] for name in _METADATA if name in header}
-    return {name: str(value) if isinstance(value, CID) else value for name, value in found.items()}
+        for name in _METADATA:
+            if name in header:
+                value = header[name]
+                found[name] = str(value) if isinstance(value, CID) else value
+    return found
 
 
 def version_of(metadata: Mapping[str, Any], init: CID) -> CID | None:

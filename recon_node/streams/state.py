@@ -39,6 +39,8 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
+import orjson
+
 from recon_node.ceramic import Event, EventKind, InitHeader, StreamId, StreamType, validity_of
 from recon_node.ipld import CID
 from recon_node.streams.document_schema import dag_json
@@ -78,7 +80,7 @@ class StreamData:
         """
         if self._json is None:
             value = {"metadata": dict(self.metadata), "content": self.content}
-            object.__setattr__(self, "_json", _ENCODER.encode(value).encode())
+            object.__setattr__(self, "_json", _as_json(value))
         assert self._json is not None
         return self._json
 
@@ -342,6 +344,13 @@ def shape_of(event: Event, *, time: int | None = None, valid: bool = True) -> St
 def _in_brief(errors: list[str]) -> tuple[str, ...]:
     """The first errors, shortened: they quote what comes from the network."""
     return tuple(e if len(e) <= _MAX_ERROR else e[: _MAX_ERROR - 1] + "…" for e in errors[:_ERRORS])
+
+
+def _as_json(value: Any) -> bytes:
+    try:
+        return orjson.dumps(value, default=dag_json)
+    except orjson.JSONEncodeError:  # an integer beyond 64 bits, or nested too deep for it
+        return _ENCODER.encode(value).encode()
 
 
 _ENCODER: Final = json.JSONEncoder(

@@ -22,7 +22,7 @@ from recon_node.streams import ForgottenError, StreamStates, StreamSummary
 from spark_sink.derive.models import Models
 from spark_sink.derive.streams import Row, Stream, read_later, read_streams
 from spark_sink.derive.transforms import NEED_MODELS, rows_of
-from spark_sink.schema import PARTITION_COLUMN, SUMMARIES, TABLES, TableSpec, partition_of
+from spark_sink.schema import SUMMARIES, TABLES, TableSpec
 from spark_sink.tables.raw_files import RawFiles
 from spark_sink.tables.staging import MAX_STAGED_BYTES, Staged, Stager
 from spark_sink.tables.summaries import SummaryFiles, UnreadableError
@@ -189,12 +189,13 @@ class _Work:
         if stream.is_model and model_changed:
             self.portion.changed[stream.cid] = stream.stream_id.to_bytes()
         revises = model_changed and not stream.is_model
+        columns = stream.columns
         rows = rows_of(stream, step.names, states, 0 if revises else step.after)
         for name, row in rows if stream.earlier is None else list(rows):
             if not TABLES[name].is_history or row[TABLES[name].key] > step.after:
-                self._rows[name].add(row)
+                self._rows[name].add(columns, row)
             elif name in self._revised:
-                self._revised[name].add(row)
+                self._revised[name].add(columns, row)
         self._summarize(stream, states)
 
     def _summarize(self, stream: Stream, states: StreamStates | None) -> None:
@@ -203,12 +204,7 @@ class _Work:
         summary = stream.summary(states, self._step.upto)
         if summary is not None:
             self._summaries.add(
-                {
-                    "stream_cid": stream.cid,
-                    "position": summary.position,
-                    "summary": summary.encode(),
-                    PARTITION_COLUMN: partition_of(stream.cid),
-                }
+                stream.columns, {"position": summary.position, "summary": summary.encode()}
             )
 
     def finish(self, streams: int) -> Portion:
@@ -240,7 +236,7 @@ def compute_anew(step: Step, streams: Sequence[bytes], models: Models) -> dict[s
         models.load(some)
         for stream in some:
             for name, row in rows_of(stream, step.names, stream.states(models.of(stream))):
-                rows[name].add(row)
+                rows[name].add(stream.columns, row)
     return {name: each.finish().read(TABLES[name].schema) for name, each in rows.items()}
 
 
@@ -251,19 +247,28 @@ def _streams_of(step: Step, streams: Sequence[bytes]) -> Iterator[list[Stream]]:
 
 
 class _Rows:
-    """Collects rows of a table as Arrow, or in files if there is a stager."""
+    """Collects rows of a table as Arrow, or in files if there is a stager.
+
+    The columns that all rows of a stream share are converted once per stream, and then repeated:
+    that is a third of the work for `dimensions` alone.
+    """
 
     def __init__(self, spec: TableSpec, stager: Stager | None) -> None:
         self._schema = spec.schema
         self._stager = stager
         self._rows: list[Row] = []
+        self._streams: list[Row] = []
+        self._stream_of: list[int] = []
         self._data = 0
         self._tables: list[pa.Table] = []
         self._bytes = 0
         self._staged = Staged()
 
-    def add(self, row: Row) -> None:
-        """Add a row."""
+    def add(self, columns: Row, row: Row) -> None:
+        """Add a row; `columns` are those of its stream, the same object for all of its rows."""
+        if not self._streams or self._streams[-1] is not columns:
+            self._streams.append(columns)
+        self._stream_of.append(len(self._streams) - 1)
         self._rows.append(row)
         self._data += len(row.get("data") or row.get("summary") or b"")
         if len(self._rows) >= _ROWS_PER_TABLE or self._data >= _DATA_BYTES:
@@ -279,11 +284,22 @@ class _Rows:
 
     def _pack(self) -> None:
         if self._rows:
-            self._tables.append(pa.Table.from_pylist(self._rows, schema=self._schema))
+            self._tables.append(self._as_table())
             self._bytes += self._tables[-1].nbytes
-            self._rows, self._data = [], 0
+            self._rows, self._streams, self._stream_of, self._data = [], [], [], 0
         if self._stager is not None and self._bytes >= MAX_STAGED_BYTES:
             self._write()
+
+    def _as_table(self) -> pa.Table:
+        stream_of = pa.array(self._stream_of, pa.int32())
+        columns = []
+        for name, kind in zip(self._schema.names, self._schema.types, strict=True):
+            if name in self._streams[0]:
+                shared = pa.array([stream[name] for stream in self._streams], kind)
+                columns.append(shared.take(stream_of))
+            else:
+                columns.append(pa.array([row[name] for row in self._rows], kind))
+        return pa.Table.from_arrays(columns, schema=self._schema)
 
     def _write(self) -> None:
         if self._tables:

@@ -33,7 +33,6 @@ from recon_node.streams import (
     accepted_tip,
     named_versions,
     select_tip,
-    shape_of,
 )
 from spark_sink.errors import TablesError
 from spark_sink.schema import HISTORY_COLUMNS, PARTITION_COLUMN, partition_of
@@ -69,7 +68,11 @@ class Entry:
 
     def shape(self) -> StreamEvent[CID]:
         """Return the input for tip selection. The node has verified the event's signature."""
-        return shape_of(self.event, time=self.time, valid=self.fault is None)
+        event = self.event
+        is_valid = self.fault is None
+        return StreamEvent(
+            event.cid, event.kind.value, event.prevs, self.time, is_valid, self.expires
+        )
 
 
 @dataclass(frozen=True)
@@ -89,6 +92,11 @@ class Stream:
     def stream_id(self) -> StreamId:
         """The StreamID."""
         return StreamId(self.header.stream_type, CID(self.cid))
+
+    @cached_property
+    def id_text(self) -> str:
+        """The StreamID as text."""
+        return str(self.stream_id)
 
     @property
     def is_model(self) -> bool:

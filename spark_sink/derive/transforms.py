@@ -1,5 +1,7 @@
 """A stream's rows in each table: pure functions of the stream and its content.
 
+A row is yielded without the columns that all rows of the stream share (`Stream.columns`).
+
 The content (`StreamStates`) also depends on the stream's model. Rows change
 
 - in `conclusion_events`: never;
@@ -25,12 +27,10 @@ from spark_sink.derive.streams import Entry, Row, Stream
 
 def conclusion_events(stream: Stream, after: int = 0) -> Iterator[Row]:
     """Yield the rows of `conclusion_events`, one per event after a position."""
-    columns = stream.columns
     for entry in stream.entries:
         if entry.position <= after:
             continue
         yield {
-            **columns,
             **_event_columns(entry),
             "data": _payload(entry.event),
             "previous": entry.event.prevs,
@@ -41,13 +41,11 @@ def conclusion_events(stream: Stream, after: int = 0) -> Iterator[Row]:
 
 def event_states(stream: Stream, states: StreamStates, after: int = 0) -> Iterator[Row]:
     """Yield the rows of `event_states`, one per event after a position."""
-    columns = stream.columns
     entries = {entry.event.cid: entry for entry in stream.entries if entry.position > after}
     for state in states.all():
         if (entry := entries.get(state.event_cid)) is None:
             continue
         yield {
-            **columns,
             **_event_columns(entry),
             "event_height": state.height,
             "data": state.data.to_json(),
@@ -59,8 +57,7 @@ def stream_tips(stream: Stream, after: int = 0) -> Iterator[Row]:
     """Yield the row of `stream_tips`."""
     tip = stream.tip
     yield {
-        **stream.columns,
-        "stream_id": str(stream.stream_id),
+        "stream_id": stream.id_text,
         **_tip_columns(stream, tip),
         "data_tip": tip.data_tip if tip else (),
         "anchored_at": tip.anchored_at if tip else (),
@@ -78,8 +75,7 @@ def stream_states(stream: Stream, states: StreamStates, after: int = 0) -> Itera
     """Yield the row of `stream_states`."""
     tip = stream.state_tip(states)
     yield {
-        **stream.columns,
-        "stream_id": str(stream.stream_id),
+        "stream_id": stream.id_text,
         **_tip_columns(stream, tip),
         "data": None if tip is None else states.at(tip.event).data.to_json(),
         "position": stream.entries[-1].position,

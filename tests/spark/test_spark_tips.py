@@ -57,7 +57,11 @@ def walk_to_the_tip(events: list[Event]) -> dict[str, Any]:
 
 
 def compute_tips(raw_events: pa.Table) -> pa.Table:
-    rows = [row for stream in read_streams(raw_events) for row in stream_tips(stream)]
+    rows = [
+        {**stream.columns, **row}
+        for stream in read_streams(raw_events)
+        for row in stream_tips(stream)
+    ]
     return pa.Table.from_pylist(rows, schema=STREAM_TIPS)
 
 

@@ -17,6 +17,7 @@ from nacl.signing import SigningKey
 from recon_node.ceramic import Event, EventKind, StreamId, StreamType
 from recon_node.ceramic.builder import data_event, init_event, signed_event, time_event
 from recon_node.ipld import CID, DAG_CBOR
+from recon_node.ipld.dag_cbor import MAX_DEPTH
 from recon_node.streams import (
     EventState,
     StreamData,
@@ -176,5 +177,21 @@ def _as_dag_json(value: Any) -> Any:
 def test_the_json_is_that_of_the_values(content: dict[str, Any], should_index: bool) -> None:
     metadata = {"shouldIndex": should_index}
     value = {"metadata": metadata, "content": _as_dag_json(content)}
-    expected = json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode()
-    assert StreamData(content, metadata).to_json() == expected
+    expected = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+    found = StreamData(content, metadata).to_json().decode()
+    # A float may be written in another way: 1e-6, not 1e-06.
+    assert json.dumps(json.loads(found), ensure_ascii=False, separators=(",", ":")) == expected
+
+
+def nested(levels: int) -> Any:
+    value: Any = 0
+    for _ in range(levels):
+        value = [value]
+    return value
+
+
+@pytest.mark.parametrize("beyond", [-(2**64), nested(MAX_DEPTH - 2)], ids=["integer", "depth"])
+def test_json_that_a_quick_encoder_refuses(beyond: Any) -> None:
+    content = {"a": beyond, "link": MODEL.cid, "bytes": b"ab"}
+    found = json.loads(StreamData(content, {}).to_json())
+    assert found == {"metadata": {}, "content": _as_dag_json(content)}

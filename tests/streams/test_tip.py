@@ -9,7 +9,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from recon_node.ipld import CID
-from recon_node.streams import Rule, StreamEvent, StreamShapeError, Tip, heights, select_tip
+from recon_node.streams import (
+    Rule,
+    StreamEvent,
+    StreamShapeError,
+    StreamTip,
+    Tip,
+    heights,
+    select_tip,
+)
 
 # Every figure of CIP-145 as a graph, and five cases on what its text leaves open.
 FIGURES = json.loads((Path(__file__).parent.parent / "data" / "cip145.json").read_text())["cases"]
@@ -245,6 +253,22 @@ def test_what_is_not_one_whole_stream_is_refused(events: list, message: str) -> 
 
 
 # --- size ------------------------------------------------------------
+
+
+@given(st.lists(st.sampled_from(["data", "time", "pending"])))
+def test_a_chain_has_the_tip_that_its_events_have_one_by_one(kinds: list[str]) -> None:
+    events = [StreamEvent("0", "init")]
+    for number, kind in enumerate(kinds, 1):
+        below = (str(number - 1),)
+        if kind == "data":
+            events.append(StreamEvent(str(number), "data", below))
+        else:
+            time = 1000 - number if kind == "time" else None
+            events.append(StreamEvent(str(number), "time", below, time))
+    stream: StreamTip[str] = StreamTip()
+    for event in events:
+        stream.add(event)
+    assert select_tip(events) == stream.tip()
 
 
 def test_a_comb_of_forks_is_decided_fork_by_fork() -> None:
