@@ -40,6 +40,9 @@ numbers each time, and everyone else looks for new ones."""
 
 SEED = int(os.environ.get("RECON_TEST_SEED", 1 if IN_CI else random.SystemRandom().getrandbits(32)))
 os.environ["RECON_TEST_SEED"] = str(SEED)  # the processes that run the tests get the same
+# Where gRPC has run, its handler of forks may close file descriptors of a process that is started:
+# Java then ends before Spark has found it. What is started here runs another program at once.
+os.environ["GRPC_ENABLE_FORK_SUPPORT"] = "0"
 
 # No test is about timing: a busy machine must not fail the suite.
 settings.register_profile(
