@@ -34,6 +34,8 @@ class RemoteProtocolError(ProtocolError):
 
 
 class _State(Enum):
+    __hash__ = object.__hash__  # as good as Enum's, which is a function in Python
+
     START = "the first message is to be sent"
     LISTENING = "the peer's message is due"
     RESPONDING = "the answer to the peer's turn is due"
@@ -41,6 +43,8 @@ class _State(Enum):
 
 
 class _Action(Enum):
+    __hash__ = object.__hash__
+
     START = "start"
     HEAR = "hear a message, with more of the turn to come"
     HEAR_LAST = "hear the last message of a turn"

@@ -21,7 +21,7 @@ from typing import Final
 from recon_node.recon.keys.ordered_keys import OrderedKeys
 from recon_node.recon.keys.ranges import common_prefix, separator
 from recon_node.recon.keys.sha256a import COUNT_SHIFT, DIGEST_SIZE, LANES_MASK, spread, spread_run
-from recon_node.recon.keys.tree import Inner, Leaf, TreeNode, above_leaves, even_ranks
+from recon_node.recon.keys.tree import Inner, Leaf, TreeNode, even_ranks
 
 _CUT_REACH: Final = 6
 """Maximum keys between a cut and the rank that would make its parts equal. Most streams are shorter
@@ -30,9 +30,14 @@ _CUT_SHARE: Final = 4
 """A cut moves by at most a part's size divided by this, so that neighbouring cuts cannot meet."""
 _LONG_PART: Final = 1024
 """Keys from which on a part is cut between two leaves, without a look at any leaf."""
-_LONG_CUT_REACH: Final = 256
 _LONG_CUT_SHARE: Final = 16
-"""The same as ``_CUT_REACH`` and ``_CUT_SHARE``, for these."""
+"""Such a cut moves by at most a part's size divided by this, if there are bounds so close."""
+_CHOICE: Final = 4
+"""Bounds that are enough to choose the shortest of them."""
+_QUICK_PART: Final = 192
+"""Keys from which on a quick cut is such a one: it takes any bound."""
+_LEAF_REACH: Final = 32
+"""A long cut may always move by so many keys, half of a full leaf, so that there is a bound."""
 
 _Subtree = tuple[TreeNode, int, int, bytes, bytes | None]
 """A node, the places at its two ends, and its bounds: None for the end of the store."""
@@ -139,40 +144,61 @@ class Finger:
             left = self._move(index)
             yield self._leaf[index], (left, left + self._lanes_at(index))
 
-    def cuts(self, start: int, end: int, parts: int) -> Iterator[tuple[bytes, int]]:
+    def cuts(
+        self, start: int, end: int, parts: int, *, quick: bool = False
+    ) -> Iterator[tuple[bytes, int]]:
         """Yield short strings that divide what lies between two places into about equal parts.
 
         The place of each comes with it. They are not keys, so that every key is in one of the
         parts. Near each rank that would make the parts equal, the shortest separator wins, as in a
         prefix B-tree (Bayer and Unterauer, 1977): it falls between two streams rather than into
         one. Long parts are cut at bounds that the tree has. The store must not change meanwhile.
+
+        Args:
+            start: the place of the lower end.
+            end: that of the upper end.
+            parts: how many, at least 2; there are fewer if there are fewer keys.
+            quick: whether time counts for more than a few bytes.
         """
         first, last = start >> COUNT_SHIFT, end >> COUNT_SHIFT
         ranks = [rank for rank in even_ranks(first, last, parts) if rank > first]
         size = (last - first) // parts
         root = self._store.root
-        if size >= _LONG_PART and isinstance(root, Inner):
-            yield from self._long_cuts(root, ranks, min(_LONG_CUT_REACH, size // _LONG_CUT_SHARE))
+        if size >= (_QUICK_PART if quick else _LONG_PART) and isinstance(root, Inner):
+            reach = max(_LEAF_REACH, size // _LONG_CUT_SHARE)
+            yield from self._long_cuts(root, ranks, reach, 1 if quick else _CHOICE)
         elif ranks:
             self._return_to(start)
             yield from self._short_cuts(ranks, first, min(_CUT_REACH, size // _CUT_SHARE))
 
     def _long_cuts(
-        self, root: Inner, ranks: Iterable[int], reach: int
+        self, root: Inner, ranks: Iterable[int], reach: int, choice: int
     ) -> Iterator[tuple[bytes, int]]:
-        """Yield the shortest bound between two leaves near each rank, and its place."""
+        """Yield the shortest bound near each rank, and its place.
+
+        It is one of the highest node that has a choice: the fewer nodes are read, the better.
+        """
+        node: TreeNode = root
+        below = beyond = 0
         for rank in ranks:
-            node, below = above_leaves(root, rank)
-            bounds, sums = node.bounds, node.sums or node.sum_up()
-            sought = rank - (below >> COUNT_SHIFT)
-            lowest = bisect_left(sums, sought - reach << COUNT_SHIFT, 1, len(node))
-            beyond = bisect_left(sums, sought + reach + 1 << COUNT_SHIFT, lowest, len(node))
-            if lowest < beyond:
-                sizes = [*map(len, bounds[lowest:beyond])]
-                index = lowest + sizes.index(min(sizes))
-                yield bounds[index], below + sums[index]
+            if rank + reach >= beyond:  # not far inside the node of the last cut
+                node, below, beyond = root, 0, len(self._store)
+            while isinstance(node, Inner):
+                sums, sought = node.sums or node.sum_up(), rank - (below >> COUNT_SHIFT)
+                first = bisect_left(sums, sought - reach << COUNT_SHIFT, 1, len(node))
+                last = bisect_left(sums, sought + reach + 1 << COUNT_SHIFT, first, len(node))
+                if last - first >= (1 if isinstance(node[0], Leaf) else choice):
+                    near = node.bounds[first:last]
+                    sizes = [*map(len, near)]
+                    shortest = sizes.index(min(sizes))
+                    yield near[shortest], below + sums[first + shortest]
+                    break
+                index = bisect_left(sums, sought + 1 << COUNT_SHIFT, first, len(node)) - 1
+                beyond = below + sums[index + 1] >> COUNT_SHIFT
+                below, node = below + sums[index], node[index]
             else:
                 yield from self._short_cuts([rank], 0, 0)
+                beyond = 0
 
     def _short_cuts(
         self, ranks: Iterable[int], first: int, reach: int

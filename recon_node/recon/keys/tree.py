@@ -224,23 +224,6 @@ def leaf_of(node: TreeNode, key: bytes) -> Leaf:
     return node
 
 
-def above_leaves(node: Inner, rank: int) -> tuple[Inner, int]:
-    """Return the node that has the leaf of the key of a rank, and the lanes of all keys before it.
-
-    ``rank`` is that within the node given, which must have a key of that rank.
-    """
-    below = 0
-    while True:
-        sums = node.sums or node.sum_up()
-        sought = rank - (below >> COUNT_SHIFT) << COUNT_SHIFT | LANES_MASK
-        index = bisect_right(sums, sought) - 1
-        child = node[index]
-        if isinstance(child, Leaf):
-            return node, below
-        below += sums[index]
-        node = child
-
-
 def leaf_to_grow(node: TreeNode, key: bytes, lanes: int) -> Leaf:
     """Return the leaf that a key belongs to, after adding its lanes to every node on the path.
 

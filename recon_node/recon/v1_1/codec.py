@@ -49,6 +49,7 @@ class Say(IntEnum):
 AGREED: Final = Say.AGREED
 FINGERPRINT: Final = Say.FINGERPRINT
 KEYS: Final = Say.KEYS
+MORE: Final = Say.MORE
 
 Body = bytes | tuple[bytes, ...]
 """What a gap carries: a fingerprint, some keys, or the empty string, depending on its ``Say``."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from itertools import chain
 from typing import Final
 
@@ -15,6 +15,8 @@ from recon_node.recon.v1_1.codec import (
     END,
     FINGERPRINT,
     FINGERPRINT_SIZE,
+    KEYS,
+    MORE,
     Body,
     Gaps,
     LeftOut,
@@ -120,7 +122,7 @@ class Reply:
 
     def ask(self, upper: bytes) -> None:
         """Write the fingerprint of our keys up to a bound."""
-        self._ask(upper, self._start(), self._place_of(upper))
+        self._ask_each([(upper, self._place_of(upper))], self._start())
 
     def narrow_down(self, upper: bytes) -> None:
         """Answer a wrong fingerprint: list our keys, or write the fingerprints of equal parts."""
@@ -129,13 +131,11 @@ class Reply:
         self._wrong_run += 1
         if count <= self._list_limit():
             self._side.count_listed(count)
-            self._list(upper, Say.KEYS, self._finger.keys_at(*self._ranks(upper)))
+            self._list(upper, KEYS, self._finger.keys_at(*self._ranks(upper)))
             self._asks = True
             return
-        for cut, place in self._finger.cuts(start, end, settings.parts(count)):
-            self._ask(cut, start, place)
-            start = place
-        self._ask(upper, start, end)
+        cuts = self._finger.cuts(start, end, settings.parts(count))
+        self._ask_each([*cuts, (upper, end)], start)
 
     def _list_limit(self) -> int:
         """Return up to how many keys of a wrong gap are listed rather than divided."""
@@ -149,10 +149,10 @@ class Reply:
         """Answer the peer's list: a page of the keys it lacks, and a fingerprint of the rest."""
         page, rest = self._page_to(upper, set(known))
         if rest is not None:
-            self._list(separator(page[-1], rest), Say.MORE, page)
+            self._list(separator(page[-1], rest), MORE, page)
             self.ask(upper)
         elif page:
-            self._list(upper, Say.MORE, page)
+            self._list(upper, MORE, page)
         else:
             self.agree(upper)
         self._side.count_listed(len(page))
@@ -161,9 +161,10 @@ class Reply:
         """Finish the turn; close the session's range if nothing was asked."""
         if self._asks:
             return [*self._finished, Message(gaps=self._gaps)]
-        closing = fingerprint(self._side.keys.lanes(self._range))
-        with_left_out = union(self._side, self._range)
+        lanes = self._side.keys.lanes(self._range)
+        with_left_out = union(self._side, self._range, lanes)
         left_out = with_left_out if with_left_out.number else None
+        closing = fingerprint(lanes) if left_out else with_left_out.fingerprint
         return [*self._finished, Message(gaps=self._gaps, closing=closing, left_out=left_out)]
 
     def _page_to(self, upper: bytes, known: set[bytes]) -> tuple[list[bytes], bytes | None]:
@@ -202,12 +203,17 @@ class Reply:
             start = self._finger.rank_of(self._at)
         return start, self._finger.rank_of(upper or self._range.upper)
 
-    def _ask(self, upper: bytes, start: int, end: int) -> None:
-        if self._has_agreed or self._budget <= 0:
-            self._make_room()
-        self._gaps.append(upper, FINGERPRINT, fingerprint(end - start))
-        self._budget -= _GAP_OVERHEAD + len(upper) + FINGERPRINT_SIZE
-        self._at, self._place = upper or self._range.upper, end
+    def _ask_each(self, parts: Iterable[tuple[bytes, int]], start: int) -> None:
+        """Write the fingerprints of neighbouring parts: the upper bound and place of each."""
+        gaps, upper = self._gaps, END
+        for upper, end in parts:
+            if self._has_agreed or self._budget <= 0:
+                self._make_room()
+                gaps = self._gaps
+            gaps.append(upper, FINGERPRINT, fingerprint(end - start))
+            self._budget -= _GAP_OVERHEAD + len(upper) + FINGERPRINT_SIZE
+            start = end
+        self._at, self._place = upper or self._range.upper, start
         self._asks = True
 
     def _list(self, upper: bytes, say: Say, keys: list[bytes]) -> None:
@@ -235,7 +241,10 @@ class Reply:
         self._at = upper or self._range.upper
 
 
-def union(side: Side, key_range: KeyRange) -> LeftOut:
-    """Return the number of the keys left out of the range, and the fingerprint with all of ours."""
+def union(side: Side, key_range: KeyRange, lanes: int) -> LeftOut:
+    """Return the number of the keys left out of the range, and the fingerprint with all of ours.
+
+    ``lanes`` are those of all our keys in the range.
+    """
     keys = side.left_out_in(key_range)
-    return LeftOut(len(keys), fingerprint(side.keys.lanes(key_range) + sum(map(lanes_of, keys))))
+    return LeftOut(len(keys), fingerprint(lanes + sum(map(lanes_of, keys))))

@@ -33,6 +33,8 @@ from __future__ import annotations
 
 from typing import Final
 
+from recon_node.recon.keys.ranges import KeyRange
+from recon_node.recon.keys.sha256a import COUNT_SHIFT
 from recon_node.recon.session import GAPS_A_STEP, Session, Steps
 from recon_node.recon.side import RemoteProtocolError, Side
 from recon_node.recon.v1_1.codec import (
@@ -66,6 +68,8 @@ class Session11(Session[Message]):
         """About how many bytes of memory its bounds and keys take."""
         self._closings = 0
         """The peer's closings that were wrong."""
+        self.held = 0
+        """The number of our keys in the range when it was last opened, or a closing compared."""
 
     def start(self) -> Message:
         """Return the initiator's first message."""
@@ -122,7 +126,7 @@ class Session11(Session[Message]):
             return self._opening()  # trimmed
         if closing is None:
             return None
-        ours, theirs = union(self.side, key_range), turn[-1].left_out
+        ours, theirs = union(self.side, key_range, self._lanes(key_range)), turn[-1].left_out
         is_right = ours.fingerprint == (theirs.fingerprint if theirs else closing)
         if is_right or self._closings > _MAX_CLOSINGS:
             self.side.finish()
@@ -131,9 +135,14 @@ class Session11(Session[Message]):
         return None
 
     def _opening(self) -> Message:
-        assert self.side.key_range is not None
-        closing = fingerprint(self.side.keys.lanes(self.side.key_range))
-        return Message(self.side.key_range, closing=closing)
+        key_range = self.side.key_range
+        assert key_range is not None
+        return Message(key_range, closing=fingerprint(self._lanes(key_range)))
+
+    def _lanes(self, key_range: KeyRange) -> int:
+        lanes = self.side.keys.lanes(key_range)
+        self.held = lanes >> COUNT_SHIFT
+        return lanes
 
     def _read(self, message: Message) -> list[bytes]:
         """Check a message and settle the range by it; return the keys that it lists."""

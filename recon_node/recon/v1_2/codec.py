@@ -25,7 +25,7 @@ from recon_node.recon.keys.sketch import (
 )
 from recon_node.recon.side import RemoteProtocolError
 from recon_node.recon.v1_1 import RECON_1_1
-from recon_node.recon.v1_1.codec import MAX_BOUND, MAX_WEIGHT, MIB, Gaps, Say, weight_of
+from recon_node.recon.v1_1.codec import KEYS, MAX_BOUND, MAX_WEIGHT, MIB, MORE, Gaps, weight_of
 from recon_node.recon.v1_1.codec import Message as Message11
 
 HINT_SIZE: Final = 4
@@ -92,7 +92,7 @@ class Message:
 
 def lists_of(gaps: Gaps) -> int:
     """Return how many of some gaps say KEYS or MORE."""
-    return gaps.says.count(Say.KEYS) + gaps.says.count(Say.MORE)
+    return gaps.says.count(KEYS) + gaps.says.count(MORE)
 
 
 def _has_ids(listed: Iterable[Listed]) -> bool:
@@ -183,9 +183,9 @@ def decode_message(data: bytes) -> Message:
 
 
 def _check_wanted(gaps: Gaps, listed: Sequence[Listed]) -> None:
-    says = [say for say in gaps.says if say is Say.KEYS or say is Say.MORE]
+    says = [say for say in gaps.says if say is KEYS or say is MORE]
     for say, each in zip(says, listed, strict=True):
-        if say is Say.KEYS and len(each.wanted):
+        if say is KEYS and len(each.wanted):
             raise RemoteProtocolError("message asks for keys beside a list of all keys")
 
 
@@ -226,12 +226,16 @@ class _Reader:
         table = self.take(TABLE_SIZE)
         number = self.varint(MAX_PARTS - 1)
         head = self.take(self.varint(MAX_BOUND))
-        bounds = tuple(head + self.take(self.varint(MAX_BOUND - len(head))) for _ in range(number))
+        most = MAX_BOUND - len(head)
+        bounds = tuple([head + self.take(self.varint(most)) for _ in range(number)])
         if any(left >= right for left, right in pairwise(bounds)):
             raise RemoteProtocolError("message does not parse: bounds of parts out of order")
         if len(head) != _shared_by(bounds):
             raise RemoteProtocolError("message does not parse: bounds share more or less than said")
-        return Estimate(table, bounds, tuple(self.take(HINT_SIZE) for _ in range(number + 1)))
+        size = HINT_SIZE * (number + 1)
+        hints = self.take(size)
+        of_parts = tuple([hints[at : at + HINT_SIZE] for at in range(0, size, HINT_SIZE)])
+        return Estimate(table, bounds, of_parts)
 
     def symbols(self) -> Symbols:
         number = self.varint(MAX_SYMBOLS)

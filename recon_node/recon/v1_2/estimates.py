@@ -17,6 +17,7 @@ from recon_node.recon.keys.sketch import (
     ID_SIZE,
     MAX_SYMBOLS,
     Sketch,
+    at_least,
     estimate,
     symbols_for,
 )
@@ -26,12 +27,16 @@ from recon_node.recon.v1_2.codec import HINT_SIZE, SYMBOL_SIZE, Estimate, Messag
 
 FIRST_SYMBOLS: Final = 8
 """Symbols beside an estimate: they decode up to about four differences."""
-PARTS: Final = 16
+PARTS: Final = 12
 """Parts of the range that an estimate has hints of."""
 _CLUSTERED: Final = PARTS // 4
 """If at most so many parts differ, although many keys do, these lie close together."""
-_MANY: Final = 64
-"""From so many differences on it matters whether they lie close together."""
+_MANY_BITS: Final = 48
+"""From so many bits on that differ in the tables, which some 64 keys make, that matters."""
+_HUNDREDS_BITS: Final = 128
+"""As many as some 400 keys make."""
+_LONG_LIST: Final = 2048
+"""Keys whose ids take more bytes than the symbols for so few differences."""
 
 
 class Part(NamedTuple):
@@ -39,9 +44,15 @@ class Part(NamedTuple):
 
     lower: bytes
     upper: bytes
+    start: int
+    end: int
+    """The places of its bounds among our keys (finger.py)."""
     differs: bool
-    held: int
-    """The number of our keys in it."""
+
+    @property
+    def held(self) -> int:
+        """The number of our keys in it."""
+        return self.end - self.start >> COUNT_SHIFT
 
 
 class Plan(NamedTuple):
@@ -81,7 +92,7 @@ def compare(keys: OrderedKeys, key_range: KeyRange, theirs: Estimate) -> list[Pa
     for upper, hint in zip((*theirs.bounds, key_range.upper), theirs.hints, strict=True):
         end = finger.left_of(upper)
         differs = fingerprint(end - start)[:HINT_SIZE] != hint
-        parts.append(Part(lower, upper, differs, end - start >> COUNT_SHIFT))
+        parts.append(Part(lower, upper, start, end, differs))
         lower, start = upper, end
     return parts
 
@@ -100,14 +111,17 @@ def where_they_differ(key_range: KeyRange, parts: list[Part]) -> KeyRange:
 def plan(sketch: Sketch, parts: list[Part], heard: Message) -> Plan:
     """Choose between symbols and ranges, given the peer's estimate and what its hints tell."""
     assert heard.estimate is not None
+    differing = [part.held for part in parts if part.differs]
+    in_parts = sum(differing)
+    bits = at_least(sketch.table, heard.estimate.table)
+    lies_close = len(differing) <= _CLUSTERED and bits >= _MANY_BITS
+    if lies_close and bits < _HUNDREDS_BITS and in_parts > _LONG_LIST:
+        return Plan(0, dense=True, list_up_to=0)  # whatever the estimate would be
     differences = estimate(sketch.table, heard.estimate.table)
     if heard.count is not None:
         differences = max(differences, abs(heard.count - sum(part.held for part in parts)))
     number = symbols_for(differences)
-    differing = [part.held for part in parts if part.differs]
-    lies_close = len(differing) <= _CLUSTERED and differences >= _MANY
     dense = lies_close or number > MAX_SYMBOLS
-    in_parts = sum(differing)
     if in_parts * ID_SIZE <= number * SYMBOL_SIZE:
         return Plan(0, dense, in_parts)
     return Plan(0 if dense else number, dense, 0)

@@ -14,7 +14,7 @@ from recon_node.recon.keys.ordered_keys import OrderedKeys
 from recon_node.recon.keys.ranges import KeyRange
 from recon_node.recon.keys.sketch import Ids, among, distinct, id_of
 from recon_node.recon.session import GAPS_A_STEP
-from recon_node.recon.v1_1.codec import Say
+from recon_node.recon.v1_1.codec import KEYS, MORE
 from recon_node.recon.v1_2.codec import NO_IDS, NOTHING_LISTED, Listed, Message, lists_of
 from recon_node.recon.v1_2.estimates import Part
 
@@ -79,10 +79,10 @@ def look_up_lists(
         for index, (upper, say, _) in enumerate(message.plain.gaps.columns()):
             if index % GAPS_A_STEP == 0:
                 yield
-            gap = KeyRange(lower, upper or key_range.upper)
-            if say is Say.KEYS or say is Say.MORE:
-                listed = next(lists)
-                if say is Say.KEYS:
+            upper = upper or key_range.upper
+            if say is KEYS or say is MORE:
+                gap, listed = KeyRange(lower, upper), next(lists)
+                if say is KEYS:
                     lacking = yield from not_held(keys, gap, listed.ids, with_lower=with_lower)
                     told = NO_KEYS
                 else:
@@ -97,8 +97,8 @@ def look_up_lists(
                 if len(found.told) == 1:  # the first list
                     # A gap has its lower bound, and a range has not. A prefix is less.
                     first = lower[:-1] if with_lower else lower
-                found.where = KeyRange(max(first, key_range.lower), gap.upper)
-            lower, with_lower = gap.upper, True
+                found.where = KeyRange(max(first, key_range.lower), upper)
+            lower, with_lower = upper, True
 
 
 def _split(held: list[tuple[int, bytes]], listed: Listed) -> tuple[Ids, tuple[bytes, ...]]:
@@ -112,6 +112,8 @@ def _split(held: list[tuple[int, bytes]], listed: Listed) -> tuple[Ids, tuple[by
 
 def ids_of_keys(keys: Sequence[bytes]) -> Generator[None, None, Ids]:
     """Return the ids of some keys, in steps."""
+    if not keys:  # the usual case
+        return NO_IDS
     ids = []
     for number, key in enumerate(keys):
         if number % _HASHES_A_STEP == _HASHES_A_STEP - 1:

@@ -12,7 +12,7 @@ from recon_node.recon.keys.ranges import KeyRange, separator
 from recon_node.recon.keys.sha256a import COUNT_SHIFT
 from recon_node.recon.keys.sketch import ID_SIZE, Ids, among_ordered
 from recon_node.recon.side import Side
-from recon_node.recon.v1_1.codec import END, KEYS, Body, Say
+from recon_node.recon.v1_1.codec import END, KEYS, MORE, Body, Say
 from recon_node.recon.v1_1.reply import Reply as Reply11
 from recon_node.recon.v1_2.codec import NO_IDS, NOTHING_LISTED, Listed, Message, lists_of
 from recon_node.recon.v1_2.estimates import Part
@@ -21,7 +21,7 @@ FEW: Final = 4
 """How many times as many ids as keys are listed in place of splitting a gap."""
 _DENSE_LIST: Final = 1024
 """The same, as a number of ids, where differences are known to lie close together."""
-_DENSE_PARTS: Final = 16
+_DENSE_PARTS: Final = 15
 """Parts that a longer gap is split into there, to reach such a gap in few rounds."""
 
 
@@ -60,16 +60,18 @@ class Reply(Reply11):
             self._asks = True
         else:
             parts = _DENSE_PARTS if self._dense else self._side.settings.parts(count)
-            for cut, place in self._finger.cuts(start, end, parts):
-                self._ask(cut, start, place)
-                start = place
-            self._ask(upper, start, end)
+            cuts = self._finger.cuts(start, end, parts, quick=self._dense)
+            self._ask_each([*cuts, (upper, end)], start)
 
     def answer_hints(self, parts: Sequence[Part]) -> None:
-        """Answer the hints of an estimate like the fingerprints of its parts."""
+        """Answer the hints of an estimate like the fingerprints of its parts.
+
+        The store must be as it was when the parts were compared.
+        """
         uppers = [*(part.upper for part in parts[:-1]), END]
         for part, upper in zip(parts, uppers, strict=True):
             if part.differs:
+                self._place, self._next, self._next_place = part.start, upper, part.end
                 self.narrow_down(upper)
             else:
                 self.agree(upper)
@@ -95,7 +97,7 @@ class Reply(Reply11):
             self.agree(upper)
             return
         self._side.count_listed(len(lacking) + len(told))
-        self._list_ids(upper, Say.MORE, Listed(lacking, wanted), told)
+        self._list_ids(upper, MORE, Listed(lacking, wanted), told)
         self._asks = self._asks or bool(len(wanted))
 
     def finish(self) -> list[Message]:
@@ -129,19 +131,16 @@ class Reply(Reply11):
 def _page(held: Iterable[Group], known: Ids, room: int) -> tuple[Ids, bytes, bytes | None]:
     """Return the ids of the first keys that are not known, as many as there is room for.
 
-    The last of these keys comes with them, and the next one that is not known, if there is one.
+    If there are more, the last of these keys and the next one come with them.
     """
-    page, known = [NO_IDS], np.sort(known)
-    left, last = room, b""
+    page, known, before = [NO_IDS], np.sort(known), b""
     for group in held:
-        new = np.flatnonzero(~among_ordered(group.ids, known))
-        if len(new) and not left:
-            return np.concatenate(page), last, group.keys(new[:1])[0]
-        if len(new):
-            page.append(group.ids[new[:left]])
-            taken = min(left, len(new))
-            (last,) = group.keys(new[taken - 1 : taken])
-            if taken < len(new):
-                return np.concatenate(page), last, group.keys(new[taken : taken + 1])[0]
-            left -= taken
-    return np.concatenate(page), last, None
+        (new,) = (~among_ordered(group.ids, known)).nonzero()
+        page.append(group.ids[new[:room]])
+        if len(new) > room:
+            *taken, rest = group.keys(new[max(0, room - 1) : room + 1])
+            return np.concatenate(page), taken[0] if taken else before, rest
+        room -= len(new)
+        if len(new) and not room:
+            (before,) = group.keys(new[-1:])
+    return np.concatenate(page), b"", None

@@ -51,7 +51,7 @@ from recon_node.recon.keys.sketch import (
 )
 from recon_node.recon.session import GAPS_A_STEP, Missing, Session, Steps
 from recon_node.recon.side import RemoteProtocolError, Side
-from recon_node.recon.v1_1.codec import END, FINGERPRINT, Gaps, Say
+from recon_node.recon.v1_1.codec import END, FINGERPRINT, KEYS, MORE, Gaps
 from recon_node.recon.v1_1.codec import Message as Message11
 from recon_node.recon.v1_1.reply import columns_of
 from recon_node.recon.v1_1.session import Session11
@@ -140,6 +140,8 @@ class Session12(Session[Message]):
         else:
             unchanged = self._keys_then == keys.total
             yield from look_up_lists(found, keys, self._turn, unchanged=unchanged)
+        if not found.lacking:
+            return None
         found.failed = found.all_lacking((yield from ids_of_keys(self.side.given_up)))
         joined = found.failed.astype("<u8").tobytes()
         ids = [joined[at : at + ID_SIZE] for at in range(0, len(joined), ID_SIZE)]
@@ -154,7 +156,8 @@ class Session12(Session[Message]):
         assert self._found is not None
         if len(ids) < len(self._found.failed):
             self.side.note_progress()
-        self._found.failed = np.frombuffer(b"".join(ids), "<u8").astype(np.uint64)
+        failed = np.frombuffer(b"".join(ids), "<u8").astype(np.uint64) if ids else NO_IDS
+        self._found.failed = failed
         self._undelivered += len(ids)
         if self._undelivered > self.side.settings.max_given_up:
             raise RemoteProtocolError(
@@ -235,15 +238,15 @@ class Session12(Session[Message]):
             if index % GAPS_A_STEP == 0:
                 yield
                 reply.forget_place()  # the store may have changed
-            if say is Say.KEYS:
+            if say is KEYS:
                 reply.answer_list(upper, body, lists[at], found.wanted(at))
-            elif say is Say.MORE:
+            elif say is MORE:
                 reply.exchange(upper, NO_IDS, found.wanted(at), found.told[at])
             elif say is FINGERPRINT and isinstance(body, bytes) and reply.differs(upper, body):
                 reply.narrow_down(upper)
             else:
                 reply.agree(upper)
-            at += say is Say.KEYS or say is Say.MORE
+            at += say is KEYS or say is MORE
 
     def _decode(
         self, key_range: KeyRange, heard: Message
@@ -282,7 +285,7 @@ class Session12(Session[Message]):
 
     def _may_estimate(self, key_range: KeyRange, theirs: int | None) -> bool:
         """Return whether to answer a wrong closing with an estimate."""
-        ours = self.side.keys.count(key_range)
+        ours = self._plain.held
         few = min(ours, ours if theirs is None else theirs)
         many = 0 if theirs is None else abs(ours - theirs)
         return (
@@ -301,11 +304,11 @@ class Session12(Session[Message]):
         """Put the number of our keys beside an opening, and their ids if they are few."""
         if plain.key_range is None:
             return Message(plain)
-        count = self.side.keys.count(plain.key_range)
+        count = self._plain.held
         if not 0 < count <= _LISTED_AT_ONCE:
             return Message(plain, count=count)
         ids = [group.ids for group in groups(self.side.keys, plain.key_range)]
-        with_list = replace(plain, gaps=Gaps([END], [Say.KEYS], [NO_KEYS]))
+        with_list = replace(plain, gaps=Gaps([END], [KEYS], [NO_KEYS]))
         return Message(with_list, count=count, listed=[Listed(np.concatenate(ids), NO_IDS)])
 
     def _note_sent(self, turn: list[Message]) -> list[Message]:
