@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Generator, Iterator, Sequence
+from itertools import accumulate
 from typing import Final, NamedTuple, cast
 
 import numpy as np
@@ -41,11 +42,13 @@ class Group(NamedTuple):
 
     def keys(self, indices: NDArray[np.intp]) -> list[bytes]:
         """Return the keys of some ids, by the ids' indices in the group."""
-        ends = np.cumsum([len(leaf) for leaf in self.leaves])
-        ranks = indices + self.start
-        of_leaves = np.searchsorted(ends, ranks, "right")
-        places = zip(of_leaves.tolist(), (ranks - ends[of_leaves]).tolist(), strict=True)
-        return [self.leaves[leaf][at] for leaf, at in places]
+        starts = list(accumulate(map(len, self.leaves), initial=0))
+        keys = []
+        for index in indices.tolist():
+            rank = index + self.start
+            at = bisect_right(starts, rank) - 1
+            keys.append(self.leaves[at][rank - starts[at]])
+        return keys
 
     def last_key(self) -> bytes:
         """Return the key of the last id."""
@@ -136,8 +139,9 @@ def not_held(
         for number, group in enumerate(groups(keys, key_range, with_lower=with_lower)):
             if number % _GROUPS_A_STEP == _GROUPS_A_STEP - 1:
                 yield
-            nearest = sought.searchsorted(group.ids)
-            held[nearest[sought.take(nearest, mode="clip") == group.ids]] = True
+            ids = np.sort(group.ids)  # takes a fifth of the time that searching without takes more
+            nearest = sought.searchsorted(ids)
+            held[nearest[sought.take(nearest, mode="clip") == ids]] = True
     return sought[~held]
 
 

@@ -101,7 +101,8 @@ def mix_one(each: int) -> int:
 def distinct(ids: Ids) -> Ids:
     """Return some ids in order, each once."""
     ordered = np.sort(ids)  # np.unique builds a hash table, which takes longer
-    is_new = np.ones(len(ordered), np.bool_)
+    is_new = np.empty(len(ordered), np.bool_)
+    is_new[:1] = True
     np.not_equal(ordered[1:], ordered[:-1], out=is_new[1:])
     return ordered[is_new]
 

@@ -36,7 +36,7 @@ class Found:
     compared_at: int = -1
     """The lanes of all our keys when they were compared."""
     lacking: list[Ids] = field(default_factory=list)
-    """What we lack, for each list; or, of the whole range, what the symbols told."""
+    """What we lack, for each list; or, of the whole range, what the symbols told. Each id once."""
     told: list[tuple[bytes, ...]] = field(default_factory=list)
     """The keys that the peer wants in full, for each list."""
     failed: Ids = field(default_factory=lambda: NO_IDS)
@@ -53,6 +53,8 @@ class Found:
         if len(left_out):
             self.lacking = [each[~among(each, left_out)] for each in self.lacking]
         some = [each for each in self.lacking if len(each)]
+        if len(some) == 1:
+            return some[0]
         return distinct(np.concatenate(some)) if some else NO_IDS
 
 
@@ -91,7 +93,7 @@ def look_up_lists(
                     held = yield from find(
                         keys, gap, np.concatenate([check, listed.wanted]), with_lower=with_lower
                     )
-                    lacking, told = _split(held, listed)
+                    lacking, told = _split(held, distinct(listed.ids), listed.wanted)
                 found.lacking.append(lacking)
                 found.told.append(told)
                 if len(found.told) == 1:  # the first list
@@ -101,13 +103,13 @@ def look_up_lists(
             lower, with_lower = upper, True
 
 
-def _split(held: list[tuple[int, bytes]], listed: Listed) -> tuple[Ids, tuple[bytes, ...]]:
+def _split(held: list[tuple[int, bytes]], ids: Ids, wanted: Ids) -> tuple[Ids, tuple[bytes, ...]]:
     """Return the ids that we lack of those told, and the keys that the peer wants in full."""
     if not held:
-        return listed.ids, NO_KEYS
-    wanted = set(listed.wanted.tolist())
-    told = tuple(key for each, key in held if each in wanted)
-    return listed.ids[~among(listed.ids, np.array([each for each, _ in held], np.uint64))], told
+        return ids, NO_KEYS
+    sought = set(wanted.tolist())
+    told = tuple(key for each, key in held if each in sought)
+    return ids[~among(ids, np.array([each for each, _ in held], np.uint64))], told
 
 
 def ids_of_keys(keys: Sequence[bytes]) -> Generator[None, None, Ids]:
