@@ -179,26 +179,28 @@ class Finger:
         It is one of the highest node that has a choice: the fewer nodes are read, the better.
         """
         node: TreeNode = root
-        below = beyond = 0
+        below = stop = 0
         for rank in ranks:
-            if rank + reach >= beyond:  # not far inside the node of the last cut
-                node, below, beyond = root, 0, len(self._store)
+            if rank + reach >= stop:  # not far inside the node of the last cut
+                node, below, stop = root, 0, len(self._store)
             while isinstance(node, Inner):
                 sums, sought = node.sums or node.sum_up(), rank - (below >> COUNT_SHIFT)
-                first = bisect_left(sums, sought - reach << COUNT_SHIFT, 1, len(node))
-                last = bisect_left(sums, sought + reach + 1 << COUNT_SHIFT, first, len(node))
-                if last - first >= (1 if isinstance(node[0], Leaf) else choice):
+                has_choice = (sums[-1] >> COUNT_SHIFT) * choice <= 2 * reach * len(node)
+                if has_choice or isinstance(node[0], Leaf):
+                    first = bisect_left(sums, sought - reach << COUNT_SHIFT, 1, len(node))
+                    last = bisect_left(sums, sought + reach + 1 << COUNT_SHIFT, first, len(node))
                     near = node.bounds[first:last]
-                    sizes = [*map(len, near)]
-                    shortest = sizes.index(min(sizes))
-                    yield near[shortest], below + sums[first + shortest]
-                    break
-                index = bisect_left(sums, sought + 1 << COUNT_SHIFT, first, len(node)) - 1
-                beyond = below + sums[index + 1] >> COUNT_SHIFT
+                    if near:
+                        sizes = [*map(len, near)]
+                        shortest = sizes.index(min(sizes))
+                        yield near[shortest], below + sums[first + shortest]
+                        break
+                index = bisect_left(sums, sought + 1 << COUNT_SHIFT, 1, len(node)) - 1
+                stop = below + sums[index + 1] >> COUNT_SHIFT
                 below, node = below + sums[index], node[index]
             else:
                 yield from self._short_cuts([rank], 0, 0)
-                beyond = 0
+                stop = 0
 
     def _short_cuts(
         self, ranks: Iterable[int], first: int, reach: int

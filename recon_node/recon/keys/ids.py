@@ -41,13 +41,15 @@ class Group(NamedTuple):
     ids: Ids
 
     def keys(self, indices: NDArray[np.intp]) -> list[bytes]:
-        """Return the keys of some ids, by the ids' indices in the group."""
+        """Return the keys of some ids, by the ids' indices in the group, which ascend."""
         starts = list(accumulate(map(len, self.leaves), initial=0))
-        keys = []
-        for index in indices.tolist():
-            rank = index + self.start
-            at = bisect_right(starts, rank) - 1
-            keys.append(self.leaves[at][rank - starts[at]])
+        ranks, keys, at = (indices + self.start).tolist(), list[bytes](), 0
+        while at < len(ranks):
+            of_leaf = bisect_right(starts, ranks[at]) - 1
+            leaf, start = self.leaves[of_leaf], starts[of_leaf]
+            end = bisect_left(ranks, starts[of_leaf + 1], at)
+            keys += [leaf[rank - start] for rank in ranks[at:end]]
+            at = end
         return keys
 
     def last_key(self) -> bytes:

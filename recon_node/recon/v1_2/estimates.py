@@ -33,10 +33,6 @@ _CLUSTERED: Final = PARTS // 4
 """If at most so many parts differ, although many keys do, these lie close together."""
 _MANY_BITS: Final = 48
 """From so many bits on that differ in the tables, which some 64 keys make, that matters."""
-_HUNDREDS_BITS: Final = 128
-"""As many as some 400 keys make."""
-_LONG_LIST: Final = 2048
-"""Keys whose ids take more bytes than the symbols for so few differences."""
 
 
 class Part(NamedTuple):
@@ -112,16 +108,14 @@ def plan(sketch: Sketch, parts: list[Part], heard: Message) -> Plan:
     """Choose between symbols and ranges, given the peer's estimate and what its hints tell."""
     assert heard.estimate is not None
     differing = [part.held for part in parts if part.differs]
-    in_parts = sum(differing)
     bits = at_least(sketch.table, heard.estimate.table)
-    lies_close = len(differing) <= _CLUSTERED and bits >= _MANY_BITS
-    if lies_close and bits < _HUNDREDS_BITS and in_parts > _LONG_LIST:
-        return Plan(0, dense=True, list_up_to=0)  # whatever the estimate would be
+    if len(differing) <= _CLUSTERED and bits >= _MANY_BITS:
+        return Plan(0, dense=True, list_up_to=0)
     differences = estimate(sketch.table, heard.estimate.table)
     if heard.count is not None:
         differences = max(differences, abs(heard.count - sum(part.held for part in parts)))
     number = symbols_for(differences)
-    dense = lies_close or number > MAX_SYMBOLS
+    dense, in_parts = number > MAX_SYMBOLS, sum(differing)
     if in_parts * ID_SIZE <= number * SYMBOL_SIZE:
         return Plan(0, dense, in_parts)
     return Plan(0 if dense else number, dense, 0)
