@@ -18,7 +18,7 @@ from typing import Any, Final
 import httpx
 import pyarrow as pa
 
-from spark_sink.errors import FeedChangedError, FeedRefusedError, FeedUnreachableError, one_line
+from spark_sink.errors import FeedChangedError, FeedRefusedError, FeedUnreachableError
 from spark_sink.schema import FEED
 from spark_sink.source.feed_columns import (
     CID,
@@ -30,7 +30,7 @@ from spark_sink.source.feed_columns import (
     columns_parameter,
     last_position,
 )
-from spark_sink.source.transfer import Body, Retry
+from spark_sink.source.transfer import Body, Retry, connection_error, open_client
 
 PATIENCE: Final = 120.0
 """Seconds to wait for a node that does not answer."""
@@ -44,9 +44,6 @@ _TOKEN: Final = (
     "give it to spark-sink by --token-file or RECON_NODE_TOKEN, or to the source 'recon' by its "
     "option token"
 )
-# How httpx's errors begin if an answer is not HTTP at all. Its other protocol errors mean that an
-# answer was cut off, for example because the node stopped.
-_NO_HTTP: Final = ("illegal request line", "illegal status line", "illegal header line")
 # The end of an Arrow stream; one that was cut off between two batches looks complete otherwise.
 _END_OF_STREAM: Final = b"\xff\xff\xff\xff\x00\x00\x00\x00"
 
@@ -216,7 +213,7 @@ class Feed:
         try:
             return self._client.get(path, params=params, timeout=timeout)
         except httpx.HTTPError as error:
-            raise _connection_error(self.url, error) from None
+            raise connection_error(self.url, error) from None
 
     def check_status(self, response: httpx.Response, epoch: str = "") -> None:
         """Check that an answer is that of a feed, of the log `epoch` if one was named.
@@ -286,7 +283,7 @@ class Feed:
                 if raw.tail != _END_OF_STREAM:
                     raise OSError("its answer was cut off")
         except (httpx.HTTPError, pa.ArrowInvalid, OSError) as error:  # interrupted or cut off
-            raise _connection_error(self.url, error) from None
+            raise connection_error(self.url, error) from None
 
     def _checked(
         self, batch: pa.RecordBatch, after: int, upto: int, columns: pa.Schema
@@ -324,24 +321,7 @@ class Feed:
 
     @cached_property
     def _client(self) -> httpx.Client:
-        try:
-            if httpx.URL(self.url).scheme in ("http", "https"):
-                headers = {"authorization": f"Bearer {self._token}"} if self._token else {}
-                return httpx.Client(base_url=self.url, timeout=_TIMEOUT, headers=headers)
-        except httpx.InvalidURL as error:
-            raise FeedRefusedError(f"{self.url!r} is not a URL: {error}") from None
-        raise FeedRefusedError(f"{self.url!r} is not a URL such as http://127.0.0.1:5101")
-
-
-def _connection_error(url: str, error: Exception) -> FeedUnreachableError | FeedRefusedError:
-    reason = one_line(error)
-    if isinstance(error, httpx.RemoteProtocolError) and reason.startswith(_NO_HTTP):
-        return FeedRefusedError(
-            f"the server at {url} does not speak HTTP: is it the node's API? ({reason})"
-        )
-    return FeedUnreachableError(
-        f"the node at {url} cannot be reached ({reason}): is it running, and is the URL right?"
-    )
+        return open_client(self.url, self._token, _TIMEOUT)
 
 
 def _epoch_changed(url: str, found: str, expected: str) -> FeedChangedError:

@@ -1,16 +1,57 @@
-"""Reading from a node over HTTP: waiting for it, and a body that is read as a file."""
+"""Reading from a node over HTTP: connecting, waiting for it, and a body that is read as a file."""
 
 import io
 import math
+import ssl
 import time
+from functools import cache
 from typing import Any, Final
 
 import httpx
 
 from recon_node.backoff import Backoff
-from spark_sink.errors import FeedUnreachableError
+from spark_sink.errors import FeedRefusedError, FeedUnreachableError, one_line
 
 _DELAYS: Final = Backoff(first=0.1, longest=1.0)
+# How httpx's errors begin if an answer is not HTTP at all. Its other protocol errors mean that an
+# answer was cut off, for example because the node stopped.
+_NO_HTTP: Final = ("illegal request line", "illegal status line", "illegal header line")
+
+
+def open_client(url: str, token: str | None, timeout: httpx.Timeout) -> httpx.Client:
+    """Return a client for a node's API, which connects on first use.
+
+    Raises:
+        FeedRefusedError: `url` is not a URL.
+    """
+    try:
+        if httpx.URL(url).scheme in ("http", "https"):
+            headers = {"authorization": f"Bearer {token}"} if token else {}
+            return httpx.Client(base_url=url, timeout=timeout, headers=headers, verify=_trusted())
+    except httpx.InvalidURL as error:
+        raise FeedRefusedError(f"{url!r} is not a URL: {error}") from None
+    raise FeedRefusedError(f"{url!r} is not a URL such as http://127.0.0.1:5101")
+
+
+@cache
+def _trusted() -> ssl.SSLContext:
+    """Load the certificates of this machine, once for all clients of the process.
+
+    That takes as long as reading thousands of rows, and each task of Spark has a new client.
+    """
+    return httpx.create_ssl_context()
+
+
+def connection_error(url: str, error: Exception) -> FeedUnreachableError | FeedRefusedError:
+    """Return the error for a request that failed, or whose answer was cut off."""
+    reason = one_line(error)
+    if isinstance(error, httpx.RemoteProtocolError) and reason.startswith(_NO_HTTP):
+        return FeedRefusedError(
+            f"the server at {url} does not speak HTTP: is it the node's API? ({reason})"
+        )
+    return FeedUnreachableError(
+        f"the node at {url} cannot be reached ({reason}): is it running, and is the URL right?"
+    )
 
 
 class Retry:

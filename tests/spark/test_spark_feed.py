@@ -10,6 +10,7 @@ from datetime import UTC, datetime, timedelta
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
+import httpx
 import pyarrow as pa
 import pytest
 from spark_helpers import Node, feed_rows
@@ -17,6 +18,7 @@ from spark_helpers import Node, feed_rows
 from recon_node.ceramic import Event
 from spark_sink.errors import FeedChangedError, FeedRefusedError, FeedUnreachableError
 from spark_sink.schema import FEED
+from spark_sink.source import transfer
 from spark_sink.source.feed import Feed, Head
 
 COLUMNS = [name for name in FEED.names if name not in ("event_id", "delivered_at")]
@@ -49,6 +51,19 @@ def test_each_event_has_the_time_of_its_delivery(node: Node, sample: list[Event]
     assert all(before - cut <= time <= first for time in times[:30])
     assert all(first - cut <= time <= last for time in times[30:])
     assert times == sorted(times)
+
+
+def test_certificates_are_loaded_once(monkeypatch: pytest.MonkeyPatch, full_node: Node) -> None:
+    """Not by each task of Spark, which has a feed of its own."""
+    loaded = []
+    real = httpx.create_ssl_context
+    monkeypatch.setattr(httpx, "create_ssl_context", lambda: loaded.append(1) or real())
+    transfer._trusted.cache_clear()
+    for _ in range(3):
+        feed = Feed(full_node.url)
+        assert feed.head().head == 930
+        feed.close()
+    assert loaded == [1]
 
 
 def test_an_older_node_has_neither_times_of_delivery_nor_faults(sample: list[Event]) -> None:
