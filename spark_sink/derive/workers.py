@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pickle
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 Item = TypeVar("Item")
 Answer = TypeVar("Answer")
+Batches = Iterable[pa.RecordBatch]
 
 _ANSWER: Final = "answer binary"
 # Seconds to wait for the warm-up when Spark stops.
@@ -79,15 +80,25 @@ def warming_up(spark: SparkSession) -> Iterator[None]:
 
 
 def stage_frame(
-    frame: DataFrame, stager: Stager, placement: Placement, *, exclude_dags: bool = False
+    frame: DataFrame,
+    stager: Stager,
+    placement: Placement,
+    *,
+    read: Callable[[Batches], Batches] = iter,
+    exclude_dags: bool = False,
 ) -> list[StagedFeed]:
-    """Let the workers write their rows of the feed that have a place in the table to files.
+    """Let the workers write rows of the feed that have a place in the table to files.
 
-    With `exclude_dags`, the events of DAGs are written without their bytes.
+    Args:
+        frame: the rows, or what they can be read from.
+        stager: writes the files.
+        placement: says which rows have a place.
+        read: reads the rows; can be sent to a worker.
+        exclude_dags: write the events of DAGs without their bytes.
     """
 
     def stage(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        rows = map(without_dags, batches) if exclude_dags else batches
+        rows = map(without_dags, read(batches)) if exclude_dags else read(batches)
         return map(_pickled, stage_feed(rows, stager, placement))
 
     return list(_unpickled(frame.mapInArrow(stage, _ANSWER)))

@@ -1,8 +1,8 @@
 """One streaming query that keeps the tables up to date with a node's feed, exactly once.
 
 Spark divides the feed into batches and records the end of each in its checkpoint before it starts.
-Its workers fetch a batch's rows in parallel and write them to files (`tables.staging`). Then `Sink`
-takes two steps:
+A batch is a few ranges of the feed (`source.ranges`). Spark's workers fetch their rows in parallel
+and write them to files (`tables.staging`). Then `Sink` takes two steps:
 
 1. It appends to `raw_events` the rows after the table's position, which must follow without a gap.
 2. It brings the other tables to the position of `raw_events` (`spark_sink.derive`), each in one
@@ -32,6 +32,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -41,9 +42,11 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from spark_sink.derive.derivation import Derivation
-from spark_sink.derive.workers import Workers, stage_frame
+from spark_sink.derive.workers import Batches, Workers, stage_frame
 from spark_sink.errors import SinkError, TablesError, cannot_write
 from spark_sink.run.session import translate
+from spark_sink.source.options import SourceOptions
+from spark_sink.source.ranges import RangeReader, ReconRanges
 from spark_sink.tables.directory import Tables
 from spark_sink.tables.location import FAULTS
 from spark_sink.tables.placement import Placement
@@ -84,7 +87,7 @@ class BatchReport:
 
 
 class Sink:
-    """Spark calls this with each batch.
+    """Adds each batch to the tables.
 
     Args:
         tables: to keep up to date.
@@ -115,8 +118,8 @@ class Sink:
         self._busy = threading.Lock()
         self._closed = False
 
-    def __call__(self, frame: DataFrame, batch_id: int) -> None:
-        """Add a batch to the tables.
+    def add(self, reader: RangeReader, ranges: DataFrame, batch_id: int) -> None:
+        """Add a batch to the tables: the rows of some ranges of the feed.
 
         Raises:
             SinkError: this failed. Nothing is lost, and the batch can run again.
@@ -124,7 +127,7 @@ class Sink:
         started = time.monotonic()
         with self.as_sink_errors():
             placement = self._placement()
-            parts = self._stage(frame, placement)
+            parts = self._stage(ranges, placement, reader.rows)
             with self._busy:
                 report = self._commit(parts, batch_id, started, placement)
         self._on_batch(report)
@@ -160,9 +163,11 @@ class Sink:
             self._busy.release()
         return finished
 
-    def _stage(self, frame: DataFrame, placement: Placement) -> list[StagedFeed]:
-        tables = self.tables
-        return stage_frame(frame, tables.raw_stager(), placement, exclude_dags=tables.excludes_dags)
+    def _stage(
+        self, frame: DataFrame, placement: Placement, read: Callable[[Batches], Batches] = iter
+    ) -> list[StagedFeed]:
+        stager, exclude_dags = self.tables.raw_stager(), self.tables.excludes_dags
+        return stage_frame(frame, stager, placement, read=read, exclude_dags=exclude_dags)
 
     def _commit(
         self,
@@ -282,21 +287,22 @@ def start_query(spark: SparkSession, sink: Sink, settings: QuerySettings) -> Str
     """
     _check_checkpoint(settings.checkpoint, sink.tables)
     ranges = settings.partitions or min(_MAX_RANGES, spark.sparkContext.defaultParallelism)
-    source = (
-        spark.readStream.format("recon")
-        .option("url", settings.url)
-        .option("startingOffset", sink.tables.reading.position)
-        .option("maxRowsPerBatch", settings.max_rows_per_batch or _ROWS_PER_BATCH)
-        .option("partitions", ranges)
-    )
+    options: dict[str, str] = {
+        "url": settings.url,
+        "startingOffset": str(sink.tables.reading.position),
+        "maxRowsPerBatch": str(settings.max_rows_per_batch or _ROWS_PER_BATCH),
+        "partitions": str(ranges),
+    }
     if settings.patience is not None:
-        source = source.option("patience", settings.patience)
+        options["patience"] = str(settings.patience)
     if settings.token is not None:
-        source = source.option("token", settings.token)
+        options["token"] = settings.token
     if settings.mirrors:
-        source = source.option("mirrors", ",".join(settings.mirrors))
-    events = source.load()
-    writer = events.writeStream.queryName("spark-sink").foreachBatch(sink)
+        options["mirrors"] = ",".join(settings.mirrors)
+    spark.dataSource.register(ReconRanges)
+    batches = spark.readStream.format(ReconRanges.name()).options(**options).load()
+    reader = RangeReader(SourceOptions.parse(options))
+    writer = batches.writeStream.queryName("spark-sink").foreachBatch(partial(sink.add, reader))
     writer = writer.option("checkpointLocation", str(settings.checkpoint))
     if settings.trigger_ms is None:
         return writer.trigger(availableNow=True).start()

@@ -2,5 +2,6 @@
 
 - `data_source`: the source itself, its readers, and `lag`
 - `feed`: the node's feed over HTTP; `failover`: which node is read, and which batch is next
+- `ranges`: the same stream without its rows, for workers that read them themselves
 - `options`: the source's options; `registration`: how Spark finds the source
 """

@@ -19,9 +19,11 @@ from spark_helpers import Node, feed_rows
 from recon_node.ceramic import Event
 from spark_sink.errors import FeedChangedError, FeedUnreachableError, SinkError
 from spark_sink.schema import FEED
+from spark_sink.source import options as parsing
 from spark_sink.source.data_source import ReconDataSource, ReconStreamReader
 from spark_sink.source.feed import Head
 from spark_sink.source.options import SourceOptions
+from spark_sink.source.ranges import RangeReader, ReconRanges
 
 COLUMNS = [name for name in FEED.names if name not in ("event_id", "delivered_at")]
 
@@ -38,6 +40,28 @@ def read_between(reader: ReconStreamReader, start: dict[str, Any], end: dict[str
         worker, its_part = pickle.loads(pickle.dumps((reader, partition)))
         batches += worker.read(its_part)
     return pa.Table.from_batches(batches, schema=FEED)
+
+
+def test_ranges_are_those_of_the_rows(
+    full_node: Node, sample: list[Event], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Spark sends ranges from one worker to another, which reads their rows."""
+    monkeypatch.setattr(parsing, "_MIN_RANGE", 300)
+    options = {"url": full_node.url, "partitions": "3", "mirrors": full_node.url}
+    source = ReconRanges(options)
+    reader = source.streamReader(source.schema())
+    start, end = reader.initialOffset(), reader.latestOffset(reader.initialOffset(), ReadMaxRows(9))
+    rows_reader = stream_reader(**options)
+    assert (start, end) == (rows_reader.initialOffset(), {**start, "position": 9})
+    end = {**end, "position": 900}
+    partitions = reader.partitions(start, end)
+    assert partitions == rows_reader.partitions(start, end)
+    assert [part.mirror for part in partitions] == [None, 0, None]
+    ranges = [batch for each in partitions for batch in reader.read(each)]
+    assert all(batch.schema.names == source.schema().names for batch in ranges)
+    worker = pickle.loads(pickle.dumps(RangeReader(SourceOptions.parse(options))))
+    rows = pa.Table.from_batches(worker.rows(ranges), FEED)
+    assert rows.select(COLUMNS) == feed_rows(sample).slice(0, 900).select(COLUMNS)
 
 
 def test_batches_of_any_limit_add_up_to_the_feed(full_node: Node, sample: list[Event]) -> None:
