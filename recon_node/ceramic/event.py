@@ -24,6 +24,7 @@ from recon_node.ceramic.errors import InvalidEventError
 from recon_node.ceramic.event_id import EventId
 from recon_node.ceramic.header import InitHeader
 from recon_node.ceramic.network import Network
+from recon_node.ceramic.plain_event import read_plain
 from recon_node.ceramic.stream_id import StreamId
 from recon_node.ceramic.time_proof import TimeProof, check_path
 from recon_node.ipld import CID, DAG_CBOR, DAG_JOSE, Car, CarError, DagCborError, car, dag_cbor
@@ -106,6 +107,8 @@ def parse_event(data: bytes) -> Event:
     """
     if len(data) > MAX_CAR_SIZE:
         raise InvalidEventError(f"the event has {len(data)} bytes; the limit is {MAX_CAR_SIZE}")
+    if (plain := read_plain(data)) is not None:
+        return _signed(*plain, data, None)
     try:
         decoded = car.decode(data, without_link)
     except CarError as error:
@@ -150,37 +153,13 @@ class _EventReader:
         return dag_jose
 
     def _build(self, cid: CID, envelope: Envelope | None, payload: Any) -> Event:
-        header: InitHeader | None = None
-        proof: TimeProof | None = None
-        prevs: tuple[CID, ...] = ()
-        if type(payload) is not dict:
-            raise InvalidEventError("this is not a Ceramic event: its payload is not a map")
-        if "proof" in payload and envelope is None:
-            kind = EventKind.TIME
-            prevs, proof = self._check_time(payload)
-        elif "id" in payload or "prev" in payload:
-            kind = EventKind.DATA
-            if envelope is None:
-                raise InvalidEventError("a data event must be signed; this one is not")
-            prevs = _check_data(payload)
-        else:
-            kind = EventKind.INIT
-            header = _check_init(payload)
-        init = cid
-        if kind is not EventKind.INIT:
-            init = strict.event_cid(payload["id"], "the event's 'id'")
-        return Event(
-            cid=cid,
-            kind=kind,
-            init=init,
-            prevs=prevs,
-            header=header,
-            payload=payload,
-            envelope=envelope,
-            proof=proof,
-            car=self._own_car(cid),
-            capability=self._capability_block(envelope),
-        )
+        if envelope is not None or type(payload) is not dict or "proof" not in payload:
+            capability = self._capability_block(envelope)
+            return _signed(cid, envelope, payload, self._own_car(cid), capability)
+        prevs, proof = self._check_time(payload)
+        init = strict.event_cid(payload["id"], "the event's 'id'")
+        kind, car = EventKind.TIME, self._own_car(cid)
+        return Event(cid, kind, init, prevs, None, payload, None, proof, car)
 
     def _check_time(self, payload: Any) -> tuple[tuple[CID, ...], TimeProof]:
         event = strict.fields(payload, "the time event", _TIME)
@@ -220,6 +199,24 @@ class _EventReader:
             return self._data
         own = {key: block for key, block in self._car.blocks.items() if key in self._needed}
         return car.encode([cid], own)
+
+
+def _signed(
+    cid: CID, envelope: Envelope | None, payload: Any, own_car: bytes, capability: bytes | None
+) -> Event:
+    """The data or init event with that payload; only an init event may lack an envelope."""
+    if type(payload) is not dict:
+        raise InvalidEventError("this is not a Ceramic event: its payload is not a map")
+    if "id" not in payload and "prev" not in payload:
+        header = _check_init(payload)
+        kind = EventKind.INIT
+        return Event(cid, kind, cid, (), header, payload, envelope, None, own_car, capability)
+    if envelope is None:
+        raise InvalidEventError("a data event must be signed; this one is not")
+    prevs = _check_data(payload)
+    init = strict.event_cid(payload["id"], "the event's 'id'")
+    kind = EventKind.DATA
+    return Event(cid, kind, init, prevs, None, payload, envelope, None, own_car, capability)
 
 
 def _check_init(payload: Any) -> InitHeader:

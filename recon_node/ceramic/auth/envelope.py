@@ -91,7 +91,7 @@ def parse_envelope(block: Any) -> Envelope:
         raise InvalidEventError(f"an event has exactly one signature, not {len(signatures)}")
     signature = strict.fields(signatures[0], "the signature", _SIGNATURE)
     protected = strict.of_type(signature["protected"], bytes, "the protected header")
-    header = _parse_protected(protected)
+    header = parse_protected(protected)
     return Envelope(
         payload=_payload_cid(strict.of_type(envelope["payload"], bytes, "the envelope's payload")),
         protected=protected,
@@ -109,8 +109,12 @@ def _payload_cid(raw: bytes) -> CID:
     return strict.block_cid(cid, "the payload")
 
 
-def _parse_protected(protected: bytes) -> dict[str, Any]:
-    """The decoded protected header; all events of a signer have the same one."""
+def parse_protected(protected: bytes) -> dict[str, Any]:
+    """Return the decoded protected header; all events of a signer have the same one.
+
+    Raises:
+        InvalidEventError: it does not name `alg` and `kid`, or is too large.
+    """
     return (_remembered if len(protected) <= _MAX_REMEMBERED else _read_protected)(protected)
 
 
