@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import errno
-import gc
 import os
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from difflib import get_close_matches
 from importlib import import_module
 from typing import Any, Final
@@ -16,6 +13,7 @@ import click
 from click.shell_completion import CompletionItem
 
 from recon_node import __version__
+from recon_node.garbage import no_garbage_collection
 
 __all__ = ["main"]
 
@@ -56,7 +54,8 @@ class _MainGroup(click.Group):
         """Import a command; None if there is none of this name."""
         if cmd_name not in _COMMANDS:
             return None
-        with _no_garbage_collection():
+        # What is imported stays: to look for garbage among it takes half a second.
+        with no_garbage_collection():
             module = import_module(f"recon_node.cli.{_COMMANDS[cmd_name][0]}")
         command: click.Command = getattr(module, {"id": "identity"}.get(cmd_name, cmd_name))
         return command
@@ -101,18 +100,6 @@ class _MainGroup(click.Group):
             if error.errno in _IS_FULL:
                 click.echo(f"Error: standard output cannot be written: {error.strerror}", err=True)
             sys.exit(1)
-
-
-@contextmanager
-def _no_garbage_collection() -> Iterator[None]:
-    """Don't look for garbage among what is imported: it stays, and looking takes half a second."""
-    was_on = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_on:
-            gc.enable()
 
 
 def _discard_output() -> None:

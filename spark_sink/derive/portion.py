@@ -9,15 +9,14 @@ step, and its model has had no event since. If that turns out not to be enough, 
 whole.
 """
 
-import gc
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import Final, TypeVar
 
 import pyarrow as pa
 
+from recon_node.garbage import no_garbage_collection
 from recon_node.streams import ForgottenError, StreamStates, StreamSummary
 from spark_sink.derive.models import Models
 from spark_sink.derive.streams import Row, Stream, read_later, read_streams
@@ -100,7 +99,7 @@ def compute_partition(step: Step, partition: int) -> Portion:
     Raises:
         TablesError: `raw_events` is damaged, or files cannot be written.
     """
-    with _no_garbage_collection():
+    with no_garbage_collection():
         streams = step.raw.streams_between(step.after, step.upto, [partition])
         return compute(step, streams, Models(step.raw, step.after, step.upto))
 
@@ -312,15 +311,3 @@ def _batched(items: Iterable[Item], size: int) -> Iterator[list[Item]]:
     rest = iter(items)
     while piece := list(islice(rest, size)):
         yield piece
-
-
-@contextmanager
-def _no_garbage_collection() -> Iterator[None]:
-    """Switch off garbage collection, which takes much of the time, though no cycles are made."""
-    was_on = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_on:
-            gc.enable()
