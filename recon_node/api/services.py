@@ -130,9 +130,9 @@ class Limits:
     """Maximum bytes of their CARs."""
     stream_seconds: float = 10.0
     """Time to compute the state of a stream."""
-    arrow_rows: int = 2_000
+    arrow_rows: int = 5_000
     """Maximum rows in one Arrow record batch."""
-    arrow_bytes: int = 2 * 1024 * 1024
+    arrow_bytes: int = 4 * 1024 * 1024
     """A record batch ends with the event that takes its CARs past this."""
 
 
