@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Generator, Iterator, Sequence
-from itertools import accumulate
+from itertools import accumulate, chain, islice
 from typing import Final, NamedTuple, cast
 
 import numpy as np
@@ -95,8 +95,11 @@ def find(
     found: list[tuple[int, bytes]] = []
     if not len(ids):
         return found
-    indices_of = _searcher(np.sort(ids), keys.count(key_range))
-    for number, group in enumerate(groups(keys, key_range, with_lower=with_lower)):
+    later = groups(keys, key_range, with_lower=with_lower)
+    first = list(islice(later, 2))
+    among = keys.count(key_range) if len(first) > 1 else 0
+    indices_of = _searcher(np.sort(ids), among)
+    for number, group in enumerate(chain(first, later)):
         if number % _GROUPS_A_STEP == _GROUPS_A_STEP - 1:
             yield
         right = indices_of(group.ids)
@@ -106,7 +109,10 @@ def find(
 
 
 def _searcher(wanted: Ids, among: int) -> Callable[[Ids], NDArray[np.intp]]:
-    """Return what finds the indices of wanted ids in an array, of so many ids in all arrays."""
+    """Return what finds the indices of wanted ids in an array, of so many ids in all arrays.
+
+    ``among`` may be 0 for a single one.
+    """
     if len(wanted) == 1:
         (only,) = wanted
         return lambda ids: _indices(np.equal(ids, only))

@@ -80,6 +80,8 @@ class OrderedKeys:
         """Return the lanes of the keys in a range: their hash, unfolded, and their number."""
         if key_range.is_empty:
             return 0
+        if self._all_in(key_range):
+            return self.total
         return key_tree.lanes_between(self.root, *key_range)
 
     def count(self, key_range: KeyRange) -> int:
@@ -145,6 +147,18 @@ class OrderedKeys:
                 return
             yield from page
             after = page[-1]
+
+    def _all_in(self, key_range: KeyRange) -> bool:
+        """Return whether a range has all keys, as that of a node without interests has."""
+        lower, upper = key_range
+        first = last = self.root
+        while isinstance(first, Inner):
+            first = first[0]
+        if not first or first[0] <= lower:
+            return False
+        while isinstance(last, Inner):
+            last = last[-1]
+        return last[-1] < upper
 
     def _page(self, after: bytes, upper: bytes | None = None) -> list[bytes]:
         """Return the keys strictly between two bounds from the first leaf that has any."""

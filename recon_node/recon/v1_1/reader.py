@@ -8,6 +8,7 @@ by itself.
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Final
 
 from recon_node.ceramic import EventId, EventIdError, event_ids
@@ -201,7 +202,7 @@ class _Reader:
         shared, at = self._varint(at)
         string, at = self._string(at, before, shared)
         try:
-            return EventId(string), at
+            return _bound(string), at
         except EventIdError as error:
             raise _error(at, str(error)) from error
 
@@ -241,6 +242,12 @@ class _Reader:
         if end > len(self._data):
             raise _error(at, _TOO_SHORT)
         return self._data[at:end], end
+
+
+@lru_cache(maxsize=64)
+def _bound(string: bytes) -> EventId:
+    """Check a bound of a session's range. Most sessions are about the same few ranges."""
+    return EventId(string)
 
 
 def _error(at: int, what: str) -> RemoteProtocolError:
