@@ -2,11 +2,15 @@
 
 import errno
 import socket
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 
 import pytest
 import trio
+from libp2p.abc import INetConn, INetStream
 from libp2p.crypto.ed25519 import create_new_key_pair
 from libp2p.crypto.rsa import create_new_key_pair as create_rsa_key_pair
+from libp2p.identity.identify import ID as IDENTIFY
 from libp2p.identity_utils import save_identity
 from multiaddr import Multiaddr
 from p2p_support import LOOPBACK, eventually, loopback_host
@@ -14,7 +18,8 @@ from p2p_support import LOOPBACK, eventually, loopback_host
 from recon_node.p2p.errors import P2PError, PeerError
 from recon_node.p2p.settings import P2PSettings
 from recon_node.p2p.transport.addresses import check_port, peer_id_in, resolve
-from recon_node.p2p.transport.host import open_host
+from recon_node.p2p.transport.build import IdentifyingHost
+from recon_node.p2p.transport.host import Host, open_host
 from recon_node.p2p.transport.identity import IDENTITY_FILE, open_identity, peer_id_of
 
 
@@ -189,6 +194,73 @@ async def test_a_peer_that_comes_back_is_asked_again():
             await eventually(lambda times=times: len(identified) == times)
             await a.disconnect(b.peer_id)
             await eventually(lambda: not b.connected_peers())
+
+
+@asynccontextmanager
+async def host_pair() -> AsyncIterator[tuple[Host, Host]]:
+    """Two hosts. If both dial, they keep the connection that the second one has dialled."""
+    async with loopback_host() as a, loopback_host() as b:
+        lasting, spare = sorted((a, b), key=lambda each: each.libp2p.get_id().to_bytes())
+        yield spare, lasting
+
+
+async def test_a_peer_stays_identified_when_one_of_two_connections_closes(monkeypatch):
+    """Two nodes that dial each other at the same time would meet twice otherwise."""
+    closed, identified = [], []
+    forget = IdentifyingHost._on_notifee_disconnected
+
+    def note(host: IdentifyingHost, connection: INetConn) -> None:
+        forget(host, connection)
+        closed.append(str(host.get_id()))
+
+    monkeypatch.setattr(IdentifyingHost, "_on_notifee_disconnected", note)
+    async with host_pair() as (a, b):
+        ids = sorted([a.peer_id, b.peer_id])
+        for host in (a, b):
+            host.on_identified(lambda peer, addresses: identified.append(peer))
+        await a.connect(b.addresses[0])
+        await eventually(lambda: sorted(identified) == ids)
+        await b.connect(a.addresses[0], anew=True)
+        await eventually(lambda: sorted(closed) == ids)
+        for host, peer in ((a, b), (b, a)):
+            assert await host.protocols_of(peer.peer_id)  # asks, unless it is known
+        assert sorted(identified) == ids
+
+
+async def test_a_peer_that_was_asked_on_the_connection_that_closed_is_asked_again():
+    answers = trio.Event()
+    identified = []
+    async with host_pair() as (a, b):
+        answer = b.libp2p.get_mux().handlers[IDENTIFY]
+
+        async def answer_late(stream: INetStream) -> None:
+            if not answers.is_set():
+                await trio.sleep_forever()
+            await answer(stream)
+
+        b.libp2p.set_stream_handler(IDENTIFY, answer_late)
+        a.on_identified(lambda peer, addresses: identified.append(peer))
+        await a.connect(b.addresses[0])
+        (asked,) = a._live(b.libp2p.get_id())
+        await eventually(asked.get_streams)
+        await b.connect(a.addresses[0], anew=True)
+        await eventually(lambda: len(a._live(b.libp2p.get_id())) == 2)
+        answers.set()
+        await asked.close()
+        await eventually(lambda: identified == [b.peer_id])
+
+
+async def test_a_peer_that_comes_back_before_its_old_connection_is_gone_is_asked_again():
+    """It may have restarted after its machine had lost the network or power."""
+    identified = []
+    async with host_pair() as (a, b):
+        a.on_identified(lambda peer, addresses: identified.append(peer))
+        await a.connect(b.addresses[0])
+        await eventually(lambda: identified == [b.peer_id])
+        (old,) = a._live(b.libp2p.get_id())
+        old._created_at -= 3600
+        await b.connect(a.addresses[0], anew=True)
+        await eventually(lambda: identified == [b.peer_id] * 2)
 
 
 async def test_announced_addresses_replace_those_listened_on():

@@ -5,14 +5,16 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import structlog
 import trio
+from libp2p.abc import INetConn
 from libp2p.crypto.keys import KeyPair
 from libp2p.crypto.x25519 import create_new_key_pair
 from libp2p.identity.identify import identify
 from libp2p.network.config import ConnectionConfig, RetryConfig
+from libp2p.network.connection.swarm_connection import SwarmConn
 from libp2p.peer.id import ID
 from libp2p.peer.peerstore import PeerStoreError
 from libp2p.security.noise.transport import PROTOCOL_ID as NOISE
@@ -44,6 +46,9 @@ log = structlog.get_logger(__name__)
 
 _NEGOTIATION_TIMEOUT: Final = 10.0
 """Seconds in which the protocol of a stream must be agreed on."""
+_TWINS_WITHIN: Final = 10.0
+"""Seconds between the beginnings of two connections that can come from dialling each other at the
+same time: as long as a dial may take."""
 
 
 def build_host(
@@ -149,6 +154,21 @@ class IdentifyingHost(GuardedHost):
         """
         return peer_id in self._identified_peers
 
+    def _on_notifee_disconnected(self, conn: INetConn) -> None:
+        """Forget what a peer said about itself unless it said so to a connection that remains.
+
+        Stock forgets it when any connection closes, as one of two does that come from dialling each
+        other, and asks again only when somebody needs to know. If the peer came back on a new
+        connection before the old one closed, it may have restarted: it is asked again.
+        """
+        peer_id = conn.muxed_conn.peer_id
+        remaining = [each for each in self._network.get_connections(peer_id) if not each.is_closed]
+        restarted_after = _began(conn) + _TWINS_WITHIN
+        if all(_began(each) > restarted_after for each in remaining):
+            super()._on_notifee_disconnected(conn)
+        if remaining:  # it may have been asked on the connection that has closed
+            self._schedule_identify(peer_id, reason="a connection closed")
+
     async def _identify_peer(self, peer_id: ID, *, reason: str) -> None:
         try:
             await super()._identify_peer(peer_id, reason=reason)
@@ -160,6 +180,11 @@ class IdentifyingHost(GuardedHost):
             self._on_identified(peer_id)
         except Exception:  # this is a task of the library whose exceptions end the process
             log.exception("A bug in this node hid a new peer", peer=str(peer_id))
+
+
+def _began(connection: INetConn) -> float:
+    """Return when a connection was made, as a Unix time in seconds."""
+    return cast(SwarmConn, connection)._created_at
 
 
 def _quieten_library() -> None:
