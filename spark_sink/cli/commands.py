@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from recon_node.shell_completion import completion_command
-from spark_sink.cli.events import EventPrinter, print_json, print_line
+from spark_sink.cli.events import EventPrinter, json_lines_option
 from spark_sink.cli.options import (
     Address,
     Directory,
@@ -218,12 +218,7 @@ main.add_command(completion_command("spark-sink", lambda: main))
     help="Heap of Spark's JVM: 512m, 2g.",
 )
 @click.option("--verbose", is_flag=True, help="Show Spark's own warnings.")
-@click.option(
-    "--json",
-    "as_json",
-    is_flag=True,
-    help="Print JSON lines; the default if not on a terminal.",
-)
+@json_lines_option("the start, each batch, what happens to nodes, and the end")
 def run(
     trigger: int,
     failover_after: int,
@@ -273,8 +268,7 @@ def run(
         **options,
     )
     printer = EventPrinter(
-        print_json if as_json or not sys.stdout.isatty() else print_line,
-        on_closed=lambda: _stop_quietly(runner, at_once=console),
+        as_json=as_json, on_closed=lambda: _stop_quietly(runner, at_once=console)
     )
     runner = Runner(settings, printer)
     _stop_on_signals(runner)

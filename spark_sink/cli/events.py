@@ -1,5 +1,6 @@
-"""Prints what happens in `spark-sink run`: a line for each event, as JSON or for people."""
+"""Prints what happens in `run` and `serve`: a line for each event, as JSON or for people."""
 
+import sys
 from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any
@@ -9,16 +10,33 @@ import click
 from spark_sink.query.show import show, to_json
 
 
+def json_lines_option(what: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Return the option `--json` of a command that runs until it is stopped.
+
+    Args:
+        what: the events that the command prints.
+    """
+    return click.option(
+        "--json",
+        "as_json",
+        is_flag=True,
+        help=f"Print JSON lines instead of text: {what}.",
+        show_default="on, unless standard output is a terminal",
+    )
+
+
 class EventPrinter:
-    """Prints events until the output is closed, as `| head` does; then calls `on_closed`.
+    """Prints events until the output is closed, as `| head` does: JSON, or text on a terminal.
 
     An error of the output must not end a batch that the pipeline is about to finish.
+
+    Args:
+        as_json: print JSON on a terminal, too.
+        on_closed: called when the output is closed.
     """
 
-    def __init__(
-        self, show: Callable[[str, dict[str, Any]], None], on_closed: Callable[[], None]
-    ) -> None:
-        self._show = show
+    def __init__(self, *, as_json: bool, on_closed: Callable[[], None] = lambda: None) -> None:
+        self._show = print_json if as_json or not sys.stdout.isatty() else print_line
         self._on_closed = on_closed
         self.is_closed = False
 
@@ -82,7 +100,15 @@ _LINES: dict[str, Callable[[dict[str, Any]], str]] = {
         f"{f['rows']} events added, {f['missing']} not on that node yet, in {f['seconds']:.1f} s"
     ),
     "resumed": lambda f: f"the node at {f['url']} answers again",
-    "stopped": lambda f: f"stopped at position {f['position']}, {f['rows']} rows in this run",
+    "serving": lambda f: (
+        f"serving the tables in {f['tables']} by Flight SQL at {f['url']}"
+        + (f", metrics at {f['metrics']}" if f["metrics"] else "")
+    ),
+    "stopped": lambda f: (
+        f"stopped at position {f['position']}, {f['rows']} rows in this run"
+        if "position" in f
+        else "stopped"
+    ),
 }
 
 

@@ -1,7 +1,6 @@
 """The command `spark-sink serve`."""
 
 import signal
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -10,7 +9,7 @@ from typing import Any
 
 import click
 
-from recon_node.json_output import json_option, print_result
+from spark_sink.cli.events import EventPrinter, json_lines_option
 from spark_sink.cli.options import Address, Milliseconds, Size, node_options, tables_option
 
 _MIN_TOKEN = 16
@@ -76,7 +75,7 @@ _FILE = click.Path(path_type=Path, dir_okay=False, exists=True)
     metavar="HOST:PORT",
     help="Serve Prometheus metrics at this address.",
 )
-@json_option
+@json_lines_option("the start, with the address, and the end")
 def serve(
     tables: Any,
     url: str | None,
@@ -101,7 +100,8 @@ def serve(
     Clients are the Ceramic JavaScript SDK, ADBC, JDBC and the BI tools on top of it. The tables and
     functions of ceramic-one's server are in the schema v0, the default, and those of spark-sink in
     the schema tables. NAME_feed has the rows of the table NAME, and then those to come. Nothing can
-    be written. Each query runs in a process of its own.
+    be written. Each query runs in a process of its own. Prints a line when it can be reached, and
+    one when it has stopped.
 
     \b
     Examples:
@@ -134,19 +134,15 @@ def serve(
             threads=threads,
         ),
     )
+    printer = EventPrinter(as_json=as_json)
     measured = FlightMetrics(settings.limits)
     with served(measured.registry, metrics) as metrics_url:
         server = FlightServer(settings, measured)
         with _until_signal():
-            text = f"serving the tables in {tables} by Flight SQL at {server.url}"
-            print_result(
-                {"tables": str(tables), "url": server.url, "metrics": metrics_url},
-                f"{text}, metrics at {metrics_url}" if metrics_url else text,
-                as_json=as_json,
-            )
-            sys.stdout.flush()
+            printer("serving", {"tables": tables, "url": server.url, "metrics": metrics_url})
             server.wait()
         server.stop()
+        printer("stopped", {"url": server.url})
 
 
 class _StopError(Exception):

@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import os
-import re
 import signal
 import socket
-import subprocess
-import sys
 from collections import deque
 from collections.abc import Iterator
 from contextlib import suppress
@@ -17,12 +14,10 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-import httpx
 import pyarrow as pa
 import pytest
 from adbc_driver_flightsql import DatabaseOptions
 from adbc_driver_manager import Error
-from click.testing import CliRunner
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
@@ -33,7 +28,6 @@ from hypothesis import strategies as st
 from pyarrow import flight
 from spark_helpers import processes_under, wait_until
 
-from spark_sink.cli import main
 from spark_sink.errors import SinkError
 from spark_sink.serve.messages import new, packed
 from spark_sink.serve.metrics import FlightMetrics
@@ -319,28 +313,6 @@ def test_the_port_must_be_free(directory: Path) -> None:
             pass
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_ends_the_server_and_all_of_its_processes(directory: Path, number: int) -> None:
-    serve = [sys.executable, "-m", "spark_sink", "serve", "--tables", str(directory / "tables")]
-    addresses = ["--listen", "127.0.0.1:0", "--metrics", "127.0.0.1:0"]
-    with subprocess.Popen([*serve, *addresses], stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdout is not None
-        url, page = re.findall(r"[a-z]+://\S+\b", process.stdout.readline())
-        command = packed(new("CommandStatementQuery", query="SELECT 1 FROM stream_tips_feed"))
-        with raw_client(url) as raw:
-            info = raw.get_flight_info(flight.FlightDescriptor.for_command(command))
-            rows = raw.do_get(info.endpoints[0].ticket)
-            rows.read_chunk()
-            children = processes_under(process.pid)
-            assert len(children) == 2  # the feed's worker and its parent
-            assert 'spark_sink_flight_running{kind="feed"} 1.0' in httpx.get(page).text
-            process.send_signal(number)
-            with pytest.raises(flight.FlightError, match=r"(?i)stopping|unavailable|cancel"):
-                rows.read_all()
-        assert process.wait(60) == 0
-        wait_until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in children), "they end")
-
-
 def test_calls_are_measured(directory: Path) -> None:
     metrics = FlightMetrics(LIMITS)
 
@@ -368,23 +340,3 @@ def test_calls_are_measured(directory: Path) -> None:
     assert count("INVALID_ARGUMENT") == 1
     assert count("UNAUTHENTICATED") >= 1
     wait_until(lambda: count("CANCELLED") == 1, "the end of the feed is noticed")
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["--tls-cert", __file__], "both --tls-cert and --tls-key"),
-        (
-            ["--tls-cert", __file__, "--tls-key", __file__],
-            "the key must be the certificate's",
-        ),
-        (["--auth-token", "short"], "fewer than 16 characters"),
-        (["--auth-token", TOKEN, "--auth-token-file", __file__], "not both"),
-        (["--auth-token-file", "/nowhere"], "does not exist"),
-        (["--listen", "nowhere"], "HOST:PORT"),
-    ],
-)
-def test_wrong_options_are_explained(tmp_path: Path, arguments: list[str], message: str) -> None:
-    result = CliRunner().invoke(main, ["serve", "--tables", str(tmp_path), *arguments])
-    assert result.exit_code in (1, 2)
-    assert message in " ".join(result.output.split())

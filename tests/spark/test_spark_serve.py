@@ -1,0 +1,98 @@
+"""The command `spark-sink serve`: what it prints, how it stops, and which options it refuses."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import httpx
+import pytest
+from click.testing import CliRunner
+from flight_support import fill, raw_client, rows_of_scenario
+from pyarrow import flight
+from spark_helpers import processes_under, wait_until
+
+from spark_sink.cli import main
+from spark_sink.serve.messages import new, packed
+
+SERVE = [sys.executable, "-m", "spark_sink", "serve", "--listen", "127.0.0.1:0", "--tables"]
+
+
+@pytest.fixture(scope="module")
+def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    found = tmp_path_factory.mktemp("served")
+    fill(found, rows_of_scenario())
+    return found
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_ends_the_server_and_all_of_its_processes(directory: Path, number: int) -> None:
+    serve = [*SERVE, str(directory), "--metrics", "127.0.0.1:0"]
+    with subprocess.Popen(serve, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        serving = json.loads(process.stdout.readline())
+        assert (serving["level"], serving["event"]) == ("info", "serving")
+        assert serving["tables"] == str(directory)
+        url, page = serving["url"], serving["metrics"]
+        command = packed(new("CommandStatementQuery", query="SELECT 1 FROM stream_tips_feed"))
+        with raw_client(url) as raw:
+            info = raw.get_flight_info(flight.FlightDescriptor.for_command(command))
+            rows = raw.do_get(info.endpoints[0].ticket)
+            rows.read_chunk()
+            children = processes_under(process.pid)
+            assert len(children) == 2  # the feed's worker and its parent
+            assert 'spark_sink_flight_running{kind="feed"} 1.0' in httpx.get(page).text
+            process.send_signal(number)
+            with pytest.raises(flight.FlightError, match=r"(?i)stopping|unavailable|cancel"):
+                rows.read_all()
+        (stopped,) = map(json.loads, process.stdout)
+        assert (stopped["event"], stopped["url"]) == ("stopped", url)
+        assert process.wait(60) == 0
+        wait_until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in children), "they end")
+
+
+def test_on_a_terminal_it_prints_text(directory: Path) -> None:
+    reader, terminal = os.openpty()
+    with (
+        os.fdopen(reader, closefd=True) as lines,
+        subprocess.Popen([*SERVE, str(directory)], stdout=terminal) as process,
+    ):
+        os.close(terminal)
+        line = lines.readline()
+        assert re.fullmatch(r"serving the tables in \S+ by Flight SQL at grpc://\S+:\d+\n", line)
+        process.terminate()
+        assert lines.readline() == "stopped\n"
+
+
+def test_it_goes_on_when_nobody_reads_its_output(directory: Path) -> None:
+    with subprocess.Popen([*SERVE, str(directory)], stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert "serving" in process.stdout.readline()
+        process.stdout.close()
+        process.terminate()
+        assert process.wait(60) == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--tls-cert", __file__], "both --tls-cert and --tls-key"),
+        (
+            ["--tls-cert", __file__, "--tls-key", __file__],
+            "the key must be the certificate's",
+        ),
+        (["--auth-token", "short"], "fewer than 16 characters"),
+        (["--auth-token", "0123456789abcdef", "--auth-token-file", __file__], "not both"),
+        (["--auth-token-file", "/nowhere"], "does not exist"),
+        (["--listen", "nowhere"], "HOST:PORT"),
+    ],
+)
+def test_wrong_options_are_explained(tmp_path: Path, arguments: list[str], message: str) -> None:
+    result = CliRunner().invoke(main, ["serve", "--tables", str(tmp_path), *arguments])
+    assert result.exit_code in (1, 2)
+    assert message in " ".join(result.output.split())
