@@ -13,6 +13,7 @@ from prometheus_client import (
 )
 
 from recon_node import __version__
+from recon_node.bind_errors import bind_advice
 from spark_sink.errors import SinkError
 
 
@@ -48,9 +49,11 @@ def served(registry: CollectorRegistry, address: str | None) -> Iterator[str | N
     disable_created_metrics()  # type: ignore[no-untyped-call]
     try:
         server, thread = start_http_server(int(port), host.strip("[]"), registry)
-    except (OSError, OverflowError) as error:
-        reason = getattr(error, "strerror", None) or error
-        raise SinkError(f"cannot serve metrics at {address}: {reason}") from None
+    except OverflowError as error:
+        raise SinkError(f"cannot serve metrics at {address}: {error}") from None
+    except OSError as error:
+        advice = bind_advice(error, int(port), "--metrics")
+        raise SinkError(f"cannot serve metrics at {address}: {error.strerror}. {advice}") from None
     try:
         yield f"http://{host}:{server.server_port}/metrics"
     finally:

@@ -75,7 +75,7 @@ def push(
     \b
     Examples:
       recon-node dag push ./photos
-      recon-node dag push site.car --url http://127.0.0.1:5102
+      recon-node dag push site.car --url http://127.0.0.1:5201
     """
     key = open_key(key_file)
     with bytes_bar("pushing") as bar:

@@ -62,7 +62,7 @@ def add(file: BinaryIO, node: NodeApi, workers: int, as_json: bool) -> None:
     \b
     Examples:
       recon-node events add events.jsonl
-      recon-node events get CID | recon-node events add - --url http://127.0.0.1:5102
+      recon-node events get CID | recon-node events add - --url http://127.0.0.1:5201
     """
     started = time.monotonic()
     outcome = Outcome()

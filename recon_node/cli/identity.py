@@ -37,7 +37,7 @@ def identity(
     Examples: the address that other nodes can use as --bootstrap
       echo /ip4/192.0.2.7/tcp/4101/p2p/$(recon-node id)
       echo /ip4/192.0.2.7/tcp/4101/p2p/$(recon-node id --create --data-dir /var/lib/new-node)
-      recon-node id --url http://127.0.0.1:5102 --json
+      recon-node id --url http://127.0.0.1:5201 --json
     """
     is_remote = context.get_parameter_source("url") is not ParameterSource.DEFAULT
     if is_remote and data_dir is None and not create:

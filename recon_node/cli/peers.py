@@ -154,7 +154,7 @@ def status(node: NodeApi, pending: bool, as_json: bool) -> None:
 
     \b
     Examples:
-      recon-node status --url http://127.0.0.1:5102
+      recon-node status --url http://127.0.0.1:5201
       recon-node status --pending
     """
     if pending:

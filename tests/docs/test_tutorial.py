@@ -49,7 +49,7 @@ def test_the_tutorial(tmp_path: Path) -> None:
 
 def _on_other_ports(text: str, stack: ExitStack) -> str:
     """The script with free ports instead of the usual ones, which other tests may be using."""
-    ports = {usual: stack.enter_context(kept_port()) for usual in (5101, 5102, 4101, 4102)}
+    ports = {usual: stack.enter_context(kept_port()) for usual in (5101, 5201, 4101, 4201)}
     first = "recon-node run --network local-7\n"
     assert text.count(first) == 1
     text = text.replace(

@@ -6,6 +6,7 @@ import json
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -67,6 +68,18 @@ def test_on_a_terminal_it_prints_text(directory: Path) -> None:
         assert re.fullmatch(r"serving the tables in \S+ by Flight SQL at grpc://\S+:\d+\n", line)
         process.terminate()
         assert lines.readline() == "stopped\n"
+
+
+@pytest.mark.parametrize("option", ["--listen", "--metrics"])
+def test_a_port_in_use_is_answered_with_what_to_do(tmp_path: Path, option: str) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        result = CliRunner().invoke(main, ["serve", "--tables", str(tmp_path), option, address])
+    assert result.exit_code == 1
+    assert f"{address}: Address already in use. Another node or program" in result.output
+    assert f"or choose another port ({option})" in result.output
 
 
 def test_it_goes_on_when_nobody_reads_its_output(directory: Path) -> None:
