@@ -288,10 +288,11 @@ async def test_a_node_that_is_alone_says_so_and_again(nursery, autojump_clock):
     host = SimpleNamespace(connected_peers=lambda: near)
     with capture_logs() as logs:
         nursery.start_soon(tell_when_alone, host, book, LOOPBACK)
-        await trio.testing.wait_all_tasks_blocked()
-        assert len(logs) == 1
-        assert logs[0]["event"] == NO_PEERS
-        await trio.sleep(ALONE_INTERVAL - 1)
+        await trio.sleep(ALONE_AFTER - 1)
+        assert not logs
+        await trio.sleep(2)
+        assert [line["event"] for line in logs] == [NO_PEERS]
+        await trio.sleep(ALONE_INTERVAL - 2)
         assert len(logs) == 1
         await trio.sleep(2)
         assert len(logs) == 2
@@ -381,6 +382,22 @@ async def test_another_address_is_announced(nursery, autojump_clock):
     p2p.addresses = ["one", "other"]
     await trio.sleep(5 * ADDRESS_INTERVAL)
     assert looks == [["one", "other"]]
+
+
+async def test_a_node_that_another_one_dials_soon_is_not_alone(nursery, autojump_clock):
+    """As the first node of a private network."""
+    near, book = [], PeerBook(10)
+    host = SimpleNamespace(connected_peers=lambda: near)
+    with capture_logs() as logs:
+        nursery.start_soon(tell_when_alone, host, book, LOOPBACK)
+        await trio.sleep(ALONE_AFTER - 1)
+        near.append("peer")
+        book.heard_of("peer", [])
+        await trio.sleep(5 * ALONE_INTERVAL)
+        assert not logs
+        near.clear()
+        await trio.sleep(ALONE_INTERVAL)
+        assert [line["event"] for line in logs] == [NOBODY_ANSWERS]  # it is known by now
 
 
 async def test_peers_that_are_known_have_time_to_answer(nursery, autojump_clock):

@@ -30,7 +30,7 @@ It leaves time to identify, and to ask a second question."""
 IDLE_POLL: Final = 5.0
 """Seconds between two looks for idle connections."""
 ALONE_AFTER: Final = 60.0
-"""Seconds after the start in which known peers should have answered."""
+"""Seconds after the start in which known peers should have answered, or others have dialled."""
 ALONE_INTERVAL: Final = 1800.0
 """Seconds between two warnings that no peer is connected."""
 NO_PEERS: Final = (
@@ -93,14 +93,12 @@ async def let_go_of_others(
 
 
 async def tell_when_alone(host: PeerHost, book: PeerBook, settings: P2PSettings) -> None:
-    """Warn the operator at the start, and seldom again, while no peer is connected."""
-    tried = len(book) + len(settings.bootstrap)
-    if tried:
-        await trio.sleep(ALONE_AFTER)
+    """Warn the operator if no peer is connected a while after the start, and seldom again."""
+    await trio.sleep(ALONE_AFTER)
     while True:
         if not any(map(book.get, host.connected_peers())):  # others are not nodes of the network
             log.warning(
-                NOBODY_ANSWERS if tried else NO_PEERS,
+                NOBODY_ANSWERS if len(book) or settings.bootstrap else NO_PEERS,
                 known_peers=len(book),
                 bootstrap=list(settings.bootstrap),
             )
