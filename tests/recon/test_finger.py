@@ -81,11 +81,12 @@ def test_parts_are_those_of_the_store(
         (4096, 2_100, 2_700),  # one leaf; its masks take 16 bytes times the square of its keys
     ],
 )
-@given(st.integers(0, 1 << 32), st.integers(2, 9))
-@example(0, 2)  # long parts even of the fewest keys
+@given(st.integers(0, 1 << 32), st.integers(2, 20), st.booleans())
+@example(0, 2, False)  # long parts even of the fewest keys
+@example(0, 20, True)
 @settings(max_examples=10)
 def test_long_parts_are_about_equal(
-    leaf_size: int, fewest: int, most: int, seed: int, parts: int
+    leaf_size: int, fewest: int, most: int, seed: int, parts: int, quick: bool
 ) -> None:
     random = Random(seed)
     numbers = sorted(random.sample(range(1 << 24), random.randrange(fewest, most)))
@@ -96,9 +97,11 @@ def test_long_parts_are_about_equal(
     inside = sorted({*keys} - {*removed})[1:-1]
     finger = Finger(store)
     lower, upper = next(iter(store)), [*store][-1]
-    found = list(finger.cuts(finger.up_to(lower), finger.left_of(upper), parts))
+    found = list(finger.cuts(finger.up_to(lower), finger.left_of(upper), parts, quick=quick))
     assert found == [(cut, Finger(store).left_of(cut)) for cut, _ in found]
+    assert found == sorted({*found})
     sizes = [bisect_left(inside, cut) for cut, _ in found]
     wanted = [part * len(inside) // parts for part in range(1, parts)]
     assert len(sizes) == len(wanted)
-    assert max(abs(a - b) for a, b in zip(sizes, wanted, strict=True)) <= len(inside) // parts // 16
+    reach = max(32, len(inside) // parts // 16)
+    assert max(abs(a - b) for a, b in zip(sizes, wanted, strict=True)) <= reach

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Iterable
 from hashlib import sha256
+from itertools import islice
 from math import ceil, sqrt
 
 import numpy as np
@@ -14,7 +15,9 @@ from hypothesis import strategies as st
 
 from recon_node.recon import KeyRange, KeyStore, all_at_once, find, id_of
 from recon_node.recon.keys import decoding, sketches
+from recon_node.recon.keys import ids as key_ids
 from recon_node.recon.keys.decoding import Difference, decode
+from recon_node.recon.keys.ids import not_held
 from recon_node.recon.keys.sketch import (
     COLUMNS,
     MAX_SYMBOLS,
@@ -273,21 +276,49 @@ def test_keys_are_found_by_their_ids(
     )
 
 
-def test_many_keys_are_found_while_the_store_changes() -> None:
+@pytest.mark.parametrize("few", [0, 2048])
+def test_many_keys_are_found_while_the_store_changes(
+    monkeypatch: pytest.MonkeyPatch, few: int
+) -> None:
+    monkeypatch.setattr(key_ids, "_GROUPS_A_STEP", 2)
+    monkeypatch.setattr(key_ids, "_FEW", few)
     rng = random.Random(3)
     keys = [rng.randbytes(8) for _ in range(20_000)]
-    store = KeyStore(keys[:10_000])
-    wanted = ids_of(b"".join(sha256(key).digest() for key in keys[:5_000]))
-    steps = find(store, WHOLE, wanted)
-    late = iter(keys[10_000:])
+    wanted, leaving, staying = keys[:5_000], keys[5_000:8_000], keys[8_000:10_000]
+    store = KeyStore(wanted + leaving + staying, leaf_size=16, fan_out=8)
+    steps = find(store, WHOLE, ids_of(b"".join(sha256(key).digest() for key in wanted)))
+    late, gone, yields = iter(keys[10_000:]), iter(leaving), 0
     while True:
         try:
             next(steps)
         except StopIteration as end:
             found = end.value
             break
-        store.load([next(late) for _ in range(50)])
-    assert {key for _, key in found} == set(keys[:5_000]) - {b"\xff" * 9}
+        yields += 1
+        store.load(islice(late, 100))
+        for key in islice(gone, 30):
+            store.discard(key)
+    assert yields > 20
+    assert sorted(key for _, key in found) == sorted(wanted)
+    assert all(id_of(key) == each.to_bytes(8, "little") for each, key in found)
+
+
+def test_ids_are_compared_while_the_store_changes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(key_ids, "_GROUPS_A_STEP", 2)
+    rng = random.Random(4)
+    keys = [rng.randbytes(8) for _ in range(6_000)]
+    store = KeyStore(keys[:2_000], leaf_size=16, fan_out=8)
+    lacking, late = keys[5_000:], iter(keys[2_000:5_000])
+    sought = ids_of(b"".join(sha256(key).digest() for key in keys[:2_000] + lacking))
+    steps = not_held(store, WHOLE, sought)
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            found = end.value
+            break
+        store.load(islice(late, 50))
+    assert found.tolist() == sorted(ids_of(b"".join(sha256(k).digest() for k in lacking)).tolist())
 
 
 @given(st.data())

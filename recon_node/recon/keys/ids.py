@@ -23,7 +23,7 @@ from recon_node.recon.keys.sketch import Ids, among_ordered, distinct, ids_of
 from recon_node.recon.keys.tree import Bisect, Inner, Leaf, TreeNode
 
 _GROUPS_A_STEP: Final = 64
-"""Groups that are compared between two yields: about a millisecond."""
+"""Groups that are compared between two yields: about a millisecond. At least 2."""
 _FEW: Final = 2048
 """Keys up to which all are compared, without a filter."""
 _FALSE_HITS: Final = 256
@@ -33,7 +33,10 @@ _FILTER_BITS: Final = 20
 
 
 class Group(NamedTuple):
-    """Neighbouring keys of the store, at most a few thousand, and their ids."""
+    """Neighbouring keys of the store, at most a few thousand, and their ids.
+
+    When the store changes, the ids stay as they are, and the leaves do not.
+    """
 
     leaves: Sequence[Leaf]
     start: int
@@ -41,7 +44,10 @@ class Group(NamedTuple):
     ids: Ids
 
     def keys(self, indices: NDArray[np.intp]) -> list[bytes]:
-        """Return the keys of some ids, by the ids' indices in the group, which ascend."""
+        """Return the keys of some ids, by the ids' indices in the group, which ascend.
+
+        Only until the store changes.
+        """
         starts = list(accumulate(map(len, self.leaves), initial=0))
         ranks, keys, at = (indices + self.start).tolist(), list[bytes](), 0
         while at < len(ranks):
@@ -100,11 +106,11 @@ def find(
     among = keys.count(key_range) if len(first) > 1 else 0
     indices_of = _searcher(np.sort(ids), among)
     for number, group in enumerate(chain(first, later)):
-        if number % _GROUPS_A_STEP == _GROUPS_A_STEP - 1:
-            yield
         right = indices_of(group.ids)
         if len(right):
             found += zip(group.ids[right].tolist(), group.keys(right), strict=True)
+        if number % _GROUPS_A_STEP == _GROUPS_A_STEP - 1:
+            yield
     return found
 
 
@@ -145,11 +151,11 @@ def not_held(
     held = np.zeros(len(sought), np.bool_)
     if len(sought):
         for number, group in enumerate(groups(keys, key_range, with_lower=with_lower)):
+            ordered = np.sort(group.ids)  # costs less than searching for ids in any order
+            nearest = sought.searchsorted(ordered)
+            held[nearest[sought.take(nearest, mode="clip") == ordered]] = True
             if number % _GROUPS_A_STEP == _GROUPS_A_STEP - 1:
                 yield
-            ids = np.sort(group.ids)  # takes a fifth of the time that searching without takes more
-            nearest = sought.searchsorted(ids)
-            held[nearest[sought.take(nearest, mode="clip") == ids]] = True
     return sought[~held]
 
 
