@@ -1,4 +1,4 @@
-"""Reads nearly all signed events in half the time that `parse_event` would need otherwise.
+"""A fast path of `parse_event`, for events that are signed without a capability: nearly all.
 
 The CAR of an event that is signed without a capability has a header that only depends on the root,
 and two blocks: the payload, and an envelope of which only the payload's CID, the protected header
@@ -62,6 +62,8 @@ def read_plain(data: bytes) -> PlainEvent | None:
 
     The payload's fields are not checked.
     """
+    if type(data) is not bytes:  # slices of other types are no keys
+        return None
     if not (data.startswith(_BEFORE_ROOT) and data.startswith(_AFTER_ROOT, _ROOT.stop)):
         return None
     root = data[_ROOT]
@@ -106,13 +108,15 @@ def read_plain(data: bytes) -> PlainEvent | None:
 
 @lru_cache(maxsize=1024)
 def _signer(encoded: bytes) -> tuple[bytes, dict[str, Any]] | None:
-    """The protected header as bytes, and what it says; None if it is wrong or has a capability.
+    """Return the protected header as bytes, and what it says.
 
-    All events of a signer have the same one.
+    None if it is wrong or has a capability. All events of a signer have the same one.
     """
     try:
         protected = dag_cbor.decode(encoded)
-        header = parse_protected(protected) if type(protected) is bytes else {"cap": None}
+        if type(protected) is not bytes:
+            return None
+        header = parse_protected(protected)
     except (DagCborError, InvalidEventError):
         return None
     return None if "cap" in header else (protected, header)

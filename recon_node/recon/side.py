@@ -34,7 +34,7 @@ class RemoteProtocolError(ProtocolError):
 
 
 class _State(Enum):
-    __hash__ = object.__hash__  # as good as Enum's, which is a function in Python
+    __hash__ = object.__hash__  # Enum's is slow, and each message takes several
 
     START = "the first message is to be sent"
     LISTENING = "the peer's message is due"
@@ -43,7 +43,7 @@ class _State(Enum):
 
 
 class _Action(Enum):
-    __hash__ = object.__hash__
+    __hash__ = object.__hash__  # likewise
 
     START = "start"
     HEAR = "hear a message, with more of the turn to come"

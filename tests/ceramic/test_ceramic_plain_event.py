@@ -124,3 +124,8 @@ def test_lengths_that_are_not_the_shortest(cars: list[bytes]) -> None:
         at = each.index(first, 60) - bytes_
         longer = each[at : at + bytes_ - 1] + bytes([each[at + bytes_ - 1] | 128, 0])
         assert agreed(each[:at] + longer + each[at + bytes_ :]) == "refused"
+
+
+def test_other_types_of_bytes(cars: list[bytes]) -> None:
+    for data in cars[:3]:
+        assert outcome(bytearray(data)) == outcome(data)

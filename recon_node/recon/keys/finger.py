@@ -31,13 +31,13 @@ _CUT_SHARE: Final = 4
 _LONG_PART: Final = 1024
 """Keys from which on a part is cut between two leaves, without a look at any leaf."""
 _LONG_CUT_SHARE: Final = 16
-"""Such a cut moves by at most a part's size divided by this, if there are bounds so close."""
+"""A cut of a long part moves by at most its size divided by this, if there are bounds so close."""
 _CHOICE: Final = 4
 """Bounds that are enough to choose the shortest of them."""
 _QUICK_PART: Final = 192
-"""Keys from which on a quick cut is such a one: it takes any bound."""
+"""The same for quick cuts, which take any bound near the rank."""
 _LEAF_REACH: Final = 32
-"""A long cut may always move by so many keys, half of a full leaf, so that there is a bound."""
+"""Keys by which a cut between two leaves may always move: half of a full leaf, so there is one."""
 
 _Subtree = tuple[TreeNode, int, int, bytes, bytes | None]
 """A node, the places at its two ends, and its bounds: None for the end of the store."""
@@ -176,10 +176,11 @@ class Finger:
     ) -> Iterator[tuple[bytes, int]]:
         """Yield the shortest bound near each rank, and its place.
 
-        It is one of the highest node that has a choice: the fewer nodes are read, the better.
+        The bound comes from the highest node whose children are small enough to leave a choice, so
+        that few nodes are read.
         """
         node: TreeNode = root
-        below = stop = 0
+        below = stop = 0  # the place where the node starts, and the rank after its last key
         for rank in ranks:
             if rank + reach >= stop:  # not far inside the node of the last cut
                 node, below, stop = root, 0, len(self._store)

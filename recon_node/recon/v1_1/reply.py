@@ -122,7 +122,8 @@ class Reply:
 
     def ask(self, upper: bytes) -> None:
         """Write the fingerprint of our keys up to a bound."""
-        self._ask_each([(upper, self._place_of(upper))], self._start())
+        start = self._start()
+        self._ask_each([(upper, self._place_of(upper))], start)
 
     def narrow_down(self, upper: bytes) -> None:
         """Answer a wrong fingerprint: list our keys, or write the fingerprints of equal parts."""

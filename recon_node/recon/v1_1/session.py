@@ -126,7 +126,7 @@ class Session11(Session[Message]):
             return self._opening()  # trimmed
         if closing is None:
             return None
-        ours, theirs = union(self.side, key_range, self._lanes(key_range)), turn[-1].left_out
+        ours, theirs = union(self.side, key_range, self._sum_up(key_range)), turn[-1].left_out
         is_right = ours.fingerprint == (theirs.fingerprint if theirs else closing)
         if is_right or self._closings > _MAX_CLOSINGS:
             self.side.finish()
@@ -137,9 +137,10 @@ class Session11(Session[Message]):
     def _opening(self) -> Message:
         key_range = self.side.key_range
         assert key_range is not None
-        return Message(key_range, closing=fingerprint(self._lanes(key_range)))
+        return Message(key_range, closing=fingerprint(self._sum_up(key_range)))
 
-    def _lanes(self, key_range: KeyRange) -> int:
+    def _sum_up(self, key_range: KeyRange) -> int:
+        """Return the lanes of our keys in the range, and take note of their number."""
         lanes = self.side.keys.lanes(key_range)
         self.held = lanes >> COUNT_SHIFT
         return lanes

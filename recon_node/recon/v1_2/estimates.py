@@ -32,7 +32,7 @@ PARTS: Final = 12
 _CLUSTERED: Final = PARTS // 4
 """If at most so many parts differ, although many keys do, these lie close together."""
 _MANY_BITS: Final = 48
-"""From so many bits on that differ in the tables, which some 64 keys make, that matters."""
+"""Differing bits in the tables from which that matters: about 64 keys differ."""
 
 
 class Part(NamedTuple):

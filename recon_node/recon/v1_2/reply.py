@@ -22,7 +22,8 @@ FEW: Final = 4
 _DENSE_LIST: Final = 1024
 """The same, as a number of ids, where differences are known to lie close together."""
 _DENSE_PARTS: Final = 15
-"""Parts that a longer gap is split into there, to reach such a gap in few rounds."""
+"""Parts that a longer gap is split into there. With the 12 parts of an estimate, two such divisions
+leave some 370 of a million keys, whose ids take fewer bytes than one more division."""
 
 
 class Reply(Reply11):
