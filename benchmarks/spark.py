@@ -50,7 +50,7 @@ DERIVED: Final = ("conclusion_events", "event_states", "stream_tips", "stream_st
 # Alternatives: Spark's own source and sink, and tips kept as Spark state.
 PEERS: Final = ("source (Parquet files)", "raw_events (file sink)", "stream_tips (state)")
 WAYS: Final = ("source", "raw_events", *DERIVED, "all", *PEERS, "one event")
-BATCH: Final = 50_000  # as the pipeline has it
+BATCH: Final = 200_000  # as the pipeline has it
 _TICKS: Final = os.sysconf("SC_CLK_TCK")
 
 

@@ -11,6 +11,7 @@ from typing import Final
 
 from recon_node.ceramic.errors import InvalidEventError
 from recon_node.ceramic.event import parse_event
+from recon_node.ceramic.plain_event import read_plain
 from recon_node.ipld import CID, DAG_CBOR, DAG_JOSE, car
 
 _DIGEST: Final = slice(-32, None)
@@ -18,9 +19,6 @@ _DIGEST: Final = slice(-32, None)
 _CODES: Final = slice(None, -32)
 _MAX_ONE_BYTE_VARINT: Final = 127
 _MAX_TWO_BYTE_VARINT: Final = 16383
-_SIGNED_CID_BYTES: Final = len(CID.of(DAG_JOSE, b""))
-_ENVELOPE: Final = b"\xa2gpayload\x58\x24"
-"""How the block of a signed event starts: a map of two, and the CID of the payload in 36 bytes."""
 
 
 def _header_parts(codec: int) -> tuple[bytes, bytes, int]:
@@ -75,36 +73,10 @@ def holds_event(stored: bytes, cid: bytes) -> bool:
 
     Signatures are not checked: whoever knows that the CID is that of an event need not.
     """
-    if is_plainly_sound(stored, cid) and _is_plainly_complete(stored, cid):
-        return True
+    if (plain := read_plain(stored)) is not None:
+        return plain.cid == cid
     try:
         event = parse_event(stored)
     except InvalidEventError:
         return False
     return event.cid == cid and event.car == stored
-
-
-def _is_plainly_complete(stored: bytes, cid: bytes) -> bool:
-    """Return True for nearly all sound CARs of events that are signed without a capability.
-
-    Such an event has two blocks. Its header could name a capability, a third one, only as `"cap"`
-    or with an escape.
-    """
-    if len(cid) != _SIGNED_CID_BYTES:
-        return False
-    sections: dict[bytes, bytes] = {}
-    at = _HEADERS[len(cid)][2]
-    for _ in range(2):
-        size, start = stored[at], at + 1
-        if size > _MAX_ONE_BYTE_VARINT:
-            size, start = size & 127 | stored[start] << 7, start + 1
-        block = start + (36 if stored[start + 1] == DAG_CBOR else 37)
-        at = start + size
-        sections[stored[start:block]] = stored[block:at]
-        if at == len(stored):
-            break
-    root = sections.pop(cid, b"")
-    if at != len(stored) or len(sections) != 1 or b'"cap"' in root or b"\\" in root:
-        return False
-    [payload] = sections
-    return root.startswith(_ENVELOPE + payload)

@@ -66,31 +66,32 @@ def read_plain(data: bytes) -> PlainEvent | None:
         return None
     if not (data.startswith(_BEFORE_ROOT) and data.startswith(_AFTER_ROOT, _ROOT.stop)):
         return None
-    root = data[_ROOT]
-    blocks: dict[bytes, bytes] = {}
-    end = _FIRST_BLOCK
+    root, at = data[_ROOT], _FIRST_BLOCK
+    payload_cid = payload = envelope = b""
     try:
-        for _ in range(2):
-            size, start = data[end], end + 1
+        while at < len(data):
+            size, start = data[at], at + 1
             if size > _MAX_ONE_BYTE_VARINT:
                 size, start = size & 127 | data[start] << 7, start + 1
                 if not _MAX_ONE_BYTE_VARINT < size <= _MAX_TWO_BYTE_VARINT:
                     return None
-            block = start + (_PAYLOAD_BYTES if data[start + 1] == DAG_CBOR else _ROOT_BYTES)
-            name, end = data[start:block], start + size
-            blocks[name] = data[block:end]
-            if sha256(data[block:end]).digest() != name[_DIGEST]:
+            at = start + size
+            if not envelope and data.startswith(root, start):
+                envelope = data[start + _ROOT_BYTES : at]
+            elif not payload and data.startswith(_PAYLOAD_HEAD, start):
+                block = start + _PAYLOAD_BYTES
+                payload_cid, payload = data[start:block], data[block:at]
+            else:
                 return None
     except IndexError:
         return None
-    envelope = blocks.pop(root, b"")
-    if end != len(data) or len(blocks) != 1 or not root.startswith(_ROOT_HEAD):
-        return None
-    [(payload_cid, payload)] = blocks.items()
     if not (
-        payload_cid.startswith(_PAYLOAD_HEAD)
+        at == len(data)
+        and root.startswith(_ROOT_HEAD)
         and envelope.startswith(_BEFORE_PAYLOAD + payload_cid + _AFTER_PAYLOAD)
         and envelope.endswith(_BEFORE_SIGNATURE, None, _SIGNATURE.start)
+        and sha256(envelope).digest() == root[_DIGEST]
+        and sha256(payload).digest() == payload_cid[_DIGEST]
     ):
         return None
     encoded = envelope[_HEADER]

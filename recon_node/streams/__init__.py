@@ -28,6 +28,7 @@ from recon_node.streams.state import (
     StreamState,
     StreamStates,
     accepted_tip,
+    data_json,
     shape_of,
     stream_state,
 )
@@ -56,6 +57,7 @@ __all__ = [
     "TipSummary",
     "accepted_tip",
     "causal_order",
+    "data_json",
     "definitions_of",
     "event_metadata",
     "heights",

@@ -90,20 +90,19 @@ class DocumentSchema:
                 return "the document is too large to be checked by its model's schema"
             if self._price.stack(depth) > MAX_STACK:
                 return "the document is nested too deep to be checked by its model's schema"
-        with_reason = self._price.of_reason(weight, depth) <= MAX_REASON
         try:
-            return self._error(content, with_reason)
+            return self._error(content, weight, depth)
         except ValueError:  # bytes, or nested too deep
             pass
         try:
-            return self._error(json.loads(json.dumps(content, default=dag_json)), with_reason)
+            return self._error(as_dag_json(content), weight, depth)
         except ValueError as error:
             return f"the document cannot be checked by its model's schema: {error}"
 
-    def _error(self, content: Any, with_reason: bool) -> str | None:
+    def _error(self, content: Any, weight: int, depth: int) -> str | None:
         if self._validator.is_valid(content):
             return None
-        if not with_reason:
+        if self._price.of_reason(weight, depth) > MAX_REASON:
             return "the document does not conform to its model's schema"
         try:
             self._validator.validate(content)

@@ -209,12 +209,12 @@ class _Run:
         if isinstance(parent, dict):
             self._set(parent, last, value, size)
         else:
-            self.weight += size.weight - self._size(parent[int(last)]).weight
+            self.weight += size.weight - self._weight(parent[int(last)])
             parent[int(last)] = value
 
     def _set(self, parent: dict[str, Any], name: str, value: Any, size: JsonSize) -> None:
         if name in parent:
-            self.weight += size.weight - self._size(parent[name]).weight
+            self.weight += size.weight - self._weight(parent[name])
         else:
             self.weight += size.weight + MEMBER_WEIGHT + len(name)
         parent[name] = value
@@ -273,9 +273,14 @@ class _Run:
         if self._own.pop(id(value), None) is not None:
             self._shared[id(value)] = value
 
+    def _weight(self, value: Any) -> int:
+        if isinstance(value, CONTAINERS):
+            return self._size(value).weight
+        return VALUE_WEIGHT + (len(value) if isinstance(value, TEXTS) else 0)
+
     def _size(self, value: Any) -> JsonSize:
         if not isinstance(value, CONTAINERS):
-            return JsonSize(VALUE_WEIGHT + (len(value) if isinstance(value, TEXTS) else 0), 0, 0)
+            return JsonSize(self._weight(value), 0, 0)
         known = self._sizes.get(id(value))
         if known is not None:
             return known[1]

@@ -74,13 +74,9 @@ class StreamData:
     _json: bytes | None = field(default=None, init=False, compare=False, repr=False)
 
     def to_json(self) -> bytes:
-        """Return `{"metadata": ..., "content": ...}` as ceramic-one has it.
-
-        Bytes and links in the content are written as in DAG-JSON. The result is cached.
-        """
+        """Return `data_json` of it, which is cached."""
         if self._json is None:
-            value = {"metadata": dict(self.metadata), "content": self.content}
-            object.__setattr__(self, "_json", _as_json(value))
+            object.__setattr__(self, "_json", data_json(dict(self.metadata), self.content))
         assert self._json is not None
         return self._json
 
@@ -346,7 +342,12 @@ def _in_brief(errors: list[str]) -> tuple[str, ...]:
     return tuple(e if len(e) <= _MAX_ERROR else e[: _MAX_ERROR - 1] + "…" for e in errors[:_ERRORS])
 
 
-def _as_json(value: Any) -> bytes:
+def data_json(metadata: dict[str, Any], content: Any) -> bytes:
+    """Return `{"metadata": ..., "content": ...}` as ceramic-one has it.
+
+    Bytes and links are written as in DAG-JSON.
+    """
+    value = {"metadata": metadata, "content": content}
     try:
         return orjson.dumps(value, default=dag_json)
     except orjson.JSONEncodeError:  # an integer beyond 64 bits, or nested too deep for it

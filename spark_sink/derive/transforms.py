@@ -17,9 +17,9 @@ from recon_node.ceramic import Event, EventKind
 from recon_node.ipld import CID
 from recon_node.streams import (
     Decision,
-    StreamData,
     StreamStates,
     Tip,
+    data_json,
     event_metadata,
 )
 from spark_sink.derive.streams import Entry, Row, Stream
@@ -148,4 +148,4 @@ def _payload(event: Event) -> bytes | None:
     """
     if event.kind is EventKind.TIME:
         return None
-    return StreamData(event.data, event_metadata(event)).to_json()
+    return data_json(event_metadata(event), event.data)

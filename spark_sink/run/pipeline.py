@@ -52,7 +52,7 @@ from spark_sink.tables.location import FAULTS
 from spark_sink.tables.placement import Placement
 from spark_sink.tables.staging import StagedFeed
 
-_ROWS_PER_BATCH: Final = 100_000
+_ROWS_PER_BATCH: Final = 200_000
 # With more events than this still to be read from the node, the derived tables wait: a step reads
 # whole streams back, and one long step reads each only once.
 _BACKLOG: Final = 20_000
