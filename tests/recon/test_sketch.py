@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterable
+from collections.abc import Callable, Generator, Iterable
 from hashlib import sha256
 from itertools import islice
 from math import ceil, sqrt
+from typing import TypeVar
 
 import numpy as np
 import pytest
@@ -30,6 +31,8 @@ from recon_node.recon.keys.sketch import (
     ids_of,
     symbols_for,
 )
+
+T = TypeVar("T")
 
 WHOLE = KeyRange(b"", b"\xff" * 9)
 KEY = st.binary(min_size=1, max_size=2)
@@ -276,6 +279,18 @@ def test_keys_are_found_by_their_ids(
     )
 
 
+def drain(steps: Generator[None, None, T], pause: Callable[[], object]) -> tuple[T, int]:
+    """The result of work in steps, and how often it has paused, calling `pause` each time."""
+    pauses = 0
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            return end.value, pauses
+        pauses += 1
+        pause()
+
+
 @pytest.mark.parametrize("few", [0, 2048])
 def test_many_keys_are_found_while_the_store_changes(
     monkeypatch: pytest.MonkeyPatch, few: int
@@ -287,18 +302,15 @@ def test_many_keys_are_found_while_the_store_changes(
     wanted, leaving, staying = keys[:5_000], keys[5_000:8_000], keys[8_000:10_000]
     store = KeyStore(wanted + leaving + staying, leaf_size=16, fan_out=8)
     steps = find(store, WHOLE, ids_of(b"".join(sha256(key).digest() for key in wanted)))
-    late, gone, yields = iter(keys[10_000:]), iter(leaving), 0
-    while True:
-        try:
-            next(steps)
-        except StopIteration as end:
-            found = end.value
-            break
-        yields += 1
+    late, gone = iter(keys[10_000:]), iter(leaving)
+
+    def change() -> None:
         store.load(islice(late, 100))
         for key in islice(gone, 30):
             store.discard(key)
-    assert yields > 20
+
+    found, pauses = drain(steps, change)
+    assert pauses > 20
     assert sorted(key for _, key in found) == sorted(wanted)
     assert all(id_of(key) == each.to_bytes(8, "little") for each, key in found)
 
@@ -310,14 +322,7 @@ def test_ids_are_compared_while_the_store_changes(monkeypatch: pytest.MonkeyPatc
     store = KeyStore(keys[:2_000], leaf_size=16, fan_out=8)
     lacking, late = keys[5_000:], iter(keys[2_000:5_000])
     sought = ids_of(b"".join(sha256(key).digest() for key in keys[:2_000] + lacking))
-    steps = not_held(store, WHOLE, sought)
-    while True:
-        try:
-            next(steps)
-        except StopIteration as end:
-            found = end.value
-            break
-        store.load(islice(late, 50))
+    found, _ = drain(not_held(store, WHOLE, sought), lambda: store.load(islice(late, 50)))
     assert found.tolist() == sorted(ids_of(b"".join(sha256(k).digest() for k in lacking)).tolist())
 
 
