@@ -31,6 +31,7 @@ JAVA_OPTIONS: Final = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"
 # Spark puts a zipped pyspark first on the path of each Python that it starts. Each process would
 # compile what it imports from the zip, which takes 0.4 s of CPU. The zip is a copy of the installed
 # pyspark, which this script uses instead.
+# numpy's linear algebra, which nothing here uses, would start threads that spin for 0.06 s of CPU.
 _PYTHON: Final = """\
 #!/bin/sh
 set -f
@@ -42,7 +43,7 @@ for entry in $PYTHONPATH; do
         *) path="$path${{path:+:}}$entry" ;;
     esac
 done
-export PYTHONPATH="$path"
+export PYTHONPATH="$path" OPENBLAS_NUM_THREADS="${{OPENBLAS_NUM_THREADS:-1}}"
 exec '{python}' "$@"
 """
 
