@@ -64,7 +64,11 @@ class Body(BaseModel):
             raise bad_request(f"{name} is empty: send a JSON object")
         try:
             value = json.loads(text)
-        except (ValueError, RecursionError) as error:
+        except RecursionError:
+            raise bad_request(
+                f"{name} is not JSON that can be read: it is nested too deep"
+            ) from None
+        except ValueError as error:
             raise bad_request(f"{name} is not JSON: {error}") from None
         if not isinstance(value, dict):
             raise bad_request(f"{name} should be a JSON object")

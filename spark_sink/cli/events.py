@@ -58,7 +58,9 @@ def print_json(event: str, facts: dict[str, Any]) -> None:
     click.echo(to_json({**line, **show(facts)}))
 
 
-_LEVELS = dict.fromkeys(("waiting", "no_workers", "lost", "mirror_unusable"), "warning")
+_LEVELS = dict.fromkeys(
+    ("waiting", "no_workers", "no_tables", "lost", "mirror_unusable"), "warning"
+)
 
 _LINES: dict[str, Callable[[dict[str, Any]], str]] = {
     "mirror_unusable": lambda f: (
@@ -104,6 +106,7 @@ _LINES: dict[str, Callable[[dict[str, Any]], str]] = {
         f"serving the tables in {f['tables']} by Flight SQL at {f['url']}"
         + (f", metrics at {f['metrics']}" if f["metrics"] else "")
     ),
+    "no_tables": lambda f: f"there are no tables in {f['tables']} yet: spark-sink run creates them",
     "stopped": lambda f: (
         f"stopped at position {f['position']}, {f['rows']} rows in this run"
         if "position" in f

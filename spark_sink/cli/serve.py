@@ -100,8 +100,8 @@ def serve(
     Clients are the Ceramic JavaScript SDK, ADBC, JDBC and the BI tools on top of it. The tables and
     functions of ceramic-one's server are in the schema v0, the default, and those of spark-sink in
     the schema tables. NAME_feed has the rows of the table NAME, and then those to come. Nothing can
-    be written. Each query runs in a process of its own. Prints a line when it can be reached, and
-    one when it has stopped.
+    be written. Each query runs in a process of its own. Prints a line when it can be reached, one
+    if there are no tables yet, and one when it has stopped.
 
     \b
     Examples:
@@ -111,10 +111,12 @@ def serve(
           --tls-cert server.pem --tls-key server.key
     """
     from spark_sink.exposition import served
+    from spark_sink.schema import TABLES
     from spark_sink.serve.metrics import FlightMetrics
     from spark_sink.serve.server import FlightServer, ServeSettings
     from spark_sink.serve.workers import Limits
     from spark_sink.source.feed import Feed
+    from spark_sink.tables.status import is_table
 
     if (tls_cert is None) != (tls_key is None):
         raise click.UsageError("TLS needs both --tls-cert and --tls-key")
@@ -140,6 +142,8 @@ def serve(
         server = FlightServer(settings, measured)
         with _until_signal():
             printer("serving", {"tables": tables, "url": server.url, "metrics": metrics_url})
+            if isinstance(tables, Path) and not any(is_table(tables / name) for name in TABLES):
+                printer("no_tables", {"tables": tables})
             server.wait()
         server.stop()
         printer("stopped", {"url": server.url})

@@ -70,6 +70,15 @@ def test_on_a_terminal_it_prints_text(directory: Path) -> None:
         assert lines.readline() == "stopped\n"
 
 
+def test_it_says_that_there_are_no_tables_yet(tmp_path: Path) -> None:
+    with subprocess.Popen([*SERVE, str(tmp_path)], stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        events = [json.loads(process.stdout.readline()) for _ in range(2)]
+        process.terminate()
+    assert [each["event"] for each in events] == ["serving", "no_tables"]
+    assert (events[1]["level"], events[1]["tables"]) == ("warning", str(tmp_path))
+
+
 @pytest.mark.parametrize("option", ["--listen", "--metrics"])
 def test_a_port_in_use_is_answered_with_what_to_do(tmp_path: Path, option: str) -> None:
     with socket.socket() as taken:
