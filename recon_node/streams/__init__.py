@@ -24,14 +24,13 @@ from recon_node.streams.model_versions import (
 )
 from recon_node.streams.state import (
     EventState,
-    StreamData,
     StreamState,
     StreamStates,
     accepted_tip,
-    data_json,
     shape_of,
     stream_state,
 )
+from recon_node.streams.stream_data import StreamData, data_json
 from recon_node.streams.stream_summary import StreamSummary
 from recon_node.streams.summary import SummarizedTip, TipSummary
 from recon_node.streams.tip import Decision, Rule, StreamTip, Tip, select_tip

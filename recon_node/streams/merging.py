@@ -30,7 +30,8 @@ from recon_node.ipld import CID
 from recon_node.streams.graph import StreamEvent
 from recon_node.streams.json_diff import json_diff, json_equal, pointer
 from recon_node.streams.json_patch import parse_pointer
-from recon_node.streams.state import StreamData, StreamStates, accepted_tip
+from recon_node.streams.state import StreamStates, accepted_tip
+from recon_node.streams.stream_data import StreamData
 from recon_node.streams.tip import select_tip
 
 

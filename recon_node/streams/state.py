@@ -33,17 +33,13 @@ The names are those of ceramic-one: `event_states` of its pipeline, `StreamState
 
 from __future__ import annotations
 
-import json
 from collections import Counter, deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any, Final
-
-import orjson
 
 from recon_node.ceramic import Event, EventKind, InitHeader, StreamId, StreamType, validity_of
 from recon_node.ipld import CID
-from recon_node.streams.document_schema import dag_json
 from recon_node.streams.graph import (
     StreamEvent,
     StreamShapeError,
@@ -53,32 +49,13 @@ from recon_node.streams.graph import (
 from recon_node.streams.json_patch import JsonPatchError, apply_patch, weigh_json
 from recon_node.streams.model_rules import ContentRules
 from recon_node.streams.model_versions import Definitions, event_metadata, version_of
+from recon_node.streams.stream_data import StreamData
 from recon_node.streams.tip import Tip, select_tip
 
 _ERRORS: Final = 8
 """Validation errors kept for an event."""
 _MAX_ERROR: Final = 300
 """Characters of a validation error."""
-
-
-@dataclass(frozen=True, slots=True)
-class StreamData:
-    """Content and metadata of a stream at one of its events. Other events share parts of them, so
-    they must not be changed."""
-
-    content: Any
-    """A JSON object; None if there is none yet."""
-    metadata: Mapping[str, Any]
-    weight: int = field(default=0, compare=False, repr=False)
-    """Of the content, at most; see `recon_node.streams.json_patch`."""
-    _json: bytes | None = field(default=None, init=False, compare=False, repr=False)
-
-    def to_json(self) -> bytes:
-        """Return `data_json` of it, which is cached."""
-        if self._json is None:
-            object.__setattr__(self, "_json", data_json(dict(self.metadata), self.content))
-        assert self._json is not None
-        return self._json
 
 
 @dataclass(frozen=True, slots=True)
@@ -340,20 +317,3 @@ def shape_of(event: Event, *, time: int | None = None, valid: bool = True) -> St
 def _in_brief(errors: list[str]) -> tuple[str, ...]:
     """The first errors, shortened: they quote what comes from the network."""
     return tuple(e if len(e) <= _MAX_ERROR else e[: _MAX_ERROR - 1] + "…" for e in errors[:_ERRORS])
-
-
-def data_json(metadata: dict[str, Any], content: Any) -> bytes:
-    """Return `{"metadata": ..., "content": ...}` as ceramic-one has it.
-
-    Bytes and links are written as in DAG-JSON.
-    """
-    value = {"metadata": metadata, "content": content}
-    try:
-        return orjson.dumps(value, default=dag_json)
-    except orjson.JSONEncodeError:  # an integer beyond 64 bits, or nested too deep for it
-        return _ENCODER.encode(value).encode()
-
-
-_ENCODER: Final = json.JSONEncoder(
-    ensure_ascii=False, check_circular=False, separators=(",", ":"), default=dag_json
-)

@@ -19,7 +19,8 @@ from recon_node.ceramic import CeramicError, InitHeader
 from recon_node.ipld import CID, IpldError, dag_cbor
 from recon_node.streams.document_schema import dag_json
 from recon_node.streams.graph import ForgottenError, StreamEvent
-from recon_node.streams.state import EventState, StreamData
+from recon_node.streams.state import EventState
+from recon_node.streams.stream_data import StreamData
 from recon_node.streams.summary import KeptEvent, TipSummary
 
 _FORMAT: Final = 1
