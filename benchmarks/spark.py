@@ -44,13 +44,13 @@ from benchmarks.spark_log import KEY, LogFiller
 from recon_node.ceramic import StreamId, StreamType, parse_event
 from recon_node.ceramic.builder import init_event
 from recon_node.ipld import multibase
+from spark_sink.run.pipeline import ROWS_PER_BATCH
 from spark_sink.schema import PARTITION_COLUMN, PARTITIONS
 
 DERIVED: Final = ("conclusion_events", "event_states", "stream_tips", "stream_states")
 # Alternatives: Spark's own source and sink, and tips kept as Spark state.
 PEERS: Final = ("source (Parquet files)", "raw_events (file sink)", "stream_tips (state)")
 WAYS: Final = ("source", "raw_events", *DERIVED, "all", *PEERS, "one event")
-BATCH: Final = 200_000  # as the pipeline has it
 _TICKS: Final = os.sysconf("SC_CLK_TCK")
 
 
@@ -220,7 +220,7 @@ def _run_spark(way: str, url: str, directory: Path) -> None:
     elif way == "raw_events (file sink)":
         _write_files(spark, url, directory)
     else:
-        spark_state.run(spark, url, directory, BATCH)
+        spark_state.run(spark, url, directory, ROWS_PER_BATCH)
     tell("tick", {})
     spark.stop()
     tell("stopped", {})
@@ -228,7 +228,7 @@ def _run_spark(way: str, url: str, directory: Path) -> None:
 
 def _write_files(spark: SparkSession, url: str, directory: Path) -> None:
     """Write the feed to Parquet files with Spark's own sink, partitioned like `raw_events`."""
-    options = {"url": url, "maxRowsPerBatch": str(BATCH)}
+    options = {"url": url, "maxRowsPerBatch": str(ROWS_PER_BATCH)}
     events = spark.readStream.format("recon").options(**options).load()
     partition = f.conv(f.hex(f.substring("stream_cid", -1, 1)), 16, 10).cast("int") % PARTITIONS
     writer = events.withColumn(PARTITION_COLUMN, partition).writeStream.format("parquet")

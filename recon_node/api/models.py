@@ -65,9 +65,7 @@ class Body(BaseModel):
         try:
             value = json.loads(text)
         except RecursionError:
-            raise bad_request(
-                f"{name} is not JSON that can be read: it is nested too deep"
-            ) from None
+            raise bad_request(f"{name} cannot be read: its JSON is nested too deeply") from None
         except ValueError as error:
             raise bad_request(f"{name} is not JSON: {error}") from None
         if not isinstance(value, dict):

@@ -62,7 +62,7 @@ def read_plain(data: bytes) -> PlainEvent | None:
 
     The payload's fields are not checked.
     """
-    if type(data) is not bytes:  # slices of other types are no keys
+    if type(data) is not bytes:  # slices of other types are not hashable
         return None
     if not (data.startswith(_BEFORE_ROOT) and data.startswith(_AFTER_ROOT, _ROOT.stop)):
         return None

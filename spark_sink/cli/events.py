@@ -106,7 +106,7 @@ _LINES: dict[str, Callable[[dict[str, Any]], str]] = {
         f"serving the tables in {f['tables']} by Flight SQL at {f['url']}"
         + (f", metrics at {f['metrics']}" if f["metrics"] else "")
     ),
-    "no_tables": lambda f: f"there are no tables in {f['tables']} yet: spark-sink run creates them",
+    "no_tables": lambda f: f["reason"],
     "stopped": lambda f: (
         f"stopped at position {f['position']}, {f['rows']} rows in this run"
         if "position" in f

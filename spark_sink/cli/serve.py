@@ -116,7 +116,7 @@ def serve(
     from spark_sink.serve.server import FlightServer, ServeSettings
     from spark_sink.serve.workers import Limits
     from spark_sink.source.feed import Feed
-    from spark_sink.tables.status import is_table
+    from spark_sink.tables.status import is_table, no_tables
 
     if (tls_cert is None) != (tls_key is None):
         raise click.UsageError("TLS needs both --tls-cert and --tls-key")
@@ -142,8 +142,9 @@ def serve(
         server = FlightServer(settings, measured)
         with _until_signal():
             printer("serving", {"tables": tables, "url": server.url, "metrics": metrics_url})
+            # A store is not asked: that takes a request per table, and it may be down just now.
             if isinstance(tables, Path) and not any(is_table(tables / name) for name in TABLES):
-                printer("no_tables", {"tables": tables})
+                printer("no_tables", {"reason": str(no_tables(tables))})
             server.wait()
         server.stop()
         printer("stopped", {"url": server.url})

@@ -52,7 +52,9 @@ from spark_sink.tables.location import FAULTS
 from spark_sink.tables.placement import Placement
 from spark_sink.tables.staging import StagedFeed
 
-_ROWS_PER_BATCH: Final = 200_000
+#: Positions per batch unless told otherwise. Between two batches, the node waits for the commit and
+#: for Spark.
+ROWS_PER_BATCH: Final = 200_000
 # With more events than this still to be read from the node, the derived tables wait: a step reads
 # whole streams back, and one long step reads each only once.
 _BACKLOG: Final = 20_000
@@ -290,7 +292,7 @@ def start_query(spark: SparkSession, sink: Sink, settings: QuerySettings) -> Str
     options: dict[str, str] = {
         "url": settings.url,
         "startingOffset": str(sink.tables.reading.position),
-        "maxRowsPerBatch": str(settings.max_rows_per_batch or _ROWS_PER_BATCH),
+        "maxRowsPerBatch": str(settings.max_rows_per_batch or ROWS_PER_BATCH),
         "partitions": str(ranges),
     }
     if settings.patience is not None:

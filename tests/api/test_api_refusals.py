@@ -42,7 +42,7 @@ async def check_refused(
         ("POST", EVENTS, b"", 400, "the body is empty"),
         ("POST", EVENTS, b"{", 400, "not JSON"),
         ("POST", EVENTS, b"\xff\xfe", 400, "not JSON"),
-        ("POST", EVENTS, b"[" * 100_000, 400, "nested too deep"),
+        ("POST", EVENTS, b"[" * 100_000, 400, "nested too deeply"),
         ("POST", EVENTS, b"[]", 400, "should be a JSON object"),
         ("POST", EVENTS, b"{}", 400, "'data' is missing"),
         ("POST", EVENTS, b'{"data": 7}', 400, "'data' should be text"),

@@ -17,7 +17,7 @@ from recon_node.ceramic import Event
 from recon_node.testnet import Testnet
 from spark_sink.cli import main
 from spark_sink.errors import SinkError, TablesError
-from spark_sink.run.pipeline import Sink
+from spark_sink.run.pipeline import ROWS_PER_BATCH, Sink
 from spark_sink.run.runner import Runner, RunSettings
 from spark_sink.run.ui import ui_settings
 from spark_sink.tables.directory import Tables, lock
@@ -334,6 +334,7 @@ def test_sizes(text: str, size: int) -> None:
 def test_the_pipeline_says_how_many_rows_a_batch_has_if_nobody_else_does() -> None:
     assert parsed("run", "--tables", "t")["max_rows_per_batch"] is None
     assert parsed("run", "--tables", "t", "--max-rows-per-batch", "7")["max_rows_per_batch"] == 7
+    assert f"({ROWS_PER_BATCH})" in invoked("run", "--help").output
 
 
 def test_settings_of_spark() -> None:

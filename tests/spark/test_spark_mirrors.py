@@ -364,7 +364,7 @@ def test_with_several_urls_mirrors_serve_the_one_that_is_read(
     with before(mirror) as other:
         assert read(urls, mirrors=other.url, failoverAfter="5") == plain(first)
         assert other.asked
-    with before(first) as ours:  # itself is no mirror
+    with before(first) as ours:  # a node does not mirror itself
         assert read(ours.url, mirrors=f"{ours.url}/") == plain(first)
         assert "POST /ceramic/feed/arrow" not in ours.asked
 

@@ -76,7 +76,8 @@ def test_it_says_that_there_are_no_tables_yet(tmp_path: Path) -> None:
         events = [json.loads(process.stdout.readline()) for _ in range(2)]
         process.terminate()
     assert [each["event"] for each in events] == ["serving", "no_tables"]
-    assert (events[1]["level"], events[1]["tables"]) == ("warning", str(tmp_path))
+    assert events[1]["level"] == "warning"
+    assert events[1]["reason"] == f"there are no tables in {tmp_path}: spark-sink run creates them"
 
 
 @pytest.mark.parametrize("option", ["--listen", "--metrics"])

@@ -121,7 +121,7 @@ async def test_every_order_of_arrival_delivers_the_same(order: Sequence[int]) ->
     ("change", "words"),
     [
         ("INSERT INTO faults VALUES (9999, 'x')", "which is missing"),
-        ("INSERT INTO faults VALUES (1, 'x')", "it is no data event"),
+        ("INSERT INTO faults VALUES (1, 'x')", "it is not a data event"),
         ("DELETE FROM faults", "nothing in `faults`"),
         ("UPDATE events SET state = 2 WHERE state = 1 AND kind = 'time'", "missing or unchecked"),
         ("UPDATE events SET state = 1 WHERE state = 0", "missing or unchecked"),

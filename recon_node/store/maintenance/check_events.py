@@ -133,7 +133,7 @@ class EventChecker:
             found = "is missing" if stream is None else "is here"
             raise _WrongError(f"its state is {row.state}, but its init event {found}")
         if row.fault is not None and event.kind is not EventKind.DATA:
-            raise _WrongError("it is no data event, but among the badly signed ones in `faults`")
+            raise _WrongError("it is not a data event, but among the badly signed ones in `faults`")
         if row.state >= State.UNCOVERED and stream is not None:
             self._check_history(row, event, bases, stream)
 
