@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterable
+from dataclasses import replace
 from itertools import combinations
 
 import pytest
@@ -224,3 +225,20 @@ def test_keys_for_which_there_was_no_room_do_not_count_as_refused() -> None:
         return sum(len(message.bounds) for message in sent)
 
     assert bounds_told(12_000) < 1.5 * bounds_told(1 << 20)
+
+
+def test_a_peer_that_repeats_itself_may_still_have_keys_to_tell() -> None:
+    """Its one pivot is refused. It lists other keys only when it has told that one twice in vain,
+    not counting the message by which it learned keys: so it says the same three times before."""
+    settings = SessionSettings(fan_out=2, page_keys=1, list_threshold=0)
+    ours = {b"\x00\x01", b"\x00\x02", b"\x01\x00", b"\x02\x01"}
+    theirs = {b"\x00\x00", b"\x01\x01", b"\x02\x00", b"\x03\x00"}
+    refused, refused_by_them = {b"\x00\x00", b"\x02\x00"}, {b"\x00\x01", b"\x02\x01"}
+    you = Peer(
+        ours, replace(settings, list_threshold=4), frozenset(refused), session=fenced_session
+    )
+    they = Peer(theirs, settings, frozenset(refused_by_them), session=fenced_session)
+    asking, answering, _ = reconcile(you, they)
+    assert you.set == (ours | theirs) - refused
+    assert they.set == (ours | theirs) - refused_by_them
+    assert (asking.side.left_out, answering.side.left_out) == (2, 2)

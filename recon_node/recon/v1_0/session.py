@@ -28,7 +28,7 @@ nothing left to learn or to tell:
 - A gap is *settled* when the peer's hash is that of our keys and those that we gave up, less none
   or all of our open keys in it: the peer has what we have, apart from keys that one side refused.
 - A side for which every gap of a message matches or is settled states its hashes once more and
-  ends the stream. So does one that was told the same three times and answers the same.
+  ends the stream. So does one that was told the same four times and answers the same.
 - The other finds its gaps settled too, or reads the end of the stream. Then the two agree on all
   but the open keys and those given up, provided that there are any and that the peer's last message
   has neither told a key nor asked for one.
@@ -79,8 +79,10 @@ class _Gap(Enum):
 
 _ENDS: Final = frozenset({_Gap.MATCHES, _Gap.SETTLED})
 
-_REPEATS: Final = 2
-"""A round that repeats itself so often in a row will always do: other keys were listed by then."""
+_REPEATS: Final = 3
+"""A round that repeats itself so often in a row will always do: other keys were listed by then. A
+peer whose pivots were refused says the same three times first: what it told while it learned keys
+does not count, and what it tells then has to be in vain twice."""
 
 
 class Session10(Session[Message]):
