@@ -29,7 +29,7 @@ from spark_sink.derive.models import Models
 from spark_sink.derive.portion import Portion, Step, compute, compute_anew, compute_partition
 from spark_sink.derive.transforms import NEED_MODELS
 from spark_sink.derive.workers import InProcess, Workers
-from spark_sink.schema import PARTITIONS, TABLES, partition_of
+from spark_sink.schema import PARTITIONS, partition_of
 from spark_sink.tables.directory import Tables
 from spark_sink.tables.raw_files import RawFiles
 from spark_sink.tables.staging import Staged, Stager
@@ -131,12 +131,13 @@ class Derivation:
 
     def _own_stagers(self, names: Sequence[str]) -> dict[str, Stager]:
         """Return the stagers of the tables to which rows are only appended."""
-        return {n: self._tables.derived[n].stager() for n in names if TABLES[n].is_history}
+        tables = self._tables.derived
+        return {name: tables[name].stager() for name in names if tables[name].only_grows}
 
     def _finish(self, name: str, rows: Staged, upto: int) -> None:
         """Commit the rows that bring a table to a position."""
         table = self._tables.derived[name]
-        if table.spec.is_history:
+        if table.only_grows:
             rows = table.append(rows, upto)
         else:
             *some, last = rows.portions(table.spec.schema, _MERGE_BYTES)

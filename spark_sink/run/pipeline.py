@@ -54,7 +54,7 @@ from spark_sink.tables.staging import StagedFeed
 
 #: Positions per batch unless told otherwise. Between two batches, the node waits for the commit and
 #: for Spark.
-ROWS_PER_BATCH: Final = 200_000
+ROWS_PER_BATCH: Final = 400_000
 # With more events than this still to be read from the node, the derived tables wait: a step reads
 # whole streams back, and one long step reads each only once.
 _BACKLOG: Final = 20_000

@@ -158,6 +158,11 @@ class DeltaStore:
         """Delete files that were written for `append` but not committed."""
         delete_below(self.path, _STAGED_DIR)
 
+    @property
+    def only_grows(self) -> bool:
+        """Whether the next rows can be appended, because none of them replaces another one."""
+        return self.spec.is_history or not (self._position or self._table.file_uris())
+
     def append(self, rows: Staged, position: int, read: int = 0) -> Staged:
         """Append new rows in one commit, which brings the table to `position`.
 
@@ -182,11 +187,8 @@ class DeltaStore:
 
     def put(self, rows: pa.Table, position: int) -> None:
         """Insert or update rows by key in one commit, which brings the table to `position`."""
-        if self.position or self._table.file_uris():
-            with self._committing(position) as properties:
-                self._merge(rows, properties)
-        else:  # an empty table: append sorted rows without comparing
-            self.append(Staged(tables=(rows,)), position)
+        with self._committing(position) as properties:
+            self._merge(rows, properties)
 
     def revise(self, rows: pa.Table, towards: int) -> None:
         """Update rows by key to their values at `towards`, in one commit.
