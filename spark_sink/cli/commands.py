@@ -165,7 +165,7 @@ main.add_command(completion_command("spark-sink", lambda: main))
     "--max-rows-per-batch",
     type=click.IntRange(1),
     metavar="N",
-    show_default="200000",
+    show_default="400000",
     help="Maximum number of events per batch.",
 )
 @click.option(
