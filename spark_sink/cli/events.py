@@ -62,6 +62,14 @@ _LEVELS = dict.fromkeys(
     ("waiting", "no_workers", "no_tables", "lost", "mirror_unusable"), "warning"
 )
 
+
+def _waiting(f: dict[str, Any]) -> str:
+    waiting = f"waiting up to {f['patience']:.0f} s" if "patience" in f else "waiting"
+    if reason := f.get("reason"):
+        return f"{waiting}: {reason}"
+    return f"the node at {f['url']} does not answer; {waiting}"
+
+
 _LINES: dict[str, Callable[[dict[str, Any]], str]] = {
     "mirror_unusable": lambda f: (
         f"the mirror {f['url']} is of no use now ({f['reason']}); all is read from the first node "
@@ -88,10 +96,7 @@ _LINES: dict[str, Callable[[dict[str, Any]], str]] = {
         f"{f['patience']:.0f} s for one"
     ),
     "row": lambda f: f"{f['table']:18} {to_json(show(f['row']))}",
-    "waiting": lambda f: (
-        f"the node at {f['url']} does not answer; waiting"
-        + (f" up to {f['patience']:.0f} s" if "patience" in f else "")
-    ),
+    "waiting": _waiting,
     "lost": lambda f: f"cannot go on with the node at {f['url']}: {f['reason']}",
     "taking_over": lambda f: (
         f"the log {f['from']} cannot be read: going on from the node at {f['url']} (log "

@@ -27,12 +27,14 @@ class RunNodes:
 
     Attributes:
         current: the feed of the node that is read.
+        trouble: why a node did not answer, the last time that one did not.
     """
 
     def __init__(self, feeds: Sequence[Feed], failover_after: float) -> None:
         self._feeds = list(feeds)
         self.failover_after = failover_after
         self.current = self._feeds[0]
+        self.trouble = ""
         self._refusal: FeedRefusedError | None = None
         self._heads: dict[Feed, Head | None] = {}
 
@@ -58,7 +60,7 @@ class RunNodes:
             FeedRefusedError: what answers does not do so as a feed does.
         """
         if not self.several:
-            return self.current.head()
+            return self.current.head(on_failure=self._note)
         now = time.monotonic()
         head = self.choose(reading, threading.Event(), silent_since=now, patience=patience)
         assert head is not None
@@ -131,12 +133,16 @@ class RunNodes:
         if feed not in self._heads:
             self._heads[feed] = None
             try:
-                self._heads[feed] = feed.head(patience=0)
+                self._heads[feed] = feed.head(patience=0, on_failure=self._note)
             except FeedRefusedError as error:
                 self._refusal = error
+                self._note(error)
             except FeedUnreachableError:
                 pass
         return self._heads[feed]
+
+    def _note(self, error: SinkError) -> None:
+        self.trouble = str(error)
 
     def _useless(self, reading: Reading | None) -> SinkError:
         if reading is not None and any(self._heads.values()):

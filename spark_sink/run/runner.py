@@ -107,7 +107,8 @@ class Runner:
     no_workers {master, patience}, filling {snapshot, position}, filled {rows, position, seconds},
     started {url, tables, epoch, position, head, metrics, spark_ui},
     batch {batch, rows, streams, position, seconds, lag}, row {table, row},
-    stopped {position, rows, seconds}. At the start, `waiting` also has {patience}, in seconds.
+    stopped {position, rows, seconds}. At the start, `waiting` also has {reason, patience}, in
+    seconds.
     """
 
     def __init__(self, settings: RunSettings, on_event: OnEvent) -> None:
@@ -185,7 +186,8 @@ class Runner:
         def tell() -> None:
             waits.set()
             patience = _START_PATIENCE + (nodes.failover_after if nodes.several else 0)
-            self._on_event("waiting", {"url": nodes.urls, "patience": patience})
+            facts = {"url": nodes.urls, "reason": nodes.trouble, "patience": patience}
+            self._on_event("waiting", facts)
 
         with calling_after(_SILENCE, tell):
             head = nodes.find(reading, _START_PATIENCE)

@@ -10,7 +10,7 @@ The node applies the filters: rows that do not match are left out, and positions
 import io
 import json
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Final
@@ -89,11 +89,19 @@ class Feed:
         if client is not None:
             client.close()
 
-    def head(self, patience: float | None = None) -> Head:
+    def head(
+        self,
+        patience: float | None = None,
+        on_failure: Callable[[FeedUnreachableError], None] = lambda error: None,
+    ) -> Head:
         """Return the current head of the feed.
 
+        Args:
+            patience: seconds to wait for an answer; None: the feed's own.
+            on_failure: called after each try that failed.
+
         Raises:
-            FeedUnreachableError: no answer within `patience` seconds (default: the feed's own).
+            FeedUnreachableError: no answer in time.
             FeedRefusedError: something answers, but not as a feed does.
         """
         retry = Retry(self.patience if patience is None else patience)
@@ -101,6 +109,7 @@ class Feed:
             try:
                 return self._head_once()
             except FeedUnreachableError as error:
+                on_failure(error)
                 retry.wait(error)
 
     def check(self, position: int, epoch: str, head: Head) -> None:

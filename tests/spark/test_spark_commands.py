@@ -16,6 +16,7 @@ from spark_helpers import Node, feed_rows
 from recon_node.ceramic import Event
 from recon_node.testnet import Testnet
 from spark_sink.cli import main
+from spark_sink.cli.events import print_line
 from spark_sink.errors import SinkError, TablesError
 from spark_sink.run.pipeline import ROWS_PER_BATCH, Sink
 from spark_sink.run.runner import Runner, RunSettings
@@ -233,16 +234,32 @@ def test_run_is_refused_before_spark_starts(
     assert "free some space and start again, nothing is lost" in text
 
 
-def test_the_waiting_for_a_node_is_told_at_once(
+def test_the_waiting_for_a_node_is_told_soon_and_with_its_reason(
     filled: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("spark_sink.run.runner._START_PATIENCE", 0.5)
-    monkeypatch.setattr("spark_sink.run.runner._SILENCE", 0.0)
+    monkeypatch.setattr("spark_sink.run.runner._SILENCE", 0.2)
     result = invoked("run", "--url", GONE, "--tables", filled)
     facts = json.loads(result.stdout)
     assert (facts["event"], facts["url"], facts["patience"]) == ("waiting", GONE, 0.5)
+    assert facts["reason"] in result.stderr
     assert result.exit_code == 1
     assert "cannot be reached" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("facts", "line"),
+    [
+        ({}, "the node at http://a does not answer; waiting"),
+        ({"reason": "", "patience": 9}, "the node at http://a does not answer; waiting up to 9 s"),
+        ({"reason": "it is off", "patience": 9}, "waiting up to 9 s: it is off"),
+    ],
+)
+def test_the_waiting_for_a_node_in_words(
+    facts: dict[str, Any], line: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    print_line("waiting", {"url": "http://a", **facts})
+    assert capsys.readouterr().out == f"{line}\n"
 
 
 def test_a_disk_that_fills_ends_the_run_after_the_batch(tmp_path: Path) -> None:
@@ -429,6 +446,7 @@ class Interrupted:
 
 sys.meta_path.insert(0, Interrupted())
 from spark_sink.cli import main
+from spark_sink.cli.events import print_line
 main()
 """
 

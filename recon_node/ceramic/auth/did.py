@@ -120,9 +120,11 @@ def public_key(did: str) -> PublicKey:
     except IpldError as error:
         raise DidError(f"broken DID {did[:_MAX_SHOWN]!r}: {error}") from None
     if codec not in _READERS:
-        kind = _OTHER_KINDS.get(codec, f"unknown ({codec:#x})")
+        if codec not in _OTHER_KINDS:
+            raise DidError(f"broken DID {did[:_MAX_SHOWN]!r}: no kind of key has code {codec:#x}")
         raise DidError(
-            f"cannot check signatures by {kind} keys, only by Ed25519, secp256k1 and P-256"
+            f"cannot check signatures by {_OTHER_KINDS[codec]} keys, only by Ed25519, secp256k1 "
+            "and P-256"
         )
     try:
         return _READERS[codec](raw[offset:])
