@@ -32,7 +32,7 @@ _WORDING: Final = {
     "string_type": "'{name}' should be text",
     "surrogate": "'{name}' holds half a surrogate pair, which is not text",
     "literal_error": "Invalid value: {input}. must be one of {expected}",
-    "integer": "{name} should be an integer, not {input!r}",
+    "integer": "{name} should be an integer of at most 64 bits, not {input!r}",
     "seconds": "{name} should be a number of seconds, not {input!r}",
     "flag": "{name} should be true or false, not {input!r}",
     "duration": "{name} should be a duration such as 1.5s, 300ms or 1m30s, not {input!r}",

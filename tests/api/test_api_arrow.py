@@ -128,7 +128,7 @@ async def test_an_empty_feed_is_an_empty_table(api: httpx.AsyncClient) -> None:
         ({"after": 5, "upto": 4}, 400, "after is 5, which is past 4"),
         ({"upto": 61}, 400, "upto is 61, but the feed ends at position 60"),
         ({"after": -1}, 400, "after should be 0 or more"),
-        ({"after": "x"}, 400, "after should be an integer, not 'x'"),
+        ({"after": "x"}, 400, "after should be an integer of at most 64 bits, not 'x'"),
     ],
 )
 async def test_a_range_that_is_none(
