@@ -203,12 +203,15 @@ def _read_toml(path: Path) -> dict[str, Any]:
         raise SettingsError(f"{path}: {error.strerror or error}") from None
     except ValueError as error:  # not TOML, or not UTF-8
         raise SettingsError(f"{path}: not TOML: {error}") from None
-    for name in values:
-        if name not in DECLARATIONS:
-            close = get_close_matches(name, DECLARATIONS, n=1)
-            hint = f"did you mean {close[0]!r}?" if close else "see config/recon-node.toml"
-            raise SettingsError(f"{path}: no setting is named {name!r} ({hint})")
+    if unknown := [name for name in values if name not in DECLARATIONS]:
+        raise SettingsError(f"{path}: " + "; ".join(map(_unknown, unknown)))
     return values
+
+
+def _unknown(name: str) -> str:
+    close = get_close_matches(name, DECLARATIONS, n=1)
+    hint = f"did you mean {close[0]!r}?" if close else "see config/recon-node.toml"
+    return f"no setting is named {name!r} ({hint})"
 
 
 def _explain(error: ValidationError, given: Mapping[str, Given]) -> Iterator[str]:

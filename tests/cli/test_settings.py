@@ -95,6 +95,7 @@ def test_the_room_for_waiting_events(tmp_path: Path, monkeypatch: pytest.MonkeyP
         ('lisen = "x"', "no setting is named 'lisen' (did you mean 'listen'?)"),
         ("zzz = 1", "no setting is named 'zzz' (see config/recon-node.toml)"),
         ("[p2p]\nx = 1", "no setting is named 'p2p'"),
+        ("a = 1\nlisen = 2", "no setting is named 'a' (see config/recon-node.toml); no setting is"),
         ("network = 5", "network: Input should be a valid string"),
         ('network = "nowhere"', "network: no network is named 'nowhere'"),
         ('sync_interval = "often"', "sync_interval: Input should be a valid number"),
