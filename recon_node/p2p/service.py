@@ -207,7 +207,7 @@ class P2P:
                 addresses=tuple(each.addresses),
                 connected=each.id in connected,
                 latency=self._host.latency(each.id) or each.latency,
-                last_sync=each.last_sync,
+                last_sync=max(filter(None, (each.last_sync, each.last_visit)), default=None),
                 failures=each.failures,
                 speaks=recon_versions(self._host.known_protocols(each.id)),
                 shares=shared[0] if (shared := common[each.id]) else None,

@@ -10,16 +10,16 @@ from nacl.signing import SigningKey
 from p2p_support import Node, eventually, node
 
 from recon_node.backoff import Backoff
-from recon_node.ceramic import METAMODEL, EventKind, parse_event
+from recon_node.ceramic import METAMODEL, parse_event
 from recon_node.ceramic.builder import data_event, init_event, time_event
 from recon_node.ceramic.heightless_event_id import HeightlessEventId
 from recon_node.ipld import multibase
 from recon_node.p2p import AGREED
 from recon_node.p2p.errors import PeerProtocolError
-from recon_node.p2p.sync import rings, sent_time_events
+from recon_node.p2p.sync import rings, sent_doubtful
 from recon_node.p2p.sync.ring_intake import RingIntake
 from recon_node.p2p.sync.rings import MODEL_RING
-from recon_node.p2p.sync.sent_time_events import SentTimeEvents
+from recon_node.p2p.sync.sent_doubtful import SentDoubtful
 from recon_node.store import Interest
 
 SAMPLE = Path(__file__).parents[1] / "data" / "sdk_sample.jsonl"
@@ -176,32 +176,38 @@ async def test_a_peer_with_events_that_cannot_be_taken_is_asked_less_and_less(
         assert not a.p2p.transfers
 
 
-async def test_a_peer_that_cannot_verify_a_time_event_gets_the_others(tmp_path, monkeypatch):
+@pytest.mark.parametrize("what", ["a time event", "a merge"])
+async def test_a_peer_that_refuses_an_event_gets_the_others(tmp_path, monkeypatch, what):
     """A ceramic-one node ends the session over it, and asks for it in every session."""
     monkeypatch.setattr(rings, "BETWEEN_SYNCS", Backoff(first=0.05, longest=0.2))
-    monkeypatch.setattr(sent_time_events, "BEFORE_RESENDING", Backoff(1.0, 60.0))
+    monkeypatch.setattr(sent_doubtful, "BEFORE_RESENDING", Backoff(1.0, 60.0))
     key = SigningKey(bytes(32))
     first, *others = [init_event(key, METAMODEL, {"number": number}) for number in range(20)]
-    anchor = time_event(first, first.cid)
+    forks = [data_event(key, first, [first.cid], [], should_index=flag) for flag in (True, False)]
+    merge = data_event(key, first, [each.cid for each in forks], [])
+    refused = merge if what == "a merge" else time_event(first, first.cid)
+    held = [first, *forks, refused]
     sent = 0
     admit = RingIntake.admit
 
     async def hang_up(self, values):
         nonlocal sent
-        if any(parse_event(each.value).kind is EventKind.TIME for each in values):
+        if any(parse_event(each.value).cid == refused.cid for each in values):
             sent += 1
-            raise PeerProtocolError("no endpoint of this chain")
+            raise PeerProtocolError("no endpoint of this chain, or no knowledge of CIP-145")
         await admit(self, values)
 
     monkeypatch.setattr(RingIntake, "admit", hang_up)
     async with (
-        node(tmp_path / "a", [first.car, anchor.car], **ONLY_RINGS) as a,
+        node(tmp_path / "a", [each.car for each in held], **ONLY_RINGS) as a,
         node(tmp_path / "b", **ONLY_RINGS) as b,
     ):
         await a.p2p.connect(b.address)
         await eventually(lambda: sent == 1)
         await a.store.admit_local([each.car for each in others])
-        await eventually(lambda: len(b.store.ring_keys) == 20)
+        await eventually(lambda: len(b.store.ring_keys) == 22)
+        await eventually(lambda: a.p2p.counters.sessions_initiated >= 30)
+        assert sent < 10  # in 15 or more sessions of that ring
         await eventually(lambda: sent >= 2)  # by then it may be able to
 
 
@@ -254,9 +260,9 @@ async def test_what_the_chain_does_not_know_is_not_taken_from_a_peer_again(tmp_p
 
 
 def test_time_events_are_sent_again_after_longer_and_longer_pauses(monkeypatch):
-    monkeypatch.setattr(sent_time_events, "MAX_REMEMBERED", 3)
+    monkeypatch.setattr(sent_doubtful, "MAX_REMEMBERED", 3)
     now = 0.0
-    sent = SentTimeEvents(lambda: now)
+    sent = SentDoubtful(lambda: now)
     assert sent.may_send("peer", b"key")
     assert sent.may_send("other", b"key")
     times = []

@@ -1,5 +1,6 @@
 """Nodes over real stores on loopback: they reconcile, spread what is new, and find each other."""
 
+import time
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -244,6 +245,23 @@ async def test_only_an_address_that_was_dialled_counts(tmp_path):
         assert known.addresses == (b.address,)
         assert a.p2p.counters.dials_failed == 3
         await eventually(lambda: len(a.p2p._host._live(ID.from_string(b.p2p.peer_id))) == 1)
+
+
+@pytest.mark.parametrize("only", [{"ceramic_one": False}, {"versions": ()}])
+async def test_a_sync_that_the_peer_began_is_its_last_sync_as_well(tmp_path, sdk_cars, only):
+    quiet = {"sync_interval": 3600, "push_delay": 3600, **only}
+    async with (
+        node(tmp_path / "a", sdk_cars, **quiet) as visited,
+        node(tmp_path / "b", **quiet) as visitor,
+    ):
+        before = time.time()
+        await visitor.p2p.connect(visited.address)
+        for one in (visitor, visited):
+            await eventually(lambda one=one: any(each.last_sync for each in one.p2p.peers()))
+            (peer,) = one.p2p.peers()
+            assert before <= peer.last_sync <= time.time()
+        if "versions" not in only:
+            assert {each.role for each in visited.p2p.sync_reports} == {"responder"}
 
 
 async def test_a_peer_that_speaks_no_recon_is_not_kept(tmp_path):

@@ -110,6 +110,13 @@ class PeerBook:
         else:
             self.failed(peer_id, misled=True)
 
+    def was_visited(self, peer_id: str, now: float) -> None:
+        """Note a sync that the peer began, and that ended in agreement, in seconds since 1970.
+
+        It does not show that the peer can be reached.
+        """
+        self.heard_of(peer_id, ()).last_visit = now
+
     def differed(self, peer_id: str, keys: int, of: int) -> None:
         """Note that a peer and this node differed.
 

@@ -53,7 +53,9 @@ class Peer:
     latency: float | None = None
     """The round-trip time in seconds."""
     last_sync: float | None = None
-    """Seconds since 1970."""
+    """When a sync that this node began ended in agreement, in seconds since 1970."""
+    last_visit: float | None = None
+    """When one that the peer began did."""
     events_served: int = 0
     """Events that it fetched and that are not yet in the report of a session."""
     event_bytes_served: int = 0

@@ -43,7 +43,7 @@ from recon_node.p2p.sync.reports import (
 )
 from recon_node.p2p.sync.ring_intake import RingIntake
 from recon_node.p2p.sync.ring_stream import RingStream, Traffic
-from recon_node.p2p.sync.sent_time_events import SentTimeEvents
+from recon_node.p2p.sync.sent_doubtful import SentDoubtful, is_merge
 from recon_node.p2p.sync.stream_slots import Slots
 from recon_node.p2p.transport.streams import PeerStream
 from recon_node.recon import KeyRange, KeyView
@@ -144,7 +144,7 @@ class Rings:
         self._at_once = trio.CapacityLimiter(settings.max_sessions)
         self._to_find = FOUND_AT_ONCE
         """How many more entries are passed on before the ring is looked after again."""
-        self._sent = SentTimeEvents()
+        self._sent = SentDoubtful()
         self._syncing: set[str] = set()
         self._peer_interests: dict[str, list[KeyRange]] = {}
         self._nursery: trio.Nursery | None = None
@@ -193,6 +193,7 @@ class Rings:
             try:
                 with scope:
                     await self._run(stream, Responder)
+                    self._book.was_visited(stream.peer_id, time.time())
             except (*PEER_FAILURES, StoreError) as error:  # reported already
                 if isinstance(error, BROKEN_PROTOCOL):
                     self._book.failed(stream.peer_id, severity=MISBEHAVED)
@@ -255,7 +256,7 @@ class Rings:
             ring=ring,
             keys=KeyForm.BYTES if is_model else KeyForm.TEXT,
             arrange=(partial(self._choose_events, stream.peer_id) if is_model else _leave_in_order),
-            load=self._load_events if is_model else _load_entries,
+            load=partial(self._load_events, stream.peer_id) if is_model else _load_entries,
             admit=partial(self._admit_entries, run.session) if intake is None else intake.admit,
             idle_timeout=IDLE_TIMEOUT,
             hold=partial(stream.account.hold, "ring values"),
@@ -296,10 +297,15 @@ class Rings:
                 chosen.append((event_id, key))
         return [key for _, key in sorted(chosen)]
 
-    async def _load_events(self, keys: list[bytes]) -> list[Value]:
+    async def _load_events(self, peer_id: str, keys: list[bytes]) -> list[Value]:
+        """Load events, but for merges that the peer has been sent in vain."""
         cids = [HeightlessEventId(key).event_cid for key in keys]
         cars = await self._store.get_cars_by_cid(cids)
-        return [Value(key, car) for key, car in zip(keys, cars, strict=True) if car is not None]
+        return [
+            Value(key, car)
+            for key, car in zip(keys, cars, strict=True)
+            if car is not None and (not is_merge(car) or self._sent.may_send(peer_id, key))
+        ]
 
     async def _admit_entries(
         self, session: Initiator | Responder, values: tuple[Value, ...]

@@ -218,6 +218,7 @@ class Sessions:
                 raise PeerError(GAVE_WAY)
 
         await self._reported(run, take_turns)
+        self._book.was_visited(peer_id, time.time())
         if run.fetcher.undelivered:
             self._book.failed(peer_id, misled=True)
 
