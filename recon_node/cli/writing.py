@@ -70,6 +70,8 @@ class JsonText(click.ParamType[Any]):
             self.fail(f"{value}: {error.strerror or error}", param, ctx)
         except ValueError as error:
             self.fail(f"not JSON: {error}", param, ctx)
+        except RecursionError:
+            self.fail("not JSON that can be read: it is nested too deeply", param, ctx)
 
 
 class JsonObject(JsonText):
@@ -160,6 +162,8 @@ def update_stream(
         raise click.UsageError("give either the new CONTENT or a --patch")
     if patch is not None and not isinstance(patch, list):
         raise click.UsageError("a --patch is a JSON array of operations: it should begin with [")
+    if patch is not None and not all(isinstance(operation, dict) for operation in patch):
+        raise click.UsageError('an operation of a --patch is an object: {"op": ..., "path": ...}')
     _show(ceramic.update(stream_id, content, patch=patch, at=at), as_json, tip=True)
 
 
@@ -201,16 +205,16 @@ def merge_stream(
     """
     if content is not None and prefer is not None:
         raise click.UsageError("give --content or --prefer, not both")
+    proposal = ceramic.propose_merge(stream_id, content, prefer=prefer)
     if dry_run:
-        proposal = ceramic.propose_merge(stream_id)
         print_json(None if proposal is None else describe_proposal(proposal))
         return
+    if proposal is None:
+        click.echo("nothing to merge: the stream has not diverged; its tip is", err=True)
     try:
         merged = ceramic.merge(stream_id, content, prefer=prefer)
     except MergeConflictError as error:
         raise CommandError(_conflicts_text(error.proposal)) from None
-    except ValueError as error:
-        raise CommandError(str(error)) from None
     _show(merged, as_json, tip=True)
 
 

@@ -17,9 +17,10 @@ never leaves it. docs/client.md is the guide.
 from recon_node.ceramic import METAMODEL, Event, StreamId
 from recon_node.client.asynchronous import AsyncCeramic
 from recon_node.client.blocking import Ceramic
-from recon_node.client.definitions import ModelDefinition, Relation, View
+from recon_node.client.definitions import AccountRelation, ModelDefinition, Relation, View
 from recon_node.client.errors import (
     ClientError,
+    InvalidArgumentError,
     InvalidContentError,
     KeyFileError,
     MergeConflictError,
@@ -31,34 +32,41 @@ from recon_node.client.errors import (
     UnreachableError,
 )
 from recon_node.client.feed import FeedEntry, FeedPage
-from recon_node.client.keys import Key
-from recon_node.client.reading import Document
+from recon_node.client.keys import Key, KeyKind
+from recon_node.client.reading import CidRef, Document, StreamRef
+from recon_node.client.writing import Patch
 from recon_node.ipld import CID
 from recon_node.streams import Conflict, MergeProposal, json_diff
 
 __all__ = [
     "CID",
     "METAMODEL",
+    "AccountRelation",
     "AsyncCeramic",
     "Ceramic",
+    "CidRef",
     "ClientError",
     "Conflict",
     "Document",
     "Event",
     "FeedEntry",
     "FeedPage",
+    "InvalidArgumentError",
     "InvalidContentError",
     "Key",
     "KeyFileError",
+    "KeyKind",
     "MergeConflictError",
     "MergeProposal",
     "ModelDefinition",
     "NoKeyError",
     "NodeError",
     "NotFoundError",
+    "Patch",
     "RefusedEventError",
     "Relation",
     "StreamId",
+    "StreamRef",
     "UnauthorizedError",
     "UnreachableError",
     "View",

@@ -31,8 +31,10 @@ from recon_node.client.feed import (
     fetch_page,
     fetch_token,
 )
+from recon_node.client.given import to_cid, to_cid_or_none
 from recon_node.client.keys import Key
 from recon_node.client.reading import (
+    CidRef,
     Document,
     StreamRef,
     fetch_history,
@@ -44,10 +46,10 @@ from recon_node.client.writing import (
     create_document,
     create_model,
     fetch_diverged,
+    fetch_proposal,
     merge,
     update,
 )
-from recon_node.ipld import CID
 from recon_node.streams import MergeProposal
 
 
@@ -102,7 +104,7 @@ class AsyncCeramic:
         unique: bytes | None = None,
         context: StreamRef | None = None,
         should_index: bool | None = None,
-        model_version: CID | None = None,
+        model_version: CidRef | None = None,
     ) -> Document:
         """Create a document."""
         return await self.perform(
@@ -124,20 +126,20 @@ class AsyncCeramic:
         content: Mapping[str, Any] | None = None,
         *,
         patch: Patch | None = None,
-        at: CID | None = None,
+        at: CidRef | None = None,
         key: Key | None = None,
         should_index: bool | None = None,
-        model_version: CID | None = None,
+        model_version: CidRef | None = None,
     ) -> Document:
         """Change a document, or the definition of a model; return it as it is then."""
-        change = Change(content, patch, should_index, model_version)
+        change = Change.given(content, patch, should_index, model_version)
         chosen, models = self._session.key_or(key), self._session.models
         return await self.perform(update(chosen, stream, change, models, at=at))
 
-    async def read(self, stream: StreamRef, *, at: CID | None = None) -> Document:
+    async def read(self, stream: StreamRef, *, at: CidRef | None = None) -> Document:
         """Read a stream at its tip, or at any of its events."""
         history = await self.perform(fetch_history(stream, self._session.models))
-        return history.document(at)
+        return history.document(to_cid_or_none(at))
 
     async def events(self, stream: StreamRef) -> tuple[Event, ...]:
         """Read the events of a stream, in causal order: every event after its prevs."""
@@ -147,25 +149,32 @@ class AsyncCeramic:
         """Find the streams that have diverged: those of a model, or all in the node's feed."""
         return await self.perform(fetch_diverged(model, self._session.models))
 
-    async def propose_merge(self, stream: StreamRef) -> MergeProposal | None:
+    async def propose_merge(
+        self,
+        stream: StreamRef,
+        content: Mapping[str, Any] | None = None,
+        *,
+        prefer: CidRef | None = None,
+    ) -> MergeProposal | None:
         """Say how a diverged stream would be merged; None if it has not diverged."""
-        return (await self.perform(fetch_history(stream, self._session.models))).proposal()
+        models = self._session.models
+        return await self.perform(fetch_proposal(stream, models, content=content, prefer=prefer))
 
     async def merge(
         self,
         stream: StreamRef,
         content: Mapping[str, Any] | None = None,
         *,
-        prefer: CID | None = None,
+        prefer: CidRef | None = None,
         key: Key | None = None,
     ) -> Document:
         """Merge a stream that has diverged; nothing is sent if it has not."""
         chosen, models = self._session.key_or(key), self._session.models
         return await self.perform(merge(chosen, stream, models, content=content, prefer=prefer))
 
-    async def event(self, cid: CID) -> Event:
+    async def event(self, cid: CidRef) -> Event:
         """Fetch an event."""
-        return await self.perform(fetch_event(cid))
+        return await self.perform(fetch_event(to_cid(cid)))
 
     async def send(self, event: Event) -> None:
         """Send an event that was made elsewhere. Sending it again does no harm."""

@@ -31,8 +31,10 @@ from recon_node.client.feed import (
     fetch_page,
     fetch_token,
 )
+from recon_node.client.given import to_cid, to_cid_or_none
 from recon_node.client.keys import Key
 from recon_node.client.reading import (
+    CidRef,
     Document,
     StreamRef,
     fetch_history,
@@ -44,10 +46,10 @@ from recon_node.client.writing import (
     create_document,
     create_model,
     fetch_diverged,
+    fetch_proposal,
     merge,
     update,
 )
-from recon_node.ipld import CID
 from recon_node.streams import MergeProposal
 
 
@@ -57,7 +59,8 @@ class Ceramic:
         with Ceramic("http://127.0.0.1:5101", key=Key.load("my.key")) as ceramic:
             post = ceramic.create(model, {"title": "First"})
 
-    A call raises a subclass of `ClientError` when it fails. Threads may share a client.
+    A call raises a subclass of `ClientError` when it fails. A stream is named by its StreamID, also
+    as text, or by a document; an event by its CID, also as text. Threads may share a client.
 
     Args:
         url: of the node's HTTP API; the node is of this project, or a ceramic-one node.
@@ -113,7 +116,7 @@ class Ceramic:
         unique: bytes | None = None,
         context: StreamRef | None = None,
         should_index: bool | None = None,
-        model_version: CID | None = None,
+        model_version: CidRef | None = None,
     ) -> Document:
         """Create a document.
 
@@ -153,10 +156,10 @@ class Ceramic:
         content: Mapping[str, Any] | None = None,
         *,
         patch: Patch | None = None,
-        at: CID | None = None,
+        at: CidRef | None = None,
         key: Key | None = None,
         should_index: bool | None = None,
-        model_version: CID | None = None,
+        model_version: CidRef | None = None,
     ) -> Document:
         """Change a document, or the definition of a model; return it as it is then.
 
@@ -175,17 +178,19 @@ class Ceramic:
             NotFoundError: the node does not have the stream.
             InvalidContentError: the content breaks a rule, or the patch does not apply.
         """
-        change = Change(content, patch, should_index, model_version)
+        change = Change.given(content, patch, should_index, model_version)
         chosen, models = self._session.key_or(key), self._session.models
         return self.perform(update(chosen, stream, change, models, at=at))
 
-    def read(self, stream: StreamRef, *, at: CID | None = None) -> Document:
+    def read(self, stream: StreamRef, *, at: CidRef | None = None) -> Document:
         """Read a stream at its tip, or at any of its events.
 
         Raises:
             NotFoundError: the node does not have the stream, or it has no such event.
         """
-        return self.perform(fetch_history(stream, self._session.models)).document(at)
+        return self.perform(fetch_history(stream, self._session.models)).document(
+            to_cid_or_none(at)
+        )
 
     def events(self, stream: StreamRef) -> tuple[Event, ...]:
         """Read the events of a stream, in causal order: every event after its prevs.
@@ -202,20 +207,30 @@ class Ceramic:
         """
         return self.perform(fetch_diverged(model, self._session.models))
 
-    def propose_merge(self, stream: StreamRef) -> MergeProposal | None:
-        """Say how a diverged stream would be merged; None if it has not diverged.
+    def propose_merge(
+        self,
+        stream: StreamRef,
+        content: Mapping[str, Any] | None = None,
+        *,
+        prefer: CidRef | None = None,
+    ) -> MergeProposal | None:
+        """Say how `merge` would merge a diverged stream; None if it has not diverged.
+
+        Arguments as for `merge`.
 
         Raises:
+            InvalidArgumentError: `prefer` is not one of the tips.
             NotFoundError: the node does not have the stream.
         """
-        return self.perform(fetch_history(stream, self._session.models)).proposal()
+        models = self._session.models
+        return self.perform(fetch_proposal(stream, models, content=content, prefer=prefer))
 
     def merge(
         self,
         stream: StreamRef,
         content: Mapping[str, Any] | None = None,
         *,
-        prefer: CID | None = None,
+        prefer: CidRef | None = None,
         key: Key | None = None,
     ) -> Document:
         """Merge a stream that has diverged; nothing is sent if it has not.
@@ -228,19 +243,20 @@ class Ceramic:
 
         Raises:
             MergeConflictError: the branches conflict, and neither `content` nor `prefer` decides.
+            InvalidArgumentError: `prefer` is not one of the tips.
             InvalidContentError: the merged content breaks a rule of the model.
             RefusedEventError: the node does not know CIP-145, as ceramic-one does not.
         """
         chosen, models = self._session.key_or(key), self._session.models
         return self.perform(merge(chosen, stream, models, content=content, prefer=prefer))
 
-    def event(self, cid: CID) -> Event:
+    def event(self, cid: CidRef) -> Event:
         """Fetch an event.
 
         Raises:
             NotFoundError: the node does not have it.
         """
-        return self.perform(fetch_event(cid))
+        return self.perform(fetch_event(to_cid(cid)))
 
     def send(self, event: Event) -> None:
         """Send an event that was made elsewhere. Sending it again does no harm.

@@ -11,6 +11,10 @@ class ClientError(Exception):
     """The base of all errors of this package."""
 
 
+class InvalidArgumentError(ClientError, ValueError):
+    """A call that cannot mean anything, such as a StreamID that is none. Nothing was sent."""
+
+
 class UnreachableError(ClientError):
     """No node answers at the URL, or it took longer than `timeout`."""
 

@@ -30,9 +30,7 @@ T = TypeVar("T")
 
 DEFAULT_URL: Final = "http://127.0.0.1:5101"
 """Of the node's HTTP API: where a node listens by default."""
-_NO_NODE: Final = (
-    "the server is not a Ceramic node, or not one that the client knows: check the URL"
-)
+NO_NODE: Final = "the server is not a Ceramic node, or not one that the client knows: check the URL"
 _MAX_MESSAGE: Final = 500
 """Characters of an answer that an error quotes."""
 
@@ -64,10 +62,12 @@ class Answer:
         Raises:
             UnauthorizedError: 401.
             NotFoundError: 404.
-            NodeError: any other error.
+            NodeError: any other error, and a redirection, which no node answers.
         """
-        if self.status < HTTPStatus.BAD_REQUEST:
+        if self.status < HTTPStatus.MULTIPLE_CHOICES:
             return
+        if self.status < HTTPStatus.BAD_REQUEST:
+            raise NodeError(self.status, NO_NODE)
         if self.status == HTTPStatus.UNAUTHORIZED:
             raise UnauthorizedError(
                 self.status, "the node requires a token, or a different one: pass it as `token=...`"
@@ -90,7 +90,7 @@ class Answer:
         """
         self.check()
         if not isinstance(self.json, dict) or not self.json.keys() >= set(names):
-            raise NodeError(self.status, _NO_NODE)
+            raise NodeError(self.status, NO_NODE)
         return tuple(self.json[name] for name in names)
 
 
@@ -162,7 +162,10 @@ def add_interest(
         body["controller"] = controller
     if stream is not None:
         body["streamId"] = str(stream)
-    (yield Request("POST", "/ceramic/interests", json=body)).check()
+    answer = yield Request("POST", "/ceramic/interests", json=body)
+    answer.check()
+    if answer.text and not isinstance(answer.json, dict):
+        raise NodeError(answer.status, NO_NODE)
 
 
 def read_event(data: object) -> Event:

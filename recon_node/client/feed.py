@@ -9,11 +9,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from http import HTTPStatus
 from typing import Any, Final
 
 from recon_node.ceramic import Event
-from recon_node.client.exchange import Steps, get, read_event
-from recon_node.ipld import CID
+from recon_node.client.errors import NodeError
+from recon_node.client.exchange import NO_NODE, Steps, get, read_event
+from recon_node.ipld import CID, IpldError
 
 PAGE_SIZE: Final = 1000
 """Events of a page."""
@@ -76,7 +78,10 @@ def fetch_page(
         wait=f"{wait:g}" if wait else None,
     )
     entries, token = (yield replace(request, wait=wait)).fields("events", "resumeToken")
-    return FeedPage(tuple(_entry(each, with_events) for each in entries), str(token))
+    try:
+        return FeedPage(tuple(_entry(each, with_events) for each in entries), str(token))
+    except (LookupError, TypeError, AttributeError, IpldError):
+        raise NodeError(HTTPStatus.OK, NO_NODE) from None
 
 
 def _entry(entry: dict[str, Any], with_event: bool) -> FeedEntry:

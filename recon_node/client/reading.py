@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, TypeAlias
 
 from recon_node.ceramic import (
     Event,
@@ -33,6 +33,7 @@ from recon_node.ceramic import (
 )
 from recon_node.client.errors import NodeError, NotFoundError
 from recon_node.client.exchange import Steps, fetch_event, fetch_matching, get
+from recon_node.client.given import to_stream_id
 from recon_node.ipld import CID
 from recon_node.streams import (
     Definitions,
@@ -48,8 +49,6 @@ from recon_node.streams import (
     propose_merge,
     shape_of,
 )
-
-StreamRef = StreamId | str
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +72,12 @@ class Document:
     of the model, or a signature that is wrong."""
     errors: tuple[str, ...] = ()
     """Why `event` itself was rejected, if it was asked for."""
+
+
+StreamRef: TypeAlias = StreamId | str | Document
+"""A stream: its StreamID, or the document that was read or written."""
+CidRef: TypeAlias = CID | str
+"""An event: its CID, which may be text."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,15 +132,18 @@ class History:
         """Return the content after each event."""
         return StreamStates(self.events, self.definitions, faults=self.faults)
 
-    def proposal(self) -> MergeProposal | None:
+    def proposal(self, including: CID | None = None) -> MergeProposal | None:
         """Propose a merge; None if the stream has not diverged.
+
+        Args:
+            including: a tip that it covers, even if there are more than one event can merge.
 
         Raises:
             NotFoundError: no event of the stream was accepted.
         """
         states = self.states()
         try:
-            return propose_merge(self.events, self.shapes, states)
+            return propose_merge(self.events, self.shapes, states, including)
         except StreamShapeError as error:
             raise NotFoundError(404, f"the stream {self.id}: {self._why(states, error)}") from None
 
@@ -190,17 +198,6 @@ class ModelCache:
         return known
 
 
-def stream_id(stream: StreamRef) -> StreamId:
-    """Return a StreamID, given as such or as text.
-
-    Raises:
-        StreamIdError: the text is not a StreamID.
-    """
-    if isinstance(stream, StreamId):
-        return stream
-    return StreamId.parse(stream.removeprefix("ceramic://"))
-
-
 def fetch_history(stream: StreamRef, models: ModelCache) -> Steps[History]:
     """Fetch the events of a stream, and the definitions that its documents name.
 
@@ -209,7 +206,7 @@ def fetch_history(stream: StreamRef, models: ModelCache) -> Steps[History]:
     Raises:
         NotFoundError: the node does not have the stream.
     """
-    history = yield from fetch_events(stream_id(stream))
+    history = yield from fetch_events(to_stream_id(stream))
     model = history.header.model
     if model is None or history.header.stream_type is StreamType.MODEL:
         return history

@@ -8,10 +8,16 @@ from typing import Any, Final
 import httpx
 
 from recon_node.ceramic import StreamId
-from recon_node.client.errors import NoKeyError, UnauthorizedError, UnreachableError
+from recon_node.client.errors import (
+    InvalidArgumentError,
+    NoKeyError,
+    UnauthorizedError,
+    UnreachableError,
+)
 from recon_node.client.exchange import Answer, Request
+from recon_node.client.given import to_stream_id
 from recon_node.client.keys import Key
-from recon_node.client.reading import ModelCache, StreamRef, stream_id
+from recon_node.client.reading import ModelCache, StreamRef
 
 TIMEOUT: Final = 30.0
 """Seconds that a node may take for one step of a request."""
@@ -31,10 +37,13 @@ class Session:
 
         Raises:
             NoKeyError: there is neither.
+            InvalidArgumentError: it is something else.
         """
         chosen = key or self._key
         if chosen is None:
             raise NoKeyError
+        if not isinstance(chosen, Key):
+            raise InvalidArgumentError("`key` is a Key: Key.load(FILE) reads one from a file")
         return chosen
 
     def arguments(self, request: Request) -> dict[str, Any]:
@@ -50,18 +59,18 @@ class Session:
     @staticmethod
     def stream(stream: StreamRef | None) -> StreamId | None:
         """Return a StreamID that may be given as text, or None."""
-        return None if stream is None else stream_id(stream)
+        return None if stream is None else to_stream_id(stream)
 
     @staticmethod
     def sort_value(model: StreamRef | None, sort_value: str | None) -> str:
         """Return the sort value of an interest.
 
         Raises:
-            ValueError: neither is given, or both.
+            InvalidArgumentError: neither is given, or both.
         """
         if (model is None) is (sort_value is None):
-            raise ValueError("an interest needs a model or a sort value")
-        return str(sort_value) if model is None else str(stream_id(model))
+            raise InvalidArgumentError("an interest needs either a model or a sort value")
+        return str(sort_value) if model is None else str(to_stream_id(model))
 
 
 def with_scheme(url: str) -> str:

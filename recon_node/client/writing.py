@@ -10,9 +10,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from secrets import token_bytes
-from typing import Any, Final
+from typing import Any, Final, Self
 
-from recon_node.ceramic import METAMODEL, Event, InvalidEventError
+from recon_node.ceramic import METAMODEL, Event, InvalidEventError, StreamId
 from recon_node.ceramic.builder import (
     data_event,
     deterministic_init_event,
@@ -20,24 +20,32 @@ from recon_node.ceramic.builder import (
     signed_event,
 )
 from recon_node.client.definitions import ModelDefinition
-from recon_node.client.errors import InvalidContentError, MergeConflictError
+from recon_node.client.errors import (
+    InvalidArgumentError,
+    InvalidContentError,
+    MergeConflictError,
+    NotFoundError,
+)
 from recon_node.client.exchange import Steps, fetch_matching, send_event
 from recon_node.client.feed import PAGE_SIZE, fetch_page
+from recon_node.client.given import to_cid_or_none, to_object, to_patch, to_stream_id
 from recon_node.client.keys import Key
 from recon_node.client.reading import (
+    CidRef,
     Document,
     History,
     ModelCache,
     StreamRef,
     fetch_history,
-    stream_id,
     whole,
 )
 from recon_node.ipld import CID, DagCborError
-from recon_node.streams import json_diff, unique_of
+from recon_node.streams import Definitions, MergeProposal, json_diff, unique_of
 
 Patch = Sequence[Mapping[str, Any]]
 
+_MAX_NAMED: Final = 10
+"""Tips that an error names."""
 _UNIQUE_SIZE: Final = 12
 """Random bytes that keep two documents of a `list` model apart, as the Ceramic SDK makes them."""
 
@@ -46,14 +54,33 @@ _UNIQUE_SIZE: Final = 12
 class Change:
     """What an update does: leads to a content, or applies a patch; and metadata."""
 
-    content: Mapping[str, Any] | None = None
-    patch: Patch | None = None
+    content: dict[str, Any] | None = None
+    patch: list[dict[str, Any]] | None = None
     should_index: bool | None = None
     model_version: CID | None = None
 
-    def __post_init__(self) -> None:
-        if self.content is not None and self.patch is not None:
-            raise ValueError("give the new content or a patch, not both")
+    @classmethod
+    def given(
+        cls,
+        content: Mapping[str, Any] | None,
+        patch: Patch | None,
+        should_index: bool | None,
+        model_version: CidRef | None,
+    ) -> Self:
+        """Check what a caller gives.
+
+        Raises:
+            InvalidArgumentError: something is of a wrong type, or both content and patch are given.
+            InvalidContentError: something in the content is not JSON.
+        """
+        if content is not None and patch is not None:
+            raise InvalidArgumentError("give the new content or a patch, not both")
+        return cls(
+            None if content is None else to_object(content),
+            None if patch is None else to_patch(patch),
+            should_index,
+            to_cid_or_none(model_version),
+        )
 
     @property
     def changes_metadata(self) -> bool:
@@ -63,10 +90,10 @@ class Change:
     def patch_from(self, before: Any) -> list[Any]:
         """Return the JSON Patch, from the content before it."""
         if self.patch is not None:
-            return [dict(operation) for operation in self.patch]
+            return self.patch
         if self.content is None:
             return []
-        return json_diff({} if before is None else before, dict(self.content))
+        return json_diff({} if before is None else before, self.content)
 
 
 def create_model(key: Key, definition: ModelDefinition | Mapping[str, Any]) -> Steps[Document]:
@@ -78,7 +105,7 @@ def create_model(key: Key, definition: ModelDefinition | Mapping[str, Any]) -> S
     if isinstance(definition, ModelDefinition):
         definition = definition.to_json()
     with _explained():
-        event = init_event(key.private, METAMODEL, dict(definition))
+        event = init_event(key.private, METAMODEL, to_object(definition, "a definition"))
     return (yield from _start(History((event,), {}, None)))
 
 
@@ -91,7 +118,7 @@ def create_document(
     unique: bytes | None = None,
     context: StreamRef | None = None,
     should_index: bool | None = None,
-    model_version: CID | None = None,
+    model_version: CidRef | None = None,
 ) -> Steps[Document]:
     """Create a document of a model, as the model's account relation asks for it.
 
@@ -100,35 +127,77 @@ def create_document(
 
     Raises:
         NotFoundError: the node does not have the model.
+        InvalidArgumentError: an argument that documents of such a model do not have.
         InvalidContentError: the content breaks a rule of the model.
     """
-    model = stream_id(model)
-    versions = () if model_version is None else (model_version,)
+    model = to_stream_id(model)
+    change = Change.given(content, None, should_index, model_version)
+    versions = () if change.model_version is None else (change.model_version,)
     definitions = yield from models.load(model, versions)
     definition = definitions[model.cid]
     relation = (definition.get("accountRelation") or {}).get("type")
     if relation in ("single", "set"):
-        if relation == "set":
-            unique = unique_of(definition, content or {})
-        event = deterministic_init_event(key.did, model, unique=unique)
-        yield from send_event(event)
-        change = Change(content, None, should_index, model_version)
-        return (yield from update(key, event.stream_id(), change, models))
+        if unique is not None or context is not None:
+            raise InvalidArgumentError(
+                f"`unique` and `context` are not for models of the account relation {relation!r}: "
+                "the StreamID of such a document follows from the model, the controller and, of "
+                "'set', the content"
+            )
+        event = _place_of(key, model, definition, change.content or {})
+        return (yield from _create_in_place(key, event, change, definitions, models))
     with _explained():
         event = init_event(
             key.private,
             model,
-            None if content is None else dict(content),
+            change.content,
             unique=token_bytes(_UNIQUE_SIZE) if unique is None else unique,
-            context=None if context is None else stream_id(context).to_bytes(),
+            context=None if context is None else to_stream_id(context).to_bytes(),
             should_index=should_index,
-            model_version=model_version,
+            model_version=change.model_version,
         )
     return (yield from _start(History((event,), {}, definitions)))
 
 
+def _place_of(
+    key: Key, model: StreamId, definition: Mapping[str, Any], content: Mapping[str, Any]
+) -> Event:
+    """Return the init event of the one document of a controller, for some fields of a `set`."""
+    relation = definition["accountRelation"]
+    if relation["type"] == "single":
+        return deterministic_init_event(key.did, model)
+    missing = [name for name in relation.get("fields", ()) if name not in content]
+    if missing:
+        raise InvalidContentError(
+            [
+                f"the field {name!r} is missing: it says which document of the set"
+                for name in missing
+            ]
+        )
+    return deterministic_init_event(key.did, model, unique=unique_of(definition, content))
+
+
+def _create_in_place(
+    key: Key, init: Event, change: Change, definitions: Definitions, models: ModelCache
+) -> Steps[Document]:
+    """Change the document that an init event starts, which may not exist yet."""
+    try:
+        history = yield from fetch_history(init.stream_id(), models)
+        is_new = False
+    except NotFoundError:
+        history, is_new = History((init,), {}, definitions), True
+    _check(history, init)
+    after, event = yield from _changed(key, history, change, models)
+    if event is not None:
+        _check(after, event)
+    if is_new:
+        yield from send_event(init)
+    if event is not None:
+        yield from send_event(event)
+    return after.document(None if event is None else event.cid)
+
+
 def update(
-    key: Key, stream: StreamRef, change: Change, models: ModelCache, *, at: CID | None = None
+    key: Key, stream: StreamRef, change: Change, models: ModelCache, *, at: CidRef | None = None
 ) -> Steps[Document]:
     """Change a document; nothing is sent if that changes nothing.
 
@@ -143,11 +212,22 @@ def update(
         NotFoundError: the node does not have the stream, or the event `at`.
         InvalidContentError: the new content breaks a rule, or the patch does not apply.
     """
+    at = to_cid_or_none(at)
     history = yield from fetch_history(stream, models)
+    after, event = yield from _changed(key, history, change, models, at)
+    if event is None:
+        return history.document(at)
+    return (yield from _send(after, event))
+
+
+def _changed(
+    key: Key, history: History, change: Change, models: ModelCache, at: CID | None = None
+) -> Steps[tuple[History, Event | None]]:
+    """Return the history with a change, and its event; None if it changes nothing."""
     before = history.document(at)
     patch = change.patch_from(before.content)
     if not patch and not change.changes_metadata:
-        return before
+        return history, None
     with _explained():
         event = data_event(
             key.private,
@@ -160,8 +240,7 @@ def update(
     definitions = history.definitions
     if change.model_version is not None and before.model is not None and definitions is not None:
         definitions = yield from models.load(before.model, [change.model_version])
-    after = history.with_event(event, definitions)
-    return (yield from _send(after, event))
+    return history.with_event(event, definitions), event
 
 
 def merge(
@@ -170,7 +249,7 @@ def merge(
     models: ModelCache,
     *,
     content: Mapping[str, Any] | None = None,
-    prefer: CID | None = None,
+    prefer: CidRef | None = None,
 ) -> Steps[Document]:
     """Merge a stream that has diverged; nothing is sent if it has not.
 
@@ -186,21 +265,61 @@ def merge(
 
     Raises:
         MergeConflictError: the branches conflict, and neither `content` nor `prefer` decides.
+        InvalidArgumentError: `prefer` is not one of the tips.
         InvalidContentError: the merged content breaks a rule of the model.
         NotFoundError: the node does not have the stream.
     """
+    wanted = None if content is None else to_object(content)
     history = yield from fetch_history(stream, models)
+    winner = _tip_of(history, prefer)
     document = history.document()
-    while (proposal := history.proposal()) is not None:  # twice, if there are more than 256 tips
-        if prefer is not None:
-            proposal = proposal.preferring(prefer)
-        if content is None and proposal.conflicts:
+    # Twice, if there are more tips than one event can merge.
+    while (proposal := history.proposal(winner)) is not None:
+        if winner is not None:
+            proposal = proposal.preferring(winner)
+        if wanted is None and proposal.conflicts:
             raise MergeConflictError(proposal)
         with _explained():
-            event = signed_event(key.private, proposal.payload(content))
+            event = signed_event(key.private, proposal.payload(wanted))
         history = history.with_event(event)
         document = yield from _send(history, event)
+        winner = None if winner is None else event.cid  # it has the winner's values
     return document
+
+
+def fetch_proposal(
+    stream: StreamRef,
+    models: ModelCache,
+    *,
+    content: Mapping[str, Any] | None = None,
+    prefer: CidRef | None = None,
+) -> Steps[MergeProposal | None]:
+    """Say how a diverged stream would be merged; None if it has not diverged.
+
+    Raises:
+        InvalidArgumentError: `prefer` is not one of the tips.
+        NotFoundError: the node does not have the stream.
+    """
+    history = yield from fetch_history(stream, models)
+    winner = _tip_of(history, prefer)
+    proposal = history.proposal(winner)
+    if proposal is None:
+        return None
+    if winner is not None:
+        proposal = proposal.preferring(winner)
+    return proposal if content is None else proposal.leading_to(to_object(content))
+
+
+def _tip_of(history: History, prefer: CidRef | None) -> CID | None:
+    """Return the tip that is to win; None if it does not matter, as the stream has none open."""
+    tip, tips = to_cid_or_none(prefer), history.document().open_tips
+    if tip is None or not tips:
+        return None
+    if tip not in tips:
+        some = ", ".join(map(str, tips[:_MAX_NAMED]))
+        more = f" and {len(tips) - _MAX_NAMED} more" if len(tips) > _MAX_NAMED else ""
+        raise InvalidArgumentError(f"{tip} is not one of the tips: {some}{more}")
+    return tip
 
 
 def fetch_diverged(model: StreamRef | None, models: ModelCache) -> Steps[list[Document]]:
@@ -214,7 +333,7 @@ def fetch_diverged(model: StreamRef | None, models: ModelCache) -> Steps[list[Do
     if model is None:
         events = yield from _whole_feed()
     else:
-        events = yield from fetch_matching("model", str(stream_id(model)), None, None)
+        events = yield from fetch_matching("model", str(to_stream_id(model)), None, None)
     for event in events:
         streams.setdefault(event.init, []).append(event)
     found = []
@@ -247,11 +366,16 @@ def _start(history: History) -> Steps[Document]:
 
 def _send(history: History, event: Event) -> Steps[Document]:
     """Send an event, unless it would be rejected; return the document at it."""
+    _check(history, event)
+    yield from send_event(event)
+    return history.document(event.cid)
+
+
+def _check(history: History, event: Event) -> None:
+    """Check that an event would not be rejected."""
     state = history.state(event.cid)
     if state.validation_errors:
         raise InvalidContentError(state.validation_errors)
-    yield from send_event(event)
-    return history.document(event.cid)
 
 
 @contextmanager

@@ -87,6 +87,10 @@ class MergeProposal:
             payload["header"] = dict(self.header)
         return payload
 
+    def leading_to(self, content: Mapping[str, Any]) -> MergeProposal:
+        """Return the proposal without conflicts: it leads to this content."""
+        return replace(self, content=content, conflicts=())
+
     def preferring(self, tip: CID) -> MergeProposal:
         """Return the proposal without conflicts: the values at one of the prevs win.
 
@@ -106,7 +110,10 @@ class MergeProposal:
 
 
 def propose_merge(
-    events: Sequence[Event], shapes: Sequence[StreamEvent[CID]], states: StreamStates
+    events: Sequence[Event],
+    shapes: Sequence[StreamEvent[CID]],
+    states: StreamStates,
+    including: CID | None = None,
 ) -> MergeProposal | None:
     """Propose an event that merges a stream; None if the stream has not diverged.
 
@@ -114,6 +121,7 @@ def propose_merge(
         events: all events of the stream.
         shapes: of the same events, as `shape_of` gives them.
         states: of the same events.
+        including: a candidate that is among the prevs, even if there are more than 256.
 
     Raises:
         StreamShapeError: no event was accepted, or the events are not one whole stream.
@@ -122,6 +130,8 @@ def propose_merge(
     if not found:
         return None
     prevs = found[:MAX_PREVS]
+    if including in found[MAX_PREVS:]:
+        prevs = (*prevs[:-1], including)
     merge = _Merge({event.cid: event.prevs for event in events}, states)
     tip, merged = merge.value_at(prevs[0]), merge.merged(prevs)
     at_tip = {cid: merge.value_at(cid) for cid in prevs}
