@@ -1,0 +1,190 @@
+"""What callers pass by mistake: an error that says so, and nothing is sent."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import httpx
+import pytest
+from client_samples import POST, PROFILE, VOTE
+
+from recon_node.client import (
+    AsyncCeramic,
+    Ceramic,
+    ClientError,
+    InvalidArgumentError,
+    InvalidContentError,
+    NodeError,
+)
+from recon_node.store import Store
+
+CYCLE: dict[str, Any] = {}
+CYCLE["a"] = [CYCLE]
+DEEP: Any = []
+for _ in range(100_000):
+    DEEP = [DEEP]
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        (CYCLE, "what is at /a/0 contains itself"),
+        ({"a": DEEP}, "nested too deeply"),
+        ({"a": [1, math.nan]}, "what is at /a/1 is nan, which JSON does not have"),
+        ({"a": {"b/c": {1, 2}}}, "what is at /a/b~1c is of the type set: not JSON"),
+        ({"a": {1: 2}}, "what is at /a has the key 1, which is no text"),
+    ],
+)
+async def test_content_that_is_not_json(
+    ceramic: AsyncCeramic, store: Store, content: dict[str, Any], reason: str
+) -> None:
+    model = await ceramic.create_model(POST)
+    post = await ceramic.create(model, {"title": "a"})
+    before = len(store.keys)
+    for call in (
+        ceramic.create(model, content),
+        ceramic.update(post, content),
+        ceramic.update(post, patch=[{"op": "add", "path": "/title", "value": content}]),
+        ceramic.merge(post, content),
+        ceramic.create_model(content),
+    ):
+        with pytest.raises(InvalidContentError) as caught:
+            await call
+        message = str(caught.value)
+        assert reason in message or reason.replace("/a", "/value/a", 1) in message
+    assert len(store.keys) == before
+
+
+async def test_tuples_are_lists(ceramic: AsyncCeramic) -> None:
+    model = await ceramic.create_model(POST)
+    post = await ceramic.create(model.id, {"tags": ("x", "y")})
+    assert (await ceramic.read(post)).content == {"tags": ["x", "y"]}
+
+
+@pytest.mark.parametrize(
+    ("call", "reason"),
+    [
+        (lambda c, d: c.read("hello"), "StreamID"),
+        (lambda c, d: c.read(5), "5 is not a StreamID, nor a document"),
+        (lambda c, d: c.read(d, at="x"), "'x' is not a CID"),
+        (lambda c, d: c.update(d, at=5), "5 is not a CID"),
+        (lambda c, d: c.update(d, "abc"), "the content is a JSON object, not 'abc'"),
+        (lambda c, d: c.update(d, patch={"op": "add"}), "a JSON Patch is a list of operations"),
+        (
+            lambda c, d: c.update(d, patch="[]"),
+            "a JSON Patch is a list of operations, not '\\[\\]'",
+        ),
+        (lambda c, d: c.update(d, patch=[1]), "an operation of a JSON Patch is a JSON object"),
+        (lambda c, d: c.update(d, {}, patch=[]), "not both"),
+        (lambda c, d: c.create(d.model, [("title", "x")]), "is a JSON object, not \\[\\("),
+        (lambda c, d: c.create(d.model, {}, key="my.key"), "Key.load"),
+        (lambda c, d: c.merge(d, "abc"), "the content is a JSON object"),
+        (lambda c, d: c.merge(d, prefer="x"), "'x' is not a CID"),
+        (lambda c, d: c.register_interest(), "either a model or a sort value"),
+        (lambda c, d: c.register_interest("foo"), "StreamID"),
+    ],
+)
+async def test_calls_that_cannot_mean_anything(
+    ceramic: AsyncCeramic,
+    store: Store,
+    call: Callable[[AsyncCeramic, Any], Awaitable[object]],
+    reason: str,
+) -> None:
+    post = await ceramic.create(await ceramic.create_model(POST), {"title": "a"})
+    before = len(store.keys)
+    with pytest.raises(InvalidArgumentError, match=reason) as caught:
+        await call(ceramic, post)
+    assert isinstance(caught.value, ClientError)
+    assert isinstance(caught.value, ValueError)
+    assert len(store.keys) == before
+
+
+async def test_streams_and_events_are_named_in_several_ways(ceramic: AsyncCeramic) -> None:
+    post = await ceramic.create(await ceramic.create_model(POST), {"title": "a"})
+    later = await ceramic.update(post, {"title": "b"})
+    assert (await ceramic.read(later, at=str(post.event))).content == {"title": "a"}
+    assert (await ceramic.event(str(later.event))).cid == later.event
+    branch = await ceramic.update(later, {"title": "c"}, at=str(post.event))
+    merged = await ceramic.merge(post, prefer=str(branch.event))
+    assert merged.content == {"title": "c"}
+
+
+async def test_a_document_with_a_place_of_its_own_is_sent_whole_or_not_at_all(
+    ceramic: AsyncCeramic, store: Store
+) -> None:
+    profiles, votes = await ceramic.create_model(PROFILE), await ceramic.create_model(VOTE)
+    before = len(store.keys)
+    for content in ({}, {"yes": True}, None):
+        with pytest.raises(InvalidContentError, match="the field 'post' is missing"):
+            await ceramic.create(votes, content)
+    with pytest.raises(InvalidContentError, match="should hold the StreamID of a document"):
+        await ceramic.create(votes, {"post": "no StreamID"})
+    with pytest.raises(InvalidContentError):
+        await ceramic.create(profiles, {"name": 5})
+    for model in (profiles, votes):
+        for more in ({"unique": b"u"}, {"context": profiles}):
+            with pytest.raises(
+                InvalidArgumentError, match="not for models of the account relation"
+            ):
+                await ceramic.create(model, {"name": "a"}, **more)
+    assert len(store.keys) == before
+    ada = await ceramic.create(profiles, {"name": "Ada"})
+    with pytest.raises(InvalidContentError):
+        await ceramic.create(profiles, {"name": 5})
+    assert await ceramic.read(ada) == ada
+
+
+async def test_a_preferred_tip_wins_however_many_there_are(
+    ceramic: AsyncCeramic, store: Store
+) -> None:
+    post = await ceramic.create(await ceramic.create_model(POST), {"title": "a"})
+    for number in range(260):
+        await ceramic.update(post, {"title": str(number)}, at=post.event)
+    tips = (await ceramic.read(post)).open_tips
+    assert len(tips) == 260
+    before = len(store.keys)
+    with pytest.raises(
+        InvalidArgumentError, match=r"is not one of the tips: (\w+, ){9}\w+ and 250"
+    ):
+        await ceramic.merge(post, prefer=post.event)
+    assert len(store.keys) == before
+    wanted = (await ceramic.read(post, at=tips[-1])).content
+    merged = await ceramic.merge(post, prefer=tips[-1])
+    assert (merged.content, merged.open_tips) == (wanted, ())
+    assert len(store.keys) == before + 2
+
+
+async def test_a_proposal_follows_what_was_decided(ceramic: AsyncCeramic) -> None:
+    post = await ceramic.create(await ceramic.create_model(POST), {"title": "a"})
+    one, two = [await ceramic.update(post, {"title": t}, at=post.event) for t in ("b", "c")]
+    for each in (one, two):
+        proposal = await ceramic.propose_merge(post, prefer=each.event)
+        assert proposal is not None
+        assert (proposal.content, proposal.conflicts) == (each.content, ())
+    proposal = await ceramic.propose_merge(post, {"title": "d"})
+    assert proposal is not None
+    assert (proposal.content, proposal.conflicts) == ({"title": "d"}, ())
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        httpx.Response(200, html="<p>"),
+        httpx.Response(200, json=[]),
+        httpx.Response(301, headers={"location": "http://a"}),
+    ],
+)
+def test_an_interest_at_something_that_is_no_node(answer: httpx.Response) -> None:
+    transport = httpx.MockTransport(lambda request: answer)
+    with Ceramic(transport=transport) as ceramic, pytest.raises(NodeError, match="not a Ceramic"):
+        ceramic.register_interest(sort_value="a")
+
+
+@pytest.mark.parametrize("events", [5, [{}], [5], [{"id": "zz", "data": ""}]])
+def test_a_feed_that_is_none(events: Any) -> None:
+    answer = httpx.Response(200, json={"events": events, "resumeToken": "1"})
+    transport = httpx.MockTransport(lambda request: answer)
+    with Ceramic(transport=transport) as ceramic, pytest.raises(NodeError, match="not a Ceramic"):
+        ceramic.feed()
