@@ -46,6 +46,11 @@ def list_interests(node: NodeApi, as_json: bool) -> None:
     if not found:
         click.echo(EVERYTHING)
         return
+    if any("sep" not in each for each in found):
+        raise CommandError(
+            "the node does not tell its interests in words, as a ceramic-one node does not; --json "
+            "prints what it tells"
+        )
     for each in found:
         source = "  (settings)" if each.get("configured") else ""
         click.echo(f"{interest_text(each)}{source}")

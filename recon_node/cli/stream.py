@@ -12,7 +12,7 @@ from recon_node.cli.client import NodeApi, ask, node_options
 from recon_node.cli.drawing import Drawing, drawing_options, show_picture
 from recon_node.cli.listing import list_streams
 from recon_node.cli.output import CommandError
-from recon_node.cli.writing import merge_stream, new_stream, update_stream
+from recon_node.cli.writing import get_stream, merge_stream, new_stream, update_stream
 from recon_node.ipld import CID
 from recon_node.streams import StreamEvent, StreamShapeError
 from recon_node.streams.picture import HeldEvent, StreamPicture, stream_picture
@@ -20,10 +20,11 @@ from recon_node.streams.picture import HeldEvent, StreamPicture, stream_picture
 
 @click.group()
 def stream() -> None:
-    """List, draw, create, change and merge streams."""
+    """List, draw, read, create, change and merge streams."""
 
 
 stream.add_command(list_streams)
+stream.add_command(get_stream)
 stream.add_command(new_stream)
 stream.add_command(update_stream)
 stream.add_command(merge_stream)

@@ -1,4 +1,4 @@
-"""`recon-node stream new`, `update` and `merge`, and `model new`.
+"""`recon-node stream get`, `new`, `update` and `merge`, and `model new`.
 
 They are the client (`recon_node.client`) for the shell: events are signed here, with a key from a
 file, and the node gets nothing else.
@@ -103,6 +103,35 @@ class CidText(click.ParamType[CID]):
             return value if isinstance(value, CID) else CID.parse(value)
         except IpldError as error:
             self.fail(f"{value!r} is not a CID: {error}", param, ctx)
+
+
+@click.command("get")
+@click.argument("stream_id")
+@click.option(
+    "--at", type=CidText(), metavar="CID", help="As of this event of the stream, not of its tip."
+)
+@node_options
+@json_option
+def get_stream(stream_id: str, at: CID | None, node: NodeApi, as_json: bool) -> None:
+    """Print the content of the stream STREAM_ID as JSON; --json adds its tip and metadata.
+
+    The content is computed here, from the events that the node has. Of a model it is the
+    definition.
+
+    \b
+    Examples:
+      recon-node stream get kjzl6kcy...
+      recon-node stream get kjzl6kcy... --at bagcqcera... --json
+    """
+    try:
+        with Ceramic(node.url, token=node.token) as ceramic:
+            document = ceramic.read(stream_id, at=at)
+    except _WRITES as error:
+        raise CommandError(str(error)) from None
+    if as_json:
+        _show(document, as_json)
+    else:
+        print_json(as_dag_json(document.content))
 
 
 @click.command("new")

@@ -33,6 +33,7 @@ from recon_node.client.feed import (
 )
 from recon_node.client.given import to_cid, to_cid_or_none
 from recon_node.client.keys import Key
+from recon_node.client.merging import fetch_diverged, fetch_proposal, merge
 from recon_node.client.reading import (
     CidRef,
     Document,
@@ -45,9 +46,6 @@ from recon_node.client.writing import (
     Patch,
     create_document,
     create_model,
-    fetch_diverged,
-    fetch_proposal,
-    merge,
     update,
 )
 from recon_node.streams import MergeProposal

@@ -26,7 +26,7 @@ from nacl.signing import SigningKey
 
 from recon_node.ceramic.auth.did import controller_of
 from recon_node.ceramic.auth.keys import PrivateKey
-from recon_node.client.errors import KeyFileError
+from recon_node.client.errors import InvalidArgumentError, KeyFileError
 
 KeyKind: TypeAlias = Literal["ed25519", "secp256k1", "p256"]
 
@@ -46,7 +46,7 @@ class Key:
         """Make a new key.
 
         Raises:
-            ValueError: an unknown kind.
+            InvalidArgumentError: an unknown kind.
         """
         if kind == "ed25519":
             return cls(SigningKey.generate())
@@ -54,17 +54,17 @@ class Key:
             return cls(coincurve.PrivateKey())
         if kind == "p256":
             return cls(ec.generate_private_key(ec.SECP256R1()))
-        raise ValueError(f"a key is ed25519, secp256k1 or p256, not {kind!r}")
+        raise InvalidArgumentError(f"a key is ed25519, secp256k1 or p256, not {kind!r}")
 
     @classmethod
     def from_seed(cls, seed: bytes) -> Self:
         """Make the Ed25519 key of a seed of 32 bytes.
 
         Raises:
-            ValueError: another number of bytes.
+            InvalidArgumentError: another number of bytes.
         """
         if len(seed) != _SEED_SIZE:
-            raise ValueError(f"the seed of an Ed25519 key has 32 bytes, not {len(seed)}")
+            raise InvalidArgumentError(f"the seed of an Ed25519 key has 32 bytes, not {len(seed)}")
         return cls(SigningKey(seed))
 
     @classmethod
@@ -80,8 +80,8 @@ class Key:
             return cls.from_seed(bytes.fromhex(data.decode("ascii").strip()))
         except ValueError:
             raise KeyFileError(
-                "not a key: it should be a private key as PEM, or 64 hexadecimal digits, the seed "
-                "of an Ed25519 key"
+                "it holds no key, which is a private key as PEM, or the 64 hexadecimal digits of "
+                "the seed of an Ed25519 key"
             ) from None
 
     @classmethod
@@ -96,7 +96,7 @@ class Key:
         except OSError as error:
             raise KeyFileError(f"the key {path}: {error.strerror or error}") from None
         except KeyFileError as error:
-            raise KeyFileError(f"{path} is {error}") from None
+            raise KeyFileError(f"the key {path}: {error}") from None
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the key to a new file that only its owner can read.
@@ -134,10 +134,10 @@ def _from_pem(data: bytes) -> PrivateKey:
         found = load_pem_private_key(data, password=None)
     except TypeError:
         raise KeyFileError(
-            "the key has a password, which is not supported: store it without one"
+            "it has a password, which is not supported: store it without one"
         ) from None
     except (ValueError, UnsupportedAlgorithm) as error:
-        raise KeyFileError(f"not a private key as PEM: {error}") from None
+        raise KeyFileError(f"it is not a private key as PEM ({error})") from None
     if isinstance(found, ed25519.Ed25519PrivateKey):
         return SigningKey(found.private_bytes_raw())
     if isinstance(found, ec.EllipticCurvePrivateKey):
@@ -145,5 +145,7 @@ def _from_pem(data: bytes) -> PrivateKey:
             return found
         if isinstance(found.curve, ec.SECP256K1):
             return coincurve.PrivateKey.from_int(found.private_numbers().private_value)
-        raise KeyFileError(f"a key of {found.curve.name}; Ceramic supports secp256k1 and P-256")
-    raise KeyFileError("Ceramic does not support this kind of key: use Ed25519, secp256k1 or P-256")
+        raise KeyFileError(
+            f"it is on the curve {found.curve.name}; Ceramic supports secp256k1 and P-256"
+        )
+    raise KeyFileError("Ceramic does not support its kind of key: use Ed25519, secp256k1 or P-256")

@@ -1,4 +1,4 @@
-"""Writing streams: models, documents, updates and merges, built and signed here.
+"""Writing streams: models, documents and updates, built and signed here.
 
 Before an event is sent, the state of the stream after it is computed. An event that would be
 rejected (content that breaks a rule of its model, a patch that does not apply) is not sent.
@@ -17,17 +17,14 @@ from recon_node.ceramic.builder import (
     data_event,
     deterministic_init_event,
     init_event,
-    signed_event,
 )
 from recon_node.client.definitions import ModelDefinition
 from recon_node.client.errors import (
     InvalidArgumentError,
     InvalidContentError,
-    MergeConflictError,
     NotFoundError,
 )
-from recon_node.client.exchange import Steps, fetch_matching, send_event
-from recon_node.client.feed import PAGE_SIZE, fetch_page
+from recon_node.client.exchange import Steps, send_event
 from recon_node.client.given import to_cid_or_none, to_object, to_patch, to_stream_id
 from recon_node.client.keys import Key
 from recon_node.client.reading import (
@@ -37,15 +34,12 @@ from recon_node.client.reading import (
     ModelCache,
     StreamRef,
     fetch_history,
-    whole,
 )
 from recon_node.ipld import CID, DagCborError
-from recon_node.streams import Definitions, MergeProposal, json_diff, unique_of
+from recon_node.streams import Definitions, json_diff, unique_of
 
 Patch = Sequence[Mapping[str, Any]]
 
-_MAX_NAMED: Final = 10
-"""Tips that an error names."""
 _UNIQUE_SIZE: Final = 12
 """Random bytes that keep two documents of a `list` model apart, as the Ceramic SDK makes them."""
 
@@ -104,7 +98,7 @@ def create_model(key: Key, definition: ModelDefinition | Mapping[str, Any]) -> S
     """
     if isinstance(definition, ModelDefinition):
         definition = definition.to_json()
-    with _explained():
+    with explained():
         event = init_event(key.private, METAMODEL, to_object(definition, "a definition"))
     return (yield from _start(History((event,), {}, None)))
 
@@ -145,7 +139,7 @@ def create_document(
             )
         event = _place_of(key, model, definition, change.content or {})
         return (yield from _create_in_place(key, event, change, definitions, models))
-    with _explained():
+    with explained():
         event = init_event(
             key.private,
             model,
@@ -217,7 +211,7 @@ def update(
     after, event = yield from _changed(key, history, change, models, at)
     if event is None:
         return history.document(at)
-    return (yield from _send(after, event))
+    return (yield from send_if_valid(after, event))
 
 
 def _changed(
@@ -228,7 +222,7 @@ def _changed(
     patch = change.patch_from(before.content)
     if not patch and not change.changes_metadata:
         return history, None
-    with _explained():
+    with explained():
         event = data_event(
             key.private,
             history.events[0],
@@ -243,128 +237,12 @@ def _changed(
     return history.with_event(event, definitions), event
 
 
-def merge(
-    key: Key,
-    stream: StreamRef,
-    models: ModelCache,
-    *,
-    content: Mapping[str, Any] | None = None,
-    prefer: CidRef | None = None,
-) -> Steps[Document]:
-    """Merge a stream that has diverged; nothing is sent if it has not.
-
-    Args:
-        key: of the stream's controller.
-        stream: which.
-        models: those that are known.
-        content: what the merge leads to, by default what the branches lead to together.
-        prefer: one of the open tips, whose values win where the branches conflict.
-
-    Returns:
-        The document at the merge, or at the tip if there was nothing to merge.
-
-    Raises:
-        MergeConflictError: the branches conflict, and neither `content` nor `prefer` decides.
-        InvalidArgumentError: `prefer` is not one of the tips.
-        InvalidContentError: the merged content breaks a rule of the model.
-        NotFoundError: the node does not have the stream.
-    """
-    wanted = None if content is None else to_object(content)
-    history = yield from fetch_history(stream, models)
-    winner = _tip_of(history, prefer)
-    document = history.document()
-    # Twice, if there are more tips than one event can merge.
-    while (proposal := history.proposal(winner)) is not None:
-        if winner is not None:
-            proposal = proposal.preferring(winner)
-        if wanted is None and proposal.conflicts:
-            raise MergeConflictError(proposal)
-        with _explained():
-            event = signed_event(key.private, proposal.payload(wanted))
-        history = history.with_event(event)
-        document = yield from _send(history, event)
-        winner = None if winner is None else event.cid  # it has the winner's values
-    return document
-
-
-def fetch_proposal(
-    stream: StreamRef,
-    models: ModelCache,
-    *,
-    content: Mapping[str, Any] | None = None,
-    prefer: CidRef | None = None,
-) -> Steps[MergeProposal | None]:
-    """Say how a diverged stream would be merged; None if it has not diverged.
-
-    Raises:
-        InvalidArgumentError: `prefer` is not one of the tips.
-        NotFoundError: the node does not have the stream.
-    """
-    history = yield from fetch_history(stream, models)
-    winner = _tip_of(history, prefer)
-    proposal = history.proposal(winner)
-    if proposal is None:
-        return None
-    if winner is not None:
-        proposal = proposal.preferring(winner)
-    return proposal if content is None else proposal.leading_to(to_object(content))
-
-
-def _tip_of(history: History, prefer: CidRef | None) -> CID | None:
-    """Return the tip that is to win; None if it does not matter, as the stream has none open."""
-    tip, tips = to_cid_or_none(prefer), history.document().open_tips
-    if tip is None or not tips:
-        return None
-    if tip not in tips:
-        some = ", ".join(map(str, tips[:_MAX_NAMED]))
-        more = f" and {len(tips) - _MAX_NAMED} more" if len(tips) > _MAX_NAMED else ""
-        raise InvalidArgumentError(f"{tip} is not one of the tips: {some}{more}")
-    return tip
-
-
-def fetch_diverged(model: StreamRef | None, models: ModelCache) -> Steps[list[Document]]:
-    """Find the streams that have diverged, at their tips.
-
-    Args:
-        model: whose documents to look at; None stands for all events in the node's feed.
-        models: those that are known.
-    """
-    streams: dict[CID, list[Event]] = {}
-    if model is None:
-        events = yield from _whole_feed()
-    else:
-        events = yield from fetch_matching("model", str(to_stream_id(model)), None, None)
-    for event in events:
-        streams.setdefault(event.init, []).append(event)
-    found = []
-    for listed in streams.values():
-        held = whole(listed)
-        prevs = {prev for event in held for prev in event.prevs}
-        if held and len({event.cid for event in held} - prevs) > 1:
-            history = yield from fetch_history(held[0].stream_id(), models)
-            document = history.document()
-            if document.open_tips:
-                found.append(document)
-    return found
-
-
-def _whole_feed() -> Steps[list[Event]]:
-    events: list[Event] = []
-    token = None
-    while True:
-        page = yield from fetch_page(token, PAGE_SIZE)
-        if not page.entries:
-            return events
-        events += [entry.event for entry in page.entries if entry.event is not None]
-        token = page.token
-
-
 def _start(history: History) -> Steps[Document]:
     """Send an init event."""
-    return (yield from _send(history, history.events[0]))
+    return (yield from send_if_valid(history, history.events[0]))
 
 
-def _send(history: History, event: Event) -> Steps[Document]:
+def send_if_valid(history: History, event: Event) -> Steps[Document]:
     """Send an event, unless it would be rejected; return the document at it."""
     _check(history, event)
     yield from send_event(event)
@@ -379,7 +257,7 @@ def _check(history: History, event: Event) -> None:
 
 
 @contextmanager
-def _explained() -> Iterator[None]:
+def explained() -> Iterator[None]:
     """Turn what the builders refuse into an error of this package."""
     try:
         yield

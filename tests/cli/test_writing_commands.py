@@ -76,7 +76,11 @@ def test_a_document_from_its_model_to_its_merge(shell: Shell, tmp_path: Path) ->
     assert planned["content"] == {"title": "c", "stars": 2}
     merged = shell.json("stream", "merge", post)
     assert (merged["content"], merged["open_tips"]) == (planned["content"], [])
-    assert shell.line("stream", "merge", post) == merged["event"]  # nothing to merge
+    again = shell("stream", "merge", post)
+    assert (again.stdout, "nothing to merge" in again.stderr) == (f"{merged['event']}\n", True)
+    assert json.loads(shell("stream", "get", post).stdout) == merged["content"]
+    earlier = json.loads(shell("stream", "get", post, "--at", first["event"], "--json").stdout)
+    assert (earlier["event"], earlier["content"]) == (first["event"], first["content"])
     assert shell("stream", "merge", post, "--dry-run").stdout == "null\n"
 
 
@@ -96,6 +100,10 @@ def test_a_conflict_is_shown_and_decided(shell: Shell) -> None:
             "stream", "merge", post["id"], *options, exit_code=1 if "x" not in options else 2
         )
         assert "is not" in error.stderr
+    decided = ("--prefer", one), ("--content", '{"title": "x"}')
+    planned = [shell("stream", "merge", post["id"], "--dry-run", *each).stdout for each in decided]
+    assert [json.loads(each)["content"]["title"] for each in planned] == ["é", "x"]
+    assert [json.loads(each)["conflicts"] for each in planned] == [[], []]
     merged = shell.json("stream", "merge", post["id"], "--prefer", two)
     assert (merged["content"], merged["open_tips"]) == ({}, [])
 
@@ -110,6 +118,10 @@ def test_a_conflict_is_shown_and_decided(shell: Shell) -> None:
         (("stream", "new", "x", "{}"), 1, "StreamID"),
         (("stream", "update", "x"), 2, "either the new CONTENT or a --patch"),
         (("stream", "update", "x", "--patch", "{}"), 2, "a JSON array of operations"),
+        (("stream", "update", "x", "--patch", "[1]"), 2, "an operation of a --patch is an object"),
+        (("stream", "new", "x", '{"a": ' + "[" * 100_000), 2, "nested too deeply"),
+        (("stream", "get", "kh4q0ozorrgaq2mezktnrmdwleo1d"), 1, "does not have the stream"),
+        (("stream", "get", "x"), 1, "StreamID"),
         (("stream", "merge", "kh4q0ozorrgaq2mezktnrmdwleo1d"), 1, "does not have the stream"),
         (("stream", "merge", "x", "--prefer", "y"), 2, "is not a CID"),
         (("stream", "new", "x", "--key", "nowhere"), 1, "No such file"),

@@ -1,0 +1,145 @@
+"""Streams that have diverged (CIP-145): found, and merged by events that are built here."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from recon_node.ceramic import Event
+from recon_node.ceramic.builder import signed_event
+from recon_node.client.errors import InvalidArgumentError, MergeConflictError
+from recon_node.client.exchange import Steps, fetch_matching
+from recon_node.client.feed import PAGE_SIZE, fetch_page
+from recon_node.client.given import to_cid_or_none, to_object, to_stream_id
+from recon_node.client.keys import Key
+from recon_node.client.reading import (
+    CidRef,
+    Document,
+    History,
+    ModelCache,
+    StreamRef,
+    fetch_history,
+    whole,
+)
+from recon_node.client.writing import explained, send_if_valid
+from recon_node.ipld import CID
+from recon_node.streams import MergeProposal
+
+_MAX_NAMED: Final = 10
+"""Tips that an error names."""
+
+
+def merge(
+    key: Key,
+    stream: StreamRef,
+    models: ModelCache,
+    *,
+    content: Mapping[str, Any] | None = None,
+    prefer: CidRef | None = None,
+) -> Steps[Document]:
+    """Merge a stream that has diverged; nothing is sent if it has not.
+
+    Args:
+        key: of the stream's controller.
+        stream: which.
+        models: those that are known.
+        content: what the merge leads to, by default what the branches lead to together.
+        prefer: one of the open tips, whose values win where the branches conflict.
+
+    Returns:
+        The document at the merge, or at the tip if there was nothing to merge.
+
+    Raises:
+        MergeConflictError: the branches conflict, and neither `content` nor `prefer` decides.
+        InvalidArgumentError: `prefer` is not one of the tips.
+        InvalidContentError: the merged content breaks a rule of the model.
+        NotFoundError: the node does not have the stream.
+    """
+    wanted = None if content is None else to_object(content)
+    history = yield from fetch_history(stream, models)
+    winner = _tip_of(history, prefer)
+    document = history.document()
+    # Twice, if there are more tips than one event can merge.
+    while (proposal := history.proposal(winner)) is not None:
+        if winner is not None:
+            proposal = proposal.preferring(winner)
+        if wanted is None and proposal.conflicts:
+            raise MergeConflictError(proposal)
+        with explained():
+            event = signed_event(key.private, proposal.payload(wanted))
+        history = history.with_event(event)
+        document = yield from send_if_valid(history, event)
+        winner = None if winner is None else event.cid  # it has the winner's values
+    return document
+
+
+def fetch_proposal(
+    stream: StreamRef,
+    models: ModelCache,
+    *,
+    content: Mapping[str, Any] | None = None,
+    prefer: CidRef | None = None,
+) -> Steps[MergeProposal | None]:
+    """Say how a diverged stream would be merged; None if it has not diverged.
+
+    Raises:
+        InvalidArgumentError: `prefer` is not one of the tips.
+        NotFoundError: the node does not have the stream.
+    """
+    history = yield from fetch_history(stream, models)
+    winner = _tip_of(history, prefer)
+    proposal = history.proposal(winner)
+    if proposal is None:
+        return None
+    if winner is not None:
+        proposal = proposal.preferring(winner)
+    return proposal if content is None else proposal.leading_to(to_object(content))
+
+
+def _tip_of(history: History, prefer: CidRef | None) -> CID | None:
+    """Return the tip that is to win; None if it does not matter, as the stream has none open."""
+    tip, tips = to_cid_or_none(prefer), history.document().open_tips
+    if tip is None or not tips:
+        return None
+    if tip not in tips:
+        some = ", ".join(map(str, tips[:_MAX_NAMED]))
+        more = f" and {len(tips) - _MAX_NAMED} more" if len(tips) > _MAX_NAMED else ""
+        raise InvalidArgumentError(f"{tip} is not one of the tips: {some}{more}")
+    return tip
+
+
+def fetch_diverged(model: StreamRef | None, models: ModelCache) -> Steps[list[Document]]:
+    """Find the streams that have diverged, at their tips.
+
+    Args:
+        model: whose documents to look at; None stands for all events in the node's feed.
+        models: those that are known.
+    """
+    streams: dict[CID, list[Event]] = {}
+    if model is None:
+        events = yield from _whole_feed()
+    else:
+        events = yield from fetch_matching("model", str(to_stream_id(model)), None, None)
+    for event in events:
+        streams.setdefault(event.init, []).append(event)
+    found = []
+    for listed in streams.values():
+        held = whole(listed)
+        prevs = {prev for event in held for prev in event.prevs}
+        if held and len({event.cid for event in held} - prevs) > 1:
+            history = yield from fetch_history(held[0].stream_id(), models)
+            document = history.document()
+            if document.open_tips:
+                found.append(document)
+    return found
+
+
+def _whole_feed() -> Steps[list[Event]]:
+    events: list[Event] = []
+    token = None
+    while True:
+        page = yield from fetch_page(token, PAGE_SIZE)
+        if not page.entries:
+            return events
+        events += [entry.event for entry in page.entries if entry.event is not None]
+        token = page.token
