@@ -14,6 +14,7 @@ import json
 import os
 import random
 import secrets
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -29,8 +30,9 @@ from benchmarks.ceramic_one_node import (
     binary_from_environment,
     holdings,
 )
-from recon_node.ceramic import Network, StreamId, parse_event
+from recon_node.ceramic import METAMODEL, Network, StreamId, parse_event
 from recon_node.ceramic.builder import data_event, init_event
+from recon_node.client import Ceramic, Key, ModelDefinition
 from recon_node.ipld import multibase
 from recon_node.testnet import TestnetNode
 
@@ -271,3 +273,29 @@ def test_interests_registered_over_http_reach_the_other_kind(world: World) -> No
     wait_until(lambda: world.count(theirs) == 3 + models()[one] + models()[two], LIMIT)
     httpx.post(f"{ours.api_url}/ceramic/interests/model/{two}").raise_for_status()
     wait_until(lambda: recon(ours)["head"] == models()[one] + models()[two], LIMIT)
+
+
+def test_a_merge_does_not_keep_the_rest_from_theirs(world: World) -> None:
+    """It refuses the event, ends the session, and asks for it again in the next one (CIP-145)."""
+    ours = world.ours()
+    theirs = world.theirs(ours.addresses[0], wants=[str(METAMODEL)])
+
+    def refusals() -> int:
+        return theirs.log_path.read_text(errors="replace").count("it will never allow")
+
+    with Ceramic(ours.api_url, key=Key.generate()) as ceramic:
+        model = ceramic.create_model(
+            ModelDefinition(name="Post", schema={"properties": {"title": {"type": "string"}}})
+        )
+        theirs.want([str(model.id)])
+        post = ceramic.create(model, {"title": "a"})
+        for title in ("b", "c"):
+            last = ceramic.update(post, {"title": title}, at=post.event)
+        wait_until(lambda: world.count(theirs) == 4, LIMIT)
+        ceramic.merge(post, prefer=last.event)
+        wait_until(lambda: refusals() > 0, LIMIT)
+        for number in range(3):
+            time.sleep(2)  # some syncs
+            ceramic.create(model, {"title": str(number)})
+            wait_until(lambda number=number: world.count(theirs) == 5 + number, LIMIT)
+        assert refusals() <= 3
