@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import wraps
-from typing import Any
+from typing import Any, Final
 
 import httpx
 
@@ -14,6 +14,7 @@ from recon_node.cli.output import CommandError
 
 TIMEOUT = 30.0
 """Seconds that the node may take for one step of a request."""
+NEEDS_TOKEN: Final = "the node requires a token, or a different one: give it with --token-file"
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +82,7 @@ def ask(node: NodeApi, method: str, path: str, **request: Any) -> Any:
 def error_message(response: httpx.Response) -> str:
     """Return what a node said was wrong."""
     if response.status_code == httpx.codes.UNAUTHORIZED:
-        return "the node requires a token, or a different one: give it with --token-file"
+        return NEEDS_TOKEN
     try:
         return str(response.json()["message"])
     except (ValueError, KeyError, TypeError):

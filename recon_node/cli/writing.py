@@ -7,15 +7,16 @@ file, and the node gets nothing else.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import wraps
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 import click
 
 from recon_node.ceramic import CeramicError
-from recon_node.cli.client import NodeApi, node_options
+from recon_node.cli.client import NEEDS_TOKEN, NodeApi, node_options
 from recon_node.cli.output import CommandError
 from recon_node.client import (
     Ceramic,
@@ -24,12 +25,11 @@ from recon_node.client import (
     Key,
     MergeConflictError,
     MergeProposal,
+    UnauthorizedError,
 )
 from recon_node.ipld import CID, IpldError
 from recon_node.json_output import json_option, print_json
 from recon_node.streams.document_schema import as_dag_json
-
-_WRITES: Final = (ClientError, CeramicError, IpldError)
 
 
 def writer_options(command: Callable[..., None]) -> Callable[..., None]:
@@ -48,13 +48,24 @@ def writer_options(command: Callable[..., None]) -> Callable[..., None]:
     )
     @wraps(command)
     def with_client(*args: Any, node: NodeApi, key_file: Path, **options: Any) -> None:
-        try:
-            with Ceramic(node.url, key=Key.load(key_file), token=node.token) as ceramic:
-                command(*args, ceramic=ceramic, **options)
-        except _WRITES as error:
-            raise CommandError(str(error)) from None
+        with (
+            _as_command_errors(),
+            Ceramic(node.url, key=Key.load(key_file), token=node.token) as ceramic,
+        ):
+            command(*args, ceramic=ceramic, **options)
 
     return with_client
+
+
+@contextmanager
+def _as_command_errors() -> Iterator[None]:
+    """Raise the client's errors as those of a command."""
+    try:
+        yield
+    except UnauthorizedError:
+        raise CommandError(NEEDS_TOKEN) from None
+    except (ClientError, CeramicError, IpldError) as error:
+        raise CommandError(str(error)) from None
 
 
 class JsonText(click.ParamType[Any]):
@@ -123,11 +134,8 @@ def get_stream(stream_id: str, at: CID | None, node: NodeApi, as_json: bool) -> 
       recon-node stream get kjzl6kcy...
       recon-node stream get kjzl6kcy... --at bagcqcera... --json
     """
-    try:
-        with Ceramic(node.url, token=node.token) as ceramic:
-            document = ceramic.read(stream_id, at=at)
-    except _WRITES as error:
-        raise CommandError(str(error)) from None
+    with _as_command_errors(), Ceramic(node.url, token=node.token) as ceramic:
+        document = ceramic.read(stream_id, at=at)
     if as_json:
         _show(document, as_json)
     else:

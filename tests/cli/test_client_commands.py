@@ -357,6 +357,8 @@ def test_a_node_that_requires_a_token(
         assert "the node requires a token" in refused.stderr
         for shown in (["--token-file", str(file)], ["--token", "the-token-of-this-test"]):
             assert run(node, *command, *shown).exit_code == 0
+    refused = run(node, "stream", "get", "kh4q0ozorrgaq2mezktnrmdwleo1d")
+    assert (refused.exit_code, "--token-file" in refused.stderr) == (1, True)
     feed = Feed(node.api_url, patience=0, token="the-token-of-this-test")
     assert feed.head().head == 20
     assert sum(batch.num_rows for batch in feed.read(0, 20, feed.head().epoch)) == 20
