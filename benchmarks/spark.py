@@ -15,8 +15,8 @@ started Spark, from its first batch to the feed's head:
   table has it, repeatedly
 
 `rows_per_s` counts from the start of the query to the last commit; `steady_rows_per_s`, only of
-`raw_events`, from the end of the first batch, when all processes of Spark are running. `cpu_s` is the CPU time of all
-processes of the pipeline, `node_cpu_s` that of the node.
+`raw_events`, from the end of the first batch, when all processes of Spark are running. `cpu_s` is
+the CPU time of all processes of the pipeline, `node_cpu_s` that of the node.
 """
 
 from __future__ import annotations

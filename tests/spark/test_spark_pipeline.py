@@ -166,7 +166,7 @@ def test_ended_at_some_steps_a_batch_counts_once(
     wait_until(lambda: len(pipeline.node.feed()) == len(trap.events), "all anchors are looked up")
     for name, step, after, versions in [
         ("raw_events", "append", True, [1, 0, 0, 0, 0]),
-        ("stream_tips", "put", False, [1, 1, 1, 0, 0]),
+        ("stream_tips", "append", False, [1, 1, 1, 0, 0]),
     ]:
         sink = pipeline.sink()
         with dies_in(sink.tables.store(name), step, after):

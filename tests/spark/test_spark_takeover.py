@@ -80,7 +80,7 @@ class MemoryFeed(Feed):
         self.is_up = True
         self.asked = 0
 
-    def head(self, patience: float | None = None) -> Head:
+    def head(self, patience: float | None = None, on_failure: object = None) -> Head:
         self.asked += 1
         if not self.is_up:
             raise FeedUnreachableError("it is down")
