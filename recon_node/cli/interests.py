@@ -48,8 +48,8 @@ def list_interests(node: NodeApi, as_json: bool) -> None:
         return
     if any("sep" not in each for each in found):
         raise CommandError(
-            "the node does not tell its interests in words, as a ceramic-one node does not; --json "
-            "prints what it tells"
+            "the node lists its interests in a form that cannot be shown here, as a ceramic-one "
+            "node does: --json prints it"
         )
     for each in found:
         source = "  (settings)" if each.get("configured") else ""

@@ -100,7 +100,7 @@ def _plain(value: Any, path: tuple[str | int, ...], inside: tuple[int, ...]) -> 
         for name in value:
             if not isinstance(name, str):
                 raise InvalidContentError(
-                    [f"{_place(path)} has the key {name!r}, which is no text"]
+                    [f"{_place(path)} has the key {name!r}, which is not text"]
                 )
         return {name: _plain(each, (*path, name), inside) for name, each in value.items()}
     if isinstance(value, list | tuple):

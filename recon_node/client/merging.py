@@ -8,9 +8,9 @@ from typing import Any, Final
 from recon_node.ceramic import Event
 from recon_node.ceramic.builder import signed_event
 from recon_node.client.errors import InvalidArgumentError, MergeConflictError
-from recon_node.client.exchange import Steps, fetch_matching
+from recon_node.client.exchange import Steps, fetch_matching, send_event
 from recon_node.client.feed import PAGE_SIZE, fetch_page
-from recon_node.client.given import to_cid_or_none, to_object, to_stream_id
+from recon_node.client.given import to_cid, to_object, to_stream_id
 from recon_node.client.keys import Key
 from recon_node.client.reading import (
     CidRef,
@@ -21,7 +21,7 @@ from recon_node.client.reading import (
     fetch_history,
     whole,
 )
-from recon_node.client.writing import explained, send_if_valid
+from recon_node.client.writing import check, explained
 from recon_node.ipld import CID
 from recon_node.streams import MergeProposal
 
@@ -58,19 +58,20 @@ def merge(
     wanted = None if content is None else to_object(content)
     history = yield from fetch_history(stream, models)
     winner = _tip_of(history, prefer)
-    document = history.document()
-    # Twice, if there are more tips than one event can merge.
-    while (proposal := history.proposal(winner)) is not None:
-        if winner is not None:
-            proposal = proposal.preferring(winner)
-        if wanted is None and proposal.conflicts:
+    events: list[Event] = []
+    # Several times, if there are more tips than one event can merge; only then is any of it sent.
+    while (proposal := _proposal(history, wanted, winner)) is not None:
+        if proposal.conflicts:
             raise MergeConflictError(proposal)
         with explained():
-            event = signed_event(key.private, proposal.payload(wanted))
+            event = signed_event(key.private, proposal.payload())
         history = history.with_event(event)
-        document = yield from send_if_valid(history, event)
+        check(history, event)
+        events.append(event)
         winner = None if winner is None else event.cid  # it has the winner's values
-    return document
+    for event in events:
+        yield from send_event(event)
+    return history.document(events[-1].cid if events else None)
 
 
 def fetch_proposal(
@@ -86,20 +87,29 @@ def fetch_proposal(
         InvalidArgumentError: `prefer` is not one of the tips.
         NotFoundError: the node does not have the stream.
     """
+    wanted = None if content is None else to_object(content)
     history = yield from fetch_history(stream, models)
-    winner = _tip_of(history, prefer)
+    return _proposal(history, wanted, _tip_of(history, prefer))
+
+
+def _proposal(
+    history: History, content: Mapping[str, Any] | None, winner: CID | None
+) -> MergeProposal | None:
+    """Propose a merge that leads to a content, or in which one of the tips wins."""
     proposal = history.proposal(winner)
-    if proposal is None:
-        return None
-    if winner is not None:
+    if proposal is not None and winner is not None:
         proposal = proposal.preferring(winner)
-    return proposal if content is None else proposal.leading_to(to_object(content))
+    if proposal is not None and content is not None:
+        proposal = proposal.leading_to(content)
+    return proposal
 
 
 def _tip_of(history: History, prefer: CidRef | None) -> CID | None:
     """Return the tip that is to win; None if it does not matter, as the stream has none open."""
-    tip, tips = to_cid_or_none(prefer), history.document().open_tips
-    if tip is None or not tips:
+    if prefer is None:
+        return None
+    tip, tips = to_cid(prefer), history.document().open_tips
+    if not tips:
         return None
     if tip not in tips:
         some = ", ".join(map(str, tips[:_MAX_NAMED]))

@@ -179,10 +179,11 @@ def _create_in_place(
         is_new = False
     except NotFoundError:
         history, is_new = History((init,), {}, definitions), True
-    _check(history, init)
+    if is_new:
+        check(history, init)
     after, event = yield from _changed(key, history, change, models)
     if event is not None:
-        _check(after, event)
+        check(after, event)
     if is_new:
         yield from send_event(init)
     if event is not None:
@@ -211,7 +212,7 @@ def update(
     after, event = yield from _changed(key, history, change, models, at)
     if event is None:
         return history.document(at)
-    return (yield from send_if_valid(after, event))
+    return (yield from _send(after, event))
 
 
 def _changed(
@@ -239,17 +240,17 @@ def _changed(
 
 def _start(history: History) -> Steps[Document]:
     """Send an init event."""
-    return (yield from send_if_valid(history, history.events[0]))
+    return (yield from _send(history, history.events[0]))
 
 
-def send_if_valid(history: History, event: Event) -> Steps[Document]:
+def _send(history: History, event: Event) -> Steps[Document]:
     """Send an event, unless it would be rejected; return the document at it."""
-    _check(history, event)
+    check(history, event)
     yield from send_event(event)
     return history.document(event.cid)
 
 
-def _check(history: History, event: Event) -> None:
+def check(history: History, event: Event) -> None:
     """Check that an event would not be rejected."""
     state = history.state(event.cid)
     if state.validation_errors:

@@ -75,21 +75,16 @@ class MergeProposal:
         """JSON Patch from the content at the tip to the merged one."""
         return json_diff(self.before, self.content)
 
-    def payload(self, content: Mapping[str, Any] | None = None) -> dict[str, Any]:
-        """Return the payload of the event: what its signature signs, as DAG-CBOR.
-
-        Args:
-            content: to lead to, instead of the merged one.
-        """
-        patch = self.patch if content is None else json_diff(self.before, dict(content))
-        payload: dict[str, Any] = {"id": self.init, "prev": list(self.prevs), "data": patch}
+    def payload(self) -> dict[str, Any]:
+        """Return the payload of the event: what its signature signs, as DAG-CBOR."""
+        payload: dict[str, Any] = {"id": self.init, "prev": list(self.prevs), "data": self.patch}
         if self.header:
             payload["header"] = dict(self.header)
         return payload
 
     def leading_to(self, content: Mapping[str, Any]) -> MergeProposal:
         """Return the proposal without conflicts: it leads to this content."""
-        return replace(self, content=content, conflicts=())
+        return replace(self, content=dict(content), conflicts=())
 
     def preferring(self, tip: CID) -> MergeProposal:
         """Return the proposal without conflicts: the values at one of the prevs win.

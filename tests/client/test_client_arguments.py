@@ -4,18 +4,23 @@ from __future__ import annotations
 
 import math
 from collections.abc import Awaitable, Callable
+from functools import partial
+from itertools import count
 from typing import Any
 
 import httpx
 import pytest
-from client_samples import POST, PROFILE, VOTE
+from client_samples import KEY, POST, PROFILE, VOTE
 
+from recon_node.ceramic.builder import data_event
 from recon_node.client import (
     AsyncCeramic,
     Ceramic,
     ClientError,
+    Event,
     InvalidArgumentError,
     InvalidContentError,
+    MergeConflictError,
     NodeError,
 )
 from recon_node.store import Store
@@ -34,7 +39,7 @@ for _ in range(100_000):
         ({"a": DEEP}, "nested too deeply"),
         ({"a": [1, math.nan]}, "what is at /a/1 is nan, which JSON does not have"),
         ({"a": {"b/c": {1, 2}}}, "what is at /a/b~1c is of the type set: not JSON"),
-        ({"a": {1: 2}}, "what is at /a has the key 1, which is no text"),
+        ({"a": {1: 2}}, "what is at /a has the key 1, which is not text"),
     ],
 )
 async def test_content_that_is_not_json(
@@ -153,6 +158,34 @@ async def test_a_preferred_tip_wins_however_many_there_are(
     wanted = (await ceramic.read(post, at=tips[-1])).content
     merged = await ceramic.merge(post, prefer=tips[-1])
     assert (merged.content, merged.open_tips) == (wanted, ())
+    assert len(store.keys) == before + 2
+
+
+async def test_a_conflict_in_the_second_of_two_merges_leaves_nothing_half_done(
+    ceramic: AsyncCeramic, store: Store
+) -> None:
+    post = await ceramic.create(await ceramic.create_model(POST), {"title": "a", "stars": 0})
+    (init,) = await ceramic.events(post)
+
+    def branch(title: str, number: int) -> Event:
+        """One of many branches to the same content."""
+        patch = [
+            {"op": "replace", "path": "/stars", "value": number},
+            {"op": "replace", "path": "/stars", "value": 0},
+            {"op": "replace", "path": "/title", "value": title},
+        ]
+        return data_event(KEY.private, init, [init.cid], patch)
+
+    agreeing = [branch("b", number) for number in range(257)]
+    highest = max(each.cid for each in agreeing)
+    last = next(each for each in map(partial(branch, "c"), count()) if each.cid > highest)
+    for event in (*agreeing, last):
+        await ceramic.send(event)
+    before = len(store.keys)
+    with pytest.raises(MergeConflictError):
+        await ceramic.merge(post)
+    assert len(store.keys) == before
+    assert (await ceramic.merge(post, prefer=last.cid)).content == {"title": "c", "stars": 0}
     assert len(store.keys) == before + 2
 
 
