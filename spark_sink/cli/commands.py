@@ -17,7 +17,6 @@ from spark_sink.cli.options import (
     Hours,
     Master,
     Milliseconds,
-    NodeUrls,
     Size,
     SparkSetting,
     UiAddress,
@@ -87,23 +86,14 @@ main.add_command(completion_command("spark-sink", lambda: main))
 
 @main.command(short_help="Keep tables up to date with a node's feed.")
 @nodes_options(
-    what="URL of the node's HTTP API. Repeat it for further nodes of the same network, to go on "
-    "from when the node that is read fails; in a variable, put commas between them."
+    what="URL of the node's HTTP API. Repeat it to name fallback nodes of the same network. In "
+    "the environment variable, separate them with commas."
 )
 @click.option(
     "--failover-after",
     type=Milliseconds(),
     default="30s",
-    help="With several nodes: how long to wait for the node that is read before another is.",
-)
-@click.option(
-    "--mirror",
-    "mirrors",
-    type=NodeUrls(),
-    multiple=True,
-    metavar="URL",
-    help="URL of a further node with the same events, to read parts of each batch from; can be "
-    "repeated; in a variable, put commas between them. The order is that of the node at --url.",
+    help="With several nodes: how long to wait before switching to another node.",
 )
 @tables_option(
     required=False,
@@ -257,7 +247,6 @@ def run(
             else "name the directory of the tables with --tables, or use --console"
         )
     options["spark_settings"] = dict(options.pop("spark_conf"))
-    options["mirrors"] = tuple(dict.fromkeys(url for some in options["mirrors"] for url in some))
     options["names"] = tuple(name for name in options["names"] if name != RAW)
     settings = RunSettings(
         urls[0],

@@ -58,9 +58,7 @@ def print_json(event: str, facts: dict[str, Any]) -> None:
     click.echo(to_json({**line, **show(facts)}))
 
 
-_LEVELS = dict.fromkeys(
-    ("waiting", "no_workers", "no_tables", "lost", "mirror_unusable"), "warning"
-)
+_LEVELS = dict.fromkeys(("waiting", "no_workers", "no_tables", "lost"), "warning")
 
 
 def _waiting(f: dict[str, Any]) -> str:
@@ -71,10 +69,6 @@ def _waiting(f: dict[str, Any]) -> str:
 
 
 _LINES: dict[str, Callable[[dict[str, Any]], str]] = {
-    "mirror_unusable": lambda f: (
-        f"the mirror {f['url']} is of no use now ({f['reason']}); all is read from the first node "
-        "until it is"
-    ),
     "starting": lambda f: (
         f"reading {f['url']} (log {f['epoch']}) into {f['tables']} from position {f['position']}; "
         f"the head is {f['head']}. Starting Spark, which can take half a minute"

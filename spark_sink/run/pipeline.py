@@ -268,7 +268,6 @@ class QuerySettings:
         partitions: parallel requests; None: as many as Spark has cores, up to a limit.
         patience: seconds to wait for a node that does not answer; None: the source's default.
         token: of the API.
-        mirrors: URLs of further nodes that have the events, to read them from as well.
     """
 
     url: str
@@ -278,7 +277,6 @@ class QuerySettings:
     partitions: int | None = None
     patience: float | None = None
     token: str | None = field(default=None, repr=False)
-    mirrors: tuple[str, ...] = ()
 
 
 def start_query(spark: SparkSession, sink: Sink, settings: QuerySettings) -> StreamingQuery:
@@ -299,8 +297,6 @@ def start_query(spark: SparkSession, sink: Sink, settings: QuerySettings) -> Str
         options["patience"] = str(settings.patience)
     if settings.token is not None:
         options["token"] = settings.token
-    if settings.mirrors:
-        options["mirrors"] = ",".join(settings.mirrors)
     spark.dataSource.register(ReconRanges)
     batches = spark.readStream.format(ReconRanges.name()).options(**options).load()
     reader = RangeReader(SourceOptions.parse(options))

@@ -27,8 +27,6 @@ from spark_sink.run.reading import FeedReader
 from spark_sink.run.session import java_exit, start_session, translate
 from spark_sink.schema import DERIVED, RAW, TABLES
 from spark_sink.source.feed import Feed, Head
-from spark_sink.source.mirrors import fault_of
-from spark_sink.source.options import FAILOVER_AFTER
 from spark_sink.tables.delta_state import Reading
 from spark_sink.tables.directory import CHECKPOINT_DIR, SCRATCH_DIR, Tables, lock
 from spark_sink.tables.location import Location, absolute, local_directory
@@ -43,6 +41,8 @@ _POLL: Final = 0.2
 _SILENCE: Final = 1.0
 KEEP_FREE: Final = 64_000_000
 """Bytes to keep free on the tables' disk."""
+FAILOVER_AFTER: Final = 30.0
+"""Seconds to wait for the node that is read before another one is."""
 
 OnEvent = Callable[[str, dict[str, Any]], None]
 
@@ -63,7 +63,6 @@ class RunSettings:
         signers: did:keys of whom one must have signed it; none: anyone.
         exclude_dags: leave the events of DAGs out; tables that exist must be without them, too.
         other_urls: of further nodes of the same network, to go on from when one fails.
-        mirrors: URLs of further nodes that have the events, to read them from as well.
         failover_after: seconds without the node that is read, after which another one is.
         keep_free: the run ends when the tables' disk has fewer bytes free.
         master: see `start_session`; None: depends on the available memory, like `driver_memory`.
@@ -89,7 +88,6 @@ class RunSettings:
     spark_ui: str | None = None
     token: str | None = field(default=None, repr=False)
     other_urls: tuple[str, ...] = ()
-    mirrors: tuple[str, ...] = ()
     failover_after: float = FAILOVER_AFTER
     from_snapshot: str | None = None
     signers: tuple[str, ...] = ()
@@ -100,7 +98,7 @@ class RunSettings:
 class Runner:
     """One run. `on_event` is called with the name of an event and its fields:
 
-    waiting {url}, resumed {url}, mirror_unusable {url, reason},
+    waiting {url}, resumed {url},
     starting {url, tables, epoch, position, head},
     lost {url, reason}, taking_over {url, epoch, head, from},
     took_over {url, epoch, head, rows, missing, position, seconds},
@@ -152,7 +150,6 @@ class Runner:
         java = find_java()
         known = self._known_reading()
         head = self._find_node(known)
-        self._check_mirrors()
         if self._settings.tables is None:
             self._temporary = Path(tempfile.mkdtemp(prefix="spark-sink-"))
         directory = absolute(self._settings.tables or self._temporary or Path())
@@ -194,13 +191,6 @@ class Runner:
         if waits.is_set():
             self._on_event("resumed", {"url": nodes.current.url})
         return head
-
-    def _check_mirrors(self) -> None:
-        """Report mirrors that are of no use now; they may be later."""
-        for url in self._settings.mirrors:
-            reason = fault_of(Feed(url, token=self._settings.token))
-            if reason is not None:
-                self._on_event("mirror_unusable", {"url": url, "reason": reason})
 
     def _run_pipeline(
         self, java: Java, directory: Location, head: Head, metrics: str | None
@@ -304,7 +294,6 @@ class Runner:
                 max_rows_per_batch=settings.max_rows_per_batch,
                 partitions=settings.partitions,
                 token=settings.token,
-                mirrors=settings.mirrors,
             ),
             sink=lambda follower: Sink(
                 tables, self._on_batch, reader.head, workers, follower.placement

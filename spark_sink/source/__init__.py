@@ -1,7 +1,7 @@
 """The Spark data source "recon": a node's event feed as a streaming or a batch table.
 
 - `data_source`: the source itself, its readers, and `lag`
-- `feed`: the node's feed over HTTP; `failover`: which node is read, and which batch is next
+- `feed`: the node's feed over HTTP
 - `ranges`: the same stream without its rows, for workers that read them themselves
 - `options`: the source's options; `registration`: how Spark finds the source
 """

@@ -8,26 +8,24 @@ Any Spark whose Python has this package installed finds the source by its name (
 An offset is {epoch, position}: everything up to `position` of the node's log `epoch` has been read.
 Spark's workers fetch the ranges of a batch (start, end] in parallel. The rows of a range never
 change, so a replayed batch is the same batch. A stream waits for a node that is down; a node with
-another log ends it with a `FeedChangedError`. With several nodes, see `spark_sink.source.failover`,
-and with mirrors `spark_sink.source.mirrors`.
+another log ends it with a `FeedChangedError`. `spark-sink run` can go over to another node, see
+`spark_sink.tables.takeover`; this source reads one.
 Spark's `commit` is not used: it comes late or never, and the node keeps its events anyway.
 
 Options:
 
 | option | default | |
 |---|---|---|
-| url | | required: the node's HTTP API, or a comma-separated list for several nodes of one set |
+| url | | required: the node's HTTP API |
 | token | | the API token, if the node requires one |
 | startingOffset | earliest | earliest, latest, or a position: reading starts after it |
 | startingTimestamp | | instead: start with the first event delivered at that time or later |
 | endingOffset | latest | latest, or a position: reading ends with it; only if it ends at all |
 | endingTimestamp | | instead: end with the last event delivered before that time |
 | maxRowsPerBatch | 10000 | positions per streaming batch; filters may leave fewer rows |
-| mirrors | | further nodes with the same events, comma-separated, to read ranges from as well |
-| partitions | 2, or one for each node | ranges of a batch to fetch in parallel |
+| partitions | 2 | ranges of a batch to fetch in parallel |
 | sortKey, sortValue, controller, streamId | | return only matching rows; the node filters |
 | patience | 120 | seconds to wait for a node that does not answer before the query fails |
-| failoverAfter | 30 | with several nodes: seconds to wait before reading another one |
 
 Times are ISO 8601, in UTC unless they name a zone, or Unix milliseconds. A stream ends only with
 `trigger(availableNow=True)`. Unknown options are refused, and so are filters that cannot match any
@@ -49,10 +47,12 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
 
-from spark_sink.errors import SinkError
+from spark_sink.errors import FeedUnreachableError, SinkError
 from spark_sink.schema import FEED
-from spark_sink.source.failover import BatchPlan, Nodes, Offset
+from spark_sink.source.feed import Feed, Head
 from spark_sink.source.options import RangePartition, SourceOptions
+
+Offset = dict[str, Any]
 
 
 class ReconDataSource(DataSource):
@@ -77,21 +77,20 @@ class ReconDataSource(DataSource):
 
 
 class ReconBatchReader(DataSourceReader):
-    """Reads the feed once, from its start to its end, of the first node that answers."""
+    """Reads the feed once, from its start to its end."""
 
     def __init__(self, options: SourceOptions) -> None:
         self._options = options
-        self._nodes = Nodes(options.feeds, options.mirrors)
 
     def partitions(self) -> list[InputPartition]:
         """Return the ranges to fetch."""
-        head = self._nodes.await_any(self._options.patience)
+        head = self._options.feed.head()
         return [*self._options.ranges(*self._options.span(head), head.epoch)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the rows of one range."""
         assert isinstance(partition, RangePartition)
-        return self._nodes.read(partition, self._options.patience)
+        return read_range(self._options.feed, partition)
 
 
 class ReconStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -99,71 +98,96 @@ class ReconStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def __init__(self, options: SourceOptions) -> None:
         self._options = options
-        self._nodes = Nodes(options.feeds, options.mirrors)
-        self._plan = BatchPlan(self._nodes, options.log_patience)
-        self._end: int | None = None  # unless it is the head
+        self._feed = options.feed
+        # Of a stream that ends: where the feed ended when it began, and where reading ends.
+        self._ended: Head | None = None
+        self._last: int | None = None
 
     def initialOffset(self) -> Offset:  # noqa: N802
         """Return where a query without a checkpoint starts."""
-        head = self._nodes.await_any(self._options.patience)
-        position = self._options.start(head)
-        return self._plan.offset(head.epoch, position, after=position)
+        head = self._feed.head()
+        return {"epoch": head.epoch, "position": self._options.start(head)}
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
         """Return `maxRowsPerBatch`."""
         return ReadMaxRows(self._options.max_rows)
 
     def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:  # noqa: N802
-        """Return the end of the next batch, or `start` if there is nothing new or no node answers.
+        """Return the end of the next batch, or `start` if there is nothing new or no answer.
 
         Raises:
             FeedChangedError: the feed does not continue `start`.
             SinkError: an end is given, but the stream has none.
         """
-        most = limit.max_rows if isinstance(limit, ReadMaxRows) else None
-        if self._options.ends is None:
-            return self._plan.next(start, most)
-        if self._end is None:
+        if self._options.ends is not None and self._last is None:
             raise SinkError(
                 f"{self._options.ends} is for spark.read and for trigger(availableNow=True): any "
                 "other stream goes on without end; leave it out"
             )
-        left = self._end - int(start["position"])
-        if left <= 0:
+        head = self._head()
+        if head is None:
             return start
-        return self._plan.next(start, left if most is None else min(most, left))
+        epoch, position = str(start["epoch"]), int(start["position"])
+        self._feed.check(position, epoch, head)
+        last = head.head if self._last is None else self._last
+        if isinstance(limit, ReadMaxRows):
+            last = min(last, position + limit.max_rows)
+        return {"epoch": epoch, "position": last} if last > position else start
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
         """Read no further than the end, by default the current head.
 
         Raises:
-            FeedUnreachableError: no node answers, so the query cannot know where to end.
+            FeedUnreachableError: the node does not answer, so the query cannot know where to end.
             SinkError: the feed has no such end.
         """
-        if self._options.ends is not None:
-            self._end = self._options.end(self._nodes.await_any(self._options.patience))
-        self._plan.end_at_head()
+        self._ended = self._feed.head()
+        self._last = self._options.end(self._ended)
 
     def reportLatestOffset(self) -> Offset | None:  # noqa: N802
         """Return the head, for Spark's progress report."""
         try:
-            head = self._plan.head()
+            head = self._head()
         except SinkError:
             return None
         return None if head is None else {"epoch": head.epoch, "position": head.head}
 
     def partitions(self, start: Offset, end: Offset) -> list[InputPartition]:
-        """Return the ranges of a batch; with several nodes, none if its log is gone."""
-        return [*self._plan.ranges(start, end, self._options)]
+        """Return the ranges of a batch."""
+        # Queries could once read several nodes. The checkpoint of such a query may end with a batch
+        # that was left empty, and that began at `after`.
+        after = int(start["after"] if "after" in start else start["position"])
+        return [*self._options.ranges(after, int(end["position"]), str(end["epoch"]))]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the rows of one range; the node may restart meanwhile."""
         assert isinstance(partition, RangePartition)
-        return self._nodes.read(partition, self._options.log_patience)
+        return read_range(self._feed, partition)
 
     def stop(self) -> None:
-        """Close the connections."""
-        self._nodes.close()
+        """Close the connection."""
+        self._feed.close()
+
+    def _head(self) -> Head | None:
+        """Where the feed ends; None if the node does not answer."""
+        if self._ended is not None:
+            return self._ended
+        try:
+            return self._feed.head(patience=0)
+        except FeedUnreachableError:
+            return None
+
+
+def read_range(feed: Feed, partition: RangePartition) -> Iterator[pa.RecordBatch]:
+    """Yield the rows of a range; then close the connection.
+
+    Raises:
+        SinkError: as `Feed.read`.
+    """
+    try:
+        yield from feed.read(partition.after, partition.upto, partition.epoch)
+    finally:
+        feed.close()
 
 
 def lag(progress: Mapping[str, Any]) -> int | None:

@@ -9,7 +9,6 @@ The node applies the filters: rows that do not match are left out, and positions
 
 import io
 import json
-import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -23,8 +22,6 @@ from spark_sink.schema import FEED
 from spark_sink.source.feed_columns import (
     CID,
     CIDS,
-    EVENTS,
-    LISTING,
     ascends,
     column_of,
     columns_parameter,
@@ -155,44 +152,6 @@ class Feed:
         for batch in self._read(after, upto, epoch, CIDS, None):
             yield batch.column(CID)
 
-    def listing(
-        self, after: int, upto: int, epoch: str, patience: float | None = None
-    ) -> Iterator[pa.RecordBatch]:
-        """Yield what `read` does without the CARs, in the schema `LISTING`: much quicker.
-
-        Raises:
-            SinkError: as `read`; a `FeedRefusedError`, also if the node is an older one.
-        """
-        return self._read(after, upto, epoch, LISTING, patience)
-
-    def events(
-        self, cids: pa.Array, timeout: httpx.Timeout, seconds: float
-    ) -> Iterator[pa.RecordBatch]:
-        """Yield those of some events that the node has, in the schema `EVENTS`.
-
-        The node may lie: compare what it sends with the CIDs.
-
-        Args:
-            cids: at most 10,000.
-            timeout: of each step.
-            seconds: for all of it.
-
-        Raises:
-            FeedUnreachableError: there was no answer, or only a part of one.
-            FeedRefusedError: something answers, but not as a node of this version does.
-        """
-        body = b"".join(cids.to_pylist())
-        headers = {"content-type": "application/octet-stream"}
-        for batch in self._stream(
-            "POST",
-            columns_parameter(EVENTS),
-            seconds,
-            content=body,
-            headers=headers,
-            timeout=timeout,
-        ):
-            yield self._shaped(batch, EVENTS)
-
     def _read(
         self, after: int, upto: int, epoch: str, columns: pa.Schema, patience: float | None
     ) -> Iterator[pa.RecordBatch]:
@@ -270,20 +229,18 @@ class Feed:
             **self.filters,
             **columns_parameter(columns),
         }
-        for batch in self._stream("GET", params):
+        for batch in self._stream(params):
             yield self._checked(batch, after, upto, columns)
             after = last_position(batch)
 
-    def _stream(
-        self, method: str, params: Mapping[str, Any], seconds: float = math.inf, **request: Any
-    ) -> Iterator[pa.RecordBatch]:
+    def _stream(self, params: Mapping[str, Any]) -> Iterator[pa.RecordBatch]:
         """Yield the batches of an answer, as far as they arrive completely."""
         try:
-            with self._client.stream(method, _ARROW, params=params, **request) as response:
+            with self._client.stream("GET", _ARROW, params=params) as response:
                 if response.is_error:
                     response.read()
                 self.check_status(response, str(params.get("epoch", "")))
-                raw = Body(response, seconds)
+                raw = Body(response)
                 stream = pa.ipc.open_stream(io.BufferedReader(raw, _READ_BUFFER_BYTES))
                 self._check_filters(stream.schema)
                 for batch in stream:

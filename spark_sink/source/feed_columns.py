@@ -10,10 +10,6 @@ from spark_sink.schema import FEED
 CID: Final = "event_cid"
 _POSITION: Final = "position"
 CIDS: Final = pa.schema([FEED.field(_POSITION), FEED.field(CID)])
-#: The columns of an event itself: the same on all nodes, but for the order of the CAR's blocks.
-EVENTS: Final = pa.schema([FEED.field(CID), FEED.field("car")])
-#: All columns but the CAR.
-LISTING: Final = pa.schema([field for field in FEED if field.name != "car"])
 # Nodes that do not note when they delivered an event, or deliver valid events only, serve their
 # feed without these.
 _NEW_COLUMNS: Final = frozenset({"delivered_at", "fault"})

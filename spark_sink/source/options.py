@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
-from itertools import cycle, pairwise
+from itertools import pairwise
 from typing import Final, TypeVar
 
 from pyspark.sql.datasource import InputPartition
@@ -15,8 +15,6 @@ from spark_sink.source.feed_times import FeedTime, find_time
 
 MAX_ROWS_PER_BATCH: Final = 10_000
 PARTITIONS: Final = 2
-FAILOVER_AFTER: Final = 30.0
-"""Seconds to wait for the log that is being read before another node is read."""
 FILTERS: Final = ("sortKey", "sortValue", "controller", "streamId")
 _BOUNDS: Final = ("startingOffset", "startingTimestamp", "endingOffset", "endingTimestamp")
 _OPTIONS: Final = (
@@ -24,11 +22,9 @@ _OPTIONS: Final = (
     "token",
     *_BOUNDS,
     "maxRowsPerBatch",
-    "mirrors",
     "partitions",
     *FILTERS,
     "patience",
-    "failoverAfter",
 )
 # Options that Spark adds: the arguments of `load()`, and properties of a table in a catalog.
 # Names with a dot are table properties or settings, not options of this source.
@@ -44,12 +40,11 @@ _Number = TypeVar("_Number", int, float)
 
 @dataclass(frozen=True)
 class RangePartition(InputPartition):
-    """The positions (after, upto] of the log `epoch`, and the number of a mirror to read from."""
+    """The positions (after, upto] of the log `epoch`."""
 
     after: int
     upto: int
     epoch: str
-    mirror: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,30 +66,13 @@ class Bound:
 
 @dataclass(frozen=True, slots=True)
 class SourceOptions:
-    """The checked options of one `load()`, with one feed per url."""
+    """The checked options of one `load()`."""
 
-    feeds: tuple[Feed, ...]
-    mirrors: tuple[Feed, ...]
+    feed: Feed
     starts: Bound
     ends: Bound | None
     max_rows: int
     partitions: int
-    failover_after: float
-
-    @property
-    def feed(self) -> Feed:
-        """The feed of the node that is named first."""
-        return self.feeds[0]
-
-    @property
-    def patience(self) -> float:
-        """Seconds to wait for a node."""
-        return self.feed.patience
-
-    @property
-    def log_patience(self) -> float:
-        """Seconds to wait for the log that is being read; with several nodes, before another."""
-        return self.failover_after if len(self.feeds) > 1 else self.patience
 
     @classmethod
     def parse(cls, options: Mapping[str, str]) -> "SourceOptions":
@@ -106,21 +84,16 @@ class SourceOptions:
         """
         given = {name.lower(): value for name, value in options.items()}
         _refuse_unknown(given)
-        urls = _urls("url", given.get("url", ""))
-        mirrors = _urls("mirrors", given["mirrors"]) if given.get("mirrors") else []
-        starts, ends = _bounds(given, len(urls))
+        url = _url(given.get("url", ""))
+        starts, ends = _bounds(given)
         filters = _checked({name: given[name.lower()] for name in FILTERS if name.lower() in given})
         patience = _number(given, "patience", PATIENCE, float)
-        token = given.get("token")
-        partitions = max(PARTITIONS, 1 + len(mirrors))
         return cls(
-            feeds=tuple(Feed(url, patience, token, filters) for url in urls),
-            mirrors=tuple(Feed(url, patience, token) for url in mirrors),
+            feed=Feed(url, patience, given.get("token"), filters),
             starts=starts,
             ends=ends,
             max_rows=_number(given, "maxRowsPerBatch", MAX_ROWS_PER_BATCH, int, least=1),
-            partitions=_number(given, "partitions", partitions, int, least=1),
-            failover_after=_number(given, "failoverAfter", FAILOVER_AFTER, float),
+            partitions=_number(given, "partitions", PARTITIONS, int, least=1),
         )
 
     def start(self, head: Head) -> int:
@@ -185,47 +158,32 @@ class SourceOptions:
         return found
 
     def ranges(self, after: int, upto: int, epoch: str) -> list[RangePartition]:
-        """Split (after, upto] into at most `partitions` ranges of about the same size.
-
-        They are dealt to the first node and the mirrors in turn.
-        """
+        """Split (after, upto] into at most `partitions` ranges of about the same size."""
         count = max(1, min(self.partitions, (upto - after) // _MIN_RANGE))
         cuts = [after + (upto - after) * i // count for i in range(count + 1)]
-        ranges = [(low, high) for low, high in pairwise(cuts) if low < high]
-        readers = cycle((None, *range(len(self.mirrors))))
-        return [
-            RangePartition(low, high, epoch, reader)
-            for (low, high), reader in zip(ranges, readers, strict=False)
-        ]
+        return [RangePartition(low, high, epoch) for low, high in pairwise(cuts) if low < high]
 
 
-def _urls(option: str, text: str) -> list[str]:
-    urls = [url.strip() for url in text.split(",")]
-    for url in urls:
-        if not url.startswith(("http://", "https://")):
-            needs = (
-                "needs the option url, such as" if option == "url" else "has the option mirrors:"
-            )
-            raise SinkError(
-                f"the source 'recon' {needs} http://127.0.0.1:5101, or a comma-separated list of "
-                f"urls; it is {url!r}"
-            )
-    return urls
+def _url(text: str) -> str:
+    url = text.strip()
+    if not url.startswith(("http://", "https://")):
+        raise SinkError(
+            f"the source 'recon' needs the option url, such as http://127.0.0.1:5101; it is {url!r}"
+        )
+    if "," in url:
+        raise SinkError(
+            f"the source 'recon' reads one node, but url is {url!r}: name one; spark-sink run can "
+            "go over to another"
+        )
+    return url
 
 
-def _bounds(given: Mapping[str, str], urls: int) -> tuple[Bound, Bound | None]:
+def _bounds(given: Mapping[str, str]) -> tuple[Bound, Bound | None]:
     """Return where reading starts and, if that is given, where it ends."""
     found = {name: _bound(name, given[name.lower()]) for name in _BOUNDS if name.lower() in given}
     for which in ("starting", "ending"):
         if {f"{which}Offset", f"{which}Timestamp"} <= found.keys():
             raise SinkError(f"{which}Offset and {which}Timestamp are both given: give one of them")
-    for bound in found.values():
-        if isinstance(bound.value, int) and urls > 1:
-            what = "a time" if bound.is_time else "a position"
-            raise SinkError(
-                f"{bound} is {what} in the log of one node, but url has {urls}: name one, or "
-                "start at earliest or latest"
-            )
     starts = found.get("startingTimestamp") or found.get("startingOffset")
     starts = starts or Bound("startingOffset", "earliest", "earliest")
     ends = found.get("endingTimestamp") or found.get("endingOffset")

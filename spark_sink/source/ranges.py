@@ -15,8 +15,7 @@ from pyspark.sql.datasource import DataSource, InputPartition
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
-from spark_sink.source.data_source import ReconStreamReader
-from spark_sink.source.failover import Nodes
+from spark_sink.source.data_source import ReconStreamReader, read_range
 from spark_sink.source.options import RangePartition, SourceOptions
 
 #: The fields of `RangePartition`.
@@ -25,7 +24,6 @@ _RANGES = pa.schema(
         pa.field("after", pa.int64(), nullable=False),
         pa.field("upto", pa.int64(), nullable=False),
         pa.field("epoch", pa.utf8(), nullable=False),
-        pa.field("mirror", pa.int32()),
     ]
 )
 
@@ -68,9 +66,8 @@ class RangeReader:
         """Yield the rows of ranges, in the schema `spark_sink.schema.FEED`.
 
         Raises:
-            SinkError: as `Nodes.read`.
+            SinkError: as `Feed.read`.
         """
-        nodes = Nodes(self.options.feeds, self.options.mirrors)
         for batch in ranges:
             for each in batch.to_pylist():
-                yield from nodes.read(RangePartition(**each), self.options.log_patience)
+                yield from read_range(self.options.feed, RangePartition(**each))

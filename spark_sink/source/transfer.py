@@ -1,7 +1,6 @@
 """Reading from a node over HTTP: connecting, waiting for it, and a body that is read as a file."""
 
 import io
-import math
 import ssl
 import time
 from functools import cache
@@ -71,15 +70,9 @@ class Retry:
 
 
 class Body(io.RawIOBase):
-    """A response's body as a file for the Arrow reader.
+    """A response's body as a file for the Arrow reader."""
 
-    Args:
-        response: whose body it is.
-        seconds: after which an answer that is still not complete counts as broken off.
-    """
-
-    def __init__(self, response: httpx.Response, seconds: float = math.inf) -> None:
-        self._deadline = time.monotonic() + seconds
+    def __init__(self, response: httpx.Response) -> None:
         self._chunks = response.iter_bytes()
         self._rest = memoryview(b"")
         self.tail = b""  # the last bytes received
@@ -91,8 +84,6 @@ class Body(io.RawIOBase):
     def readinto(self, buffer: Any) -> int:
         """Read some bytes; 0 at the end."""
         while not self._rest:
-            if time.monotonic() > self._deadline:
-                raise OSError("its answer took too long")
             chunk = next(self._chunks, None)
             if chunk is None:
                 return 0

@@ -1,7 +1,6 @@
 """The programs beside `benchmarks.spark`: they explain themselves, and say what is wrong."""
 
 import io
-import json
 import runpy
 import signal
 import subprocess
@@ -46,24 +45,12 @@ def ended(*arguments: str | Path) -> tuple[int, str, str]:
     return code or 0, told.getvalue(), wrong.getvalue()
 
 
-@pytest.mark.parametrize("name", ["spark", "spark_log", "spark_state", "mirrors"])
+@pytest.mark.parametrize("name", ["spark", "spark_log", "spark_state"])
 def test_help(name: str) -> None:
     code, told, wrong = ended(f"benchmarks.{name}", "--help")
     assert (code, wrong) == (0, "")
     assert told.startswith("usage: ")
     assert f"python -m benchmarks.{name}" in told
-
-
-def test_mirrors_are_measured(tmp_path: Path) -> None:
-    rows = tmp_path / "rows.json"
-    given = ("--events", "3000", "--mirrors", "0,1", "--samples", "1", "--json", rows)
-    code, told, _ = ended("benchmarks.mirrors", *given)
-    assert code == 0
-    assert "node_cpu_s" in told
-    without, with_one = json.loads(rows.read_text())
-    assert (without["mirrors"], without["mirror_cpu_s"]) == (0, None)
-    assert (with_one["mirrors"], with_one["events"]) == (1, 3000)
-    assert with_one["mirror_cpu_s"] > 0
 
 
 def test_a_log_is_made_and_served_until_it_is_ended(tmp_path: Path) -> None:

@@ -23,7 +23,7 @@ import pytest
 from deltalake import DeltaTable
 from nacl.signing import SigningKey
 from pyspark.errors import StreamingQueryException
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 from spark_helpers import PATIENCE, Borrowed, Node, feed_rows, wait_until
 from spark_oracle import assert_tables, table_rows
@@ -43,7 +43,7 @@ from spark_sink.run.reading import FeedReader
 from spark_sink.run.runner import Runner, RunSettings
 from spark_sink.run.session import translate
 from spark_sink.schema import DERIVED, FEED, TABLES
-from spark_sink.source.data_source import ReconDataSource, lag
+from spark_sink.source.data_source import ReconDataSource
 from spark_sink.source.feed import Feed
 from spark_sink.tables.directory import Tables
 from spark_sink.tables.location import is_delta
@@ -366,51 +366,6 @@ def test_it_is_found_by_its_name_in_a_session_that_was_told_nothing(
     found = Counter(row.event_type for row in frame.select("event_type").collect())
     assert found["init"] == documents
     assert 0 < sum(found.values()) < len(sample)
-
-
-def test_a_query_goes_over_to_another_node_and_each_event_counts_once_by_its_cid(
-    spark: SparkSession, pair: list[Node], sample: list[Event], tmp_path: Path
-) -> None:
-    """The first node dies permanently, under a query that does not end; the sink merges by CID."""
-    pair[0].add(sample[:60])
-    pair[1].add(sample[:45])  # it is somewhat behind
-    seen: dict[bytes, int] = {}
-    rows = 0
-
-    def merge(frame: DataFrame, batch: int) -> None:
-        nonlocal rows
-        for row in frame.select("event_cid", "position").toLocalIterator():
-            seen[bytes(row.event_cid)] = row.position
-            rows += 1
-
-    options: dict[str, Any] = {
-        "url": ",".join(node.url for node in pair),
-        "failoverAfter": "0.3",
-        "maxRowsPerBatch": "40",
-    }
-    query = (
-        spark.readStream.format("recon")
-        .options(**options)
-        .load()
-        .writeStream.foreachBatch(merge)
-        .option("checkpointLocation", str(tmp_path / "checkpoint"))
-        .trigger(processingTime="20 milliseconds")
-        .start()
-    )
-    try:
-        wait_until(lambda: len(seen) == 60, "all of the first node is in")
-        query.processAllAvailable()
-        assert lag(query.lastProgress["sources"][0]) == 0
-        assert rows == 60, "without deaths each event comes once"
-        pair[0].kill()
-        wait_until(lambda: rows == 105, "the second one's log was read from its beginning")
-        pair[1].add(sample[45:80])
-        wait_until(lambda: len(seen) == 80, "and is followed")
-        assert query.isActive
-        assert seen.keys() == {bytes(event.cid) for event in sample[:80]}
-        assert rows == 60 + 80
-    finally:
-        query.stop()
 
 
 @contextmanager

@@ -14,7 +14,7 @@ mistakes a long search for a dead connection.
 A reader that only wants to know which events are where asks for columns other than `car`. No CAR is
 read for them, so they take a small part of the time. Nodes deliver the same events in different
 orders. So a reader may list a range of one node's feed, and ask other nodes for the events by their
-CIDs: the first node gives the order, the others give the bytes (`spark_sink.source.mirrors`).
+CIDs: the first node gives the order, the others give the bytes.
 """
 
 from __future__ import annotations
