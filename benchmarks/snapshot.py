@@ -39,7 +39,7 @@ from recon_node.snapshot.creating import create_snapshot
 from recon_node.snapshot.feed_pages import Row as FeedRow
 from recon_node.snapshot.objects import Objects
 from recon_node.snapshot.reading import SnapshotReader, read_root
-from recon_node.snapshot.syncing import Shared, Synced, sync_snapshot
+from recon_node.snapshot.syncing import Synced, sync_snapshot
 from recon_node.snapshot.tree import matcher
 from recon_node.store import Verdict
 
@@ -123,7 +123,7 @@ def sync(directory: Path, held: Sequence[bytes]) -> tuple[Row, Taker]:
     root = read_root(objects)
     result, taker = Synced(), Taker(held)
     reader = SnapshotReader(objects, root, result.note)
-    trio.run(partial(sync_snapshot, reader, taker, Shared(result), RANGES))
+    trio.run(partial(sync_snapshot, reader, taker, result, RANGES))
     assert not result.faults, result.faults[:3]
     header = len(car.encode([CID.of(DAG_CBOR, b"")], {}))
     event_bytes = taker.size - header * result.counts["new"]

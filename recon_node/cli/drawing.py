@@ -13,7 +13,6 @@ from rich.console import Console
 from rich.text import Text
 
 from recon_node.cli.output import CommandError, counted, make_console
-from recon_node.draw.graph_languages import draw_dot, draw_mermaid
 from recon_node.draw.layout import Layout, NodeShape, Picture, Tone, fold_runs, lay_out, plain
 from recon_node.draw.svg import draw_svg
 from recon_node.draw.text import ASCII, UNICODE, Line, draw_lines
@@ -27,8 +26,6 @@ class Drawing:
     """How to draw a picture."""
 
     svg: Path | None
-    mermaid: Path | None
-    dot: Path | None
     everything: bool
     limit: int
     ascii_only: bool
@@ -36,20 +33,15 @@ class Drawing:
     as_json: bool
 
 
-_Option = Callable[[Callable[..., None]], Callable[..., None]]
-
-
-def _file_option(name: str, text: str) -> _Option:
-    kind = click.Path(path_type=Path, dir_okay=False, allow_dash=True)
-    return click.option(name, type=kind, metavar="FILE", help=text)
-
-
 def drawing_options(command: Callable[..., None]) -> Callable[..., None]:
     """Add the options that say how to draw; the command gets them as its parameter `drawing`."""
 
-    @_file_option("--svg", "Write the picture to FILE as SVG (- for standard output).")
-    @_file_option("--mermaid", "Write it as a Mermaid flowchart, for Markdown.")
-    @_file_option("--dot", "Write it as DOT, for Graphviz.")
+    @click.option(
+        "--svg",
+        type=click.Path(path_type=Path, dir_okay=False, allow_dash=True),
+        metavar="FILE",
+        help="Write the picture to FILE as SVG (- for standard output).",
+    )
     @click.option("--all", "everything", is_flag=True, help="Show long runs without forks in full.")
     @click.option(
         "--limit",
@@ -76,21 +68,20 @@ def drawing_options(command: Callable[..., None]) -> Callable[..., None]:
 
 
 def show_picture(picture: Picture, drawing: Drawing, facts: Mapping[str, Any]) -> None:
-    """Draw a picture on standard output, or print its facts there as JSON; write it to files.
+    """Draw a picture on standard output or to a file, or print its facts as JSON.
 
     Raises:
-        CommandError: a file cannot be written.
+        CommandError: the file cannot be written.
     """
-    keep_stdout_for_json(drawing.as_json, drawing.svg, drawing.mermaid, drawing.dot)
+    keep_stdout_for_json(drawing.as_json, drawing.svg)
     nodes = picture.nodes if drawing.everything else fold_runs(picture.nodes, picture.unit)
     layout = lay_out(nodes, drawing.limit or None)
-    files = ((drawing.svg, draw_svg), (drawing.mermaid, draw_mermaid), (drawing.dot, draw_dot))
-    wanted = [(path, draw(picture, layout)) for path, draw in files if path is not None]
-    for path, drawn in wanted:
-        _write(drawn, path, len(layout.placed), to_stderr=drawing.as_json)
+    if drawing.svg is not None:
+        drawn = draw_svg(picture, layout)
+        _write(drawn, drawing.svg, len(layout.placed), to_stderr=drawing.as_json)
     if drawing.as_json:
         print_json(facts)
-    if wanted or drawing.as_json:
+    if drawing.svg is not None or drawing.as_json:
         return
     console = make_console()
     for line in _lines(picture, layout, drawing, is_ascii(console) or drawing.ascii_only):

@@ -6,7 +6,7 @@ import click
 
 from recon_node.cli.snapshot_create import create
 from recon_node.cli.snapshot_sync import sync
-from recon_node.cli.snapshot_upkeep import diff, gc, list_, verify
+from recon_node.cli.snapshot_upkeep import gc, list_, verify
 
 
 @click.group(short_help="Make snapshots in object stores, and sync from them.")
@@ -33,5 +33,5 @@ def snapshot() -> None:
     """
 
 
-for each in (create, sync, list_, verify, diff, gc):
+for each in (create, sync, list_, verify, gc):
     snapshot.add_command(each)

@@ -47,9 +47,9 @@ def sync(
     """Fetch what a node lacks of the newest snapshot at each URL.
 
     Sub-trees that the node already has are skipped by their hash. Every object is checked against
-    its CID, and every event as if a peer had sent it. Several URLs are read at once, and each fills
-    in what the others lack. A sync that was interrupted can be run again: it fetches what is still
-    missing.
+    its CID, and every event as if a peer had sent it. Several URLs are read one after the other:
+    each fills in what those before it lack. A sync that was interrupted can be run again: it
+    fetches what is still missing.
 
     The node may be stopped, running, or not exist yet. A running one is asked to sync through its
     API (--url, --token-file), and reads the URLs itself: paths are those of its machine, and

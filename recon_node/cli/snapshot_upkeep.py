@@ -1,15 +1,13 @@
-"""`recon-node snapshot list`, `verify`, `diff` and `gc`."""
+"""`recon-node snapshot list`, `verify` and `gc`."""
 
 from __future__ import annotations
 
 import sys
 from datetime import UTC, datetime, timedelta
 from functools import partial
-from typing import Any
 
 import click
 
-from recon_node.ceramic import EventId
 from recon_node.cli.output import counted, human_size, make_console, make_table
 from recon_node.cli.snapshot_support import (
     described,
@@ -22,9 +20,8 @@ from recon_node.cli.snapshot_support import (
 from recon_node.json_output import json_option, print_json, print_result
 from recon_node.snapshot.objects import Objects
 from recon_node.snapshot.reading import read_root
-from recon_node.snapshot.root import LATEST
 from recon_node.snapshot.settings import parse_period
-from recon_node.snapshot.upkeep import collect, compare_snapshots, list_roots, verify_snapshot
+from recon_node.snapshot.upkeep import collect, list_roots, verify_snapshot
 
 
 @click.command("list")
@@ -87,50 +84,6 @@ def verify(url: str, name: str, signers: tuple[str, ...], as_json: bool) -> None
     )
     if found.faults:
         sys.exit(1)
-
-
-@click.command("diff")
-@click.argument("first", metavar="URL")
-@click.argument("second", metavar="[OTHER_URL]", required=False)
-@root_option
-@click.option("--other-root", default=LATEST, metavar="NAME", help="The same for OTHER_URL.")
-@click.option("--keys", is_flag=True, help="Print the EventIDs that differ, with - or +.")
-@json_option
-def diff(
-    first: str, second: str | None, name: str, other_root: str, keys: bool, as_json: bool
-) -> None:
-    """Show which events two snapshots do not share.
-
-    Only nodes that differ are read. Without OTHER_URL, both snapshots are at URL.
-
-    \b
-    Examples:
-      recon-node snapshot diff s3://bucket/ceramic https://example.com/ceramic
-      recon-node snapshot diff /srv/snapshots --root roots/20261122T060000Z-bagc....car --keys
-    """
-    with errors():
-        sides = []
-        for url, root in ((first, name), (second or first, other_root)):
-            objects = Objects.open(url)
-            sides.append((objects, read_root(objects, root)))
-        only = compare_snapshots(sides[0], sides[1])
-    if as_json:
-        print_json(_difference(*only, keys=keys))
-        return
-    if keys:
-        for sign, found in zip("-+", only, strict=True):
-            for key in found:
-                click.echo(f"{sign} {EventId(key)}")
-    click.echo(f"{len(only[0]):,} only in the first, {len(only[1]):,} only in the second")
-
-
-def _difference(first: list[bytes], second: list[bytes], *, keys: bool) -> dict[str, Any]:
-    """Return how many events, and with `keys` which, only one of two snapshots has, as JSON."""
-    found: dict[str, Any] = {"only_in_first": len(first), "only_in_second": len(second)}
-    if keys:
-        found["keys_only_in_first"] = [str(EventId(key)) for key in first]
-        found["keys_only_in_second"] = [str(EventId(key)) for key in second]
-    return found
 
 
 @click.command("gc")

@@ -1,6 +1,7 @@
-"""Sync a node from the newest snapshots at several URLs at once.
+"""Sync a node from the newest snapshots at some URLs, one after the other.
 
-A source that cannot be used is named, and the others go on. What was fetched and checked is kept in
+Each fetches what the ones before could not deliver. A source that cannot be used is named, and the
+others go on. What was fetched and checked is kept in
 the node's data directory (see `kept`) until a sync has found nothing wrong.
 """
 
@@ -11,7 +12,6 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Final
 
 import trio
 
@@ -21,11 +21,8 @@ from recon_node.snapshot.kept import KeptFile
 from recon_node.snapshot.objects import ObjectError, Objects
 from recon_node.snapshot.reading import SnapshotReader, read_root
 from recon_node.snapshot.root import RootObject
-from recon_node.snapshot.syncing import Shared, Synced, in_thread, sync_snapshot
+from recon_node.snapshot.syncing import Synced, in_thread, sync_snapshot
 from recon_node.store import Store
-
-MAX_SOURCES: Final = 8
-"""Sources that are read at once."""
 
 
 @dataclass(slots=True)
@@ -97,14 +94,10 @@ async def sync_all(
     report.cancelled = True
     try:
         kept = await in_thread(partial(KeptFile, data_dir))
-        shared = Shared(report.synced, kept.drop, on_progress)
         roots = await _read_roots(report.sources, signers)
         await in_thread(partial(kept.forget_other_roots, [root.cid for _, root in roots]))
-        slots = trio.Semaphore(MAX_SOURCES)
-        async with trio.open_nursery() as nursery:
-            for at, (source, root) in enumerate(roots):
-                turn = at / len(roots)
-                nursery.start_soon(_sync_one, source, root, store, shared, kept, turn, slots)
+        for source, root in roots:
+            await _sync_one(source, root, store, report.synced, kept, on_progress)
         report.cancelled = False
     finally:
         if kept is not None:
@@ -119,41 +112,35 @@ async def _read_roots(
     sources: Sequence[SourceReport], signers: Collection[str]
 ) -> list[tuple[SourceReport, RootObject]]:
     """Return the root objects of the sources that have one, in order."""
-    found: dict[int, RootObject] = {}
-    slots = trio.Semaphore(MAX_SOURCES)
+    roots: list[tuple[SourceReport, RootObject]] = []
 
     def read(source: SourceReport) -> RootObject:
         source.objects = Objects.open(source.url)
         return read_root(source.objects, trusted=signers or None)
 
-    async def read_one(at: int, source: SourceReport) -> None:
-        async with slots:
-            try:
-                found[at] = await in_thread(partial(read, source))
-                source.name = found[at].name
-            except (SnapshotError, ObjectError) as error:
-                source.error = str(error)
-
-    async with trio.open_nursery() as nursery:
-        for at, source in enumerate(sources):
-            nursery.start_soon(read_one, at, source)
-    return [(sources[at], found[at]) for at in sorted(found)]
+    for source in sources:
+        try:
+            root = await in_thread(partial(read, source))
+        except (SnapshotError, ObjectError) as error:
+            source.error = str(error)
+        else:
+            source.name = root.name
+            roots.append((source, root))
+    return roots
 
 
 async def _sync_one(
     source: SourceReport,
     root: RootObject,
     store: Store,
-    shared: Shared,
+    result: Synced,
     kept: KeptFile,
-    turn: float,
-    slots: trio.Semaphore,
+    on_progress: Callable[[], None],
 ) -> None:
     assert source.objects is not None
-    reader = SnapshotReader(source.objects, root, shared.result.note, kept)
-    async with slots:
-        try:
-            with unwrapped(SnapshotError):
-                await sync_snapshot(reader, store, shared, store.wanted.ranges, turn)
-        except SnapshotError as error:
-            source.error = str(error)
+    reader = SnapshotReader(source.objects, root, result.note, kept)
+    try:
+        with unwrapped(SnapshotError):
+            await sync_snapshot(reader, store, result, store.wanted.ranges, kept.drop, on_progress)
+    except SnapshotError as error:
+        source.error = str(error)

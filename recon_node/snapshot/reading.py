@@ -202,14 +202,6 @@ class SnapshotReader:
                 blocks[cid] = block
                 self._note(cid, block, locator)
 
-    def read_known(self, cids: Iterable[CID]) -> dict[CID, bytes]:
-        """Return the blocks of those nodes whose parents were read, as `answer` does."""
-        known = [cid for cid in cids if cid in self._places or cid in self.root.top]
-        found = self._nodes(known)
-        for cid, (block, locator) in found.items():
-            self._note(cid, block, locator)
-        return {cid: block for cid, (block, _) in found.items()}
-
     def note_place(self, link: Link, place: Place) -> None:
         """Say where a node is whose parent was read by somebody else."""
         self._places[link.cid] = (place, link.hash)

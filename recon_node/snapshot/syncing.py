@@ -4,10 +4,6 @@ The tree is opened level by level, as far as its hashes differ from those of the
 a sync takes a round trip for each level and one for the events, whatever is missing. From the level
 above the leaves on, a few parts of the tree are under way at a time, and one admits its events
 while the next one fetches: memory stays bounded, and an empty node reads at full speed.
-
-Several snapshots are read at once. Each walk starts at another place of its tree. A leaf that one
-walk is busy with, the others put off; when they come back to it, its events are here, unless its
-source could not deliver them. So sources share the work, and fill each other's gaps.
 """
 
 from __future__ import annotations
@@ -21,7 +17,6 @@ from typing import Final, Protocol, TypeVar
 import trio
 
 from recon_node.ceramic import EventId, EventIdError, Network
-from recon_node.ipld import CID
 from recon_node.recon import KeyRange, KeyView
 from recon_node.snapshot.faults import Fault, SnapshotError
 from recon_node.snapshot.kept import event_name, node_name
@@ -35,7 +30,7 @@ T = TypeVar("T")
 _PART: Final = 256
 """Nodes that are opened at once, unless all of a level are fewer."""
 _PARTS: Final = 4
-"""Parts under way at once, of all sources together."""
+"""Parts under way at once."""
 _PART_BYTES: Final = 8 * 1024 * 1024
 """Bytes of nodes, or of events, that a part reads at once; one more node or event fits always."""
 _MAX_FAULTS: Final = 1000
@@ -78,77 +73,23 @@ class Synced:
             self.faults.append(fault)
 
 
-class Shared:
-    """What syncs of one node have in common.
-
-    Args:
-        result: is updated on the way.
-        drop: told the names of what need not be kept any more (see `kept`); blocks.
-        on_progress: called whenever `result` has changed.
-    """
-
-    def __init__(
-        self,
-        result: Synced,
-        drop: Callable[[Iterable[bytes]], None] = lambda names: None,
-        on_progress: Callable[[], None] = lambda: None,
-    ) -> None:
-        self.result = result
-        self.drop = drop
-        self.on_progress = on_progress
-        self.slots = trio.Semaphore(_PARTS)
-        self._leaves: set[CID] = set()
-        self._keys: set[bytes] = set()
-        self._changed = trio.Condition()
-
-    def is_busy_with(self, leaf: Branch) -> bool:
-        """Return whether a sync is taking a leaf."""
-        return leaf.link.cid in self._leaves
-
-    def claim_leaves(self, leaves: Iterable[Branch]) -> None:
-        """Take some leaves, which nobody else may take until they are released."""
-        self._leaves.update(each.link.cid for each in leaves)
-
-    def claim_keys(
-        self, wanted: Iterable[tuple[bytes, Place]]
-    ) -> tuple[list[tuple[bytes, Place]], bool]:
-        """Take some keys; return those that nobody else has taken, and whether these are all."""
-        found = list(wanted)
-        free = [item for item in found if item[0] not in self._keys]
-        self._keys.update(key for key, _ in free)
-        return free, len(free) == len(found)
-
-    async def release(self, leaves: Iterable[Branch], keys: Iterable[bytes]) -> None:
-        """Let others take what was claimed."""
-        self._leaves.difference_update(each.link.cid for each in leaves)
-        self._keys.difference_update(keys)
-        with trio.CancelScope(shield=True):
-            async with self._changed:
-                self._changed.notify_all()
-
-    async def until_free(self, leaves: Sequence[Branch], keys: Iterable[bytes]) -> None:
-        """Wait until nobody has claimed any of these."""
-        wanted = set(keys)
-        async with self._changed:
-            while any(map(self.is_busy_with, leaves)) or wanted & self._keys:
-                await self._changed.wait()
-
-
 async def sync_snapshot(
     reader: SnapshotReader,
     target: Target,
-    shared: Shared,
+    result: Synced,
     ranges: Sequence[KeyRange],
-    turn: float = 0.0,
+    drop: Callable[[Iterable[bytes]], None] = lambda names: None,
+    on_progress: Callable[[], None] = lambda: None,
 ) -> None:
     """Fetch what a node lacks of a snapshot, and have it admitted.
 
     Args:
-        reader: of the snapshot; its faults should be noted in `shared.result`.
+        reader: of the snapshot; its faults should be noted in `result`.
         target: the node's store.
-        shared: of all syncs of this node that are under way.
+        result: is updated on the way.
         ranges: what the node wants, ascending and apart.
-        turn: where in the tree to start, from 0 to 1: another place for each source.
+        drop: gets the names of what need not be kept any more (see `kept`); blocks.
+        on_progress: called whenever `result` has changed.
 
     Raises:
         SnapshotError: the snapshot is of another network, or its store was given up.
@@ -160,9 +101,10 @@ async def sync_snapshot(
             f"the snapshot in {reader.objects.url} is of the network {manifest.network.name}, but "
             f"the node is on {target.network.name}"
         )
-    shared.result.total += manifest.count
+    result.total += manifest.count
     if manifest.tree is not None:
-        await _Sync(reader, target, shared, ranges, turn).run(whole(manifest.tree.link))
+        sync = _Sync(reader, target, result, ranges, drop, on_progress)
+        await sync.run(whole(manifest.tree.link))
 
 
 async def in_thread(work: Callable[[], T]) -> T:
@@ -178,30 +120,24 @@ class _Sync:
         self,
         reader: SnapshotReader,
         target: Target,
-        shared: Shared,
+        result: Synced,
         ranges: Sequence[KeyRange],
-        turn: float,
+        drop: Callable[[Iterable[bytes]], None],
+        on_progress: Callable[[], None],
     ) -> None:
         self._reader = reader
         self._target = target
-        self._shared = shared
-        self._result = shared.result
+        self._result = result
         self._ranges = ranges
-        self._turn = turn
+        self._drop = drop
+        self._on_progress = on_progress
+        self._slots = trio.Semaphore(_PARTS)
         # The snapshot has only keys in its own ranges: others of the node's must not count.
         self._matches = matcher(target.keys, reader.manifest.ranges)
-        self._put_off: list[Branch] = []
-        self._awaited: set[bytes] = set()
 
     async def run(self, root: Branch) -> None:
         async with trio.open_nursery() as nursery:
             await self._open([root], 0, nursery)
-        while self._put_off:
-            leaves, self._put_off = self._put_off, []
-            keys, self._awaited = self._awaited, set()
-            await self._shared.until_free(leaves, keys)
-            async with trio.open_nursery() as nursery:
-                await self._open(leaves, 0, nursery)
 
     async def _open(self, level: Sequence[Branch], wave: int, nursery: trio.Nursery) -> None:
         """Open the nodes of a level that differ, and everything below.
@@ -210,25 +146,16 @@ class _Sync:
         """
         differing = await self._differing(level)
         if differing and differing[0].link.level == 0:
-            await self._start_leaves(differing, wave, nursery)
+            for part in self._parts(differing):
+                await self._slots.acquire()
+                nursery.start_soon(self._take_leaves, part, wave)
             return
         # Depth first, so that only a few nodes of each level are in memory.
-        start = int(len(differing) * self._turn)
-        for part in self._parts([*differing[start:], *differing[:start]]):
+        for part in self._parts(differing):
             found = await in_thread(partial(self._reader.open, part))
             asked = self._reader.is_asked(part)
             self._reader.forget(part)
             await self._open(children_of(found), wave + asked, nursery)
-
-    async def _start_leaves(
-        self, differing: Sequence[Branch], wave: int, nursery: trio.Nursery
-    ) -> None:
-        for some in self._parts(differing):
-            await self._shared.slots.acquire()
-            part = [each for each in some if not self._shared.is_busy_with(each)]
-            self._put_off += [each for each in some if self._shared.is_busy_with(each)]
-            self._shared.claim_leaves(part)
-            nursery.start_soon(self._take_leaves, part, wave)
 
     def _parts(self, branches: Sequence[Branch]) -> Iterator[list[Branch]]:
         """Divide branches into parts that fit into memory."""
@@ -255,38 +182,29 @@ class _Sync:
             else:
                 found.append(each)
             await trio.lowlevel.checkpoint()
-        self._shared.on_progress()
+        self._on_progress()
         return found
 
     async def _take_leaves(self, part: Sequence[Branch], wave: int) -> None:
         """Fetch the missing events of some leaves, and have them admitted."""
-        claimed: list[bytes] = []
-        again: list[Branch] = []
         try:
             wanted: list[tuple[bytes, Place]] = []
-            for branch, leaf, places in await in_thread(partial(self._reader.open, part)):
+            for _, leaf, places in await in_thread(partial(self._reader.open, part)):
                 assert isinstance(leaf, Leaf)
                 missing = self._missing(leaf.keys, places)
-                free, all_free = self._shared.claim_keys(missing)
-                if not all_free:
-                    again.append(branch)
-                    self._awaited.update(key for key, _ in missing)
                 self._result.done += len(leaf.keys) - len(missing)
-                claimed += [key for key, _ in free]
-                wanted += free
+                wanted += missing
             waves = wave + self._reader.is_asked(part) + bool(wanted)
             self._result.waves = max(self._result.waves, waves)
             taken = 0
             for some in _within(wanted):
                 taken += await self._take_events(some)
-            if taken == len(wanted) and not again:
+            if taken == len(wanted):
                 names = [node_name(self._reader.root.cid, each.link.cid) for each in part]
-                await in_thread(partial(self._shared.drop, names))
-            self._put_off += again
-            self._reader.forget(each for each in part if each not in again)
+                await in_thread(partial(self._drop, names))
+            self._reader.forget(part)
         finally:
-            self._shared.slots.release()
-            await self._shared.release(part, claimed)
+            self._slots.release()
 
     async def _take_events(self, wanted: Sequence[tuple[bytes, Place]]) -> int:
         """Fetch some events, and have them admitted; return how many the store delivered."""
@@ -296,9 +214,9 @@ class _Sync:
             self._result.counts[verdict.status] += 1
             if verdict.status == "refused":
                 self._result.note(Fault(f"event {event_id}", f"refused: {verdict.reason}"))
-        await in_thread(partial(self._shared.drop, [event_name(key) for key, _ in wanted]))
+        await in_thread(partial(self._drop, [event_name(key) for key, _ in wanted]))
         self._result.done += len(wanted)
-        self._shared.on_progress()
+        self._on_progress()
         return len(events)
 
     def _missing(self, keys: Iterable[bytes], places: Iterable[Place]) -> list[tuple[bytes, Place]]:

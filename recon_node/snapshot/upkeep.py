@@ -1,4 +1,4 @@
-"""Look after the snapshots of a store: list, verify, compare, and delete what is no longer needed.
+"""Look after the snapshots of a store: list, verify, and delete what is no longer needed.
 
 All calls block; use them in threads.
 """
@@ -10,7 +10,6 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Final
 
-from recon_node.ipld import CID
 from recon_node.snapshot.faults import Fault, SnapshotError
 from recon_node.snapshot.feed_pages import PageError, page_name, read_page
 from recon_node.snapshot.objects import ObjectError, Objects
@@ -25,7 +24,7 @@ from recon_node.snapshot.root import (
     decode_root,
     pack_name,
 )
-from recon_node.snapshot.tree import Branch, Leaf, NodeFormatError, difference, whole
+from recon_node.snapshot.tree import Branch, Leaf, whole
 
 _PART: Final = 256
 """Nodes that are verified at once."""
@@ -103,36 +102,6 @@ def _verify_part(reader: SnapshotReader, part: list[Branch], result: Verified) -
             wanted += zip(node.keys, places, strict=True)
     result.events += len(reader.events(wanted))
     return children_of(found)
-
-
-def compare_snapshots(
-    ours: tuple[Objects, RootObject], theirs: tuple[Objects, RootObject]
-) -> tuple[list[bytes], list[bytes]]:
-    """Return the keys that only the first snapshot has, and those that only the second has.
-
-    Raises:
-        SnapshotError: a node of one of them cannot be read.
-    """
-    faults: list[Fault] = []
-    readers = [SnapshotReader(*each, faults.append) for each in (ours, theirs)]
-    trees = [reader.manifest.tree for reader in readers]
-    links = [None if tree is None else tree.link for tree in trees]
-    blocks: dict[CID, bytes] = {}
-    steps = difference(links[0], links[1], blocks)
-    while True:
-        try:
-            wanted = next(steps)
-        except StopIteration as end:
-            result: tuple[list[bytes], list[bytes]] = end.value
-            return result
-        except NodeFormatError as error:
-            raise SnapshotError(f"one of the trees is broken: {error}") from None
-        for reader in readers:
-            blocks.update(reader.read_known(wanted))
-        missing = [cid for cid in wanted if cid not in blocks]
-        if missing:
-            reason = f" ({faults[0]})" if faults else ""
-            raise SnapshotError(f"the node {missing[0]} cannot be read{reason}")
 
 
 def collect(objects: Objects, keep: int, min_age: timedelta, now: datetime) -> Collected:

@@ -136,10 +136,10 @@ def test_a_stream_as_svg(node: TestnetNode, diverged: dict[str, Event], tmp_path
     assert (result.exit_code, "No such file" in result.stderr) == (1, True)
 
 
-@pytest.mark.parametrize("option", ["--svg", "--mermaid", "--dot"])
 def test_a_drawing_on_standard_output(
-    node: TestnetNode, diverged: dict[str, Event], tmp_path: Path, option: str
+    node: TestnetNode, diverged: dict[str, Event], tmp_path: Path
 ) -> None:
+    option = "--svg"
     printed = run("stream", "show", str(INIT.cid), option, "-", node=node)
     assert printed.exit_code == 0, printed.output
     result = run("stream", "show", str(INIT.cid), option, str(tmp_path / "file"), node=node)
@@ -159,20 +159,6 @@ def test_why_an_event_is_not_delivered(node: TestnetNode, diverged: dict[str, Ev
     assert "transaction 0x" in line
     printed = json.loads(run("status", "--pending", "--json", node=node).stdout)
     assert [each["cid"] for each in printed["events"]["pending"]] == [str(diverged["anchor"].cid)]
-
-
-def test_a_stream_as_mermaid_and_dot(node: TestnetNode, diverged: dict[str, Event]) -> None:
-    """Every edge of the stream is there, and no other."""
-    edges = sum(len(event.prevs) for event in diverged.values())
-    mermaid = run("stream", "show", str(INIT.cid), "--all", "--mermaid", "-", node=node).stdout
-    assert mermaid.splitlines()[3] == "flowchart TD"
-    assert mermaid.count(" --> ") == edges
-    assert mermaid.count(":::tip") == 1
-    dot = run("stream", "show", str(INIT.cid), "--all", "--dot", "-", node=node).stdout
-    assert dot.startswith("digraph {")
-    assert dot.count(" -> ") == edges
-    limited = run("stream", "show", str(INIT.cid), "--limit", "1", "--dot", "-", node=node).stdout
-    assert 'below [label="5 more"' in limited
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Several sources at once, and syncs that are interrupted: nothing verified is fetched twice."""
+"""Several sources, and syncs that are interrupted: nothing verified is fetched twice."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ async def sync(data_dir: Path, *urls: Path) -> tuple[SnapshotSync, int]:
         return report, len(store.keys)
 
 
-def test_sources_share_the_work(log: Path, tmp_path: Path) -> None:
+def test_further_sources_are_read_only_as_far_as_they_are_needed(log: Path, tmp_path: Path) -> None:
     urls = [tmp_path / name for name in "abc"]
     for url in urls:
         write(log, url)
@@ -59,10 +59,8 @@ def test_sources_share_the_work(log: Path, tmp_path: Path) -> None:
     assert report.is_whole
     assert count == EVENTS
     assert report.synced.counts == {"new": EVENTS}  # no event was fetched twice
-    alone, _ = trio.run(sync, tmp_path / "other", urls[0])
-    received = [each.received for each in report.sources]
-    assert min(received) > 0
-    assert sum(received) < 2 * alone.sources[0].received  # the nodes at the top are read by each
+    first, *others = (each.received for each in report.sources)
+    assert max(others) < first / 4  # their root objects, which the first one's events equal
     assert not (tmp_path / "node" / FILE_NAME).exists()
 
 

@@ -9,7 +9,6 @@ from recon_node.snapshot.tree.build import NewNode, build
 from recon_node.snapshot.tree.compare import (
     Branch,
     branches,
-    difference,
     differing_leaves,
     matcher,
     open_node,
@@ -31,7 +30,6 @@ __all__ = [
     "Root",
     "branches",
     "build",
-    "difference",
     "differing_leaves",
     "matcher",
     "open_node",

@@ -1,13 +1,14 @@
-"""Compare a tree with a set of keys, or with another tree: only what differs is opened.
+"""Compare a tree with a set of keys: only nodes that differ are opened.
 
-Both are generators that do no I/O: they yield the CIDs of the nodes that they need next, all at
-once, and go on when the blocks are there. So they take as many round trips as there are levels.
+`differing_leaves` is a generator that does no I/O: it yields the CIDs of the nodes that it needs
+next, all at once, and goes on when the blocks are there. So it takes as many round trips as there
+are levels.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from typing import NamedTuple
 
 from recon_node.ipld import CID
@@ -108,52 +109,6 @@ def differing_leaves(
                 below += branches(node, each.bounds)
         level = below
     return found
-
-
-def difference(
-    ours: Link | None, theirs: Link | None, blocks: Blocks
-) -> Generator[Sequence[CID], None, tuple[list[bytes], list[bytes]]]:
-    """Return the keys that only one tree has, and those that only the other has, ascending.
-
-    Yields, and raises, as `differing_leaves` does.
-    """
-    sides = [[] if link is None else [whole(link)] for link in (ours, theirs)]
-    while True:
-        common = _cids(sides[0]) & _cids(sides[1])
-        sides = [[each for each in side if each.link.cid not in common] for side in sides]
-        top = max((each.link.level for side in sides for each in side), default=0)
-        if top == 0:
-            break
-        opened = [[each for each in side if each.link.level == top] for side in sides]
-        yield from _need([*opened[0], *opened[1]], blocks)
-        sides = [_opened(side, top, blocks) for side in sides]
-    yield from _need([*sides[0], *sides[1]], blocks)
-    first, second = (
-        {key for each in side for key in _keys(open_node(each, blocks[each.link.cid]))}
-        for side in sides
-    )
-    return sorted(first - second), sorted(second - first)
-
-
-def _opened(side: list[Branch], level: int, blocks: Blocks) -> list[Branch]:
-    below: list[Branch] = []
-    for each in side:
-        if each.link.level < level:
-            below.append(each)
-            continue
-        node = open_node(each, blocks[each.link.cid])
-        assert isinstance(node, Inner)
-        below += branches(node, each.bounds)
-    return below
-
-
-def _keys(node: Node) -> Sequence[bytes]:
-    assert isinstance(node, Leaf)
-    return node.keys
-
-
-def _cids(side: Iterable[Branch]) -> set[CID]:
-    return {each.link.cid for each in side}
 
 
 def _need(wanted: Sequence[Branch], blocks: Blocks) -> Generator[Sequence[CID], None, None]:
