@@ -28,7 +28,7 @@ from typing import Final
 from recon_node.dag.errors import DagError
 
 FILE_NAME: Final = "dags.sqlite3"
-VERSION: Final = 2
+VERSION: Final = 3
 APPLICATION_ID: Final = 0x52454344  # "RECD"
 _LOCK_TIMEOUT: Final = 5.0
 """Seconds to wait for a lock of the file."""
@@ -176,8 +176,8 @@ def _prepare(connection: sqlite3.Connection, path: Path, epoch: str, head: int) 
     application_id = connection.execute("PRAGMA application_id").fetchone()[0]
     version = connection.execute("PRAGMA user_version").fetchone()[0]
     tables = connection.execute("SELECT count(*) FROM sqlite_schema").fetchone()[0]
-    if (application_id, version) == (APPLICATION_ID, 1):
-        # It lacks tables. The log has everything except when publishes were judged.
+    if application_id == APPLICATION_ID and version < VERSION:
+        # It lacks tables, or links. The log has everything except when publishes were judged.
         for table in ("marks", *_OF_THE_LOG):
             connection.execute(f"DROP TABLE IF EXISTS {table}")
         tables = 0

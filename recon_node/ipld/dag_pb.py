@@ -3,7 +3,11 @@
     message PBNode { repeated PBLink Links = 2; optional bytes Data = 1; }    links come first
     message PBLink { optional bytes Hash = 1; optional string Name = 2; optional uint64 Tsize = 3; }
 
-A node has exactly one encoding, so reading is strict: fields in this order, each once, no others.
+A node is written in this order. Reading is strict, too, except that the data may come first, as
+some programs write it (https://github.com/ipfs/specs/pull/550).
+
+Names should be UTF-8, but those of old file systems are not. As in `os.fsdecode`, their other bytes
+become lone surrogates, so that writing a name restores it.
 """
 
 from __future__ import annotations
@@ -23,6 +27,7 @@ _HASH, _NAME, _SIZE = 0x0A, 0x12, 0x18
 _CID_V0_HEAD: Final = b"\x12\x20"
 _CID_V0_SIZE: Final = 34
 """Bytes of a CIDv0: a bare sha2-256 multihash."""
+_OTHER_BYTES: Final = "surrogateescape"
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,11 +50,11 @@ class PbNode:
 def encode(node: PbNode) -> bytes:
     """Write a node, its links stably sorted by name as the codec demands."""
     parts: list[bytes] = []
-    for link in sorted(node.links, key=lambda each: each.name.encode()):
+    for link in sorted(node.links, key=lambda each: _name_bytes(each.name)):
         body = b"".join(
             (
                 _field(_HASH, link.cid),
-                _field(_NAME, link.name.encode()),
+                _field(_NAME, _name_bytes(link.name)),
                 bytes([_SIZE]) + varint.encode(link.size),
             )
         )
@@ -63,24 +68,27 @@ def decode(block: bytes) -> PbNode:
     """Read a node. Links by CIDv0 become the CIDv1 of the same block.
 
     Raises:
-        DagPbError: not DAG-PB, or not its canonical form.
+        DagPbError: not DAG-PB, or fields that are repeated, unknown or elsewhere.
     """
     try:
         return _decode_node(block)
-    except (VarintError, CidError, UnicodeDecodeError) as error:
+    except (VarintError, CidError) as error:
         raise DagPbError(f"not DAG-PB: {error}") from None
 
 
 def _decode_node(block: bytes) -> PbNode:
     links: list[PbLink] = []
     data: bytes | None = None
+    links_end = False
     for tag, value in _fields(block, {_DATA, _LINK}, set()):
-        if data is not None:
-            raise DagPbError("not DAG-PB: something follows the node's data")
-        if tag == _DATA:
-            data = value
-        else:
+        if tag == _LINK:
+            if links_end:
+                raise DagPbError("not DAG-PB: the node's data is between its links")
             links.append(_decode_link(value))
+        elif data is None:
+            data, links_end = value, bool(links)
+        else:
+            raise DagPbError("not DAG-PB: the node has data twice")
     return PbNode(tuple(links), data)
 
 
@@ -95,7 +103,7 @@ def _decode_link(body: bytes) -> PbLink:
             is_v0 = len(value) == _CID_V0_SIZE and value.startswith(_CID_V0_HEAD)
             cid = CID(b"\x01" + bytes([DAG_PB]) + value if is_v0 else value)
         elif tag == _NAME:
-            name = value.decode()
+            name = value.decode(errors=_OTHER_BYTES)
         else:
             size, _ = varint.decode(value)
     if cid is None:
@@ -118,6 +126,10 @@ def _fields(data: bytes, delimited: set[int], numbers: set[int]) -> Iterable[tup
         if offset > len(data):
             raise DagPbError(f"not DAG-PB: {offset - len(data)} bytes are missing at the end")
         yield tag, data[start:offset]
+
+
+def _name_bytes(name: str) -> bytes:
+    return name.encode(errors=_OTHER_BYTES)
 
 
 def _field(tag: int, value: bytes) -> bytes:

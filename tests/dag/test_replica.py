@@ -29,9 +29,9 @@ def _cid(number: int) -> CID:
 def test_the_cids_of_the_protocol() -> None:
     empty = Replica(None, Append(()))
     assert str(empty.cid) == FACTS["empty_append"]["cid"]
-    opaque = FACTS["append_with_opaque_shard"]
-    shards = map(CID.parse, opaque["shards"])
-    assert str(Replica(None, Append.of(shards)).cid) == opaque["cid"]
+    basic = FACTS["append_with_basic_shard"]
+    shards = map(CID.parse, basic["shards"])
+    assert str(Replica(None, Append.of(shards)).cid) == basic["cid"]
 
 
 CIDS = st.integers(0, 50).map(_cid)

@@ -20,14 +20,17 @@ from recon_node.dag.protocol.shards import (
 from recon_node.ipld import CID, DAG_CBOR, DAG_JOSE, DAG_PB, IDENTITY, RAW, car, dag_cbor, dag_pb
 from recon_node.ipld.dag_pb import PbLink, PbNode
 
-FACTS = json.loads((Path(__file__).parent.parent / "data" / "replica.json").read_text())
+DATA = Path(__file__).parent.parent / "data"
+FACTS = json.loads((DATA / "replica.json").read_text())
 
 
-def test_the_empty_shard_of_the_protocol() -> None:
-    file = car.encode([NO_ROOT], {})
-    assert file.hex() == FACTS["empty_shard"]["car_hex"]
-    assert str(CID.of(CAR, file)) == FACTS["empty_shard"]["cid"]
-    assert str(NO_ROOT) == FACTS["empty_shard"]["roots"][0]
+@pytest.mark.parametrize("name", ["empty_shard", "basic_shard"])
+def test_the_shards_of_the_protocol(name: str) -> None:
+    facts = FACTS[name]
+    blocks = {CID.of(DAG_CBOR, block): block for block in map(dag_cbor.encode, facts["blocks"])}
+    file = car.encode([NO_ROOT], blocks)
+    assert (file.hex(), str(CID.of(CAR, file))) == (facts["car_hex"], facts["cid"])
+    assert [str(NO_ROOT)] == facts["roots"]
 
 
 Blocks = dict[CID, bytes]
@@ -116,6 +119,15 @@ def test_a_block_too_large_for_any_shard_is_named() -> None:
 def test_links_that_cannot_be_read(codec: int, block: bytes, complaint: str) -> None:
     with pytest.raises(ShardError, match=complaint):
         links(CID.of(codec, block), block)
+
+
+def test_the_payload_of_a_signed_envelope_is_a_link() -> None:
+    event = car.decode((DATA / "ipld" / "jose_event.car").read_bytes())
+    [envelope] = event.roots
+    [payload] = event.blocks.keys() - {envelope}
+    assert links(envelope, event.blocks[envelope]) == [payload]
+    [shard] = split(envelope, event.blocks.__getitem__, 10_000)
+    assert set(shard.blocks) == {envelope, payload}
 
 
 def test_identity_cids_carry_their_blocks() -> None:

@@ -1,5 +1,6 @@
 """DAG-PB: well-known CIDs, Google's protobuf as oracle, and strictness."""
 
+import os
 from typing import Any
 
 import pytest
@@ -12,13 +13,13 @@ from recon_node.ipld.dag_pb import PbLink, PbNode
 
 
 def _schema() -> Any:
-    """PBNode as the specification words it."""
+    """PBNode as the specification words it, but for names: they are not always UTF-8."""
     file = descriptor_pb2.FileDescriptorProto(name="dag_pb.proto", package="t", syntax="proto2")
     field = descriptor_pb2.FieldDescriptorProto
     link, node = file.message_type.add(name="PBLink"), file.message_type.add(name="PBNode")
     optional, repeated = field.LABEL_OPTIONAL, field.LABEL_REPEATED
     link.field.add(name="Hash", number=1, type=field.TYPE_BYTES, label=optional)
-    link.field.add(name="Name", number=2, type=field.TYPE_STRING, label=optional)
+    link.field.add(name="Name", number=2, type=field.TYPE_BYTES, label=optional)
     link.field.add(name="Tsize", number=3, type=field.TYPE_UINT64, label=optional)
     node.field.add(
         name="Links", number=2, type=field.TYPE_MESSAGE, label=repeated, type_name=".t.PBLink"
@@ -34,7 +35,7 @@ ORACLE = _schema()
 LINKS = st.builds(
     PbLink,
     st.binary().map(lambda block: CID.of(RAW, block)),
-    st.text(st.characters(exclude_categories=["Cs"])),
+    st.binary().map(os.fsdecode),
     st.integers(0, 2**63 - 1),
 )
 NODES = st.builds(PbNode, st.lists(LINKS).map(tuple), st.none() | st.binary())
@@ -58,8 +59,8 @@ def test_protobuf_reads_what_we_write(node: PbNode) -> None:
     theirs = ORACLE.FromString(dag_pb.encode(node))
     assert (theirs.Data if theirs.HasField("Data") else None) == node.data
     assert [(each.Hash, each.Name, each.Tsize) for each in theirs.Links] == [
-        (each.cid, each.name, each.size)
-        for each in sorted(node.links, key=lambda each: each.name.encode())
+        (each.cid, os.fsencode(each.name), each.size)
+        for each in sorted(node.links, key=lambda each: os.fsencode(each.name))
     ]
 
 
@@ -76,8 +77,27 @@ def test_anything_is_read_or_refused(data: bytes) -> None:
     except DagPbError:
         return
     theirs = ORACLE.FromString(data)
-    assert [each.Name for each in theirs.Links] == [each.name for each in node.links]
+    assert [each.Name for each in theirs.Links] == [os.fsencode(each.name) for each in node.links]
     assert theirs.Data == (node.data or b"")
+
+
+def _link(name: bytes = b"") -> bytes:
+    body = b"\x0a\x24" + FILE + b"\x12" + varint.encode(len(name)) + name + b"\x18\x00"
+    return b"\x12" + varint.encode(len(body)) + body
+
+
+FILE = CID.of(RAW, b"")
+
+
+def test_data_may_come_before_the_links() -> None:
+    first = dag_pb.decode(b"\x0a\x02\x08\x01" + _link(b"a") + _link(b"b"))
+    assert first == PbNode((PbLink(FILE, "a"), PbLink(FILE, "b")), b"\x08\x01")
+    assert dag_pb.encode(first) == _link(b"a") + _link(b"b") + b"\x0a\x02\x08\x01"
+
+
+def test_names_that_are_not_utf_8_are_kept() -> None:
+    block = _link(b"caf\xe9") + _link("café".encode())
+    assert [link.name for link in dag_pb.decode(block).links] == ["caf\udce9", "café"]
 
 
 def test_a_link_by_cid_v0_is_the_cid_v1_of_the_same_block() -> None:
@@ -90,12 +110,13 @@ def test_a_link_by_cid_v0_is_the_cid_v1_of_the_same_block() -> None:
 @pytest.mark.parametrize(
     ("block", "complaint"),
     [
-        (b"\x0a\x00\x0a\x00", "something follows"),
+        (b"\x0a\x00\x0a\x00", "data twice"),
+        (_link() + b"\x0a\x00" + _link(), "data is between its links"),
+        (b"\x0a\x00" + _link() + b"\x0a\x00", "data twice"),
         (b"\x0a\x05abc", "2 bytes are missing"),
         (b"\x1a\x00", "an unknown field at byte 0"),
         (b"\x12\x00", "a link without its hash"),
         (b"\x12\x04\x12\x00\x12\x00", "repeated or out of order"),
-        (b"\x12\x03\x12\x01\xff", "utf-8"),
         (b"\x0a\x80\x00", "varint"),
     ],
 )

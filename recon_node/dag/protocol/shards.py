@@ -10,6 +10,7 @@ does), because a CAR must name a root.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
 
@@ -22,6 +23,7 @@ from recon_node.ipld import (
     DAG_PB,
     IDENTITY,
     RAW,
+    CidError,
     DagCborError,
     DagPbError,
     car,
@@ -126,13 +128,25 @@ def links(cid: CID, block: bytes) -> list[CID]:
     try:
         if cid.codec == RAW:
             return []
-        if cid.codec in (DAG_CBOR, DAG_JOSE):
+        if cid.codec == DAG_CBOR:
             return list(_links_of_value(dag_cbor.decode(block)))
+        if cid.codec == DAG_JOSE:
+            return _links_of_envelope(dag_cbor.decode(block))
         if cid.codec == DAG_PB:
             return [link.cid for link in dag_pb.decode(block).links]
     except (DagCborError, DagPbError) as error:
         raise ShardError(f"the links of {cid} cannot be read: {error}") from None
     raise ShardError(f"the links of {cid} cannot be read: the codec {cid.codec:#x} is unknown")
+
+
+def _links_of_envelope(value: object) -> list[CID]:
+    """The links of a signed envelope: DAG-JOSE has the payload's CID as bytes."""
+    found = list(_links_of_value(value))
+    payload = value.get("payload") if isinstance(value, dict) else None
+    with suppress(CidError):
+        if isinstance(payload, bytes) and not isinstance(payload, CID):
+            found.insert(0, CID(payload))
+    return found
 
 
 def _links_of_value(value: object) -> Iterator[CID]:
