@@ -3,6 +3,12 @@
 from recon_node.ceramic import Event, parse_event
 from recon_node.ipld import CID, DAG_JOSE, car, dag_cbor
 
+ORDERS = {
+    "ES256K": 0xFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFEBAAEDCE6AF48A03BBFD25E8CD0364141,
+    "ES256": 0xFFFFFFFF00000000FFFFFFFFFFFFFFFFBCE6FAADA7179E84F3B9CAC2FC632551,
+}
+"""The orders of the groups of secp256k1 and P-256 (SEC 2)."""
+
 
 def forged(event: Event, signature: bytes | None = None) -> Event:
     """The event with another signature, by default with one bit of it turned: an event of its own,
@@ -14,3 +20,12 @@ def forged(event: Event, signature: bytes | None = None) -> Event:
     root = dag_cbor.encode(envelope)
     cid = CID.of(DAG_JOSE, root)
     return parse_event(car.encode([cid], {cid: root, **blocks}))
+
+
+def other_form(event: Event) -> Event:
+    """The event with the other form of its ECDSA signature, (r, n - s): anybody can make it."""
+    assert event.envelope is not None
+    signature = event.envelope.signature
+    order = ORDERS[event.envelope.header["alg"]]
+    s = order - int.from_bytes(signature[32:])
+    return forged(event, signature[:32] + s.to_bytes(32))

@@ -53,7 +53,12 @@ from recon_node.ceramic.network import (
     network_name,
 )
 from recon_node.ceramic.stream_id import METAMODEL, StreamId, StreamType
-from recon_node.ceramic.time_proof import TimeProof, check_transaction, expected_input
+from recon_node.ceramic.time_proof import (
+    TimeProof,
+    check_transaction,
+    expected_input,
+    has_plain_path,
+)
 
 __all__ = [
     "ALWAYS",
@@ -92,6 +97,7 @@ __all__ = [
     "ed25519_did",
     "event_ids",
     "expected_input",
+    "has_plain_path",
     "network_id_of",
     "network_name",
     "network_range",

@@ -46,6 +46,7 @@ _QUANTITY: Final = re.compile(r"0x[0-9a-fA-F]{1,16}", re.ASCII)
 _HEX: Final = re.compile(r"0x(?:[0-9a-fA-F]{2})*+", re.ASCII)
 # As Rust reads a number, and so ceramic-one: "+1" and "01" are 1.
 _INDEX: Final = re.compile(r"\+?[0-9]{1,20}", re.ASCII)
+_PLAIN_INDEX: Final = re.compile(r"0|[1-9][0-9]*", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,6 +181,14 @@ def _quantity(answer: Mapping[str, Any], name: str) -> int:
             f"the provider's {name!r} is not a hexadecimal number: {value!r:.100}"
         )
     return int(value, 16)
+
+
+def has_plain_path(path: str) -> bool:
+    """Whether a path that `check_path` accepts is spelled as anchor services spell it.
+
+    Anybody could make any number of events of one anchor by other spellings, such as "+0" or "00".
+    """
+    return not path or all(map(_PLAIN_INDEX.fullmatch, path.split("/")))
 
 
 def check_path(root: CID, path: str, prev: CID, read_block: Callable[[CID, str], Any]) -> None:

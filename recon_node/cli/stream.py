@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import click
@@ -56,7 +56,7 @@ def show(stream_id: str, node: NodeApi, drawing: Drawing, full: bool) -> None:
     try:
         drawn = stream_picture(
             f"Stream {answer['id']}",
-            map(held_event, answer["events"]),
+            held_events(answer["events"]),
             int(time.time()),
             full=full,
         )
@@ -65,17 +65,22 @@ def show(stream_id: str, node: NodeApi, drawing: Drawing, full: bool) -> None:
     show_picture(drawn.picture, drawing, {**answer, **_describe(drawn)})
 
 
-def held_event(entry: dict[str, Any]) -> HeldEvent:
-    """Return an event of the API's JSON."""
-    shape = StreamEvent(
-        id=CID.parse(entry["cid"]),
-        kind=entry["kind"],
-        prev=tuple(map(CID.parse, entry["prev"])),
-        time=entry["time"],
-        valid=entry["fault"] is None,
-        expires=entry["expires"],
-    )
-    return HeldEvent(shape, entry["height"], entry["state"], entry["chain_id"])
+def held_events(entries: list[dict[str, Any]]) -> Iterator[HeldEvent]:
+    """Yield the events of the API's JSON, without further copies of a statement."""
+    shown = {entry["cid"]: entry["copy_of"] or entry["cid"] for entry in entries}
+    for entry in entries:
+        if entry["copy_of"] is None:
+            prevs = dict.fromkeys(shown.get(prev, prev) for prev in entry["prev"])
+            shape = StreamEvent(
+                id=CID.parse(entry["cid"]),
+                kind=entry["kind"],
+                prev=tuple(map(CID.parse, prevs)),
+                time=entry["time"],
+                valid=entry["fault"] is None,
+                expires=entry["expires"],
+                rank=bytes.fromhex(entry["rank"]),
+            )
+            yield HeldEvent(shape, entry["height"], entry["state"], entry["chain_id"])
 
 
 def _describe(drawn: StreamPicture) -> dict[str, Any]:

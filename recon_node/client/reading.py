@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, TypeAlias
+from typing import Any, Self, TypeAlias
 
 from recon_node.ceramic import (
     Event,
@@ -39,6 +39,7 @@ from recon_node.streams import (
     Definitions,
     EventState,
     MergeProposal,
+    Statements,
     StreamEvent,
     StreamShapeError,
     StreamStates,
@@ -48,6 +49,7 @@ from recon_node.streams import (
     open_tips,
     propose_merge,
     shape_of,
+    statements_of,
 )
 
 
@@ -82,14 +84,24 @@ CidRef: TypeAlias = CID | str
 
 @dataclass(frozen=True, slots=True)
 class History:
-    """The events of a stream that count, in causal order, and what is known of its model."""
+    """The statements of a stream, in causal order, and what is known of its model."""
 
-    events: tuple[Event, ...]
+    statements: Statements
     times: Mapping[CID, int]
     """Block times of time events, in Unix seconds, where they are known."""
     definitions: Definitions | None
     faults: Mapping[CID, str] = field(default_factory=dict)
     """What is wrong with the signatures of some events."""
+
+    @classmethod
+    def of_new(cls, init: Event, definitions: Definitions | None) -> Self:
+        """Return the history of a stream that this event starts."""
+        return cls(statements_of((init,)), {}, definitions)
+
+    @property
+    def events(self) -> tuple[Event, ...]:
+        """One event for each statement."""
+        return self.statements.events
 
     @property
     def header(self) -> InitHeader:
@@ -105,10 +117,14 @@ class History:
 
     def with_event(self, event: Event, definitions: Definitions | None = None) -> History:
         """Return the history with one more event."""
-        if any(event.cid == each.cid for each in self.events):
+        if self.statements.shown(event.cid) in self.statements.ranks:
             return self
+        statements = statements_of((*self.events, event), self.faults)
+        copies = {**self.statements.copies, **statements.copies}
         return replace(
-            self, events=(*self.events, event), definitions=definitions or self.definitions
+            self,
+            statements=replace(statements, copies=copies),
+            definitions=definitions or self.definitions,
         )
 
     def document(self, at: CID | None = None) -> Document:
@@ -119,14 +135,15 @@ class History:
         """
         states, shapes = self.states(), self.shapes
         try:
-            state = states.at(accepted_tip(shapes, states.rejected).event if at is None else at)
+            cid = accepted_tip(shapes, states.rejected).event if at is None else at
+            state = states.at(self.statements.shown(cid))
         except StreamShapeError as error:
             raise NotFoundError(404, f"the stream {self.id}: {self._why(states, error)}") from None
         return self._document(state, states, shapes)
 
     def state(self, cid: CID) -> EventState:
         """Return the state after an event of the stream."""
-        return self.states().at(cid)
+        return self.states().at(self.statements.shown(cid))
 
     def states(self) -> StreamStates:
         """Return the content after each event."""
@@ -151,8 +168,13 @@ class History:
     def shapes(self) -> list[StreamEvent[CID]]:
         """The events without their contents."""
         return [
-            shape_of(each, time=self.times.get(each.cid), valid=each.cid not in self.faults)
-            for each in self.events
+            shape_of(
+                event,
+                time=self.times.get(event.cid),
+                valid=event.cid not in self.faults,
+                rank=self.statements.ranks[event.cid],
+            )
+            for event in self.events
         ]
 
     def _document(
@@ -247,7 +269,11 @@ def fetch_events(stream: StreamId) -> Steps[History]:
         if delivered is not None:
             events = [event for event in events if event.cid in delivered]
     faults = _check_signatures(events, header)
-    return History(whole(events), times, None, faults)
+    statements = statements_of(whole(events), faults)
+    for copy, shown in statements.copies.items():
+        if copy in times:
+            times.setdefault(shown, times[copy])
+    return History(statements, times, None, faults)
 
 
 def whole(events: Iterable[Event]) -> tuple[Event, ...]:

@@ -100,7 +100,7 @@ def create_model(key: Key, definition: ModelDefinition | Mapping[str, Any]) -> S
         definition = definition.to_json()
     with explained():
         event = init_event(key.private, METAMODEL, to_object(definition, "a definition"))
-    return (yield from _start(History((event,), {}, None)))
+    return (yield from _start(History.of_new(event, None)))
 
 
 def create_document(
@@ -149,7 +149,7 @@ def create_document(
             should_index=should_index,
             model_version=change.model_version,
         )
-    return (yield from _start(History((event,), {}, definitions)))
+    return (yield from _start(History.of_new(event, definitions)))
 
 
 def _place_of(
@@ -178,7 +178,7 @@ def _create_in_place(
         history = yield from fetch_history(init.stream_id(), models)
         is_new = False
     except NotFoundError:
-        history, is_new = History((init,), {}, definitions), True
+        history, is_new = History.of_new(init, definitions), True
     if is_new:
         check(history, init)
     after, event = yield from _changed(key, history, change, models)

@@ -30,6 +30,7 @@ from recon_node.streams.state import (
     shape_of,
     stream_state,
 )
+from recon_node.streams.statements import Statements, statements_of
 from recon_node.streams.stream_data import StreamData, data_json
 from recon_node.streams.stream_summary import StreamSummary
 from recon_node.streams.summary import SummarizedTip, TipSummary
@@ -44,6 +45,7 @@ __all__ = [
     "LongStream",
     "MergeProposal",
     "Rule",
+    "Statements",
     "StreamData",
     "StreamEvent",
     "StreamShapeError",
@@ -67,6 +69,7 @@ __all__ = [
     "propose_merge",
     "select_tip",
     "shape_of",
+    "statements_of",
     "stream_state",
     "unique_of",
 ]

@@ -35,7 +35,8 @@ class StreamEvent(Generic[Id]):
     `time` is the block time (Unix seconds) that a time event proves; None if its anchor was not
     looked up yet, and for events of other kinds. `valid` is False for a data event with a wrong
     signature and for a time event with a wrong proof. `expires` is the last Unix second in which
-    the CACAO holds by which a data event was signed: an event of a later time is invalid.
+    the CACAO holds by which a data event was signed: an event of a later time is invalid. `rank`
+    decides between events of the same time, the lowest first; None stands for the id.
     """
 
     id: Id
@@ -44,6 +45,7 @@ class StreamEvent(Generic[Id]):
     time: int | None = None
     valid: bool = True
     expires: int | None = None
+    rank: bytes | None = None
 
 
 def causal_order(events: Iterable[StreamEvent[Id]]) -> list[StreamEvent[Id]]:

@@ -47,9 +47,10 @@ class EventNode(Generic[Id]):
         self.segment: Segment[Id]
 
     @property
-    def rank(self) -> tuple[float, Id]:
+    def rank(self) -> tuple[float, Id | bytes]:
         """The order of data: by time, then by CID (rules 4 and 5)."""
-        return self.time, self.id
+        rank = self.event.rank
+        return self.time, self.id if rank is None else rank
 
 
 @dataclass(slots=True, eq=False)

@@ -301,7 +301,9 @@ def dimensions(header: InitHeader) -> dict[str, bytes]:
     }
 
 
-def shape_of(event: Event, *, time: int | None = None, valid: bool = True) -> StreamEvent[CID]:
+def shape_of(
+    event: Event, *, time: int | None = None, valid: bool = True, rank: bytes | None = None
+) -> StreamEvent[CID]:
     """Convert an event for `select_tip`.
 
     Args:
@@ -309,9 +311,10 @@ def shape_of(event: Event, *, time: int | None = None, valid: bool = True) -> St
         time: the block time (Unix seconds) that a time event proves, if it was looked up.
         valid: whether its signature is right. If not, its capability may be anything, and is not
             looked at.
+        rank: its order in ties (`recon_node.streams.statements`).
     """
     expires = validity_of(event).expires if valid else None
-    return StreamEvent(event.cid, event.kind.value, event.prevs, time, valid, expires)
+    return StreamEvent(event.cid, event.kind.value, event.prevs, time, valid, expires, rank)
 
 
 def _in_brief(errors: list[str]) -> tuple[str, ...]:

@@ -23,7 +23,7 @@ from recon_node.streams.state import EventState
 from recon_node.streams.stream_data import StreamData
 from recon_node.streams.summary import KeptEvent, TipSummary
 
-_FORMAT: Final = 1
+_FORMAT: Final = 2
 _DIGEST: Final = hashlib.sha256().digest_size
 _KINDS: Final[tuple[Literal["init", "data", "time"], ...]] = ("init", "data", "time")
 # How an object's member "/" begins in JSON without spaces. Text in a value has `\"` instead.
@@ -183,6 +183,7 @@ def _shape_to_list(shape: TipSummary[CID]) -> list[Any]:
             each.is_open,
             each.folded,
             list(each.pruned),
+            each.event.rank,
         ]
         for each in shape.kept
     ]
@@ -193,9 +194,9 @@ def _shape_of_list(value: Any) -> TipSummary[CID]:
     rows, count, dead, lapses, revives = value
     ids = [row[0] for row in rows]
     kept = []
-    for id_, kind, prev, valid, expires, height, time, is_open, folded, pruned in rows:
+    for id_, kind, prev, valid, expires, height, time, is_open, folded, pruned, rank in rows:
         prevs = tuple([ids[i] for i in prev])
-        event = StreamEvent(id_, _KINDS[kind], prevs, None, valid, expires)
+        event = StreamEvent(id_, _KINDS[kind], prevs, None, valid, expires, rank)
         kept.append(KeptEvent(event, height, time, is_open, folded, tuple(pruned)))
     return TipSummary(tuple(kept), count, tuple(dead), lapses, revives)
 

@@ -22,6 +22,7 @@ from recon_node.ceramic import (
     TimeProof,
     UnsupportedSignatureError,
     Validity,
+    has_plain_path,
     parse_event,
     signer,
     verify_signature,
@@ -130,7 +131,10 @@ def check_event(car: bytes) -> Facts | Unreadable:
 
 def _verify(event: Event) -> tuple[Validity, Refusal | None]:
     if event.kind is EventKind.TIME:
-        return ALWAYS, None
+        path = event.payload["path"]
+        if has_plain_path(path):
+            return ALWAYS, None
+        return ALWAYS, Refusal(f"its path is {path[:50]!r}: write numbers as 0, 1", inherent=True)
     header = event.header
     controller, model = (None, None) if header is None else (header.controller, header.model)
     try:

@@ -1,7 +1,7 @@
 """Converts rows of `raw_events` to streams, whose events are read once for all tables."""
 
-from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import groupby
 from operator import itemgetter
@@ -33,6 +33,7 @@ from recon_node.streams import (
     accepted_tip,
     named_versions,
     select_tip,
+    statements_of,
 )
 from spark_sink.errors import TablesError
 from spark_sink.schema import HISTORY_COLUMNS, PARTITION_COLUMN, partition_of
@@ -57,6 +58,7 @@ class Entry:
         time: block time of a time event's anchor in Unix seconds; None if unknown.
         expires: last second at which the capability that signed the event is valid.
         fault: why the event's signature is wrong; None for nearly all.
+        rank: its order in ties.
     """
 
     position: int
@@ -65,19 +67,23 @@ class Entry:
     chain_id: str | None
     expires: int | None
     fault: str | None
+    rank: bytes | None = None
 
     def shape(self) -> StreamEvent[CID]:
         """Return the input for tip selection. The node has verified the event's signature."""
         event = self.event
         is_valid = self.fault is None
         return StreamEvent(
-            event.cid, event.kind.value, event.prevs, self.time, is_valid, self.expires
+            event.cid, event.kind.value, event.prevs, self.time, is_valid, self.expires, self.rank
         )
 
 
 @dataclass(frozen=True)
 class Stream:
     """A stream, complete up to some feed position, with its entries in feed order.
+
+    There is one entry for each statement (`recon_node.streams.statements`), that of the copy which
+    was delivered first: so further copies change no row.
 
     Of a long stream, these may be the later ones only, after those in a summary. If that is not
     enough to answer a question, `ForgottenError` is raised.
@@ -242,13 +248,14 @@ def read_streams(raw_events: pa.Table, *, models_only: bool = False) -> Iterator
             continue
         if models_only and _MODEL_HEADER not in first["car"]:
             continue
-        stream = _read_stream(cid, [_read_entry(row) for row in (first, *group)])
+        stream = _read_stream(cid, _read_entries((first, *group)))
         if not models_only or stream.is_model:
             yield stream
 
 
 def read_later(raw_events: pa.Table, earlier: Mapping[bytes, StreamSummary]) -> Iterator[Stream]:
-    """Yield the streams in rows of `raw_events` that have events after their summaries.
+    """Yield the streams in rows of `raw_events` that have events after their summaries, without
+    those of which the whole must be read, because an event may be a copy of an earlier one.
 
     Args:
         raw_events: as in `read_streams`; all rows of each stream after its summary must be present.
@@ -259,9 +266,9 @@ def read_later(raw_events: pa.Table, earlier: Mapping[bytes, StreamSummary]) -> 
     """
     for cid, group in _by_stream(raw_events):
         summary = earlier[cid]
-        entries = [_read_entry(row) for row in group if row["position"] > summary.position]
+        entries = _read_entries(row for row in group if row["position"] > summary.position)
         _check_init(cid, entries)
-        if entries:
+        if entries and not _may_have_copies(entries, summary):
             yield Stream(cid, summary.init_header, tuple(entries), summary)
 
 
@@ -287,6 +294,35 @@ def _read_stream(cid: bytes, entries: list[Entry]) -> Stream:
             "is not an init"
         )
     return Stream(cid, header, tuple(entries))
+
+
+def _read_entries(rows: Iterable[Row]) -> list[Entry]:
+    """Read the events of a stream in feed order, one for each statement."""
+    entries = {entry.event.cid: entry for entry in map(_read_entry, rows)}
+    faulty = {cid for cid, entry in entries.items() if entry.fault is not None}
+    statements = statements_of((e.event for e in entries.values()), faulty, keep_first=True)
+    ranks = statements.ranks
+    return [
+        replace(entries[event.cid], event=event, rank=ranks[event.cid])
+        for event in statements.events
+    ]
+
+
+def _may_have_copies(entries: Iterable[Entry], earlier: StreamSummary) -> bool:
+    """Whether a later event may be a copy of an earlier statement.
+
+    A copy builds on what the statement builds on. So an event on which nothing builds yet has no
+    copies above it. Signatures by EdDSA have none: only who signs can make a second one.
+    """
+    kept = [each.event for each in earlier.tips.kept]
+    uncovered = {event.id for event in kept} - {prev for event in kept for prev in event.prev}
+    for event in (entry.event for entry in entries):
+        is_eddsa = event.envelope is not None and event.envelope.header["alg"] == "EdDSA"
+        if not is_eddsa and not uncovered.issuperset(event.prevs):
+            return True
+        uncovered.difference_update(event.prevs)
+        uncovered.add(event.cid)
+    return False
 
 
 def _read_entry(row: Row) -> Entry:

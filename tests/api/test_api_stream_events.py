@@ -91,6 +91,8 @@ async def test_how_far_each_event_has_come(api: httpx.AsyncClient, store: Store)
         "chain_id": "eip155:11155111",
         "expires": None,
         "fault": None,
+        "copy_of": None,
+        "rank": told[str(anchored.cid)]["rank"],
     }
     assert told[str(looked_for.cid)]["time"] is None
     assert (told[str(later.cid)]["height"], told[str(later.cid)]["position"]) == (6, None)

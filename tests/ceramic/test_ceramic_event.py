@@ -24,6 +24,7 @@ from recon_node.ceramic import (
     InitHeader,
     InvalidEventError,
     StreamType,
+    has_plain_path,
     header,
     parse_event,
     verify_signature,
@@ -431,6 +432,12 @@ def test_nodes_may_hold_more_than_two_links() -> None:
 @pytest.mark.parametrize("path", ["00", "+0", "+00"])
 def test_indexes_are_numbers_as_ceramic_one_reads_them(path: str) -> None:
     assert parse_event(time_car(path=path)).prevs == (PREV,)
+    assert not has_plain_path(path)
+
+
+@pytest.mark.parametrize("path", ["", "0", "1/0/2", "10/0"])
+def test_paths_as_anchor_services_write_them(path: str) -> None:
+    assert has_plain_path(path)
 
 
 @pytest.mark.parametrize(

@@ -29,7 +29,7 @@ from recon_node.ceramic.auth.did import (
     same_did,
     secp256k1_did,
 )
-from recon_node.ceramic.auth.keys import algorithm_of, sign
+from recon_node.ceramic.auth.keys import algorithm_of, has_low_s, sign, with_low_s
 from recon_node.ceramic.builder import controller_of, data_event, init_event
 from recon_node.ipld import multibase, varint
 
@@ -127,15 +127,18 @@ def other_form(key: Any, signature: bytes) -> bytes:
     return signature[:32] + s.to_bytes(32)
 
 
-def test_the_second_form_of_a_signature() -> None:
-    """Refused for secp256k1; of P-256 both forms are signed by real keys, and both count."""
+@pytest.mark.parametrize("key", [SECP256K1, P256], ids=["secp256k1", "P-256"])
+def test_both_forms_of_a_signature_count_and_the_lower_one_is_made(key: Any) -> None:
+    alg = algorithm_of(key)
     for message in (b"a", b"b", b"c", b"d"):
-        signature = sign(SECP256K1, message)
-        assert not public_key(controller_of(SECP256K1)).verify(
-            message, other_form(SECP256K1, signature)
-        )
-        signature = sign(P256, message)
-        assert public_key(controller_of(P256)).verify(message, other_form(P256, signature))
+        signature = sign(key, message)
+        other = other_form(key, signature)
+        assert public_key(controller_of(key)).verify(message, other)
+        assert has_low_s(alg, signature)
+        assert not has_low_s(alg, other)
+        assert with_low_s(alg, other) == with_low_s(alg, signature) == signature
+    for s in (0, ORDERS[alg], ORDERS[alg] + 1, 2**256 - 1):
+        assert not public_key(controller_of(key)).verify(b"a", signature[:32] + s.to_bytes(32))
 
 
 @each_key

@@ -7,6 +7,7 @@ import base64
 import json
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
+from hashlib import sha256
 from typing import Any
 
 import pyarrow as pa
@@ -118,7 +119,7 @@ def _model_of(
 
 
 def _at_tip(stream: list[tuple[Row, Event]], states: StreamStates) -> Row:
-    shapes = [_shape(*each) for each in stream]
+    shapes = _shapes(stream)
     try:
         select_tip(shapes)  # without a tip, there is no state, as the node answers
         tip = accepted_tip(shapes, states.rejected)
@@ -133,10 +134,22 @@ def _at_tip(stream: list[tuple[Row, Event]], states: StreamStates) -> Row:
     }
 
 
-def _shape(row: Row, event: Event) -> StreamEvent[CID]:
-    valid = row["fault"] is None
-    expires = _expires(event) if valid else None
-    return StreamEvent(event.cid, event.kind.value, event.prevs, row["time"], valid, expires)
+def _shapes(stream: list[tuple[Row, Event]]) -> list[StreamEvent[CID]]:
+    ranks: dict[CID, bytes] = {}
+    shapes = []
+    for row, event in stream:
+        valid = row["fault"] is None
+        expires = _expires(event) if valid else None
+        if event.proof is None:
+            ranks[event.cid] = bytes(event.cid)[-32:]
+        else:
+            anchor = event.proof.chain_id.encode() + event.proof.tx_hash.digest
+            ranks[event.cid] = sha256(anchor + ranks[event.prevs[0]]).digest()
+        rank = ranks[event.cid]
+        shapes.append(
+            StreamEvent(event.cid, event.kind.value, event.prevs, row["time"], valid, expires, rank)
+        )
+    return shapes
 
 
 def _faults(stream: list[tuple[Row, Event]]) -> dict[CID, str]:
@@ -217,7 +230,7 @@ def _tip(stream: list[tuple[Row, Event]]) -> Row:
         ),
     }
     try:
-        tip = select_tip([_shape(*each) for each in stream])
+        tip = select_tip(_shapes(stream))
     except StreamShapeError:
         lists: Row = {name: [] for name in ("data_tip", "anchored_at", "tips", "reasons")}
         none = dict.fromkeys(("event_cid", "event_type", "event_height"))

@@ -8,7 +8,7 @@ has what a client needs to draw the stream and to compute its tip.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import islice
 from typing import Annotated, Any, Final, Literal
@@ -33,7 +33,7 @@ from recon_node.ceramic import (
 from recon_node.ipld import CID, IpldError
 from recon_node.recon import KeyRange
 from recon_node.store import FeedRow, State, Store
-from recon_node.streams import shape_of
+from recon_node.streams import Statements, shape_of, statements_of
 from recon_node.streams.picture import HeldEvent, Progress
 
 _CARS_A_READ: Final = 64
@@ -93,6 +93,10 @@ class StreamEventBody(Body):
     """When the capability that it is signed by expires, in Unix seconds."""
     fault: str | None
     """What is wrong with its signature; null if it is valid. Such an event is never the tip."""
+    copy_of: str | None
+    """The CID of the event that is shown in its place, if this is a copy of the same statement."""
+    rank: str
+    """Decides between events of the same time: the lowest wins (base16)."""
 
 
 class StreamEventsBody(Body):
@@ -202,46 +206,69 @@ def _parse_held(
 
 
 def _render(stream_id: StreamId, rows: Sequence[FeedRow], held: Sequence[_Held]) -> Response:
-    described = [_delivered(row) for row in rows]
-    for each in held:
-        described.append(
-            _describe(each.event, each.event_id, each.fault)
-            | {"state": each.state, "position": None, "time": None}
-        )
+    listed, statements = _listed(rows, held)
+    described = [_describe(entry, statements) for entry in listed]
     return reply({"id": str(stream_id), "init": str(rows[0].stream_cid), "events": described})
 
 
-def _to_draw(rows: Sequence[FeedRow], held: Sequence[_Held]) -> list[HeldEvent]:
-    drawn = [
-        _drawn(parse_event(row.car), row.event_id, "delivered", row.fault, row.block_time)
+@dataclass(frozen=True, slots=True)
+class _Listed:
+    """An event of the answer."""
+
+    event: Event
+    event_id: EventId
+    state: Progress
+    fault: str | None
+    position: int | None = None
+    time: int | None = None
+
+
+def _listed(rows: Sequence[FeedRow], held: Sequence[_Held]) -> tuple[list[_Listed], Statements]:
+    """The delivered events, then the others; and what they state. A delivered copy is shown rather
+    than one that is not delivered."""
+    delivered = [
+        _Listed(
+            parse_event(row.car), row.event_id, "delivered", row.fault, row.position, row.block_time
+        )
         for row in rows
     ]
-    return drawn + [_drawn(each.event, each.event_id, each.state, each.fault) for each in held]
+    others = [_Listed(each.event, each.event_id, each.state, each.fault) for each in held]
+    listed = delivered + others
+    faulty = {entry.event.cid for entry in listed if entry.fault is not None}
+    first = statements_of((entry.event for entry in delivered), faulty)
+    every = (*first.events, *(entry.event for entry in others))
+    statements = statements_of(every, faulty, keep_first=True)
+    copies = {cid: statements.shown(shown) for cid, shown in first.copies.items()}
+    return listed, replace(statements, copies={**copies, **statements.copies})
 
 
-def _drawn(
-    event: Event, event_id: EventId, state: Progress, fault: str | None, time: int | None = None
-) -> HeldEvent:
+def _to_draw(rows: Sequence[FeedRow], held: Sequence[_Held]) -> list[HeldEvent]:
+    listed, statements = _listed(rows, held)
+    by_cid = {entry.event.cid: entry for entry in listed}
+    return [_drawn(event, by_cid[event.cid], statements) for event in statements.events]
+
+
+def _drawn(event: Event, entry: _Listed, statements: Statements) -> HeldEvent:
     chain_id = None if event.proof is None else event.proof.chain_id
-    shape = shape_of(event, time=time, valid=fault is None)
-    return HeldEvent(shape, event_id.height, state, chain_id)
+    rank = statements.ranks[event.cid]
+    shape = shape_of(event, time=entry.time, valid=entry.fault is None, rank=rank)
+    return HeldEvent(shape, entry.event_id.height, entry.state, chain_id)
 
 
-def _delivered(row: FeedRow) -> dict[str, Any]:
-    return _describe(parse_event(row.car), row.event_id, row.fault) | {
-        "state": "delivered",
-        "position": row.position,
-        "time": row.block_time,
-    }
-
-
-def _describe(event: Event, event_id: EventId, fault: str | None) -> dict[str, Any]:
+def _describe(entry: _Listed, statements: Statements) -> dict[str, Any]:
+    event = entry.event
+    copy_of = statements.copies.get(event.cid)
     return {
         "cid": str(event.cid),
         "kind": event.kind.value,
         "prev": [str(prev) for prev in event.prevs],
-        "height": event_id.height,
+        "height": entry.event_id.height,
+        "state": entry.state,
+        "position": entry.position,
+        "time": entry.time,
         "chain_id": None if event.proof is None else event.proof.chain_id,
-        "expires": None if fault is not None else validity_of(event).expires,
-        "fault": fault,
+        "expires": None if entry.fault is not None else validity_of(event).expires,
+        "fault": entry.fault,
+        "copy_of": None if copy_of is None else str(copy_of),
+        "rank": statements.ranks[statements.shown(event.cid)].hex(),
     }

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from http import HTTPStatus
@@ -27,6 +27,7 @@ from recon_node.ipld import CID, multibase
 from recon_node.store import FeedRow, Store
 from recon_node.streams import (
     Definitions,
+    Statements,
     StreamEvent,
     StreamShapeError,
     StreamState,
@@ -36,6 +37,7 @@ from recon_node.streams import (
     named_versions,
     select_tip,
     shape_of,
+    statements_of,
     stream_state,
 )
 
@@ -128,22 +130,30 @@ class Rejected:
 class Loaded:
     """The delivered events of a stream, and what its model demands of them."""
 
-    rows: Sequence[FeedRow]
-    events: Sequence[Event]
+    rows: Mapping[CID, FeedRow]
+    statements: Statements
     """The init event first."""
     definitions: Definitions | None
     within: Within
     """Bounds the time of what is computed of them."""
 
+    @property
+    def events(self) -> Sequence[Event]:
+        """One event for each statement."""
+        return self.statements.events
+
     def states(self, keep: Collection[CID] = ()) -> StreamStates:
         """The content after each event."""
-        return StreamStates(self.events, self.definitions, keep=keep, faults=_faults(self.rows))
+        faults = _faults(self.rows.values())
+        return StreamStates(self.events, self.definitions, keep=keep, faults=faults)
 
     def shapes(self) -> list[StreamEvent[CID]]:
         """The events without their contents."""
+        ranks = self.statements.ranks
         return [
-            shape_of(event, time=row.block_time, valid=row.fault is None)
-            for event, row in zip(self.events, self.rows, strict=True)
+            shape_of(event, time=row.block_time, valid=row.fault is None, rank=ranks[event.cid])
+            for event in self.events
+            for row in (self.rows[event.cid],)
         ]
 
 
@@ -170,7 +180,8 @@ async def load_stream(services: Services, init: CID) -> Loaded | None:
     if not rows:
         return None
     within = partial(_in_time, time.monotonic() + limits.stream_seconds)
-    events = await services.in_long_thread(partial(_parse, rows, within))
+    statements = await services.in_long_thread(partial(_parse, rows, within))
+    events = statements.events
     header = _header(events[0])
     definitions = None
     model = None if header.stream_type is StreamType.MODEL else header.model
@@ -179,7 +190,7 @@ async def load_stream(services: Services, init: CID) -> Loaded | None:
     ):
         named = named_versions(events)
         definitions = await services.in_long_thread(partial(_define, model_rows, named, within))
-    return Loaded(rows, events, definitions, within)
+    return Loaded({row.event_cid: row for row in rows}, statements, definitions, within)
 
 
 async def read_whole(store: Store, limits: Limits, init: CID, most: int) -> list[FeedRow]:
@@ -194,12 +205,12 @@ async def read_whole(store: Store, limits: Limits, init: CID, most: int) -> list
     return rows
 
 
-def _faults(rows: Sequence[FeedRow]) -> dict[CID, str]:
+def _faults(rows: Iterable[FeedRow]) -> dict[CID, str]:
     return {row.event_cid: row.fault for row in rows if row.fault is not None}
 
 
-def _parse(rows: Sequence[FeedRow], within: Within) -> list[Event]:
-    return list(within(parse_event(row.car) for row in rows))
+def _parse(rows: Sequence[FeedRow], within: Within) -> Statements:
+    return statements_of(within(parse_event(row.car) for row in rows), _faults(rows))
 
 
 def _header(init: Event) -> InitHeader:
@@ -209,7 +220,7 @@ def _header(init: Event) -> InitHeader:
 
 
 def _define(rows: Sequence[FeedRow], versions: set[CID], within: Within) -> Definitions | None:
-    events = _parse(rows, within)
+    events = _parse(rows, within).events
     if _header(events[0]).stream_type is not StreamType.MODEL:
         return None
     states = StreamStates(events, faults=_faults(rows))

@@ -1,13 +1,13 @@
 """Keys, public and private, and the JOSE algorithm by which each kind signs.
 
     Ed25519    EdDSA   RFC 8037   64 bytes; libsodium refuses every second form of a signature
-    secp256k1  ES256K  RFC 8812   r and s, 32 bytes each, over SHA-256; s in the lower half
-    P-256      ES256   RFC 7518   r and s, 32 bytes each, over SHA-256; s in either half
+    secp256k1  ES256K  RFC 8812   r and s, 32 bytes each, over SHA-256
+    P-256      ES256   RFC 7518   r and s, 32 bytes each, over SHA-256
 
 From an ECDSA signature (r, s) anyone can make the second form (r, n - s), and thereby a second CID
-for the same event. For secp256k1 the second form is refused, as libsecp256k1 and ceramic-one do.
-For P-256 there is no such rule: half of what browsers and security chips sign has s in the upper
-half.
+for the same event. Both forms are accepted, as by js-did and ceramic-one: half of what libraries,
+browsers and security chips sign has s in the upper half. Whatever decides treats the two as copies
+of one statement (`recon_node.streams.statements`). What is signed here has s in the lower half.
 
 Points are compressed, 33 bytes, as did:key has them.
 """
@@ -36,6 +36,11 @@ _POINT_SIZE: Final = 33
 """Bytes of a compressed point."""
 _COMPRESSED: Final = (2, 3)
 _ES256: Final = ec.ECDSA(SHA256())
+_ORDERS: Final = {
+    "ES256K": 0xFFFFFFFF_FFFFFFFF_FFFFFFFF_FFFFFFFE_BAAEDCE6_AF48A03B_BFD25E8C_D0364141,
+    "ES256": 0xFFFFFFFF_00000000_FFFFFFFF_FFFFFFFF_BCE6FAAD_A7179E84_F3B9CAC2_FC632551,
+}
+"""The orders n of the groups in which ECDSA signs, by algorithm."""
 
 PrivateKey: TypeAlias = SigningKey | coincurve.PrivateKey | ec.EllipticCurvePrivateKey
 """An Ed25519 key, a secp256k1 key, or (of the elliptic curves of `cryptography`) a P-256 key."""
@@ -99,7 +104,7 @@ class Secp256k1Key:
         if len(signature) != SIGNATURE_SIZE:
             return False
         try:
-            parsed = libsecp256k1.deserialize_compact(signature)
+            parsed = libsecp256k1.deserialize_compact(with_low_s(self.alg, signature))
             return self._key.verify(libsecp256k1.cdata_to_der(parsed), message)
         except ValueError:
             return False
@@ -152,7 +157,24 @@ def sign(key: PrivateKey, message: bytes) -> bytes:
     if isinstance(key, coincurve.PrivateKey):
         return bytes(libsecp256k1.serialize_compact(libsecp256k1.der_to_cdata(key.sign(message))))
     r, s = decode_dss_signature(key.sign(message, _ES256))
-    return r.to_bytes(_KEY_SIZE) + s.to_bytes(_KEY_SIZE)
+    return with_low_s(P256Key.alg, r.to_bytes(_KEY_SIZE) + s.to_bytes(_KEY_SIZE))
+
+
+def has_low_s(alg: str, signature: bytes) -> bool:
+    """Whether a signature is in the canonical form of its algorithm: s is in the lower half.
+
+    By algorithms other than ECDSA, there is one form.
+    """
+    order = _ORDERS.get(alg)
+    return order is None or int.from_bytes(signature[_KEY_SIZE:]) <= order // 2
+
+
+def with_low_s(alg: str, signature: bytes) -> bytes:
+    """Return the canonical form of an ECDSA signature; any other one as it is."""
+    s = int.from_bytes(signature[_KEY_SIZE:])
+    if has_low_s(alg, signature) or not 0 < s < _ORDERS[alg]:
+        return signature
+    return signature[:_KEY_SIZE] + (_ORDERS[alg] - s).to_bytes(_KEY_SIZE)
 
 
 def _compressed(data: bytes, kind: str) -> bytes:
