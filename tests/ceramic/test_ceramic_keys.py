@@ -1,5 +1,7 @@
 """The three kinds of keys that sign events, and the DIDs that name them."""
 
+import json
+from pathlib import Path
 from typing import Any
 
 import coincurve
@@ -207,3 +209,14 @@ def test_one_subject_under_two_names() -> None:
     assert not same_did("did:pkh:eip155:1:0xab", "did:pkh:eip155:5:0xab")
     assert not same_did("did:pkh:solana:x:AB", "did:pkh:solana:x:ab")
     assert not same_did("did:key:zAB", "did:key:zab")
+
+
+VECTORS = json.loads((Path(__file__).parent.parent / "data" / "es256k_events.json").read_text())
+
+
+@pytest.mark.parametrize("vector", VECTORS, ids=lambda vector: vector["name"])
+def test_events_as_the_published_secp256k1_provider_signs_them(vector: dict[str, Any]) -> None:
+    """Model events by key-did-provider-secp256k1 1.0.1 with did-jwt 6.11.6: half have a high s."""
+    event = parse_event(multibase.decode(vector["car"]))
+    assert event.header is not None
+    verify_signature(event, event.header.controller, event.header.model)
