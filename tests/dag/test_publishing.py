@@ -165,7 +165,7 @@ def test_a_proof_cannot_be_attached_to_another_publish() -> None:
     ):
         with pytest.raises(UcanError, match="was not made for this publish"):
             check_publish(stolen)
-    with pytest.raises(UcanError, match="does not grant"):
+    with pytest.raises(UcanError, match="is addressed to"):
         check_publish(Publish(OTHER_ID, LINK, ORIGIN, publish.proof))
 
 
@@ -180,3 +180,16 @@ def test_the_clock_counts_when_a_publish_is_accepted_and_never_again() -> None:
     check_publish(publish)
     with pytest.raises(UcanError, match="which 100 is not"):
         check_publish(publish, 100)
+
+
+def test_a_token_for_somebody_else_does_not_publish() -> None:
+    facts = [{"link": str(LINK), "origin": str(ORIGIN)}]
+    owner = ed25519_did(ID)
+    for audience in (ed25519_did(OTHER_ID), ed25519_did(ID)):
+        token = issue_ucan(KEY, audience, [OWN], None, facts=facts)
+        publish = Publish(ID, LINK, ORIGIN, token)
+        if audience == owner:
+            check_publish(publish)
+        else:
+            with pytest.raises(UcanError, match=f"is addressed to {audience}, not to {owner}"):
+                check_publish(publish)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import coincurve
@@ -27,12 +28,14 @@ LATER = 1_800_000_000
 """Unix seconds, after that."""
 
 
-def capability(model: StreamId, expiry: str | None = None) -> bytes:
+def capability(
+    model: StreamId, expiry: str | None = None, issued: str = "2024-01-01T00:00:00Z"
+) -> bytes:
     resource = f"ceramic://*?model={model}"
     text = (
         f"notes.example wants you to sign in with your Ethereum account:\n{ADDRESS}\n\n"
         f"URI: {controller_of(SESSION)}\nVersion: 1\nChain ID: 1\nNonce: 12345678\n"
-        f"Issued At: 2024-01-01T00:00:00Z\n"
+        f"Issued At: {issued}\n"
         + (f"Expiration Time: {expiry}\n" if expiry else "")
         + f"Resources:\n- {resource}"
     )
@@ -43,7 +46,7 @@ def capability(model: StreamId, expiry: str | None = None) -> bytes:
         "domain": "notes.example",
         "version": "1",
         "nonce": "12345678",
-        "iat": "2024-01-01T00:00:00Z",
+        "iat": issued,
         "resources": [resource],
     } | ({"exp": expiry} if expiry else {})
     signed = signature[:64] + bytes([27 + signature[64]])
@@ -92,6 +95,37 @@ async def test_a_capability_for_another_model_opens_no_stream(
         assert "which is not this stream" in str(verdict.reason)
         [right] = await store.admit_local([change(init).car])
         assert (right.status, right.position) == ("new", 2)
+
+
+@pytest.mark.parametrize(
+    ("issued", "expires", "reason"),
+    [
+        (240, None, None),
+        (-600, -240, None),
+        (600, None, "compare the clocks"),
+        (-1200, -600, "sign the event under a new one"),
+    ],
+)
+async def test_clocks_may_differ_by_five_minutes(
+    tmp_path: Path, issued: int, expires: int | None, reason: str | None
+) -> None:
+    """As with @didtools/cacao and ceramic-one. The seconds are from now."""
+
+    def text(seconds: int) -> str:
+        return f"{datetime.now(UTC) + timedelta(seconds=seconds):%Y-%m-%dT%H:%M:%SZ}"
+
+    header = {"controllers": [ACCOUNT], "model": MODEL.to_bytes(), "sep": "model"}
+    expiry = None if expires is None else text(expires)
+    cap = capability(MODEL, expiry, text(issued))
+    event = signed_event(SESSION, {"header": header, "data": {"title": "x"}}, capability=cap)
+    async with open_store(tmp_path, NETWORK) as store:
+        [verdict] = await store.admit_local([event.car])
+    if reason is None:
+        assert verdict.status == "new", verdict.reason
+    else:
+        assert verdict.reason is not None
+        assert verdict.reason.endswith(reason)
+        assert "the clock of this node says 2" in verdict.reason
 
 
 async def test_a_merge_counts_on_top_of_an_expired_event(tmp_path: Path) -> None:

@@ -15,8 +15,8 @@ A capability that delegates another (`prf`, a chain of them) is not supported. S
 
 Whether it holds *now* is not asked here. The events in the set may not depend on when a node looks
 at them, or two nodes would never agree. So a capability that has expired does not make a signature
-wrong: the layers above judge by its `Validity`, a local write by the present, an event of the
-network by the time of the earliest time event that covers it.
+wrong: the layers above judge by its `Validity`, a local write by the present (give or take
+`CLOCK_SKEW`), an event of the network by the time of the earliest time event that covers it.
 """
 
 import re
@@ -60,6 +60,9 @@ _CLOCK: Final = r"([01]\d|2[0-3]):[0-5]\d"
 _DATE_TIME: Final = re.compile(
     rf"\d{{4}}-\d\d-\d\dT{_CLOCK}:[0-5]\d(\.\d{{1,9}})?(Z|[+-]{_CLOCK})", re.ASCII
 )
+CLOCK_SKEW: Final = 300
+"""Seconds by which the clocks of a signer and a node may differ, as in @didtools/cacao and
+ceramic-one."""
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -70,11 +73,11 @@ class Validity:
     not_before: int | None = None
     expires: int | None = None
 
-    def covers(self, time: int) -> bool:
-        """Whether the signature holds at that time, in Unix seconds, without tolerance."""
-        if self.not_before is not None and time < self.not_before:
+    def covers(self, time: int, tolerance: int = 0) -> bool:
+        """Whether the signature holds at that time, in Unix seconds, give or take a tolerance."""
+        if self.not_before is not None and time < self.not_before - tolerance:
             return False
-        return self.expires is None or time <= self.expires
+        return self.expires is None or time <= self.expires + tolerance
 
 
 ALWAYS: Final = Validity()

@@ -118,12 +118,15 @@ def check_publish(publish: Publish, now: int | None = None) -> None:
     Raises:
         UcanError: the proof does not permit it; says why.
     """
-    proof = parse_ucan(publish.proof)
+    proof, owner = parse_ucan(publish.proof), ed25519_did(publish.id)
+    if proof.audience != owner:
+        # A token for somebody else must not be used here, even by whom it was issued to.
+        raise UcanError(f"the proof is addressed to {proof.audience}, not to {owner}")
     if _binding(publish.link, publish.origin) not in proof.facts:
         raise UcanError(
             "the proof was not made for this publish: its facts do not name this link and origin"
         )
-    check_ucan(proof, Capability(ed25519_did(publish.id), ABILITY), now)
+    check_ucan(proof, Capability(owner, ABILITY), now)
 
 
 def make_publish(

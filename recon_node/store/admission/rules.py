@@ -28,6 +28,7 @@ from recon_node.ceramic import (
     Validity,
     network_name,
 )
+from recon_node.ceramic.auth.cacao import CLOCK_SKEW
 from recon_node.ceramic.heightless_event_id import HeightlessEventId
 from recon_node.ipld import CID
 from recon_node.recon import KeyRange
@@ -205,8 +206,9 @@ class _Judge:
             unwanted = self._policy_refusal(event)
             if unwanted is not None:
                 return _unwanted(None, unwanted)
-            if ring_key is None and not event.validity.covers(int(self._now)):
-                return _refused(None, _out_of_time(event.validity), "bounds")
+            now = int(self._now)
+            if ring_key is None and not event.validity.covers(now, CLOCK_SKEW):
+                return _refused(None, _out_of_time(event.validity, now), "bounds")
             try:
                 event_id = self._event_id_of(event)
             except (InvalidEventError, EventIdError) as error:
@@ -320,17 +322,21 @@ def _is_passing(refusal: Refusal | None) -> bool:
     return refusal is not None and refusal.passing
 
 
-def _out_of_time(validity: Validity) -> str:
-    def text(seconds: int | None) -> str:
-        return (
-            "" if seconds is None else f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%dT%H:%M:%SZ}"
-        )
+def _out_of_time(validity: Validity, now: int) -> str:
+    def text(seconds: int) -> str:
+        return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%dT%H:%M:%SZ}"
 
+    is_early = validity.not_before is not None and now < validity.not_before
+    bounds = [
+        f"{word} {text(bound)}"
+        for word, bound in (("from", validity.not_before), ("until", validity.expires))
+        if bound is not None
+    ]
     return (
         "the capability that the event is signed under does not hold now: it holds "
-        f"from {text(validity.not_before)}"
-        + (f" to {text(validity.expires)}" if validity.expires is not None else "")
-        + "; sign the event under a new one"
+        f"{' '.join(bounds)}, and the clock of this node says {text(now)} ({CLOCK_SKEW // 60} "
+        "minutes of difference are allowed); "
+        + ("compare the clocks" if is_early else "sign the event under a new one")
     )
 
 
