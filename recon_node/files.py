@@ -11,6 +11,7 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
+import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -20,8 +21,44 @@ _CANNOT_SYNC: Final = (errno.EINVAL, errno.EACCES)
 """Directories on SMB cannot be synced, nor can those that may be written but not read."""
 
 
+_PRIVATE_DIRECTORY: Final = 0o700
+_OTHERS: Final = 0o077
+
+
+def private_directory(path: Path) -> list[Path]:
+    """Make a directory that only its owner can read, or make an existing one so, with its files.
+
+    What belongs to another user is left as it is.
+
+    Returns:
+        What others could read or write before.
+
+    Raises:
+        OSError: it cannot be created.
+    """
+    path.mkdir(mode=_PRIVATE_DIRECTORY, parents=True, exist_ok=True)
+    opened: list[Path] = []
+    for found in (path, *path.iterdir()):
+        status = found.lstat()
+        if status.st_uid != os.geteuid() or not status.st_mode & _OTHERS or found.is_symlink():
+            continue
+        found.chmod(stat.S_IMODE(status.st_mode) & ~_OTHERS)
+        opened.append(found)
+    return opened
+
+
+def is_exposed(path: Path) -> bool:
+    """Whether other users of this machine may read a file, which should be a secret."""
+    try:
+        return bool(path.stat().st_mode & _OTHERS)
+    except OSError:
+        return False
+
+
 def open_locked(path: Path, *, wait: bool = False, mode: int = 0o666) -> BinaryIO:
     """Open a file for reading and writing, and hold an exclusive lock on it until it is closed.
+
+    A symbolic link is not followed: whoever could put it there would have another file overwritten.
 
     Args:
         path: created if it is missing.
@@ -33,7 +70,7 @@ def open_locked(path: Path, *, wait: bool = False, mode: int = 0o666) -> BinaryI
         OSError: the file cannot be opened, or its file system has no locks.
     """
     while True:
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, mode)
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, mode)
         file = os.fdopen(descriptor, "r+b")
         try:
             fcntl.flock(file, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -62,6 +99,8 @@ def draft_of(path: Path, *, wait: bool = False, mode: int = 0o666) -> Iterator[P
         OSError: the draft cannot be created.
     """
     draft = path.with_name(f".{path.name}.part")
+    if draft.is_symlink():  # not ours
+        draft.unlink()
     with open_locked(draft, wait=wait, mode=mode) as file:
         try:
             file.truncate(0)

@@ -43,7 +43,7 @@ from recon_node.ceramic import Network, StreamId
 from recon_node.chain import ChainError, open_anchors
 from recon_node.dag import DagError, open_dags
 from recon_node.exception_groups import leaves
-from recon_node.files import draft_of, move_into_place
+from recon_node.files import draft_of, is_exposed, move_into_place
 from recon_node.p2p import P2PError, open_p2p
 from recon_node.p2p.transport.identity import open_identity, signing_key_of
 from recon_node.settings import Settings
@@ -62,6 +62,9 @@ from recon_node.store import (
 )
 
 log = structlog.get_logger(__name__)
+
+_READABLE = 0o644
+"""The mode of the file with the peer ID: others are to read it."""
 
 
 class NodeError(Exception):
@@ -217,6 +220,9 @@ def _signing_key(data_dir: Path) -> SigningKey:
 
 
 def _open_access(settings: ApiSettings) -> Access:
+    file = settings.token_file
+    if file is not None and is_exposed(file.expanduser()):
+        log.warning("Other users can read the token file: run chmod 600 on it", path=str(file))
     try:
         return settings.access_with_token()
     except ValueError as error:
@@ -228,6 +234,7 @@ def _write_peer_id(path: Path, peer_id: str) -> None:
     try:
         with draft_of(path) as draft:
             draft.write_text(f"{peer_id}\n", encoding="ascii")
+            draft.chmod(_READABLE)
             move_into_place(draft, path)
     except OSError as error:
         raise NodeError(

@@ -13,6 +13,8 @@ from typing import Any, Final
 
 import click
 
+from recon_node.files import is_exposed
+
 DEFAULT_URL: Final = "http://127.0.0.1:5101"
 
 Command = Callable[..., Any]
@@ -91,8 +93,12 @@ def node_options(
 
 
 def _token_in(path: Path | None) -> str | None:
+    if path is None:
+        return None
+    if is_exposed(path):
+        click.echo(f"Warning: other users can read the token file {path}: chmod 600 it", err=True)
     try:
-        return None if path is None else path.read_text(encoding="ascii").strip()
+        return path.read_text(encoding="ascii").strip()
     except (OSError, UnicodeDecodeError) as error:
         reason = getattr(error, "strerror", None) or "not ASCII"
         raise click.ClickException(f"the token file {path} cannot be read: {reason}") from None

@@ -45,6 +45,7 @@ def run(config: Path | None, watch_stdin: bool, **flags: Any) -> None:
     log = structlog.get_logger("recon_node")
     for name in unknown_variables():
         log.warning("An environment variable is not a setting", name=name)
+    os.umask(0o077)  # what the node writes is for its user alone
     watchdog = threading.Timer(SHUTDOWN_LIMIT, _give_up)
     watchdog.daemon = True
     try:

@@ -7,6 +7,7 @@ deleted; otherwise two processes could lock two files of the same name.
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -32,7 +33,8 @@ def directory_lock(data_dir: Path) -> Iterator[None]:
             "separate data directory"
         ) from None
     except OSError as error:
-        reason = error.strerror or error
+        is_link = error.errno == errno.ELOOP
+        reason = "its file 'lock' is a symbolic link: remove it" if is_link else error.strerror
         raise StoreError(f"the data directory {data_dir} cannot be locked: {reason}") from error
     with file:
         mark = f"{os.getpid()} {os.uname().nodename}\n".encode()

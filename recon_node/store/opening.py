@@ -6,9 +6,11 @@ from collections.abc import AsyncIterator
 from contextlib import ExitStack, asynccontextmanager
 from pathlib import Path
 
+import structlog
 import trio
 
 from recon_node.ceramic import EventId, Network
+from recon_node.files import private_directory
 from recon_node.recon import KeyStore
 from recon_node.store.db.log import EventLog
 from recon_node.store.db.reader import ReaderPool
@@ -19,6 +21,8 @@ from recon_node.store.policy import Policy
 from recon_node.store.ring_keys import RingKeys
 from recon_node.store.store import Store
 from recon_node.store.values import Interest, StoreSettings
+
+log = structlog.get_logger(__name__)
 
 
 @asynccontextmanager
@@ -63,18 +67,24 @@ def _open(
 ) -> tuple[EventLog, KeyStore, RingKeys | None, list[EventId], list[Interest]]:
     """Open the log, and read from it what the store keeps in memory."""
     try:
-        data_dir.mkdir(parents=True, exist_ok=True)
+        exposed = private_directory(data_dir)
     except FileExistsError:
         raise StoreError(f"the data directory {data_dir} is not a directory, but a file") from None
     except OSError as error:
         reason = error.strerror or error
         raise StoreError(f"the data directory {data_dir} cannot be created: {reason}") from error
+    if exposed:
+        log.warning(
+            "Other users could read files of the data directory; now its owner alone can",
+            path=str(data_dir),
+            files=len(exposed),
+        )
     stack.enter_context(directory_lock(data_dir))
-    log = EventLog(data_dir, network, settings)
+    event_log = EventLog(data_dir, network, settings)
     try:
-        keys = log.load_keys()
-        ring_keys = log.load_ring_keys(keys) if settings.ceramic_one else None
-        return log, keys, ring_keys, log.load_refused(), load_interests(log)
+        keys = event_log.load_keys()
+        ring_keys = event_log.load_ring_keys(keys) if settings.ceramic_one else None
+        return event_log, keys, ring_keys, event_log.load_refused(), load_interests(event_log)
     except BaseException:
-        log.close()
+        event_log.close()
         raise

@@ -199,7 +199,14 @@ async def test_the_book_outlives_a_restart(tmp_path: Path):
     assert names_in(tmp_path) == [PEERS_FILE]
 
 
-@pytest.mark.parametrize("content", ["", "{", "[]", "{}", '{"peers": 3}', '{"peers": [{"id": 1}]}'])
+@pytest.mark.parametrize(
+    "content",
+    [
+        *("", "{", "[]", "{}", "7", '{"peers": 3}', '{"peers": [{"id": 1}]}', '{"peers": [[]]}'),
+        *('{"peers": {"a": null}}', '{"peers":' + "[" * 100_000, "\0" * 100),
+    ],
+    ids=lambda content: content[:20],
+)
 async def test_a_damaged_book_is_put_aside(tmp_path: Path, content):
     (tmp_path / PEERS_FILE).write_text(content)
     book = PeerBook(100)

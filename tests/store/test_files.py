@@ -14,7 +14,15 @@ from pathlib import Path
 import pytest
 
 from recon_node import files
-from recon_node.files import draft_of, move_into_place, open_locked
+from recon_node.files import (
+    draft_of,
+    is_exposed,
+    move_into_place,
+    open_locked,
+    private_directory,
+)
+from recon_node.store import StoreError
+from recon_node.store.lock import directory_lock
 
 
 def test_a_lock_has_one_holder_at_a_time(tmp_path: Path) -> None:
@@ -156,3 +164,40 @@ def test_a_directory_that_cannot_be_synced(
         draft.write_text("whole")
         move_into_place(draft, path)
     assert path.read_text() == "whole"
+
+
+def test_a_directory_is_made_private_with_its_files(tmp_path: Path) -> None:
+    data_dir = tmp_path / "data"
+    assert private_directory(data_dir) == []
+    assert stat.S_IMODE(data_dir.stat().st_mode) == 0o700
+    data_dir.chmod(0o755)
+    secret, target = data_dir / "events", tmp_path / "target"
+    for path in (secret, target):
+        path.write_text("x")
+        path.chmod(0o644)
+    (data_dir / "link").symlink_to(target)
+    assert set(private_directory(data_dir)) == {data_dir, secret}
+    assert stat.S_IMODE(data_dir.stat().st_mode) == 0o700
+    assert stat.S_IMODE(secret.stat().st_mode) == 0o600
+    assert stat.S_IMODE(target.stat().st_mode) == 0o644
+    assert is_exposed(target)
+    assert not is_exposed(secret)
+
+
+def test_links_are_not_followed(tmp_path: Path) -> None:
+    target, path = tmp_path / "target", tmp_path / "file"
+    target.write_text("precious")
+    (tmp_path / ".file.part").symlink_to(target)
+    with draft_of(path) as draft:
+        draft.write_text("new")
+        move_into_place(draft, path)
+    assert (path.read_text(), target.read_text()) == ("new", "precious")
+    (tmp_path / "lock").symlink_to(target)
+    with pytest.raises(OSError, match="symbolic links"):
+        open_locked(tmp_path / "lock")
+    with (
+        pytest.raises(StoreError, match="'lock' is a symbolic link: remove it"),
+        directory_lock(tmp_path),
+    ):
+        pass
+    assert target.read_text() == "precious"

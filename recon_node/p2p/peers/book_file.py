@@ -16,6 +16,15 @@ from recon_node.p2p.peers.book import PeerBook
 log = structlog.get_logger(__name__)
 
 PEERS_FILE: Final = "peers.json"
+_UNUSABLE: Final = (
+    ValueError,
+    TypeError,
+    LookupError,
+    AttributeError,
+    ArithmeticError,
+    RecursionError,
+)
+"""What reading a file of any content may raise."""
 
 
 async def load_peers(book: PeerBook, data_dir: Path) -> None:
@@ -26,7 +35,7 @@ async def load_peers(book: PeerBook, data_dir: Path) -> None:
         book.load(json.loads(text)["peers"])
     except FileNotFoundError:
         return
-    except (OSError, ValueError, TypeError, LookupError) as error:
+    except (*_UNUSABLE, OSError) as error:
         aside = path.with_suffix(".broken")
         log.warning("Cannot read the peer book; starting without it", path=str(path),
                     error=str(error), kept_as=str(aside))  # fmt: skip

@@ -32,7 +32,7 @@ class ShownHead:
 
     def __init__(self, data_dir: Path) -> None:
         path = data_dir / HEAD_FILE
-        self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
 
     def of(self, epoch: str) -> int:
         """Return the last position of that epoch that may have been shown; 0 if none is known."""
