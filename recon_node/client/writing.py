@@ -36,7 +36,7 @@ from recon_node.client.reading import (
     fetch_history,
 )
 from recon_node.ipld import CID, DagCborError
-from recon_node.streams import Definitions, json_diff, unique_of
+from recon_node.streams import Definitions, json_diff, unique_of, why_unusable
 
 Patch = Sequence[Mapping[str, Any]]
 
@@ -94,13 +94,17 @@ def create_model(key: Key, definition: ModelDefinition | Mapping[str, Any]) -> S
     """Create a model.
 
     Raises:
-        InvalidContentError: the definition breaks a rule.
+        InvalidContentError: the definition breaks a rule, or no document could conform to it.
     """
     if isinstance(definition, ModelDefinition):
         definition = definition.to_json()
     with explained():
         event = init_event(key.private, METAMODEL, to_object(definition, "a definition"))
-    return (yield from _start(History.of_new(event, None)))
+    history = History.of_new(event, None)
+    check(history, event)
+    if (reason := why_unusable(event.data)) is not None:
+        raise InvalidContentError([reason])
+    return (yield from _start(history))
 
 
 def create_document(

@@ -15,7 +15,7 @@ from recon_node.streams.graph import (
 from recon_node.streams.json_diff import json_diff, json_equal
 from recon_node.streams.long_stream import LongStream
 from recon_node.streams.merging import Conflict, MergeProposal, open_tips, propose_merge
-from recon_node.streams.model_rules import unique_of
+from recon_node.streams.model_rules import unique_of, why_unusable
 from recon_node.streams.model_versions import (
     Definitions,
     definitions_of,
@@ -72,4 +72,5 @@ __all__ = [
     "statements_of",
     "stream_state",
     "unique_of",
+    "why_unusable",
 ]

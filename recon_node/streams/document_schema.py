@@ -26,7 +26,7 @@ import jsonschema_rs
 
 from recon_node.ipld import CID
 from recon_node.streams.json_values import MAX_WEIGHT, JsonPatchError, measure
-from recon_node.streams.schema_loops import SchemaError
+from recon_node.streams.schema_form import SchemaError, normal_form
 from recon_node.streams.schema_price import SchemaPrice
 
 MAX_SCHEMA: Final = 100_000
@@ -43,13 +43,23 @@ _REMEMBERED: Final = 64
 """Compiled schemas in the cache."""
 _PATTERN_BYTES: Final = 1024 * 1024
 """Bytes of a compiled pattern, and of the engine's memory while it matches."""
+_STEPS: Final = 1_000
+"""Steps back of a pattern with look-around for one text, which then does not match."""
+
+_DEFAULT_DRAFT: Final = "https://json-schema.org/draft/2020-12/schema"
+_LINEAR: Final = jsonschema_rs.RegexOptions(
+    size_limit=_PATTERN_BYTES, dfa_size_limit=_PATTERN_BYTES
+)
+_BACKTRACKING: Final = jsonschema_rs.FancyRegexOptions(
+    backtrack_limit=_STEPS, size_limit=_PATTERN_BYTES, dfa_size_limit=_PATTERN_BYTES
+)
 
 
 class DocumentSchema:
     """A compiled schema, without memory of what it checked.
 
     Args:
-        schema: as a model's definition has it.
+        schema: as a model's definition has it; it is changed.
 
     Raises:
         SchemaError: not a JSON Schema, or too expensive to check documents by.
@@ -58,15 +68,15 @@ class DocumentSchema:
     __slots__ = ("_price", "_validator")
 
     def __init__(self, schema: dict[str, Any]) -> None:
+        schema = normal_form(schema)
         self._price = SchemaPrice.of(schema)
         try:
             self._validator = jsonschema_rs.validator_for(
                 schema,
                 mask="the value",
                 offline=True,
-                pattern_options=jsonschema_rs.RegexOptions(
-                    size_limit=_PATTERN_BYTES, dfa_size_limit=_PATTERN_BYTES
-                ),
+                validate_formats=False,
+                pattern_options=_BACKTRACKING if self._price.needs_backtracking else _LINEAR,
             )
         except jsonschema_rs.ValidationError as error:
             path = "".join(f"/{part}" for part in error.instance_path)
@@ -110,6 +120,18 @@ class DocumentSchema:
             path = "".join(f"/{part}" for part in error.instance_path)
             return f"the model's schema: {error.message}{path and f' at {path}'}"
         raise RuntimeError("content is invalid by a schema, but there is no error")
+
+
+def is_satisfiable(schema: dict[str, Any]) -> bool:
+    """Whether an object can conform to a schema that compiles; true if that is not known."""
+    objects = {"$schema": schema.get("$schema", _DEFAULT_DRAFT), "type": "object"}
+    try:
+        conforming = jsonschema_rs.canonicalize(schema).intersect(
+            jsonschema_rs.canonicalize(objects)
+        )
+    except ValueError:
+        return True
+    return conforming.satisfiability() is not jsonschema_rs.canonical.Satisfiability.NO
 
 
 def compiled(schema: Any) -> DocumentSchema:

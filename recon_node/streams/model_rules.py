@@ -22,8 +22,9 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from recon_node.ceramic import InitHeader, StreamId, StreamIdError, StreamType
-from recon_node.streams.document_schema import DocumentSchema, compiled
-from recon_node.streams.schema_loops import SchemaError
+from recon_node.streams.document_schema import DocumentSchema, compiled, is_satisfiable
+from recon_node.streams.json_values import number_text
+from recon_node.streams.schema_form import SchemaError
 
 Errors = list[str]
 
@@ -93,8 +94,8 @@ def _check_definition(definition: Mapping[str, Any]) -> Errors:
     kind, fields = _account_relation(definition)
     if kind is None or (version == "1.0" and kind not in ("list", "single")):
         return ["the type of the model's account relation is not " + " or ".join(_RELATIONS)]
-    if kind == "set" and not fields:
-        return ["an account relation of the type 'set' needs at least one field"]
+    if kind == "set" and (error := _fields_error(fields)) is not None:
+        return [error]
     properties, views = _mapping(schema.get("properties")), _mapping(definition.get("views"))
     if both := sorted(views.keys() & properties.keys()):
         return [f"the view {both[0]!r} has the name of a property of the schema"]
@@ -108,6 +109,20 @@ def _check_definition(definition: Mapping[str, Any]) -> Errors:
     if not _are_models(definition.get("implements")):
         return ["the model's 'implements' is not a list of StreamIDs of models"]
     return []
+
+
+def why_unusable(definition: Mapping[str, Any]) -> str | None:
+    """Say why a model that breaks no rule could never have a document; None if it could.
+
+    The network admits such a model, so this is for those who are about to create it.
+    """
+    try:
+        compiled(definition.get("schema"))
+    except SchemaError as error:
+        return f"the model's schema cannot be used: {error}"
+    if not is_satisfiable(definition["schema"]):
+        return "no document can conform to the model's schema: it contradicts itself"
+    return None
 
 
 def _check_change(before: Any, after: Mapping[str, Any]) -> Errors:
@@ -149,7 +164,7 @@ class _DocumentRules:
         self._kind, fields = _account_relation(definition)
         self._named = fields if self._kind == "set" else ()
         self._unique = header.unique
-        self._unique_error = _unique_error(self._kind, header.unique)
+        self._unique_error = _unique_error(self._kind, self._named, header.unique)
         self._locked = tuple(dict.fromkeys((*self._named, *_immutable_fields(definition))))
         self._links = _document_relations(definition)
         self._is_interface = definition.get("interface") is True
@@ -202,7 +217,18 @@ def _unique(fields: tuple[str, ...], content: Mapping[str, Any]) -> bytes:
     return "|".join(_as_text(content.get(name)) for name in fields).encode()
 
 
-def _unique_error(kind: str | None, unique: bytes | None) -> str | None:
+def _fields_error(fields: tuple[str, ...]) -> str | None:
+    """What is wrong with the fields of a `set`."""
+    if not fields:
+        return "an account relation of the type 'set' needs at least one field"
+    if len(set(fields)) < len(fields):
+        return "the fields of an account relation must differ"
+    return None
+
+
+def _unique_error(kind: str | None, fields: tuple[str, ...], unique: bytes | None) -> str | None:
+    if kind == "set" and (error := _fields_error(fields)) is not None:
+        return f"the document's model cannot be used: {error}"
     if kind == "single" and unique:
         return "a document with the account relation 'single' has no 'unique'"
     if kind in ("list", "set") and not unique:
@@ -254,12 +280,15 @@ def _is_id(value: Any, stream_type: StreamType) -> bool:
 
 
 def _as_text(value: Any) -> str:
-    """A value as the SDK writes it into `unique`: JavaScript's `String(value)`; null is ""."""
+    """A value as the SDK writes it into `unique`: JavaScript's `String(value)`; null is "".
+
+    As in ceramic-one, so are arrays and objects.
+    """
     if isinstance(value, bool):
         return "true" if value else "false"
-    if isinstance(value, float) and value.is_integer():
-        return str(int(value))
-    return str(value) if isinstance(value, str | int | float) else ""
+    if isinstance(value, float):
+        return number_text(value)
+    return str(value) if isinstance(value, str | int) else ""
 
 
 def _same(one: Any, other: Any) -> bool:

@@ -7,37 +7,14 @@ never end.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
-from urllib.parse import unquote
 
-from recon_node.streams.json_patch import parse_pointer
-from recon_node.streams.json_values import JsonPatchError
+from recon_node.streams.schema_form import EACH, EITHER, HERE, SchemaError, parts_of, target_of
 
 MAX_NESTING: Final = 100
 """Levels of an unfolded schema."""
-
-# Keywords with schemas; True: in an object by name. These check the content itself ...
-_HERE: Final = {
-    **dict.fromkeys(("not", "if", "then", "else", "allOf", "anyOf", "oneOf"), False),
-    **dict.fromkeys(("dependentSchemas", "dependencies"), True),
-}
-# ... these check a part of it, at most one of them the same part ...
-_EITHER: Final = {
-    **dict.fromkeys(("items", "prefixItems", "additionalItems", "additionalProperties"), False),
-    "properties": True,
-}
-# ... and each of these may check that part, too.
-_EACH: Final = {
-    **dict.fromkeys(("contains", "propertyNames"), False),
-    **dict.fromkeys(("unevaluatedItems", "unevaluatedProperties"), False),
-    "patternProperties": True,
-}
-
-
-class SchemaError(ValueError):
-    """A schema that cannot be used to check documents; the message says why."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,10 +41,10 @@ class _Looks(NamedTuple):
 
 
 def find_loops(schema: dict[str, Any], max_steps: int) -> Loops:
-    """Find where a schema refers to itself.
+    """Find where a schema in normal form refers to itself.
 
     Raises:
-        SchemaError: it refers to something outside, or to itself without end, or the search takes
+        SchemaError: it refers to itself without end, or the search takes
             more than `max_steps`.
     """
     walk = _Walk(schema, max_steps)
@@ -77,25 +54,6 @@ def find_loops(schema: dict[str, Any], max_steps: int) -> Loops:
     whole = walk.looks(schema)
     below = [walk.looks(walk.target(head)).below for head in sorted(walk.heads)]
     return Loops(frozenset(walk.heads), 1 + whole.here, max(1, whole.below, *below))
-
-
-def target_of(schema: Any, reference: str) -> Any:
-    """Return the target of a `$ref`.
-
-    Raises:
-        SchemaError: it is not in the schema.
-    """
-    if reference == "#":
-        return schema
-    if not reference.startswith("#/"):
-        raise SchemaError(f"it refers to {reference!r}, which is not in it")
-    try:
-        target = schema
-        for token in parse_pointer(unquote(reference[1:])):
-            target = target[int(token) if isinstance(target, list) else token]
-    except (JsonPatchError, LookupError, TypeError, ValueError):
-        raise SchemaError(f"it refers to {reference!r}, which is not in it") from None
-    return target
 
 
 class _Walk:
@@ -132,20 +90,20 @@ class _Walk:
             elif isinstance(value, dict):
                 if isinstance(reference := value.get("$ref"), str):
                     yield reference
-                todo.extend(_parts(value, _HERE))
-                todo.extend(_parts(value, _EITHER))
-                todo.extend(_parts(value, _EACH))
+                todo.extend(parts_of(value, HERE))
+                todo.extend(parts_of(value, EITHER))
+                todo.extend(parts_of(value, EACH))
 
     def looks(self, schema: Any, depth: int = 0) -> _Looks:
         """Count how often a schema makes heads check the content."""
         self._step(depth)
         here = below = either = 0
-        for part in _parts(schema, _HERE):
+        for part in parts_of(schema, HERE):
             found = self.looks(part, depth + 1)
             here, below = here + found.here, below + found.below
-        for part in _parts(schema, _EITHER):
+        for part in parts_of(schema, EITHER):
             either = max(either, sum(self.looks(part, depth + 1)))
-        for part in _parts(schema, _EACH):
+        for part in parts_of(schema, EACH):
             below += sum(self.looks(part, depth + 1))
         if isinstance(schema, dict) and isinstance(reference := schema.get("$ref"), str):
             found = self._of_reference(reference, depth + 1)
@@ -172,7 +130,7 @@ class _Walk:
     def _look_here(self, schema: Any, depth: int) -> int:
         self._step(depth)
         found = 0
-        for part in _parts(schema, _HERE):
+        for part in parts_of(schema, HERE):
             found += self._look_here(part, depth + 1)
         if isinstance(schema, dict) and isinstance(reference := schema.get("$ref"), str):
             found += (reference in self.heads) + self._here_of(reference, depth + 1)
@@ -187,17 +145,3 @@ class _Walk:
             raise SchemaError("it refers to itself and has too many parts")
         if depth > MAX_NESTING:
             raise SchemaError(f"it is nested deeper than {MAX_NESTING} levels")
-
-
-def _parts(schema: Any, keywords: Mapping[str, bool]) -> Iterator[Any]:
-    """The schemas under these keywords."""
-    if not isinstance(schema, dict):
-        return
-    for keyword, is_by_name in keywords.items():
-        value = schema.get(keyword)
-        if isinstance(value, list) and not is_by_name:
-            yield from value
-        elif isinstance(value, dict) and is_by_name:
-            yield from value.values()
-        elif isinstance(value, dict):
-            yield value

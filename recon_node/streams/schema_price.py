@@ -13,17 +13,21 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
+from itertools import chain
+from operator import add
 from typing import Any, Final, NamedTuple
 
-from recon_node.streams.schema_loops import (
-    MAX_NESTING,
-    Loops,
+from recon_node.streams.schema_form import (
+    EACH,
+    EITHER,
+    HERE,
     SchemaError,
-    find_loops,
+    needs_backtracking,
     target_of,
 )
+from recon_node.streams.schema_loops import MAX_NESTING, Loops, find_loops
 
 MAX_PARTS: Final = 100_000
 """Parts of an unfolded schema."""
@@ -40,34 +44,48 @@ _MAX_DIGITS: Final = 15
 """Decimal digits of the largest number that is computed; beyond it is `_BEYOND`."""
 _BEYOND: Final = 10**30
 """More than any limit."""
+_BYTES: Final = 16
+"""Bytes of text that are counted, or compared, in one step."""
+_BACKTRACKED: Final = 20_000
+_BACKTRACKED_A_CHARACTER: Final = 200
+_BACKTRACKED_A_BYTE: Final = 200
+"""Cost of a pattern with look-around: for each text, and for each character of the pattern and byte
+of the text in addition."""
 _TEXT_OF_A_PART: Final = 64
 """Characters of a text in a schema that count as one part of it."""
 _COUNT_DIGITS: Final = 6
 """Digits of a pattern's repetition count that are read."""
 
 _REPETITION: Final = re.compile(r"\{(\d+)(?:,(\d*))?\}")
-_UNSUPPORTED: Final = ("$dynamicRef", "$recursiveRef")
+_SCHEMAS: Final = {**HERE, **EITHER, **EACH}
+_DATA: Final = ("const", "enum", "required", "dependentRequired", "type")
 
 
 class _Price(NamedTuple):
-    """Of an unfolded schema: its parts, how many are in alternatives, the keywords that check the
-    parts next to them again, the cost of its patterns for each byte of content, and its levels."""
+    """Of an unfolded schema.
+
+    Attributes:
+        parts: that check each value of the content, at most.
+        alternatives: how many of them are in alternatives.
+        unevaluated: keywords that check the parts next to them again.
+        patterns: the cost of its patterns for each byte of content.
+        texts: the cost of what else reads texts, for each `_BYTES` bytes.
+        backtracking: the cost of what is tried again and again, for each text.
+        levels: of nesting.
+    """
 
     parts: int = 1
     alternatives: int = 0
     unevaluated: int = 0
     patterns: int = 0
+    texts: int = 0
+    backtracking: int = 0
     levels: int = 1
 
     def plus(self, part: _Price) -> _Price:
         """The price with that of a part added."""
-        return _Price(
-            self.parts + part.parts,
-            self.alternatives + part.alternatives,
-            self.unevaluated + part.unevaluated,
-            self.patterns + part.patterns,
-            max(self.levels, part.levels + 1),
-        )
+        sums = _Price._make(map(add, self, part))
+        return sums._replace(levels=max(self.levels, part.levels + 1))
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +110,11 @@ class SchemaPrice:
         """Whether the schema refers to itself."""
         return bool(self._loops.heads)
 
+    @property
+    def needs_backtracking(self) -> bool:
+        """Whether one of its patterns has look-around."""
+        return self._whole.backtracking > 0
+
     def of_check(self, values: int, weight: int, depth: int) -> int:
         """The cost of checking content, in units of about 4 ns.
 
@@ -100,8 +123,10 @@ class SchemaPrice:
             weight: approximate bytes of its JSON.
             depth: levels of its nesting.
         """
-        once = self._whole.parts * (1 + self._whole.unevaluated) * (values + 1)
-        once += self._whole.patterns * weight
+        whole = self._whole
+        once = (whole.parts + whole.backtracking) * (values + 1)
+        once += whole.patterns * weight + whole.texts * weight // _BYTES
+        once *= 1 + whole.unevaluated
         return _CONVERSION * (values + 1) + self._times(self._loops.branching, depth) * once
 
     def of_reason(self, weight: int, depth: int) -> int:
@@ -127,8 +152,6 @@ class _Unfolding:
     def __init__(self, schema: dict[str, Any], heads: Collection[str]) -> None:
         self._schema = schema
         self._heads = heads
-        # Before draft 6, `$id` was called `id`: it changes what references below it mean.
-        self._id = "id" if "draft-04" in str(schema.get("$schema")) else "$id"
         self._targets: dict[str, _Price | None] = {}
 
     def whole(self) -> _Price:
@@ -138,47 +161,48 @@ class _Unfolding:
             part = self._of(target_of(self._schema, head), 0)
             # Heads can refer to each other at the same place in the content.
             levels = price.levels + part.levels
-            price = price.plus(part)._replace(levels=levels)
-            self._check_size(price)
+            price = _checked(price.plus(part)._replace(levels=levels))
         if price.unevaluated and self._heads:
             raise SchemaError("it refers to itself and has 'unevaluated...': not supported")
         if price.patterns > MAX_PATTERNS:
             raise SchemaError("its patterns take too much memory")
         return price
 
-    def _of(self, value: Any, depth: int) -> _Price:
+    def _of(self, schema: Any, depth: int) -> _Price:
         price = _Price()
-        if depth < MAX_NESTING:
-            if isinstance(value, dict):
-                for keyword, each in value.items():
-                    price = price.plus(self._of_keyword(keyword, each, depth))
-            elif isinstance(value, list):
-                for each in value:
-                    price = price.plus(self._of(each, depth + 1))
-            elif isinstance(value, str):
-                price = _Price(1 + len(value) // _TEXT_OF_A_PART)
+        if isinstance(schema, dict) and depth < MAX_NESTING:
+            for keyword, value in schema.items():
+                price = price.plus(self._of_keyword(keyword, value, depth))
         if depth + price.levels > MAX_NESTING:
             raise SchemaError(f"it is nested deeper than {MAX_NESTING} levels")
-        self._check_size(price)
-        return price
-
-    def _check_size(self, price: _Price) -> None:
-        if price.parts > MAX_PARTS:
-            raise SchemaError(f"with its references, it has more than {MAX_PARTS} parts")
+        return _checked(price)
 
     def _of_keyword(self, keyword: str, value: Any, depth: int) -> _Price:
-        if isinstance(value, str):
-            if keyword == "$ref":
-                return self._of_reference(value, depth)
-            if keyword in _UNSUPPORTED or (keyword == self._id and depth):
-                raise SchemaError(f"{keyword!r} in it is not supported")
-        price = self._of(value, depth + 1)
+        if keyword == "$ref" and isinstance(value, str):
+            return self._of_reference(value, depth)
+        if keyword in _SCHEMAS:
+            return self._of_schemas(keyword, value, depth + 1)
+        if keyword in _DATA:
+            return _price_of_data(value)
+        if keyword in ("minLength", "maxLength"):
+            return _Price(texts=1)
         if keyword == "pattern" and isinstance(value, str):
-            return price._replace(patterns=_price_of_pattern(value))
-        if keyword == "patternProperties" and isinstance(value, dict):
-            return price._replace(patterns=price.patterns + sum(map(_price_of_pattern, value)))
+            return _price_of_pattern(value)
         if keyword == "uniqueItems":
-            return price._replace(parts=_COMPARISONS)
+            return _Price(_COMPARISONS, texts=_COMPARISONS)
+        return _Price()
+
+    def _of_schemas(self, keyword: str, value: Any, depth: int) -> _Price:
+        price = _Price()
+        if isinstance(value, dict) and _SCHEMAS[keyword]:
+            for name, each in value.items():
+                price = price.plus(_Price(1 + len(name) // _TEXT_OF_A_PART))
+                if keyword == "patternProperties":
+                    price = price.plus(_price_of_pattern(name))
+                price = price.plus(self._of(each, depth))
+        else:
+            for each in value if isinstance(value, list) else (value,):
+                price = price.plus(self._of(each, depth))
         if keyword in ("anyOf", "oneOf"):
             return price._replace(alternatives=price.parts)
         if keyword in ("unevaluatedProperties", "unevaluatedItems"):
@@ -195,7 +219,39 @@ class _Unfolding:
         return self._targets[reference] or _Price()
 
 
-def _price_of_pattern(pattern: str) -> int:
+def _checked(price: _Price) -> _Price:
+    if price.parts > MAX_PARTS:
+        raise SchemaError(f"with its references, it has more than {MAX_PARTS} parts")
+    return price
+
+
+def _price_of_pattern(pattern: str) -> _Price:
     """The cost for each byte of content: the maximum number of the automaton's states."""
     counts = (int((most or least)[:_COUNT_DIGITS]) for least, most in _REPETITION.findall(pattern))
-    return min(len(pattern) * math.prod(max(count, 1) for count in counts), _MAX_PATTERN)
+    states = len(pattern) * math.prod(max(count, 1) for count in counts)
+    price = _Price(1, patterns=min(states, _MAX_PATTERN))
+    if needs_backtracking(pattern):
+        again = len(pattern) * _BACKTRACKED_A_CHARACTER
+        return price._replace(
+            texts=_BYTES * (_BACKTRACKED_A_BYTE + len(pattern) // 2),
+            backtracking=_BACKTRACKED + again,
+        )
+    return price
+
+
+def _price_of_data(value: Any) -> _Price:
+    """Of what content is compared with."""
+    parts, levels = 1, 1
+    level = [value]
+    while level := [each for part in level for each in _members(part)]:
+        parts += len(level) + sum(
+            len(each) // _TEXT_OF_A_PART for each in level if isinstance(each, str)
+        )
+        levels += 1
+    return _Price(parts, levels=levels)
+
+
+def _members(value: Any) -> Iterable[Any]:
+    if isinstance(value, dict):
+        return chain(value, value.values())
+    return value if isinstance(value, list) else ()

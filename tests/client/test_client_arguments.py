@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Awaitable, Callable
 from functools import partial
 from itertools import count
@@ -21,6 +22,7 @@ from recon_node.client import (
     InvalidArgumentError,
     InvalidContentError,
     MergeConflictError,
+    ModelDefinition,
     NodeError,
 )
 from recon_node.store import Store
@@ -60,6 +62,25 @@ async def test_content_that_is_not_json(
         message = str(caught.value)
         assert reason in message or reason.replace("/a", "/value/a", 1) in message
     assert len(store.keys) == before
+
+
+@pytest.mark.parametrize(
+    ("schema", "reason"),
+    [
+        ({"patternProperties": {"(?=a)": {}}}, "look-around in its 'patternProperties'"),
+        ({"properties": {"a": {"pattern": "("}}}, "at /properties/a/pattern"),
+        ({"properties": {"a": {"$ref": "https://e.org/a"}}}, "refers to 'https://e.org/a'"),
+        ({"properties": {"a": {"$dynamicRef": "#a"}}}, "'$dynamicRef' in it is not supported"),
+        ({"properties": {}, "required": ["a"]}, "it contradicts itself"),
+        ({"type": "string"}, "it contradicts itself"),
+    ],
+)
+async def test_a_model_that_could_not_be_used_is_not_created(
+    ceramic: AsyncCeramic, store: Store, schema: dict[str, Any], reason: str
+) -> None:
+    with pytest.raises(InvalidContentError, match=re.escape(reason)):
+        await ceramic.create_model(ModelDefinition(name="Post", schema=schema))
+    assert len(store.keys) == 0
 
 
 async def test_tuples_are_lists(ceramic: AsyncCeramic) -> None:

@@ -12,7 +12,7 @@ from recon_node.ipld import CID, DAG_CBOR
 from recon_node.streams import document_schema
 from recon_node.streams.document_schema import compiled
 from recon_node.streams.json_values import weigh_json
-from recon_node.streams.schema_loops import SchemaError
+from recon_node.streams.schema_form import SchemaError
 
 CODE = CID.of(DAG_CBOR, b"code")
 
@@ -25,6 +25,20 @@ def properties(**each: Any) -> dict[str, Any]:
     return {"type": "object", "properties": each, "additionalProperties": False}
 
 
+DRAFT_4 = "http://json-schema.org/draft-04/schema#"
+DRAFT_7 = "http://json-schema.org/draft-07/schema#"
+NULL = {"a": {"type": "null"}}
+# Of `Duration` in graphql-scalars, as js-composedb writes it into schemas.
+_PART = r"((-|\+)?\d+(?:(\.|,)\d+)?{})?"
+DURATION = {
+    "pattern": r"^(-|\+)?P(?!$)"
+    + "".join(map(_PART.format, "YMWD"))
+    + r"(T(?=(-|\+)?\d)"
+    + "".join(map(_PART.format, "HMS"))
+    + ")?$"
+}
+
+
 @pytest.mark.parametrize(
     ("schema", "content", "expected"),
     [
@@ -35,11 +49,28 @@ def properties(**each: Any) -> dict[str, Any]:
         ({"required": ["t"]}, {}, '"t" is a required property'),
         ({"items": {"minimum": 1}}, [1, 0], "at /1"),
         (properties(t={"format": "date-time"}), {"t": "noon"}, None),  # 2020-12 does not assert it
-        (
-            {"$schema": "http://json-schema.org/draft-07/schema#", "items": {"format": "date"}},
-            ["noon"],
-            'not a "date"',
-        ),
+        ({"$schema": DRAFT_7, "items": {"format": "date"}}, ["noon"], None),
+        ({"$schema": DRAFT_7, "contentEncoding": "base64"}, "%%", None),
+        ({"$schema": DRAFT_7, "contentMediaType": "application/json"}, "{", None),
+        ({"$defs": {"t": {"$anchor": "text", "type": "string"}}, "$ref": "#text"}, 1, "not of"),
+        ({"$id": "https://e.org/s", "items": {"$ref": "s#/$defs/a"}, "$defs": NULL}, [1], "at /0"),
+        ({"$id": "https://e.org/s", "$defs": NULL, "$ref": "https://e.org/s#/$defs/a"}, 1, "null"),
+        ({"default": {"$ref": "#/none"}, "examples": [{"$ref": "#/none"}]}, 1, None),
+        ({"const": {"$ref": "#/none"}}, {"$ref": "#/none"}, None),
+        ({"enum": [{"$ref": "#/none", "$id": "x", "$dynamicRef": "#"}]}, {}, "is not one of"),
+        (properties(format={"type": "string"}), {"format": 1}, "at /format"),
+        (properties(const={"type": "string"}), {"const": 1}, "at /const"),
+        (DURATION, "P3Y6M4DT12H30M5S", None),
+        (DURATION, "P1W", None),
+        (DURATION, "-P1DT-2H", None),
+        (DURATION, "P", "does not match"),
+        (DURATION, "P1DT", "does not match"),
+        (DURATION, 1, None),
+        ({"pattern": r"^(\w+) \1$", "allOf": [{"minLength": 5}]}, "ab ab", None),
+        ({"pattern": r"^(\w+) \1$", "allOf": [{"minLength": 5}]}, "a a", "shorter"),
+        ({"pattern": "^a(?!b)"}, "a" * 1000, None),
+        ({"pattern": "^a(?!b)"}, "a" * 1001, "longer than 1000"),
+        ({"pattern": "(?=(a+)+$)(a+)+b"}, "a" * 1000, "Max limit for backtracking"),
         (properties(b={"type": "object"}), {"b": b"bytes"}, None),
         (properties(b={"type": "string"}), {"b": b"bytes"}, "not of type"),
         (properties(l={"required": ["/"]}), {"l": CODE}, None),
@@ -72,7 +103,8 @@ def _nested(levels: int) -> dict[str, Any]:
         (True, "not a JSON object"),
         ({"type": "text"}, "at /type"),
         ({"pattern": "("}, "regex"),
-        ({"pattern": "(?=a)a"}, "regex"),  # nothing linear can match it
+        ({"patternProperties": {"(?=a)a": {}}}, "look-around in its 'patternProperties'"),
+        ({"$schema": DRAFT_4, "pattern": "(?=a)a"}, "look-around in a 'pattern'"),
         ({"pattern": "((a{100}){100}){100}"}, "regex"),
         ({"$schema": "http://example.com/own"}, "Unknown meta-schema"),
         ({"$ref": "http://127.0.0.1:9/schema"}, "which is not in it"),
