@@ -8,8 +8,8 @@ lives in one tree of nurseries: an error anywhere stops the rest, in reverse ord
 
 The first SIGTERM, SIGINT or SIGHUP (a terminal that closes) starts an orderly shutdown: the API
 answers long polls and finishes the requests under way, the network side says goodbye, the store
-writes what it was given. A second signal cuts that short. Neither can lose an acknowledged event, nor can kill -9: an event is
-acknowledged only after its commit.
+writes what it was given. A second signal cuts that short. Neither can lose an acknowledged event,
+nor can kill -9: an event is acknowledged only after its commit.
 """
 
 from __future__ import annotations
@@ -48,6 +48,7 @@ from recon_node.p2p import P2PError, open_p2p
 from recon_node.p2p.transport.identity import open_identity, signing_key_of
 from recon_node.settings import Settings
 from recon_node.snapshot.service import Snapshots, open_snapshots
+from recon_node.stop_signals import stop_signals
 from recon_node.store import (
     Interest,
     InvalidInterestError,
@@ -60,7 +61,6 @@ from recon_node.store import (
     is_of_a_document,
     open_store,
 )
-from recon_node.stop_signals import stop_signals
 
 log = structlog.get_logger(__name__)
 

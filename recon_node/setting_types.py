@@ -79,7 +79,7 @@ OptionalPath = Annotated[Path | None, BeforeValidator(_empty_is_none)]
 
 
 def default_data_dir() -> Path:
-    """`$XDG_DATA_HOME/recon-node`, or `~/.recon-node` where that variable is not set; see `at_home`."""
+    """`$XDG_DATA_HOME/recon-node`, or `~/.recon-node` without that variable (see `at_home`)."""
     xdg = os.environ.get("XDG_DATA_HOME")
     return Path(xdg) / "recon-node" if xdg else Path("~/.recon-node")
 

@@ -278,7 +278,7 @@ def _stop_quietly(runner: "Runner", *, at_once: bool) -> None:
 
 
 def _stop_on_signals(runner: "Runner") -> None:
-    """On Ctrl-C, SIGTERM and SIGHUP, finish the current batch; without one, or the second time, exit.
+    """On Ctrl-C, SIGTERM and SIGHUP, finish the current batch; else, or the second time, exit.
 
     Exit at once, because Spark may be starting, which cannot be interrupted. Its Java ends with us.
     """

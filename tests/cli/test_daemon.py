@@ -264,7 +264,10 @@ def test_a_user_without_a_home_directory_can_run_a_node(tmp_path: Path) -> None:
         parent.chmod(0o755)
     flags = ["run", "--network", "local-1", "--api", "127.0.0.1:0", "--listen", ANY_PORT]
     become = ["setpriv", "--reuid=12345", "--regid=12345", "--clear-groups"]
-    environment = {"PATH": os.environ["PATH"], "PYTHONPATH": str(Path(recon_node.__file__).parent.parent)}
+    environment = {
+        "PATH": os.environ["PATH"],
+        "PYTHONPATH": str(Path(recon_node.__file__).parent.parent),
+    }
 
     def run(*more: str) -> subprocess.Popen[bytes]:
         return subprocess.Popen(
