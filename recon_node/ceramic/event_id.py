@@ -282,7 +282,7 @@ def _check(data: bytes, offset: int) -> int:
 
 def _check_event_cid(cid: CID) -> None:
     """Refuse CIDs that would not lie between fenceposts, and those that do not name a block."""
-    if cid <= FENCEPOST_CID or cid.hash_code == IDENTITY:
+    if cid <= FENCEPOST_CID or cid.is_v0 or cid.hash_code == IDENTITY:
         raise EventIdError(f"{cid} cannot be the CID of an event")
 
 

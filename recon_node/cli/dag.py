@@ -20,12 +20,12 @@ from recon_node.cli.dag_support import (
 )
 from recon_node.cli.drawing import Drawing, drawing_options, show_picture
 from recon_node.cli.output import CommandError, counted, human_size, refuse_existing
-from recon_node.dag import MAX_SHARD_SIZE, Identifier, parse_subject
+from recon_node.dag import MAX_SHARD_SIZE, Identifier, parse_root, parse_subject
 from recon_node.dag.protocol.operations import Append, ReplicaError, encode_operation
 from recon_node.dag.protocol.replica import Replica, decode_replica, replica_picture
 from recon_node.dag.protocol.shards import block_room
 from recon_node.dag.sources import open_source
-from recon_node.ipld import CID, IpldError, multibase
+from recon_node.ipld import IpldError, multibase
 from recon_node.json_output import json_option, print_json, print_result
 
 
@@ -45,7 +45,13 @@ def dag() -> None:
 
 @dag.command("push")
 @click.argument("source", type=click.Path(path_type=Path, exists=True))
-@click.option("--root", metavar="CID", help="The root to push, if the CAR has several.")
+@click.option("--root", metavar="CID", help="The root to push, if the CAR names several or none.")
+@click.option(
+    "--all-blocks",
+    is_flag=True,
+    help="Push all blocks of the CAR, including those that are not below the root, even if some of "
+    "those below it are not in the CAR.",
+)
 @click.option(
     "--shard-bytes",
     type=click.IntRange(1024, MAX_SHARD_SIZE),
@@ -61,12 +67,13 @@ def dag() -> None:
 def push(
     source: Path,
     root: str | None,
+    all_blocks: bool,
     shard_bytes: int,
     key_file: Path | None,
     node: NodeApi,
     as_json: bool,
 ) -> None:
-    """Push the DAG in SOURCE to a node: a CARv1 file, a directory, or any other file.
+    """Push the DAG in SOURCE to a node: a CAR file, a directory, or any other file.
 
     Files and directories become UnixFS, with the CIDs of `ipfs add --cid-version=1
     --chunker=size-262144`. Prints the root CID. What the node already has is not sent again, so an
@@ -79,8 +86,9 @@ def push(
     """
     key = open_key(key_file)
     with bytes_bar("pushing") as bar:
-        chosen = None if root is None else CID.parse(root)
-        opened = open_source(source, chosen, block_room(shard_bytes))
+        chosen = None if root is None else parse_root(root)
+        room = block_room(shard_bytes)
+        opened = open_source(source, chosen, room, all_blocks=all_blocks)
         task = bar.add_task("", total=opened.size)
         try:
             done = dag_push.push_dag(
@@ -97,8 +105,16 @@ def push(
         f"{done.shards - done.sent:,} already there; replica {done.head}",
         err=True,
     )
+    left_out = opened.left_out()
+    if left_out is not None:
+        click.echo(f"{left_out.count:,} {left_out.what}:", err=True)
+        for name in left_out.first:
+            click.echo(f"  {name}", err=True)
+        if len(left_out.first) < left_out.count:
+            click.echo("  ...", err=True)
     facts = {
         "root": str(opened.root),
+        "left_out": 0 if left_out is None else left_out.count,
         "shards": done.shards,
         "sent": done.sent,
         "bytes": done.size,
@@ -196,7 +212,7 @@ def status(cid: str, node: NodeApi, as_json: bool) -> None:
     Example:
       recon-node dag status bafybei...
     """
-    state = state_of(node, CID.parse(cid))
+    state = state_of(node, parse_root(cid))
     if as_json:
         print_json(state)
     elif state["complete"]:

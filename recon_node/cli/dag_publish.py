@@ -23,7 +23,7 @@ from recon_node.cli.dag_support import (
     want,
 )
 from recon_node.cli.output import CommandError, counted
-from recon_node.dag import Identifier
+from recon_node.dag import Identifier, parse_root
 from recon_node.dag.protocol.publishing import ABILITY, check_publish, make_publish
 from recon_node.dag.protocol.replica import Replica
 from recon_node.dag.protocol.ucan import Capability, issue_ucan, parse_ucan
@@ -95,7 +95,7 @@ def publish(
       recon-node dag publish bafybei...
       recon-node dag publish bafybei... --id did:key:z6Mk... --proof @grant.ucan
     """
-    key, link = open_key(key_file), CID.parse(root)
+    key, link = open_key(key_file), parse_root(root)
     chosen = (
         Identifier(bytes(key.verify_key)) if identifier is None else Identifier.parse(identifier)
     )

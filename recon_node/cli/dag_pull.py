@@ -19,12 +19,11 @@ from recon_node.cli.client import TIMEOUT, NodeApi, NodeUnreachableError, error_
 from recon_node.cli.dag_support import publication_of, state_of, want
 from recon_node.cli.output import CommandError, counted, output_draft
 from recon_node.dag import Identifier
+from recon_node.dag.car_source import CarFile
 from recon_node.dag.errors import DagError
-from recon_node.dag.protocol.shards import ShardError, walk
-from recon_node.dag.sources import CarFile
 from recon_node.dag.unpack import unpack_dag
 from recon_node.files import move_into_place
-from recon_node.ipld import CID
+from recon_node.ipld import CID, LinksError
 
 T = TypeVar("T")
 
@@ -161,11 +160,11 @@ def _check(path: Path, root: CID) -> None:
     try:
         source = CarFile(path, root)
         try:
-            for _ in walk(root, source.read):
+            for _ in source.blocks():
                 pass
         finally:
             source.close()
-    except (DagError, ShardError) as error:
+    except (DagError, LinksError) as error:
         raise CommandError(f"the node's answer is not the DAG {root}: {error}") from None
 
 

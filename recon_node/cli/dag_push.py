@@ -7,7 +7,7 @@ has are skipped, so an interrupted push continues where it stopped.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -61,7 +61,8 @@ def push_dag(
 
     Raises:
         CommandError: the node refuses an event, or does not answer.
-        DagError, ShardError: the DAG cannot be read or cut into such shards; in exception groups.
+        DagError, IpldError, ShardError: the DAG cannot be read or cut into such shards; in
+            exception groups.
     """
     want(node, source.root)
     state = state_of(node, source.root)
@@ -70,8 +71,8 @@ def push_dag(
     mine: list[CID] = []
 
     async def work(give: _Sender) -> None:
-        for_all = iter(split(source.root, source.read, shard_size))
-        while (shard := await trio.to_thread.run_sync(_next, for_all)) is not None:
+        shards = split(source.root, source.blocks(), shard_size)
+        while (shard := await trio.to_thread.run_sync(next, shards, None)) is not None:
             mine.append(shard.cid)
             done.shards += 1
             done.size += len(shard.car)
@@ -108,10 +109,6 @@ def _claim(node: NodeApi, key: SigningKey, root: CID, shards: list[CID]) -> CID 
         post_replica(node, key, root, replica.block)
         head = replica.cid
     return head
-
-
-def _next(shards: Iterator[Shard]) -> Shard | None:
-    return next(shards, None)
 
 
 _Sender = Callable[[Event], Any]

@@ -1,4 +1,6 @@
-"""The errors of this room. Their messages are user-facing."""
+"""What goes wrong in this room, or is left out. The texts are user-facing."""
+
+from dataclasses import dataclass
 
 from recon_node.ipld import IpldError
 
@@ -17,3 +19,12 @@ class DagEventError(ValueError):
 
 class UnixFsError(IpldError):
     """Not UnixFS, or a kind of it that is not supported here."""
+
+
+@dataclass(frozen=True, slots=True)
+class LeftOut:
+    """Things that were left out: how many, of what kind and why, and the first of them."""
+
+    count: int
+    what: str
+    first: tuple[str, ...]

@@ -35,7 +35,7 @@ from recon_node.ceramic.auth.keys import PrivateKey
 from recon_node.ceramic.builder import signed_event
 from recon_node.ceramic.header import DAG_SORT_KEY
 from recon_node.dag.errors import DagEventError
-from recon_node.ipld import CID, IpldError, multibase
+from recon_node.ipld import CID, IpldError, cid_of_block, multibase
 
 SORT_KEY: Final = DAG_SORT_KEY
 
@@ -99,7 +99,16 @@ def parse_subject(text: str) -> Subject:
         CidError: not a CID.
         DidError: not the did:key of an Ed25519 key.
     """
-    return Identifier.parse(text) if text.startswith("did:") else CID.parse(text)
+    return Identifier.parse(text) if text.startswith("did:") else parse_root(text)
+
+
+def parse_root(text: str) -> CID:
+    """Read the CID of a DAG's root; a CIDv0 becomes the CIDv1 of the same block.
+
+    Raises:
+        CidError: not a CID.
+    """
+    return cid_of_block(CID.parse(text))
 
 
 def shard_event(key: PrivateKey, root: CID, shard: bytes) -> Event:

@@ -24,10 +24,10 @@ from recon_node.dag.events import (
 from recon_node.dag.protocol.operations import Append, Publish, ReplicaError
 from recon_node.dag.protocol.publishing import check_publish
 from recon_node.dag.protocol.replica import Replica, decode_replica
-from recon_node.dag.protocol.shards import CAR, ShardError, links
+from recon_node.dag.protocol.shards import CAR
 from recon_node.dag.protocol.ucan import UcanError
 from recon_node.dag.schema import transaction
-from recon_node.ipld import CID, IDENTITY, CarError, car
+from recon_node.ipld import CID, CarError, LinksError, car, links
 from recon_node.store import FeedRow
 
 
@@ -66,7 +66,7 @@ def take(connection: sqlite3.Connection, rows: Sequence[FeedRow], upto: int, now
     return ignored
 
 
-_FAULTS = (InvalidEventError, DagEventError, CarError, ShardError, ReplicaError)
+_FAULTS = (InvalidEventError, DagEventError, CarError, LinksError, ReplicaError)
 _MAX_FAULT: Final = 500
 """Characters kept of why a publish was refused."""
 
@@ -115,9 +115,8 @@ def _take_shard(connection: sqlite3.Connection, subject: bytes, shard: bytes, ev
 
 
 def _once(targets: Sequence[CID]) -> list[CID]:
-    """Each link once, at its last place (as in `shards.walk`), without those inside their CIDs."""
-    last = reversed(dict.fromkeys(reversed(targets)))
-    return [cid for cid in last if cid.hash_code != IDENTITY]
+    """Each link once, at its last place (as in `shards.walk`)."""
+    return list(reversed(dict.fromkeys(reversed(targets))))
 
 
 def _node(connection: sqlite3.Connection, subject: bytes, cid: CID) -> int:

@@ -21,10 +21,8 @@ from enum import IntEnum
 from typing import Final
 
 from recon_node.dag.errors import UnixFsError
-from recon_node.ipld import dag_pb, varint
-from recon_node.ipld.cid import CID
-from recon_node.ipld.dag_pb import DAG_PB, PbLink, PbNode
-from recon_node.ipld.errors import VarintError
+from recon_node.ipld import CID, DAG_PB, VarintError, dag_pb, varint
+from recon_node.ipld.dag_pb import PbLink, PbNode
 
 CHUNK_SIZE: Final = 256 * 1024
 """Bytes of a file in one leaf; 1 MiB, the other common size, would not fit into an event."""

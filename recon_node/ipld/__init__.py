@@ -1,4 +1,4 @@
-"""Floor 1, IPLD: varints, CIDs, DAG-CBOR, DAG-PB, CARv1 and multibase.
+"""Floor 1, IPLD: varints, CIDs, DAG-CBOR, DAG-PB, CARs and multibase.
 
 Pure functions over `bytes`. All input is checked; what is refused raises an `IpldError` whose
 message is user-facing.
@@ -10,23 +10,26 @@ from recon_node.ipld.cid import (
     CID,
     DAG_CBOR,
     DAG_JOSE,
+    DAG_PB,
     IDENTITY,
     MAX_DIGEST,
     RAW,
     SHA2_256,
     cid_head,
+    cid_of_block,
     read_cid,
 )
-from recon_node.ipld.dag_pb import DAG_PB
 from recon_node.ipld.errors import (
     CarError,
     CidError,
     DagCborError,
     DagPbError,
     IpldError,
+    LinksError,
     MultibaseError,
     VarintError,
 )
+from recon_node.ipld.links import links
 
 __all__ = [
     "CID",
@@ -43,12 +46,15 @@ __all__ = [
     "DagCborError",
     "DagPbError",
     "IpldError",
+    "LinksError",
     "MultibaseError",
     "VarintError",
     "car",
     "cid_head",
+    "cid_of_block",
     "dag_cbor",
     "dag_pb",
+    "links",
     "multibase",
     "read_cid",
     "varint",

@@ -4,8 +4,9 @@
     ( varint(length) CID block )*
 
 Source: https://ipld.io/specs/transport/car/carv1/. The root is the one that the header names; it
-need not be the first block. Reading checks the hash of every block. An identity CID carries its
-block inside: such a block may be left out of the file.
+need not be the first block, nor in the file. Reading checks the hash of every block. A block behind
+a CIDv0 is the one of the CIDv1 with the same hash. An identity CID carries its block inside: such a
+block may be left out of the file.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -13,7 +14,15 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from recon_node.ipld import dag_cbor, varint
-from recon_node.ipld.cid import CID, DAG_CBOR, DAG_JOSE, IDENTITY, cid_head, read_cid
+from recon_node.ipld.cid import (
+    CID,
+    DAG_CBOR,
+    DAG_JOSE,
+    IDENTITY,
+    cid_head,
+    cid_of_block,
+    read_cid,
+)
 from recon_node.ipld.errors import CarError, CidError, DagCborError, VarintError
 
 
@@ -22,7 +31,7 @@ class Car:
     """A CAR in memory: the CIDs of its roots, and its blocks in the order of the file.
 
     If `is_exact`, `encode` reproduces the file byte for byte. It cannot if the file holds a block
-    more than once, or one that was restored; nothing else in a CAR is a matter of choice.
+    more than once, one that was restored, or a CIDv0; nothing else in a CAR is a matter of choice.
     """
 
     roots: tuple[CID, ...]
@@ -47,17 +56,13 @@ def decode(data: bytes, restore: Restore | None = None) -> Car:
     A block that does not match is passed to `restore`, whose result takes its place if it matches.
 
     Raises:
-        CarError: not a CARv1, a block that does not match its CID, a root without its block,
-            two blocks for one CID, or bytes left over.
+        CarError: not a CARv1, a block that does not match its CID, or bytes left over.
     """
     try:
-        roots, offset = _read_header(data)
+        roots, offset = read_header(data)
         blocks, is_exact = _read_blocks(data, offset, restore)
     except (VarintError, CidError) as error:
         raise CarError(f"broken CAR: {error}") from None
-    for root in roots:
-        if root not in blocks and root.hash_code != IDENTITY:
-            raise CarError(f"the root {root} of the CAR is not among its blocks")
     return Car(roots, blocks, is_exact)
 
 
@@ -68,18 +73,6 @@ def encode(roots: Iterable[CID], blocks: Mapping[CID, bytes]) -> bytes:
     for cid, block in blocks.items():
         parts += (varint.encode(len(cid) + len(block)), cid, block)
     return b"".join(parts)
-
-
-def read_roots(data: bytes) -> tuple[CID, ...]:
-    """Return the roots that the header of a CARv1 names. Bytes after the header are ignored.
-
-    Raises:
-        CarError: the header is not that of a CARv1.
-    """
-    try:
-        return _read_header(data)[0]
-    except VarintError as error:
-        raise CarError(f"broken CAR: {error}") from None
 
 
 def _read_section(data: bytes, offset: int, what: str) -> tuple[int, int]:
@@ -93,8 +86,12 @@ def _read_section(data: bytes, offset: int, what: str) -> tuple[int, int]:
     return start, start + length
 
 
-def _read_header(data: bytes) -> tuple[tuple[CID, ...], int]:
-    """The roots, and the offset of what follows the header."""
+def read_header(data: bytes) -> tuple[tuple[CID, ...], int]:
+    """Return the roots that a CARv1 names, and the offset of its first block.
+
+    Raises:
+        CarError, VarintError: the header is not that of a CARv1.
+    """
     for before, start, end in _COMMON_HEADERS:
         if data.startswith(before) and data.startswith(_AFTER_ROOT, end):
             return (CID(data[start:end]),), end + len(_AFTER_ROOT)
@@ -116,39 +113,41 @@ def _check_header(header: Any) -> tuple[CID, ...]:
     if not isinstance(header, dict) or type(header.get("version")) is not int:
         raise CarError("not a CAR: its header has no version")
     if header["version"] != 1:
-        raise CarError(f"a CAR of version {header['version']}; only CARv1 is accepted")
+        raise CarError(f"a CAR of version {header['version']}; expected a CARv1")
     roots = header.get("roots")
     if header.keys() != {"roots", "version"} or not isinstance(roots, list):
         raise CarError("not a CARv1: its header must be a map of `roots` and `version` only")
-    if not roots or not all(isinstance(root, CID) for root in roots):
-        raise CarError("a CAR must name at least one root, each by its CID")
-    return tuple(roots)
+    if not all(isinstance(root, CID) for root in roots):
+        raise CarError("not a CARv1: its roots must be CIDs")
+    return tuple(map(cid_of_block, roots))
 
 
 def _read_blocks(
     data: bytes, offset: int, restore: Restore | None
 ) -> tuple[dict[CID, bytes], bool]:
-    """The blocks from `offset` on, and whether each came once and matched its CID."""
+    """The blocks from `offset` on, and whether each came once, by a CIDv1 that it matched."""
     blocks: dict[CID, bytes] = {}
     sections = 0
-    restored = False
+    changed = False
     while offset < len(data):
         start, end = _read_section(data, offset, "block")
-        cid, start = read_cid(data, start)
-        if start > end:
+        cid, body = read_cid(data, start)
+        if body > end:
             raise CarError(f"broken CAR: the block at byte {offset} is shorter than its CID")
-        block = data[start:end]
+        if cid.is_v0:
+            cid, changed = cid_of_block(cid), True
+        block = data[body:end]
         if not cid.matches(block):
             canonical = None if restore is None else restore(block)
             if canonical is None or not cid.matches(canonical):
                 raise CarError(
                     f"the block at byte {offset} of the CAR does not match its CID {cid}"
                 )
-            block, restored = canonical, True
+            block, changed = canonical, True
         blocks[cid] = block
         offset = end
         sections += 1
-    return blocks, len(blocks) == sections and not restored
+    return blocks, len(blocks) == sections and not changed
 
 
 def _common_header(codec: int) -> tuple[bytes, int, int]:

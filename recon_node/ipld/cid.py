@@ -5,7 +5,9 @@ A CIDv1 is `varint(1) varint(codec) multihash`, and a multihash is
 `bytes` that was checked once, when it was made: it compares, hashes and sorts like its bytes, and
 becomes text only at the edges.
 
-CIDv0 (a bare sha2-256 multihash, "Qm...") is refused everywhere: Ceramic does not use it.
+A CIDv0 ("Qm...") is a bare multihash, by sha2-256, of a DAG-PB block. It is another CID than the
+CIDv1 of that block, and stays as it is where bytes are signed or hashed; `cid_of_block` makes both
+one where blocks are looked up.
 """
 
 import hashlib
@@ -18,6 +20,7 @@ from recon_node.ipld.errors import CidError, MultibaseError, VarintError
 
 DAG_CBOR: Final = 0x71
 DAG_JOSE: Final = 0x85
+DAG_PB: Final = 0x70
 RAW: Final = 0x55
 
 IDENTITY: Final = 0x00
@@ -48,6 +51,11 @@ _HASH_FUNCTIONS: Final[dict[int, Callable[[bytes], bytes]]] = {
     _BLAKE2B_256: lambda block: hashlib.blake2b(block, digest_size=32).digest(),
 }
 _SHA2_256_HEAD: Final = bytes([SHA2_256, _DIGEST])
+_CID_V0_SIZE: Final = len(_SHA2_256_HEAD) + _DIGEST
+_CID_V0_TEXT: Final = "Qm"
+"""How the text of every CIDv0 begins."""
+_BASE58: Final = "z"
+"""The multibase code of the base in which it is written."""
 
 
 @lru_cache(maxsize=64)
@@ -64,10 +72,10 @@ _COMMON_HEADS_BY_SIZE: Final = {
 
 
 class CID(bytes):
-    """A binary CIDv1, checked when made; `str()` is its multibase base32 text.
+    """A binary CID, checked when made; `str()` is its text, for a CIDv1 in multibase base32.
 
     Raises:
-        CidError: not a CIDv1, or bytes after one.
+        CidError: not a CID, or bytes after one.
     """
 
     __slots__ = ()
@@ -81,17 +89,19 @@ class CID(bytes):
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Read a CID in any multibase: "b..." (base32), "k..." (base36), "z..." (base58btc)...
+        """Read a CIDv1 in any multibase ("b..." is base32, "z..." base58btc), or a CIDv0 ("Qm...").
 
         Raises:
-            CidError: not multibase, or not a CIDv1.
+            CidError: not the text of a CID.
         """
-        if text.startswith("Qm"):
-            raise CidError(f"{text[:50]!r} is a CIDv0: write it as CIDv1")
+        is_v0 = text.startswith(_CID_V0_TEXT)
         try:
-            return cls(multibase.decode(text))
+            cid = cls(multibase.decode(_BASE58 + text if is_v0 else text))
         except MultibaseError as error:
             raise CidError(f"not a CID: {error}") from None
+        if cid.is_v0 != is_v0:
+            raise CidError(f"{text[:50]!r} is not a CID: a CIDv0 is written without a multibase")
+        return cid
 
     @classmethod
     def of(cls, codec: int, block: bytes) -> Self:
@@ -99,20 +109,27 @@ class CID(bytes):
         return bytes.__new__(cls, cid_head(codec) + hashlib.sha256(block).digest())
 
     @property
+    def is_v0(self) -> bool:
+        """Whether it is a CIDv0."""
+        return self.startswith(_SHA2_256_HEAD)
+
+    @property
     def codec(self) -> int:
         """How the block is encoded: `DAG_CBOR`, `DAG_JOSE`, `RAW`..."""
-        return varint.decode(self, 1)[0]
+        return DAG_PB if self.is_v0 else varint.decode(self, 1)[0]
 
     @property
     def hash_code(self) -> int:
         """The hash function: `SHA2_256`, `IDENTITY`..."""
-        if self.startswith(_COMMON_HEADS):
+        if self.startswith((*_COMMON_HEADS, _SHA2_256_HEAD)):
             return SHA2_256
         return varint.decode(self, varint.decode(self, 1)[1])[0]
 
     @property
     def digest(self) -> bytes:
         """The hash of the block; for an identity CID the block itself."""
+        if self.is_v0:
+            return self[len(_SHA2_256_HEAD) :]
         _, offset = varint.decode(self, varint.decode(self, 1)[1])
         return self[varint.decode(self, offset)[1] :]
 
@@ -130,10 +147,12 @@ class CID(bytes):
         return hash_function(block) == self.digest
 
     def __str__(self) -> str:
+        if self.is_v0:
+            return multibase.encode(self, "base58btc").removeprefix(_BASE58)
         return multibase.encode(self, "base32")
 
     def __repr__(self) -> str:
-        return f"CID({multibase.encode(self, 'base32')})"
+        return f"CID({self})"
 
 
 def read_cid(data: bytes, offset: int = 0) -> tuple[CID, int]:
@@ -142,7 +161,7 @@ def read_cid(data: bytes, offset: int = 0) -> tuple[CID, int]:
     A CID delimits itself; the bytes after it are ignored.
 
     Raises:
-        CidError: there is no CIDv1, or the bytes end within it.
+        CidError: there is no CID, or the bytes end within it.
     """
     window = data[offset : offset + 37]
     if window.startswith(_COMMON_HEADS):
@@ -153,9 +172,14 @@ def read_cid(data: bytes, offset: int = 0) -> tuple[CID, int]:
     return bytes.__new__(CID, data[offset:end]), end
 
 
+def cid_of_block(cid: CID) -> CID:
+    """Return the CIDv1 by which a block is looked up; for a CIDv0, that of the same block."""
+    return bytes.__new__(CID, bytes((_VERSION, DAG_PB)) + cid) if cid.is_v0 else cid
+
+
 def _end_of_cid(data: bytes, offset: int) -> int:
     if data[offset : offset + 2] == _SHA2_256_HEAD:
-        raise CidError(f"a CIDv0 at byte {offset}: only CIDv1 is accepted")
+        return _checked_end(data, offset, offset + _CID_V0_SIZE)
     try:
         version, position = varint.decode(data, offset)
         if version != _VERSION:
@@ -174,12 +198,15 @@ def _end_of_cid(data: bytes, offset: int) -> int:
             f"the CID at byte {offset} has a digest of {length} bytes; its hash function "
             f"{hash_code:#x} makes {_DIGEST_SIZES[hash_code]}"
         )
-    if position + length > len(data):
+    return _checked_end(data, offset, position + length)
+
+
+def _checked_end(data: bytes, offset: int, end: int) -> int:
+    if end > len(data):
         raise CidError(
-            f"the bytes end within the CID at byte {offset}: "
-            f"{position + length - len(data)} are missing"
+            f"the bytes end within the CID at byte {offset}: {end - len(data)} are missing"
         )
-    return position + length
+    return end
 
 
 def _shown(raw: bytes) -> str:

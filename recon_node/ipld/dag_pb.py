@@ -17,16 +17,11 @@ from dataclasses import dataclass
 from typing import Final
 
 from recon_node.ipld import varint
-from recon_node.ipld.cid import CID
+from recon_node.ipld.cid import CID, cid_of_block
 from recon_node.ipld.errors import CidError, DagPbError, VarintError
-
-DAG_PB: Final = 0x70
 
 _DATA, _LINK = 0x0A, 0x12  # the tags of PBNode's fields 1 and 2, both length-delimited
 _HASH, _NAME, _SIZE = 0x0A, 0x12, 0x18
-_CID_V0_HEAD: Final = b"\x12\x20"
-_CID_V0_SIZE: Final = 34
-"""Bytes of a CIDv0: a bare sha2-256 multihash."""
 _OTHER_BYTES: Final = "surrogateescape"
 
 
@@ -100,8 +95,7 @@ def _decode_link(body: bytes) -> PbLink:
             raise DagPbError("not DAG-PB: the fields of a link are repeated or out of order")
         last = tag
         if tag == _HASH:
-            is_v0 = len(value) == _CID_V0_SIZE and value.startswith(_CID_V0_HEAD)
-            cid = CID(b"\x01" + bytes([DAG_PB]) + value if is_v0 else value)
+            cid = cid_of_block(CID(value))
         elif tag == _NAME:
             name = value.decode(errors=_OTHER_BYTES)
         else:

@@ -21,6 +21,10 @@ class DagPbError(IpldError):
     """Not strict DAG-PB."""
 
 
+class LinksError(IpldError):
+    """A block whose links cannot be read."""
+
+
 class CarError(IpldError):
     """Not a CARv1, or one whose blocks do not match their CIDs."""
 

@@ -257,7 +257,7 @@ def decode_root(data: bytes) -> RootObject:
     try:
         content = car.decode(data)
         [cid] = content.roots
-        envelope = parse_envelope(dag_cbor.decode(content.blocks[cid]))
+        envelope = parse_envelope(dag_cbor.decode(content.blocks.get(cid, b"")))
         key = public_key(envelope.signer)
     except (CarError, DagCborError, InvalidEventError, DidError, ValueError) as error:
         raise RootError(f"it is not a root object: {error}") from None

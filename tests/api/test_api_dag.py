@@ -18,7 +18,7 @@ from recon_node.ceramic.auth.did import ed25519_did
 from recon_node.dag import DAG_MODEL, Identifier, open_dags, replica_event, shard_event
 from recon_node.dag.protocol.publishing import make_publish
 from recon_node.dag.protocol.replica import Replica
-from recon_node.dag.protocol.shards import appends, split
+from recon_node.dag.protocol.shards import appends, split, walk
 from recon_node.ipld import CID, DAG_CBOR, RAW, car, dag_cbor, multibase
 from recon_node.store import Store
 
@@ -56,7 +56,7 @@ async def test_a_dag_that_is_sent_as_events_is_read_as_a_car(dag_api: httpx.Asyn
     assert refused.status_code == 404
     assert str(ROOT) in refused.json()["message"]
 
-    [shard] = split(ROOT, BLOCKS.__getitem__, 10_000)
+    [shard] = split(ROOT, walk(ROOT, BLOCKS.__getitem__), 10_000)
     [replica] = appends([shard.cid])
     await post(dag_api, shard_event(KEY, ROOT, shard.car).car)
     await post(dag_api, replica_event(KEY, ROOT, replica.block).car)
@@ -70,7 +70,7 @@ async def test_a_dag_that_is_sent_as_events_is_read_as_a_car(dag_api: httpx.Asyn
 
 
 async def test_a_shard_is_a_stream_like_any_other(dag_api: httpx.AsyncClient) -> None:
-    [shard] = split(ROOT, BLOCKS.__getitem__, 10_000)
+    [shard] = split(ROOT, walk(ROOT, BLOCKS.__getitem__), 10_000)
     event = shard_event(KEY, ROOT, shard.car)
     await post(dag_api, event.car)
     state = (await dag_api.get(f"/ceramic/streams/{event.stream_id()}")).json()
@@ -84,7 +84,7 @@ async def test_an_identifier_leads_to_what_was_published(dag_api: httpx.AsyncCli
     identifier = Identifier(bytes(KEY.verify_key))
     path = f"/ceramic/dag/publish/{identifier}"
     assert (await dag_api.get(path)).json()["link"] is None
-    [shard] = split(ROOT, BLOCKS.__getitem__, 10_000)
+    [shard] = split(ROOT, walk(ROOT, BLOCKS.__getitem__), 10_000)
     [append] = appends([shard.cid])
     change = make_publish(KEY, identifier.key, ROOT, append.cid, expires=None)
     expired = Replica(None, make_publish(KEY, identifier.key, LEAF, LEAF, expires=1))
@@ -104,7 +104,7 @@ async def test_an_identifier_leads_to_what_was_published(dag_api: httpx.AsyncCli
 
 
 async def test_whether_a_replica_contains_a_block(dag_api: httpx.AsyncClient) -> None:
-    [shard] = split(ROOT, BLOCKS.__getitem__, 10_000)
+    [shard] = split(ROOT, walk(ROOT, BLOCKS.__getitem__), 10_000)
     [append] = appends([shard.cid])
 
     async def contained(block: CID) -> tuple[bool | None, list[str], str | None]:
@@ -153,7 +153,7 @@ async def test_lists_of_dags_and_publishes(dag_api: httpx.AsyncClient) -> None:
     for n in range(3):
         block = dag_cbor.encode(n)
         root = CID.of(DAG_CBOR, block)
-        [shard] = split(root, {root: block}.__getitem__, 10_000)
+        [shard] = split(root, [(root, block)], 10_000)
         [replica] = appends([shard.cid])
         await post(dag_api, shard_event(KEY, root, shard.car).car)
         await post(dag_api, replica_event(KEY, root, replica.block).car)

@@ -265,7 +265,7 @@ def test_what_is_missing_is_named(row: Row, tmp_path: Path, rng: random.Random) 
         (["pull", "nonsense"], "not a CID"),
         (["pull", "did:web:example.com"], "did:key"),
         (["resolve", "did:key:z"], "broken DID"),
-        (["status", "QmYwAPJzv5CZsnA625s3Xf2nemtYgPpHdWEz79ojWKPbdG"], "is a CIDv0"),
+        (["status", "zQmYwAPJzv5CZsnA625s3Xf2nemtYgPpHdWEz79ojWKPbdG"], "is not a CID"),
         (["publish", "bafkqaaa", "--expires", "soon"], "'soon' is not a time span"),
         (["publish", "bafkqaaa", "--proof", "@/nowhere"], "/nowhere: No such file"),
         (["publish", "bafkqaaa", "--key", "/nowhere"], "the key /nowhere: No such file"),

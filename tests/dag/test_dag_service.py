@@ -37,7 +37,8 @@ from recon_node.dag.protocol.operations import Append, Publish
 from recon_node.dag.protocol.publishing import make_publish
 from recon_node.dag.protocol.replica import Replica, join
 from recon_node.dag.protocol.shards import Shard, appends, split, walk
-from recon_node.ipld import CID, DAG_CBOR, IDENTITY, car, dag_cbor
+from recon_node.ipld import CID, DAG_CBOR, DAG_PB, IDENTITY, car, dag_cbor, dag_pb, varint
+from recon_node.ipld.dag_pb import PbNode
 from recon_node.store import Store, StoreSettings, open_store
 
 KEY, OTHER, THIRD = KEYS
@@ -61,7 +62,7 @@ async def admit(store: Store, *events: Event) -> None:
 
 
 def shards_of(root: CID, blocks: Blocks, size: int) -> list[Shard]:
-    return list(split(root, blocks.__getitem__, size))
+    return list(split(root, walk(root, blocks.__getitem__), size))
 
 
 def shard_events(root: CID, shards: Sequence[Shard]) -> list[Event]:
@@ -124,6 +125,37 @@ async def test_what_is_missing_is_said(tmp_path: Path, rng: random.Random) -> No
 
         await admit(store, shard_event(OTHER, root, shards[0].car))
         assert (await dags.state(root)).complete
+
+
+@pytest.mark.parametrize("roots", ["none", "that of the DAG", "elsewhere", "several"])
+async def test_shards_count_whatever_roots_they_name(
+    tmp_path: Path, rng: random.Random, roots: str
+) -> None:
+    """As those of other programs: @storacha/upload-client names the root in the last one only."""
+    root, blocks = make_dag(6, 100, rng)
+    elsewhere = CID.of(DAG_CBOR, b"elsewhere")
+    named = {"none": [], "that of the DAG": [root], "elsewhere": [elsewhere]}
+    chosen = named.get(roots, [root, elsewhere])
+    files = [car.encode(chosen, {cid: block}) for cid, block in blocks.items()]
+    async with opened(tmp_path) as (store, dags):
+        await admit(store, *(shard_event(KEY, root, file) for file in files))
+        state = await dags.state(root)
+        assert (state.complete, state.blocks, state.ignored) == (True, 7, 0)
+        assert await read_car(dags, root) == car.encode([root], blocks)
+
+
+async def test_blocks_named_by_cid_v0_are_those_of_the_cid_v1(tmp_path: Path) -> None:
+    """What `ipfs dag export` writes of an `ipfs add` with its defaults: section and link are v0."""
+    leaf = dag_pb.encode(PbNode((), b"leaf"))
+    leaf_cid = CID.of(DAG_PB, leaf)
+    body = b"\x0a\x22" + leaf_cid[2:] + b"\x12\x00\x18\x00"
+    node = b"\x12" + varint.encode(len(body)) + body
+    root = CID.of(DAG_PB, node)
+    blocks = {CID(root[2:]): node, CID(leaf_cid[2:]): leaf}
+    async with opened(tmp_path) as (store, dags):
+        await admit(store, shard_event(KEY, root, car.encode([CID(root[2:])], blocks)))
+        assert (await dags.state(root)).complete
+        assert await read_car(dags, root) == car.encode([root], {root: node, leaf_cid: leaf})
 
 
 async def test_shards_in_no_replica_are_told_apart(tmp_path: Path, rng: random.Random) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import random
 import tempfile
@@ -13,11 +14,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from recon_node.dag import DagError, unixfs
-from recon_node.dag.protocol.shards import block_room, split, walk
+from recon_node.dag.protocol.shards import NO_ROOT, block_room, split, walk
 from recon_node.dag.sources import CarFile, FileTree, open_source
 from recon_node.dag.unixfs import CHUNK_SIZE, NodeType, UnixFs
 from recon_node.dag.unpack import unpack_dag
-from recon_node.ipld import CID, DAG_PB, RAW, car, dag_pb, varint
+from recon_node.ipld import CID, DAG_PB, RAW, car, dag_cbor, dag_pb, varint
 from recon_node.ipld.dag_pb import PbLink, PbNode
 
 
@@ -42,9 +43,101 @@ def test_a_car_of_many_roots_wants_to_be_told_which(tmp_path: Path, rng: random.
     second, others = make_dag(2, 10, rng)
     path = tmp_path / "two.car"
     path.write_bytes(car.encode([first, second], {**blocks, **others}))
-    with pytest.raises(DagError, match=f"names 2 roots; say which: {first}, {second}"):
+    with pytest.raises(DagError, match=f"names 2 roots; say which with --root: {first}, {second}"):
         CarFile(path)
     assert CarFile(path, second).root == second
+
+
+CARS = Path(__file__).parent.parent / "data" / "ipld"
+
+
+def pushed(source: CarFile | FileTree) -> dict[CID, bytes]:
+    return dict(source.blocks())
+
+
+@pytest.mark.parametrize(
+    "name", ["carv2-basic", "sample-unixfs-v2", "dup_roots", "dir_datafirst", "dir_nonutf8"]
+)
+def test_cars_of_others_are_read(name: str) -> None:
+    source = open_source(CARS / f"{name}.car")
+    blocks = pushed(source)
+    assert source.root in blocks
+    assert all(cid.matches(block) for cid, block in blocks.items())
+    assert source.left_out() is None
+
+
+@pytest.mark.parametrize("name", ["badheaderlength", "sample-rootless-v42", "corrupt-v2-header"])
+def test_a_damaged_car_is_never_an_ordinary_file(tmp_path: Path, name: str) -> None:
+    with pytest.raises(DagError, match="is not a CAR that can be read: "):
+        open_source(CARS / f"{name}.car")
+    (tmp_path / "latest.CAR").symlink_to(CARS / f"{name}.car")
+    with pytest.raises(DagError, match="is not a CAR that can be read: "):
+        open_source(tmp_path / "latest.CAR")
+
+
+def test_a_car_without_roots_is_told_its_root() -> None:
+    with pytest.raises(DagError, match="names no root; say which block is the root"):
+        open_source(CARS / "roots_empty.car")
+    root = CID.parse("bafyreihl3jbqwutq7wz3etmeiw2zli3pziz3izkme2roqdcwmn4f4yugaa")
+    assert len(pushed(open_source(CARS / "roots_empty.car", root))) == 2
+
+
+def test_blocks_that_are_not_below_the_root_are_counted_and_named(
+    tmp_path: Path, rng: random.Random
+) -> None:
+    root, blocks = make_dag(2, 10, rng)
+    other, others = make_dag(20, 10, rng)
+    (tmp_path / "two").write_bytes(car.encode([root], {**others, **blocks}))
+    source = open_source(tmp_path / "two")
+    assert pushed(source) == blocks
+    left_out = source.left_out()
+    assert left_out is not None
+    assert (left_out.count, len(left_out.first), left_out.first[0]) == (21, 10, str(other))
+    assert "blocks of the file are not below the root and were not pushed" in left_out.what
+
+    everything = open_source(tmp_path / "two", all_blocks=True)
+    assert list(pushed(everything)) == [*blocks, *others]
+    assert everything.left_out() is None
+
+
+def test_a_part_of_a_dag_can_be_pushed_with_all_its_blocks(
+    tmp_path: Path, rng: random.Random
+) -> None:
+    root, blocks = make_dag(3, 10, rng)
+    part = dict(list(blocks.items())[2:])
+    (tmp_path / "part.car").write_bytes(car.encode([], part))
+    with pytest.raises(DagError, match=f"lacks the block {root}"):
+        pushed(open_source(tmp_path / "part.car", root))
+    source = open_source(tmp_path / "part.car", root, all_blocks=True)
+    [shard] = split(root, source.blocks(), 10_000)
+    assert car.decode(shard.car).roots == (NO_ROOT,)
+    assert set(shard.blocks) == set(part)
+
+
+def test_a_root_inside_its_cid_with_other_blocks_is_an_error(tmp_path: Path) -> None:
+    facts = json.loads((CARS.parent / "replica.json").read_text())["basic_shard"]
+    path = tmp_path / "hello.car"
+    path.write_bytes(bytes.fromhex(facts["car_hex"]))
+    with pytest.raises(DagError, match=r"bafkqaaa, .* none of its 1 block would be pushed; say"):
+        open_source(path)
+    [shard] = split(NO_ROOT, open_source(path, all_blocks=True).blocks(), 10_000)
+    assert str(shard.cid) == facts["cid"]
+    [block] = car.decode(shard.car).blocks
+    assert list(pushed(open_source(path, block))) == [block]
+
+    linking = dag_cbor.encode([block])
+    root = CID(b"\x01\x71\x00" + varint.encode(len(linking)) + linking)
+    path.write_bytes(car.encode([root], {}))
+    with pytest.raises(DagError, match="such a root cannot have links here"):
+        open_source(path)
+
+
+def test_options_of_cars_are_refused_for_other_files(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(DagError, match="is not a CAR"):
+        open_source(tmp_path / "file", FILE)
+    with pytest.raises(DagError, match="is not a CAR"):
+        open_source(tmp_path / "file", all_blocks=True)
 
 
 def test_blocks_that_are_not_there_or_not_right_are_told(
@@ -67,14 +160,14 @@ def test_a_car_that_was_cut_short_is_refused(tmp_path: Path, rng: random.Random,
     root, blocks = make_dag(1, 50, rng)
     path = tmp_path / "short.car"
     path.write_bytes(car.encode([root], blocks)[:-cut])
-    with pytest.raises(DagError, match=r"short.car is not a CARv1 that can be read here"):
+    with pytest.raises(DagError, match=r"short.car is not a CAR that can be read"):
         CarFile(path)
 
 
 def test_a_car_header_that_claims_too_much_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "large.car"
     path.write_bytes(varint.encode(2**40) + b"\xa2\x65roots")
-    with pytest.raises(DagError, match=r"is not a CARv1 that can be read here: its header claims"):
+    with pytest.raises(DagError, match=r"is not a CAR that can be read: its header claims"):
         CarFile(path)
 
 
@@ -127,7 +220,7 @@ def test_a_single_file_comes_back_as_it_was(tmp_path: Path, rng: random.Random) 
 def test_small_shards_hold_a_large_file(tmp_path: Path, rng: random.Random, size: int) -> None:
     files = make_files(tmp_path / "files", rng, 60_000, 0, CHUNK_SIZE + 1)
     source = open_source(files, max_block=block_room(size))
-    shards = list(split(source.root, source.read, size))
+    shards = list(split(source.root, source.blocks(), size))
     assert max(len(shard.car) for shard in shards) <= size
     blocks: dict[CID, bytes] = {}
     for shard in shards:

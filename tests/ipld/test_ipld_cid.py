@@ -13,6 +13,7 @@ from recon_node.ipld import (
     CID,
     DAG_CBOR,
     DAG_JOSE,
+    DAG_PB,
     IDENTITY,
     MAX_DIGEST,
     RAW,
@@ -20,6 +21,7 @@ from recon_node.ipld import (
     CidError,
     IpldError,
     cid_head,
+    cid_of_block,
     read_cid,
     varint,
 )
@@ -122,7 +124,7 @@ def test_the_empty_identity_cid_is_a_cid() -> None:
     ("raw", "complaint"),
     [
         (b"", "end within"),
-        (bytes.fromhex("1220") + bytes(32), "CIDv0"),
+        (bytes.fromhex("1220") + bytes(31), "1 are missing"),
         (b"\x02" + make(DAG_CBOR, SHA2_256, bytes(32))[1:], "version is 2"),
         (b"\x00" + make(DAG_CBOR, SHA2_256, bytes(32))[1:], "version is 0"),
         (make(DAG_CBOR, SHA2_256, bytes(31)), "makes 32"),
@@ -140,11 +142,23 @@ def test_refusals(raw: bytes, complaint: str) -> None:
         read_cid(b"\xff" + raw, 1)
 
 
-def test_cidv0_text_is_refused_by_name() -> None:
-    with pytest.raises(CidError, match="CIDv0"):
-        CID.parse("QmdfTbBqBPQ7VNxZEYEj14VmRuZBkqFbiwReogJgS1zR1n")
-    with pytest.raises(CidError, match="CIDv0"):
-        CID.parse("zQmdfTbBqBPQ7VNxZEYEj14VmRuZBkqFbiwReogJgS1zR1n")
+def test_a_cid_v0_is_a_cid_of_its_own() -> None:
+    """The example of https://github.com/multiformats/cid, "Decoding Algorithm"."""
+    text = "QmdfTbBqBPQ7VNxZEYEj14VmRuZBkqFbiwReogJgS1zR1n"
+    cid = CID.parse(text)
+    oracle = multiformats.CID.decode(text)
+    assert (str(cid), bytes(cid), cid.is_v0) == (text, bytes(oracle), True)
+    assert (cid.codec, cid.hash_code, cid.digest) == (DAG_PB, SHA2_256, oracle.raw_digest)
+    assert cid.matches(b"")
+    assert not cid.matches(b"x")
+    assert cid_of_block(cid) == CID.of(DAG_PB, b"") != cid
+    assert read_cid(b"\xff" + cid + b"more", 1) == (cid, 35)
+
+
+@pytest.mark.parametrize("text", ["zQmdfTbBqBPQ7VNxZEYEj14VmRuZBkqFbiwReogJgS1zR1n", "Qm", "QmI"])
+def test_other_text_of_a_cid_v0_is_refused(text: str) -> None:
+    with pytest.raises(CidError):
+        CID.parse(text)
 
 
 def test_a_block_cannot_be_checked_by_an_unknown_hash() -> None:

@@ -20,7 +20,7 @@ from recon_node.api.errors import ApiError, bad_request
 from recon_node.api.models import AsText, Binary, Body, Parameters, Text, Whole, reply
 from recon_node.api.services import Services
 from recon_node.ceramic import DidError
-from recon_node.dag import DagError, Dags, Identifier, IncompleteDagError, Publication
+from recon_node.dag import DagError, Dags, Identifier, IncompleteDagError, Publication, parse_root
 from recon_node.ipld import CID, IpldError, multibase
 
 CAR_TYPE: Final = "application/vnd.ipld.car"
@@ -30,7 +30,7 @@ MAX_REPLICA_BYTES: Final = 4 * 1024 * 1024
 
 def _cid(text: str) -> CID:
     try:
-        return CID.parse(text)
+        return parse_root(text)
     except IpldError as error:
         raise bad_request(f"Invalid Cid: {error}") from None
 

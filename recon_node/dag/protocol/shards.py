@@ -1,36 +1,21 @@
 """Shards: a DAG cut into CAR files of a size that can be carried.
 
 Source: "DAG Replication & Publishing Protocol", section "Shards". A shard is a CARv1 with some of
-the blocks of a DAG, addressed by the codec 0x0202. `split` walks a DAG depth first, so that a
-reader of the shards in order meets every block after one that links to it. The shard that has the
-DAG's root names it; the others name the empty identity CID (as the empty shard of the protocol
-does), because a CAR must name a root.
+the blocks of a DAG, addressed by the codec 0x0202. `walk` goes through a DAG depth first, so that
+a reader of the shards in order meets every block after one that links to it. The shard that has the
+DAG's root names it; the others name the empty identity CID, as the shards of the protocol do.
+Shards that others make may name any roots, or none.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
 
 from recon_node.dag.protocol.operations import Append
 from recon_node.dag.protocol.replica import Replica
-from recon_node.ipld import (
-    CID,
-    DAG_CBOR,
-    DAG_JOSE,
-    DAG_PB,
-    IDENTITY,
-    RAW,
-    CidError,
-    DagCborError,
-    DagPbError,
-    car,
-    dag_cbor,
-    dag_pb,
-    varint,
-)
+from recon_node.ipld import CID, IDENTITY, RAW, car, links, varint
 
 CAR: Final = 0x0202
 """The multicodec of CAR files."""
@@ -42,7 +27,7 @@ MAX_SHARDS_PER_APPEND: Final = 1000
 
 
 class ShardError(ValueError):
-    """A DAG that cannot be cut as asked, or a block whose links cannot be read."""
+    """A DAG that cannot be cut as asked."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,23 +39,25 @@ class Shard:
     blocks: tuple[CID, ...]
 
 
-def split(root: CID, read: Callable[[CID], bytes], max_bytes: int) -> Iterator[Shard]:
-    """Cut the DAG below `root` into shards of at most `max_bytes`, lazily.
+def split(root: CID, blocks: Iterable[tuple[CID, bytes]], max_bytes: int) -> Iterator[Shard]:
+    """Cut blocks of the DAG below `root` into shards of at most `max_bytes`, lazily.
 
-    `read` returns the block of a CID; it is called once for each block.
+    The shards have the blocks in their order.
 
     Raises:
-        ShardError: a block does not fit into a shard, or its links cannot be read.
+        ShardError: a block does not fit into a shard.
     """
     gathered: dict[CID, bytes] = {}
     roots = (root,)
     size = header = _header_size(roots)
-    for cid, block in walk(root, read):
+    for cid, block in blocks:
         section = len(cid) + len(block)
         section += len(varint.encode(section))
         if gathered and size + section > max_bytes:
             yield _shard(roots, gathered)
-            gathered, roots = {}, (NO_ROOT,)
+            gathered = {}
+        if not gathered:
+            roots = (root,) if cid == root else (NO_ROOT,)
             size = header = _header_size(roots)
         if header + section > max_bytes:
             raise ShardError(
@@ -88,19 +75,21 @@ def block_room(max_bytes: int) -> int:
     return max_bytes - _header_size((cid,)) - len(cid) - len(varint.encode(max_bytes))
 
 
-def walk(root: CID, read: Callable[[CID], bytes]) -> Iterator[tuple[CID, bytes]]:
+def walk(root: CID, read: Callable[[CID], bytes | None]) -> Iterator[tuple[CID, bytes]]:
     """Yield the blocks of a DAG, depth first, each once, without those inside identity CIDs.
 
+    `read` returns the block of a CID, or None to leave it out; it is called once for each block.
+
     Raises:
-        ShardError: the links of a block cannot be read.
+        LinksError: the links of a block cannot be read.
     """
     left = [root]
     seen = {root}
     while left:
         cid = left.pop()
-        if cid.hash_code == IDENTITY:
+        block = None if cid.hash_code == IDENTITY else read(cid)
+        if block is None:
             continue
-        block = read(cid)
         yield cid, block
         for link in reversed(links(cid, block)):
             if link not in seen:
@@ -117,49 +106,6 @@ def appends(shards: Iterable[CID], prior: CID | None = None) -> list[Replica]:
         replicas.append(Replica(prior, change))
         prior = replicas[-1].cid
     return replicas
-
-
-def links(cid: CID, block: bytes) -> list[CID]:
-    """Return the links of a block, in their order in it.
-
-    Raises:
-        ShardError: the block is not of the codec that its CID names, or the codec is unknown.
-    """
-    try:
-        if cid.codec == RAW:
-            return []
-        if cid.codec == DAG_CBOR:
-            return list(_links_of_value(dag_cbor.decode(block)))
-        if cid.codec == DAG_JOSE:
-            return _links_of_envelope(dag_cbor.decode(block))
-        if cid.codec == DAG_PB:
-            return [link.cid for link in dag_pb.decode(block).links]
-    except (DagCborError, DagPbError) as error:
-        raise ShardError(f"the links of {cid} cannot be read: {error}") from None
-    raise ShardError(f"the links of {cid} cannot be read: the codec {cid.codec:#x} is unknown")
-
-
-def _links_of_envelope(value: object) -> list[CID]:
-    """The links of a signed envelope: DAG-JOSE has the payload's CID as bytes."""
-    found = list(_links_of_value(value))
-    payload = value.get("payload") if isinstance(value, dict) else None
-    with suppress(CidError):
-        if isinstance(payload, bytes) and not isinstance(payload, CID):
-            found.insert(0, CID(payload))
-    return found
-
-
-def _links_of_value(value: object) -> Iterator[CID]:
-    """The links in a decoded value. Not recursive, since the value may be deeply nested."""
-    left = [value]
-    while left:
-        each = left.pop()
-        if isinstance(each, CID):
-            yield each
-        elif isinstance(each, dict):
-            left.extend(reversed(each.values()))
-        elif isinstance(each, list):
-            left.extend(reversed(each))
 
 
 def _header_size(roots: tuple[CID, ...]) -> int:

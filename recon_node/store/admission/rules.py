@@ -72,8 +72,7 @@ def commit_batch(
         judge = _Judge(log, history, marks, ranges, judgement)
         judge.resume([event_id.event_cid for event_id in mended])
         verdicts = judge.verdicts(batch)
-        touched, refused = history.touched.values(), judge.ladder.refused
-        committed = log.write(touched, refused, marks, history.left)
+        committed = log.write(history.touched.values(), judge.ladder.refused, marks)
     return replace(
         committed,
         verdicts=verdicts,

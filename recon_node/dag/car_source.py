@@ -1,0 +1,125 @@
+"""A DAG in a CAR file, whose blocks may be in any order.
+
+Of the file, only the position of each block is in memory. Blocks are read on demand, and checked
+against their CIDs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import islice
+from pathlib import Path
+from typing import Final
+
+from recon_node.dag.errors import DagError, LeftOut
+from recon_node.dag.protocol.shards import walk
+from recon_node.dag.slices import Slice, Slices
+from recon_node.ipld import CID, IDENTITY, CarError, car_file, links
+
+_MAX_NAMED: Final = 10
+"""CIDs that an error or a note names."""
+
+
+class CarFile:
+    """A DAG in a CAR file (CARv1, or CARv2, of which the index is ignored).
+
+    Args:
+        path: the file.
+        root: of the DAG; None for the one root that the file names.
+        all_blocks: whether `blocks` has those that are not below the root, too; then the file may
+            lack some that are.
+
+    Raises:
+        DagError: the file cannot be read, is not an intact CAR, or names no root or several.
+    """
+
+    def __init__(self, path: Path, root: CID | None = None, *, all_blocks: bool = False) -> None:
+        self._path = path
+        self._slices = Slices()
+        self._all_blocks = all_blocks
+        self._places: dict[CID, Slice] = {}
+        number = self._slices.add(path)
+        try:
+            with path.open("rb") as file:
+                layout = car_file.read_layout(file)
+                for cid, offset, size in car_file.sections(file, layout):
+                    if cid.hash_code != IDENTITY:
+                        self._places[cid] = Slice(number, offset, size)
+        except OSError as error:
+            raise DagError(f"{path} cannot be read: {error.strerror or error}") from None
+        except CarError as error:
+            raise DagError(f"{path} is not a CAR that can be read: {error}") from None
+        self.size = layout.end - layout.start
+        self.roots = tuple(dict.fromkeys(layout.roots))
+        self.root = self._only_root() if root is None else root
+        if self.root.hash_code == IDENTITY and not all_blocks:
+            self._check_identity()
+        self._passed: set[CID] = set()
+
+    def read(self, cid: CID) -> bytes:  # noqa: D102 - see DagSource
+        place = self._places.get(cid)
+        if place is None:
+            raise DagError(
+                f"{self._path} lacks the block {cid} of the DAG {self.root}: it holds only a "
+                "part of the DAG"
+            )
+        return self._slices.read(cid, place)
+
+    def blocks(self) -> Iterator[tuple[CID, bytes]]:  # noqa: D102 - see DagSource
+        read = self._read_if_here if self._all_blocks else self.read
+        for cid, block in walk(self.root, read):
+            self._passed.add(cid)
+            yield cid, block
+        if self._all_blocks:
+            for cid in self._others():
+                block = self.read(cid)
+                links(cid, block)  # nodes only take shards whose links they can read
+                self._passed.add(cid)
+                yield cid, block
+
+    def left_out(self) -> LeftOut | None:  # noqa: D102 - see DagSource
+        others = self._others()
+        if not others:
+            return None
+        what = "block of the file is not below the root and was not pushed"
+        if len(others) > 1:
+            what = "blocks of the file are not below the root and were not pushed"
+        named = tuple(map(str, others[:_MAX_NAMED]))
+        return LeftOut(len(others), f"{what}; --all-blocks pushes all", named)
+
+    def close(self) -> None:
+        """Close the file."""
+        self._slices.close()
+
+    def _read_if_here(self, cid: CID) -> bytes | None:
+        return self.read(cid) if cid in self._places else None
+
+    def _others(self) -> list[CID]:
+        """The blocks that `blocks` has not yielded."""
+        return [cid for cid in self._places if cid not in self._passed]
+
+    def _only_root(self) -> CID:
+        if len(self.roots) == 1:
+            return self.roots[0]
+        named = ", ".join(map(str, self.roots[:_MAX_NAMED]))
+        raise DagError(
+            f"{self._path} names {len(self.roots)} roots; say which with --root: {named}"
+            if self.roots
+            else f"{self._path} names no root; say which block is the root with --root CID"
+        )
+
+    def _check_identity(self) -> None:
+        """Refuse a root whose block is inside its CID, if the DAG has other blocks."""
+        if links(self.root, self.root.digest):
+            raise DagError(
+                f"the root {self.root} of {self._path} is inside its own CID: such a root cannot "
+                "have links here"
+            )
+        if self._places:
+            first = ", ".join(map(str, islice(self._places, 3)))
+            count = f"{len(self._places):,} block{'s' * (len(self._places) > 1)}"
+            raise DagError(
+                f"{self._path} names the root {self.root}, which is inside its own CID and has no "
+                f"links, so that none of its {count} would be pushed; say which block is the "
+                f"root with --root CID (the first are {first})"
+            )
