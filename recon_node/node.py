@@ -6,10 +6,10 @@ The store comes first, since its lock shows whether another node uses the data d
 port is taken before the peers are started, so that a port in use is reported at once. Everything
 lives in one tree of nurseries: an error anywhere stops the rest, in reverse order.
 
-The first SIGTERM or SIGINT starts an orderly shutdown: the API answers long polls and finishes the
-requests under way, the network side says goodbye, the store writes what it was given. A second
-signal cuts that short. Neither can lose an acknowledged event, nor can kill -9: an event is
-acknowledged only after its commit.
+The first SIGTERM, SIGINT or SIGHUP (a terminal that closes) starts an orderly shutdown: the API
+answers long polls and finishes the requests under way, the network side says goodbye, the store
+writes what it was given. A second signal cuts that short. Neither can lose an acknowledged event,
+nor can kill -9: an event is acknowledged only after its commit.
 """
 
 from __future__ import annotations
@@ -48,6 +48,7 @@ from recon_node.p2p import P2PError, open_p2p
 from recon_node.p2p.transport.identity import open_identity, signing_key_of
 from recon_node.settings import Settings
 from recon_node.snapshot.service import Snapshots, open_snapshots
+from recon_node.stop_signals import stop_signals
 from recon_node.store import (
     Interest,
     InvalidInterestError,
@@ -93,7 +94,7 @@ async def run_node(
         one of `FATAL_ERRORS`: it cannot start or continue. It may be in exception groups, as
             nurseries raise them; `fatal_messages` finds it there.
     """
-    with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
+    with trio.open_signal_receiver(*stop_signals()) as signals:
         async with trio.open_nursery() as nursery:
             shutdown = _Shutdown(nursery.cancel_scope, on_stopping)
             nursery.start_soon(_watch_signals, signals, shutdown)

@@ -79,14 +79,32 @@ OptionalPath = Annotated[Path | None, BeforeValidator(_empty_is_none)]
 
 
 def default_data_dir() -> Path:
-    """`$XDG_DATA_HOME/recon-node`, or `~/.recon-node` where that variable is not set."""
+    """`$XDG_DATA_HOME/recon-node`, or `~/.recon-node` without that variable (see `at_home`)."""
     xdg = os.environ.get("XDG_DATA_HOME")
-    return Path(xdg) / "recon-node" if xdg else Path("~/.recon-node").expanduser()
+    return Path(xdg) / "recon-node" if xdg else Path("~/.recon-node")
+
+
+def at_home(path: Path) -> Path:
+    """Return a path with the home directory in place of ~.
+
+    Raises:
+        ValueError: it begins with ~, and this user has no home directory.
+    """
+    try:
+        return path.expanduser()
+    except RuntimeError:
+        raise ValueError(
+            f"{path} cannot be found: this user has no home directory (no HOME, no entry in the "
+            "password database); give a path without ~"
+        ) from None
 
 
 def short_path(path: Path) -> str:
     """A path as text, with ~ for the home directory."""
-    home = Path.home()
+    try:
+        home = Path.home()
+    except RuntimeError:  # no HOME, and no entry in the password database
+        return str(path)
     return f"~/{path.relative_to(home)}" if path.is_relative_to(home) else str(path)
 
 
@@ -95,8 +113,9 @@ class DataDirSettings:
     """The one setting that commands beside `run` use; apart from the others, which take a second
     to import."""
 
-    data_dir: Annotated[Path, AfterValidator(Path.expanduser), Flag(metavar="DIR")] = Field(
+    data_dir: Annotated[Path, AfterValidator(at_home), Flag(metavar="DIR")] = Field(
         default_factory=default_data_dir,
+        validate_default=True,
         description="Directory for the identity and the event log; only one node can use it.",
     )
 

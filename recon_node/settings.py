@@ -220,7 +220,7 @@ def _explain(error: ValidationError, given: Mapping[str, Given]) -> Iterator[str
         setting = next(
             each for each in DECLARATIONS.values() if each.path == problem["loc"][: len(each.path)]
         )
-        place = given[setting.name].place
+        place = given[setting.name].place if setting.name in given else setting.name
         yield f"{place}: {problem['msg'].removeprefix('Value error, ')}"
 
 

@@ -28,7 +28,7 @@ _COMMANDS: Final = {
     "key": ("keys", "Make keys that sign events."),
     "model": ("model", "List and create models."),
     "peers": ("peers", "List the peers that a node knows, or connect it to another."),
-    "run": ("run", "Run a node until SIGTERM or Ctrl-C."),
+    "run": ("run", "Run a node until SIGTERM, SIGHUP or Ctrl-C."),
     "snapshot": ("snapshot", "Make snapshots in object stores, and sync from them."),
     "status": ("peers", "Show what a node holds, and its latest syncs."),
     "store": ("store", "Maintain the event log of a node: check, export, back up."),

@@ -31,7 +31,7 @@ from recon_node.dag.protocol.ucan import UcanError
 from recon_node.exception_groups import unwrapped
 from recon_node.files import draft_of, move_into_place
 from recon_node.ipld import CID, IpldError, multibase
-from recon_node.setting_types import default_data_dir
+from recon_node.setting_types import at_home, default_data_dir
 
 KEY_FILE: Final = "dag.key"
 _REFUSALS: Final = (CeramicError, DagError, IpldError, ReplicaError, ShardError, UcanError)
@@ -117,7 +117,10 @@ def open_key(path: Path | None) -> SigningKey:
 
 def _default_path() -> Path:
     configured = os.environ.get("RECON_NODE_DATA_DIR")
-    return (Path(configured).expanduser() if configured else default_data_dir()) / KEY_FILE
+    try:
+        return at_home(Path(configured) if configured else default_data_dir()) / KEY_FILE
+    except ValueError as error:
+        raise CommandError(f"{error}, or name a key with --key") from None
 
 
 def _create(path: Path) -> SigningKey:

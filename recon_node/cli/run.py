@@ -26,7 +26,7 @@ SHUTDOWN_LIMIT: Final = 4.5
 @click.command(cls=SettingsCommand, all_flags=True)
 @click.option("--watch-stdin", is_flag=True, hidden=True, help="Stop when standard input closes.")
 def run(config: Path | None, watch_stdin: bool, **flags: Any) -> None:
-    """Run a node until SIGTERM or Ctrl-C.
+    """Run a node until SIGTERM, SIGHUP or Ctrl-C.
 
     Settings come from the TOML file, from the environment (RECON_NODE_DATA_DIR, ...) and from
     flags; flags override the environment, which overrides the file. The file has more settings than

@@ -18,11 +18,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from typing import Final
 
 import structlog
 import trio
 
 from recon_node.durations import Durations
+from recon_node.store.admission.crowds import commit_release
 from recon_node.store.admission.rules import commit_batch
 from recon_node.store.contents import Contents, Writer
 from recon_node.store.errors import DiskFullError, StoreError
@@ -32,6 +34,9 @@ from recon_node.store.values import BatchOutcome, StoreSettings, Submission, Ver
 from recon_node.verification.pool import Verifiers
 
 logger = structlog.get_logger(__name__)
+
+_PAUSE: Final = 1.0
+"""Seconds until a part of a crowd that the disk did not take is tried again."""
 
 
 @dataclass(eq=False, slots=True)
@@ -111,8 +116,7 @@ class Intake:
                     give, take = trio.open_memory_channel[list[_Request]](0)
                     nursery.start_soon(self._verify_all, give)
                     async with take:
-                        async for batch in take:
-                            await self._take(batch)
+                        await self._take_all(take)
                 await self.verifiers.close()
                 await self._writer.close()
         finally:
@@ -153,6 +157,30 @@ class Intake:
             count += len(request.events)
             size += request.size
         return batch
+
+    async def _take_all(self, verified: trio.MemoryReceiveChannel[list[_Request]]) -> None:
+        """Write batch after batch; between them, move a part of the crowd that waits, if any."""
+        while True:
+            try:
+                if self._writer.log.marks.is_releasing and not self._give_up:
+                    await self._release()
+                    batch = verified.receive_nowait()
+                else:
+                    batch = await verified.receive()
+            except trio.WouldBlock:
+                continue
+            except trio.EndOfChannel:
+                return
+            await self._take(batch)
+
+    async def _release(self) -> None:
+        """Move the next part of a crowd. If the disk does not take it, later ones try again."""
+        try:
+            await self._writer.commit(partial(commit_release, self._writer.log))
+        except StoreError as error:
+            if not isinstance(error, DiskFullError):
+                logger.error("Waiting events could not move on", reason=str(error))
+            await trio.sleep(_PAUSE)
 
     async def _verify_all(self, verified: trio.MemorySendChannel[list[_Request]]) -> None:
         """Verify batch after batch and pass each on, until `close`."""

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from recon_node.shell_completion import completion_command
+from recon_node.stop_signals import stop_signals
 from spark_sink.cli.events import EventPrinter, json_lines_option
 from spark_sink.cli.options import (
     Address,
@@ -217,7 +218,7 @@ def run(
     urls: tuple[str, ...],
     **options: Any,
 ) -> None:
-    """Keep the tables up to date with a node's feed, until Ctrl-C or SIGTERM.
+    """Keep the tables up to date with a node's feed, until Ctrl-C, SIGTERM or SIGHUP.
 
     The next run continues where this one stops; no event is skipped or counted twice. Prints one
     line per batch. Exits with 0 when stopped, or at the head with --once; otherwise with 1 and a
@@ -277,7 +278,7 @@ def _stop_quietly(runner: "Runner", *, at_once: bool) -> None:
 
 
 def _stop_on_signals(runner: "Runner") -> None:
-    """On Ctrl-C and SIGTERM, finish the current batch; without one, or the second time, exit.
+    """On Ctrl-C, SIGTERM and SIGHUP, finish the current batch; else, or the second time, exit.
 
     Exit at once, because Spark may be starting, which cannot be interrupted. Its Java ends with us.
     """
@@ -294,5 +295,5 @@ def _stop_on_signals(runner: "Runner") -> None:
         if sys.stderr.isatty():
             os.write(2, b"\nStopping after the current batch; press Ctrl-C again to stop now\n")
 
-    for number in (signal.SIGINT, signal.SIGTERM):
+    for number in stop_signals():
         signal.signal(number, stop)

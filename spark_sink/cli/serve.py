@@ -10,6 +10,7 @@ from typing import Any
 import click
 
 from recon_node.files import is_exposed
+from recon_node.stop_signals import stop_signals
 from spark_sink.cli.events import EventPrinter, json_lines_option
 from spark_sink.cli.options import Address, Milliseconds, Size, node_options, tables_option
 
@@ -96,7 +97,7 @@ def serve(
     metrics: str | None,
     as_json: bool,
 ) -> None:
-    """Serve the tables to Arrow Flight SQL clients, until Ctrl-C or SIGTERM.
+    """Serve the tables to Arrow Flight SQL clients, until Ctrl-C, SIGTERM or SIGHUP.
 
     Clients are the Ceramic JavaScript SDK, ADBC, JDBC and the BI tools on top of it. The tables and
     functions of ceramic-one's server are in the schema v0, the default, and those of spark-sink in
@@ -157,14 +158,14 @@ class _StopError(Exception):
 
 @contextmanager
 def _until_signal() -> Iterator[None]:
-    """Leave the block on SIGINT and SIGTERM."""
+    """Leave the block on SIGINT, SIGTERM and SIGHUP."""
 
     def stop(number: int, frame: FrameType | None) -> None:
-        for each in (signal.SIGINT, signal.SIGTERM):
+        for each in stop_signals():
             signal.signal(each, signal.SIG_IGN)
         raise _StopError
 
-    for number in (signal.SIGINT, signal.SIGTERM):
+    for number in stop_signals():
         signal.signal(number, stop)
     with suppress(_StopError):
         yield

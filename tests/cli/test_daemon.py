@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import signal
 import socket
 import subprocess
@@ -19,6 +20,7 @@ import trio
 from click.testing import CliRunner
 from waiting import wait_until
 
+import recon_node
 from recon_node.api.server import GRACE
 from recon_node.ceramic import Network
 from recon_node.cli import main
@@ -228,3 +230,63 @@ def test_a_testnet_that_cannot_start_says_why(tmp_path: Path) -> None:
         TestnetError, match=r"^node-1 stopped while it was starting:\n(.|\n)*is a file"
     ):
         Testnet(nodes=2, directory=tmp_path).start()
+
+
+def test_sighup_stops_a_node_in_good_order_unless_it_is_ignored(tmp_path: Path) -> None:
+    """A terminal that closes sends SIGHUP; `nohup` has it ignored."""
+    flags = ["run", "--network", "local-1", "--api", "127.0.0.1:0", "--listen", ANY_PORT]
+    for wrapper, stops in (([], True), (["nohup"], False)):
+        command = [*wrapper, *COMMAND, *flags, "--data-dir", str(tmp_path / str(stops))]
+        with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE) as run:
+            try:
+                assert run.stderr is not None
+                next(line for line in run.stderr if b"Ready" in line)
+                run.send_signal(signal.SIGHUP)
+                if not stops:
+                    run.send_signal(signal.SIGTERM)
+                log = run.stderr.read()
+                assert run.wait(60) == 0
+                assert (b"SIGHUP" in log, b"SIGTERM" in log) == (stops, not stops)
+            finally:
+                run.kill()
+
+
+@pytest.mark.skipif(
+    os.geteuid() != 0 or shutil.which("setpriv") is None,
+    reason="only root can become another user, with setpriv",
+)
+def test_a_user_without_a_home_directory_can_run_a_node(tmp_path: Path) -> None:
+    """As in a container with a user of its own: no HOME, no entry in the password database."""
+    data_dir = tmp_path / "node"
+    data_dir.mkdir()
+    os.chown(data_dir, 12345, 12345)
+    for parent in (tmp_path, tmp_path.parent, tmp_path.parent.parent):
+        parent.chmod(0o755)
+    flags = ["run", "--network", "local-1", "--api", "127.0.0.1:0", "--listen", ANY_PORT]
+    become = ["setpriv", "--reuid=12345", "--regid=12345", "--clear-groups"]
+    environment = {
+        "PATH": os.environ["PATH"],
+        "PYTHONPATH": str(Path(recon_node.__file__).parent.parent),
+    }
+
+    def run(*more: str) -> subprocess.Popen[bytes]:
+        return subprocess.Popen(
+            [*become, *COMMAND, *flags, *more],
+            env=environment,
+            cwd="/",
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+        )
+
+    with run("--data-dir", str(data_dir)) as node:
+        try:
+            assert node.stderr is not None
+            assert any(b"Ready" in line for line in node.stderr)
+            node.terminate()
+            assert node.wait(60) == 0
+        finally:
+            node.kill()
+    with run() as node:
+        _, log = node.communicate(timeout=60)
+    assert node.returncode == 2, log
+    assert b"no home directory" in log

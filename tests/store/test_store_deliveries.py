@@ -81,6 +81,7 @@ async def test_what_an_earlier_version_delivered_has_no_time(tmp_path: Path) -> 
     with closing(sqlite3.connect(tmp_path / schema.FILE_NAME)) as connection:
         connection.execute("DROP TABLE deliveries")
         connection.execute("DROP TABLE faults")
+        connection.execute("DROP TABLE releases")
         version = schema.MIGRATIONS.index(deliveries.MIGRATION)
         connection.execute(f"PRAGMA user_version = {version}")
     async with open_store(tmp_path, NETWORK) as store:

@@ -25,7 +25,7 @@ def commit_proofs(log: EventLog, verdicts: Sequence[tuple[CID, proofs.ProofVerdi
         history = History(log.connection)
         ladder = Ladder(history, marks, log.network, log.settings)
         ladder.resume(history.load_anchored(settled))
-        committed = log.write(history.touched.values(), ladder.refused, marks)
+        committed = log.write(history.touched.values(), ladder.refused, marks, history.left)
         doubts.forget(log.connection, settled)
         trusted = before - doubts.doubted_events(log.connection) if was_doubted else ()
     return replace(

@@ -72,7 +72,8 @@ def commit_batch(
         judge = _Judge(log, history, marks, ranges, judgement)
         judge.resume([event_id.event_cid for event_id in mended])
         verdicts = judge.verdicts(batch)
-        committed = log.write(history.touched.values(), judge.ladder.refused, marks)
+        touched, refused = history.touched.values(), judge.ladder.refused
+        committed = log.write(touched, refused, marks, history.left)
     return replace(
         committed,
         verdicts=verdicts,

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Iterable, Sequence
+from itertools import islice
+from typing import Final
 
 from recon_node.ceramic import EventId
 from recon_node.ipld import CID
@@ -17,7 +19,11 @@ from recon_node.store.db.doubts import is_doubted
 from recon_node.store.db.packing import full_size
 from recon_node.store.db.proofs import ProofVerdict, proof_verdict
 from recon_node.store.db.records import Record, State, StreamRecord, select_records, select_streams
+from recon_node.store.db.releases import BEGINNING, select_waiters
 from recon_node.store.db.sql import select_in
+
+MAX_WAITERS: Final = 256
+"""Waiting events that one transaction loads from the log, some 0.3 ms each."""
 
 
 class History:
@@ -43,6 +49,9 @@ class History:
         """Events that are wrong under any EventId, and why."""
         self.touched: dict[EventId, Record] = {}
         """Every record ever held here, those refused meanwhile included."""
+        self.left: dict[CID, int] = {}
+        """Events and proofs with waiters that were not loaded, and after which row these are."""
+        self._room = MAX_WAITERS
 
     def load_event_ids(self, event_ids: Sequence[EventId]) -> None:
         """Load the records held under these EventIds, and which of these were refused before."""
@@ -64,20 +73,48 @@ class History:
             self.refused[CID(raw)] = reason
 
     def load_waiters(self, cids: Iterable[CID]) -> None:
-        """Load the undelivered records that build on these events, and what else those build on."""
+        """Load the undelivered records that build on these events, and what else those build on.
+
+        At most `MAX_WAITERS` in all; what there are more of is in `left`.
+        """
         missing = [cid for cid in dict.fromkeys(cids) if cid not in self._loaded_waiters]
         if not missing:
             return
         self._loaded_waiters.update(missing)
         sql = "SELECT DISTINCT event FROM waits WHERE cid IN (?)"
-        rows = sorted({row for (row,) in select_in(self._connection, sql, missing)})
-        self._load_records("id IN (?) ORDER BY id", rows)
+        found = islice(select_in(self._connection, sql, missing), self._room + 1)
+        rows = sorted({row for (row,) in found})
+        if len(rows) <= self._room:  # nearly always
+            self._room -= len(rows)
+            self._load_records("id IN (?) ORDER BY id", rows)
+        else:
+            self._load_some(missing)
 
     def load_anchored(self, proofs: Sequence[CID]) -> list[Record]:
-        """Load the undelivered time events with one of these proofs, in order of arrival."""
-        sql = "SELECT event FROM anchors WHERE proof IN (?)"
-        rows = sorted(row for (row,) in select_in(self._connection, sql, proofs))
-        return self._load_records("position IS NULL AND id IN (?)", rows)
+        """Load the undelivered time events with one of these proofs, bounded as `load_waiters`."""
+        return self._load_some(proofs)
+
+    @property
+    def has_room(self) -> bool:
+        """Whether more waiters may be loaded."""
+        return self._room > 0
+
+    def load_released(self, cid: CID, after: int) -> list[Record]:
+        """Load what waits for an event or a proof, beyond a row, bounded as `load_waiters`."""
+        self._loaded_waiters.add(cid)
+        return self._load_some([cid], after)
+
+    def _load_some(self, cids: Iterable[CID], after: int = BEGINNING) -> list[Record]:
+        """Load waiters of one event after the other until there is no room."""
+        loaded: dict[int, None] = {}
+        for cid in cids:
+            rows = select_waiters(self._connection, cid, after, self._room + 1)
+            taken = rows[: self._room]
+            if len(taken) < len(rows):
+                self.left[cid] = taken[-1] if taken else after
+            self._room -= len(taken)
+            loaded.update(dict.fromkeys(taken))
+        return self._load_records("id IN (?) ORDER BY id", sorted(loaded))
 
     def add(self, record: Record) -> None:
         """Hold a record that is new here."""

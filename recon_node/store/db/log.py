@@ -10,10 +10,11 @@ from __future__ import annotations
 import sqlite3
 import time
 import uuid
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Final
 
 import structlog
 
@@ -22,7 +23,7 @@ from recon_node.ceramic.header import DEFAULT_SORT_KEY
 from recon_node.ipld import CID
 from recon_node.recon import KeyStore, KeyView
 from recon_node.store.damage.detection import Damage
-from recon_node.store.db import deliveries, doubts, proofs, schema
+from recon_node.store.db import deliveries, doubts, proofs, releases, schema
 from recon_node.store.db.packing import full_size
 from recon_node.store.db.records import (
     Marks,
@@ -43,7 +44,9 @@ logger = structlog.get_logger(__name__)
 
 # Raise it when events that were refused may now be accepted (a new kind of signature, say): what
 # was remembered as refused under other rules is forgotten when the log is opened.
-RULES = 4
+RULES = 5
+
+NOTHING_LEFT: Final[Mapping[CID, int]] = {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,7 +214,11 @@ class EventLog:
         self.marks = marks
 
     def write(
-        self, touched: Collection[Record], refused: Sequence[Record], marks: Marks
+        self,
+        touched: Collection[Record],
+        refused: Sequence[Record],
+        marks: Marks,
+        left: Mapping[CID, int] = NOTHING_LEFT,
     ) -> Committed:
         """Write what became of the records of a batch, within a transaction.
 
@@ -219,6 +226,7 @@ class EventLog:
             touched: new ones, and ones of the log that may have changed.
             refused: those that were proven wrong.
             marks: those of the transaction.
+            left: whose waiters were not all looked at, and after which row to continue.
         """
         connection = self.connection
         added = [r for r in touched if r.logged_state is None and r.refusal is None]
@@ -232,6 +240,9 @@ class EventLog:
         proofs_done = proofs.delete_anchors(connection, removed)
         if refused:
             remember_refused(connection, refused, self.settings.max_refused)
+        if left:
+            releases.keep_releases(connection, left)
+            marks.is_releasing = True
         return Committed(
             added=[r.event_id for r in added],
             removed=[r.event_id for r in removed],
@@ -316,7 +327,8 @@ class EventLog:
             (State.PENDING,),
         )
         sizes = [full_size(start, length) for start, length in waiting]
-        return Marks(head=head, row=row, waiting=len(sizes), waiting_bytes=sum(sizes))
+        is_releasing = bool(releases.read_releases(self.connection, 1))
+        return Marks(head, row, len(sizes), sum(sizes), is_releasing)
 
     def _forget_outdated_refusals(self) -> None:
         if schema.read_meta(self.connection, "rules") == str(RULES):

@@ -19,7 +19,7 @@ import structlog
 
 from recon_node.ceramic import Event, InvalidEventError, parse_event
 from recon_node.ipld import DAG_JOSE, CarError
-from recon_node.store.db import blocks, deliveries, doubts, faults, init_indexes
+from recon_node.store.db import blocks, deliveries, doubts, faults, init_indexes, releases
 from recon_node.store.db import proofs as anchors
 from recon_node.store.db.packing import is_packed, sections
 
@@ -136,4 +136,5 @@ MIGRATIONS: Final[tuple[Migration, ...]] = (
     init_indexes.MIGRATION,
     deliveries.MIGRATION,
     faults.MIGRATION,
+    releases.MIGRATION,
 )

@@ -129,6 +129,8 @@ class Marks:
     """Records below PENDING."""
     waiting_bytes: int
     """The size of their CARs."""
+    is_releasing: bool = False
+    """Whether events that may move have not been looked at yet, see `releases`."""
 
 
 def select_records(

@@ -22,7 +22,8 @@ event itself is wrong, under any EventId). `proofs` and `anchors` are about time
 `recon_node.store.db.proofs`; `not_found` says of which the chain did not have the transaction, see
 `recon_node.store.db.doubts`. `deliveries` says when positions were given, see
 `recon_node.store.db.deliveries`. `faults` says which events are badly signed, see
-`recon_node.store.db.faults`.
+`recon_node.store.db.faults`. `releases` has what is left of moving crowds, see
+`recon_node.store.db.releases`.
 """
 
 from __future__ import annotations

@@ -1,0 +1,109 @@
+"""Crowds of events that one event or one anchor lets move: in small steps, whatever happens."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from random import Random
+
+import pytest
+import trio
+from store_helpers import KEYS, NETWORK, World, feed_of
+
+from recon_node.ceramic import Event, EventId
+from recon_node.ceramic.builder import time_event
+from recon_node.recon import KeyRange
+from recon_node.store import StoreSettings, open_store
+from recon_node.store.admission.anchors import commit_proofs
+from recon_node.store.admission.crowds import commit_release
+from recon_node.store.admission.rules import commit_batch
+from recon_node.store.db import history
+from recon_node.store.db.log import EventLog
+from recon_node.store.interests import key_ranges
+from recon_node.store.values import Submission
+
+QUICK = StoreSettings(synchronous="normal", verifiers=0)
+EVERYTHING: tuple[KeyRange, ...] = tuple(key_ranges(NETWORK, ()))
+
+
+def crowd(size: int, seed: int = 0) -> tuple[World, Event, list[Event]]:
+    """A stream, and events right above its init event, some of them behind an anchor."""
+    world = World(seed, streams=1, events=0)
+    [init] = world.events.values()
+    rng = Random(seed)
+    events = []
+    for n in range(size):
+        if rng.random() < 0.5:
+            anchor = time_event(init.cid, init.cid, tx_hash=n.to_bytes(32))
+            events.append(world.add(anchor))
+        else:
+            events.append(world.extend(init.cid, [init.cid], n))
+    return world, init, events
+
+
+def submissions(offers: list[tuple[EventId, bytes]]) -> list[Submission]:
+    return [Submission(car, event_id) for event_id, car in offers]
+
+
+def test_a_transaction_looks_at_a_bounded_number_of_waiting_events(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(history, "MAX_WAITERS", 16)
+    world, init, events = crowd(200)
+    log = EventLog(tmp_path, NETWORK, QUICK)
+    commit_batch(log, submissions([world.offer(event) for event in events]), EVERYTHING)
+    assert log.marks.waiting == 200
+    assert not log.marks.is_releasing
+    commit_batch(log, submissions([world.offer(init)]), EVERYTHING)
+    steps = [log.marks.waiting]
+    while log.marks.is_releasing:
+        commit_release(log)
+        steps.append(log.marks.waiting)
+    assert steps == [*range(184, 0, -16), 0]
+    data = [event for event in events if event.proof is None]
+    assert log.marks.head == 1 + len(data)
+    log.close()
+
+
+def test_one_anchor_of_many_events_moves_them_in_steps(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(history, "MAX_WAITERS", 16)
+    world = World(1, streams=40, events=0)
+    inits = list(world.events.values())
+    anchors = [world.add(time_event(init.cid, init.cid, siblings=[])) for init in inits]
+    proofs = {anchor.payload["proof"] for anchor in anchors}
+    log = EventLog(tmp_path, NETWORK, QUICK)
+    commit_batch(log, submissions(world.offers()), EVERYTHING)
+    assert log.marks.head == 40
+    commit_proofs(log, [(proof, 7) for proof in proofs])
+    heads = [log.marks.head]
+    while log.marks.is_releasing:
+        commit_release(log)
+        heads.append(log.marks.head)
+    assert heads == [56, 72, 80]
+    log.close()
+
+
+@pytest.mark.parametrize("seed", range(3))
+async def test_others_are_admitted_in_between_and_a_restart_continues(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int
+) -> None:
+    monkeypatch.setattr(history, "MAX_WAITERS", 2)
+    world, init, events = crowd(150, seed)
+    stranger = world.start(KEYS[3], b"another stream")
+    last = world.extend(
+        init.cid, [event.cid for event in events[:100] if not event.proof], "on top"
+    )
+    offers = [world.offer(event) for event in (*events, last)]
+    async with open_store(tmp_path, NETWORK, settings=QUICK) as store:
+        await store.admit_remote(offers)
+        await store.admit_remote([world.offer(init)])
+        [verdict] = await store.admit_remote([world.offer(stranger)])
+        assert verdict.position is not None
+        assert store.waiting > 0  # the crowd is still on its way
+    expected = {e.cid for e in world.events.values() if e.proof is None}
+    with trio.fail_after(60):
+        async with open_store(tmp_path, NETWORK, settings=QUICK) as store:
+            await store.wait_for_feed(len(expected) - 1)
+            assert {row.event_cid for row in await feed_of(store)} == expected
+            assert store.waiting == 0
