@@ -80,6 +80,7 @@ class Peer:
     store: KeyStore = field(init=False)
     other: Peer | None = None
     """Whom it fetches from by id."""
+    _by_id: tuple[int, dict[bytes, bytes]] = field(default=(-1, {}), init=False)
 
     def __post_init__(self) -> None:
         self.store = KeyStore(self.keys)
@@ -87,6 +88,13 @@ class Peer:
     @property
     def set(self) -> set[bytes]:
         return set(self.store)
+
+    def keys_by_id(self) -> dict[bytes, bytes]:
+        """Its keys by the bytes of their ids; they are hashed again only after a change."""
+        if self._by_id[0] is not self.store.total:
+            by_id = {sha256(key).digest()[:8]: key for key in self.store}
+            self._by_id = self.store.total, by_id
+        return self._by_id[1]
 
     def asks(self, key_range: KeyRange = EVERYTHING) -> Session[Any]:
         return self.session(Side.initiator(self.store, key_range, self.settings))
@@ -110,7 +118,7 @@ class Peer:
         return answer
 
     def _fetch_by_id(self, session: FetchesById, other: Peer) -> None:
-        held = {id_of(key).to_bytes(8, "little"): key for key in other.store}
+        held = other.keys_by_id()
         undelivered, refused = [], []
         missing = run(session.find_missing())
         for each in missing.ids if missing else ():

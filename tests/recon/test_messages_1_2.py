@@ -15,12 +15,11 @@ from peers import damaged
 
 from recon_node.ipld import varint
 from recon_node.recon import RemoteProtocolError
-from recon_node.recon.keys.sketch import MAX_SYMBOLS, TABLE_SIZE, Symbols
+from recon_node.recon.keys.sketch import MAX_SYMBOLS, NO_IDS, TABLE_SIZE, Symbols
 from recon_node.recon.v1_1.codec import END, MAX_WEIGHT, Gaps, Say
 from recon_node.recon.v1_1.codec import Message as Message11
 from recon_node.recon.v1_1.codec import encode_message as encode_1_1
 from recon_node.recon.v1_2.codec import (
-    NO_IDS,
     Estimate,
     Listed,
     Message,

@@ -15,12 +15,12 @@ from peers import EVERYTHING, FetchesById, Peer, numbered, reconcile
 from recon_node.recon import KeyRange, RemoteProtocolError, SessionSettings, all_at_once
 from recon_node.recon.keys import sketch as sketch_module
 from recon_node.recon.keys import sketches
-from recon_node.recon.keys.sketch import MAX_SYMBOLS, Ids, Symbols
+from recon_node.recon.keys.sketch import MAX_SYMBOLS, NO_IDS, Ids, Symbols
 from recon_node.recon.v1_1.codec import END, Gaps, Say
 from recon_node.recon.v1_1.codec import Message as Message11
 from recon_node.recon.v1_2 import RECON_1_2, estimates
 from recon_node.recon.v1_2 import session as session_module
-from recon_node.recon.v1_2.codec import NO_IDS, Estimate, Listed, Message
+from recon_node.recon.v1_2.codec import Estimate, Listed, Message
 from recon_node.recon.v1_2.session import Session12
 
 

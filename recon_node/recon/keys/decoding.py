@@ -8,8 +8,7 @@ what a session looks at first, its calls take ten times as long as plain Python.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 
@@ -31,8 +30,7 @@ _32_BITS: Final = (1 << 32) - 1
 _MAX_STEPS: Final = 256
 
 
-@dataclass(frozen=True, slots=True)
-class Difference:
+class Difference(NamedTuple):
     """The ids that only one of two sets has."""
 
     ours: Ids

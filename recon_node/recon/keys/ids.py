@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from recon_node.recon.keys.ordered_keys import OrderedKeys
 from recon_node.recon.keys.ranges import KeyRange
 from recon_node.recon.keys.sha256a import COUNT_SHIFT
-from recon_node.recon.keys.sketch import Ids, among_ordered, distinct, ids_of
+from recon_node.recon.keys.sketch import NO_IDS, Ids, among_ordered, distinct, ids_of
 from recon_node.recon.keys.tree import Bisect, Inner, Leaf, TreeNode
 
 _GROUPS_A_STEP: Final = 64
@@ -146,17 +146,35 @@ def _indices(flags: NDArray[np.bool_]) -> NDArray[np.intp]:
 def not_held(
     keys: OrderedKeys, key_range: KeyRange, ids: Ids, *, with_lower: bool = False
 ) -> Generator[None, None, Ids]:
-    """Return those of some ids that no key of a range has, in steps."""
-    sought = distinct(ids)
-    held = np.zeros(len(sought), np.bool_)
+    """Return those of some ids that no key of a range has, each once, in steps.
+
+    They keep their order: the peer lists ids in the order of its keys, so that events which are
+    fetched in this order come after those that they build on.
+    """
+    wanted = distinct(ids)
+    by_size = wanted.argsort()
+    sought, held = wanted[by_size], np.zeros(len(wanted), np.bool_)
     if len(sought):
         for number, group in enumerate(groups(keys, key_range, with_lower=with_lower)):
             ordered = np.sort(group.ids)  # costs less than searching for ids in any order
             nearest = sought.searchsorted(ordered)
-            held[nearest[sought.take(nearest, mode="clip") == ordered]] = True
+            held[by_size[nearest[sought.take(nearest, mode="clip") == ordered]]] = True
             if number % _GROUPS_A_STEP == _GROUPS_A_STEP - 1:
                 yield
-    return sought[~held]
+    return wanted[~held]
+
+
+def in_key_order(keys: OrderedKeys, key_range: KeyRange, ids: Ids) -> Generator[None, None, Ids]:
+    """Return those of some ids that keys of a range have, in the order of the keys, in steps."""
+    if len(ids) < 2:  # the usual case
+        return ids
+    indices_of = _searcher(np.sort(ids), keys.count(key_range))
+    ordered = [NO_IDS]
+    for number, group in enumerate(groups(keys, key_range)):
+        ordered.append(group.ids[indices_of(group.ids)])
+        if number % _GROUPS_A_STEP == _GROUPS_A_STEP - 1:
+            yield
+    return np.concatenate(ordered)
 
 
 def _above_leaves_from(

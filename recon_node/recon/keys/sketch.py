@@ -52,6 +52,7 @@ COUNTS: Final = 256
 
 Ids = NDArray[np.uint64]
 Signs = NDArray[np.int64]
+NO_IDS: Final[Ids] = np.zeros(0, np.uint64)
 
 _U = np.uint64
 _64_BITS: Final = (1 << 64) - 1
@@ -99,12 +100,12 @@ def mix_one(each: int) -> int:
 
 
 def distinct(ids: Ids) -> Ids:
-    """Return some ids in order, each once."""
-    ordered = np.sort(ids)  # np.unique builds a hash table, which takes longer
-    is_new = np.empty(len(ordered), np.bool_)
-    is_new[:1] = True
-    np.not_equal(ordered[1:], ordered[:-1], out=is_new[1:])
-    return ordered[is_new]
+    """Return some ids, each once, in the order in which they first come."""
+    by_size = ids.argsort(kind="stable")  # np.unique builds a hash table, which takes longer
+    ordered = ids[by_size]
+    is_first = np.ones(len(ids), np.bool_)
+    is_first[by_size[1:][ordered[1:] == ordered[:-1]]] = False
+    return ids[is_first]
 
 
 def among(ids: Ids, others: Ids) -> NDArray[np.bool_]:

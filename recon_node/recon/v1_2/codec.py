@@ -19,6 +19,7 @@ from recon_node.recon.keys.ranges import common_prefix
 from recon_node.recon.keys.sketch import (
     ID_SIZE,
     MAX_SYMBOLS,
+    NO_IDS,
     TABLE_SIZE,
     Ids,
     Symbols,
@@ -58,7 +59,6 @@ class Listed(NamedTuple):
     """Of keys that the sender lacks and asks to be listed in full. Only where a gap says MORE."""
 
 
-NO_IDS: Final[Ids] = np.zeros(0, np.uint64)
 NOTHING_LISTED: Final = Listed(NO_IDS, NO_IDS)
 
 

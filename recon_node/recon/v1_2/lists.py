@@ -12,10 +12,10 @@ from recon_node.recon.keys.decoding import Difference
 from recon_node.recon.keys.ids import find, not_held
 from recon_node.recon.keys.ordered_keys import OrderedKeys
 from recon_node.recon.keys.ranges import KeyRange
-from recon_node.recon.keys.sketch import Ids, among, distinct, id_of
+from recon_node.recon.keys.sketch import NO_IDS, Ids, among, distinct, id_of
 from recon_node.recon.session import GAPS_A_STEP
 from recon_node.recon.v1_1.codec import KEYS, MORE
-from recon_node.recon.v1_2.codec import NO_IDS, NOTHING_LISTED, Listed, Message, lists_of
+from recon_node.recon.v1_2.codec import NOTHING_LISTED, Listed, Message, lists_of
 from recon_node.recon.v1_2.estimates import Part
 
 _HASHES_A_STEP: Final = 2000

@@ -10,11 +10,11 @@ import numpy as np
 from recon_node.recon.keys.ids import Group, groups
 from recon_node.recon.keys.ranges import KeyRange, separator
 from recon_node.recon.keys.sha256a import COUNT_SHIFT
-from recon_node.recon.keys.sketch import ID_SIZE, Ids, among_ordered
+from recon_node.recon.keys.sketch import ID_SIZE, NO_IDS, Ids, among_ordered
 from recon_node.recon.side import Side
 from recon_node.recon.v1_1.codec import END, KEYS, MORE, Body, Say
 from recon_node.recon.v1_1.reply import Reply as Reply11
-from recon_node.recon.v1_2.codec import NO_IDS, NOTHING_LISTED, Listed, Message, lists_of
+from recon_node.recon.v1_2.codec import NOTHING_LISTED, Listed, Message, lists_of
 from recon_node.recon.v1_2.estimates import Part
 
 FEW: Final = 4

@@ -40,11 +40,12 @@ from typing import Final
 import numpy as np
 
 from recon_node.recon.keys.decoding import Difference, decode
-from recon_node.recon.keys.ids import groups
+from recon_node.recon.keys.ids import groups, in_key_order
 from recon_node.recon.keys.ranges import KeyRange
 from recon_node.recon.keys.sketch import (
     ID_SIZE,
     MAX_SYMBOLS,
+    NO_IDS,
     Symbols,
     at_least,
     symbols_for,
@@ -56,7 +57,6 @@ from recon_node.recon.v1_1.codec import Message as Message11
 from recon_node.recon.v1_1.reply import columns_of
 from recon_node.recon.v1_1.session import Session11
 from recon_node.recon.v1_2.codec import (
-    NO_IDS,
     NOTHING_LISTED,
     SYMBOL_SIZE,
     Listed,
@@ -135,7 +135,10 @@ class Session12(Session[Message]):
                 found.parts = compare(keys, key_range, last.estimate)
                 found.compared_at = keys.total
             if found.difference is not None:
-                found.lacking = [found.difference.theirs]
+                ours, theirs = found.difference
+                ours = yield from in_key_order(keys, key_range, ours)  # symbols have no order
+                found.difference = Difference(ours, theirs)
+                found.lacking = [theirs]
                 found.where = where_they_differ(key_range, found.parts)
         else:
             unchanged = self._keys_then == keys.total
