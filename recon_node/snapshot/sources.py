@@ -23,6 +23,7 @@ from recon_node.snapshot.tree import matcher
 from recon_node.store import Interest, Store, format_interest
 from recon_node.store.db import questions, schema
 from recon_node.store.db.reader import Reader
+from recon_node.store.db.records import select_withheld
 from recon_node.store.errors import explained_errors
 from recon_node.store.interests import key_ranges
 from recon_node.store.maintenance import find_log, network_of
@@ -56,8 +57,10 @@ class LogSource:
             connection = self._reader.connection
             connection.execute("BEGIN")
             with closing(connection.cursor()) as cursor:
+                withheld = set(select_withheld(connection))
                 for each in self.ranges:
-                    found += [key for (key,) in cursor.execute(sql, tuple(each))]
+                    keys = (key for (key,) in cursor.execute(sql, tuple(each)))
+                    found += [key for key in keys if key not in withheld]
                 self._feed_end = (
                     schema.read_meta(connection, "epoch") or "",
                     questions.read_head(self._reader),

@@ -17,7 +17,7 @@ import structlog
 import trio
 
 from recon_node.ceramic import EventId
-from recon_node.recon import KeyStore, KeyView, id_of
+from recon_node.recon import KeyRange, KeyStore, KeyView, id_of
 from recon_node.store.damage.mending import DamageWatch
 from recon_node.store.db.log import Committed, EventLog
 from recon_node.store.db.reader import ReaderPool
@@ -81,6 +81,7 @@ class Contents:
         keys: those of the log; from now on they are changed here and by `damage` only.
         ring_keys: those of the model ring, unless the node takes no part in it; the same.
         refused: EventIds that the log remembers as refused, oldest first.
+        withheld: EventIds that the log holds, but peers do not hear of.
         readers: of the same log.
 
     Attributes:
@@ -100,6 +101,7 @@ class Contents:
         keys: KeyStore,
         ring_keys: RingKeys | None,
         refused: Iterable[EventId],
+        withheld: Iterable[EventId],
         readers: ReaderPool,
     ) -> None:
         self._keys = keys
@@ -116,21 +118,32 @@ class Contents:
             ("new", "known", "refused", "late refused", "policy refused", "batches"), 0
         )
         self._refused = {id_of(event_id): event_id for event_id in refused}
+        self._withheld = {id_of(event_id): event_id for event_id in withheld}
         self._max_refused = log.settings.max_refused
         self._feed_moved = trio.lowlevel.ParkingLot()
         self._proofs_moved = trio.lowlevel.ParkingLot()
 
     def is_refused(self, event_id: EventId) -> bool:
-        """Return whether the event of that EventId was seen and is known to be wrong under it.
+        """Return whether the event of that EventId was seen and is known to be wrong under it, or
+        badly signed, so that peers do not hear of it until a valid event covers it.
 
         There is no point in fetching it again. The latest `StoreSettings.max_refused` are
         remembered, across restarts too.
         """
-        return self._refused.get(id_of(event_id)) == event_id
+        return self.find_refused(id_of(event_id)) == event_id
 
     def find_refused(self, name: bytes) -> EventId | None:
-        """Return the EventId that has this id (sketch.py) and is known to be refused."""
-        return self._refused.get(name)
+        """Return the EventId that has this id (sketch.py), if it is refused or withheld."""
+        return self._refused.get(name) or self._withheld.get(name)
+
+    @property
+    def withheld(self) -> int:
+        """How many events are held but withheld from peers; they are among those that wait."""
+        return len(self._withheld)
+
+    def withheld_in(self, key_range: KeyRange) -> list[EventId]:
+        """Return the EventIds in a range that are held but withheld from peers, ascending."""
+        return sorted(filter(key_range.covers, self._withheld.values()))
 
     def is_settled(self, event_id: EventId) -> bool:
         """Return whether the verdict on an EventId is known without a look at the CAR."""
@@ -152,6 +165,11 @@ class Contents:
         for event_id in committed.removed:
             self._keys.discard(event_id)
         self._keys.load(committed.added)
+        for event_id in (*committed.added, *committed.removed):
+            self._withheld.pop(id_of(event_id), None)
+        for event_id in committed.withheld:
+            self._keys.discard(event_id)  # it was thought to be signed by whoever may do so
+            self._withheld[id_of(event_id)] = event_id
         if self._ring_keys is not None:
             for event_id in committed.removed:
                 self._ring_keys.discard(event_id)

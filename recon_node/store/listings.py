@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from functools import partial
 from typing import Final
 
-from recon_node.ceramic import METAMODEL, EventId, EventKind, StreamId
+from recon_node.ceramic import METAMODEL, EventKind, StreamId
 from recon_node.ipld import CID
 from recon_node.store.db import catalogue, undelivered
 from recon_node.store.db.name_prefixes import MIN_PREFIX, cid_ranges, init_ranges
@@ -64,10 +64,6 @@ class Listings:
     async def progress(self, cids: Sequence[CID]) -> dict[CID, tuple[State, str | None]]:
         """Return how far events have come, and what is wrong with their signatures, if anything."""
         return await self._readers.ask(partial(undelivered.read_progress, cids))
-
-    async def badly_signed(self, event_ids: Sequence[EventId]) -> set[bytes]:
-        """Return those of some EventIds that are badly signed, and that no valid event covers."""
-        return await self._readers.ask(partial(undelivered.read_badly_signed, event_ids))
 
     async def refused(self, after: int | None, limit: int) -> list[undelivered.RefusedEvent]:
         """Return EventIds that were refused and are remembered as such, the latest first."""

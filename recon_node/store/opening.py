@@ -64,7 +64,7 @@ async def open_store(
 
 def _open(
     stack: ExitStack, data_dir: Path, network: Network, settings: StoreSettings
-) -> tuple[EventLog, KeyStore, RingKeys | None, list[EventId], list[Interest]]:
+) -> tuple[EventLog, KeyStore, RingKeys | None, list[EventId], list[EventId], list[Interest]]:
     """Open the log, and read from it what the store keeps in memory."""
     try:
         exposed = private_directory(data_dir)
@@ -84,7 +84,8 @@ def _open(
     try:
         keys = event_log.load_keys()
         ring_keys = event_log.load_ring_keys(keys) if settings.ceramic_one else None
-        return event_log, keys, ring_keys, event_log.load_refused(), load_interests(event_log)
+        refused, withheld = event_log.load_refused(), event_log.load_withheld()
+        return event_log, keys, ring_keys, refused, withheld, load_interests(event_log)
     except BaseException:
         event_log.close()
         raise

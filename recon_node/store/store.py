@@ -60,12 +60,13 @@ class Store(Contents):
         keys: KeyStore,
         ring_keys: RingKeys | None,
         refused: Iterable[EventId],
+        withheld: Iterable[EventId],
         added_interests: Iterable[Interest],
         readers: ReaderPool,
         data_dir: Path,
         policy: Policy,
     ) -> None:
-        super().__init__(log, keys, ring_keys, refused, readers)
+        super().__init__(log, keys, ring_keys, refused, withheld, readers)
         self.network = log.network
         self.epoch = log.epoch
         self._readers = readers
@@ -79,11 +80,12 @@ class Store(Contents):
     @property
     def stats(self) -> StoreStats:
         """What the store holds now, and what it did since it was opened."""
+        held = len(self.keys) + self.damage.missing_keys + self.withheld
         return StoreStats(
             events=len(self.keys),
             delivered=self.head,
             waiting=self.waiting,
-            pending=len(self.keys) + self.damage.missing_keys - self.head - self.waiting,
+            pending=held - self.head - self.waiting,
             pending_proofs=self.proofs_pending,
             admitted_total=self.totals["new"],
             known_total=self.totals["known"],

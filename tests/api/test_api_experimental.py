@@ -85,8 +85,7 @@ async def test_badly_signed_events_are_listed_once_a_valid_one_covers_them(
     answer = await api.get(path, params={"limit": limit})
     assert [each["id"] for each in answer.json()["events"]] == [str(init.cid)]
     answer = await api.get(path, params={"offset": 1, "limit": limit})
-    expected = {"events": [], "resumeOffset": min(1 + limit, 3), "isComplete": limit > 1}
-    assert answer.json() == expected
+    assert answer.json() == {"events": [], "resumeOffset": 1, "isComplete": True}
     await store.admit_local([cover.car])
     answer = await api.get(path)
     assert [each["id"] for each in answer.json()["events"]] == [

@@ -15,7 +15,7 @@ from waiting import kept_port
 
 from recon_node import __version__
 from recon_node.ceramic import METAMODEL, Network, StreamId
-from recon_node.ceramic.builder import data_event, init_event
+from recon_node.ceramic.builder import data_event, init_event, time_event
 from recon_node.ceramic.network import BOOTSTRAP, MAINNET, TESTNET_CLAY
 from recon_node.p2p import AGREED, NO_COMMON_INTEREST, P2P, P2PError, PeerError, open_p2p, service
 from recon_node.p2p.peers import connections
@@ -41,7 +41,7 @@ from recon_node.p2p.transport import addresses
 from recon_node.p2p.transport.addresses import is_dialable
 from recon_node.p2p.transport.host import Host
 from recon_node.p2p.transport.identity import IDENTITY_FILE
-from recon_node.recon import VERSIONS
+from recon_node.recon import VERSIONS, KeyStore
 from recon_node.store import Interest, open_store
 
 QUICK = {"sync_interval": 0.5, "push_delay": 0.05}
@@ -83,27 +83,43 @@ async def test_two_nodes_become_equal_and_stay_so(tmp_path, sdk_cars):
         assert a.p2p.counters.events_refused == b.p2p.counters.events_refused == 0
 
 
-async def test_a_badly_signed_event_travels_with_what_covers_it(tmp_path):
+async def test_badly_signed_events_are_not_relayed_until_a_valid_one_covers_them(tmp_path):
+    """CIP-124: a node validates an event before it relays it. CIP-145: C over A counts."""
     key = SigningKey.generate()
     init = init_event(key, METAMODEL, {"n": 0})
-    bad = forged(data_event(key, init, [init.cid], []))
-    cover = data_event(key, init, [bad.cid], [])
-    offers = [
-        (event.event_id(NETWORK, init.header, height), event.car)
-        for height, event in enumerate((init, bad, cover))
-    ]
+    bad = [forged(data_event(key, init, [init.cid], [{"n": n}])) for n in range(200)]
+    cover = data_event(key, init, [bad[0].cid], [])
+    anchor = time_event(init, bad[1].cid)
+
+    def offer(event, height):
+        return event.event_id(NETWORK, init.header, height), event.car
+
     quick = {**QUICK, "ceramic_one": False}
-    async with node(tmp_path / "a", **quick) as a, node(tmp_path / "b", **quick) as b:
-        await a.store.admit_remote(offers[:2])
+    async with (
+        node(tmp_path / "a", **quick) as a,
+        node(tmp_path / "b", **quick) as b,
+        node(tmp_path / "c", **quick) as c,
+    ):
+        await a.store.admit_remote([offer(init, 0), *(offer(each, 1) for each in bad)])
+        await a.store.admit_remote([offer(anchor, 2)])
+        assert (len(a.store.keys), a.store.waiting, a.store.withheld) == (1, 201, 201)
+        assert a.store.keys.summarize().hash == KeyStore([offer(init, 0)[0]]).summarize().hash
         await b.p2p.connect(a.address)
-        await eventually(lambda: len(b.store.keys) == 2)
-        assert (b.store.head, b.store.waiting) == (1, 1)
-        await b.store.admit_local([cover.car])
-        await eventually(lambda: a.store.head == b.store.head == 3)
-        for each in (a, b):
+        await c.p2p.connect(b.address)
+        await eventually(lambda: len(b.store.keys) == len(c.store.keys) == 1)
+        [admitted] = await a.store.admit_remote([offer(cover, 2)])
+        assert admitted.status == "new"
+        nodes = (a, b, c)
+        await eventually(lambda: all(each.store.head == 3 for each in nodes))
+        assert len({each.ahash() for each in nodes}) == 1
+        assert [each.store.waiting for each in nodes] == [200, 0, 0]
+        for each in nodes:
             rows = await each.store.read_feed(0, 10)
+            assert [row.event_cid for row in rows] == [init.cid, bad[0].cid, cover.cid]
             assert [row.fault is None for row in rows] == [True, False, True]
-        assert a.p2p.counters.events_refused == b.p2p.counters.events_refused == 0
+            assert each.p2p.counters.events_refused == 0
+    async with open_store(tmp_path / "a", NETWORK) as store:
+        assert (len(store.keys), store.withheld, store.head) == (3, 200, 3)
 
 
 async def test_two_nodes_that_sync_both_ways_at_once_move_each_event_once(tmp_path, sdk_cars):

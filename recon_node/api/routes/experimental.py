@@ -188,12 +188,10 @@ async def _read_cars(
     """Return the CARs of the first keys, up to `max_bytes`, and how many keys that were."""
     found: list[tuple[EventId, bytes]] = []
     size = 0
-    left_out = await store.listings.badly_signed(keys)
-    numbered = [(number, key) for number, key in enumerate(keys, 1) if key not in left_out]
-    for start in range(0, len(numbered), _CARS_A_READ):
-        batch = numbered[start : start + _CARS_A_READ]
-        cars = await store.get_cars([key for _, key in batch])
-        for (number, key), car in zip(batch, cars, strict=True):
+    for start in range(0, len(keys), _CARS_A_READ):
+        batch = keys[start : start + _CARS_A_READ]
+        cars = await store.get_cars(batch)
+        for number, (key, car) in enumerate(zip(batch, cars, strict=True), start + 1):
             if car is None:  # it turned out wrong since its key was read
                 continue
             found.append((key, car))

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import islice
+from itertools import chain, islice
 from typing import Annotated, Any, Final, Literal
 
 from pydantic import BeforeValidator
@@ -155,7 +155,7 @@ async def _held(services: Services, rows: Sequence[FeedRow]) -> list[_Held]:
     store, limits = services.store, services.limits
     key_range = await services.in_thread(partial(_key_range, store, rows[0]))
     delivered = {row.event_cid for row in rows}
-    keys = map(EventId, store.keys.keys(key_range))
+    keys = chain(map(EventId, store.keys.keys(key_range)), store.withheld_in(key_range))
     others = (key for key in keys if key.event_cid not in delivered)
     left = list(islice(others, limits.stream_listed - len(rows)))
     cars = await _cars(store, left, limits.stream_bytes)

@@ -33,6 +33,7 @@ else, both are refused.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from typing import Final
 
 from recon_node.ceramic import (
     EventIdError,
@@ -51,6 +52,16 @@ from recon_node.store.db.log import Completed
 from recon_node.store.db.records import Marks, Record, State, StreamRecord
 from recon_node.store.values import StoreSettings
 from recon_node.verification import Refusal
+
+MAX_WITHHELD: Final = 4096
+"""Events that are badly signed, or build on such ones. They cost their maker nothing; those that a
+valid event covers come again, with that one."""
+
+_TOO_MANY: Final = Refusal(
+    f"{MAX_WITHHELD} events are already waiting for a validly signed event that covers them, and "
+    "so would this one: offer it again with that one",
+    passing=True,
+)
 
 
 class _FaultError(Exception):
@@ -121,6 +132,7 @@ class Ladder:
                     return
                 self._marks.waiting += 1
                 self._marks.waiting_bytes += self._history.size(record)
+                self._marks.withheld += record.is_withheld
             self._history.add(record)
         self._settle([record.cid] if moved else [])
 
@@ -136,6 +148,7 @@ class Ladder:
         self._history.load_waiters([init])
         for record in self._history.waiters([init]):
             if record.state is State.ORPHAN and record.refusal is None:
+                self._marks.withheld -= record.is_withheld
                 record.refusal = Refusal(reason, passing=True)
                 self._marks.waiting -= 1
                 self._marks.waiting_bytes -= self._history.size(record)
@@ -152,13 +165,22 @@ class Ladder:
     def _move_held(self, record: Record) -> bool:
         """Move a held record; return whether what builds on it may now move."""
         waited = record.state < State.PENDING and record.refusal is None
+        was_withheld = waited and record.is_withheld
         moved = self._move(record)
+        is_withheld = record.refusal is None and record.is_withheld
+        if is_withheld and not was_withheld and self._marks.withheld >= MAX_WITHHELD:
+            record.refusal = _TOO_MANY  # it waited in good faith, as it seemed
+            self._history.remove(record)
+            is_withheld = False
+        self._marks.withheld += is_withheld - was_withheld
         if waited and (record.refusal is not None or record.state >= State.PENDING):
             self._marks.waiting -= 1
             self._marks.waiting_bytes -= self._history.size(record)
         return moved
 
     def _no_room(self, record: Record) -> Refusal | None:
+        if record.is_withheld and self._marks.withheld >= MAX_WITHHELD:
+            return _TOO_MANY
         waiting, size = self._marks.waiting, self._marks.waiting_bytes
         new_size = size + self._history.size(record)
         if waiting < self._settings.max_waiting and new_size <= self._settings.max_waiting_bytes:

@@ -32,6 +32,7 @@ from recon_node.store.db.records import (
     delete_records,
     insert_records,
     remember_refused,
+    select_withheld,
     update_records,
 )
 from recon_node.store.db.saved_keys import KEYS, RING_KEYS, forget_keys, load_keys, save_keys
@@ -70,6 +71,8 @@ class Committed:
     """Keys that are new."""
     removed: Sequence[EventId]
     """Keys that had waited and turned out wrong."""
+    withheld: Sequence[EventId]
+    """EventIds that are held but withheld from peers from now on; some may have been keys."""
     refused: Sequence[EventId]
     """EventIds that are remembered as refused from now on, `removed` among them."""
     marks: Marks
@@ -136,13 +139,19 @@ class EventLog:
                 raise
 
     def load_keys(self) -> KeyStore:
-        """Return a new key store of all EventIds held."""
+        """Return a new key store of all EventIds held, but those withheld from peers."""
         with explained_errors(self.path):
             keys = load_keys(self._data_dir, self.connection, KEYS, self._count())
             if keys is None:
+                withheld = set(select_withheld(self.connection))
                 rows = self.connection.execute("SELECT event_id FROM events ORDER BY event_id")
-                keys = KeyStore(event_id for (event_id,) in rows)
+                keys = KeyStore(event_id for (event_id,) in rows if event_id not in withheld)
         return keys
+
+    def load_withheld(self) -> list[EventId]:
+        """Return the EventIds that peers do not hear of."""
+        with explained_errors(self.path):
+            return select_withheld(self.connection)
 
     def load_ring_keys(self, keys: KeyView) -> RingKeys:
         """Return the keys of the model ring, saved or made from all EventIds held."""
@@ -243,9 +252,11 @@ class EventLog:
         if left:
             releases.keep_releases(connection, left)
             marks.is_releasing = True
+        kept = (r for r in touched if r.refusal is None and not r.is_withheld)
         return Committed(
-            added=[r.event_id for r in added],
+            added=[r.event_id for r in kept if r.logged_state is None or r.was_withheld],
             removed=[r.event_id for r in removed],
+            withheld=[r.event_id for r in touched if _is_newly_withheld(r)],
             refused=[r.event_id for r in refused],
             marks=marks,
             proofs_added=proofs_added,
@@ -306,7 +317,7 @@ class EventLog:
 
     def _count(self) -> int:
         count: int = self.connection.execute("SELECT count(*) FROM events").fetchone()[0]
-        return count
+        return count - len(select_withheld(self.connection))
 
     def _save(self, keys: KeyView, ring_keys: KeyView | None) -> None:
         try:
@@ -328,7 +339,8 @@ class EventLog:
         )
         sizes = [full_size(start, length) for start, length in waiting]
         is_releasing = bool(releases.read_releases(self.connection, 1))
-        return Marks(head, row, len(sizes), sum(sizes), is_releasing)
+        withheld = len(select_withheld(self.connection))
+        return Marks(head, row, len(sizes), sum(sizes), withheld, is_releasing)
 
     def _forget_outdated_refusals(self) -> None:
         if schema.read_meta(self.connection, "rules") == str(RULES):
@@ -339,3 +351,8 @@ class EventLog:
             self.connection.execute(
                 "INSERT OR REPLACE INTO meta (name, value) VALUES ('rules', ?)", (str(RULES),)
             )
+
+
+def _is_newly_withheld(record: Record) -> bool:
+    is_new = record.logged_state is None or not record.was_withheld
+    return is_new and record.refusal is None and record.is_withheld

@@ -76,11 +76,21 @@ class Record:
     """Set while the event is new."""
     logged_state: State | None = None
     """Its state in the log; None until it is written."""
+    was_withheld: bool = False
+    """Whether it was withheld when it was loaded from the log."""
     height: int = field(init=False)
     """As in the EventId; read often."""
 
     def __post_init__(self) -> None:
         self.height = self.event_id.height
+
+    @property
+    def is_withheld(self) -> bool:
+        """Whether peers do not hear of it: it is badly signed, or builds on an event that is, and
+        nothing valid covers that (CIP-124: a node validates an event before it relays it)."""
+        if self.state is State.UNCOVERED:
+            return True
+        return self.fault is not None and self.state < State.PENDING
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,6 +139,8 @@ class Marks:
     """Records below PENDING."""
     waiting_bytes: int
     """The size of their CARs."""
+    withheld: int = 0
+    """Those of them that are withheld from peers."""
     is_releasing: bool = False
     """Whether events that may move have not been looked at yet, see `releases`."""
 
@@ -148,6 +160,17 @@ def select_records(
     for row, cid in select_in(connection, sql, undelivered):
         builds_on[row].append(CID(cid))
     return [_record(row, tuple(builds_on.get(row[0], ()))) for row in rows]
+
+
+def select_withheld(connection: sqlite3.Connection) -> list[EventId]:
+    """Return the EventIds that peers do not hear of, see `Record.is_withheld`."""
+    rows = connection.execute(
+        "SELECT event_id FROM events WHERE position IS NULL AND state = ? "
+        "UNION SELECT event_id FROM faults CROSS JOIN events USING (id) "
+        "WHERE position IS NULL AND state < ?",
+        (State.UNCOVERED, State.PENDING),
+    )
+    return [EventId(event_id) for (event_id,) in rows]
 
 
 def select_streams(
@@ -230,7 +253,7 @@ def _delete_waits(connection: sqlite3.Connection, records: Iterable[Record]) -> 
 def _record(row: tuple[Any, ...], builds_on: tuple[CID, ...]) -> Record:
     row_id, event_id, cid, init, kind, signer, state, position, proof, fault = row
     try:
-        return Record(
+        record = Record(
             row=row_id,
             event_id=EventId(event_id),
             cid=CID(cid),
@@ -244,5 +267,7 @@ def _record(row: tuple[Any, ...], builds_on: tuple[CID, ...]) -> Record:
             proof=None if proof is None else CID(proof),
             logged_state=State(state),
         )
+        record.was_withheld = record.is_withheld
+        return record
     except (ValueError, TypeError) as error:
         raise DamagedRowError(f"row {row_id} of the table events: {error}") from error

@@ -15,7 +15,7 @@ from typing import Any, Final, Literal
 from recon_node.ceramic import EventId, EventKind, StreamId
 from recon_node.ipld import CID
 from recon_node.store.db.catalogue import stream_ids
-from recon_node.store.db.faults import FAULT, has_faults
+from recon_node.store.db.faults import FAULT
 from recon_node.store.db.reader import Reader
 from recon_node.store.db.records import State
 from recon_node.store.db.sql import select_in
@@ -127,20 +127,6 @@ def read_progress(cids: Sequence[CID], reader: Reader) -> dict[CID, tuple[State,
     sql = f"SELECT cid, max(state), {FAULT} FROM events WHERE cid IN (?) GROUP BY cid"
     rows = select_in(reader.connection, sql, list(dict.fromkeys(cids)))
     return {CID(cid): (State(state), fault) for cid, state, fault in rows}
-
-
-def read_badly_signed(event_ids: Sequence[EventId], reader: Reader) -> set[bytes]:
-    """Return those of some EventIds that are badly signed and wait for a valid event to cover them.
-
-    For lists that do not say what is wrong with an event: strangers can make any number of these.
-    """
-    if not has_faults(reader.connection):
-        return set()
-    sql = (
-        f"SELECT event_id FROM events WHERE state < {State.PENDING.value} AND position IS NULL "
-        f"AND {FAULT} IS NOT NULL AND event_id IN (?)"
-    )
-    return {event_id for (event_id,) in select_in(reader.connection, sql, event_ids)}
 
 
 def count_hindrances(reader: Reader) -> Hindrances:
