@@ -19,11 +19,14 @@ from starlette.responses import JSONResponse, Response
 
 from recon_node.store.damage.detection import DamagedEventError
 from recon_node.store.errors import DiskFullError, StoreError
+from recon_node.streams.budget import BudgetError
 
 KUBO_PATH: Final = "/api/v0/"
 """What begins the paths of kubo's API."""
 DAMAGE_RETRY: Final = 10
 """Seconds after which a client should ask again for an event that was damaged."""
+
+_TOO_MUCH: Final = "this cannot be computed: {}; the events of the stream are in the feed"
 
 log = structlog.get_logger(__name__)
 
@@ -79,10 +82,12 @@ async def answer_error(request: Request, error: Exception) -> Response:
         case DamagedEventError():  # the node fetches it again, and the store has told the operator
             headers = {"Retry-After": str(DAMAGE_RETRY)}
             return error_response(path, HTTPStatus.SERVICE_UNAVAILABLE, str(error), headers)
+        case BudgetError():
+            return error_response(path, HTTPStatus.BAD_REQUEST, _TOO_MUCH.format(error))
         case _:
             log.error("The store failed", path=path, reason=str(error))
             message = f"the event log failed: {error}"
             return error_response(path, HTTPStatus.INTERNAL_SERVER_ERROR, message)
 
 
-EXCEPTION_HANDLERS = dict.fromkeys((ApiError, HTTPException, StoreError), answer_error)
+EXCEPTION_HANDLERS = dict.fromkeys((ApiError, HTTPException, StoreError, BudgetError), answer_error)

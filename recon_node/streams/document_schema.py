@@ -3,16 +3,15 @@
 Theory of operation. The work is done by jsonschema-rs, the Rust crate that ceramic-one validates
 with. It takes the draft from `$schema` (default 2020-12), fetches nothing, and matches patterns in
 time linear in the text. Schemas come from strangers, and all nodes must reach the same verdict. So
-the work is not bounded by a clock but by a price that depends on schema and content alone and is
-known before the work starts:
+the work is not bounded by a clock but by a price that depends on schema and content alone, is known
+before the work starts, and is paid from the event's budget:
 
 - The price of a schema (`recon_node.streams.schema_price`) follows from the numbers of its parts
   and of the content's parts, and if the schema refers to itself, from the content's depth.
 - The price of a pattern grows with the bytes of the content, and with counted repetitions, which
   the engine expands.
-
-Content with a price above `MAX_COST` is rejected unchecked. That is far beyond what people write:
-100 kB of text with a schema of 200 fields costs a fiftieth of it.
+- An event pays for the members of the document that it may have changed, if the schema has only
+  keywords that check each member by itself (`_BY_MEMBER`), as those of generated models do.
 """
 
 from __future__ import annotations
@@ -25,15 +24,13 @@ from typing import Any, Final
 import jsonschema_rs
 
 from recon_node.ipld import CID
-from recon_node.streams.json_values import MAX_WEIGHT, JsonPatchError, measure
+from recon_node.streams.budget import Budget, BudgetError
+from recon_node.streams.json_values import JsonPatchError, measure
 from recon_node.streams.schema_form import SchemaError, normal_form
 from recon_node.streams.schema_price import SchemaPrice
 
 MAX_SCHEMA: Final = 100_000
 """Approximate bytes of a schema's JSON."""
-MAX_COST: Final = 100_000_000
-"""Cost of checking a document, in units of about 4 ns during which the interpreter is blocked."""
-
 MAX_REASON: Final = 10_000_000
 """Bytes copied to explain why a document does not conform: what each alternative rejects."""
 MAX_STACK: Final = 10_000
@@ -41,11 +38,21 @@ MAX_STACK: Final = 10_000
 
 _REMEMBERED: Final = 64
 """Compiled schemas in the cache."""
+_SMALL: Final = 100_000
+"""The price up to which a document is checked whole, at every event."""
+# Of schemas by which each member of a document is checked by itself: the keywords about the names
+# of members, and all keywords.
+_ABOUT_NAMES: Final = ("required", "minProperties", "maxProperties", "dependentRequired")
+_BY_MEMBER: Final = frozenset(
+    ("$schema", "type", "properties", "additionalProperties", "$defs", "definitions", *_ABOUT_NAMES)
+)
 _PATTERN_BYTES: Final = 1024 * 1024
 """Bytes of a compiled pattern, and of the engine's memory while it matches."""
 _STEPS: Final = 1_000
 """Steps back of a pattern with look-around for one text, which then does not match."""
 
+_NOT_A_REGEX: Final = 'the value is not a "regex"'
+_NOT_A_PATTERN: Final = "its pattern is not a regular expression, or takes too much memory,"
 _DEFAULT_DRAFT: Final = "https://json-schema.org/draft/2020-12/schema"
 _LINEAR: Final = jsonschema_rs.RegexOptions(
     size_limit=_PATTERN_BYTES, dfa_size_limit=_PATTERN_BYTES
@@ -56,7 +63,7 @@ _BACKTRACKING: Final = jsonschema_rs.FancyRegexOptions(
 
 
 class DocumentSchema:
-    """A compiled schema, without memory of what it checked.
+    """A compiled schema.
 
     Args:
         schema: as a model's definition has it; it is changed.
@@ -65,13 +72,22 @@ class DocumentSchema:
         SchemaError: not a JSON Schema, or too expensive to check documents by.
     """
 
-    __slots__ = ("_price", "_validator")
+    __slots__ = ("_by_member", "_price", "_validator")
 
     def __init__(self, schema: dict[str, Any]) -> None:
         schema = normal_form(schema)
         self._price = SchemaPrice.of(schema)
+        self._validator = self._compile(schema)
+        self._by_member: tuple[jsonschema_rs.Validator, jsonschema_rs.Validator] | None = None
+        if schema.get("type") == "object" and _BY_MEMBER.issuperset(schema):
+            properties = dict.fromkeys(schema.get("properties", ()), True)
+            names = self._compile({**schema, "properties": properties})
+            members = {k: v for k, v in schema.items() if k not in _ABOUT_NAMES}
+            self._by_member = names, self._compile(members)
+
+    def _compile(self, schema: dict[str, Any]) -> jsonschema_rs.Validator:
         try:
-            self._validator = jsonschema_rs.validator_for(
+            return jsonschema_rs.validator_for(
                 schema,
                 mask="the value",
                 offline=True,
@@ -80,42 +96,72 @@ class DocumentSchema:
             )
         except jsonschema_rs.ValidationError as error:
             path = "".join(f"/{part}" for part in error.instance_path)
-            raise SchemaError(f"{error.message}{path and f' at {path}'}") from None
+            message = _NOT_A_PATTERN if error.message == _NOT_A_REGEX else error.message
+            raise SchemaError(f"{message}{path and f' at {path}'}") from None
         except ValueError as error:
             raise SchemaError(str(error)) from None
 
-    def error(self, content: Any, weight: int) -> str | None:
+    def error(
+        self, content: Any, weight: int, budget: Budget, touched: frozenset[str] | None = None
+    ) -> str | None:
         """Return the first violation of the schema, in plain English; None if the content conforms.
 
         Args:
             content: of a document; bytes and links are checked as DAG-JSON has them.
             weight: approximate bytes of its JSON; see `recon_node.streams.json_values`.
+            budget: for the work.
+            touched: the only members that may differ from those of content that conforms; None:
+                all of them.
+
+        Raises:
+            BudgetError: it takes too much work.
         """
-        depth = 0
         # A value weighs at least 2, so most content need not be measured.
-        if self._price.is_recursive or self._price.of_check(weight // 2, weight, 0) > MAX_COST:
-            size = measure(content, 2 * MAX_WEIGHT)
-            depth = size.depth
-            if self._price.of_check(size.steps, weight, depth) > MAX_COST:
-                return "the document is too large to be checked by its model's schema"
-            if self._price.stack(depth) > MAX_STACK:
-                return "the document is nested too deep to be checked by its model's schema"
+        price = self._price.of_check(weight // 2, weight, 0)
+        if not self._price.is_recursive and price <= _SMALL:
+            budget.spend(price)
+            return self._error_as_json(self._validator, content, weight, 0)
+        if self._by_member is None or touched is None or not isinstance(content, dict):
+            return self._error_of_part(self._validator, content, budget)
+        of_names, of_members = self._by_member
+        names = dict.fromkeys(content)
+        budget.spend(self._price.of_check(len(names), sum(map(len, names)), 1))
+        changed = {name: content[name] for name in touched if name in content}
+        return self._error(of_names, names, weight, 1) or self._error_of_part(
+            of_members, changed, budget
+        )
+
+    def _error_of_part(
+        self, validator: jsonschema_rs.Validator, part: Any, budget: Budget
+    ) -> str | None:
+        size = measure(part, budget.left)
+        budget.spend(size.steps)
+        budget.spend(self._price.of_check(size.steps, size.weight, size.depth))
+        if self._price.stack(size.depth) > MAX_STACK:
+            return "the document is nested too deep to be checked by its model's schema"
+        return self._error_as_json(validator, part, size.weight, size.depth)
+
+    def _error_as_json(
+        self, validator: jsonschema_rs.Validator, content: Any, weight: int, depth: int
+    ) -> str | None:
         try:
-            return self._error(content, weight, depth)
+            return self._error(validator, content, weight, depth)
         except ValueError:  # bytes, or nested too deep
             pass
         try:
-            return self._error(as_dag_json(content), weight, depth)
+            return self._error(validator, as_dag_json(content), weight, depth)
         except ValueError as error:
             return f"the document cannot be checked by its model's schema: {error}"
 
-    def _error(self, content: Any, weight: int, depth: int) -> str | None:
-        if self._validator.is_valid(content):
+    def _error(
+        self, validator: jsonschema_rs.Validator, content: Any, weight: int, depth: int
+    ) -> str | None:
+        if validator.is_valid(content):
             return None
         if self._price.of_reason(weight, depth) > MAX_REASON:
             return "the document does not conform to its model's schema"
         try:
-            self._validator.validate(content)
+            validator.validate(content)
         except jsonschema_rs.ValidationError as error:
             path = "".join(f"/{part}" for part in error.instance_path)
             return f"the model's schema: {error.message}{path and f' at {path}'}"
@@ -155,7 +201,7 @@ def compiled(schema: Any) -> DocumentSchema:
 def _compile(schema: dict[str, Any]) -> DocumentSchema:
     try:
         is_too_long = measure(schema, MAX_SCHEMA).weight > MAX_SCHEMA
-    except JsonPatchError:
+    except (JsonPatchError, BudgetError):
         is_too_long = True
     if is_too_long:
         raise SchemaError(f"it is longer than {MAX_SCHEMA} bytes")

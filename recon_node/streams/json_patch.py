@@ -12,8 +12,8 @@ than `MAX_DEPTH`, because JSON encoders are recursive.
 
 The time of a patch is linear in its size and in that of the document, except for a few operations
 that take as long as a container: inserting at the front of an array, or changing a container after
-a copy of it. So the steps are counted, and a patch of more than `MAX_WORK` steps is refused. A step
-is about 0.1 µs; the count depends on document and patch alone, so all nodes reach the same verdict.
+a copy of it. So the steps are counted and paid from a budget; they depend on document and patch
+alone.
 
 Values are those of DAG-CBOR: JSON's, and bytes and links, which are leaves.
 """
@@ -21,9 +21,10 @@ Values are those of DAG-CBOR: JSON's, and bytes and links, which are leaves.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from recon_node.ipld.dag_cbor import MAX_DEPTH
+from recon_node.streams.budget import Budget
 from recon_node.streams.json_values import (
     CONTAINERS,
     MAX_WEIGHT,
@@ -42,15 +43,12 @@ from recon_node.streams.json_values import (
 __all__ = [
     "MAX_DEPTH",
     "MAX_WEIGHT",
-    "MAX_WORK",
     "JsonPatchError",
+    "Patched",
     "apply_patch",
     "parse_pointer",
     "weigh_json",
 ]
-
-MAX_WORK: Final = 2_000_000
-"""Steps of one patch, which has at most a million bytes. `_Run` says what is counted."""
 
 _FIELDS: Final[Mapping[str, tuple[str, ...]]] = {
     "add": ("path", "value"),
@@ -64,6 +62,8 @@ _MAX_INDEX_DIGITS: Final = 9
 _MAX_SHOWN: Final = 60
 """Characters of a value that an error quotes."""
 
+# Steps of a budget for each step here, of about 0.1 µs. `_Run` says what is counted.
+_UNIT: Final = 25
 # Measured: steps of an operation, of a token of a path, of measuring a value, of comparing one; and
 # members that are copied, or shifted, in one step.
 _OPERATION: Final = 15
@@ -90,28 +90,44 @@ def parse_pointer(text: object) -> tuple[str, ...]:
     return tuple(tokens)
 
 
-def apply_patch(document: Any, patch: object, weight: int) -> tuple[Any, int]:
-    """Return the document after a patch, and its weight.
+class Patched(NamedTuple):
+    """A document after a patch.
+
+    Attributes:
+        document: shares parts of the one before.
+        weight: of it.
+        touched: the members of its root that the patch may have changed; None: any of them.
+    """
+
+    document: Any
+    weight: int
+    touched: frozenset[str] | None
+
+
+def apply_patch(document: Any, patch: object, weight: int, budget: Budget) -> Patched:
+    """Return the document after a patch.
 
     Args:
         document: is not changed; the result shares parts of it.
         patch: an array of operations, as decoded from an event.
         weight: of the document.
+        budget: for the work.
 
     Raises:
         JsonPatchError: an invalid patch, an operation that cannot be applied (the message says
-            which), a failed `test`, or a result or work beyond the limits.
+            which), a failed `test`, or a result beyond the limits.
+        BudgetError: it takes too much work.
     """
     if not isinstance(patch, list):
         raise JsonPatchError(f"the patch is not an array of operations, but {_show(patch)}")
-    run = _Run(document, weight)
+    run = _Run(document, weight, budget)
     for number, operation in enumerate(patch):
         try:
             run.apply(operation)
         except JsonPatchError as error:
             raise JsonPatchError(f"operation {number} of the patch: {error}") from None
     check_weight(run.weight)
-    return run.document, run.weight
+    return Patched(run.document, run.weight, None if run.is_new else frozenset(run.touched))
 
 
 class _Run:
@@ -121,16 +137,18 @@ class _Run:
     `_own`. Once copied it is in two places and leaves `_own`; so do its members when it is copied
     on write, since until then they are only reachable through it.
 
-    `work` counts steps: for each operation and token of a path, each value that is weighed (once
+    Steps are counted: for each operation and token of a path, each value that is weighed (once
     for all copies of a container) or compared, and for members that are copied or shifted.
     """
 
-    __slots__ = ("_own", "_shared", "_sizes", "document", "weight", "work")
+    __slots__ = ("_budget", "_own", "_shared", "_sizes", "document", "is_new", "touched", "weight")
 
-    def __init__(self, document: Any, weight: int) -> None:
+    def __init__(self, document: Any, weight: int, budget: Budget) -> None:
         self.document = document
         self.weight = weight
-        self.work = 0
+        self.is_new = False
+        self.touched: set[str] = set()
+        self._budget = budget
         # By id; holding the object keeps its id from being used again.
         self._own: dict[int, Any] = {}
         self._shared: dict[int, Any] = {}  # left `_own`, though some members may still be in it
@@ -220,7 +238,7 @@ class _Run:
         parent[name] = value
 
     def _set_root(self, value: Any, size: JsonSize) -> None:
-        self.document, self.weight = value, size.weight
+        self.document, self.weight, self.is_new = value, size.weight, True
 
     def _remove(self, path: tuple[str, ...]) -> JsonSize:
         """Remove a value and return its size."""
@@ -247,6 +265,7 @@ class _Run:
 
     def _open(self, path: tuple[str, ...]) -> Any:
         """The container that holds the end of `path`; it and those above it may be changed."""
+        self.touched.add(path[0])
         self.document = container = self._mine(self.document)
         for token in path[:-1]:
             member = self._mine(_member(container, token))
@@ -284,7 +303,7 @@ class _Run:
         known = self._sizes.get(id(value))
         if known is not None:
             return known[1]
-        size = measure(value, MAX_WORK - self.work)
+        size = measure(value, self._budget.left // _UNIT)
         self._spend(_MEASURED + size.steps)
         return size
 
@@ -292,9 +311,7 @@ class _Run:
         self._spend(_COMPARED * values)
 
     def _spend(self, steps: int) -> None:
-        self.work += steps
-        if self.work > MAX_WORK:
-            raise JsonPatchError(f"the patch takes more work than {MAX_WORK} steps")
+        self._budget.spend(_UNIT * steps)
 
 
 def _members(container: Any) -> Iterable[Any]:

@@ -12,6 +12,7 @@ from itertools import chain
 from typing import Any, Final, NamedTuple
 
 from recon_node.ipld.dag_cbor import MAX_DEPTH
+from recon_node.streams.budget import BudgetError
 
 MAX_WEIGHT: Final = 16_000_000
 """Approximate bytes of a document's JSON: js-ceramic's limit (its MAX_DOCUMENT_SIZE)."""
@@ -56,7 +57,8 @@ def measure(value: Any, max_steps: int) -> JsonSize:
     """Measure a value.
 
     Raises:
-        JsonPatchError: this takes more than `max_steps`, or it is nested deeper than `MAX_DEPTH`.
+        JsonPatchError: it is nested deeper than `MAX_DEPTH`.
+        BudgetError: this takes more than `max_steps`.
     """
     weight = depth = steps = 0
     level: list[Any] = [value]
@@ -69,7 +71,7 @@ def measure(value: Any, max_steps: int) -> JsonSize:
         members = sum(map(len, dicts))
         steps += len(level) + 2 * (len(dicts) + len(lists))
         if steps + members + sum(map(len, lists)) > max_steps:
-            raise JsonPatchError("a value is too large, or the patch takes too much work")
+            raise BudgetError("measuring a value takes more work than its event pays for")
         weight += VALUE_WEIGHT * len(level) + MEMBER_WEIGHT * members
         weight += sum(map(len, chain.from_iterable(dicts)))
         level = [*chain.from_iterable(map(dict.values, dicts)), *chain.from_iterable(lists)]

@@ -19,9 +19,11 @@ schema, however, no document conforms.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any, Final
 
 from recon_node.ceramic import InitHeader, StreamId, StreamIdError, StreamType
+from recon_node.streams.budget import Budget
 from recon_node.streams.document_schema import DocumentSchema, compiled, is_satisfiable
 from recon_node.streams.json_values import number_text
 from recon_node.streams.schema_form import SchemaError
@@ -38,6 +40,33 @@ _FIXED_IN_MODELS: Final = (
 )
 _RELATIONS: Final = ("list", "single", "set", "none")
 _ABSENT: Final = object()
+_OF_A_FIELD: Final = 1_000
+"""Steps to write a number as text, or to read a StreamID."""
+_BYTES: Final = 8
+"""Bytes that are joined, or compared, in one step."""
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """A change of content.
+
+    Attributes:
+        before: the content before the event; None if there is none.
+        after: the content after it; None if there is none.
+        weight: of `after`, at most; see `recon_node.streams.json_values`.
+        touched: the only members that may differ from those of a content that conformed; None: all.
+        is_init: whether the event is the init event.
+    """
+
+    before: Any
+    after: Any
+    weight: int
+    touched: frozenset[str] | None = None
+    is_init: bool = False
+
+    def touches(self, name: str) -> bool:
+        """Whether it may change a member."""
+        return self.touched is None or name in self.touched
 
 
 class ContentRules:
@@ -56,22 +85,21 @@ class ContentRules:
         is_known = definition is not None and not self._is_model
         self._document = _DocumentRules(header, definition) if is_known else None
 
-    def check(self, before: Any, after: Any, weight: int, *, is_init: bool) -> Errors:
+    def check(self, change: Change, budget: Budget) -> Errors:
         """Return what is wrong with a change of content, in plain English; empty if nothing is.
 
-        Args:
-            before: the content before the event; None if there is none.
-            after: the content after the event; None if there is none.
-            weight: of `after`, at most; see `recon_node.streams.json_values`.
-            is_init: whether the event is the init event.
+        Raises:
+            BudgetError: to check it takes too much work.
         """
-        if not (isinstance(after, dict) or (is_init and after is None)):
+        after = change.after
+        if not (isinstance(after, dict) or (change.is_init and after is None)):
             return ["the content is not a JSON object"]
         if self._is_model:
-            return _check_model(before, after)
+            budget.spend(change.weight)
+            return _check_model(change.before, after)
         if self._document is None:
             return []
-        return self._document.check(before, after, weight, is_init)
+        return self._document.check(change, budget)
 
 
 def _check_model(before: Any, after: Any) -> Errors:
@@ -169,35 +197,43 @@ class _DocumentRules:
         self._links = _document_relations(definition)
         self._is_interface = definition.get("interface") is True
 
-    def check(self, before: Any, after: Any, weight: int, is_init: bool) -> Errors:
+    def check(self, change: Change, budget: Budget) -> Errors:
         if self._is_interface:
             return ["an interface cannot have documents: use a model that implements it"]
         errors: Errors = []
-        if is_init and after is not None and self._kind in ("single", "set"):
+        after = change.after
+        if change.is_init and after is not None and self._kind in ("single", "set"):
             kind = self._kind
             errors.append(f"a document with the account relation {kind!r} starts without content")
         if self._unique_error is not None:
             errors.append(self._unique_error)
-        elif self._kind == "set" and after is not None and self._differs(after):
-            errors.append(f"the fields {', '.join(self._named)} do not match 'unique'")
-        if self._locked and before is not None:
-            errors += self._check_locked(before, after)
+        elif self._named and after is not None:
+            budget.spend(change.weight // _BYTES + _OF_A_FIELD * len(self._named))
+            if self._differs(after):
+                errors.append(f"the fields {', '.join(self._named)} do not match 'unique'")
+        if self._locked and change.before is not None:
+            budget.spend(change.weight // _BYTES + len(self._locked))
+            errors += self._check_locked(change)
         if after is not None:
+            budget.spend(_OF_A_FIELD * len(self._links))
             errors += self._check_links(after)
             if self._schema is None:
                 errors.append(self._schema_error)
-            elif (error := self._schema.error(after, weight)) is not None:
-                errors.append(error)
+            else:
+                error = self._schema.error(after, change.weight, budget, change.touched)
+                errors += [] if error is None else [error]
         return errors
 
     def _differs(self, content: Mapping[str, Any]) -> bool:
         return _unique(self._named, content) != self._unique
 
-    def _check_locked(self, before: Mapping[str, Any], after: Mapping[str, Any]) -> Errors:
+    def _check_locked(self, change: Change) -> Errors:
+        before, after = change.before, change.after
         return [
             f"the field {name!r} is immutable"
             for name in self._locked
-            if not _same(before.get(name, _ABSENT), after.get(name, _ABSENT))
+            if change.touches(name)
+            and not _same(before.get(name, _ABSENT), after.get(name, _ABSENT))
         ]
 
     def _check_links(self, after: Mapping[str, Any]) -> Errors:

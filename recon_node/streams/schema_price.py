@@ -34,10 +34,18 @@ MAX_PARTS: Final = 100_000
 MAX_PATTERNS: Final = 30_000
 """Cost of a schema's patterns for each byte of content. A unit takes up to 150 bytes of memory."""
 
+_CALL: Final = 1_000
+"""Cost of any check."""
 _CONVERSION: Final = 50
 """Additional cost of each value in the content."""
 _COMPARISONS: Final = 300
 """Cost of comparing one item with the others, to find equal ones."""
+_NUMBER: Final = 120
+"""Cost of comparing two numbers exactly, whatever they are."""
+_DIVISION: Final = 8_000
+"""Cost of dividing one number by another exactly."""
+_AGAIN: Final = 4
+"""How often `unevaluated...` makes the parts next to it check the same again."""
 _MAX_PATTERN: Final = 3_000
 """Cost, for each byte of content, of the largest pattern that the engine accepts."""
 _MAX_DIGITS: Final = 15
@@ -57,6 +65,8 @@ _COUNT_DIGITS: Final = 6
 """Digits of a pattern's repetition count that are read."""
 
 _REPETITION: Final = re.compile(r"\{(\d+)(?:,(\d*))?\}")
+_UNEVALUATED: Final = frozenset({"unevaluatedProperties", "unevaluatedItems"})
+_LIMITS: Final = ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum")
 _SCHEMAS: Final = {**HERE, **EITHER, **EACH}
 _DATA: Final = ("const", "enum", "required", "dependentRequired", "type")
 
@@ -66,17 +76,19 @@ class _Price(NamedTuple):
 
     Attributes:
         parts: that check each value of the content, at most.
+        slow: the additional cost of slow parts, for each value.
         alternatives: how many of them are in alternatives.
-        unevaluated: keywords that check the parts next to them again.
+        has_unevaluated: whether a keyword checks the parts next to it again; 0 or more.
         patterns: the cost of its patterns for each byte of content.
         texts: the cost of what else reads texts, for each `_BYTES` bytes.
-        backtracking: the cost of what is tried again and again, for each text.
+        backtracking: patterns with look-around.
         levels: of nesting.
     """
 
     parts: int = 1
+    slow: int = 0
     alternatives: int = 0
-    unevaluated: int = 0
+    has_unevaluated: int = 0
     patterns: int = 0
     texts: int = 0
     backtracking: int = 0
@@ -86,6 +98,10 @@ class _Price(NamedTuple):
         """The price with that of a part added."""
         sums = _Price._make(map(add, self, part))
         return sums._replace(levels=max(self.levels, part.levels + 1))
+
+    def times(self, factor: int) -> _Price:
+        """The price if everything is done so often."""
+        return _Price._make(factor * each for each in self)._replace(levels=self.levels)
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,10 +140,10 @@ class SchemaPrice:
             depth: levels of its nesting.
         """
         whole = self._whole
-        once = (whole.parts + whole.backtracking) * (values + 1)
+        once = (whole.parts + whole.slow) * (values + 1)
         once += whole.patterns * weight + whole.texts * weight // _BYTES
-        once *= 1 + whole.unevaluated
-        return _CONVERSION * (values + 1) + self._times(self._loops.branching, depth) * once
+        conversion = _CALL + _CONVERSION * (values + 1) + weight
+        return conversion + self._times(self._loops.branching, depth) * once
 
     def of_reason(self, weight: int, depth: int) -> int:
         """The bytes copied to say why content does not conform: what fails in each alternative."""
@@ -162,7 +178,7 @@ class _Unfolding:
             # Heads can refer to each other at the same place in the content.
             levels = price.levels + part.levels
             price = _checked(price.plus(part)._replace(levels=levels))
-        if price.unevaluated and self._heads:
+        if price.has_unevaluated and self._heads:
             raise SchemaError("it refers to itself and has 'unevaluated...': not supported")
         if price.patterns > MAX_PATTERNS:
             raise SchemaError("its patterns take too much memory")
@@ -173,6 +189,8 @@ class _Unfolding:
         if isinstance(schema, dict) and depth < MAX_NESTING:
             for keyword, value in schema.items():
                 price = price.plus(self._of_keyword(keyword, value, depth))
+            if not _UNEVALUATED.isdisjoint(schema):
+                price = price.times(_AGAIN)._replace(has_unevaluated=1)
         if depth + price.levels > MAX_NESTING:
             raise SchemaError(f"it is nested deeper than {MAX_NESTING} levels")
         return _checked(price)
@@ -186,10 +204,14 @@ class _Unfolding:
             return _price_of_data(value)
         if keyword in ("minLength", "maxLength"):
             return _Price(texts=1)
+        if keyword in _LIMITS:
+            return _Price(slow=_NUMBER)
+        if keyword == "multipleOf":
+            return _Price(slow=_DIVISION)
         if keyword == "pattern" and isinstance(value, str):
             return _price_of_pattern(value)
         if keyword == "uniqueItems":
-            return _Price(_COMPARISONS, texts=_COMPARISONS)
+            return _Price(slow=_COMPARISONS, texts=_COMPARISONS)
         return _Price()
 
     def _of_schemas(self, keyword: str, value: Any, depth: int) -> _Price:
@@ -205,8 +227,6 @@ class _Unfolding:
                 price = price.plus(self._of(each, depth))
         if keyword in ("anyOf", "oneOf"):
             return price._replace(alternatives=price.parts)
-        if keyword in ("unevaluatedProperties", "unevaluatedItems"):
-            return price._replace(unevaluated=price.unevaluated + 1)
         return price
 
     def _of_reference(self, reference: str, depth: int) -> _Price:
@@ -234,21 +254,23 @@ def _price_of_pattern(pattern: str) -> _Price:
         again = len(pattern) * _BACKTRACKED_A_CHARACTER
         return price._replace(
             texts=_BYTES * (_BACKTRACKED_A_BYTE + len(pattern) // 2),
-            backtracking=_BACKTRACKED + again,
+            slow=_BACKTRACKED + again,
+            backtracking=1,
         )
     return price
 
 
 def _price_of_data(value: Any) -> _Price:
     """Of what content is compared with."""
-    parts, levels = 1, 1
+    parts = numbers = levels = 0
     level = [value]
-    while level := [each for part in level for each in _members(part)]:
-        parts += len(level) + sum(
-            len(each) // _TEXT_OF_A_PART for each in level if isinstance(each, str)
-        )
+    while level:
         levels += 1
-    return _Price(parts, levels=levels)
+        for each in level:
+            parts += 1 + (len(each) // _TEXT_OF_A_PART if isinstance(each, str) else 0)
+            numbers += isinstance(each, int | float)
+        level = [member for each in level for member in _members(each)]
+    return _Price(parts, slow=_NUMBER * numbers, levels=levels)
 
 
 def _members(value: Any) -> Iterable[Any]:

@@ -24,6 +24,10 @@ everywhere: not on the order of arrival, on the tip, or on other branches. Of th
 on one version, as in ceramic-one: the event of the model's stream that the document's header names
 as `modelVersion`, else its init event. A later change of a model leaves its documents as they are.
 
+Patches and checks are paid for by the events that cause them (`recon_node.streams.budget`): an
+event that takes more than its allowance is rejected, and a stream that takes more than its own
+raises `BudgetError`.
+
 A state is dropped when no remaining event builds on it: every patch copies the containers that it
 changes, so all states of a long stream of a large document may take a thousand times the memory of
 its events. `StreamStates` can be told which of them to keep.
@@ -40,6 +44,7 @@ from typing import Any, Final
 
 from recon_node.ceramic import Event, EventKind, InitHeader, StreamId, StreamType, validity_of
 from recon_node.ipld import CID
+from recon_node.streams.budget import Budget, BudgetError
 from recon_node.streams.graph import (
     StreamEvent,
     StreamShapeError,
@@ -47,7 +52,7 @@ from recon_node.streams.graph import (
     heights_by_prevs,
 )
 from recon_node.streams.json_patch import JsonPatchError, apply_patch, weigh_json
-from recon_node.streams.model_rules import ContentRules
+from recon_node.streams.model_rules import Change, ContentRules
 from recon_node.streams.model_versions import Definitions, event_metadata, version_of
 from recon_node.streams.stream_data import StreamData
 from recon_node.streams.tip import Tip, select_tip
@@ -109,6 +114,7 @@ class StreamStates:
     Raises:
         StreamShapeError: the events are not one whole stream.
         ForgottenError: an event builds on one that `earlier` does not know. So do the methods.
+        BudgetError: (the methods) the stream takes too much work.
     """
 
     def __init__(
@@ -137,6 +143,7 @@ class StreamStates:
         self._faults = faults or {}
         self._kept: dict[CID, EventState] = {}
         self._rejected: dict[CID, tuple[str, ...]] | None = None
+        self._size = sum(len(event.car) for event in self._events.values())
 
     @property
     def kept(self) -> Mapping[CID, EventState]:
@@ -153,6 +160,7 @@ class StreamStates:
 
     def all(self) -> Iterator[EventState]:
         """Yield the states after all events, in causal order: in the given one, if it is causal."""
+        budget = Budget.of_stream(self._size)
         uses = Counter(event.prevs[0] for event in self._events.values() if event.prevs)
         states: dict[CID, EventState] = {}
         rejected: dict[CID, tuple[str, ...]] = {}
@@ -165,7 +173,7 @@ class StreamStates:
                 uses[prev] -= 1
                 if not uses[prev]:  # nothing builds on it any more
                     states.pop(prev, None)
-            state = self._apply(event, height, before)
+            state = self._apply(event, height, before, budget)
             if cid in uses:
                 states[cid] = state
             if cid in self._keep:
@@ -184,12 +192,13 @@ class StreamStates:
         if cid not in self._events:
             yield self._state_before(cid)
             return
+        budget = Budget.of_stream(self._size)
         branch = [self._events[cid]]
         while branch[-1].prevs and branch[-1].prevs[0] in self._events:
             branch.append(self._events[branch[-1].prevs[0]])
         state = self._state_before(branch[-1].prevs[0]) if branch[-1].prevs else None
         for event in reversed(branch):
-            state = self._apply(event, self._heights[event.cid], state)
+            state = self._apply(event, self._heights[event.cid], state, budget)
             yield state
 
     def at(self, cid: CID) -> EventState:
@@ -208,43 +217,54 @@ class StreamStates:
             raise StreamShapeError(f"there is no event {cid}")
         return self._earlier.state(cid)
 
-    def _apply(self, event: Event, height: int, before: EventState | None) -> EventState:
+    def _apply(
+        self, event: Event, height: int, before: EventState | None, budget: Budget
+    ) -> EventState:
         """The state after `event`, which builds on `before` (None: it is the init event)."""
         errors: list[str] = []
-        if before is None:
-            data = self._start(event, errors)
-        elif event.cid in self._faults:
+        if before is not None and event.cid in self._faults:
             data = before.data
             errors.append(self._faults[event.cid])
-        elif event.kind is EventKind.TIME:
+        elif before is not None and event.kind is EventKind.TIME:
             data = before.data
             if before.validation_errors:
                 errors.append("the event that it anchors was rejected")
         else:
-            data = self._change(event, before.data, errors)
+            work = Budget.of_event(len(event.car))
+            if before is None:
+                data = self._start(event, errors, work)
+            else:
+                data = self._change(event, before.data, errors, work)
+            budget.spend(work.spent + data.weight)
         return EventState(event.cid, height, data, _in_brief(errors) if errors else ())
 
-    def _start(self, event: Event, errors: list[str]) -> StreamData:
+    def _start(self, event: Event, errors: list[str], budget: Budget) -> StreamData:
         content, metadata = event.data, event_metadata(event)
         weight, _ = weigh_json(content)
-        errors += self._check(metadata, None, content, weight)
-        return StreamData(content if isinstance(content, dict) else None, metadata, weight)
+        try:
+            errors += self._check(metadata, Change(None, content, weight, is_init=True), budget)
+        except BudgetError as error:
+            errors.append(str(error))
+        content = content if isinstance(content, dict) else None
+        return StreamData(content, metadata, weight, conforms=not errors)
 
-    def _change(self, event: Event, before: StreamData, errors: list[str]) -> StreamData:
+    def _change(
+        self, event: Event, before: StreamData, errors: list[str], budget: Budget
+    ) -> StreamData:
         start = {} if before.content is None else before.content
         try:
-            content, weight = apply_patch(start, event.data, before.weight)
-        except JsonPatchError as error:
+            content, weight, touched = apply_patch(start, event.data, before.weight, budget)
+            changed = event_metadata(event)
+            metadata = {**before.metadata, **changed} if changed else before.metadata
+            if "modelVersion" in changed or before.content is None or not before.conforms:
+                touched = None  # what it does not touch may never have been checked so
+            change = Change(before.content, content, weight, touched)
+            errors += self._check(metadata, change, budget)
+        except (JsonPatchError, BudgetError) as error:
             errors.append(str(error))
-            return before
-        changed = event_metadata(event)
-        metadata = {**before.metadata, **changed} if changed else before.metadata
-        errors += self._check(metadata, before, content, weight)
         return before if errors else StreamData(content, metadata, weight)
 
-    def _check(
-        self, metadata: Mapping[str, Any], before: StreamData | None, content: Any, weight: int
-    ) -> list[str]:
+    def _check(self, metadata: Mapping[str, Any], change: Change, budget: Budget) -> list[str]:
         version = None
         if self._definitions is not None and self._header.model is not None:
             version = version_of(metadata, self._header.model.cid)
@@ -253,8 +273,7 @@ class StreamStates:
         if version not in self._rules:
             definition = self._definitions[version] if self._definitions and version else None
             self._rules[version] = ContentRules(self._header, definition)
-        was = None if before is None else before.content
-        return self._rules[version].check(was, content, weight, is_init=before is None)
+        return self._rules[version].check(change, budget)
 
 
 def accepted_tip(shapes: Iterable[StreamEvent[CID]], rejected: Collection[CID]) -> Tip[CID]:

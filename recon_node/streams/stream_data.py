@@ -22,6 +22,8 @@ class StreamData:
     metadata: Mapping[str, Any]
     weight: int = field(default=0, compare=False, repr=False)
     """Of the content, at most; see `recon_node.streams.json_patch`."""
+    conforms: bool = field(default=True, compare=False, repr=False)
+    """Whether the content was accepted; only that of a rejected init event was not."""
     _json: bytes | None = field(default=None, init=False, compare=False, repr=False)
 
     def to_json(self) -> bytes:

@@ -134,7 +134,7 @@ class StreamSummary:
 def pack_state(state: EventState, most: int) -> PackedState | None:
     """Pack a state; None if that takes more than `most` bytes, or is ambiguous."""
     data = state.data
-    if data.weight > most:  # about the bytes of its JSON
+    if data.weight > most or not data.conforms:  # about the bytes of its JSON
         return None
     tags = 0
 

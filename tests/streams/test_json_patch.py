@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 
 from recon_node.ipld import CID
 from recon_node.streams import json_patch
+from recon_node.streams.budget import Budget, BudgetError
 from recon_node.streams.json_patch import (
     MAX_DEPTH,
     MAX_WEIGHT,
@@ -49,9 +50,16 @@ OPERATIONS = st.one_of(
 
 
 def patched(document: Any, patch: Any) -> Any:
-    result, weight = apply_patch(document, patch, weigh_json(document)[0])
+    result, weight, touched = apply_patch(document, patch, weigh_json(document)[0], budget())
     assert weigh_json(result)[0] == weight
+    if touched is not None and isinstance(document, dict):
+        untouched = (document.keys() | result.keys()) - touched
+        assert all(document[name] is result[name] for name in untouched)
     return result
+
+
+def budget() -> Budget:
+    return Budget("the patch", 50_000_000)
 
 
 def same(one: Any, other: Any) -> bool:
@@ -219,7 +227,7 @@ BOMBS: dict[str, list[dict[str, Any]]] = {
 
 @pytest.mark.parametrize("name", BOMBS)
 def test_a_bomb_is_refused(name: str) -> None:
-    with pytest.raises(JsonPatchError, match=r"work|deeper|larger"):
+    with pytest.raises((JsonPatchError, BudgetError), match=r"work|deeper|larger"):
         patched({"a": {"a": 1}}, BOMBS[name])
 
 
@@ -237,7 +245,7 @@ def test_members_that_an_operation_shifts_count(make: Callable[[int], Any]) -> N
     of shifting, in which no line of Python runs."""
     long, short = {"l": [0] * 900_000}, {"l": [0] * 900}
     patched(short, make(800))
-    with pytest.raises(JsonPatchError, match=r"operation [56]\d\d of the patch: .* more work than"):
+    with pytest.raises(BudgetError, match="the patch takes more than 50,000,000 steps of work"):
         patched(long, make(1000))
 
 
@@ -289,14 +297,15 @@ COSTLY: dict[str, tuple[Any, list[dict[str, Any]]]] = {
 
 
 LINES_A_STEP = 4
-"""A line takes about 30 ns."""
+"""A line takes about 30 ns, a step of a patch 25 steps of its budget."""
 
 
 @pytest.mark.parametrize("name", COSTLY)
 def test_all_work_is_counted(name: str) -> None:
     """The bound is one of time, and the steps must follow it: no more lines of Python run."""
     document, patch = COSTLY[name]
-    run = json_patch._Run(document, weigh_json(document)[0])
+    work = Budget("the patch", 10**10)
+    run = json_patch._Run(document, weigh_json(document)[0], work)
     lines = 0
 
     def count(frame: FrameType, event: str, _: object) -> Any:
@@ -316,7 +325,7 @@ def test_all_work_is_counted(name: str) -> None:
     finally:
         sys.settrace(before)
     assert lines > 10
-    assert lines <= LINES_A_STEP * run.work + 100
+    assert lines <= LINES_A_STEP * work.spent / 25 + 100
 
 
 @pytest.mark.parametrize("name", COSTLY)
@@ -324,10 +333,11 @@ def test_work_is_linear_in_the_patch(name: str) -> None:
     document, patch = COSTLY[name]
 
     def work(operations: list[dict[str, Any]]) -> int:
-        run = json_patch._Run(document, weigh_json(document)[0])
+        spent = Budget("the patch", 10**10)
+        run = json_patch._Run(document, weigh_json(document)[0], spent)
         for operation in operations:
             run.apply(operation)
-        return run.work
+        return spent.spent
 
     once = [operation for operation in patch if operation]
     assert work(once * 4) <= 2.5 * work(once * 2)
@@ -368,10 +378,10 @@ def test_a_document_grows_up_to_its_bound_and_no_further() -> None:
     for number in range(30):
         patch = [{"op": "add", "path": f"/{number}", "value": "x" * 900_000}]
         try:
-            document, weight = apply_patch(document, patch, weight)
+            document, weight, _ = apply_patch(document, patch, weight, budget())
         except JsonPatchError:
             refused = True
     assert refused
     assert 15_000_000 < weigh_json(document)[0] <= MAX_WEIGHT
-    document, weight = apply_patch(document, [{"op": "remove", "path": "/0"}], weight)
-    apply_patch(document, [{"op": "add", "path": "/n", "value": "x" * 900_000}], weight)
+    document, weight, _ = apply_patch(document, [{"op": "remove", "path": "/0"}], weight, budget())
+    apply_patch(document, [{"op": "add", "path": "/n", "value": "x" * 900_000}], weight, budget())

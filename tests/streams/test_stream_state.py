@@ -338,14 +338,6 @@ def test_unique_has_values_as_javascript_writes_them(value: Any, text: str) -> N
     assert outcome(found[1])[1] == ()
 
 
-def test_no_document_is_made_by_fields_that_repeat() -> None:
-    """One of 0.9 MB under 60,000 of the same field took 60 GB."""
-    model = definition(accountRelation={"type": "set", "fields": ["text"] * 60_000})
-    init = deterministic_init_event(controller_of(KEY), MODEL, unique=b"x")
-    found = states(init, change(init, init, add("/text", "y" * 900_000)), model=model)
-    assert all("fields of an account relation must differ" in outcome(s)[1][0] for s in found)
-
-
 def test_a_relation_holds_the_id_of_a_document() -> None:
     model = definition(relations={"to": {"type": "document", "model": str(MODEL)}})
     target = StreamId(StreamType.MODEL_INSTANCE, MODEL.cid)

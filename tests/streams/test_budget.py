@@ -1,0 +1,140 @@
+"""What events cost is paid by them: the sizes that strangers choose are not multiplied."""
+
+from __future__ import annotations
+
+from itertools import accumulate
+from typing import Any
+
+import pytest
+from nacl.signing import SigningKey
+
+from recon_node.ceramic import Event, StreamId, StreamType
+from recon_node.ceramic.builder import (
+    controller_of,
+    data_event,
+    deterministic_init_event,
+    init_event,
+)
+from recon_node.ipld import CID, DAG_CBOR
+from recon_node.streams import EventState, StreamStates, budget
+from recon_node.streams.budget import Budget, BudgetError
+from recon_node.streams.model_rules import Change, ContentRules
+
+KEY = SigningKey(bytes(32))
+MODEL = StreamId(StreamType.MODEL, CID.of(DAG_CBOR, b"model"))
+LONG = "1." * 450_000
+
+
+def definition(schema: Any, **more: Any) -> dict[str, Any]:
+    schema = {"type": "object", "additionalProperties": False, **schema}
+    relation = {"type": "list"}
+    return {"version": "2.0", "name": "A", "schema": schema, "accountRelation": relation, **more}
+
+
+def stream(content: Any, patches: list[Any]) -> list[Event]:
+    init = init_event(KEY, MODEL, content, unique=b"u")
+    changes = accumulate(
+        patches, lambda prev, patch: data_event(KEY, init, [prev.cid], patch), initial=init
+    )
+    return list(changes)
+
+
+def states(events: list[Event], model: Any) -> list[EventState]:
+    return list(StreamStates(events, {MODEL.cid: model}).all())
+
+
+def spent(events: list[Event], model: Any) -> list[int]:
+    """The steps of each event."""
+    rules = ContentRules(events[0].header, model)
+    found = []
+    before = None
+    for event, state in zip(events, states(events, model), strict=True):
+        work = Budget("a test", 10**12)
+        content = state.data.content
+        touched = None if before is None else frozenset(_names(event.data))
+        rules.check(Change(before, content, state.data.weight, touched, before is None), work)
+        before = content
+        found.append(work.spent)
+    return found
+
+
+def _names(patch: list[dict[str, Any]]) -> set[str]:
+    return {operation["path"].split("/")[1] for operation in patch}
+
+
+def test_small_events_do_not_pay_for_a_large_document_again() -> None:
+    """Each of 540 bytes once caused the whole check: 500 of them took hours."""
+    slow = {"anyOf": [*[{"pattern": f"^(a|b)*c{n}$"} for n in range(30)], {}]}
+    model = definition({"properties": {"a": slow, "b": {"type": "integer"}}})
+    events = stream({"a": LONG[:50_000], "b": 0}, [[_set("/b", n)] for n in range(1, 6)])
+    first, *later = spent(events, model)
+    assert first > 10_000_000
+    assert max(later) < 50_000
+    assert states(events, model)[-1].data.content["b"] == 5
+
+
+def test_an_untouched_member_is_checked_if_it_never_conformed() -> None:
+    """A rejected init event leaves content that no later event mends by changing the rest."""
+    text = {"type": "string", "anyOf": [{"pattern": f"^{n}(a|b)*c$"} for n in range(50)]}
+    model = definition({"properties": {"a": text, "b": {"type": "integer"}}})
+    events = stream({"a": LONG[:20_000], "b": 0}, [[_set("/b", 1)], [_set("/a", "1bc")]])
+    rejected = [bool(state.validation_errors) for state in states(events, model)]
+    assert rejected == [True, True, False]
+
+
+def test_what_a_small_event_may_cause_is_little() -> None:
+    """The content was built by large events; a small one makes all of it be checked at once."""
+    model = definition(
+        {
+            "properties": {"l": {"items": {"type": "integer", "multipleOf": 3}}},
+            "patternProperties": {"^x": {}},
+        }
+    )
+    events = stream({"l": [3] * 1_000}, [[_set("/x", n)] for n in range(3)])
+    assert not any(state.validation_errors for state in states(events, model))
+    events = stream({"l": [3] * 10_000}, [[_set("/x", n)] for n in range(3)])
+    assert all("takes more than" in state.validation_errors[0] for state in states(events, model))
+
+
+def test_copies_are_paid_for() -> None:
+    doubling = [
+        {"op": "copy", "from": "/l", "path": "/l/-"},
+        {"op": "copy", "from": "/l", "path": "/m"},
+    ]
+    events = stream({"l": [[0] * 100]}, [doubling * 12] * 3)
+    [reason] = states(events, definition({"properties": {}}))[1].validation_errors
+    assert "more work" in reason
+
+
+def test_a_stream_that_takes_too_much_is_not_computed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Small events on a large document: each state is written out."""
+    model = definition({"properties": {"a": {}, "b": {}}})
+    events = stream({"a": LONG, "b": 0}, [[_set("/b", n)] for n in range(20)])
+    assert len(states(events, model)) == 21
+    monkeypatch.setattr(budget, "STREAM", 1_000_000)
+    monkeypatch.setattr(budget, "STREAM_BYTE", 2)
+    walk = StreamStates(events, {MODEL.cid: model})
+    with pytest.raises(BudgetError, match="the stream takes more than"):
+        list(walk.all())
+    with pytest.raises(BudgetError, match="the stream takes more than"):
+        walk.at(events[-1].cid)
+
+
+def test_the_same_count_whatever_was_computed_before() -> None:
+    model = definition({"properties": {"a": {"type": "string"}, "b": {"multipleOf": 2}}})
+    events = stream({"a": LONG, "b": 0}, [[_set("/b", 2 * n)] for n in range(4)])
+    assert spent(events, model) == spent(events, model)
+
+
+def test_a_repeated_field_of_a_set_takes_no_memory() -> None:
+    model = definition(
+        {"properties": {}}, accountRelation={"type": "set", "fields": ["a"] * 60_000}
+    )
+    init = deterministic_init_event(controller_of(KEY), MODEL, unique=b"x")
+    document = data_event(KEY, init, [init.cid], [_set("/a", "y" * 900_000)])
+    found = states([init, document], model)
+    assert all("must differ" in state.validation_errors[0] for state in found)
+
+
+def _set(path: str, value: Any) -> dict[str, Any]:
+    return {"op": "add", "path": path, "value": value}
