@@ -21,18 +21,34 @@ from deltalake import DeltaTable
 from duckdb import DuckDBPyConnection
 
 from recon_node.ceramic import StreamId
-from spark_sink.functions import register_duckdb_functions
+from spark_sink.functions import FUNCTIONS, register_duckdb_functions
 from spark_sink.query.question import dataset_of
 from spark_sink.schema import PARTITION_COLUMN, RAW, TABLES
 from spark_sink.serve import ipc
+from spark_sink.serve.allowed import Allowed
 from spark_sink.serve.statement import FEED, Statement, query_error, understand
-from spark_sink.serve.views import CATALOG, CREATE_SCHEMAS, CREATE_VIEWS, MACROS, NAMES, ROWS
+from spark_sink.serve.views import (
+    CATALOG,
+    CREATE_SCHEMAS,
+    CREATE_VIEWS,
+    MACRO_NAMES,
+    MACROS,
+    NAMES,
+    ROWS,
+    V0,
+)
 from spark_sink.tables.delta_files import names_of
 from spark_sink.tables.delta_state import epoch_of, position_of, reading_of
 from spark_sink.tables.location import Location, is_delta
 from spark_sink.tables.versions import open_at
 
 _BATCH_ROWS: Final = 10_000
+_OWN_FUNCTIONS: Final = ("is_dag", "stream_id_to_cid", *(each.name for each in FUNCTIONS))
+_ALLOWED: Final = Allowed(
+    CATALOG,
+    {(schema, name) for schema, names in (*NAMES.items(), ("", NAMES[V0])) for name in names},
+    {*_OWN_FUNCTIONS, *MACRO_NAMES},
+)
 
 # Further behind, the tables are not waited for. Seconds between two looks.
 _MAX_LAG: Final = 1_000
@@ -103,7 +119,7 @@ class Database:
         Raises:
             RequestError: see `statement.understand`.
         """
-        return understand(self.connection, sql)
+        return understand(self.connection, sql, _ALLOWED)
 
     def open_tables(self, statement: Statement, wanted: Wanted | None = None) -> None:
         """Open the tables that a statement reads.

@@ -24,6 +24,7 @@ import duckdb
 import pyarrow as pa
 from duckdb import DuckDBPyConnection, StatementType
 
+from spark_sink.serve.allowed import Allowed
 from spark_sink.serve.errors import RequestError, invalid
 
 #: The end of the name of a feed.
@@ -65,8 +66,8 @@ class Statement:
     limit: int | str | None
 
 
-def understand(connection: DuckDBPyConnection, sql: str) -> Statement:
-    """Parse a client's statement; its tables must exist.
+def understand(connection: DuckDBPyConnection, sql: str, allowed: Allowed) -> Statement:
+    """Parse a client's statement, which may use what is allowed.
 
     Raises:
         RequestError: it is not one SELECT, or one of a feed that cannot be answered row by row.
@@ -81,6 +82,7 @@ def understand(connection: DuckDBPyConnection, sql: str) -> Statement:
     text = statements[0].query
     tree = _tree(connection, text)
     root = tree["statements"][0]["node"]
+    allowed.check(list(_nodes(root)))
     if _decode_casts(root):
         text = _text(connection, tree)
     tables = list(_tables(root))

@@ -88,3 +88,4 @@ MACROS: Final = (
     "CREATE MACRO array_cid_string(v) AS list_transform(v, lambda c: cid_string(c))",
     "CREATE MACRO array_stream_id_string(v) AS list_transform(v, lambda c: stream_id_string(c))",
 )
+MACRO_NAMES: Final = tuple(macro.split()[2].partition("(")[0] for macro in MACROS)
