@@ -21,6 +21,8 @@ from recon_node.cli.dag_support import (
 from recon_node.cli.drawing import Drawing, drawing_options, show_picture
 from recon_node.cli.output import CommandError, counted, human_size, refuse_existing
 from recon_node.dag import MAX_SHARD_SIZE, Identifier, parse_root, parse_subject
+from recon_node.dag.errors import LeftOut
+from recon_node.dag.file_tree import Preserve
 from recon_node.dag.protocol.operations import Append, ReplicaError, encode_operation
 from recon_node.dag.protocol.replica import Replica, decode_replica, replica_picture
 from recon_node.dag.protocol.shards import block_room
@@ -52,6 +54,8 @@ def dag() -> None:
     help="Push all blocks of the CAR, including those that are not below the root, even if some of "
     "those below it are not in the CAR.",
 )
+@click.option("--preserve-mode", is_flag=True, help="Keep the permissions of files; changes CIDs.")
+@click.option("--preserve-mtime", is_flag=True, help="Keep the times of files; changes CIDs.")
 @click.option(
     "--shard-bytes",
     type=click.IntRange(1024, MAX_SHARD_SIZE),
@@ -68,6 +72,8 @@ def push(
     source: Path,
     root: str | None,
     all_blocks: bool,
+    preserve_mode: bool,
+    preserve_mtime: bool,
     shard_bytes: int,
     key_file: Path | None,
     node: NodeApi,
@@ -76,8 +82,9 @@ def push(
     """Push the DAG in SOURCE to a node: a CAR file, a directory, or any other file.
 
     Files and directories become UnixFS, with the CIDs of `ipfs add --cid-version=1
-    --chunker=size-262144`. Prints the root CID. What the node already has is not sent again, so an
-    interrupted push continues when you run it again.
+    --chunker=size-262144`, also if permissions or times are kept. Symlinks in a directory are kept
+    as they are; sockets, FIFOs and devices are left out. Prints the root CID. What the node already
+    has is not sent again, so an interrupted push continues when you run it again.
 
     \b
     Examples:
@@ -88,7 +95,8 @@ def push(
     with bytes_bar("pushing") as bar:
         chosen = None if root is None else parse_root(root)
         room = block_room(shard_bytes)
-        opened = open_source(source, chosen, room, all_blocks=all_blocks)
+        preserve = Preserve(preserve_mode, preserve_mtime)
+        opened = open_source(source, chosen, room, all_blocks=all_blocks, preserve=preserve)
         task = bar.add_task("", total=opened.size)
         try:
             done = dag_push.push_dag(
@@ -105,21 +113,14 @@ def push(
         f"{done.shards - done.sent:,} already there; replica {done.head}",
         err=True,
     )
-    left_out = opened.left_out()
-    if left_out is not None:
-        click.echo(f"{left_out.count:,} {left_out.what}:", err=True)
-        for name in left_out.first:
-            click.echo(f"  {name}", err=True)
-        if len(left_out.first) < left_out.count:
-            click.echo("  ...", err=True)
     facts = {
         "root": str(opened.root),
-        "left_out": 0 if left_out is None else left_out.count,
         "shards": done.shards,
         "sent": done.sent,
         "bytes": done.size,
         "replica": str(done.head),
     }
+    _say_left_out(opened.left_out(), facts)
     print_result(facts, str(opened.root), as_json=as_json)
 
 
@@ -193,9 +194,13 @@ def pull(
             dag_pull.download(node, root, target, lambda size: bar.advance(task, size))
             written, facts["path"] = str(target), str(target)
         else:
-            files = dag_pull.download_files(node, root, out, lambda size: bar.advance(task, size))
-            written = f"{out} ({counted(files, 'file')})"
-            facts |= {"path": str(out), "files": files}
+            done = dag_pull.download_files(node, root, out, lambda size: bar.advance(task, size))
+            written = f"{out} ({counted(done.files, 'file')})"
+            if done.symlinks:
+                written = f"{written[:-1]}, {counted(done.symlinks, 'symlink')})"
+                facts["symlinks"] = done.symlinks
+            facts |= {"path": str(out), "files": done.files}
+            _say_left_out(done.left_out(), facts)
     print_result(facts, f"wrote {written}", as_json=as_json)
 
 
@@ -260,6 +265,15 @@ def show(cid: str, node: NodeApi, drawing: Drawing) -> None:
         "replicas": list(map(_replica_facts, decoded)),
     }
     show_picture(replica_picture(f"DAG {answer['root']}", heads, replicas), drawing, facts)
+
+
+def _say_left_out(left_out: LeftOut | None, facts: dict[str, Any]) -> None:
+    """Print what was left out, if anything was, and add it to the facts."""
+    if left_out is not None:
+        facts["left_out"] = left_out.count
+        more = ["..."] if len(left_out.first) < left_out.count else []
+        lines = "".join(f"\n  {name}" for name in (*left_out.first, *more))
+        click.echo(f"{left_out.count:,} {left_out.what}:{lines}", err=True)
 
 
 def _replica_facts(replica: Replica) -> dict[str, Any]:

@@ -21,7 +21,7 @@ from recon_node.cli.output import CommandError, counted, output_draft
 from recon_node.dag import Identifier
 from recon_node.dag.car_source import CarFile
 from recon_node.dag.errors import DagError
-from recon_node.dag.unpack import unpack_dag
+from recon_node.dag.unpack import Unpacked, unpack_dag
 from recon_node.files import move_into_place
 from recon_node.ipld import CID, LinksError
 
@@ -119,8 +119,10 @@ def download(node: NodeApi, root: CID, target: Path, on_bytes: Callable[[int], N
         move_into_place(draft, target)
 
 
-def download_files(node: NodeApi, root: CID, target: Path, on_bytes: Callable[[int], None]) -> int:
-    """Write the file or directory of a DAG to `target`; return the number of files.
+def download_files(
+    node: NodeApi, root: CID, target: Path, on_bytes: Callable[[int], None]
+) -> Unpacked:
+    """Write the file or directory of a DAG to `target`.
 
     Raises:
         CommandError: see `download`; or `target` already exists.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
@@ -29,8 +30,8 @@ class Slices:
         self._paths.append(path)
         return len(self._paths) - 1
 
-    def read(self, cid: CID, place: Slice) -> bytes:
-        """Read the block at a place.
+    def read(self, cid: CID, place: Slice, wrap: Callable[[bytes], bytes] | None = None) -> bytes:
+        """Read the block at a place; if only its content is there, `wrap` makes the block of it.
 
         Raises:
             DagError: the file cannot be read, or has something else there.
@@ -45,6 +46,8 @@ class Slices:
             block = file.read(place.size)
         except OSError as error:
             raise DagError(f"{path} cannot be read: {error.strerror or error}") from None
+        if wrap is not None:
+            block = wrap(block)
         if not _matches(cid, block):
             raise DagError(
                 f"{path}: the {place.size} bytes at byte {place.offset} are not the block {cid}: "

@@ -10,7 +10,7 @@ from typing import Protocol
 
 from recon_node.dag.car_source import CarFile
 from recon_node.dag.errors import DagError, LeftOut
-from recon_node.dag.file_tree import FileTree
+from recon_node.dag.file_tree import FileTree, Preserve
 from recon_node.dag.unixfs import Layout
 from recon_node.ipld import CID, car_file
 
@@ -47,6 +47,7 @@ def open_source(
     max_block: int | None = None,
     *,
     all_blocks: bool = False,
+    preserve: Preserve = Preserve(),  # noqa: B008 - immutable
 ) -> CarFile | FileTree:
     """Open the DAG in a CAR file; for a directory or any other file, its UnixFS.
 
@@ -58,6 +59,7 @@ def open_source(
         root: of the DAG, for a CAR file with several or none.
         max_block: bytes that a block of a file may have; by default, files are cut as usual.
         all_blocks: of a CAR file, whether to push the blocks that are not below the root, too.
+        preserve: which attributes of files and directories are kept.
 
     Raises:
         DagError: see `CarFile` and `FileTree`; or options of CAR files with another file.
@@ -71,7 +73,8 @@ def open_source(
         raise DagError(f"{path} cannot be read: {error.strerror or error}") from None
     if root is not None or all_blocks:
         raise DagError(f"{path} is not a CAR: only of a CAR can root and blocks be chosen")
-    return FileTree(target, Layout() if max_block is None else Layout.within(max_block))
+    layout = Layout() if max_block is None else Layout.within(max_block, nodes=bool(preserve))
+    return FileTree(target, layout, preserve)
 
 
 def _begins_like_car(path: Path) -> bool:

@@ -1,22 +1,25 @@
 """UnixFS: files and directories as DAG-PB nodes (https://specs.ipfs.tech/unixfs/).
 
     message Data {
-        required DataType Type = 1;       0 raw, 1 directory, 2 file, 5 directory in shards (HAMT)
-        optional bytes Data = 2;          content that is in the node itself
+        required DataType Type = 1;       0 raw, 1 directory, 2 file, 4 symlink, 5 HAMT (part of a
+                                          large directory)
+        optional bytes Data = 2;          content that is in the node itself; a symlink's target
         optional uint64 filesize = 3;     bytes of the whole file
         repeated uint64 blocksizes = 4;   bytes of content below each link
         optional uint64 hashType = 5; optional uint64 fanout = 6;     of a HAMT
-        ... mode = 7, mtime = 8, which are ignored
+        optional uint32 mode = 7;         permissions
+        optional UnixTime mtime = 8;      {int64 Seconds = 1; fixed32 FractionalNanoseconds = 2}
     }
 
 `balanced` builds what `ipfs add --cid-version=1 --chunker=size-262144` builds: chunks as raw
-leaves, below nodes of at most 174 links, in levels that are full except for their last nodes.
+leaves, below nodes of at most 174 links, in levels that are full except for their last nodes. With
+mode or time, the leaves are nodes, too, as with `--preserve-mode` or `--preserve-mtime`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import IntEnum
 from typing import Final
 
@@ -33,10 +36,14 @@ _LINK_SIZE: Final = 64
 _NODE_SIZE: Final = 64
 """Bytes of a file's node without its links, at most."""
 
-_TYPE, _DATA, _FILE_SIZE, _BLOCK_SIZE, _FANOUT = 0x08, 0x12, 0x18, 0x20, 0x30
+_TYPE, _DATA, _FILE_SIZE, _BLOCK_SIZE, _HASH_TYPE, _FANOUT = 0x08, 0x12, 0x18, 0x20, 0x28, 0x30
+_MODE, _MTIME = 0x38, 0x42
+_SECONDS, _NANOSECONDS = 0x08, 0x15  # of the time; the second is a fixed32
 _VARINT, _DELIMITED = 0, 2
 _WIRE_TYPE: Final = 0b111
 """The bits of a tag that say how the value is encoded."""
+_GIGA: Final = 10**9
+_PERMISSIONS: Final = 0o7777
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,13 +54,15 @@ class Layout:
     links: int = MAX_LINKS
 
     @classmethod
-    def within(cls, block_size: int) -> Layout:
+    def within(cls, block_size: int, *, nodes: bool = False) -> Layout:
         """Return the layout that is closest to the usual one, with blocks of at most that size.
 
         Args:
             block_size: bytes, at least 256.
+            nodes: whether leaves are nodes, which have more than their chunk.
         """
-        chunk = min(CHUNK_SIZE, 1 << (block_size.bit_length() - 1))
+        room = block_size - _NODE_SIZE if nodes else block_size
+        chunk = min(CHUNK_SIZE, 1 << (room.bit_length() - 1))
         return cls(chunk, min(MAX_LINKS, (block_size - _NODE_SIZE) // _LINK_SIZE))
 
 
@@ -69,6 +78,20 @@ class NodeType(IntEnum):
 
 
 @dataclass(frozen=True, slots=True)
+class Attributes:
+    """What UnixFS 1.5 keeps of a file or directory: permissions, and time of change.
+
+    `mtime` is in nanoseconds since 1970. None: not known.
+    """
+
+    mode: int | None = None
+    mtime: int | None = None
+
+
+NO_ATTRIBUTES: Final = Attributes()
+
+
+@dataclass(frozen=True, slots=True)
 class UnixFs:
     """The data of a DAG-PB node that is part of a file or a directory."""
 
@@ -76,7 +99,9 @@ class UnixFs:
     data: bytes = b""
     file_size: int | None = None
     block_sizes: tuple[int, ...] = ()
+    hash_type: int | None = None
     fanout: int | None = None
+    attributes: Attributes = NO_ATTRIBUTES
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +121,13 @@ def encode(value: UnixFs) -> bytes:
     if value.file_size is not None:
         parts.append(bytes([_FILE_SIZE]) + varint.encode(value.file_size))
     parts += (bytes([_BLOCK_SIZE]) + varint.encode(size) for size in value.block_sizes)
+    numbers = {_HASH_TYPE: value.hash_type, _FANOUT: value.fanout, _MODE: value.attributes.mode}
+    for tag, number in numbers.items():
+        if number is not None:
+            parts.append(bytes([tag]) + varint.encode(number))
+    if value.attributes.mtime is not None:
+        time = _encode_time(value.attributes.mtime)
+        parts.append(bytes([_MTIME, len(time)]) + time)
     return b"".join(parts)
 
 
@@ -105,64 +137,106 @@ def decode(data: bytes) -> UnixFs:
     Raises:
         UnixFsError: not UnixFS.
     """
-    type_: NodeType | None = None
-    content, file_size, fanout = b"", None, None
+    numbers: dict[int, int] = {}
+    texts: dict[int, bytes] = {}
     block_sizes: list[int] = []
     try:
         for tag, number, raw in _fields(data):
-            if tag == _TYPE:
-                type_ = NodeType(number)
-            elif tag == _DATA:
-                content = raw
-            elif tag == _FILE_SIZE:
-                file_size = number
-            elif tag == _BLOCK_SIZE:
+            if tag == _BLOCK_SIZE:
                 block_sizes.append(number)
-            elif tag == _FANOUT:
-                fanout = number
+            elif tag & _WIRE_TYPE == _VARINT:
+                numbers[tag] = number
+            else:
+                texts[tag] = raw
+        type_ = NodeType(numbers[_TYPE]) if _TYPE in numbers else None
+        mtime = _decode_time(texts[_MTIME]) if _MTIME in texts else None
     except (VarintError, ValueError) as error:
         raise UnixFsError(f"not UnixFS: {error}") from None
     if type_ is None:
         raise UnixFsError("not UnixFS: the type is missing")
-    return UnixFs(type_, content, file_size, tuple(block_sizes), fanout)
+    mode = numbers.get(_MODE)
+    return UnixFs(
+        type_,
+        texts.get(_DATA, b""),
+        numbers.get(_FILE_SIZE),
+        tuple(block_sizes),
+        numbers.get(_HASH_TYPE),
+        numbers.get(_FANOUT),
+        Attributes(None if mode is None else mode & _PERMISSIONS, mtime),
+    )
 
 
 def balanced(
-    leaves: Iterable[UnixFsEntry], put: Callable[[CID, bytes], None], max_links: int = MAX_LINKS
+    leaves: Iterable[UnixFsEntry],
+    put: Callable[[CID, bytes], None],
+    max_links: int = MAX_LINKS,
+    attributes: Attributes = NO_ATTRIBUTES,
 ) -> UnixFsEntry:
     """Build the tree of a file over its leaves, at least one, in their order.
 
-    `put` gets every node above the leaves, from the bottom up. A node has at most `max_links`.
+    `put` gets every node above the leaves, from the bottom up. A node has at most `max_links`. If
+    there is only one leaf, it must have the attributes of the file.
     """
     level = list(leaves)
     while len(level) > 1:
-        groups = (level[at : at + max_links] for at in range(0, len(level), max_links))
-        level = [_file_node(group, put) for group in groups]
+        groups = [level[at : at + max_links] for at in range(0, len(level), max_links)]
+        of_these = attributes if len(groups) == 1 else NO_ATTRIBUTES
+        level = [_file_node(group, put, of_these) for group in groups]
     [root] = level
     return root
 
 
-def directory(
-    entries: Iterable[tuple[str, UnixFsEntry]], put: Callable[[CID, bytes], None]
+def put_node(
+    links: tuple[PbLink, ...], data: UnixFs, put: Callable[[CID, bytes], None], content: int = 0
 ) -> UnixFsEntry:
-    """Build the node of a directory from the names of its entries and their trees."""
-    links = [PbLink(tree.cid, name, tree.total) for name, tree in entries]
-    return _put(PbNode(tuple(links), encode(UnixFs(NodeType.DIRECTORY))), 0, put)
-
-
-def _file_node(children: Sequence[UnixFsEntry], put: Callable[[CID, bytes], None]) -> UnixFsEntry:
-    content = sum(child.content for child in children)
-    sizes = tuple(child.content for child in children)
-    data = encode(UnixFs(NodeType.FILE, file_size=content, block_sizes=sizes))
-    links = tuple(PbLink(child.cid, "", child.total) for child in children)
-    return _put(PbNode(links, data), content, put)
-
-
-def _put(node: PbNode, content: int, put: Callable[[CID, bytes], None]) -> UnixFsEntry:
-    block = dag_pb.encode(node)
+    """Build a node, and give it to `put`; `content` is the bytes of content below it."""
+    block = dag_pb.encode(PbNode(links, encode(data)))
     cid = CID.of(DAG_PB, block)
     put(cid, block)
-    return UnixFsEntry(cid, content, len(block) + sum(link.size for link in node.links))
+    return UnixFsEntry(cid, content, len(block) + sum(link.size for link in links))
+
+
+def leaf_node(data: UnixFs, chunk: bytes) -> bytes:
+    """Return the block of a node that has a chunk of a file in it."""
+    return dag_pb.encode(PbNode((), encode(replace(data, data=chunk, file_size=len(chunk)))))
+
+
+def _file_node(
+    children: Sequence[UnixFsEntry], put: Callable[[CID, bytes], None], attributes: Attributes
+) -> UnixFsEntry:
+    content = sum(child.content for child in children)
+    sizes = tuple(child.content for child in children)
+    data = UnixFs(NodeType.FILE, file_size=content, block_sizes=sizes, attributes=attributes)
+    links = tuple(PbLink(child.cid, "", child.total) for child in children)
+    return put_node(links, data, put, content)
+
+
+def _encode_time(nanoseconds: int) -> bytes:
+    seconds, rest = divmod(nanoseconds, _GIGA)
+    out = bytearray([_SECONDS])
+    seconds %= 2**64  # as two's complement
+    while seconds >= 0x80:
+        out.append(seconds & 0x7F | 0x80)
+        seconds >>= 7
+    out.append(seconds)
+    return bytes(out) + (bytes([_NANOSECONDS]) + rest.to_bytes(4, "little") if rest else b"")
+
+
+def _decode_time(data: bytes) -> int | None:
+    """A time in nanoseconds; None if it is not one, as kubo has it."""
+    if data[:1] != bytes([_SECONDS]):
+        return None
+    seconds = at = 0
+    for at, byte in enumerate(data[1:11]):
+        seconds |= (byte & 0x7F) << 7 * at
+        if byte < 0x80:
+            break
+    seconds = (seconds + 2**63) % 2**64 - 2**63
+    rest = data[at + 2 :]
+    nanoseconds = int.from_bytes(rest[1:], "little")
+    if rest and (rest[0] != _NANOSECONDS or len(rest) != 5 or not 0 < nanoseconds < _GIGA):
+        return None
+    return seconds * _GIGA + nanoseconds
 
 
 def _fields(data: bytes) -> Iterable[tuple[int, int, bytes]]:
@@ -171,12 +245,12 @@ def _fields(data: bytes) -> Iterable[tuple[int, int, bytes]]:
     while offset < len(data):
         tag, offset = varint.decode(data, offset)
         if tag & _WIRE_TYPE not in (_VARINT, _DELIMITED):
-            raise UnixFsError(f"not UnixFS: a field of the wire type {tag & _WIRE_TYPE}")
+            raise UnixFsError(f"a field of the wire type {tag & _WIRE_TYPE}")
         value, offset = varint.decode(data, offset)
         if tag & _WIRE_TYPE == _VARINT:
             yield tag, value, b""
             continue
         if value > len(data) - offset:
-            raise UnixFsError("not UnixFS: the bytes end within a field")
+            raise UnixFsError("the bytes end within a field")
         yield tag, 0, data[offset : offset + value]
         offset += value

@@ -1,8 +1,9 @@
-"""Writing a UnixFS DAG back to files and directories.
+"""Writing a UnixFS DAG back to files, directories and symlinks.
 
-DAGs are not trusted: names that lead out of the directory (`..`, a slash, a NUL) are refused,
-existing files are never overwritten, and symlinks are not created. Everything is first written next
-to its place and moved there when complete.
+DAGs are not trusted: names that lead out of the directory (`..`, a slash, a NUL) are refused, and
+existing files are never overwritten. Symlinks are made as they are, wherever they lead, but nothing
+is written through them. Of the permissions, those to run as the file's owner or group are not set.
+Everything is first written next to its place and moved there when complete.
 """
 
 from __future__ import annotations
@@ -10,12 +11,14 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import BinaryIO, Final
 
 from recon_node.dag import unixfs
-from recon_node.dag.errors import DagError
-from recon_node.dag.unixfs import NodeType, UnixFs
+from recon_node.dag.errors import DagError, LeftOut
+from recon_node.dag.unixfs import Attributes, NodeType, UnixFs
 from recon_node.ipld import CID, DAG_PB, IDENTITY, RAW, IpldError, dag_pb
 from recon_node.ipld.dag_pb import PbNode
 
@@ -23,15 +26,34 @@ Read = Callable[[CID], bytes]
 
 MAX_DEPTH: Final = 64
 """Levels of nodes in a file, or in a sharded directory: far more than real ones have."""
+_PERMISSIONS: Final = 0o777
+_OWNERS: Final = 0o700
+_MAX_NAMED: Final = 10
+"""Paths that a note names."""
 
 
-def unpack_dag(root: CID, read: Read, target: Path) -> int:
-    """Write the file or directory `root` as `target`, which must not exist.
+@dataclass(slots=True)
+class Unpacked:
+    """What was written: the number of files, and of what could not be kept."""
+
+    files: int = 0
+    symlinks: int = 0
+    not_kept: list[str] = field(default_factory=list)
+    """The paths of symlinks that could not be made, and of files whose attributes could not be
+    set, below the target."""
+
+    def left_out(self) -> LeftOut | None:
+        """Return what could not be kept."""
+        if not self.not_kept:
+            return None
+        what = "symlinks, permissions or times could not be kept"
+        return LeftOut(len(self.not_kept), what, tuple(self.not_kept[:_MAX_NAMED]))
+
+
+def unpack_dag(root: CID, read: Read, target: Path) -> Unpacked:
+    """Write the file, directory or symlink `root` as `target`, which must not exist.
 
     `read` returns the block of a CID.
-
-    Returns:
-        The number of files written.
 
     Raises:
         DagError: `target` exists, the DAG is not UnixFS or has refused names, or writing fails.
@@ -42,7 +64,7 @@ def unpack_dag(root: CID, read: Read, target: Path) -> int:
     draft = target.with_name(f".{target.name}.unpacking")
     try:
         _remove(draft)  # left by a process that was killed
-        files = _write(root, read, draft)
+        unpacked = _write(root, read, draft)
         draft.rename(target)
     except OSError as error:
         raise DagError(f"{target} cannot be written: {error.strerror or error}") from None
@@ -50,42 +72,85 @@ def unpack_dag(root: CID, read: Read, target: Path) -> int:
         raise DagError(f"{root} is not a file or directory: {error}") from None
     finally:
         _remove(draft)
-    return files
+    return unpacked
 
 
 def _remove(path: Path) -> None:
     if path.is_dir() and not path.is_symlink():
+        path.chmod(_OWNERS)
+        for directory, names, _ in os.walk(path):  # that may be without permission by now
+            for name in names:
+                inner = Path(directory, name)
+                if not inner.is_symlink():
+                    inner.chmod(_OWNERS)
         shutil.rmtree(path)
     else:
         path.unlink(missing_ok=True)
 
 
-def _write(root: CID, read: Read, target: Path) -> int:
-    files = 0
+def _write(root: CID, read: Read, target: Path) -> Unpacked:
+    done = Unpacked()
     left = [(root, target)]
+    attributes: list[tuple[Path, Attributes]] = []
     while left:
         cid, path = left.pop()
-        if _is_directory(cid, read):
+        data = _data(cid, read)
+        if data.type in (NodeType.DIRECTORY, NodeType.HAMT):
             path.mkdir()
             names: set[str] = set()
             for name, entry in _entries(cid, read, 0):
                 left.append((entry, path / _checked(name, names)))
+        elif data.type is NodeType.SYMLINK:
+            if not _make_symlink(data.data, path):
+                done.not_kept.append(_shown(path, target))
+                continue
+            done.symlinks += 1
         else:
             with path.open("xb") as file:
                 _write_file(cid, read, file, 0)
-            files += 1
-    return files
+            done.files += 1
+        attributes.append((path, data.attributes))
+    for path, kept in reversed(attributes):  # of a directory, after everything in it was written
+        if not _set_attributes(path, kept):
+            done.not_kept.append(_shown(path, target))
+    return done
+
+
+def _data(cid: CID, read: Read) -> UnixFs:
+    return UnixFs(NodeType.RAW) if cid.codec == RAW else _node(cid, read)[1]
+
+
+def _make_symlink(target: bytes, path: Path) -> bool:
+    """Make a symlink; returns whether the file system has such."""
+    with suppress(OSError, ValueError):
+        path.symlink_to(os.fsdecode(target))
+        return True
+    return False
+
+
+def _set_attributes(path: Path, attributes: Attributes) -> bool:
+    with suppress(OSError, OverflowError, NotImplementedError):
+        if attributes.mode is not None and not path.is_symlink():
+            path.chmod(attributes.mode & _PERMISSIONS)
+        if attributes.mtime is not None:
+            times = (attributes.mtime, attributes.mtime)
+            os.utime(path, ns=times, follow_symlinks=False)
+        return True
+    return False
+
+
+def _shown(path: Path, target: Path) -> str:
+    """A path below the target as text, with bytes that are not UTF-8 escaped."""
+    return os.fsencode(path.relative_to(target)).decode(errors="backslashreplace")
 
 
 def _checked(name: str, names: set[str]) -> str:
-    if name in ("", ".", "..") or "/" in name or "\\" in name or "\0" in name or name in names:
+    if name in ("", ".", "..") or "/" in name or "\\" in name or "\0" in name:
         raise DagError(f"an entry named {name!r} is refused: it could lead elsewhere")
+    if name in names:
+        raise DagError(f"a directory has two entries named {name!r}")
     names.add(name)
     return name
-
-
-def _is_directory(cid: CID, read: Read) -> bool:
-    return cid.codec == DAG_PB and _node(cid, read)[1].type in (NodeType.DIRECTORY, NodeType.HAMT)
 
 
 def _entries(cid: CID, read: Read, depth: int) -> Iterator[tuple[str, CID]]:

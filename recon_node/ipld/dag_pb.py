@@ -45,11 +45,11 @@ class PbNode:
 def encode(node: PbNode) -> bytes:
     """Write a node, its links stably sorted by name as the codec demands."""
     parts: list[bytes] = []
-    for link in sorted(node.links, key=lambda each: _name_bytes(each.name)):
+    for link in sorted(node.links, key=lambda each: name_bytes(each.name)):
         body = b"".join(
             (
                 _field(_HASH, link.cid),
-                _field(_NAME, _name_bytes(link.name)),
+                _field(_NAME, name_bytes(link.name)),
                 bytes([_SIZE]) + varint.encode(link.size),
             )
         )
@@ -57,6 +57,11 @@ def encode(node: PbNode) -> bytes:
     if node.data is not None:
         parts.append(_field(_DATA, node.data))
     return b"".join(parts)
+
+
+def name_bytes(name: str) -> bytes:
+    """Return the name of a link as it is written."""
+    return name.encode(errors=_OTHER_BYTES)
 
 
 def decode(block: bytes) -> PbNode:
@@ -120,10 +125,6 @@ def _fields(data: bytes, delimited: set[int], numbers: set[int]) -> Iterable[tup
         if offset > len(data):
             raise DagPbError(f"not DAG-PB: {offset - len(data)} bytes are missing at the end")
         yield tag, data[start:offset]
-
-
-def _name_bytes(name: str) -> bytes:
-    return name.encode(errors=_OTHER_BYTES)
 
 
 def _field(tag: int, value: bytes) -> bytes:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import random
 import shutil
 import stat
@@ -29,10 +30,13 @@ from recon_node.dag.protocol.publishing import make_publish
 from recon_node.dag.protocol.replica import Replica, decode_replica
 from recon_node.dag.protocol.shards import walk
 from recon_node.dag.sources import CarFile, FileTree
-from recon_node.ipld import CID, RAW, car, multibase
+from recon_node.ipld import CID, RAW, car, cid_of_block, multibase
 from recon_node.testnet import TestnetNode
 
 LIMIT = 100.0
+DATA = Path(__file__).parent.parent / "data" / "ipld"
+PAYLOAD = "bafyreieurbwudfasu3bf7ktoh7bpqb72xgt6fzd4bhscxo4erlnprqxbbm"
+"""Of `jose_event.car`."""
 
 
 def states(node: TestnetNode, root: str) -> dict[str, object]:
@@ -68,6 +72,28 @@ def test_a_directory_goes_from_a_to_c_through_b(
 
     over = call(row.c, "pull", root, "--out", str(out))
     assert (over.exit_code, "already exists; not overwriting" in over.stderr) == (1, True)
+
+
+def test_what_is_left_out_is_counted_and_named(row: Row, home: Path, tmp_path: Path) -> None:
+    (tmp_path / "files").mkdir()
+    (tmp_path / "files/link").symlink_to("nowhere")
+    os.mkfifo(tmp_path / "files/pipe")
+    pushed = call(row.a, "push", str(tmp_path / "files"), "--json")
+    assert json.loads(pushed.stdout)["left_out"] == 1
+    assert f"1 entry is a socket, FIFO or device and was not pushed:\n  {tmp_path}" in pushed.stderr
+    root, out = json.loads(pushed.stdout)["root"], tmp_path / "back"
+    pulled = done(row.a, "pull", root, "--out", str(out), "--json")
+    assert json.loads(pulled) == {"root": root, "path": str(out), "files": 0, "symlinks": 1}
+    assert str((out / "link").readlink()) == "nowhere"
+
+    carv2 = DATA / "carv2-basic.car"
+    [v0_root] = json.loads((DATA / "cars.json").read_text())["cars"]["carv2-basic.car"]["roots"]
+    assert done(row.a, "push", str(carv2)) == str(cid_of_block(CID.parse(v0_root)))
+    assert done(row.a, "status", v0_root).startswith("complete: 5 blocks")
+    signed = call(row.a, "push", str(DATA / "jose_event.car"), "--root", PAYLOAD)
+    assert "1 block of the file is not below the root and was not pushed" in signed.stderr
+    whole = call(row.a, "push", str(DATA / "jose_event.car"), "--root", PAYLOAD, "--all-blocks")
+    assert (whole.exit_code, "not pushed" in whole.stderr) == (0, False)
 
 
 def test_an_interrupted_push_continues(

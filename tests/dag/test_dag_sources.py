@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import random
 import tempfile
 from pathlib import Path
@@ -204,7 +203,7 @@ def test_a_directory_comes_back_as_it_was(tmp_path: Path, rng: random.Random) ->
     (files / "an empty one").mkdir()
     (files / ".hidden ünï").write_text("x")
     source = FileTree(files)
-    assert unpack_dag(source.root, source.read, tmp_path / "back") == len(SIZES) + 2
+    assert unpack_dag(source.root, source.read, tmp_path / "back").files == len(SIZES) + 2
     assert contents(tmp_path / "back") == contents(files)
     assert FileTree(tmp_path / "back").root == source.root
 
@@ -212,7 +211,7 @@ def test_a_directory_comes_back_as_it_was(tmp_path: Path, rng: random.Random) ->
 def test_a_single_file_comes_back_as_it_was(tmp_path: Path, rng: random.Random) -> None:
     (tmp_path / "file").write_bytes(rng.randbytes(CHUNK_SIZE + 5))
     source = open_source(tmp_path / "file")
-    assert unpack_dag(source.root, source.read, tmp_path / "back") == 1
+    assert unpack_dag(source.root, source.read, tmp_path / "back").files == 1
     assert (tmp_path / "back").read_bytes() == (tmp_path / "file").read_bytes()
 
 
@@ -238,17 +237,6 @@ def test_a_file_that_is_changed_meanwhile_is_noticed(tmp_path: Path) -> None:
         source.read(source.root)
 
 
-def test_links_and_pipes_are_not_taken(tmp_path: Path) -> None:
-    (tmp_path / "files").mkdir()
-    (tmp_path / "files/link").symlink_to("/etc/passwd")
-    with pytest.raises(DagError, match="link is neither a file nor a directory"):
-        FileTree(tmp_path / "files")
-    (tmp_path / "files/link").unlink()
-    os.mkfifo(tmp_path / "files/pipe")
-    with pytest.raises(DagError, match="pipe is neither a file nor a directory"):
-        FileTree(tmp_path / "files")
-
-
 def node(data: UnixFs, *links: PbLink) -> tuple[CID, bytes]:
     block = dag_pb.encode(PbNode(links, unixfs.encode(data)))
     return CID.of(DAG_PB, block), block
@@ -268,7 +256,7 @@ def test_names_that_lead_elsewhere_are_refused(tmp_path: Path, name: str) -> Non
 
 def test_a_name_twice_is_refused(tmp_path: Path) -> None:
     root, block = node(UnixFs(NodeType.DIRECTORY), PbLink(FILE, "a"), PbLink(FILE, "a"))
-    with pytest.raises(DagError, match="an entry named 'a' is refused"):
+    with pytest.raises(DagError, match="a directory has two entries named 'a'"):
         unpack_dag(root, {root: block, FILE: b"content"}.__getitem__, tmp_path / "back")
 
 
@@ -279,13 +267,6 @@ def test_what_is_there_is_not_written_over(tmp_path: Path) -> None:
     assert (tmp_path / "there").is_symlink()
 
 
-def test_symlinks_are_not_made(tmp_path: Path) -> None:
-    link, block = node(UnixFs(NodeType.SYMLINK, b"/etc/passwd"))
-    with pytest.raises(DagError, match="is a symlink, which is not supported"):
-        unpack_dag(link, {link: block}.__getitem__, tmp_path / "back")
-    assert not list(tmp_path.iterdir())
-
-
 def test_a_directory_in_parts_is_read(tmp_path: Path) -> None:
     """As HAMT: entries have their place in hexadecimal before their names; so have the parts."""
     hamt = b"\x08\x05\x28\x22\x30\x80\x02"
@@ -293,7 +274,7 @@ def test_a_directory_in_parts_is_read(tmp_path: Path) -> None:
     part_cid = CID.of(DAG_PB, part)
     root = dag_pb.encode(PbNode((PbLink(FILE, "00a"), PbLink(part_cid, "A7")), hamt))
     blocks = {CID.of(DAG_PB, root): root, part_cid: part, FILE: b"content"}
-    assert unpack_dag(CID.of(DAG_PB, root), blocks.__getitem__, tmp_path / "back") == 3
+    assert unpack_dag(CID.of(DAG_PB, root), blocks.__getitem__, tmp_path / "back").files == 3
     assert contents(tmp_path / "back") == dict.fromkeys("abc", b"content")
 
 

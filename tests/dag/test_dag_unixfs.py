@@ -14,6 +14,7 @@ from recon_node.dag.errors import UnixFsError
 from recon_node.dag.unixfs import (
     CHUNK_SIZE,
     MAX_LINKS,
+    Attributes,
     Layout,
     NodeType,
     UnixFs,
@@ -103,6 +104,13 @@ def _leaves(cid: CID, nodes: dict[CID, bytes]) -> Iterator[CID]:
         st.binary(max_size=50),
         st.none() | st.integers(0, 2**40),
         st.lists(st.integers(0, 2**40), max_size=5).map(tuple),
+        st.none() | st.just(0x22),
+        st.none() | st.integers(0, 1024),
+        st.builds(
+            Attributes,
+            st.none() | st.integers(0, 0o7777),
+            st.none() | st.integers(-(2**63) * 10**9, 2**63 * 10**9 - 1),
+        ),
     )
 )
 def test_data_is_read_as_it_was_written(value: UnixFs) -> None:
@@ -115,10 +123,26 @@ def test_any_bytes_are_read_or_refused(data: bytes) -> None:
         assert isinstance(unixfs.decode(data).type, NodeType)
 
 
-def test_a_directory_in_parts_names_its_fanout_and_times_are_passed_over() -> None:
-    """Type 5, a bitmap of one byte, hashType murmur3 (0x22), fanout 256; mtime {seconds: 5}."""
-    data = bytes.fromhex("0805120101282230800242020805")
-    assert unixfs.decode(data) == UnixFs(NodeType.HAMT, b"\x01", fanout=256)
+@pytest.mark.parametrize(
+    ("time", "mtime"),
+    [
+        ("0805", 5 * 10**9),
+        ("0805150a000000", 5 * 10**9 + 10),
+        ("08ffffffffffffffffff01", -(10**9)),
+        ("", None),
+        ("150a000000", None),
+        ("080515ffffffff", None),  # more than a second
+        ("08051500000000", None),
+        ("0805ff", None),
+    ],
+)
+def test_a_directory_in_parts_names_its_fanout_and_its_time(time: str, mtime: int | None) -> None:
+    """Type 5, a bitmap of one byte, hashType murmur3 (0x22), fanout 256, mode 0o644, mtime."""
+    data = bytes.fromhex("08051201012822308002" + "38a403" + f"42{len(time) // 2:02x}" + time)
+    attributes = Attributes(0o644, mtime)
+    assert unixfs.decode(data) == UnixFs(
+        NodeType.HAMT, b"\x01", hash_type=0x22, fanout=256, attributes=attributes
+    )
 
 
 @pytest.mark.parametrize(
@@ -127,7 +151,7 @@ def test_a_directory_in_parts_names_its_fanout_and_times_are_passed_over() -> No
         (b"", "the type is missing"),
         (b"\x08\x09", "9 is not a valid NodeType"),
         (b"\x08\x02\x12\x05ab", "the bytes end within a field"),
-        (b"\x08\x02\x0d\x00\x00\x00\x00", "a field of the wire type 5"),
+        (b"\x08\x02\x0d\x00\x00\x00\x00", "^not UnixFS: a field of the wire type 5"),
         (b"\x08", "not UnixFS"),
     ],
 )
