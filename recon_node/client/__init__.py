@@ -28,6 +28,7 @@ from recon_node.client.errors import (
     NoKeyError,
     NotFoundError,
     RefusedEventError,
+    TooMuchWorkError,
     UnauthorizedError,
     UnreachableError,
 )
@@ -67,6 +68,7 @@ __all__ = [
     "Relation",
     "StreamId",
     "StreamRef",
+    "TooMuchWorkError",
     "UnauthorizedError",
     "UnreachableError",
     "View",

@@ -11,7 +11,7 @@ import httpx
 
 from recon_node.ceramic import Event
 from recon_node.client.definitions import ModelDefinition
-from recon_node.client.errors import UnreachableError
+from recon_node.client.errors import TooMuchWorkError, UnreachableError
 from recon_node.client.exchange import (
     DEFAULT_URL,
     Answer,
@@ -49,6 +49,7 @@ from recon_node.client.writing import (
     update,
 )
 from recon_node.streams import MergeProposal
+from recon_node.streams.budget import BudgetError
 
 
 class AsyncCeramic:
@@ -229,6 +230,8 @@ class AsyncCeramic:
         except StopIteration as done:
             result: T = done.value
             return result
+        except BudgetError as error:
+            raise TooMuchWorkError(str(error)) from None
 
     async def _ask(self, request: Request) -> Answer:
         try:

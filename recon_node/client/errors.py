@@ -67,6 +67,10 @@ class InvalidContentError(ClientError):
         self.reasons = tuple(reasons)
 
 
+class TooMuchWorkError(ClientError):
+    """A stream, or a proposal to merge it, takes more work than its events pay for."""
+
+
 class MergeConflictError(ClientError):
     """The branches of a stream changed the same parts in different ways. Nothing was sent.
 

@@ -101,6 +101,8 @@ def _proposal(
         proposal = proposal.preferring(winner)
     if proposal is not None and content is not None:
         proposal = proposal.leading_to(content)
+    if proposal is not None:
+        _ = proposal.patch  # raises `BudgetError` here, where callers expect it
     return proposal
 
 

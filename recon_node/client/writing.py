@@ -37,6 +37,7 @@ from recon_node.client.reading import (
 )
 from recon_node.ipld import CID, DagCborError
 from recon_node.streams import Definitions, json_diff, unique_of, why_unusable
+from recon_node.streams.budget import MERGE, Budget
 
 Patch = Sequence[Mapping[str, Any]]
 
@@ -87,7 +88,8 @@ class Change:
             return self.patch
         if self.content is None:
             return []
-        return json_diff({} if before is None else before, self.content)
+        before = {} if before is None else before
+        return json_diff(before, self.content, Budget("the update", MERGE))
 
 
 def create_model(key: Key, definition: ModelDefinition | Mapping[str, Any]) -> Steps[Document]:

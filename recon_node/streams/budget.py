@@ -19,6 +19,8 @@ EVENT_BYTE: Final = 100
 STREAM: Final = 2_500_000_000
 """Steps of a stream, and for each byte of its events in addition."""
 STREAM_BYTE: Final = 250
+MERGE: Final = 500_000_000
+"""Steps of a proposal to merge a stream."""
 
 
 class BudgetError(Exception):
@@ -49,6 +51,11 @@ class Budget:
     def of_stream(cls, size: int) -> Self:
         """What a stream whose events have so many bytes may take."""
         return cls("the stream", STREAM + STREAM_BYTE * size)
+
+    @classmethod
+    def of_merge(cls) -> Self:
+        """What a proposal to merge a stream may take."""
+        return cls("a proposal to merge the stream", MERGE)
 
     @property
     def spent(self) -> int:

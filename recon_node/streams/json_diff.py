@@ -8,18 +8,29 @@ has the operations `add`, `remove` and `replace` only. It need not be the shorte
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, Final
 
-from recon_node.streams.json_values import is_equal
+from recon_node.streams.budget import Budget
+from recon_node.streams.json_values import is_equal, measure
+
+WRITTEN: Final = 16
+"""Steps of a byte of an answer, which is in memory several times until it is sent."""
+_PLACE: Final = 100
+"""Steps of a place at which two values are compared."""
+_COMPARED: Final = 25
+"""Steps of a value that is measured and compared."""
 
 
-def json_diff(before: Any, after: Any) -> list[dict[str, Any]]:
+def json_diff(before: Any, after: Any, budget: Budget) -> list[dict[str, Any]]:
     """Return the operations that turn `before` into `after`; none if they are equal as JSON.
 
     `apply_patch` with them gives `after`. Values are those of DAG-CBOR; neither is changed, and the
     operations share parts of `after`.
+
+    Raises:
+        BudgetError: they take too much work, or too many bytes: each repeats the path to its place.
     """
-    return list(_changes("", before, after))
+    return list(_Difference(budget).changes("", before, after))
 
 
 def json_equal(one: Any, other: Any) -> bool:
@@ -32,39 +43,60 @@ def pointer(path: str, token: str) -> str:
     return f"{path}/{token.replace('~', '~0').replace('/', '~1')}"
 
 
-def _changes(path: str, before: Any, after: Any) -> Iterator[dict[str, Any]]:
-    if isinstance(before, dict) and isinstance(after, dict):
-        yield from _changes_of_object(path, before, after)
-    elif isinstance(before, list) and isinstance(after, list):
-        yield from _changes_of_array(path, before, after)
-    elif not json_equal(before, after):
-        yield {"op": "replace", "path": path, "value": after}
+class _Difference:
+    def __init__(self, budget: Budget) -> None:
+        self._budget = budget
+
+    def changes(self, path: str, before: Any, after: Any) -> Iterator[dict[str, Any]]:
+        self._budget.spend(_PLACE + len(path))
+        if isinstance(before, dict) and isinstance(after, dict):
+            yield from self._of_object(path, before, after)
+        elif isinstance(before, list) and isinstance(after, list):
+            yield from self._of_array(path, before, after)
+        elif not self._are_equal(before, after):
+            yield self._operation("replace", path, after)
+
+    def _of_object(
+        self, path: str, before: dict[str, Any], after: dict[str, Any]
+    ) -> Iterator[dict[str, Any]]:
+        for name in before:
+            if name not in after:
+                yield self._operation("remove", pointer(path, name))
+        for name, value in after.items():
+            if name in before:
+                yield from self.changes(pointer(path, name), before[name], value)
+            else:
+                yield self._operation("add", pointer(path, name), value)
+
+    def _of_array(self, path: str, before: list[Any], after: list[Any]) -> Iterator[dict[str, Any]]:
+        start, shorter = 0, min(len(before), len(after))
+        while start < shorter and self._are_equal(before[start], after[start]):
+            start += 1
+        end = 0  # items that are equal, counted from the end
+        while end < shorter - start and self._are_equal(before[-1 - end], after[-1 - end]):
+            end += 1
+        both = shorter - end
+        for index in range(start, both):
+            yield from self.changes(f"{path}/{index}", before[index], after[index])
+        for index in reversed(range(both, len(before) - end)):
+            yield self._operation("remove", f"{path}/{index}")
+        for index in range(both, len(after) - end):
+            yield self._operation("add", f"{path}/{index}", after[index])
+
+    def _operation(self, name: str, path: str, *value: Any) -> dict[str, Any]:
+        self._budget.spend(WRITTEN * len(path))
+        return {"op": name, "path": path, **dict(zip(("value",), value, strict=False))}
+
+    def _are_equal(self, one: Any, other: Any) -> bool:
+        return equal_within(self._budget, one, other)
 
 
-def _changes_of_object(
-    path: str, before: dict[str, Any], after: dict[str, Any]
-) -> Iterator[dict[str, Any]]:
-    for name in before:
-        if name not in after:
-            yield {"op": "remove", "path": pointer(path, name)}
-    for name, value in after.items():
-        if name in before:
-            yield from _changes(pointer(path, name), before[name], value)
-        else:
-            yield {"op": "add", "path": pointer(path, name), "value": value}
+def equal_within(budget: Budget, one: Any, other: Any) -> bool:
+    """Whether two values are equal as JSON.
 
-
-def _changes_of_array(path: str, before: list[Any], after: list[Any]) -> Iterator[dict[str, Any]]:
-    start, shorter = 0, min(len(before), len(after))
-    while start < shorter and json_equal(before[start], after[start]):
-        start += 1
-    end = 0  # items that are equal, counted from the end
-    while end < shorter - start and json_equal(before[-1 - end], after[-1 - end]):
-        end += 1
-    both = shorter - end
-    for index in range(start, both):
-        yield from _changes(f"{path}/{index}", before[index], after[index])
-    for index in reversed(range(both, len(before) - end)):
-        yield {"op": "remove", "path": f"{path}/{index}"}
-    for index in range(both, len(after) - end):
-        yield {"op": "add", "path": f"{path}/{index}", "value": after[index]}
+    Raises:
+        BudgetError: to compare them takes too much work.
+    """
+    if isinstance(one, dict | list) and type(one) is type(other):
+        budget.spend(_COMPARED * measure(one, budget.left // _COMPARED).steps)
+    return json_equal(one, other)

@@ -27,9 +27,11 @@ from typing import Any, Final
 from recon_node.ceramic import Event
 from recon_node.ceramic.event import MAX_PREVS
 from recon_node.ipld import CID
+from recon_node.streams.budget import Budget
 from recon_node.streams.graph import StreamEvent
-from recon_node.streams.json_diff import json_diff, json_equal, pointer
+from recon_node.streams.json_diff import WRITTEN, equal_within, json_diff, json_equal, pointer
 from recon_node.streams.json_patch import parse_pointer
+from recon_node.streams.json_values import measure
 from recon_node.streams.state import StreamStates, accepted_tip
 from recon_node.streams.stream_data import StreamData
 from recon_node.streams.tip import select_tip
@@ -41,6 +43,10 @@ class _Missing:
 
 _ABSENT: Final = _Missing()
 _UNKNOWN: Final = _Missing()
+_COVERED: Final = 25
+"""Steps of an event that a branch covers."""
+_PLACE: Final = 100
+"""Steps of a place at which branches are compared."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,8 +78,12 @@ class MergeProposal:
 
     @property
     def patch(self) -> list[dict[str, Any]]:
-        """JSON Patch from the content at the tip to the merged one."""
-        return json_diff(self.before, self.content)
+        """JSON Patch from the content at the tip to the merged one.
+
+        Raises:
+            BudgetError: it takes too much work.
+        """
+        return json_diff(self.before, self.content, Budget.of_merge())
 
     def payload(self) -> dict[str, Any]:
         """Return the payload of the event: what its signature signs, as DAG-CBOR."""
@@ -120,14 +130,16 @@ def propose_merge(
 
     Raises:
         StreamShapeError: no event was accepted, or the events are not one whole stream.
+        BudgetError: the stream, or the proposal, takes too much work.
     """
     found = open_tips(shapes, states.rejected)
     if not found:
         return None
+    budget = Budget.of_merge()
     prevs = found[:MAX_PREVS]
     if including in found[MAX_PREVS:]:
         prevs = (*prevs[:-1], including)
-    merge = _Merge({event.cid: event.prevs for event in events}, states)
+    merge = _Merge({event.cid: event.prevs for event in events}, states, budget)
     tip, merged = merge.value_at(prevs[0]), merge.merged(prevs)
     at_tip = {cid: merge.value_at(cid) for cid in prevs}
     before = tip["metadata"]
@@ -136,10 +148,7 @@ def propose_merge(
         for name, value in merged["metadata"].items()
         if not json_equal(value, before.get(name, _ABSENT))
     }
-    conflicts = tuple(
-        Conflict(path, {cid: found for cid, value in at_tip.items() for found in _at(value, path)})
-        for path in dict.fromkeys(merge.conflicts)
-    )
+    conflicts = tuple(_conflict(path, at_tip, budget) for path in dict.fromkeys(merge.conflicts))
     return MergeProposal(
         init=events[0].init,
         prevs=prevs,
@@ -149,6 +158,16 @@ def propose_merge(
         conflicts=conflicts,
         left=len(found) - len(prevs),
     )
+
+
+def _conflict(path: str, at_tip: Mapping[CID, Any], budget: Budget) -> Conflict:
+    values = {}
+    for cid, value in at_tip.items():
+        budget.spend(WRITTEN * len(path))
+        for found in _at(value, path):
+            budget.spend(WRITTEN * measure(found, budget.left).weight)
+            values[cid] = found
+    return Conflict(path, values)
 
 
 def _header(metadata: Mapping[str, Any]) -> dict[str, Any]:
@@ -178,8 +197,11 @@ def open_tips(shapes: Sequence[StreamEvent[CID]], rejected: Collection[CID]) -> 
 class _Merge:
     """One merge: of the contents at some events of a stream."""
 
-    def __init__(self, prevs_of: Mapping[CID, tuple[CID, ...]], states: StreamStates) -> None:
+    def __init__(
+        self, prevs_of: Mapping[CID, tuple[CID, ...]], states: StreamStates, budget: Budget
+    ) -> None:
         self._prevs_of = prevs_of
+        self._budget = budget
         self._states = states
         self._values: dict[CID, dict[str, Any]] = {}
         self.conflicts: list[str] = []
@@ -196,8 +218,9 @@ class _Merge:
         covered = _closure(tips[:1], self._prevs_of)
         for tip in tips[1:]:
             others = _closure([tip], self._prevs_of)
+            self._budget.spend(_COVERED * (len(covered) + len(others)))
             base = self._base(covered & others)
-            value = _three_way("", base, value, self.value_at(tip), self.conflicts)
+            value = self._three_way("", base, value, self.value_at(tip))
             covered |= others
         return value
 
@@ -207,8 +230,56 @@ class _Merge:
         lasts = sorted(common - below)
         value: Any = self.value_at(lasts[0])
         for last in lasts[1:]:
-            value = _agreed(value, self.value_at(last))
+            value = self._agreed(value, self.value_at(last))
         return value
+
+    def _three_way(self, path: str, base: Any, ours: Any, theirs: Any) -> Any:
+        """Merge two values that were changed from `base`; ours where they conflict."""
+        self._budget.spend(_PLACE + len(path))
+        if self._are_equal(ours, theirs) or self._are_equal(base, theirs):
+            return ours
+        if self._are_equal(base, ours):
+            return theirs
+        if isinstance(ours, dict) and isinstance(theirs, dict):
+            bases = base if isinstance(base, dict) else {}
+            names = dict.fromkeys((*ours, *theirs))
+            of = {name: bases.get(name, _ABSENT) for name in names}
+            if base is _UNKNOWN:
+                of = dict.fromkeys(names, _UNKNOWN)
+            merged = {
+                name: self._three_way(
+                    pointer(path, name),
+                    of[name],
+                    ours.get(name, _ABSENT),
+                    theirs.get(name, _ABSENT),
+                )
+                for name in names
+            }
+            return {name: value for name, value in merged.items() if value is not _ABSENT}
+        sides = (base, ours, theirs)
+        if all(isinstance(side, list) for side in sides) and len(set(map(len, sides))) == 1:
+            return [
+                self._three_way(f"{path}/{index}", *items)
+                for index, items in enumerate(zip(base, ours, theirs, strict=True))
+            ]
+        self._budget.spend(WRITTEN * len(path))
+        self.conflicts.append(path)
+        return ours
+
+    def _agreed(self, one: Any, other: Any) -> Any:
+        """What two values have in common; `_UNKNOWN` where they differ."""
+        if self._are_equal(one, other):
+            return one
+        if isinstance(one, dict) and isinstance(other, dict):
+            names = dict.fromkeys((*one, *other))
+            return {
+                name: self._agreed(one.get(name, _UNKNOWN), other.get(name, _UNKNOWN))
+                for name in names
+            }
+        return _UNKNOWN
+
+    def _are_equal(self, one: Any, other: Any) -> bool:
+        return equal_within(self._budget, one, other)
 
 
 def _as_value(data: StreamData) -> dict[str, Any]:
@@ -228,49 +299,6 @@ def _closure(start: Iterable[CID], prevs_of: Mapping[CID, tuple[CID, ...]]) -> s
                 found.add(prev)
                 left.append(prev)
     return found
-
-
-def _three_way(path: str, base: Any, ours: Any, theirs: Any, conflicts: list[str]) -> Any:
-    """Merge two values that were changed from `base`; ours where they conflict."""
-    if json_equal(ours, theirs) or json_equal(base, theirs):
-        return ours
-    if json_equal(base, ours):
-        return theirs
-    if isinstance(ours, dict) and isinstance(theirs, dict):
-        bases = base if isinstance(base, dict) else {}
-        names = dict.fromkeys((*ours, *theirs))
-        of = {name: bases.get(name, _ABSENT) for name in names}
-        if base is _UNKNOWN:
-            of = dict.fromkeys(names, _UNKNOWN)
-        merged = {
-            name: _three_way(
-                pointer(path, name),
-                of[name],
-                ours.get(name, _ABSENT),
-                theirs.get(name, _ABSENT),
-                conflicts,
-            )
-            for name in names
-        }
-        return {name: value for name, value in merged.items() if value is not _ABSENT}
-    sides = (base, ours, theirs)
-    if all(isinstance(side, list) for side in sides) and len(set(map(len, sides))) == 1:
-        return [
-            _three_way(f"{path}/{index}", *items, conflicts)
-            for index, items in enumerate(zip(base, ours, theirs, strict=True))
-        ]
-    conflicts.append(path)
-    return ours
-
-
-def _agreed(one: Any, other: Any) -> Any:
-    """What two values have in common; `_UNKNOWN` where they differ."""
-    if json_equal(one, other):
-        return one
-    if isinstance(one, dict) and isinstance(other, dict):
-        names = dict.fromkeys((*one, *other))
-        return {name: _agreed(one.get(name, _UNKNOWN), other.get(name, _UNKNOWN)) for name in names}
-    return _UNKNOWN
 
 
 def _with(value: Any, path: Sequence[str], new: Any) -> Any:

@@ -85,6 +85,22 @@ def ids(events: list[Event]) -> list[str]:
     return [str(event.stream_id()) for event in reversed(events)]
 
 
+async def test_texts_of_strangers_are_cut(api: httpx.AsyncClient, store: Store) -> None:
+    """40 names of 0.9 MB once made answers of 72 MB."""
+    models = [model_event(KEYS[0], definition(f"{n}" + "n" * 900_000)) for n in range(3)]
+    family = {"controllers": [controller_of(KEYS[0])], "sep": "family", "family": "f" * 2000}
+    events = [
+        *models,
+        *(init_event(KEYS[0], model.stream_id(), {"a": 1}, unique=b"u") for model in models),
+        signed_event(KEYS[0], {"header": family, "data": {}}),
+    ]
+    await admit(store, *events)
+    for path in ("streams", "models", "recon/coverage", "search?q=nnnnnnnnnnnn"):
+        answer = await api.get(f"/ceramic/{path}")
+        assert answer.status_code == 200
+        assert len(answer.content) < 20_000
+
+
 @pytest.mark.parametrize("limit", [1, 5, 1000])
 async def test_all_streams_the_latest_first(
     api: httpx.AsyncClient, store: Store, limit: int

@@ -12,13 +12,14 @@ from test_json_patch import DOCUMENTS, patched, same
 
 from recon_node.ipld import CID
 from recon_node.streams import json_diff, json_equal
+from recon_node.streams.budget import Budget
 
 ARRAYS = st.lists(st.integers(0, 3), max_size=8)
 
 
 @given(DOCUMENTS, DOCUMENTS)
 def test_the_patch_leads_from_one_to_the_other(before: Any, after: Any) -> None:
-    patch = json_diff(before, after)
+    patch = json_diff(before, after, Budget.of_merge())
     assert same(patched(before, patch), after)
     assert same(jsonpatch.apply_patch(json.loads(json.dumps(before)), patch), after)
     assert (patch == []) is same(before, after)
@@ -26,7 +27,7 @@ def test_the_patch_leads_from_one_to_the_other(before: Any, after: Any) -> None:
 
 @given(ARRAYS, ARRAYS)
 def test_arrays(before: list[int], after: list[int]) -> None:
-    assert patched(before, json_diff(before, after)) == after
+    assert patched(before, json_diff(before, after, Budget.of_merge())) == after
 
 
 @given(ARRAYS, st.integers(0, 8), st.integers(4, 6))
@@ -34,14 +35,14 @@ def test_an_item_that_comes_or_goes_is_one_operation(
     items: list[int], index: int, item: int
 ) -> None:
     more = [*items[:index], item, *items[index:]]
-    assert [each["op"] for each in json_diff(items, more)] == ["add"]
-    assert [each["op"] for each in json_diff(more, items)] == ["remove"]
+    assert [each["op"] for each in json_diff(items, more, Budget.of_merge())] == ["add"]
+    assert [each["op"] for each in json_diff(more, items, Budget.of_merge())] == ["remove"]
 
 
 def test_only_what_changed_is_in_the_patch() -> None:
     before = {"a": {"b/c": 1, "d~": [1, {"e": 2}]}, "f": "same", "g": True}
     after = {"a": {"b/c": 1, "d~": [1, {"e": 3}]}, "f": "same", "h": None}
-    assert json_diff(before, after) == [
+    assert json_diff(before, after, Budget.of_merge()) == [
         {"op": "remove", "path": "/g"},
         {"op": "replace", "path": "/a/d~0/1/e", "value": 3},
         {"op": "add", "path": "/h", "value": None},
@@ -53,4 +54,4 @@ def test_equality_is_that_of_json() -> None:
     assert json_equal({"a": [1, 2.0]}, {"a": [1.0, 2]})
     for one, other in [(1, True), (0, False), (link, bytes(link)), (None, 0), ([], {}), ("1", 1)]:
         assert not json_equal(one, other)
-        assert json_diff({"x": one}, {"x": other})[0]["op"] == "replace"
+        assert json_diff({"x": one}, {"x": other}, Budget.of_merge())[0]["op"] == "replace"

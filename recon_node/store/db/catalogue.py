@@ -9,12 +9,13 @@ CIDs and StreamIDs can be looked up by their first characters too, see `name_pre
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
 from recon_node.ceramic import (
     METAMODEL,
+    Event,
     EventKind,
     InvalidEventError,
     StreamId,
@@ -38,6 +39,10 @@ _SELECT: Final = (
     "FROM events {index} CROSS JOIN streams ON streams.init_cid = events.cid "
     "WHERE kind = 'init' {terms} ORDER BY events.id DESC LIMIT ?"
 )
+MAX_LISTED: Final = 300
+"""Characters of a name, a controller or a sort value in a list; a longer one is cut."""
+_READ_AT_ONCE: Final = 16
+"""Init events in memory at once, each of up to 1 MiB."""
 _SEARCHED_MODELS: Final = 1000
 """Models whose names are searched, the latest ones."""
 
@@ -192,9 +197,11 @@ def stream_ids(inits: Iterable[CID], reader: Reader) -> dict[CID, StreamId]:
 def names_of(models: Iterable[StreamId], reader: Reader) -> dict[StreamId, str]:
     """Return what some models call themselves in their init events, of those that are here."""
     wanted = {model.cid: model for model in models}
-    payloads = _payloads(list(wanted), reader)
-    names = {wanted[cid]: _name(payload) for cid, (_, payload) in payloads.items()}
-    return {model: name for model, name in names.items() if name is not None}
+    return {
+        wanted[init]: name
+        for init, (_, name) in _named(list(wanted), reader).items()
+        if name is not None
+    }
 
 
 def _where(wanted: StreamFilter) -> tuple[str, str, tuple[object, ...]]:
@@ -218,7 +225,14 @@ def _listed(rows: Sequence[tuple[Any, ...]], reader: Reader) -> list[ListedStrea
             stream_id, name = ids[CID(cid)]
             listed.append(
                 ListedStream(
-                    row, stream_id, controller, sort_key, sort_value, events, position, name
+                    row,
+                    stream_id,
+                    _cut(controller),
+                    _cut(sort_key),
+                    _cut(sort_value),
+                    events,
+                    position,
+                    name,
                 )
             )
     return listed
@@ -238,31 +252,40 @@ def _identify(
             found[init] = (StreamId(StreamType.MODEL_INSTANCE, init), None)
         else:
             others.append(init)
-    for init, (stream_id, payload) in _payloads(others, reader).items():
-        is_model = stream_id.type == StreamType.MODEL
-        found[init] = (stream_id, _name(payload) if is_model else None)
+    return found | _named(others, reader)
+
+
+def _named(inits: Sequence[CID], reader: Reader) -> dict[CID, tuple[StreamId, str | None]]:
+    """Return the StreamIDs, and the names of models, of init events that are here and sound."""
+    found: dict[CID, tuple[StreamId, str | None]] = {}
+    for start in range(0, len(inits), _READ_AT_ONCE):
+        for event in _read_inits(inits[start : start + _READ_AT_ONCE], reader):
+            stream_id = event.stream_id()
+            name = _name(event) if stream_id.type == StreamType.MODEL else None
+            found[event.cid] = stream_id, name
     return found
 
 
-def _payloads(inits: Sequence[CID], reader: Reader) -> dict[CID, tuple[StreamId, Any]]:
-    """Return the StreamIDs and the payloads of init events, of those that are here and sound."""
+def _read_inits(inits: Sequence[CID], reader: Reader) -> Iterator[Event]:
     sql = "SELECT cid, car FROM events JOIN cars USING (id) WHERE kind = 'init' AND cid IN (?)"
     rows = list(select_in(reader.connection, sql, inits))
-    found = {}
-    for (cid, _), car in zip(
-        rows, reader.blocks.restore_each([car for _, car in rows]), strict=True
-    ):
+    cars = reader.blocks.restore_each([car for _, car in rows])
+    for (cid, _), car in zip(rows, cars, strict=True):
         if not isinstance(car, CarError):
             try:
                 event = parse_event(car)
             except InvalidEventError:
                 continue
             if event.cid == cid and event.kind is EventKind.INIT:
-                found[event.cid] = (event.stream_id(), event.payload)
-    return found
+                yield event
 
 
-def _name(payload: Any) -> str | None:
-    data = payload.get("data")
+def _name(init: Event) -> str | None:
+    data = init.payload.get("data")
     name = data.get("name") if isinstance(data, dict) else None
-    return name if isinstance(name, str) else None
+    return _cut(name) if isinstance(name, str) else None
+
+
+def _cut(text: str) -> str:
+    """A text of strangers, not longer than a list has room for."""
+    return text if len(text) <= MAX_LISTED else text[: MAX_LISTED - 1] + "…"
