@@ -14,6 +14,8 @@ from typing import Any
 
 import click
 
+from recon_node.terminal_text import echo
+
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 
 
@@ -27,7 +29,7 @@ def print_result(facts: Mapping[str, Any], text: str, *, as_json: bool) -> None:
     if as_json:
         print_json(facts)
     else:
-        click.echo(text)
+        echo(text, lines=True)
 
 
 def keep_stdout_for_json(as_json: bool, *files: Path | None) -> None:

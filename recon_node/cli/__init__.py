@@ -14,6 +14,7 @@ from click.shell_completion import CompletionItem
 
 from recon_node import __version__
 from recon_node.garbage import no_garbage_collection
+from recon_node.terminal_text import echo
 
 __all__ = ["main"]
 
@@ -98,7 +99,7 @@ class _MainGroup(click.Group):
                 raise
             _discard_output()
             if error.errno in _IS_FULL:
-                click.echo(f"Error: standard output cannot be written: {error.strerror}", err=True)
+                echo(f"Error: standard output cannot be written: {error.strerror}", err=True)
             sys.exit(1)
 
 

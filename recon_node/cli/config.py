@@ -11,6 +11,7 @@ import click
 from recon_node.cli.output import counted
 from recon_node.cli.settings_flags import BadSettingsError, SettingsCommand, given_flags
 from recon_node.json_output import json_option, print_json, print_result
+from recon_node.terminal_text import echo
 
 if TYPE_CHECKING:
     from recon_node.settings import Given, Settings
@@ -44,9 +45,9 @@ def show(config: Path | None, everything: bool, as_json: bool, **flags: Any) -> 
         print_json({name: {"value": value, "source": place} for name, value, place in shown})
         return
     for name, value, place in shown:
-        click.echo(_toml_line(name, value, place))
+        echo(_toml_line(name, value, place))
     if not shown:
-        click.echo("# nothing is set: every setting has its default (--all shows them)")
+        echo("# nothing is set: every setting has its default (--all shows them)")
 
 
 @config.command("check", cls=SettingsCommand, all_flags=True)
@@ -70,7 +71,7 @@ def check(config: Path | None, as_json: bool, **flags: Any) -> None:
         raise BadSettingsError(str(error)) from None
     unknown = list(unknown_variables())
     for name in unknown:
-        click.echo(f"warning: the environment variable {name} is not a setting", err=True)
+        echo(f"warning: the environment variable {name} is not a setting", err=True)
     print_result(
         {"ok": True, "settings": list(given), "unknown_variables": unknown},
         f"ok: {counted(len(given), 'setting')}, all others have their defaults",

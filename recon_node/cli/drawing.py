@@ -13,10 +13,11 @@ from rich.console import Console
 from rich.text import Text
 
 from recon_node.cli.output import CommandError, counted, make_console
-from recon_node.draw.layout import Layout, NodeShape, Picture, Tone, fold_runs, lay_out, plain
+from recon_node.draw.layout import Layout, NodeShape, Picture, Tone, fold_runs, lay_out
 from recon_node.draw.svg import draw_svg
 from recon_node.draw.text import ASCII, UNICODE, Line, draw_lines
 from recon_node.json_output import json_option, keep_stdout_for_json, print_json
+from recon_node.terminal_text import echo, shown
 
 DEFAULT_LIMIT = 200
 
@@ -105,13 +106,13 @@ def _write(drawn: str, path: Path, rows: int, *, to_stderr: bool) -> None:
         path.write_text(drawn, encoding="utf-8")
     except OSError as error:
         raise CommandError(f"{path}: {error.strerror or error}") from None
-    click.echo(f"wrote {path}: {counted(rows, 'row')}", err=to_stderr)
+    echo(f"wrote {path}: {counted(rows, 'row')}", err=to_stderr)
 
 
 def _lines(picture: Picture, layout: Layout, drawing: Drawing, as_ascii: bool) -> Iterator[Text]:
     def text(words: str, style: str = "") -> Text:
-        shown = plain(words)
-        return Text(_to_ascii(shown) if as_ascii else shown, style)
+        safe = shown(words)
+        return Text(_to_ascii(safe) if as_ascii else safe, style)
 
     yield text(picture.title, "bold")
     yield text(picture.summary, "dim")

@@ -25,6 +25,7 @@ from recon_node.cli.sources import Item, read_items
 from recon_node.exception_groups import unwrapped
 from recon_node.ipld import CID, IpldError, multibase
 from recon_node.json_output import json_option, keep_stdout_for_json, print_json, print_result
+from recon_node.terminal_text import echo, shown_json
 
 _CANDIDATES: Final = 5
 """Events listed when the first characters of a CID stand for more than one."""
@@ -72,7 +73,7 @@ def add(file: BinaryIO, node: NodeApi, workers: int, as_json: bool) -> None:
     except (KeyboardInterrupt, click.ClickException):
         if outcome.total:
             _print_outcome(outcome, time.monotonic() - started, complete=False, as_json=as_json)
-            click.echo("not all events were sent: run the command again to send the rest", err=True)
+            echo("not all events were sent: run the command again to send the rest", err=True)
         raise
     _print_outcome(outcome, time.monotonic() - started, complete=True, as_json=as_json)
     if outcome.refused:
@@ -83,9 +84,9 @@ def _print_outcome(outcome: Outcome, seconds: float, *, complete: bool, as_json:
     refusals = outcome.refusals
     for refusal in refusals:
         cid = f" ({refusal.cid})" if refusal.cid else ""
-        click.echo(f"line {refusal.line}{cid}: {refusal.reason}", err=True)
+        echo(f"line {refusal.line}{cid}: {refusal.reason}", err=True)
     if outcome.refused > len(refusals):
-        click.echo(f"... and {outcome.refused - len(refusals):,} more refused", err=True)
+        echo(f"... and {outcome.refused - len(refusals):,} more refused", err=True)
     print_result(
         {
             "complete": complete,
@@ -144,11 +145,11 @@ def get(cid: str, node: NodeApi, car_file: Path | None, show: bool, as_json: boo
         except OSError as error:
             raise CommandError(f"{car_file}: {error.strerror or error}") from None
     if show:
-        click.echo(json.dumps(describe_event(car), indent=2, ensure_ascii=False))
+        click.echo(shown_json(json.dumps(describe_event(car), indent=2, ensure_ascii=False)))
     elif as_json:
         print_json(answer)
     elif car_file is None:
-        click.echo(answer["data"])
+        echo(answer["data"])
 
 
 def _whole_cid(node: NodeApi, text: str) -> str:

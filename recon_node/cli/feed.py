@@ -10,6 +10,7 @@ from typing import Any, Final
 import click
 
 from recon_node.cli.client import NodeApi, ask, node_options
+from recon_node.terminal_text import echo
 
 _PAGE: Final = 1000
 _WAIT: Final = 20.0
@@ -56,7 +57,7 @@ def tail(lines: int, after: int | None, follow: bool, as_json: bool, node: NodeA
     if after is None:
         after = max(0, ask(node, "GET", "/ceramic/feed/head")["head"] - lines)
     for event in _events(node, after, follow=follow, with_cars=as_json):
-        click.echo(json.dumps(event) if as_json else _line(event))
+        echo(json.dumps(event) if as_json else _line(event))
 
 
 def _events(

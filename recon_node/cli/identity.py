@@ -11,6 +11,7 @@ from recon_node.cli.client import NodeApi, ask, node_options
 from recon_node.cli.output import CommandError
 from recon_node.cli.settings_flags import SettingsCommand, read_settings
 from recon_node.json_output import json_option, print_json
+from recon_node.terminal_text import echo
 
 
 @click.command("id", cls=SettingsCommand)
@@ -50,7 +51,7 @@ def identity(
     if as_json:
         print_json(found)
     else:
-        click.echo(found["peer_id"])
+        echo(found["peer_id"])
 
 
 def _local_peer_id(config: Path | None, data_dir: Path | None, create: bool) -> str:
@@ -70,5 +71,5 @@ def _local_peer_id(config: Path | None, data_dir: Path | None, create: bool) -> 
     except P2PError as error:
         raise CommandError(str(error)) from None
     if is_new:
-        click.echo(f"created a new identity: {path}", err=True)
+        echo(f"created a new identity: {path}", err=True)
     return peer_id

@@ -10,6 +10,7 @@ from recon_node.ceramic import StreamId
 from recon_node.cli.client import NodeApi, ask, node_options
 from recon_node.cli.output import CommandError, interest_text
 from recon_node.json_output import json_option, print_json, print_result
+from recon_node.terminal_text import echo
 
 if TYPE_CHECKING:
     from recon_node.store import Interest
@@ -44,7 +45,7 @@ def list_interests(node: NodeApi, as_json: bool) -> None:
         print_json(found)
         return
     if not found:
-        click.echo(EVERYTHING)
+        echo(EVERYTHING)
         return
     if any("sep" not in each for each in found):
         raise CommandError(
@@ -53,7 +54,7 @@ def list_interests(node: NodeApi, as_json: bool) -> None:
         )
     for each in found:
         source = "  (settings)" if each.get("configured") else ""
-        click.echo(f"{interest_text(each)}{source}")
+        echo(f"{interest_text(each)}{source}")
 
 
 @interests.command("add")
@@ -83,7 +84,7 @@ def add_interest(node: NodeApi, interest: tuple[str, ...], as_json: bool) -> Non
         as_json=as_json,
     )
     if not isinstance(wanted, StreamId) and wanted.sort_key not in USUAL_SORT_KEYS:
-        click.echo(
+        echo(
             f"note: {wanted.sort_key!r} is not a usual sort key ({', '.join(USUAL_SORT_KEYS)}); "
             "it only matches events whose header has it as `sep`",
             err=True,

@@ -11,6 +11,7 @@ import click
 from recon_node.cli.client import NodeApi, ask, node_options
 from recon_node.cli.output import make_console, make_table
 from recon_node.json_output import json_option, print_json
+from recon_node.terminal_text import echo
 
 _PAGE: Final = 1000
 
@@ -116,6 +117,6 @@ def print_list(table: Any, found: Iterable[object], total: int, noun: str) -> No
     if shown:
         make_console().print(table)
     if not total:
-        click.echo(f"no {noun} here yet", err=True)
+        echo(f"no {noun} here yet", err=True)
     elif total > shown:
-        click.echo(f"{total - shown:,} more: --limit 0 lists all", err=True)
+        echo(f"{total - shown:,} more: --limit 0 lists all", err=True)

@@ -7,14 +7,16 @@ import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import BinaryIO, Literal
+from typing import Any, BinaryIO, Literal
 
 import click
 from rich.console import Console
 from rich.progress import BarColumn, Progress, ProgressColumn
 from rich.table import Table
+from rich.text import Text
 
 from recon_node.files import draft_of, move_into_place
+from recon_node.terminal_text import shown
 
 WIDTH_OF_FILES = 200
 """Columns, where the output is not a terminal with a width: ids and addresses fit unbroken."""
@@ -22,6 +24,26 @@ WIDTH_OF_FILES = 200
 
 class CommandError(click.ClickException):
     """A command that failed: one line on standard error, exit code 1."""
+
+    def format_message(self) -> str:
+        """Return the message; it may quote a stranger's text."""
+        return shown(super().format_message(), lines=True)
+
+
+class _Console(Console):
+    """A console on which strangers' text is shown, not obeyed."""
+
+    def render_str(self, text: str, **options: Any) -> Text:
+        """Return text as it is to be printed."""
+        return super().render_str(shown(text, lines=True), **options)
+
+
+class _Table(Table):
+    """A table whose cells are text of one line."""
+
+    def add_row(self, *cells: Any, **options: Any) -> None:
+        """Add a row of text, or of what rich can render."""
+        super().add_row(*(shown(c) if isinstance(c, str) else c for c in cells), **options)
 
 
 def color_system() -> Literal["auto"] | None:
@@ -34,7 +56,7 @@ def make_console(*, stderr: bool = False) -> Console:
 
     By default rich would take the middle of `did:key:z6Mk...` for an emoji, and `[...]` for markup.
     """
-    console = Console(
+    console = _Console(
         highlight=False, emoji=False, markup=False, stderr=stderr, color_system=color_system()
     )
     if not console.is_terminal:
@@ -50,7 +72,7 @@ def make_table(*columns: str, numbers: tuple[str, ...] = (), title: str | None =
         numbers: those of them whose column is right-aligned.
         title: a line above the table.
     """
-    table = Table(title=title, title_justify="left", box=None, pad_edge=False)
+    table = _Table(title=title, title_justify="left", box=None, pad_edge=False)
     for column in columns:
         justify = "right" if column in numbers else "left"
         table.add_column(column, overflow="fold", justify=justify)  # type: ignore[arg-type]

@@ -14,6 +14,7 @@ from recon_node.cli.client import NodeApi, ask, node_options
 from recon_node.cli.output import CommandError, counted, interest_text, make_console, make_table
 from recon_node.cli.undelivered import show_undelivered
 from recon_node.json_output import json_option, print_json
+from recon_node.terminal_text import echo
 
 FIRST_SYNC = 3.0
 """Seconds that `peers add` waits for the first sync."""
@@ -64,7 +65,7 @@ def peers(context: click.Context, node: NodeApi, as_json: bool) -> None:
     if known:
         make_console().print(table)
     else:
-        click.echo("no peers yet; connect one with `recon-node peers add MULTIADDR`")
+        echo("no peers yet; connect one with `recon-node peers add MULTIADDR`")
 
 
 def _shared_with(peer: dict[str, Any]) -> list[str]:
@@ -96,7 +97,7 @@ def add_peer(context: click.Context, multiaddr: str, node: NodeApi, as_json: boo
     as_json = as_json or (context.parent is not None and context.parent.params["as_json"])
     started = time.time()
     ask(node, "POST", "/ceramic/peers", params={"addresses": multiaddr})
-    click.echo(f"connected to {multiaddr}", err=as_json)
+    echo(f"connected to {multiaddr}", err=as_json)
     peer = multiaddr.rpartition("/p2p/")[2]
     outcome = _first_outcome(node, peer, started - CLOCK_SLACK)
     if outcome is not None and outcome.startswith(ANOTHER_NETWORK):
@@ -104,7 +105,7 @@ def add_peer(context: click.Context, multiaddr: str, node: NodeApi, as_json: boo
     if as_json:
         print_json({"address": multiaddr, "peer": peer, "outcome": outcome})
     elif outcome is not None:
-        click.echo(f"first sync: {outcome}")
+        echo(f"first sync: {outcome}")
 
 
 def _chosen_node(context: click.Context, own: NodeApi) -> NodeApi:

@@ -15,6 +15,7 @@ from recon_node.snapshot.creating import create_snapshot
 from recon_node.snapshot.objects import Objects
 from recon_node.snapshot.sources import LogSource
 from recon_node.store import Interest, parse_interest
+from recon_node.terminal_text import echo
 
 
 @click.command("create", cls=SettingsCommand)
@@ -59,7 +60,7 @@ def create(
         with LogSource(settings.data_dir, interests) as source:
             done = create_snapshot(source, objects, key, progress, afresh=afresh)
     for event_id in done.left_out[:SHOWN]:
-        click.echo(f"damaged in the log, left out: {event_id}", err=True)
+        echo(f"damaged in the log, left out: {event_id}", err=True)
     if as_json:
         print_json(
             {
@@ -73,13 +74,13 @@ def create(
             }
         )
     elif done.is_new:
-        click.echo(
+        echo(
             f"{done.root.name}: {counted(done.root.manifest.count, 'event')}; wrote "
             f"{counted(done.events, 'event')}, {counted(done.nodes, 'node')} "
             f"({human_size(objects.traffic.sent)})"
         )
     else:
-        click.echo(f"nothing is new since {done.root.name}")
+        echo(f"nothing is new since {done.root.name}")
 
 
 def _interest(text: str) -> Interest:

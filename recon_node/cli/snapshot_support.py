@@ -15,6 +15,7 @@ from recon_node.snapshot.faults import SnapshotError
 from recon_node.snapshot.objects import ObjectError
 from recon_node.snapshot.root import LATEST, RootObject
 from recon_node.store import StoreError
+from recon_node.terminal_text import echo
 
 SHOWN: Final = 20
 """Lines of each kind that a command prints; the rest is only counted."""
@@ -58,9 +59,9 @@ def described(root: RootObject) -> dict[str, Any]:
 def print_faults(faults: Sequence[object], count: int) -> None:
     """Print the first of some faults to standard error, and how many more there are."""
     for fault in faults[:SHOWN]:
-        click.echo(str(fault), err=True)
+        echo(str(fault), err=True)
     if count > SHOWN:
-        click.echo(f"... and {count - SHOWN:,} more", err=True)
+        echo(f"... and {count - SHOWN:,} more", err=True)
 
 
 @contextmanager

@@ -23,6 +23,7 @@ from recon_node.p2p.transport.identity import open_identity, peer_id_of
 from recon_node.settings import Settings
 from recon_node.snapshot.all_sources import SnapshotSync, SourceReport, sync_all
 from recon_node.store import StoreError, is_in_use, open_store
+from recon_node.terminal_text import echo
 
 _PATH: Final = "/ceramic/snapshots/sync"
 _POLL: Final = 0.5
@@ -72,7 +73,7 @@ def sync(
     print_faults(found["faults"], found["fault_count"])
     failures = [each["error"] for each in found["sources"] if each["error"]]
     for failure in failures:
-        click.echo(failure, err=True)
+        echo(failure, err=True)
     received, requests = (
         sum(each[name] for each in found["sources"]) for name in ("received", "requests")
     )

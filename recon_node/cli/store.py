@@ -43,6 +43,7 @@ from recon_node.store.maintenance import (
     read_info,
     repair_log,
 )
+from recon_node.terminal_text import echo
 
 
 @click.group()
@@ -81,7 +82,7 @@ def info(config: Path | None, data_dir: Path | None, as_json: bool) -> None:
         "size": f"{human_size(found.size)}, {human_size(found.free)} of it free",
     }
     for name, value in rows.items():
-        click.echo(f"{name:<26} {value}")
+        echo(f"{name:<26} {value}")
 
 
 @store.command("check", cls=SettingsCommand)
@@ -112,15 +113,15 @@ def check(config: Path | None, data_dir: Path | None, repair: bool, as_json: boo
             with unwrapped():
                 repaired = trio.run(partial(repair_log, directory, progress=progress))
             for line in repair_lines(repaired):
-                click.echo(line, err=as_json)
+                echo(line, err=as_json)
             report = check_log(directory, progress)
     print_faults(report)
     if not report.clean and not repair:
-        click.echo("run `recon-node store check --repair` to save what can be read", err=True)
+        echo("run `recon-node store check --repair` to save what can be read", err=True)
     if as_json:
         print_json(check_facts(report, repaired))
     elif report.clean:
-        click.echo(
+        echo(
             f"sound: {counted(report.events, 'event')} ({human_size(report.bytes)}), "
             f"{report.delivered:,} delivered, keys {report.sha256a}"
         )
@@ -197,7 +198,7 @@ def export(
     if as_json:
         print_json({"file": str(file), "events": events})
     else:
-        click.echo(f"{counted(events, 'event')} exported", err=True)
+        echo(f"{counted(events, 'event')} exported", err=True)
 
 
 @store.command("backup", cls=SettingsCommand)

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, Final
 
-import click
-
 from recon_node.cli.output import counted
 from recon_node.store.maintenance import ImportResult, LogInfo, Repaired, Report
+from recon_node.terminal_text import echo
 
 _SHOWN: Final = 20
 """Lines of each kind that a report prints; the rest is only counted."""
@@ -35,11 +34,11 @@ def info_facts(found: LogInfo) -> dict[str, Any]:
 def print_faults(report: Report) -> None:
     """Print the first faults to standard error, and their number."""
     for fault in report.faults[:_SHOWN]:
-        click.echo(f"{fault.where}: {fault.message}", err=True)
+        echo(f"{fault.where}: {fault.message}", err=True)
     if report.fault_count > _SHOWN:
-        click.echo(f"... and {report.fault_count - _SHOWN:,} more faults", err=True)
+        echo(f"... and {report.fault_count - _SHOWN:,} more faults", err=True)
     if not report.clean:
-        click.echo(f"damaged: {counted(report.fault_count, 'fault')}", err=True)
+        echo(f"damaged: {counted(report.fault_count, 'fault')}", err=True)
 
 
 def check_facts(report: Report, repaired: Repaired | None) -> dict[str, Any]:
@@ -93,9 +92,9 @@ def repair_lines(repaired: Repaired) -> Iterator[str]:
 def print_refusals(intake: ImportResult) -> None:
     """Print the first refused events of an import to standard error."""
     for event_id, reason in intake.refused[:_SHOWN]:
-        click.echo(f"refused: {event_id}: {reason}", err=True)
+        echo(f"refused: {event_id}: {reason}", err=True)
     if intake.counts["refused"] > _SHOWN:
-        click.echo(f"... and {intake.counts['refused'] - _SHOWN:,} more were refused", err=True)
+        echo(f"... and {intake.counts['refused'] - _SHOWN:,} more were refused", err=True)
 
 
 def intake_facts(intake: ImportResult, seconds: float) -> dict[str, Any]:

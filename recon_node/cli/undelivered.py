@@ -6,12 +6,11 @@ import time
 from collections.abc import Iterator
 from typing import Any, Final
 
-import click
-
 from recon_node.cli.client import NodeApi, ask
 from recon_node.cli.listing import pages
 from recon_node.cli.output import counted, make_console, make_table
 from recon_node.json_output import print_json
+from recon_node.terminal_text import echo
 
 _SHOWN: Final = 20
 """Events of each state."""
@@ -28,13 +27,13 @@ def show_undelivered(node: NodeApi, *, as_json: bool) -> None:
         print_json({**summary, "events": events})
         return
     for line in _summary(summary):
-        click.echo(line)
+        echo(line)
     for state, found in events.items():
         if found:
             table = make_table("event", "why", title=f"{state}, the latest first")
             for each in found:
                 table.add_row(each["cid"], "\n".join(_reasons(each)))
-            click.echo()
+            echo()
             make_console().print(table)
 
 

@@ -30,6 +30,7 @@ from recon_node.client import (
 from recon_node.ipld import CID, IpldError
 from recon_node.json_output import json_option, print_json
 from recon_node.streams.document_schema import as_dag_json
+from recon_node.terminal_text import echo
 
 
 def writer_options(command: Callable[..., None]) -> Callable[..., None]:
@@ -247,7 +248,7 @@ def merge_stream(
         print_json(None if proposal is None else describe_proposal(proposal))
         return
     if proposal is None:
-        click.echo("nothing to merge: the stream has not diverged; its tip is", err=True)
+        echo("nothing to merge: the stream has not diverged; its tip is", err=True)
     try:
         merged = ceramic.merge(stream_id, content, prefer=prefer)
     except MergeConflictError as error:
@@ -331,4 +332,4 @@ def _show(document: Document, as_json: bool, *, tip: bool = False) -> None:
             }
         )
     else:
-        click.echo(str(document.event if tip else document.id))
+        echo(str(document.event if tip else document.id))

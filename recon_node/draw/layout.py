@@ -194,10 +194,7 @@ def fold_runs(nodes: Iterable[PictureNode], unit: str = "events") -> list[Pictur
 
 
 def plain(text: str) -> str:
-    """Make a stranger's text safe for one line: what does not print becomes `\ufffd`.
-
-    So it cannot move a terminal's cursor, change its writing direction, or break a document.
-    """
+    """Make a stranger's text safe for a document of one line: what does not print is `\ufffd`."""
     return text if text.isprintable() else "".join(c if c.isprintable() else "\ufffd" for c in text)
 
 

@@ -8,13 +8,13 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, Final, Literal
 
-import click
 from rich.console import Console
 from rich.measure import Measurement
 from rich.rule import Rule
 from rich.table import Table
 from rich.text import Text
 
+from recon_node.terminal_text import echo
 from spark_sink.query.hints import Findings, hints
 from spark_sink.query.question import QueryAnswer, run_query
 from spark_sink.query.show import to_json, to_text
@@ -45,19 +45,19 @@ def ask(tables: Location, sql: str, at: At, *, as_json: bool, wide: bool) -> Non
     except KeyboardInterrupt:
         with suppress(OSError, RuntimeError):  # interrupted in the middle of a write
             sys.stdout.flush()
-        click.echo("Aborted!", err=True)
+        echo("Aborted!", err=True)
         os._exit(130)
     if answer.written is not None:
-        click.echo(f"{answer.written} rows written", err=True)
+        echo(f"{answer.written} rows written", err=True)
     if answer.columns:
         for hint in hints(sql, found):
-            click.echo(f"Hint: {hint}", err=True)
+            echo(f"Hint: {hint}", err=True)
 
 
 def print_json(answer: QueryAnswer) -> None:
     """Print each row as an object on its own line."""
     for row in answer.rows:
-        click.echo(to_json(dict(zip(_distinct(answer.columns), row, strict=True))))
+        echo(to_json(dict(zip(_distinct(answer.columns), row, strict=True))))
 
 
 def _distinct(names: Iterable[str]) -> list[str]:

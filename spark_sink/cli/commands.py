@@ -10,6 +10,7 @@ import click
 
 from recon_node.shell_completion import completion_command
 from recon_node.stop_signals import stop_signals
+from recon_node.terminal_text import echo, shown
 from spark_sink.cli.events import EventPrinter, json_lines_option
 from spark_sink.cli.options import (
     Address,
@@ -44,10 +45,10 @@ class _Group(click.Group):
         try:
             return super().invoke(ctx)
         except KeyboardInterrupt:  # shells expect 130, click alone exits with 1
-            click.echo("Aborted!", err=True)
+            echo("Aborted!", err=True)
             ctx.exit(130)
         except SinkError as error:
-            raise click.ClickException(str(error)) from error
+            raise click.ClickException(shown(str(error), lines=True)) from error
         except ModuleNotFoundError as error:
             package = (error.name or "").partition(".")[0]
             if package not in _EXTRA:

@@ -7,6 +7,7 @@ from typing import Any
 
 import click
 
+from recon_node.terminal_text import echo
 from spark_sink.query.show import show, to_json
 
 
@@ -55,7 +56,7 @@ def print_json(event: str, facts: dict[str, Any]) -> None:
     """Print an event in the format of the node's log."""
     now = datetime.now(UTC).isoformat(timespec="milliseconds")
     line = {"timestamp": now, "level": _LEVELS.get(event, "info"), "event": event}
-    click.echo(to_json({**line, **show(facts)}))
+    echo(to_json({**line, **show(facts)}))
 
 
 _LEVELS = dict.fromkeys(("waiting", "no_workers", "no_tables", "lost"), "warning")
@@ -116,4 +117,4 @@ _LINES: dict[str, Callable[[dict[str, Any]], str]] = {
 
 def print_line(event: str, facts: dict[str, Any]) -> None:
     """Print an event for people."""
-    click.echo(_LINES[event](facts))
+    echo(_LINES[event](facts))

@@ -11,6 +11,7 @@ import click
 
 from recon_node.files import is_exposed
 from recon_node.stop_signals import stop_signals
+from recon_node.terminal_text import echo
 from spark_sink.cli.events import EventPrinter, json_lines_option
 from spark_sink.cli.options import Address, Milliseconds, Size, node_options, tables_option
 
@@ -177,9 +178,7 @@ def _checked_token(token: str | None, file: Path | None) -> str | None:
         if token:
             raise click.UsageError("use --auth-token or --auth-token-file, not both")
         if is_exposed(file):
-            click.echo(
-                f"Warning: other users can read the token file {file}: chmod 600 it", err=True
-            )
+            echo(f"Warning: other users can read the token file {file}: chmod 600 it", err=True)
         try:
             token = file.read_text(encoding="ascii").strip()
         except (OSError, UnicodeDecodeError) as error:

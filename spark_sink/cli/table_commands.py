@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from recon_node.json_output import json_option, print_json, print_result
+from recon_node.terminal_text import echo
 from spark_sink.cli.options import Hours, Moment, node_options, nodes_options, tables_option
 from spark_sink.schema import TABLES
 
@@ -57,7 +58,7 @@ def status(as_json: bool, **options: Any) -> None:
     else:
         show_health(health, now)
         for trouble in health.troubles:
-            click.echo(f"Error: {trouble}", err=True)
+            echo(f"Error: {trouble}", err=True)
     if health.troubles:
         raise SystemExit(1)
 
@@ -209,4 +210,4 @@ def vacuum(
 
 
 def _print_progress(name: str, position: int, goal: int) -> None:
-    click.echo(f"{name:18} position {position} of {goal}", err=True)
+    echo(f"{name:18} position {position} of {goal}", err=True)

@@ -7,6 +7,7 @@ from typing import Any
 
 from recon_node.ceramic import StreamId, StreamIdError
 from recon_node.ipld import CID, CidError
+from recon_node.terminal_text import shown
 
 
 def show(value: Any) -> Any:
@@ -49,7 +50,7 @@ def to_text(value: Any) -> str:
     if value is None:
         return "NULL"
     if isinstance(value, str):
-        return "".join(c if c.isprintable() or c == "\n" else repr(c)[1:-1] for c in value)
+        return shown(value, lines=True)
     if isinstance(value, list):
         return "\n".join(map(_entry, value))
     if isinstance(value, dict):
