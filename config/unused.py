@@ -12,7 +12,6 @@ _.__lt__  # the order of event ids
 _.__call__  # the function that answers a request
 
 # Read by the library whose attribute or field it is.
-_.accesslog, _.errorlog, _.include_server_header, _.keep_alive_timeout  # hypercorn's Config
 _.redirect_slashes  # starlette's Router
 _.text_factory  # sqlite3.Connection
 _.input, _.blockHash, _.blockNumber  # pydantic's TypeAdapter: fields of an Ethereum transaction
@@ -35,7 +34,6 @@ _.type_name  # protobuf's FieldDescriptorProto
 # Methods that a library calls on our subclass.
 _.format_commands  # click.Group
 _.nullable_schema  # pydantic's GenerateJsonSchema
-_._check_protocol  # h11's connection in hypercorn
 _.readinto  # io.RawIOBase
 _.do_POST  # http.server's BaseHTTPRequestHandler
 _.handle_error, client_address  # socketserver.TCPServer

@@ -133,9 +133,17 @@ async def _run_services(settings: Settings, shutdown: _Shutdown) -> None:
                 snapshots=snapshots,
                 limits=settings.api.limits,
                 access=access,
+                always_admit=settings.p2p.always_admit,
                 data_dir=settings.data_dir,
             )
-            nursery.start_soon(serve, create_app(services), listener, services.closing)
+            nursery.start_soon(
+                serve,
+                create_app(services),
+                listener,
+                services.closing,
+                access.hosts,
+                services.always_admit,
+            )
             background.start_soon(run_samples, services)
             if settings.peer_id_file is not None:
                 path = settings.peer_id_file.expanduser()

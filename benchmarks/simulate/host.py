@@ -151,6 +151,9 @@ class SimulatedHost:
         end = self._ends.get(peer_id)
         return end is not None and bool(end.streams)
 
+    def note_delivery(self, peer_id: str) -> None:
+        """Do nothing: the places are not limited here."""
+
     def latency(self, peer_id: str) -> float | None:
         end = self._ends.get(peer_id)
         return None if end is None else 2 * end.lane.latency

@@ -2,7 +2,7 @@
 
 It has the paths, bodies and status codes of a ceramic-one node (events, streams, feed, interests,
 peers), and also the feed as Arrow, the state of Recon, metrics, the OpenAPI document, and pages for
-people. `create_app` makes the ASGI application over `Services`; `serve` serves it with hypercorn on
+people. `create_app` makes the ASGI application over `Services`; `serve` serves it with h11 on
 trio. This room knows the store, and the network side only as `Peers`.
 """
 

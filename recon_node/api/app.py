@@ -157,7 +157,7 @@ def create_app(services: Services) -> Starlette:
             Middleware(Observe, metrics=metrics, paths=paths),
             *_cors(services.access.cors_allow_origins),
             Middleware(Guard, access=services.access, needs=needs),
-            Middleware(Bound, limits=services.limits),
+            Middleware(Bound, limits=services.limits, always_admit=services.always_admit),
         ],
         exception_handlers=EXCEPTION_HANDLERS,
     )

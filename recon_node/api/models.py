@@ -10,6 +10,7 @@ import re
 from functools import cache
 from typing import Annotated, Any, Final, Literal, Self, get_origin
 
+import trio
 from pydantic import (
     AfterValidator,
     BaseModel,
@@ -22,7 +23,8 @@ from pydantic import (
 from pydantic.alias_generators import to_pascal
 from pydantic_core import PydanticCustomError, to_json
 from starlette.requests import Request
-from starlette.responses import Response
+from starlette.responses import Response, StreamingResponse
+from starlette.types import Send
 
 from recon_node.api.errors import ApiError, bad_request
 
@@ -121,6 +123,18 @@ class Parameters(Body):
 def _lists(model: type[BaseModel]) -> tuple[str, ...]:
     fields = model.model_fields.items()
     return tuple(name for name, field in fields if get_origin(field.annotation) is list)
+
+
+class StreamedAnswer(StreamingResponse):
+    """An answer whose pieces come from an async generator, which is closed at the end."""
+
+    async def stream_response(self, send: Send) -> None:
+        """Send the pieces."""
+        try:
+            await super().stream_response(send)
+        finally:
+            with trio.CancelScope(shield=True):
+                await self.body_iterator.aclose()  # type: ignore[attr-defined]
 
 
 def reply(body: object) -> Response:

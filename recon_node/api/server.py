@@ -1,18 +1,4 @@
-"""Serving the API over HTTP/1.1: hypercorn's connections, in a nursery of our own.
-
-hypercorn's own `serve` has five weaknesses that a daemon cannot afford, so its 60 lines that accept
-connections are replaced here, around its connection class:
-
-- It writes inside a shield, so a client that stops reading would hold up a shutdown forever. Here
-  a write can be cancelled, and one that makes no progress for `STALLED_WRITE` seconds ends the
-  connection.
-- An exception in one connection ends the server. Here it is logged and ends that connection.
-- It accepts any number of connections. Here there are at most `MAX_CONNECTIONS` at once.
-- A connection that its client has closed stays until `KEEP_ALIVE` is over, or forever if one
-  request waits behind another. Here its place is free at once. Otherwise clients that open a
-  connection for each request would use up all places.
-- Any client may switch to HTTP/2, where an answer to a client that is gone waits forever, and
-  broken requests raise. Here there is only HTTP/1.1, and upgrades are ignored.
+"""Serving the API: its port, who gets a connection, and the end.
 
 On shutdown the listener closes first. Idle connections end at once, requests in progress have
 `GRACE` seconds to finish, and then the rest is cut off.
@@ -22,31 +8,24 @@ from __future__ import annotations
 
 import errno
 import socket
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from ipaddress import ip_address
 from typing import Any
 
-import h11
 import structlog
 import trio
-from hypercorn.config import Config
-from hypercorn.events import Closed, Event, RawData, Updated
-from hypercorn.protocol.h11 import H11Protocol
-from hypercorn.trio.tcp_server import TCPServer
-from hypercorn.trio.worker_context import WorkerContext
-from hypercorn.typing import ConnectionState, LifespanState
-from hypercorn.utils import wrap_app
 from starlette.types import ASGIApp
 
-from recon_node.api.middleware.stack import PIECE
+from recon_node.api.hosts import Hosts
+from recon_node.api.http_server import Connection
 from recon_node.bind_errors import bind_advice
+from recon_node.places import AllowList, Places
 
 log = structlog.get_logger(__name__)
 
 GRACE = 1.0
-STALLED_WRITE = 60.0
-KEEP_ALIVE = 75.0
 MAX_CONNECTIONS = 512
 BACKLOG = 256
 _NO_SUCH_ADDRESS = (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT)
@@ -62,6 +41,8 @@ class Listener:
 
     sockets: tuple[trio.socket.SocketType, ...]
     url: str
+    hosts: tuple[str, ...]
+    """The name or address that was asked for, and the addresses that it stands for."""
     is_loopback: bool
     """Whether only programs on this machine can reach it."""
 
@@ -106,8 +87,9 @@ async def open_listener(host: str, port: int) -> Listener:
             f"{bind_advice(error, port, '--api HOST:PORT')}"
         ) from error
     addresses = [sock.getsockname() for sock in sockets]
-    is_loopback = all(ip_address(address[0].partition("%")[0]).is_loopback for address in addresses)
-    return Listener(tuple(sockets), _url(addresses[0]), is_loopback)
+    hosts = [address[0].partition("%")[0] for address in addresses]
+    is_loopback = all(ip_address(each).is_loopback for each in hosts)
+    return Listener(tuple(sockets), _url(addresses[0]), (host, *hosts), is_loopback)
 
 
 async def _listen(family: int, kind: int, protocol: int, address: Any) -> trio.socket.SocketType:
@@ -123,112 +105,57 @@ async def _listen(family: int, kind: int, protocol: int, address: Any) -> trio.s
     return sock
 
 
-async def serve(app: ASGIApp, listener: Listener, closing: trio.Event) -> None:
-    """Serve `app` until `closing` is set; return when the last connection is gone."""
-    config = _config()
-    context = WorkerContext(max_requests=None)
-    wrapped = wrap_app(app, config.wsgi_max_body_size, mode="asgi")  # type: ignore[arg-type]
-    open_connections = 0
+async def serve(
+    app: ASGIApp,
+    listener: Listener,
+    closing: trio.Event,
+    hosts: Sequence[str] = (),
+    always_admit: Sequence[str] = (),
+) -> None:
+    """Serve `app` until `closing` is set; return when the last connection is gone.
+
+    Args:
+        app: the application.
+        listener: where to listen.
+        closing: ends it.
+        hosts: names that requests may use for this node, beside its addresses.
+        always_admit: addresses that always get a connection.
+    """
+    places = Places(MAX_CONNECTIONS, trio.current_time, AllowList(always_admit))
+    own_hosts = Hosts(listener.hosts, hosts)
+    connections: set[Connection] = set()
 
     async def handle(stream: trio.SocketStream) -> None:
-        nonlocal open_connections
-        if open_connections >= MAX_CONNECTIONS:
-            await trio.aclose_forcefully(stream)
-            return
-        open_connections += 1
-        try:
-            state = ConnectionState(LifespanState({}))
-            connection = Connection(wrapped, config, context, state, stream)
-            await connection.run()
-        except Exception:
-            log.exception("An API connection failed")
-        finally:
-            open_connections -= 1
-            await trio.aclose_forcefully(stream)
+        with trio.CancelScope() as scope:
+            try:
+                address = str(stream.socket.getpeername()[0])
+            except OSError:  # it is gone already
+                return
+            place = places.take(address, scope.cancel, busy=False)
+            if place is None:
+                await trio.aclose_forcefully(stream)
+                return
+            connection = Connection(app, stream, own_hosts, place)
+            connections.add(connection)
+            try:
+                await connection.run()
+            except Exception:
+                log.exception("An API connection failed")
+            finally:
+                connections.remove(connection)
+                place.leave()
+                await trio.aclose_forcefully(stream)
 
     listeners = [trio.SocketListener(sock) for sock in listener.sockets]
-    async with trio.open_nursery() as connections:
-        accept = partial(trio.serve_listeners, handle, listeners, handler_nursery=connections)
+    async with trio.open_nursery() as nursery:
+        accept = partial(trio.serve_listeners, handle, listeners, handler_nursery=nursery)
         async with trio.open_nursery() as accepting:
             accepting.start_soon(accept)
             await closing.wait()
             accepting.cancel_scope.cancel()
-        await context.terminated.set()
-        connections.cancel_scope.deadline = trio.current_time() + GRACE
-
-
-class OnlyHttp11(H11Protocol):
-    """HTTP/1.1 that does not switch to HTTP/2."""
-
-    async def _check_protocol(self, event: h11.Request) -> None:
-        """Ignore requests to upgrade."""
-
-
-class Connection(TCPServer):
-    """One connection, whose writes can be cancelled and never wait forever."""
-
-    _client_is_done = False
-
-    def __init__(self, *args: Any) -> None:
-        super().__init__(*args)
-        self._reading = trio.CancelScope()
-
-    async def _read_data(self) -> None:
-        """Read until the client is done, then don't wait for another request."""
-        self.protocol = OnlyHttp11(  # type: ignore[assignment]
-            self.app,
-            self.config,
-            self.context,
-            self._task_group,
-            self.protocol.state,
-            self.protocol.ssl,
-            self.protocol.client,
-            self.protocol.server,
-            self.protocol_send,
-        )
-        with self._reading:
-            await super()._read_data()
-        self._client_is_done = True
-        await self.idle_task.stop()
-
-    async def protocol_send(self, event: Event) -> None:
-        """Write an event of the HTTP protocol to the client."""
-        if isinstance(event, Updated) and self._client_is_done:
-            return  # it would start the wait for the next request
-        if isinstance(event, Closed):
-            await super().protocol_send(event)
-            self._reading.cancel()
-        elif isinstance(event, RawData):
-            await self._write(event.data)
-        else:
-            await super().protocol_send(event)
-
-    async def _write(self, data: bytes) -> None:
-        view = memoryview(data)
-        async with self.send_lock:
-            try:
-                for start in range(0, len(data), PIECE):
-                    with trio.fail_after(STALLED_WRITE):
-                        await self.stream.send_all(view[start : start + PIECE])
-            except (
-                trio.BrokenResourceError,
-                trio.ClosedResourceError,
-                trio.BusyResourceError,  # the other task that writes is the one that closes
-                trio.TooSlowError,
-            ):
-                await trio.aclose_forcefully(self.stream)
-                await self.protocol.handle(Closed())
-                # It may wait for the end of this answer to look at the request behind it.
-                self._reading.cancel()
-
-
-def _config() -> Config:
-    config = Config()
-    config.accesslog = None
-    config.errorlog = None
-    config.include_server_header = False
-    config.keep_alive_timeout = KEEP_ALIVE
-    return config
+        for connection in list(connections):
+            connection.finish()
+        nursery.cancel_scope.deadline = trio.current_time() + GRACE
 
 
 def _url(address: tuple[str, int]) -> str:

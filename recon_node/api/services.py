@@ -112,6 +112,8 @@ class Limits:
     """Largest request body, in bytes; a larger one is answered 413."""
     requests: Annotated[Count, Setting(name="max_requests")] = 128
     """Maximum requests at once; one more is answered 503."""
+    bodies: Bytes = 64 * 1024 * 1024
+    """Bytes of all request bodies at once; further ones are not read until there is room."""
     stall: float = 60.0
     """A request that makes no progress for this long is given up."""
     wait: float = 30.0
@@ -153,6 +155,8 @@ class Services:
     """The disk that is watched; None: none is."""
     limits: Limits = field(default_factory=Limits)
     access: Access = field(default_factory=Access)
+    always_admit: Sequence[str] = ()
+    """Addresses and networks that always get a place."""
     samples: SampleRing = field(default_factory=SampleRing)
     """What the node's numbers were; `recon_node.api.samples.run_samples` adds to it."""
     closing: trio.Event = field(default_factory=trio.Event)

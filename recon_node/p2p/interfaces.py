@@ -63,6 +63,10 @@ class PeerHost(Protocol):
         """Return whether any stream is open with a peer."""
         ...
 
+    def note_delivery(self, peer_id: str) -> None:
+        """Note that a peer has delivered events, so that its connection is kept before others."""
+        ...
+
     def latency(self, peer_id: str) -> float | None:
         """Return the round-trip time to a connected peer in seconds; None if not measured yet."""
         ...

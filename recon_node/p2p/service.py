@@ -63,7 +63,7 @@ class P2P:
         self._nursery = nursery
         self.counters = Counters(memory=host.budget)
         """Totals since the start, for metrics."""
-        self._history = SyncHistory(self.counters)
+        self._history = SyncHistory(self.counters, host.note_delivery)
         self.sync_reports = self._history.reports
         """The latest sessions, the newest last."""
         self.transfers = self._history.transfers

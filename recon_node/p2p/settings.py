@@ -13,6 +13,7 @@ from recon_node.ceramic import MAX_CAR_SIZE, Network
 from recon_node.ceramic.network import BOOTSTRAP
 from recon_node.p2p.errors import PeerError
 from recon_node.p2p.transport.addresses import is_loopback, parse_address
+from recon_node.places import AllowList
 from recon_node.recon import DEFAULT_SETTINGS, SessionSettings
 from recon_node.setting_types import (
     SETTINGS,
@@ -120,8 +121,12 @@ class P2PSettings:
     """Maximum number of connections to peers.
 
     A quarter of them is reserved for connections that this node opens. When all others are taken, a
-    peer from another address replaces one of the address that has the most.
+    newcomer replaces a peer that has lately delivered no event: one of the network that has the
+    most, else the one that has been connected longest.
     """
+    always_admit: Annotated[TextList, checked_by(AllowList), Setting()] = ()
+    """Addresses, networks and peer ids that always get a place, here and at the API, such as
+    ["192.0.2.7", "2001:db8::/48", "12D3KooW..."]."""
     max_peer_memory: Annotated[Bytes, Setting(), Field(ge=MIN_PEER_MEMORY)] = 256 * MIB
     """Maximum memory that all peers together may use, in bytes; at least 33554432.
 

@@ -43,6 +43,7 @@ PATIENCE = 60.0
 POLL = 30
 """Seconds of a long poll, which is answered after them at the latest."""
 LONG_POLL = b"GET /ceramic/feed/head?wait=%d HTTP/1.1\r\nHost: node\r\n\r\n" % POLL
+TARGET = {"path": "/", "headers": [], "query_string": b""}
 pytestmark = pytest.mark.filterwarnings("error")
 
 
@@ -52,7 +53,9 @@ async def serving(services: Services) -> AsyncIterator[str]:
     listener = await open_listener("127.0.0.1", 0)
     with trio.fail_after(PATIENCE):
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(serve, create_app(services), listener, services.closing)
+            nursery.start_soon(
+                serve, create_app(services), listener, services.closing, ("node", "x")
+            )
             try:
                 yield listener.url
             finally:
@@ -109,20 +112,57 @@ async def test_ten_megabytes_are_told_they_are_too_much(
     assert store.head == 0
 
 
-async def test_one_request_too_many(services: Services) -> None:
+async def test_a_request_that_waits_for_news_gives_way_to_one_that_does_not(
+    services: Services,
+) -> None:
     services = dataclasses.replace(services, limits=Limits(requests=1))
     async with serving(services) as url, httpx.AsyncClient(base_url=url, timeout=60) as api:
         polling = await connect(url)
         await polling.send_all(LONG_POLL)
-        with trio.fail_after(POLL):
-            while (answer := await api.get("/ceramic/version")).status_code == 200:
-                pass
-        assert answer.status_code == 503
-        assert "already being handled" in answer.json()["message"]
-        await polling.aclose()  # a client that hangs up gives its place back
-        with trio.fail_after(PATIENCE):
-            while (await api.get("/ceramic/version")).status_code != 200:
-                pass
+        await trio.testing.wait_all_tasks_blocked(0.05)
+        assert (await api.get("/ceramic/version")).status_code == 200
+        answer = await read_to_end(polling)
+        assert answer.startswith(b"HTTP/1.1 503")
+        assert b"gave way to other requests" in answer
+
+
+async def test_one_request_too_many(autojump_clock: trio.testing.MockClock) -> None:
+    """A request that is being answered does not give way; the liveness check has a place."""
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        await trio.sleep(1)
+        await Response("done")(scope, receive, send)
+
+    bound = Bound(app, Limits(requests=1))
+
+    async def status(path: str) -> int:
+        statuses = []
+
+        async def receive() -> Message:
+            return {"type": "http.request", "body": b"", "more_body": False}
+
+        async def send(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                statuses.append(message["status"])
+
+        scope = {"type": "http", "method": "GET", "path": path, "headers": [], "query_string": b""}
+        await bound({**scope, "client": ("127.0.0.1", 1)}, receive, send)
+        [only] = statuses
+        return int(only)
+
+    answers: list[int] = []
+
+    async def ask(path: str) -> None:
+        answers.append(await status(path))
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(ask, "/first")
+        await trio.sleep(0.5)
+        assert await status("/second") == 503
+        nursery.start_soon(ask, "/ceramic/liveness")
+        nursery.start_soon(ask, "/metrics")
+    assert answers == [200, 200, 200]
+    assert await status("/second") == 200
 
 
 async def test_a_body_that_stalls_is_given_up(services: Services) -> None:
@@ -168,13 +208,12 @@ async def test_what_is_not_http_ends_only_its_connection(
             b"Upgrade: h2c\r\nHTTP2-Settings: AAMAAABkAAQCAAAAAAIAAAAA\r\n\r\n",
             b"HTTP/1.1 200",
         ),
-        (b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", b"HTTP/1.1 404"),
+        (b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", b"HTTP/1.1 505"),
     ],
 )
 async def test_http_2_is_not_spoken(
     services: Services, request_bytes: bytes, answer_begins: bytes
 ) -> None:
-    """hypercorn's HTTP/2 keeps a request under way for ever when its client is gone."""
     async with serving(services) as url:
         stream = await connect(url)
         await stream.send_all(request_bytes)
@@ -286,7 +325,6 @@ async def test_a_client_that_leaves_frees_its_place(
     client: Callable[[str], Awaitable[trio.SocketStream]],
     leave: Callable[[trio.SocketStream], Awaitable[None]],
 ) -> None:
-    """hypercorn keeps a connection that is gone for as long as an idle one, or for ever."""
     monkeypatch.setattr("recon_node.api.server.MAX_CONNECTIONS", 1)
     async with serving(services) as url, httpx.AsyncClient(base_url=url, timeout=60) as api:
         await leave(await client(url))
@@ -332,7 +370,7 @@ async def test_a_slow_client_gets_its_whole_answer(
         assert message.get("more_body", False) is (0 < len(received) < len(content))
 
     app = Bound(Response(content), Limits(stall=60))
-    await app({"type": "http", "method": "GET", "path": "/"}, receive, slow)
+    await app({"type": "http", "method": "GET", **TARGET}, receive, slow)
     assert received == content
     assert trio.current_time() >= 100
 
@@ -360,13 +398,12 @@ async def test_a_quick_client_gets_large_pieces_for_as_long_as_it_is_quick(
             sizes[-1].append(len(body))
             received.extend(body)
 
-    await Bound(app, Limits(stall=60))({"type": "http"}, receive, take)
+    await Bound(app, Limits(stall=60))({"type": "http", **TARGET}, receive, take)
     assert received == message * 5
     assert [max(each) for each in sizes] == [PIECE, LARGE_PIECE, LARGE_PIECE, PIECE, LARGE_PIECE]
 
 
 async def test_a_client_that_does_not_read_does_not_hold_up_the_end() -> None:
-    """hypercorn writes inside a shield: with its own connections, this never ended."""
     started = trio.Event()
 
     async def endless(scope: Scope, receive: Receive, send: Send) -> None:
@@ -379,7 +416,7 @@ async def test_a_client_that_does_not_read_does_not_hold_up_the_end() -> None:
     listener = await open_listener("127.0.0.1", 0)
     with trio.fail_after(PATIENCE):
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(serve, endless, listener, closing)
+            nursery.start_soon(serve, endless, listener, closing, ("node",))
             stream = await connect(listener.url)
             await stream.send_all(b"GET / HTTP/1.1\r\nHost: node\r\n\r\n")
             await started.wait()

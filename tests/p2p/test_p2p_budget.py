@@ -11,7 +11,6 @@ from recon_node.p2p.transport.budget import (
     Account,
     MemoryBudget,
     OverBudgetError,
-    group_of,
 )
 
 
@@ -171,16 +170,3 @@ def test_the_sum_is_below_the_limit_and_modest_addresses_stay(charges):
         account.close()
     assert crowd.budget.held == 0
     assert not any(crowd.budget.by_kind.values())
-
-
-@pytest.mark.parametrize(
-    ("address", "group"),
-    [
-        ("192.0.2.1", "192.0.2.1"),
-        ("::ffff:192.0.2.1", "192.0.2.1"),
-        ("2001:db8:1:2:3:4:5:6", "2001:db8:1:2::/64"),
-        ("", ""),
-    ],
-)
-def test_what_counts_as_one_address(address, group):
-    assert group_of(address) == group

@@ -1,25 +1,24 @@
-"""One machine cannot take all connections, sessions and event streams: addresses share them.
+"""Connections, sessions and event streams go to who earns them, not to whoever comes first.
 
-The attackers come from 127.0.0.2, whoever is honest from 127.0.0.1.
+Attackers come from 127.0.0.2 and on, whoever is honest from 127.0.0.1.
 """
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
-from contextlib import AsyncExitStack, ExitStack, contextmanager, suppress
+from contextlib import AsyncExitStack, contextmanager, suppress
 
 import pytest
 import trio
-from hypothesis import given
-from hypothesis import strategies as st
+import trio.testing
 from p2p_support import PATIENCE, eventually, loopback_host, node, read_to_end
 
+from recon_node.p2p.errors import PeerError
 from recon_node.p2p.sync.reports import GAVE_WAY
 from recon_node.p2p.transport import hardening
 from recon_node.p2p.transport.hardening import inbound_places
 from recon_node.p2p.transport.host import Host
-from recon_node.p2p.transport.places import Places
 from recon_node.p2p.transport.streams import EVENTS_PROTOCOL
 
 ELSEWHERE = "127.0.0.2"
@@ -41,78 +40,6 @@ def dialling_from(monkeypatch: pytest.MonkeyPatch, address: str) -> Iterator[Non
     with monkeypatch.context() as patch:
         patch.setattr(trio, "open_tcp_stream", from_there)
         yield
-
-
-class Crowd:
-    """Takes places for addresses; who is told to give way leaves when `settle` is called."""
-
-    def __init__(self, limit: int) -> None:
-        self.places = Places(limit)
-        self.held: list[tuple[str, ExitStack]] = []
-        self.leaving: list[tuple[str, ExitStack]] = []
-
-    def come(self, address: str) -> bool:
-        stack = ExitStack()
-        place = address, stack
-        has_place = stack.enter_context(
-            self.places.taken_by(address, lambda: self.leaving.append(place))
-        )
-        if has_place:
-            self.held.append(place)
-        return has_place
-
-    def settle(self) -> None:
-        for place in self.leaving:
-            self.held.remove(place)
-            place[1].close()
-        self.leaving.clear()
-
-    def of(self, address: str) -> int:
-        return sum(each == address for each, _ in self.held)
-
-
-def test_the_address_that_has_the_most_places_gives_way():
-    crowd = Crowd(4)
-    assert [crowd.come("192.0.2.1") for _ in range(5)] == [True] * 4 + [False]
-    assert [crowd.come("192.0.2.2") for _ in range(3)] == [True, True, False]
-    crowd.settle()
-    assert crowd.of("192.0.2.1") == crowd.of("192.0.2.2") == 2
-
-
-def test_the_latest_gives_way_and_a_place_that_is_left_can_be_taken_again():
-    crowd = Crowd(2)
-    crowd.come("192.0.2.1")
-    crowd.come("192.0.2.1")
-    first, latest = crowd.held
-    assert crowd.come("192.0.2.2")
-    assert crowd.leaving == [latest]
-    crowd.settle()
-    first[1].close()
-    crowd.held.remove(first)
-    assert crowd.come("192.0.2.3")
-    assert not crowd.come("192.0.2.4")
-
-
-def test_the_addresses_of_one_customer_count_as_one():
-    crowd = Crowd(2)
-    assert crowd.come("2001:db8::1")
-    assert crowd.come("2001:db8::2")
-    assert not crowd.come("2001:db8::3")
-    assert crowd.come("2001:db8:1::1")
-
-
-@given(st.integers(1, 8), st.lists(st.sampled_from("abcd"), max_size=40))
-def test_nobody_who_has_less_than_a_fair_share_gives_way(limit, comers):
-    crowd = Crowd(limit)
-    for address in comers:
-        before = {each: crowd.of(each) for each in "abcd"}
-        had_room = len(crowd.held) < limit
-        has_place = crowd.come(address)
-        assert has_place or not had_room
-        for loser, _ in crowd.leaving:
-            assert before[loser] > before[address] + 1
-        crowd.settle()
-        assert len(crowd.held) <= limit
 
 
 def test_our_own_dials_keep_a_part_of_the_connections():
@@ -150,6 +77,48 @@ async def test_peers_of_one_address_keep_neither_others_nor_our_own_dials_out(mo
         await eventually(lambda: victim.is_connected(honest.peer_id))
         await eventually(lambda: len(victim.connected_peers()) == 4)
         assert victim.is_connected(dialled.peer_id)
+
+
+@needs_two_loopback_addresses
+async def test_idle_peers_of_many_addresses_do_not_keep_a_newcomer_out(monkeypatch):
+    """But they do not push out who has delivered something, nor who is on the allow-list."""
+    async with AsyncExitStack() as stack:
+        enter = stack.enter_async_context
+        sure, useful = await enter(loopback_host()), await enter(loopback_host())
+        victim = await enter(loopback_host(max_connections=8, always_admit=(sure.peer_id,)))
+        places = 6
+        with dialling_from(monkeypatch, "127.0.0.3"):
+            await sure.connect(victim.addresses[0])
+        with dialling_from(monkeypatch, "127.0.0.4"):
+            await useful.connect(victim.addresses[0])
+        await eventually(lambda: victim.is_connected(useful.peer_id))
+        victim.note_delivery(useful.peer_id)
+        attackers = []
+        for number in range(2 * places):
+            with dialling_from(monkeypatch, f"127.1.0.{number + 1}"):
+                attackers.append(await enter(loopback_host()))
+                await attackers[-1].connect(victim.addresses[0])
+        await eventually(lambda: victim.is_connected(attackers[-1].peer_id))
+        honest = await enter(loopback_host())
+        await honest.connect(victim.addresses[0])
+        await eventually(lambda: victim.is_connected(honest.peer_id))
+        assert victim.is_connected(sure.peer_id)
+        assert victim.is_connected(useful.peer_id)
+        # Who has lost its place does not get another one's at once.
+        with dialling_from(monkeypatch, "127.1.0.1"), suppress(PeerError):
+            again = await enter(loopback_host())
+            await again.connect(victim.addresses[0])
+        await trio.testing.wait_all_tasks_blocked(0.1)
+        assert victim.is_connected(honest.peer_id)
+        assert not victim.is_connected(again.peer_id)
+
+
+async def test_the_address_of_a_peer_is_known_over_ipv6():
+    async with loopback_host(listen=("/ip6/::1/tcp/0",)) as victim, loopback_host() as peer:
+        await peer.connect(victim.addresses[0])
+        await eventually(lambda: victim.is_connected(peer.peer_id))
+        assert [each.get_remote_address()[0] for each in victim._muxers(peer.peer_id)] == ["::1"]
+        assert peer.is_on_this_machine(victim.peer_id)
 
 
 async def hold(host: Host, victim, protocol: str, count: int) -> list:

@@ -39,6 +39,14 @@ class Access:
     Short bursts may have twice as many. More are answered 429. Programs on this machine, including
     a proxy, are not limited.
     """
+    hosts: Annotated[TextList, Setting(name="api_hosts")] = ()
+    """Names that requests may use for this node, beside its addresses, localhost and, if it listens
+    on all addresses, this machine's names.
+
+    A request for another host is refused (403): a web page could have its own name lead here and
+    read everything. Name here what a proxy or a container network calls the node. A name that
+    begins with a dot stands for all below it, "*" for all.
+    """
     cors_allow_origins: Annotated[TextList, Setting()] = ()
     """Origins whose web pages may call the API from a browser; ["*"] allows all."""
 

@@ -21,7 +21,7 @@ import math
 from collections import OrderedDict
 from collections.abc import Mapping
 from http import HTTPStatus
-from ipaddress import IPv6Address, ip_address, ip_network
+from ipaddress import ip_address
 from typing import Final
 
 import trio
@@ -30,12 +30,11 @@ from starlette.routing import compile_path
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from recon_node.api.middleware.access import Access, Need, usual_need
-from recon_node.api.middleware.stack import discard_body, refuse
+from recon_node.api.middleware.stack import refuse
+from recon_node.places import network_of
 
 BURST_SECONDS: Final = 2.0
 MAX_BUCKETS: Final = 10_000
-_IPV6_SITE: Final = 64
-"""Bits of an IPv6 address that count: a client has all addresses that begin with them."""
 
 
 class Guard:
@@ -58,7 +57,6 @@ class Guard:
         if refusal is None:
             await self._app(scope, receive, send)
         else:
-            await discard_body(receive)
             await refuse((scope, receive, send), *refusal)
 
     def _refusal(self, scope: Scope) -> tuple[int, str, dict[str, str]] | None:
@@ -120,14 +118,11 @@ class RateLimiter:
 
 def client_of(host: str | None) -> str | None:
     """Who a client is, by its address; None for this machine itself, which is not limited."""
+    if host is None:
+        return None
     try:
-        address = ip_address((host or "").partition("%")[0])
+        address = ip_address(host.partition("%")[0])
     except ValueError:
-        return None if host is None else host
-    if isinstance(address, IPv6Address):
-        if address.ipv4_mapped is None:
-            if address.is_loopback:
-                return None
-            return str(ip_network((address, _IPV6_SITE), strict=False))
-        return client_of(str(address.ipv4_mapped))
-    return None if address.is_loopback else str(address)
+        return host
+    address = getattr(address, "ipv4_mapped", None) or address
+    return None if address.is_loopback else network_of(host)

@@ -6,27 +6,30 @@ From the outside in:
 details. If the answer has begun already, the connection ends without the closing chunk, so that the
 client sees a broken answer, not a short one.
 
-`Bound` admits at most `Limits.requests` requests at once (503 beyond that), gives up on one that
-makes no progress for `Limits.stall` seconds (503), and reads the whole body before a handler runs,
-at most `Limits.body` bytes of it (413). It reads the whole body on purpose: if a handler answered
-without reading it, hypercorn's bounded queue of body chunks would stay full, and its connection
-stuck.
+`Bound` admits at most `Limits.requests` requests at once (503 beyond that), and gives up on one
+that makes no progress for `Limits.stall` seconds (503). It reads the whole body before a handler
+runs: at most `Limits.body` bytes of it (413), and at most `Limits.bodies` of all bodies; others
+wait until there is room. Places for requests and bodies go to whoever earns them
+(`recon_node.places`): a request that waits for its body, or for news (`wait`), gives way to others.
+The liveness check and the metrics have places of their own.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from http import HTTPStatus
-from typing import Any
+from typing import Any, Final
 
 import structlog
 import trio
+from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from recon_node.api.errors import error_response
 from recon_node.api.metrics import Metrics
 from recon_node.api.services import Limits
+from recon_node.places import AllowList, Place, Places
 
 log = structlog.get_logger(__name__)
 
@@ -40,9 +43,20 @@ allowed for a piece grows with its size."""
 QUICK = 1.0
 """Seconds in which a client must take a large message to count as quick."""
 
-DISCARD_SECONDS = 5.0
-"""How long an unwanted body is still read, and discarded, before it is answered 413, 401 or the
-like: a client that is still sending would not see the answer."""
+VITAL: Final = frozenset({"/ceramic/liveness", "/metrics"})
+"""Paths that are answered whatever else is going on."""
+
+VITAL_PLACES: Final = 8
+"""Requests for them at once, beyond the limit."""
+
+SMALL_BODY: Final = 64 * 1024
+"""Bytes of a body that need no room among all bodies."""
+
+BODY_GRACE: Final = 1.0
+"""Seconds without a byte after which a body gives way to others."""
+
+_ROOM_POLL: Final = 0.1
+"""Seconds between two looks for room."""
 
 
 class Observe:
@@ -102,64 +116,126 @@ class Observe:
 class Bound:
     """Keeps requests within the node's `Limits`. See the module's docstring."""
 
-    def __init__(self, app: ASGIApp, limits: Limits) -> None:
+    def __init__(self, app: ASGIApp, limits: Limits, always_admit: Sequence[str] = ()) -> None:
         self._app = app
         self._limits = limits
-        self._under_way = 0
+        allowed, now = AllowList(always_admit), trio.current_time
+        self._requests = Places(limits.requests, now, allowed, reserve=VITAL_PLACES)
+        self._bodies = Places(limits.bodies, now, allowed, grace=BODY_GRACE)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Run one request."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        if self._under_way >= self._limits.requests:
+        address = _address_of(scope)
+        given_way = trio.CancelScope()
+        place = self._requests.take(
+            address, given_way.cancel, busy=False, vital=scope["path"] in VITAL
+        )
+        if place is None:
             await refuse(
                 (scope, receive, send),
                 HTTPStatus.SERVICE_UNAVAILABLE,
                 f"{self._limits.requests} requests are already being handled: try again",
             )
             return
-        self._under_way += 1
+        answer = _Answer(send, self._limits.stall)
         try:
-            await self._run(scope, receive, send)
+            with given_way, answer.progress:
+                await self._run(scope, receive, answer, place)
         finally:
-            self._under_way -= 1
+            place.leave()
+        if answer.has_begun or not (given_way.cancelled_caught or answer.progress.cancelled_caught):
+            return
+        reason = f"no progress for {self._limits.stall:g} seconds: gave up"
+        if given_way.cancelled_caught:
+            reason = "gave way to other requests: try again"
+        await refuse((scope, receive, send), HTTPStatus.SERVICE_UNAVAILABLE, reason)
 
-    async def _run(self, scope: Scope, receive: Receive, send: Send) -> None:
-        answering = False
-        size = PIECE
-        with trio.move_on_after(self._limits.stall) as progress:
-
-            async def watch(message: Message) -> None:
-                nonlocal answering, size
-                answering = True
-                begun = trio.current_time()
-                for piece in _pieces(message, size):
-                    larger = max(0, len(piece.get("body", b"")) / PIECE - 1)
-                    progress.deadline += larger * self._limits.stall
-                    await send(piece)
-                    progress.deadline = trio.current_time() + self._limits.stall
-                if len(message.get("body", b"")) >= PIECE:
-                    size = LARGE_PIECE if trio.current_time() - begun < QUICK else PIECE
-
+    async def _run(self, scope: Scope, receive: Receive, answer: _Answer, place: Place) -> None:
+        with self._bodies.taken_by(place.address, place.give_way, size=0, busy=False) as body_place:
+            assert body_place is not None
+            body = _Body(receive, self._limits.body, place, body_place)
             try:
-                body = await _read_body(receive, self._limits.body)
+                content = await body.read(_declared(scope))
             except _ClientGoneError:
                 return
             except _BodyTooLongError:
                 await refuse(
-                    (scope, receive, watch),
+                    (scope, receive, answer.send),
                     HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
                     f"the body is longer than {self._limits.body} bytes",
                 )
                 return
-            await self._app(scope, _replay(body, receive), watch)
-        if progress.cancelled_caught and not answering:
-            await refuse(
-                (scope, receive, send),
-                HTTPStatus.SERVICE_UNAVAILABLE,
-                f"no progress for {self._limits.stall:g} seconds: gave up",
-            )
+            place.use(busy=b"wait=" not in scope["query_string"])
+            body_place.use(busy=True)
+            await self._app(scope, _replay(content, receive), answer.send)
+
+
+class _Answer:
+    """Sends an answer in pieces, each of which counts as progress."""
+
+    def __init__(self, send: Send, stall: float) -> None:
+        self._send = send
+        self._stall = stall
+        self._size = PIECE
+        self.has_begun = False
+        self.progress = trio.CancelScope(deadline=trio.current_time() + stall)
+
+    async def send(self, message: Message) -> None:
+        """Send a part of the answer."""
+        self.has_begun = True
+        begun = trio.current_time()
+        for piece in _pieces(message, self._size):
+            larger = max(0, len(piece.get("body", b"")) / PIECE - 1)
+            self.progress.deadline += larger * self._stall
+            await self._send(piece)
+            self.progress.deadline = trio.current_time() + self._stall
+        if len(message.get("body", b"")) >= PIECE:
+            self._size = LARGE_PIECE if trio.current_time() - begun < QUICK else PIECE
+
+
+class _Body:
+    """Reads a body, whose memory is taken from that for all bodies before it is used."""
+
+    def __init__(self, receive: Receive, limit: int, request: Place, body: Place) -> None:
+        self._receive = receive
+        self._limit = limit
+        self._places = (request, body)
+        self._body = body
+
+    async def read(self, declared: int | None) -> bytes:
+        """Return the whole body.
+
+        Args:
+            declared: its size, if the client has said it.
+
+        Raises:
+            _ClientGoneError: the client left before its end.
+            _BodyTooLongError: it is longer than allowed.
+        """
+        if declared is not None and declared > self._limit:
+            raise _BodyTooLongError
+        content = bytearray()
+        while True:
+            message = await self._receive()
+            if message["type"] == "http.disconnect":
+                raise _ClientGoneError
+            content += message.get("body", b"")
+            for place in self._places:
+                place.use(busy=False)
+            if len(content) > self._limit:
+                raise _BodyTooLongError
+            if len(content) > SMALL_BODY and not self._body.size:
+                await self._take(declared or self._limit)
+            if not message.get("more_body", False):
+                return bytes(content)
+
+    async def _take(self, size: int) -> None:
+        """Wait until there is room for a body of some size."""
+        while not self._body.grow(size):  # noqa: ASYNC110 (others give way when they have rested)
+            await trio.sleep(_ROOM_POLL)
 
 
 def _pieces(message: Message, size: int) -> Iterator[Message]:
@@ -181,30 +257,15 @@ class _BodyTooLongError(Exception):
     """The body is longer than allowed."""
 
 
-async def _read_body(receive: Receive, limit: int) -> bytes:
-    chunks: list[bytes] = []
-    size = 0
-    while True:
-        message = await receive()
-        if message["type"] == "http.disconnect":
-            raise _ClientGoneError
-        chunk = message.get("body", b"")
-        size += len(chunk)
-        if size > limit:
-            if message.get("more_body", False):
-                await discard_body(receive)
-            raise _BodyTooLongError
-        chunks.append(chunk)
-        if not message.get("more_body", False):
-            return b"".join(chunks)
+def _declared(scope: Scope) -> int | None:
+    """Return how long the body will be, if its client says so."""
+    length = Headers(scope=scope).get("content-length", "")
+    return int(length) if length.isascii() and length.isdigit() else None
 
 
-async def discard_body(receive: Receive) -> None:
-    """Read and discard until the client has sent everything, hung up or taken too long."""
-    more = True
-    with trio.move_on_after(DISCARD_SECONDS):
-        while more:
-            more = (await receive()).get("more_body", False)
+def _address_of(scope: Scope) -> str:
+    client = scope.get("client")
+    return str(client[0]) if client else ""
 
 
 async def refuse(
@@ -213,20 +274,12 @@ async def refuse(
     message: str,
     headers: Mapping[str, str] | None = None,
 ) -> None:
-    """Answer an error and close the connection; discard what the client still sends."""
+    """Answer an error and close the connection, whatever the client still sends."""
     scope, receive, send = asgi
     response = error_response(
         scope["path"], status, message, {"connection": "close", **(headers or {})}
     )
-
-    async def discard() -> None:
-        while (await receive())["type"] != "http.disconnect":
-            pass
-
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(discard)
-        await response(scope, receive, send)
-        nursery.cancel_scope.cancel()
+    await response(scope, receive, send)
 
 
 def _replay(body: bytes, receive: Receive) -> Receive:

@@ -29,11 +29,11 @@ from typing import TYPE_CHECKING, Annotated, Final
 from pydantic import BeforeValidator, Field
 from pydantic.alias_generators import to_camel
 from pydantic_core import PydanticCustomError
-from starlette.responses import Response, StreamingResponse
+from starlette.responses import Response
 
 from recon_node.api.endpoint import Answer, Call, endpoint
 from recon_node.api.errors import ApiError, bad_request
-from recon_node.api.models import AsText, Binary, Parameters, WholeParameter
+from recon_node.api.models import AsText, Binary, Parameters, StreamedAnswer, WholeParameter
 from recon_node.api.services import Services
 from recon_node.ceramic import StreamId
 from recon_node.ipld import CID, CidError, read_cid
@@ -186,7 +186,7 @@ def _read_cids(body: bytes) -> list[CID]:
 async def _answer(body: AsyncGenerator[bytes | memoryview]) -> Response:
     # An error here still becomes an error answer. Later, only the connection can be cut.
     first = [await anext(body), await anext(body)]
-    return StreamingResponse(_join(first, body), media_type=MEDIA_TYPE)
+    return StreamedAnswer(_join(first, body), media_type=MEDIA_TYPE)
 
 
 async def stream(

@@ -13,11 +13,20 @@ from http import HTTPStatus
 from typing import Annotated, Final
 
 from pydantic import BeforeValidator, Field
-from starlette.responses import Response, StreamingResponse
+from starlette.responses import Response
 
 from recon_node.api.endpoint import Answer, Call, endpoint
 from recon_node.api.errors import ApiError, bad_request
-from recon_node.api.models import AsText, Binary, Body, Parameters, Text, Whole, reply
+from recon_node.api.models import (
+    AsText,
+    Binary,
+    Body,
+    Parameters,
+    StreamedAnswer,
+    Text,
+    Whole,
+    reply,
+)
 from recon_node.api.services import Services
 from recon_node.ceramic import DidError
 from recon_node.dag import DagError, Dags, Identifier, IncompleteDagError, Publication, parse_root
@@ -148,7 +157,7 @@ async def get_car(call: Call[RootPath]) -> Response:
         "content-disposition": f'attachment; filename="{root}.car"',
         "x-content-type-options": "nosniff",
     }
-    return StreamingResponse(pieces, media_type=CAR_TYPE, headers=headers)
+    return StreamedAnswer(pieces, media_type=CAR_TYPE, headers=headers)
 
 
 class DagReplicasBody(Body):

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from recon_node.p2p.transport.budget import group_of
+from recon_node.places import network_of
 
 LIFETIME: Final = 3600.0
 """Seconds for which a record is kept unless its provider announces itself again."""
@@ -84,7 +84,7 @@ class ProviderRecords:
         """
         self.expire(now)
         self._remove((key, peer_id))
-        group = group_of(source)
+        group = network_of(source)
         of_key = self._of_key.get(key, {})
         if len(of_key) >= self._max_providers:
             self._remove(self._oldest_of_the_greediest(of_key))

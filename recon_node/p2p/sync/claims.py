@@ -18,7 +18,7 @@ from typing import Final
 import trio
 
 from recon_node.ceramic import EventId
-from recon_node.p2p.transport.budget import remember
+from recon_node.places import remember
 
 STALLED_AFTER: Final = 10.0
 """Seconds in which a peer has to send ``MIN_BYTES``."""

@@ -15,7 +15,7 @@ from recon_node.ceramic import network_id_of, network_name
 from recon_node.p2p.interfaces import EventStore
 from recon_node.p2p.peers.book import PeerBook
 from recon_node.p2p.sync.reports import ANOTHER_NETWORK, NO_COMMON_INTEREST, agreed_but_for
-from recon_node.p2p.transport.budget import remember
+from recon_node.places import remember
 from recon_node.recon import Side, intersect_ranges
 
 log = structlog.get_logger(__name__)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from itertools import product
 from typing import Final, Literal, get_args
@@ -158,10 +159,12 @@ class SyncHistory:
 
     Args:
         counters: counts all of them.
+        on_delivery: called with each peer that has delivered events.
     """
 
-    def __init__(self, counters: Counters) -> None:
+    def __init__(self, counters: Counters, on_delivery: Callable[[str], None]) -> None:
         self._counters = counters
+        self._on_delivery = on_delivery
         self.reports: deque[SyncReport] = deque(maxlen=MAX_REPORTS)
         """The latest sessions, the newest last."""
         self.transfers: deque[SyncReport] = deque(maxlen=MAX_TRANSFERS)
@@ -179,6 +182,8 @@ class SyncHistory:
             self.reports.append(report)
         if report.moved_events:
             self.transfers.append(report)
+        if report.events_received:
+            self._on_delivery(report.peer)
         self._counters.count(report)
         _log_report(report)
 

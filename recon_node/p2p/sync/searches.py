@@ -20,7 +20,7 @@ import trio
 
 from recon_node.ceramic import EventId
 from recon_node.p2p.sync.steps import in_steps
-from recon_node.p2p.transport.budget import group_of, remember
+from recon_node.places import network_of, remember
 from recon_node.recon import KeyView, Missing, find
 
 KEYS_A_SECOND: Final = 8_000_000
@@ -59,7 +59,7 @@ class Searches:
             address: the IP address of the peer that asks.
             wanted: the ids, and the range.
         """
-        group = group_of(address)
+        group = network_of(address)
         while True:
             if (left := self._allowance(group)) <= 0:
                 await trio.sleep((1 - left) / self._rate)

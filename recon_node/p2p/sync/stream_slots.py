@@ -18,8 +18,8 @@ import trio
 
 from recon_node.p2p.errors import PeerGoneError
 from recon_node.p2p.transport.framing import FrameStream
-from recon_node.p2p.transport.places import GiveWay, Places
 from recon_node.p2p.transport.streams import PeerStream
+from recon_node.places import GiveWay, Places
 
 KEPT_FOR: Final = 300.0
 """Seconds for which a responder keeps a stream for the initiator's next session."""
@@ -40,7 +40,7 @@ class Slots:
     """
 
     def __init__(self, limit: int, limit_per_peer: int) -> None:
-        self._places = Places(limit)
+        self._places = Places(limit, trio.current_time)
         self._limit_per_peer = limit_per_peer
         self._used = Counter[str]()
         self._unused: dict[str, trio.Event] = {}
@@ -59,8 +59,8 @@ class Slots:
         if self._used[peer_id] >= self._limit_per_peer:
             yield False
             return
-        with self._places.taken_by(address, give_way) as has_place:
-            if not has_place:
+        with self._places.taken_by(address, give_way) as place:
+            if place is None:
                 yield False
                 return
             self._used[peer_id] += 1

@@ -23,21 +23,17 @@ import sys
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from ipaddress import IPv6Address, ip_address
-from typing import Final, TypeVar
+from typing import Final
 
 import structlog
 import trio
 
 from recon_node.p2p.errors import P2PError
+from recon_node.places import network_of, remember
 
 log = structlog.get_logger(__name__)
 
-K = TypeVar("K")
-V = TypeVar("V")
 Cut = Callable[[], None]
-_IPV6_NETWORK: Final = 64
-"""Bits of an IPv6 address that tell one customer from another."""
 _SLACK: Final = 4
 """While peers that were cut off release their memory, the sum may exceed the limit by this fraction
 of it: a quarter."""
@@ -142,9 +138,9 @@ class MemoryBudget:
             address: the IP address that it is connected from, if known.
             cut: called at most once, when the peer is cut off; it must neither wait nor raise.
         """
-        holder = self._holders.setdefault(peer, _Holder(group_of(address)))
+        holder = self._holders.setdefault(peer, _Holder(network_of(address)))
         if address:
-            holder.address = group_of(address)
+            holder.address = network_of(address)
         return Account(self, peer, holder, cut)
 
     def refused_for(self, peer: str) -> float:
@@ -225,27 +221,6 @@ class MemoryBudget:
         holder.accounts -= 1
         if not holder.accounts and self._holders.get(peer) is holder:
             del self._holders[peer]
-
-
-def remember(latest: dict[K, V], key: K, value: V, limit: int) -> None:
-    """Put a value into a dictionary as its latest one; the oldest ones above the limit go."""
-    latest.pop(key, None)
-    latest[key] = value
-    while len(latest) > limit:
-        del latest[next(iter(latest))]
-
-
-def group_of(address: str) -> str:
-    """Return what all peers of one machine or customer share: an IPv4 address, an IPv6 /64."""
-    try:
-        parsed = ip_address(address)
-    except ValueError:
-        return address
-    if isinstance(parsed, IPv6Address):
-        if parsed.ipv4_mapped is not None:
-            return str(parsed.ipv4_mapped)
-        return str(IPv6Address(int(parsed) >> _IPV6_NETWORK << _IPV6_NETWORK)) + f"/{_IPV6_NETWORK}"
-    return str(parsed)
 
 
 def unlimited() -> MemoryBudget:

@@ -39,8 +39,10 @@ from recon_node.p2p.transport.hardening import (
     GuardedPeerStore,
     GuardedSwarm,
     bound_negotiation,
+    show_ipv6_addresses,
 )
 from recon_node.p2p.transport.private_network import PrivateTCP
+from recon_node.places import AllowList
 
 log = structlog.get_logger(__name__)
 
@@ -69,6 +71,7 @@ def build_host(
     """
     bound_negotiation()
     bound_identify()
+    show_ipv6_addresses()
     _quieten_library()
     identify.AGENT_VERSION = f"recon-node/{__version__}"
     noise = NoiseTransport(identity, noise_privkey=create_new_key_pair().private_key)
@@ -92,6 +95,7 @@ def build_host(
             outbound_stream_protocol_negotiation_timeout=_NEGOTIATION_TIMEOUT,
         ),
         budget=budget,
+        allowed=AllowList(settings.always_admit),
         swarm_key=swarm_key,
     )
     announced = [parse_address(each) for each in settings.announce]

@@ -3,17 +3,17 @@
 Theory of operation
 -------------------
 The library's classes are subclassed, here, in ``guarded_yamux`` and in ``guarded_identify``, and
-``build`` makes the host from the subclasses. Only two functions are replaced in place
-(``bound_negotiation``, ``bound_identify``). Each remedy is one method, and the test that fails
-without it is in ``tests/p2p/test_p2p_hardening.py``. docs/upstream has patches for the library, and
-says which remedies can go once they are released.
+``build`` makes the host from the subclasses. Only three functions are replaced in place
+(``bound_negotiation``, ``bound_identify``, ``show_ipv6_addresses``). Each remedy is one method, and
+the test that fails without it is in ``tests/p2p/test_p2p_hardening.py``. docs/upstream has patches
+for the library, and says which remedies can go once they are released.
 
 =====================  ============================================================================
 class                  defects of the library
 =====================  ============================================================================
 ``GuardedHost``        an exception of a stream handler, or a negotiation that is not UTF-8, ends
                        the host; a peer may have any number of streams open
-``GuardedSwarm``       inbound slots are never given back, and one address can take them all; a
+``GuardedSwarm``       inbound slots are never given back, and belong to whoever comes first; a
                        cancelled dial leaks a count of the resource manager; two nodes that dial
                        each other keep two connections; every peer that was heard of is dialled
 ``GuardedYamux``       a cancelled write leaves half a frame on the wire; frozen peers stay
@@ -42,6 +42,7 @@ from libp2p.abc import IMuxedConn, INetConn, INetStream, IRawConnection
 from libp2p.exceptions import ParseError
 from libp2p.host.basic_host import BasicHost
 from libp2p.io.abc import Reader, ReadWriteCloser
+from libp2p.io.trio import TrioTCPStream
 from libp2p.io.utils import read_exactly
 from libp2p.network.auto_connector import AutoConnector
 from libp2p.network.connection.raw_connection import RawConnection
@@ -59,10 +60,10 @@ from multiaddr import Multiaddr  # type: ignore[import-untyped]
 from recon_node.p2p.transport.addresses import is_dialable
 from recon_node.p2p.transport.budget import MemoryBudget, OverBudgetError
 from recon_node.p2p.transport.guarded_yamux import GuardedYamux
-from recon_node.p2p.transport.places import Places
 from recon_node.p2p.transport.private_network import PrivateStream
 from recon_node.p2p.transport.read_ahead import read_ahead_on
 from recon_node.p2p.transport.streams import shielded
+from recon_node.places import AllowList, Place, Places
 
 log = structlog.get_logger(__name__)
 
@@ -112,6 +113,24 @@ async def _read_bounded_line(reader: Reader) -> bytes:
     if not line.endswith(b"\n"):
         raise ParseError("a negotiation line that does not end with a newline")
     return line[:-1]
+
+
+def show_ipv6_addresses() -> None:
+    """Have connections over IPv6 tell the peer's address. Applies to the whole process; idempotent.
+
+    Stock takes an address of four parts, as sockets of IPv6 have them, for none.
+    """
+    TrioTCPStream.get_remote_address = _remote_address  # type: ignore[method-assign]
+
+
+def _remote_address(self: TrioTCPStream) -> tuple[str, int] | None:
+    if self._cached_remote_address is None:
+        try:
+            host, port, *_ = self.stream.socket.getpeername()
+        except OSError:  # it is closed already
+            return None
+        self._cached_remote_address = str(host).partition("%")[0], int(port)
+    return self._cached_remote_address
 
 
 class NoAutoConnector(AutoConnector):
@@ -183,6 +202,7 @@ class GuardedSwarm(Swarm):
 
     Args:
         budget: is charged for the memory of connections that are being set up.
+        allowed: who always gets a connection.
         swarm_key: of the private network, if this is a node of one.
     """
 
@@ -190,9 +210,11 @@ class GuardedSwarm(Swarm):
         self,
         *args: Any,
         budget: MemoryBudget,
+        allowed: AllowList,
         swarm_key: bytes | None = None,
         **options: Any,
     ) -> None:
+        self._allowed = allowed
         super().__init__(*args, **options)
         self._budget = budget
         self._swarm_key = swarm_key
@@ -200,12 +222,16 @@ class GuardedSwarm(Swarm):
     def _init_connection_management(self) -> None:
         super()._init_connection_management()
         self.auto_connector = NoAutoConnector(self)
-        self._inbound = Places(inbound_places(self.connection_config.max_connections))
+        self.inbound = Places(
+            inbound_places(self.connection_config.max_connections),
+            trio.current_time,
+            self._allowed,
+        )
 
     async def _handle_inbound_connection(
         self, read_write_closer: ReadWriteCloser, maddr: Multiaddr
     ) -> None:
-        """Serve an inbound connection while there is a place for its address.
+        """Serve an inbound connection while it has a place.
 
         Stock gives the slots to whoever comes first, and takes them back when the swarm ends.
         """
@@ -215,25 +241,27 @@ class GuardedSwarm(Swarm):
         host, _ = raw.get_remote_address() or ("", 0)
         with (
             trio.CancelScope() as scope,
-            self._inbound.taken_by(host, scope.cancel) as has_place,
+            self.inbound.taken_by(host, scope.cancel, busy=False) as place,
         ):
             try:
-                if has_place:
-                    await self._serve_inbound(raw, maddr)
+                if place is not None:
+                    await self._serve_inbound(raw, maddr, place)
             except Exception as error:
                 log.debug("Inbound connection failed", remote=host, error=repr(error))
             finally:
                 with shielded(_RESET_LIMIT):
                     await raw.close()
         if scope.cancelled_caught:
-            log.debug("Cut a connection: another address needs its place", remote=host)
+            log.debug("Cut a connection: another peer needs its place", remote=host)
 
-    async def _serve_inbound(self, raw: RawConnection, maddr: Multiaddr) -> None:
+    async def _serve_inbound(self, raw: RawConnection, maddr: Multiaddr, place: Place) -> None:
         with trio.move_on_after(_CLEANUP_LIMIT):  # the one that gave way may still be leaving
             limit = self.connection_config.max_connections
             while len(self.get_connections()) >= limit:  # noqa: ASYNC110 (there is no event for it)
                 await trio.sleep(_POLL)
         muxed = await self._upgrade_within_budget(raw, maddr)
+        if str(muxed.peer_id) in self._allowed:
+            place.keep()
         await muxed.event_closed.wait()
 
     async def _upgrade_within_budget(self, raw: RawConnection, maddr: Multiaddr) -> GuardedYamux:

@@ -1,0 +1,307 @@
+"""Who gets a place where places are limited: connections, requests, bodies, sessions, statements.
+
+Peer ids and connections cost nothing, and addresses cost little. So whoever comes first must not
+keep all the places, nor whoever has the most addresses. Places go to those who earn them:
+
+- An address on the allow-list always gets a place, and keeps it.
+- Who has lately delivered something useful has *earned* its place. Up to three quarters of the
+  places are kept by those who did so last, whoever else wants them, and also if they come again.
+- An *idle* place, in which nothing happens that would be lost, goes to any newcomer: first one of
+  the network that has the most, then the one that has been idle for the longest time. A network
+  that has lost a place takes none from another network for some seconds, so that a crowd cannot
+  push newcomers out as fast as they come.
+- A *busy* place only goes to a newcomer whose network has fewer: of n networks, one with less than
+  an n-th of the places loses none. If all come from one network, the first ones stay.
+- A reserve on top of the limit is for what must always work, such as the liveness check.
+
+Networks are counted as they are handed out: each IPv4 address; of IPv6 each /48, and within it each
+/56. Places may have sizes, such as the bytes of a body; then the limit is for their sum, and
+networks compare by theirs.
+
+This module does no I/O: the clock is an argument, and the caller that takes a place says how to
+give it up.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from ipaddress import (
+    IPv4Address,
+    IPv4Network,
+    IPv6Address,
+    IPv6Network,
+    ip_address,
+    ip_network,
+)
+from math import inf
+from typing import Final, TypeVar
+
+K = TypeVar("K")
+V = TypeVar("V")
+GiveWay = Callable[[], None]
+
+LATELY: Final = 3600.0
+"""Seconds for which it counts that something useful was delivered."""
+EARNED_SHARE: Final = 3 / 4
+"""The part of the places that can be earned; the rest is open to newcomers."""
+REST: Final = 10.0
+"""Seconds for which a network that has lost a place takes none from others."""
+MAX_REMEMBERED: Final = 2000
+"""Maximum networks that are remembered for what they delivered, or lost: the latest ones."""
+_PREFIXES: Final = (48, 56)
+
+
+def networks_of(address: str) -> tuple[str, ...]:
+    """Return the networks of an IP address that are counted, the widest first."""
+    try:
+        parsed = ip_address(address.partition("%")[0])
+    except ValueError:
+        return (address,)
+    if isinstance(parsed, IPv6Address):
+        if parsed.ipv4_mapped is not None:
+            return (str(parsed.ipv4_mapped),)
+        return tuple(str(ip_network((parsed, each), strict=False)) for each in _PREFIXES)
+    return (str(parsed),)
+
+
+def network_of(address: str) -> str:
+    """Return what all addresses of one customer share: an IPv4 address, an IPv6 /56."""
+    return networks_of(address)[-1]
+
+
+class AllowList:
+    """Addresses, networks and peer ids that always get a place.
+
+    Args:
+        entries: such as 192.0.2.7, 2001:db8::/48, or a peer id.
+
+    Raises:
+        ValueError: an entry with a slash is not a network.
+    """
+
+    def __init__(self, entries: Iterable[str] = ()) -> None:
+        self._networks: list[IPv4Network | IPv6Network] = []
+        self._names: set[str] = set()
+        for entry in entries:
+            try:
+                self._networks.append(ip_network(entry))
+            except ValueError as error:
+                if "/" in entry or "." in entry or ":" in entry:
+                    raise ValueError(f"{entry!r} is not an address or a network: {error}") from None
+                self._names.add(entry)
+
+    def __contains__(self, name: str) -> bool:
+        """Return whether an address or a peer id is on the list."""
+        if name in self._names:
+            return True
+        if not self._networks:
+            return False
+        try:
+            address: IPv4Address | IPv6Address = ip_address(name.partition("%")[0])
+        except ValueError:
+            return False
+        address = getattr(address, "ipv4_mapped", None) or address
+        return any(address in network for network in self._networks)
+
+
+@dataclass(eq=False, slots=True)
+class Place:
+    """A place that is taken. Leave it at the end."""
+
+    _places: Places
+    address: str
+    networks: tuple[str, ...]
+    give_way: GiveWay
+    size: int
+    is_busy: bool
+    is_sure: bool
+    """Whether the allow-list has its holder."""
+    used_at: float
+    lost: bool = False
+    """Whether it was left, or given to another one."""
+
+    def use(self, *, busy: bool) -> None:
+        """Note that something happens here now, and whether it should not be interrupted."""
+        self.used_at = self._places.clock()
+        self.is_busy = busy
+
+    def keep(self) -> None:
+        """Never lose it: the holder turned out to be on the allow-list."""
+        self.is_sure = True
+
+    def grow(self, size: int) -> bool:
+        """Take so much more; return False, with nothing changed, if there is no room for it."""
+        return self._places._grow(self, size)
+
+    def leave(self) -> None:
+        """Give the place back; once it is lost, do nothing."""
+        self._places._leave(self)
+
+
+class Places:
+    """Places of which each goes to whoever earns it most. See the module's docstring.
+
+    Args:
+        limit: the number of places, or the sum of their sizes.
+        clock: returns the time in seconds.
+        allowed: who always gets in.
+        reserve: places on top of ``limit`` for what is vital.
+        grace: seconds that a place must have been idle before another one gets it.
+    """
+
+    def __init__(
+        self,
+        limit: int,
+        clock: Callable[[], float],
+        allowed: AllowList | None = None,
+        *,
+        reserve: int = 0,
+        grace: float = 0.0,
+    ) -> None:
+        self.limit = limit
+        self.clock = clock
+        self.taken = 0
+        """How many are taken, or the sum of their sizes."""
+        self._allowed = allowed or AllowList()
+        self._reserve = reserve
+        self._grace = grace
+        self._held: dict[Place, None] = {}
+        self._by_network = Counter[str]()
+        self._earned: dict[str, float] = {}
+        """When each network delivered something useful."""
+        self._lost: dict[str, float] = {}
+        """When each network lost a place."""
+
+    def __len__(self) -> int:
+        return len(self._held)
+
+    def take(
+        self,
+        address: str,
+        give_way: GiveWay,
+        *,
+        size: int = 1,
+        busy: bool = True,
+        vital: bool = False,
+    ) -> Place | None:
+        """Take a place; return None if there is none for this address.
+
+        Args:
+            address: an IP address.
+            give_way: called at most once, when another one gets the place: its holder must then
+                end soon. It must neither wait nor raise.
+            size: of the place.
+            busy: whether something would be lost if another one got it.
+            vital: whether it may come from the reserve.
+        """
+        sure = address in self._allowed
+        place = Place(self, address, networks_of(address), give_way, 0, busy, sure, self.clock())
+        if not self._make_room(place, size, self._reserve if vital else 0):
+            return None
+        self._held[place] = None
+        self._add(place, size)
+        return place
+
+    @contextmanager
+    def taken_by(
+        self, address: str, give_way: GiveWay, *, size: int = 1, busy: bool = True
+    ) -> Iterator[Place | None]:
+        """Take a place while the block runs; yield None if there is none. See `take`."""
+        place = self.take(address, give_way, size=size, busy=busy)
+        try:
+            yield place
+        finally:
+            if place is not None:
+                place.leave()
+
+    def earn(self, address: str) -> None:
+        """Note that somebody at an address has delivered something useful."""
+        remember(self._earned, network_of(address), self.clock(), MAX_REMEMBERED)
+
+    def _grow(self, place: Place, size: int) -> bool:
+        if place.lost or not self._make_room(place, size, 0):
+            return False
+        self._add(place, size)
+        return True
+
+    def _add(self, place: Place, size: int) -> None:
+        place.size += size
+        self.taken += size
+        for network in place.networks:
+            self._by_network[network] += size
+
+    def _leave(self, place: Place) -> None:
+        if not place.lost:
+            place.lost = True
+            del self._held[place]
+            size, place.size = place.size, 0
+            self.taken -= size
+            for network in place.networks:
+                self._by_network[network] -= size
+                if not self._by_network[network]:
+                    del self._by_network[network]
+
+    def _make_room(self, newcomer: Place, size: int, reserve: int) -> bool:
+        """Take places from others until there is room; return False if there cannot be."""
+        if size > self.limit + reserve:
+            return False
+        while self.taken + size > self.limit + reserve:
+            losers = list(self._losers(newcomer, size))
+            if not losers:
+                return False
+            loser = min(losers, key=self._rank)
+            remember(self._lost, loser.networks[-1], self.clock(), MAX_REMEMBERED)
+            self._leave(loser)
+            loser.give_way()
+        return True
+
+    def _losers(self, newcomer: Place, size: int) -> Iterator[Place]:
+        """Yield the places that may be taken from others for a newcomer."""
+        now = self.clock()
+        earned = self._with_earned_places(now)
+        resting = now < self._lost.get(newcomer.networks[-1], -inf) + REST
+        for place in self._held:
+            if place is newcomer or place.is_sure or not place.size or place in earned:
+                continue
+            if newcomer.is_sure or self._has_more(place.networks, newcomer.networks, size):
+                yield place
+            elif place.is_busy or now < place.used_at + self._grace:
+                continue
+            elif not resting or place.networks == newcomer.networks:
+                yield place
+
+    def _with_earned_places(self, now: float) -> set[Place]:
+        """Return the places of those who have delivered lately: the latest, up to their share."""
+        since = now - LATELY
+        merits = [
+            (when, place)
+            for place in self._held
+            if (when := self._earned.get(place.networks[-1], -inf)) > since
+        ]
+        merits.sort(key=lambda each: each[0], reverse=True)
+        room = int(self.limit * EARNED_SHARE)
+        return {place for _, place in merits[:room]}
+
+    def _has_more(self, theirs: Sequence[str], ours: Sequence[str], size: int) -> bool:
+        """Return whether a network would still have as much as the newcomer's, without this."""
+        for their, our in zip(theirs, ours, strict=False):
+            if their != our:
+                return self._by_network[their] > self._by_network[our] + size
+        return False
+
+    def _rank(self, place: Place) -> tuple[object, ...]:
+        """Order the places that may be taken; the first one is."""
+        crowd = tuple(-self._by_network[each] for each in place.networks)
+        # Of busy ones the first stay; of idle ones those used last.
+        return place.is_busy, crowd, -place.used_at if place.is_busy else place.used_at
+
+
+def remember(latest: dict[K, V], key: K, value: V, limit: int) -> None:
+    """Put a value into a dictionary as its latest one; the oldest ones above the limit go."""
+    latest.pop(key, None)
+    latest[key] = value
+    while len(latest) > limit:
+        del latest[next(iter(latest))]

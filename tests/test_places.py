@@ -1,0 +1,239 @@
+"""Places go to who earns them: the policy, without connections."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from recon_node.places import (
+    EARNED_SHARE,
+    LATELY,
+    REST,
+    AllowList,
+    Place,
+    Places,
+    network_of,
+    networks_of,
+)
+
+
+@dataclass
+class Crowd:
+    """Takes places for addresses; remembers who had to give way."""
+
+    limit: int
+    allowed: AllowList = field(default_factory=AllowList)
+    reserve: int = 0
+    grace: float = 0.0
+    now: float = 0.0
+    losers: list[Place] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.places = Places(
+            self.limit, lambda: self.now, self.allowed, reserve=self.reserve, grace=self.grace
+        )
+        self.held: list[Place] = []
+
+    def come(
+        self, address: str, *, busy: bool = False, size: int = 1, vital: bool = False
+    ) -> Place | None:
+        taken: list[Place] = []
+
+        def give_way() -> None:
+            self.losers.append(taken[0])
+            self.held.remove(taken[0])
+
+        place = self.places.take(address, give_way, busy=busy, size=size, vital=vital)
+        if place is not None:
+            taken.append(place)
+            self.held.append(place)
+        self.now += 0.01
+        return place
+
+    def of(self, address: str) -> int:
+        return sum(each.address == address for each in self.held)
+
+
+@pytest.mark.parametrize(
+    ("address", "networks"),
+    [
+        ("192.0.2.1", ("192.0.2.1",)),
+        ("::ffff:192.0.2.1", ("192.0.2.1",)),
+        ("2001:db8:1:2:3:4:5:6", ("2001:db8:1::/48", "2001:db8:1::/56")),
+        ("fe80::1%eth0", ("fe80::/48", "fe80::/56")),
+        ("", ("",)),
+        ("unknown", ("unknown",)),
+    ],
+)
+def test_what_counts_as_one_network(address: str, networks: tuple[str, ...]) -> None:
+    assert networks_of(address) == networks
+    assert network_of(address) == networks[-1]
+
+
+def test_of_busy_places_those_of_the_largest_network_give_way_the_latest_first() -> None:
+    crowd = Crowd(4)
+    assert all(crowd.come("192.0.2.1", busy=True) for _ in range(4))
+    first, second, third, fourth = crowd.held
+    assert not crowd.come("192.0.2.1", busy=True)
+    assert crowd.come("192.0.2.2", busy=True)
+    assert crowd.come("192.0.2.2", busy=True)
+    assert not crowd.come("192.0.2.2", busy=True)
+    assert crowd.losers == [fourth, third]
+    second.leave()
+    crowd.held.remove(second)
+    assert crowd.come("192.0.2.3", busy=True)
+    assert first in crowd.held
+
+
+def test_any_newcomer_gets_the_place_that_has_been_idle_longest() -> None:
+    """As 150 addresses with an idle connection each must not shut out another one."""
+    crowd = Crowd(150)
+    for number in range(150):
+        assert crowd.come(f"10.0.0.{number}")
+    oldest, second = crowd.held[:2]
+    oldest.use(busy=False)
+    assert crowd.come("192.0.2.1")
+    assert crowd.losers == [second]
+
+
+def test_a_network_that_lost_a_place_takes_none_from_others_for_some_time() -> None:
+    crowd = Crowd(2)
+    crowd.come("192.0.2.1")
+    crowd.come("192.0.2.2")
+    assert crowd.come("192.0.2.3")
+    assert not crowd.come("192.0.2.1")
+    crowd.now += REST
+    assert crowd.come("192.0.2.1")
+    assert [each.address for each in crowd.losers] == ["192.0.2.1", "192.0.2.2"]
+
+
+def test_a_customer_with_many_ipv6_networks_shares_as_one() -> None:
+    crowd = Crowd(4)
+    for number in range(4):  # one /48 with four /56
+        assert crowd.come(f"2001:db8:1:{number:x}00::1", busy=True)
+    assert crowd.come("2001:db8:2::1", busy=True)
+    assert crowd.come("192.0.2.1", busy=True)
+    assert not crowd.come("2001:db8:1:500::1", busy=True)
+    crowd = Crowd(4)
+    for _ in range(3):  # within it, the /56 with the most gives way
+        crowd.come("2001:db8:1::1", busy=True)
+    crowd.come("2001:db8:1:100::1", busy=True)
+    assert crowd.come("2001:db8:1:200::1", busy=True)
+    assert [each.address for each in crowd.losers] == ["2001:db8:1::1"]
+
+
+def test_who_delivered_lately_keeps_its_place_up_to_a_share_of_them() -> None:
+    crowd = Crowd(8)
+    for number in range(8):
+        crowd.come(f"10.0.0.{number}")
+    for number in range(8):
+        crowd.now += 1
+        crowd.places.earn(f"10.0.0.{number}")
+    for number in range(8):
+        assert crowd.come(f"192.0.2.{number}")
+    lost = [each.address for each in crowd.losers]
+    assert lost[:2] == ["10.0.0.0", "10.0.0.1"]
+    assert crowd.of("10.0.0.0") == 0
+    assert all(crowd.of(f"10.0.0.{number}") for number in range(2, 8))
+    crowd.now += LATELY
+    assert crowd.come("198.51.100.1")
+    assert crowd.losers[-1].address in {f"10.0.0.{number}" for number in range(2, 8)}
+
+
+def test_who_is_on_the_allow_list_always_gets_in_and_stays() -> None:
+    crowd = Crowd(2, AllowList(["192.0.2.0/24", "2001:db8::7", "12D3KooWPeer"]))
+    assert "12D3KooWPeer" in crowd.allowed
+    assert "12D3KooWOther" not in crowd.allowed
+    assert "::ffff:192.0.2.9" in crowd.allowed
+    crowd.come("10.0.0.1", busy=True)
+    later = crowd.come("10.0.0.2", busy=True)
+    assert crowd.come("192.0.2.9", busy=True)
+    assert crowd.losers == [later]
+    remaining = crowd.held[0]
+    remaining.keep()
+    assert not crowd.come("10.0.0.3")
+    assert not crowd.come("2001:db8::7")
+    with pytest.raises(ValueError, match="not an address or a network"):
+        AllowList(["192.0.2.7/24"])
+
+
+def test_what_is_vital_has_a_reserve() -> None:
+    crowd = Crowd(1, reserve=1)
+    assert crowd.come("10.0.0.1", busy=True)
+    assert not crowd.come("10.0.0.1", busy=True)
+    assert crowd.come("10.0.0.1", busy=True, vital=True)
+    assert not crowd.come("10.0.0.1", busy=True, vital=True)
+
+
+def test_places_of_a_size_grow_as_far_as_stalled_ones_give_way() -> None:
+    crowd = Crowd(10, grace=1)
+    stalled, moving = crowd.come("10.0.0.1", size=0), crowd.come("10.0.0.1", size=0)
+    newcomer = crowd.come("10.0.0.1", size=0)
+    assert stalled
+    assert moving
+    assert newcomer
+    assert stalled.grow(5)
+    assert moving.grow(5)
+    assert not newcomer.grow(1), "both have just been used"
+    crowd.now += 1
+    moving.use(busy=False)
+    assert newcomer.grow(5)
+    assert crowd.losers == [stalled]
+    assert not stalled.grow(1)
+    assert not newcomer.grow(100)
+    assert crowd.places.taken == 10
+
+
+COMERS = st.lists(
+    st.tuples(
+        st.sampled_from("abcdefgh"), st.booleans(), st.sampled_from(["come", "earn", "wait"])
+    ),
+    max_size=60,
+)
+
+
+@given(st.integers(1, 8), COMERS)
+def test_nobody_who_has_less_than_a_fair_share_of_busy_places_loses_one(
+    limit: int, comers: list[tuple[str, bool, str]]
+) -> None:
+    """By counts that are made here anew, not by those of the policy."""
+    crowd = Crowd(limit, AllowList(["h"]))
+    earned: dict[str, float] = {}
+    lost: dict[str, float] = {}
+    for address, busy, what in comers:
+        if what == "wait":
+            crowd.now += REST
+            continue
+        if what == "earn":
+            crowd.places.earn(address)
+            earned[address] = crowd.now
+            continue
+        before, held = Counter(each.address for each in crowd.held), list(crowd.held)
+        at = crowd.now
+        merits = sorted((each.address for each in held if each.address in earned), key=earned.get)
+        protected = Counter(merits[::-1][: int(limit * EARNED_SHARE)])
+        crowd.losers.clear()
+        place = crowd.come(address, busy=busy)
+        assert len(crowd.held) <= limit
+        assert crowd.places.taken == len(crowd.held) == len(crowd.places)
+        if place is None:
+            assert len(held) == limit, "a free place is for everybody"
+            assert not crowd.losers
+            open_to_all = [
+                each
+                for each in held
+                if not each.is_busy and each.address != "h" and not protected[each.address]
+            ]
+            is_resting = at < lost.get(address, -REST) + REST
+            assert is_resting or not open_to_all, "an idle place is for any newcomer"
+        for loser in crowd.losers:
+            assert len(held) == limit
+            assert loser.address != "h"
+            assert crowd.of(loser.address) >= protected[loser.address]
+            if loser.is_busy and address != "h":
+                assert before[loser.address] > before[address] + 1
+            lost[loser.address] = at
