@@ -25,7 +25,7 @@ from recon_node.ceramic.errors import (
     StreamIdError,
     UnsupportedSignatureError,
 )
-from recon_node.ceramic.event import MAX_CAR_SIZE, Event, EventKind, parse_event
+from recon_node.ceramic.event import MAX_CAR_SIZE, Event, EventKind, bare_time_event, parse_event
 from recon_node.ceramic.event_id import (
     FENCEPOST_CID,
     FIELDS_SIZE,
@@ -91,6 +91,7 @@ __all__ = [
     "UnsupportedSignatureError",
     "Validity",
     "authority",
+    "bare_time_event",
     "check_authority",
     "check_transaction",
     "controller_range",

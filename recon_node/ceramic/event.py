@@ -98,6 +98,12 @@ class Event:
         return StreamId(header.stream_type, self.init)
 
 
+def bare_time_event(cid: CID, init: CID, prev: CID, proof: TimeProof) -> Event:
+    """Return a time event that was checked before, without its blocks: neither `car` nor `payload`
+    has anything."""
+    return Event(cid, EventKind.TIME, init, (prev,), None, {}, None, proof, b"")
+
+
 def parse_event(data: bytes) -> Event:
     """Read the event that a CARv1 holds.
 

@@ -17,7 +17,7 @@ import structlog
 import trio
 
 from recon_node.ceramic import EventId
-from recon_node.recon import KeyRange, KeyStore, KeyView, id_of
+from recon_node.recon import KeyStore, KeyView, id_of
 from recon_node.store.damage.mending import DamageWatch
 from recon_node.store.db.log import Committed, EventLog
 from recon_node.store.db.reader import ReaderPool
@@ -140,10 +140,6 @@ class Contents:
     def withheld(self) -> int:
         """How many events are held but withheld from peers; they are among those that wait."""
         return len(self._withheld)
-
-    def withheld_in(self, key_range: KeyRange) -> list[EventId]:
-        """Return the EventIds in a range that are held but withheld from peers, ascending."""
-        return sorted(filter(key_range.covers, self._withheld.values()))
 
     def is_settled(self, event_id: EventId) -> bool:
         """Return whether the verdict on an EventId is known without a look at the CAR."""

@@ -26,6 +26,7 @@ from recon_node.store.judging import PolicyGate
 from recon_node.store.listings import Listings
 from recon_node.store.policy import Policy
 from recon_node.store.ring_keys import RingKeys
+from recon_node.store.stream_reads import StreamReads
 from recon_node.store.values import (
     FeedColumns,
     FeedFilter,
@@ -52,6 +53,7 @@ class Store(Contents):
         wanted: the node's interests, to be listed, added to and removed from.
         policy: decides which streams are accepted.
         listings: of streams, models, and what is not delivered.
+        streams: the events of one stream.
     """
 
     def __init__(
@@ -71,6 +73,7 @@ class Store(Contents):
         self.epoch = log.epoch
         self._readers = readers
         self.listings = Listings(readers)
+        self.streams = StreamReads(readers, self)
         self._blocks = BlockFinder(data_dir, log.epoch, readers)
         self._writer = Writer(log, self)
         self.wanted = Interests(added_interests, self._writer, readers)
@@ -320,20 +323,6 @@ class Store(Contents):
         return await self._noting(
             partial(questions.read_sort_key, sort_key, after, upto, limit, max_bytes)
         )
-
-    async def read_stream(
-        self, init: CID, limit: int | None = None, max_bytes: int | None = None
-    ) -> list[FeedRow]:
-        """Return at most `limit` delivered events of the stream that the event `init` starts, in
-        feed order, which is causal; none when the stream is not here.
-
-        With `max_bytes`, the last one is the event that takes the CARs to so many bytes.
-
-        Raises:
-            DamagedEventError: one of them is damaged.
-            StoreError: the disk failed.
-        """
-        return await self._noting(partial(questions.read_stream, init, self.head, limit, max_bytes))
 
     async def pending_proofs(self, limit: int, chain_id: str | None = None) -> list[PendingProof]:
         """Return at most `limit` proofs of pending time events (of one chain, CAIP-2), those that

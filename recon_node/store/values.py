@@ -92,6 +92,36 @@ class FeedRow:
     """Of a badly signed data event, which is never a tip (CIP-145): what is wrong with it."""
 
 
+@dataclass(frozen=True, slots=True)
+class HeldRow:
+    """An event of a stream that is not delivered, and is not a time event."""
+
+    event_id: EventId
+    car: bytes
+    is_pending: bool
+    """Whether only the lookup of an anchor below is missing."""
+    fault: str | None
+    """As in `FeedRow`."""
+
+
+@dataclass(frozen=True, slots=True)
+class TimeRow:
+    """A time event of a stream, without its CAR."""
+
+    position: int | None
+    """In the feed; None if it is not delivered."""
+    first: int | None
+    """The position of the first event that states the same."""
+    event_id: EventId
+    event_cid: CID
+    prev: CID
+    proof: TimeProof
+    block_time: int | None
+    """As in `FeedRow`."""
+    is_pending: bool = False
+    """Whether only the lookup of an anchor is missing, its own or one below."""
+
+
 FeedPlace = tuple[int, bytes, int | None, str | None, int | None, str | None]
 """Of `FeedRow`: `position`, `event_id`, `block_time`, `chain_id`, `delivered_at` and `fault`."""
 

@@ -143,7 +143,9 @@ class StreamStates:
         self._faults = faults or {}
         self._kept: dict[CID, EventState] = {}
         self._rejected: dict[CID, tuple[str, ...]] | None = None
-        self._size = sum(len(event.car) for event in self._events.values())
+        # Of time events, any number can be made by anybody.
+        signed = (event for event in self._events.values() if event.kind is not EventKind.TIME)
+        self._size = sum(len(event.car) for event in signed)
 
     @property
     def kept(self) -> Mapping[CID, EventState]:

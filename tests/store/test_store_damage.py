@@ -103,7 +103,7 @@ def reads_of(store: Store, cid: CID, init: CID) -> list[Callable[[], object]]:
         lambda: store.read_feed(10, 1000),
         lambda: store.read_feed(10, 1),
         lambda: store.read_feed_columns(0, 1000, 1000, 1 << 30),
-        lambda: store.read_stream(init),
+        lambda: store.streams.signed(init),
         lambda: store.damage.check_range(0, 1000),
     ]
 

@@ -54,7 +54,7 @@ async def get_event_state(call: Call[StreamEventPath]) -> Annotated[Response, Ev
 def _render(loaded: Loaded, cid: CID) -> Response:
     states = loaded.states()
     try:
-        *_, state = loaded.within(states.branch(loaded.statements.shown(cid)))
+        *_, state = loaded.within(states.branch(loaded.delivered.statements.shown(cid)))
     except StreamShapeError:
         raise ApiError(HTTPStatus.NOT_FOUND, f"the stream has no delivered event {cid}") from None
     data = from_json(state.data.to_json())

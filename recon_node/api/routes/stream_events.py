@@ -1,16 +1,16 @@
 """GET /ceramic/streams/{stream_id}/events: the events of a stream, and the state of each.
 
 Besides the delivered ones there are those that wait for an event that they build on, or for the
-lookup of an anchor. They are found by their keys, which are in the stream's own range. The answer
-has what a client needs to draw the stream and to compute its tip.
+lookup of an anchor. The answer has what a client needs to draw the stream and to compute its tip.
+What strangers add to the stream fills up the room that is left, and is cut off where that ends.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import chain, islice
+from itertools import islice
 from typing import Annotated, Any, Final, Literal
 
 from pydantic import BeforeValidator
@@ -19,35 +19,28 @@ from starlette.responses import Response
 from recon_node.api.endpoint import Call, endpoint
 from recon_node.api.errors import bad_request
 from recon_node.api.models import AsText, Body, Parameters, Whole, reply
-from recon_node.api.routes.streams import not_found, read_whole
+from recon_node.api.routes.streams import Delivered, event_of, not_found, read_delivered
 from recon_node.api.services import Services
-from recon_node.ceramic import (
-    Event,
-    EventId,
-    StreamId,
-    StreamIdError,
-    parse_event,
-    stream_range,
-    validity_of,
-)
+from recon_node.ceramic import Event, EventId, StreamId, StreamIdError, parse_event, validity_of
 from recon_node.ipld import CID, IpldError
-from recon_node.recon import KeyRange
-from recon_node.store import FeedRow, State, Store
+from recon_node.store import HeldRow
 from recon_node.streams import Statements, shape_of, statements_of
 from recon_node.streams.picture import HeldEvent, Progress
 
-_CARS_A_READ: Final = 64
+_STRANGERS_SHARE: Final = 16
+"""Badly signed events that are listed have at most this part of the bytes of a stream."""
 
 
 @dataclass(frozen=True, slots=True)
-class _Held:
-    """An event that is stored but not delivered."""
+class _Listed:
+    """An event of the answer."""
 
-    event_id: EventId
     event: Event
-    state: Literal["pending", "waiting"]
+    event_id: EventId
+    state: Progress
     fault: str | None
-    """What is wrong with its signature."""
+    position: int | None = None
+    time: int | None = None
 
 
 def _parse(text: str) -> tuple[CID, StreamId | None]:
@@ -115,8 +108,8 @@ async def get_stream_events(call: Call[StreamOrInitPath]) -> Annotated[Response,
     """List the events of a stream, delivered or not."""
     init, stream_id = call.parameters.stream_id
     async with call.services.reading_streams:
-        found, rows, held = await _read(call.services, init, stream_id)
-        return await call.services.in_long_thread(partial(_render, found, rows, held))
+        found, delivered, others = await _read(call.services, init, stream_id)
+        return await call.services.in_long_thread(partial(_render, found, delivered, others))
 
 
 async def held_events(
@@ -127,123 +120,84 @@ async def held_events(
     Raises:
         ApiError: 404, the stream is not here; 400, it has too many events.
     """
-    found, rows, held = await _read(services, init, stream_id)
-    return found, await services.in_long_thread(partial(_to_draw, rows, held))
+    found, delivered, others = await _read(services, init, stream_id)
+    return found, await services.in_long_thread(partial(_to_draw, delivered, others))
 
 
 async def _read(
     services: Services, init: CID, stream_id: StreamId | None
-) -> tuple[StreamId, list[FeedRow], list[_Held]]:
-    limits = services.limits
-    rows = await read_whole(services.store, limits, init, limits.stream_listed)
-    found = await services.in_thread(partial(_stream_id, rows[0])) if rows else None
-    if found is None or stream_id not in (None, found):
+) -> tuple[StreamId, Delivered, list[_Listed]]:
+    """The delivered events of a stream, and the others."""
+    delivered = await read_delivered(services, init, services.limits.stream_listed)
+    found = None if delivered is None else delivered.events[0].stream_id()
+    if delivered is None or found is None or stream_id not in (None, found):
         raise not_found(str(stream_id or init), found)
-    return found, rows, await _held(services, rows)
+    room = max(0, services.limits.stream_listed - len(delivered.events))
+    copies = await services.store.streams.all_time_events(init, services.limits.stream_listed)
+    rows = {row.event_cid: row for row in copies if row.event_cid not in delivered.rows}
+    rows = dict(islice(rows.items(), room))
+    events = [*delivered.events, *(event_of(init, row) for row in rows.values())]
+    delivered = replace(delivered, events=events, rows={**delivered.rows, **rows})
+    return found, delivered, await _undelivered(services, init, room - len(rows))
 
 
-def _stream_id(row: FeedRow) -> StreamId:
-    return parse_event(row.car).stream_id()
-
-
-async def _held(services: Services, rows: Sequence[FeedRow]) -> list[_Held]:
-    """The events in the stream's range of keys that are not among `rows`, the latest last.
-
-    No more of them than a stream that is listed may have, by number and by size: strangers can have
-    badly signed ones wait in any stream.
-    """
-    store, limits = services.store, services.limits
-    key_range = await services.in_thread(partial(_key_range, store, rows[0]))
-    delivered = {row.event_cid for row in rows}
-    keys = chain(map(EventId, store.keys.keys(key_range)), store.withheld_in(key_range))
-    others = (key for key in keys if key.event_cid not in delivered)
-    left = list(islice(others, limits.stream_listed - len(rows)))
-    cars = await _cars(store, left, limits.stream_bytes)
-    progress = await store.listings.progress([key.event_cid for key in left])
-    parse = partial(_parse_held, rows[0].stream_cid, left, cars, progress)
-    return await services.in_long_thread(parse)
-
-
-async def _cars(store: Store, keys: Sequence[EventId], max_bytes: int) -> list[bytes | None]:
-    """The CARs of the first keys, up to `max_bytes` or somewhat more."""
-    found: list[bytes | None] = []
-    size = 0
-    for start in range(0, len(keys), _CARS_A_READ):
-        cars = await store.get_cars(keys[start : start + _CARS_A_READ])
-        found += cars
-        size += sum(len(car) for car in cars if car is not None)
-        if size >= max_bytes:
-            break
-    return found
-
-
-def _key_range(store: Store, row: FeedRow) -> KeyRange:
-    header = parse_event(row.car).header
-    if header is None:
-        raise RuntimeError(f"the stream {row.stream_cid} starts with an event that is not an init")
-    controller = header.controller
-    return KeyRange(*stream_range(store.network, header.sep_value, controller, row.stream_cid))
-
-
-def _parse_held(
-    init: CID,
-    keys: Iterable[EventId],
-    cars: Iterable[bytes | None],
-    progress: Mapping[CID, tuple[State, str | None]],
-) -> list[_Held]:
-    """Leave out other streams' events: an EventId has only four bytes of its stream's. An event
-    whose history is incomplete may be held under several EventIds."""
-    found: dict[CID, _Held] = {}
-    for key, car in zip(keys, cars, strict=False):
-        if car is not None:
-            event = parse_event(car)
-            if event.init == init:
-                state, fault = progress.get(event.cid, (State.WAITING, None))
-                found[event.cid] = _Held(
-                    key, event, "pending" if state >= State.PENDING else "waiting", fault
-                )
+async def _undelivered(services: Services, init: CID, room: int) -> list[_Listed]:
+    """The events of a stream that are not delivered: first the controller's own."""
+    streams, most = services.store.streams, services.limits.stream_bytes
+    found: dict[CID, _Listed] = {}  # one with an unknown height may have several EventIds
+    for well_signed in (True, False):
+        max_bytes = most if well_signed else most // _STRANGERS_SHARE
+        rows = await streams.undelivered(init, room, max_bytes, well_signed=well_signed)
+        parsed = await services.in_long_thread(partial(_parse_held, rows))
+        found |= {each.event.cid: each for each in parsed[: room - len(found)]}
+        if well_signed:
+            times = await streams.undelivered_times(init, room)
+            for row in times[: room - len(found)]:
+                state: Progress = "pending" if row.is_pending else "waiting"
+                found[row.event_cid] = _Listed(event_of(init, row), row.event_id, state, None)
     return sorted(found.values(), key=lambda each: each.event_id.height)
 
 
-def _render(stream_id: StreamId, rows: Sequence[FeedRow], held: Sequence[_Held]) -> Response:
-    listed, statements = _listed(rows, held)
-    described = [_describe(entry, statements) for entry in listed]
-    return reply({"id": str(stream_id), "init": str(rows[0].stream_cid), "events": described})
-
-
-@dataclass(frozen=True, slots=True)
-class _Listed:
-    """An event of the answer."""
-
-    event: Event
-    event_id: EventId
-    state: Progress
-    fault: str | None
-    position: int | None = None
-    time: int | None = None
-
-
-def _listed(rows: Sequence[FeedRow], held: Sequence[_Held]) -> tuple[list[_Listed], Statements]:
-    """The delivered events, then the others; and what they state. A delivered copy is shown rather
-    than one that is not delivered."""
-    delivered = [
+def _parse_held(rows: Sequence[HeldRow]) -> list[_Listed]:
+    return [
         _Listed(
-            parse_event(row.car), row.event_id, "delivered", row.fault, row.position, row.block_time
+            parse_event(row.car),
+            row.event_id,
+            "pending" if row.is_pending else "waiting",
+            row.fault,
         )
         for row in rows
     ]
-    others = [_Listed(each.event, each.event_id, each.state, each.fault) for each in held]
-    listed = delivered + others
-    faulty = {entry.event.cid for entry in listed if entry.fault is not None}
-    first = statements_of((entry.event for entry in delivered), faulty)
+
+
+def _render(stream_id: StreamId, delivered: Delivered, others: Sequence[_Listed]) -> Response:
+    listed, statements = _listed(delivered, others)
+    described = [_describe(entry, statements) for entry in listed]
+    return reply({"id": str(stream_id), "init": str(delivered.events[0].cid), "events": described})
+
+
+def _listed(delivered: Delivered, others: Sequence[_Listed]) -> tuple[list[_Listed], Statements]:
+    """The delivered events, then the others; and what they state. A delivered copy is shown rather
+    than one that is not delivered."""
+    faults = delivered.faults
+    listed = [
+        _Listed(
+            event, row.event_id, "delivered", faults.get(event.cid), row.position, row.block_time
+        )
+        for event in delivered.events
+        for row in (delivered.rows[event.cid],)
+    ]
+    listed.sort(key=lambda entry: entry.position or 0)
+    faulty = faults.keys() | {entry.event.cid for entry in others if entry.fault is not None}
+    first = statements_of((entry.event for entry in listed), faulty)
     every = (*first.events, *(entry.event for entry in others))
     statements = statements_of(every, faulty, keep_first=True)
     copies = {cid: statements.shown(shown) for cid, shown in first.copies.items()}
-    return listed, replace(statements, copies={**copies, **statements.copies})
+    return [*listed, *others], replace(statements, copies={**copies, **statements.copies})
 
 
-def _to_draw(rows: Sequence[FeedRow], held: Sequence[_Held]) -> list[HeldEvent]:
-    listed, statements = _listed(rows, held)
+def _to_draw(delivered: Delivered, others: Sequence[_Listed]) -> list[HeldEvent]:
+    listed, statements = _listed(delivered, others)
     by_cid = {entry.event.cid: entry for entry in listed}
     return [_drawn(event, by_cid[event.cid], statements) for event in statements.events]
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from http import HTTPStatus
 from typing import Annotated, Protocol, TypeVar
@@ -22,9 +22,17 @@ from recon_node.api.endpoint import Call, endpoint
 from recon_node.api.errors import ApiError, bad_request
 from recon_node.api.models import AsText, Body, Parameters, Text, reply
 from recon_node.api.services import Limits, Services
-from recon_node.ceramic import Event, InitHeader, StreamId, StreamIdError, StreamType, parse_event
+from recon_node.ceramic import (
+    Event,
+    InitHeader,
+    StreamId,
+    StreamIdError,
+    StreamType,
+    bare_time_event,
+    parse_event,
+)
 from recon_node.ipld import CID, multibase
-from recon_node.store import FeedRow, Store
+from recon_node.store import FeedRow, TimeRow
 from recon_node.streams import (
     Definitions,
     Statements,
@@ -127,33 +135,55 @@ class Rejected:
 
 
 @dataclass(frozen=True, slots=True)
-class Loaded:
-    """The delivered events of a stream, and what its model demands of them."""
+class Delivered:
+    """The delivered events of a stream: all that were signed, and one time event for each time that
+    a transaction proves, or more if others build on them."""
 
-    rows: Mapping[CID, FeedRow]
+    events: Sequence[Event]
+    """In feed order. Time events have no CAR."""
+    rows: Mapping[CID, FeedRow | TimeRow]
     statements: Statements
-    """The init event first."""
+
+    @property
+    def faults(self) -> dict[CID, str]:
+        """What is wrong with the signatures of the badly signed ones."""
+        signed = (row for row in self.rows.values() if isinstance(row, FeedRow))
+        return {row.event_cid: row.fault for row in signed if row.fault is not None}
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """A stream, and what its model demands of it."""
+
+    delivered: Delivered
     definitions: Definitions | None
     within: Within
     """Bounds the time of what is computed of them."""
 
     @property
     def events(self) -> Sequence[Event]:
-        """One event for each statement."""
-        return self.statements.events
+        """One event for each statement, the init event first."""
+        return self.delivered.statements.events
 
     def states(self, keep: Collection[CID] = ()) -> StreamStates:
         """The content after each event."""
-        faults = _faults(self.rows.values())
-        return StreamStates(self.events, self.definitions, keep=keep, faults=faults)
+        return StreamStates(self.events, self.definitions, keep=keep, faults=self.delivered.faults)
 
     def shapes(self) -> list[StreamEvent[CID]]:
         """The events without their contents."""
-        ranks = self.statements.ranks
+        ranks, faults, rows = (
+            self.delivered.statements.ranks,
+            self.delivered.faults,
+            self.delivered.rows,
+        )
         return [
-            shape_of(event, time=row.block_time, valid=row.fault is None, rank=ranks[event.cid])
+            shape_of(
+                event,
+                time=rows[event.cid].block_time,
+                valid=event.cid not in faults,
+                rank=ranks[event.cid],
+            )
             for event in self.events
-            for row in (self.rows[event.cid],)
         ]
 
 
@@ -175,42 +205,69 @@ async def load_stream(services: Services, init: CID) -> Loaded | None:
     Raises:
         ApiError: 400, the stream takes more to compute than `limits` allow.
     """
-    store, limits = services.store, services.limits
-    rows = await read_whole(store, limits, init, limits.stream_events)
-    if not rows:
+    most, within = services.limits.stream_events, _within(services.limits)
+    delivered = await read_delivered(services, init, most, within)
+    if delivered is None:
         return None
-    within = partial(_in_time, time.monotonic() + limits.stream_seconds)
-    statements = await services.in_long_thread(partial(_parse, rows, within))
-    events = statements.events
-    header = _header(events[0])
+    header = _header(delivered.events[0])
     definitions = None
     model = None if header.stream_type is StreamType.MODEL else header.model
-    if model is not None and (
-        model_rows := await read_whole(store, limits, model.cid, limits.stream_events)
-    ):
-        named = named_versions(events)
-        definitions = await services.in_long_thread(partial(_define, model_rows, named, within))
-    return Loaded({row.event_cid: row for row in rows}, statements, definitions, within)
+    if model is not None and (of_model := await read_delivered(services, model.cid, most, within)):
+        named = named_versions(delivered.statements.events)
+        definitions = await services.in_long_thread(partial(_define, of_model, named, within))
+    return Loaded(delivered, definitions, within)
 
 
-async def read_whole(store: Store, limits: Limits, init: CID, most: int) -> list[FeedRow]:
-    """All delivered events of a stream; raises `ApiError` 400 when they are more than `most`."""
-    rows = await store.read_stream(init, most + 1, limits.stream_bytes)
-    size = sum(len(row.car) for row in rows)
-    if len(rows) > most or size >= limits.stream_bytes:
+async def read_delivered(
+    services: Services, init: CID, most: int, within: Within | None = None
+) -> Delivered | None:
+    """The delivered events of the stream that `init` starts; None when the stream is not here.
+
+    Raises:
+        ApiError: 400, they state more than `most` things, or more bytes than `limits` allow.
+    """
+    streams, limits = services.store.streams, services.limits
+    within = within or _within(limits)
+    # Anybody can make a second event of each signature by ECDSA: hence twice as many.
+    rows: list[FeedRow | TimeRow] = [
+        *await streams.signed(init, 2 * most + 1, 2 * limits.stream_bytes)
+    ]
+    if not rows:
+        return None
+    rows += await streams.time_statements(init, most + 1)
+    events = await services.in_long_thread(partial(_parse, init, rows, within))
+    known = {event.cid for event in events}
+    named = {prev for event in events for prev in event.prevs} - known
+    if named:
+        copies = [row for row in await streams.time_events(named) if row.event_cid not in known]
+        rows += copies
+        events += _parse(init, copies, within)
+    by_cid = {row.event_cid: row for row in rows}
+    events.sort(key=lambda event: _place(by_cid[event.cid]))
+    delivered = Delivered(events, by_cid, statements_of(()))
+    statements = await services.in_long_thread(partial(statements_of, events, delivered.faults))
+    size = sum(len(event.car) for event in statements.events)
+    if len(statements.events) > most or size >= limits.stream_bytes:
         raise bad_request(
             f"the stream has more than {most} events or {limits.stream_bytes} bytes, too many for "
             "one answer: read its events from the feed"
         )
-    return rows
+    return replace(delivered, statements=statements)
 
 
-def _faults(rows: Iterable[FeedRow]) -> dict[CID, str]:
-    return {row.event_cid: row.fault for row in rows if row.fault is not None}
+def _parse(init: CID, rows: Sequence[FeedRow | TimeRow], within: Within) -> list[Event]:
+    return list(within(event_of(init, row) for row in rows))
 
 
-def _parse(rows: Sequence[FeedRow], within: Within) -> Statements:
-    return statements_of(within(parse_event(row.car) for row in rows), _faults(rows))
+def _place(row: FeedRow | TimeRow) -> int:
+    return (row.position if isinstance(row, FeedRow) else row.first) or 0
+
+
+def event_of(init: CID, row: FeedRow | TimeRow) -> Event:
+    """The event of a row of the stream that `init` starts."""
+    if isinstance(row, FeedRow):
+        return parse_event(row.car)
+    return bare_time_event(row.event_cid, init, row.prev, row.proof)
 
 
 def _header(init: Event) -> InitHeader:
@@ -219,12 +276,12 @@ def _header(init: Event) -> InitHeader:
     return init.header
 
 
-def _define(rows: Sequence[FeedRow], versions: set[CID], within: Within) -> Definitions | None:
-    events = _parse(rows, within).events
+def _define(model: Delivered, versions: set[CID], within: Within) -> Definitions | None:
+    events = model.statements.events
     if _header(events[0]).stream_type is not StreamType.MODEL:
         return None
-    states = StreamStates(events, faults=_faults(rows))
-    return definitions_of(within(states.all()), rows[0].stream_cid, versions)
+    states = StreamStates(events, faults=model.faults)
+    return definitions_of(within(states.all()), events[0].cid, versions)
 
 
 def _compute(loaded: Loaded) -> StreamState | Rejected:
@@ -243,6 +300,10 @@ def _compute(loaded: Loaded) -> StreamState | Rejected:
         return Rejected(rejected[init])
     at_tip = states.at(tip) if tip == likely else deque(within(states.branch(tip)), maxlen=1).pop()
     return stream_state(_header(events[0]), init, at_tip, rejected)
+
+
+def _within(limits: Limits) -> Within:
+    return partial(_in_time, time.monotonic() + limits.stream_seconds)
 
 
 def _in_time(deadline: float, items: Iterable[T]) -> Iterable[T]:

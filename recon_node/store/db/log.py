@@ -23,7 +23,7 @@ from recon_node.ceramic.header import DEFAULT_SORT_KEY
 from recon_node.ipld import CID
 from recon_node.recon import KeyStore, KeyView
 from recon_node.store.damage.detection import Damage
-from recon_node.store.db import deliveries, doubts, proofs, releases, schema
+from recon_node.store.db import deliveries, doubts, proofs, releases, schema, time_statements
 from recon_node.store.db.packing import full_size
 from recon_node.store.db.records import (
     Marks,
@@ -244,6 +244,7 @@ class EventLog:
         insert_records(connection, added)
         proofs.insert_proofs(connection, added)
         proofs_added = proofs.await_lookup(connection, [*added, *moved], self.now())
+        time_statements.note_statements(connection, [*added, *moved])
         update_records(connection, moved)
         delete_records(connection, removed)
         proofs_done = proofs.delete_anchors(connection, removed)

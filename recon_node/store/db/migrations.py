@@ -19,7 +19,15 @@ import structlog
 
 from recon_node.ceramic import Event, InvalidEventError, parse_event
 from recon_node.ipld import DAG_JOSE, CarError
-from recon_node.store.db import blocks, deliveries, doubts, faults, init_indexes, releases
+from recon_node.store.db import (
+    blocks,
+    deliveries,
+    doubts,
+    faults,
+    init_indexes,
+    releases,
+    time_statements,
+)
 from recon_node.store.db import proofs as anchors
 from recon_node.store.db.packing import is_packed, sections
 
@@ -137,4 +145,5 @@ MIGRATIONS: Final[tuple[Migration, ...]] = (
     deliveries.MIGRATION,
     faults.MIGRATION,
     releases.MIGRATION,
+    time_statements.add_statements,
 )

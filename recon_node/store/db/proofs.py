@@ -81,6 +81,9 @@ def insert_proofs(connection: sqlite3.Connection, records: Iterable[Record]) -> 
     for record in records:
         if record.proof is not None and record.event is not None:
             _insert(connection, record.row, record.proof, record.event.proof)
+            connection.execute(
+                "UPDATE anchors SET prev = ? WHERE event = ?", (record.event.prevs[0], record.row)
+            )
 
 
 def await_lookup(connection: sqlite3.Connection, records: Iterable[Record], now: float) -> int:

@@ -22,9 +22,9 @@ from recon_node.store.db.columns import COLUMNS, ROWS, anchors, damage_of, first
 from recon_node.store.db.deliveries import DELIVERED_AT
 from recon_node.store.db.faults import FAULT, faults_of
 from recon_node.store.db.reader import Reader
-from recon_node.store.db.records import StreamRecord, select_streams
+from recon_node.store.db.records import State, StreamRecord, select_streams
 from recon_node.store.db.sql import select_in
-from recon_node.store.values import FeedPlace, FeedRow, PendingProof
+from recon_node.store.values import FeedPlace, FeedRow, HeldRow, PendingProof
 
 _LAST: Final = 2**63 - 1  # the greatest integer that SQLite has
 
@@ -171,17 +171,52 @@ def read_sort_key(
     return _whole(*_read_rows(sql, (after, upto, sort_key, limit), max_bytes, reader))
 
 
-def read_stream(
+def read_signed(
     init: CID, upto: int, limit: int | None, max_bytes: int | None, reader: Reader
 ) -> list[FeedRow]:
-    """Return events of the stream that `init` starts, of the positions up to `upto`.
+    """Return events of the stream that `init` starts, of the positions up to `upto`, without the
+    time events that `time_statements` has.
 
     Raises:
         DamagedEventError: one of them is damaged.
     """
-    sql = ROWS + "WHERE init_cid = ? AND position <= ? ORDER BY position LIMIT ?"
+    sql = (
+        f"{ROWS} LEFT JOIN anchors ON anchors.event = events.id "
+        "WHERE init_cid = ? AND position <= ? AND prev IS NULL ORDER BY position LIMIT ?"
+    )
     values = (init, upto, -1 if limit is None else min(limit, _LAST))
     return _whole(*_read_rows(sql, values, max_bytes, reader))
+
+
+def read_held(
+    init: CID, limit: int, max_bytes: int, well_signed: bool, reader: Reader
+) -> list[HeldRow]:
+    """Return events of a stream that are not delivered, without time events, by how soon they may
+    be: those that are rightly signed, or the others.
+
+    Raises:
+        DamagedEventError: one of them is damaged.
+    """
+    rows = reader.connection.execute(
+        f"SELECT id, event_id, cid, state, {FAULT} AS fault FROM events "
+        "INDEXED BY events_undelivered_by_stream WHERE init_cid = ? AND position IS NULL "
+        "AND kind != 'time' AND (fault IS NULL AND state >= 0) = ? "
+        "ORDER BY state DESC, id LIMIT ?",
+        (init, well_signed, limit),
+    ).fetchall()
+    found: list[HeldRow] = []
+    left = max_bytes
+    for row, event_id, cid, state, fault in rows:
+        stored = reader.connection.execute("SELECT car FROM cars WHERE id = ?", (row,)).fetchone()
+        [restored] = reader.blocks.restore_each([None if stored is None else stored[0]])
+        car = check_stored(restored, event_id, cid, None)
+        if isinstance(car, Damage):
+            raise DamagedEventError(car)
+        found.append(HeldRow(EventId(event_id), car, State(state) is State.PENDING, fault))
+        left -= len(car)
+        if left <= 0:
+            break
+    return found
 
 
 def _read_rows(

@@ -36,6 +36,7 @@ class EventRow(NamedTuple):
     state: int
     position: int | None
     proof: bytes | None
+    prev: bytes | None
     fault: str | None
     car: bytes | None
 
@@ -43,7 +44,7 @@ class EventRow(NamedTuple):
 def read_event_rows(connection: sqlite3.Connection) -> Iterator[list[EventRow]]:
     """Yield all events in the order of their rows, some at a time."""
     sql = (
-        "SELECT events.id, event_id, cid, init_cid, kind, state, position, proof, "
+        "SELECT events.id, event_id, cid, init_cid, kind, state, position, proof, prev, "
         f"{FAULT}, car FROM events "
         "LEFT JOIN cars ON cars.id = events.id LEFT JOIN anchors ON anchors.event = events.id "
         "WHERE events.id > ? ORDER BY events.id LIMIT ?"
@@ -113,6 +114,8 @@ class EventChecker:
         proof = event.payload["proof"] if event.kind is EventKind.TIME else None
         if proof != row.proof:
             raise _WrongError(f"its proof is {proof}, not the one in `anchors`")
+        if row.prev is not None and row.prev != event.prevs[0]:
+            raise _WrongError(f"its prev is {event.prevs[0]}, not the one in `anchors`")
         return event
 
     def _check_waits(self, row: EventRow, event: Event, waits: set[bytes]) -> None:
