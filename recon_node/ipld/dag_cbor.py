@@ -17,10 +17,9 @@ import cbrrr
 from recon_node.ipld.cid import CID
 from recon_node.ipld.errors import CidError, DagCborError
 
-MAX_DEPTH: Final = 256
-"""Levels of nesting. A deeply nested block costs nothing to make, but whatever walks it recursively
-(`==`, `repr`, JSON) would crash. Real data is far less deep; other implementations have this limit,
-too."""
+MAX_DEPTH: Final = 127
+"""Levels of nesting, as for ceramic-one (the `serde_ipld_dagcbor` crate). A deeply nested block
+costs nothing to make, but whatever walks it recursively (`==`, `repr`, JSON) would crash."""
 
 MAX_EXPLAINED: Final = 16 * 1024
 """Bytes of a refused block that is read again for a better error, which is slow."""

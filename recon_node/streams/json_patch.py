@@ -23,10 +23,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any, Final, NamedTuple
 
-from recon_node.ipld.dag_cbor import MAX_DEPTH
 from recon_node.streams.budget import Budget
 from recon_node.streams.json_values import (
     CONTAINERS,
+    MAX_DEPTH,
     MAX_WEIGHT,
     MEMBER_WEIGHT,
     TEXTS,

@@ -11,11 +11,12 @@ from decimal import Decimal
 from itertools import chain
 from typing import Any, Final, NamedTuple
 
-from recon_node.ipld.dag_cbor import MAX_DEPTH
 from recon_node.streams.budget import BudgetError
 
 MAX_WEIGHT: Final = 16_000_000
 """Approximate bytes of a document's JSON: js-ceramic's limit (its MAX_DOCUMENT_SIZE)."""
+MAX_DEPTH: Final = 256
+"""Levels of a document. Patches can nest it deeper than a block may be; JSON encoders recurse."""
 
 CONTAINERS: Final = (dict, list)
 TEXTS: Final = (str, bytes)

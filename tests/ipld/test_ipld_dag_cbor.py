@@ -1,5 +1,7 @@
 """DAG-CBOR: the fast codec agrees with the `dag-cbor` package, and is as strict as the spec."""
 
+import json
+from pathlib import Path
 from typing import Any
 
 import dag_cbor as oracle
@@ -11,6 +13,9 @@ from hypothesis import strategies as st
 from recon_node.ipld import CID, DAG_CBOR, RAW, DagCborError, dag_cbor
 
 LINK = CID.of(DAG_CBOR, b"a block")
+VERDICTS = json.loads(
+    (Path(__file__).parents[1] / "data" / "ipld" / "dag_cbor_verdicts.json").read_text()
+)
 
 scalars = (
     st.none()
@@ -94,6 +99,21 @@ def has_link(value: Any) -> bool:
 
 
 @pytest.mark.parametrize(
+    ("block", "accepted"), [pytest.param(*rest, id=name) for name, *rest in VERDICTS["blocks"]]
+)
+def test_the_verdict_is_that_of_ceramic_ones_crates(block: str, accepted: bool) -> None:
+    """Blocks of the public suites, and generated ones; the file says where they come from."""
+    data = bytes.fromhex(block)
+    try:
+        value = dag_cbor.decode(data)
+    except DagCborError:
+        assert not accepted
+    else:
+        assert accepted
+        assert dag_cbor.encode(value) == data
+
+
+@pytest.mark.parametrize(
     ("what", "data"),
     [
         ("nothing", ""),
@@ -128,7 +148,7 @@ def has_link(value: Any) -> bool:
         ("tag 42 without the zero byte", "d82a4401550000"),
         ("tag 42 with no CID", "d82a4100"),
         ("tag 42 with junk after the CID", "d82a46000155000000"),
-        ("tag 42 with a short digest", "d82a582400017112 20".replace(" ", "") + "00" * 31),
+        ("tag 42 with a digest cut short", "d82a582400017112 20".replace(" ", "") + "00" * 31),
         ("two values", "0101"),
         ("a break", "ff"),
         ("a string that is not UTF-8", "61ff"),

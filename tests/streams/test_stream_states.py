@@ -17,13 +17,13 @@ from nacl.signing import SigningKey
 from recon_node.ceramic import Event, EventKind, StreamId, StreamType
 from recon_node.ceramic.builder import data_event, init_event, signed_event, time_event
 from recon_node.ipld import CID, DAG_CBOR
-from recon_node.ipld.dag_cbor import MAX_DEPTH
 from recon_node.streams import (
     EventState,
     StreamData,
     StreamShapeError,
     StreamStates,
 )
+from recon_node.streams.json_values import MAX_DEPTH
 
 KEY = SigningKey(bytes(32))
 MODEL = StreamId(StreamType.MODEL, CID.of(DAG_CBOR, b"model"))
