@@ -43,7 +43,7 @@ from recon_node.ceramic import Network, StreamId
 from recon_node.chain import ChainError, open_anchors
 from recon_node.dag import DagError, open_dags
 from recon_node.exception_groups import leaves
-from recon_node.files import draft_of, is_exposed, move_into_place
+from recon_node.files import draft_of, is_exposed, move_into_place, private_directory
 from recon_node.p2p import P2PError, open_p2p
 from recon_node.p2p.transport.identity import open_identity, signing_key_of
 from recon_node.settings import Settings
@@ -110,6 +110,7 @@ async def _run_services(settings: Settings, shutdown: _Shutdown) -> None:
     network = Network.parse(settings.network)
     access = _open_access(settings.api)
     log.info("Starting", version=__version__, network=network.name, data_dir=str(settings.data_dir))
+    await trio.to_thread.run_sync(_protect, settings.data_dir)
     policy = await _load_policy(settings.policy)
     async with open_store(
         settings.data_dir, network, settings=settings.store, policy=policy
@@ -226,6 +227,20 @@ async def _open_snapshots(settings: Settings, store: Store) -> AsyncIterator[Sna
 
 def _signing_key(data_dir: Path) -> SigningKey:
     return signing_key_of(open_identity(data_dir))
+
+
+def _protect(data_dir: Path) -> None:
+    """Keep other users out of the data directory, and say so if they could read it before."""
+    try:
+        exposed = private_directory(data_dir)
+    except OSError:
+        return  # whoever opens the store hears what is wrong
+    if exposed:
+        log.warning(
+            "Other users could read files of the data directory; now its owner alone can",
+            path=str(data_dir),
+            files=len(exposed),
+        )
 
 
 def _open_access(settings: ApiSettings) -> Access:

@@ -6,7 +6,6 @@ from collections.abc import AsyncIterator
 from contextlib import ExitStack, asynccontextmanager
 from pathlib import Path
 
-import structlog
 import trio
 
 from recon_node.ceramic import EventId, Network
@@ -21,8 +20,6 @@ from recon_node.store.policy import Policy
 from recon_node.store.ring_keys import RingKeys
 from recon_node.store.store import Store
 from recon_node.store.values import Interest, StoreSettings
-
-log = structlog.get_logger(__name__)
 
 
 @asynccontextmanager
@@ -67,18 +64,12 @@ def _open(
 ) -> tuple[EventLog, KeyStore, RingKeys | None, list[EventId], list[EventId], list[Interest]]:
     """Open the log, and read from it what the store keeps in memory."""
     try:
-        exposed = private_directory(data_dir)
+        private_directory(data_dir)
     except FileExistsError:
         raise StoreError(f"the data directory {data_dir} is not a directory, but a file") from None
     except OSError as error:
         reason = error.strerror or error
         raise StoreError(f"the data directory {data_dir} cannot be created: {reason}") from error
-    if exposed:
-        log.warning(
-            "Other users could read files of the data directory; now its owner alone can",
-            path=str(data_dir),
-            files=len(exposed),
-        )
     stack.enter_context(directory_lock(data_dir))
     event_log = EventLog(data_dir, network, settings)
     try:

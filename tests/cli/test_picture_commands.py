@@ -259,7 +259,7 @@ def test_a_hostile_tangle_moves_no_cursor(tmp_path: Path, monkeypatch: pytest.Mo
     file.write_text("\n".join([line(evil, None, None), line("<b>\x00", evil, [evil])]))
     args = ("tangle", "show", str(file), "--root", evil, "--name", "post")
     shown = run(*args).stdout
-    assert "\ufffd[2J\ufffd<script" in shown
+    assert r"\x1b[2J\u202e<script" in shown
     assert all(each.isprintable() for each in shown.splitlines())
     assert run(*args, "--svg", str(tmp_path / "t.svg")).exit_code == 0
     text = (tmp_path / "t.svg").read_text()
