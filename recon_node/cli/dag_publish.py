@@ -26,7 +26,7 @@ from recon_node.cli.output import CommandError, counted
 from recon_node.dag import Identifier, parse_root
 from recon_node.dag.protocol.publishing import ABILITY, check_publish, make_publish
 from recon_node.dag.protocol.replica import Replica
-from recon_node.dag.protocol.ucan import Capability, issue_ucan, parse_ucan
+from recon_node.dag.protocol.ucan import FOREVER, Capability, issue_ucan, parse_ucan
 from recon_node.ipld import CID
 from recon_node.json_output import json_option, print_json, print_result
 
@@ -99,7 +99,7 @@ def publish(
     chosen = (
         Identifier(bytes(key.verify_key)) if identifier is None else Identifier.parse(identifier)
     )
-    replica = _publish(
+    replica, end = _publish(
         node,
         key,
         chosen,
@@ -109,7 +109,7 @@ def publish(
         expires,
     )
     click.echo(f"{chosen} resolves to {link} (publish {replica})", err=True)
-    facts = {"id": str(chosen), "link": str(link), "publish": str(replica), "expires": expires}
+    facts = {"id": str(chosen), "link": str(link), "publish": str(replica), "expires": end}
     print_result(facts, str(chosen), as_json=as_json)
 
 
@@ -121,11 +121,11 @@ def _publish(
     origin: CID | None,
     proofs: Sequence[str],
     expires: int | None,
-) -> CID:
+) -> tuple[CID, float | None]:
     """Publish a DAG after everything that the node knows is published under the identifier.
 
     Returns:
-        The new replica.
+        The new replica, and until when nodes accept it, in Unix seconds; None: forever.
 
     Raises:
         CommandError: the node knows no replica of the DAG, or not all of it; the replica does not
@@ -139,9 +139,6 @@ def _publish(
             "pull it first"
         )
     shard = _shard_in(node, link, origin)
-    if expires is None:
-        bounds = [bound for proof in proofs if (bound := parse_ucan(proof).expires) is not None]
-        expires = min(bounds, default=None)
     change = make_publish(
         key, identifier.key, link, origin, expires=expires, shard=shard, proofs=proofs
     )
@@ -151,7 +148,8 @@ def _publish(
     replica = Replica(CID.parse(order[-1]) if order else None, change)
     post_replica(node, key, identifier, replica.block)
     _check_accepted(node, identifier, replica.cid)
-    return replica.cid
+    end = parse_ucan(change.proof).expires
+    return replica.cid, None if end == FOREVER else end
 
 
 def _shard_in(node: NodeApi, root: CID, origin: CID) -> CID | None:

@@ -2,6 +2,9 @@
 
 import base64
 import json
+import math
+from contextlib import nullcontext
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +18,7 @@ from nacl.signing import SigningKey
 from recon_node.ceramic.auth.did import controller_of, ed25519_did
 from recon_node.ceramic.auth.keys import PrivateKey
 from recon_node.dag.protocol.ucan import (
+    FOREVER,
     MAX_NESTING,
     Capability,
     UcanError,
@@ -40,7 +44,7 @@ def test_good_tokens_of_others_pass(name: str) -> None:
 FAULTS = {
     "bad_no_proof": "shows no proof",
     "bad_wrong_mid": "the proof of .* is for ",
-    "bad_expired": "is valid from None to 1795228159",
+    "bad_expired": "expired at 1795228159",
     "bad_other_can": "does not grant dag/PUBLISH",
     "bad_exp_wider": "valid for longer than its proof",
     "bad_tampered": "signature of the UCAN of .* is wrong",
@@ -53,6 +57,41 @@ def test_bad_tokens_of_others_fail_by_their_own_rule(name: str) -> None:
         check_ucan(parse_ucan(VECTORS["tokens"][name]), PUBLISH, MADE)
 
 
+DELEGATED = VECTORS["delegated"]
+
+
+@pytest.mark.parametrize("name", [each for each in DELEGATED if each.startswith(("ok", "bad"))])
+def test_tokens_that_pass_their_proofs_on(name: str) -> None:
+    ucan, owned = parse_ucan(DELEGATED[name]), Capability(DELEGATED["owner"], "dag/PUBLISH")
+    with nullcontext() if name.startswith("ok") else pytest.raises(UcanError, match="not grant"):
+        check_ucan(ucan, owned, DELEGATED["judged"])
+
+
+def test_a_token_is_issued_within_the_times_of_its_proofs() -> None:
+    proofs = [
+        issue_ucan(ROOT, MIDDLE_DID, [OWN], 2000, not_before=100),
+        issue_ucan(ROOT, MIDDLE_DID, [OWN], 3000, not_before=200),
+        issue_ucan(ROOT, MIDDLE_DID, [OWN], None),
+    ]
+    for expires, not_before, expected in [
+        (None, None, (2000, 200)),
+        (5000, 150, (2000, 200)),
+        (1500, 300, (1500, 300)),
+    ]:
+        token = issue_ucan(MIDDLE, LAST_DID, [OWN], expires, not_before=not_before, proofs=proofs)
+        ucan = parse_ucan(token)
+        assert (ucan.expires, ucan.not_before) == expected
+        check_ucan(ucan, OWN, 1000)
+
+
+def test_a_token_forever_has_a_time_as_the_specification_demands() -> None:
+    token = issue_ucan(ROOT, MIDDLE_DID, [OWN], None)
+    payload = json.loads(base64.urlsafe_b64decode(token.split(".")[1] + "=="))
+    assert payload["exp"] == FOREVER
+    assert "nbf" not in payload
+    assert datetime.fromtimestamp(FOREVER, UTC).year == 9999
+
+
 def test_expiry_is_judged_only_when_asked_for() -> None:
     check_ucan(parse_ucan(VECTORS["tokens"]["bad_expired"]), PUBLISH)
 
@@ -62,22 +101,44 @@ ROOT_DID, MIDDLE_DID, LAST_DID = (ed25519_did(bytes(k.verify_key)) for k in (ROO
 OWN = Capability(ROOT_DID, "dag/PUBLISH")
 
 
+def _token(key: SigningKey, audience: str, capabilities: list[Capability], **fields: Any) -> str:
+    """A token that says whatever it should: `issue_ucan` keeps to the times of the proofs."""
+    att = [{"with": each.resource, "can": each.ability} for each in capabilities]
+    payload = {"iss": controller_of(key), "aud": audience, "att": att, "prf": [], **fields}
+    signing_input = _jwt(HEADER, {k: v for k, v in payload.items() if v is not None})[:-5]
+    signature = key.sign(signing_input.encode()).signature
+    return f"{signing_input}.{base64.urlsafe_b64encode(signature).decode().rstrip('=')}"
+
+
 def _chain(outer: dict[str, Any] | None = None, inner: dict[str, Any] | None = None) -> str:
     """ROOT grants to MIDDLE, who grants to LAST; either token with changes."""
-    granted = {"capabilities": [OWN], "expires": 2000, "not_before": 100, **(inner or {})}
-    proof = issue_ucan(ROOT, MIDDLE_DID, **granted)
-    further = {"capabilities": [OWN], "expires": 2000, "not_before": 100, **(outer or {})}
-    return issue_ucan(MIDDLE, LAST_DID, proofs=[proof], **further)
+    times = {"exp": 2000, "nbf": 100}
+    proof = _token(ROOT, MIDDLE_DID, **{"capabilities": [OWN], **times, **(inner or {})})
+    changed = {"capabilities": [OWN], **times, **(outer or {})}
+    return _token(MIDDLE, LAST_DID, prf=[proof], **changed)
 
+
+def _jwt(header: Any, payload: Any) -> str:
+    parts = (
+        json.dumps(part).encode() if not isinstance(part, bytes) else part
+        for part in (header, payload)
+    )
+    return ".".join([*(base64.urlsafe_b64encode(p).decode().rstrip("=") for p in parts), "AAAA"])
+
+
+HEADER = {"alg": "EdDSA", "typ": "JWT", "ucv": "0.8.1"}
 
 GOOD_CHAINS = [
     _chain(),
-    _chain({"expires": 1500, "not_before": 200}),
-    _chain({}, {"expires": None}),
+    _chain({"exp": 1500, "nbf": 200}),
+    _chain({"exp": 1999.5, "nbf": 100.5}),
+    _chain({}, {"nbf": None}),
+    _chain({"capabilities": [Capability("prf:0", "ucan/DELEGATE")]}),
+    _chain({"capabilities": [Capability("prf:*", "UCAN/delegate")]}),
     _chain({}, {"capabilities": [Capability(ROOT_DID, "*")]}),
     _chain({}, {"capabilities": [Capability(ROOT_DID, "DAG/*")]}),
     _chain({}, {"capabilities": [Capability("did:key:z6other", "x"), OWN]}),
-    _chain({"facts": ["anything", {"a": 1}]}),
+    _chain({"fct": [{"b": None}, {"a": 1}]}),
 ]
 
 
@@ -87,12 +148,14 @@ def test_a_grant_can_be_granted_further(token: str) -> None:
 
 
 BAD_CHAINS = [
-    (_chain({"expires": 2001}), "longer than its proof"),
-    (_chain({"expires": None}), "longer than its proof"),
-    (_chain({"not_before": 99}), "longer than its proof"),
-    (_chain({"not_before": None}), "longer than its proof"),
-    (_chain({"expires": 1000}), "which 1000 is not"),
-    (_chain({"not_before": 1001}), "which 1000 is not"),
+    (_chain({"exp": 2001}), "it expires at 2001, the proof at 2000"),
+    (_chain({"nbf": 99}), "valid earlier than its proof .* not valid before 100"),
+    (_chain({"nbf": None}), "valid earlier than its proof"),
+    (_chain({"exp": 1000}), "expired at 1000; it is 1000"),
+    (_chain({"nbf": 1001}), "not valid before 1001; it is 1000"),
+    (_chain({"capabilities": [Capability("prf:1", "ucan/DELEGATE")]}), "does not grant"),
+    (_chain({"capabilities": [Capability("prf:0", "dag/PUBLISH")]}), "does not grant"),
+    (_token(ROOT, LAST_DID, [Capability("prf:*", "ucan/DELEGATE")], exp=2000), "does not grant"),
     (_chain({}, {"capabilities": []}), "does not grant dag/PUBLISH"),
     (_chain({}, {"capabilities": [Capability(ROOT_DID, "dag/PUBLISHER")]}), "does not grant"),
     (_chain({}, {"capabilities": [Capability(ROOT_DID, "d/*")]}), "does not grant"),
@@ -147,16 +210,7 @@ def test_no_character_of_a_token_can_be_changed(data: st.DataObject) -> None:
         check_ucan(parse_ucan(changed), OWN, 1000)
 
 
-def _jwt(header: Any, payload: Any) -> str:
-    parts = (
-        json.dumps(part).encode() if not isinstance(part, bytes) else part
-        for part in (header, payload)
-    )
-    return ".".join([*(base64.urlsafe_b64encode(p).decode().rstrip("=") for p in parts), "AAAA"])
-
-
-HEADER = {"alg": "EdDSA", "typ": "JWT", "ucv": "0.8.1"}
-PAYLOAD = {"iss": "a", "aud": "b", "exp": 1, "att": [], "prf": []}
+PAYLOAD = {"iss": "a", "aud": "did:x:b", "exp": 1, "att": [], "prf": []}
 MALFORMED = [
     ("", "three parts"),
     ("a.b", "three parts"),
@@ -169,7 +223,13 @@ MALFORMED = [
     (_jwt({**HEADER, "alg": "none"}, PAYLOAD), "supported are EdDSA, ES256K, ES256"),
     (_jwt(HEADER, {**PAYLOAD, "exp": "1"}), "'exp'"),
     (_jwt(HEADER, {**PAYLOAD, "exp": True}), "'exp'"),
-    (_jwt(HEADER, {**PAYLOAD, "nbf": 1.5}), "'nbf'"),
+    (_jwt(HEADER, {**PAYLOAD, "exp": None}), "'exp'"),
+    (_jwt(HEADER, {**PAYLOAD, "exp": math.inf}), "finite"),
+    (_jwt(HEADER, {**PAYLOAD, "nbf": None}), "'nbf'"),
+    (_jwt(HEADER, {**PAYLOAD, "nbf": math.nan}), "finite"),
+    (_jwt(HEADER, {**PAYLOAD, "nnc": None}), "'nnc'"),
+    (_jwt(HEADER, {**PAYLOAD, "fct": ["x"]}), "facts of a UCAN are maps"),
+    (_jwt(HEADER, {**PAYLOAD, "aud": "b"}), "the audience of the UCAN is not a DID: 'b'"),
     (_jwt(HEADER, {k: v for k, v in PAYLOAD.items() if k != "exp"}), "'exp'"),
     (_jwt(HEADER, {**PAYLOAD, "prf": [1]}), "as text"),
     (_jwt(HEADER, {**PAYLOAD, "att": ["x"]}), "is a map of"),

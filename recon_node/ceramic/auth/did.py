@@ -48,7 +48,15 @@ _READERS: Final[dict[int, Callable[[bytes], PublicKey]]] = {
     _SECP256K1_CODEC: Secp256k1Key.from_bytes,
     _P256_CODEC: P256Key.from_bytes,
 }
-_OTHER_KINDS: Final = {0x1201: "P-384", 0x1202: "P-521", 0xEC: "X25519", 0x1205: "RSA"}
+_OTHER_KINDS: Final = {
+    0xEA: "BLS12-381 G1",
+    0xEB: "BLS12-381 G2",
+    0xEC: "X25519",
+    0xEE: "BLS12-381 G1 and G2",
+    0x1201: "P-384",
+    0x1202: "P-521",
+    0x1205: "RSA",
+}
 
 
 class ChainAccount(NamedTuple):

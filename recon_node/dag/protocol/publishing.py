@@ -146,7 +146,8 @@ def make_publish(
         identifier: an Ed25519 public key.
         link: the block that it resolves to.
         origin: a replica whose DAG contains the block.
-        expires: Unix seconds until which nodes accept the publish; None: forever.
+        expires: Unix seconds until which nodes accept the publish; None: as long as the proofs
+            are valid, or forever. It never outlasts its proofs.
         shard: that has the block, if known.
         proofs: the UCANs that grant this to `key`; the identifier's own key needs none.
     """

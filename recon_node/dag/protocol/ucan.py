@@ -5,14 +5,16 @@ Publishing Protocol", section "Publishing Protocol".
 
 Theory of operation. With a token, its issuer grants its audience some capabilities: pairs of a
 resource (`with`) and an ability (`can`). An issuer may grant what it owns (a DID owns the resource
-of the same name) and what was granted to it, by the tokens in `prf`. A token is checked from the
-outside in:
+of the same name) and what was granted to it, by the tokens in `prf`: naming it again, or with the
+ability `ucan/DELEGATE` on `prf:0` (everything that the first of them grants) or `prf:*` (any of
+them). A token is checked from the outside in:
 
 - it is signed by the key of its issuer, with the algorithm of that key;
 - what it grants is owned by its issuer, or granted by one of its proofs to this very issuer, for at
   least the same time.
 
-The time is an argument. Expiry says nothing about what was done before: `now` is given when an
+A token always expires; one that is to hold forever expires in the year 9999. The time is an
+argument. Expiry says nothing about what was done before: `now` is given when an
 operation is first accepted, and left out when it is replayed.
 
 Keys are did:keys: Ed25519 (EdDSA), secp256k1 (ES256K) and P-256 (ES256). Abilities are compared
@@ -25,11 +27,12 @@ from __future__ import annotations
 
 import base64
 import json
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from recon_node.ceramic.auth.did import controller_of, public_key
+from recon_node.ceramic.auth.did import controller_of, is_did, public_key
 from recon_node.ceramic.auth.keys import PrivateKey, algorithm_of, sign
 from recon_node.ceramic.errors import DidError
 
@@ -43,15 +46,20 @@ _PARTS: Final = 3
 """Of a JWT: header, payload, signature."""
 _CAPABILITY: Final = frozenset({"with", "can"})
 
+FOREVER: Final = 253_402_300_799
+"""Unix seconds: the end of the year 9999."""
+
+_DELEGATE: Final = "ucan/delegate"
+_PROOF: Final = "prf:"
 _ALGORITHMS: Final = ("EdDSA", "ES256K", "ES256")
 _SHAPE: Final[Mapping[str, tuple[type, ...]]] = {
     "iss": (str,),
     "aud": (str,),
-    "exp": (int, type(None)),
-    "nbf": (int, type(None)),
-    "nnc": (str, type(None)),
+    "exp": (int, float),
+    "nbf": (int, float),
+    "nnc": (str,),
     "att": (list,),
-    "fct": (list, type(None)),
+    "fct": (list,),
     "prf": (list,),
 }
 _MAY_LACK: Final = frozenset({"nbf", "nnc", "fct"})
@@ -78,23 +86,29 @@ class Capability:
 
 @dataclass(frozen=True, slots=True)
 class Ucan:
-    """A token, read but not checked. Times are Unix seconds, None without a bound."""
+    """A token, read but not checked. Times are Unix seconds; `not_before` may be absent."""
 
     issuer: str
     audience: str
     capabilities: tuple[Capability, ...]
-    expires: int | None
-    not_before: int | None
+    expires: float
+    not_before: float | None
     facts: tuple[Any, ...]
     proofs: tuple[Ucan, ...]
     algorithm: str
     signing_input: bytes
     signature: bytes
 
-    def valid_at(self, time: int) -> bool:
-        """Whether the token is valid at that time, in Unix seconds."""
-        return (self.not_before is None or self.not_before <= time) and (
-            self.expires is None or time < self.expires
+    @property
+    def passed_on(self) -> tuple[Ucan, ...]:
+        """The proofs of which the token grants everything that they grant."""
+        named = [
+            each.resource.removeprefix(_PROOF)
+            for each in self.capabilities
+            if each.resource.startswith(_PROOF) and each.ability.lower() == _DELEGATE
+        ]
+        return tuple(
+            proof for at, proof in enumerate(self.proofs) if str(at) in named or "*" in named
         )
 
 
@@ -120,20 +134,19 @@ def check_ucan(ucan: Ucan, capability: Capability, now: int | None = None) -> No
     Raises:
         UcanError: it does not; says why.
     """
-    if now is not None and not ucan.valid_at(now):
-        raise UcanError(
-            f"the UCAN of {ucan.issuer} is valid from {ucan.not_before} to {ucan.expires} (Unix "
-            f"seconds), which {now} is not"
-        )
+    if now is not None:
+        _check_time(ucan, now)
     _check_signature(ucan)
-    if not any(each.covers(capability) for each in ucan.capabilities):
+    is_named = any(each.covers(capability) for each in ucan.capabilities)
+    proofs = ucan.proofs if is_named else ucan.passed_on
+    if not is_named and not proofs:
         raise UcanError(
             f"the UCAN of {ucan.issuer} does not grant {capability.ability} on "
             f"{capability.resource}"
         )
-    if ucan.issuer == capability.resource:
+    if is_named and ucan.issuer == capability.resource:
         return
-    faults = [_fault_of_proof(proof, ucan, capability, now) for proof in ucan.proofs]
+    faults = [_fault_of_proof(proof, ucan, capability, now) for proof in proofs]
     if None in faults:
         return
     raise UcanError(
@@ -146,29 +159,36 @@ def issue_ucan(
     key: PrivateKey,
     audience: str,
     capabilities: Iterable[Capability],
-    expires: int | None,
+    expires: float | None,
     *,
-    not_before: int | None = None,
+    not_before: float | None = None,
     facts: Sequence[Any] = (),
     proofs: Sequence[str] = (),
 ) -> str:
-    """Issue and sign a token.
+    """Issue and sign a token, valid at most as long as each of its proofs.
 
     Args:
         key: of the issuer.
         audience: a did:key.
         capabilities: to grant.
-        expires: Unix seconds; None: never.
-        not_before: Unix seconds; None: valid at once.
+        expires: Unix seconds; None: as late as the proofs allow.
+        not_before: Unix seconds; None: as early as the proofs allow.
         facts: JSON values.
         proofs: tokens that grant these capabilities to `key`, if it does not own the resources.
+
+    Raises:
+        UcanError: a proof cannot be read.
     """
+    granted = [parse_ucan(proof) for proof in proofs]
+    ends = [FOREVER if expires is None else expires, *(each.expires for each in granted)]
+    starts = [not_before, *(each.not_before for each in granted)]
+    start = max((each for each in starts if each is not None), default=None)
     payload = {
         "iss": controller_of(key),
         "aud": audience,
         "att": [{"with": each.resource, "can": each.ability} for each in capabilities],
-        "exp": expires,
-        **({} if not_before is None else {"nbf": not_before}),
+        "exp": min(ends),
+        **({} if start is None else {"nbf": start}),
         **({"fct": list(facts)} if facts else {}),
         "prf": list(proofs),
     }
@@ -183,10 +203,16 @@ def _fault_of_proof(
     """Why a proof does not permit what the token around it grants."""
     if proof.audience != outer.issuer:
         return f"the proof of {proof.issuer} is for {proof.audience}, not for {outer.issuer}"
-    if not _within(outer, proof):
+    if outer.expires > proof.expires:
         return (
-            f"the UCAN of {outer.issuer} is valid for longer than its proof of {proof.issuer}: "
-            "a delegation cannot outlast its grant"
+            f"the UCAN of {outer.issuer} is valid for longer than its proof of {proof.issuer}: it "
+            f"expires at {outer.expires}, the proof at {proof.expires} (Unix seconds)"
+        )
+    start = -math.inf if outer.not_before is None else outer.not_before
+    if proof.not_before is not None and start < proof.not_before:
+        return (
+            f"the UCAN of {outer.issuer} is valid earlier than its proof of {proof.issuer}, which "
+            f"is not valid before {proof.not_before} (Unix seconds)"
         )
     try:
         check_ucan(proof, capability, now)
@@ -195,14 +221,16 @@ def _fault_of_proof(
     return None
 
 
-def _within(inner: Ucan, outer: Ucan) -> bool:
-    """Whether `outer` is valid whenever `inner` is."""
-    return (
-        outer.expires is None or (inner.expires is not None and inner.expires <= outer.expires)
-    ) and (
-        outer.not_before is None
-        or (inner.not_before is not None and inner.not_before >= outer.not_before)
-    )
+def _check_time(ucan: Ucan, now: int) -> None:
+    if ucan.not_before is not None and now < ucan.not_before:
+        raise UcanError(
+            f"the UCAN of {ucan.issuer} is not valid before {ucan.not_before}; it is {now} (Unix "
+            "seconds)"
+        )
+    if now >= ucan.expires:
+        raise UcanError(
+            f"the UCAN of {ucan.issuer} expired at {ucan.expires}; it is {now} (Unix seconds)"
+        )
 
 
 def _check_signature(ucan: Ucan) -> None:
@@ -235,17 +263,24 @@ def _parse(token: str, depth: int) -> Ucan:
         )
     payload = _read_map(parts[1], "payload")
     for name, types in _SHAPE.items():
-        if type(payload.get(name)) not in types or (name not in payload and name not in _MAY_LACK):
+        is_right = type(payload[name]) in types if name in payload else name in _MAY_LACK
+        if not is_right:
             raise UcanError(f"the field {name!r} of the UCAN is missing or of a wrong type")
+    if not math.isfinite(payload["exp"]) or not math.isfinite(payload.get("nbf", 0)):
+        raise UcanError("the times of a UCAN are finite numbers")
     if not all(isinstance(proof, str) for proof in payload["prf"]):
         raise UcanError("the proofs of a UCAN are UCANs, as text")
+    if not all(isinstance(fact, dict) for fact in payload.get("fct", ())):
+        raise UcanError("the facts of a UCAN are maps")
+    if not is_did(payload["aud"]):
+        raise UcanError(f"the audience of the UCAN is not a DID: {payload['aud'][:100]!r}")
     return Ucan(
         issuer=payload["iss"],
         audience=payload["aud"],
         capabilities=tuple(map(_capability, payload["att"])),
         expires=payload["exp"],
         not_before=payload.get("nbf"),
-        facts=tuple(payload.get("fct") or ()),
+        facts=tuple(payload.get("fct", ())),
         proofs=tuple(_parse(proof, depth - 1) for proof in payload["prf"]),
         algorithm=header["alg"],
         signing_input=f"{parts[0]}.{parts[1]}".encode(),
