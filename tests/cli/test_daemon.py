@@ -9,6 +9,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -54,7 +55,7 @@ def alive(pid: int) -> bool:
 def half_a_post(node: TestnetNode, event: dict[str, str]) -> tuple[socket.socket, bytes]:
     """A connection on which the first half of a POST was sent, and the other half."""
     body = b'{"data":"' + event["car"].encode() + b'"}'
-    head = f"POST /ceramic/events HTTP/1.1\r\nHost: node\r\nContent-Length: {len(body)}\r\n\r\n"
+    head = f"POST /ceramic/events HTTP/1.1\r\nHost: [::1]\r\nContent-Length: {len(body)}\r\n\r\n"
     port = int(node.api_url.rpartition(":")[2])
     connection = socket.create_connection(("127.0.0.1", port), timeout=60)
     connection.sendall(head.encode() + body[: len(body) // 2])
@@ -260,8 +261,9 @@ def test_a_user_without_a_home_directory_can_run_a_node(tmp_path: Path) -> None:
     data_dir = tmp_path / "node"
     data_dir.mkdir()
     os.chown(data_dir, 12345, 12345)
-    for parent in (tmp_path, tmp_path.parent, tmp_path.parent.parent):
-        parent.chmod(0o755)
+    for parent in (tmp_path, *tmp_path.parents[:3]):
+        if parent.stat().st_uid == os.geteuid() and parent != Path(tempfile.gettempdir()):
+            parent.chmod(0o755)
     flags = ["run", "--network", "local-1", "--api", "127.0.0.1:0", "--listen", ANY_PORT]
     become = ["setpriv", "--reuid=12345", "--regid=12345", "--clear-groups"]
     environment = {
