@@ -109,6 +109,8 @@ def publish(
         expires,
     )
     click.echo(f"{chosen} resolves to {link} (publish {replica})", err=True)
+    if expires is not None and end != expires:
+        click.echo("nodes accept it for as long as its proofs are valid, not longer", err=True)
     facts = {"id": str(chosen), "link": str(link), "publish": str(replica), "expires": end}
     print_result(facts, str(chosen), as_json=as_json)
 

@@ -29,6 +29,7 @@ from recon_node.dag.protocol.operations import Append, Publish
 from recon_node.dag.protocol.publishing import make_publish
 from recon_node.dag.protocol.replica import Replica, decode_replica
 from recon_node.dag.protocol.shards import walk
+from recon_node.dag.protocol.ucan import Capability, issue_ucan, parse_ucan
 from recon_node.dag.sources import CarFile, FileTree
 from recon_node.ipld import CID, RAW, car, cid_of_block, multibase
 from recon_node.testnet import TestnetNode
@@ -241,8 +242,27 @@ def test_another_publishes_under_a_grant(
     done(row.a, "publish", root, "--id", owner_did, "--key", writer, *proof)
     assert done(row.a, "resolve", owner_did) == root
     longer = ["--id", owner_did, "--key", writer, *proof, "--expires", "2h"]
-    refused = call(row.a, "publish", root, *longer)
-    assert (refused.exit_code, "valid for longer than its proof" in refused.stderr) == (1, True)
+    granted = parse_ucan((tmp_path / "grant.ucan").read_text().strip())
+    narrowed = call(row.a, "publish", root, *longer, "--json")
+    assert json.loads(narrowed.stdout)["expires"] == granted.expires
+    assert "nodes accept it for as long as its proofs are valid" in narrowed.stderr
+
+
+def test_a_grant_that_holds_from_a_time_on_can_be_used(
+    row: Row, home: Path, tmp_path: Path, rng: random.Random
+) -> None:
+    owner, writer = SigningKey(bytes([11]) * 32), tmp_path / "writer.key"
+    writer_did = write_key(writer, 12)[1]
+    did, now = ed25519_did(bytes(owner.verify_key)), int(time.time())
+    root = done(row.a, "push", str(make_files(tmp_path / "files", rng, 10)), "--key", str(writer))
+    for start, works in (now - 60, True), (now + 3600, False):
+        grant = issue_ucan(
+            owner, writer_did, [Capability(did, "dag/PUBLISH")], None, not_before=start
+        )
+        args = ["--id", did, "--key", str(writer), "--proof", grant]
+        published = call(row.a, "publish", root, *args)
+        assert (published.exit_code == 0) == works
+        assert works or f"is not valid before {start}" in published.stderr
 
 
 def test_interests_are_added_only_at_nodes_that_have_some(

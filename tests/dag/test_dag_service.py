@@ -311,7 +311,7 @@ async def test_expiry_is_judged_once_when_a_publish_is_first_read(tmp_path: Path
         found = await dags.resolve(MINE)
         assert found.order == (good.cid,)
         assert list(found.faults) == [late.cid]
-        assert "is valid from None to" in found.faults[late.cid]
+        assert "expired at" in found.faults[late.cid]
     async with opened(tmp_path, clock) as (store, dags):
         now = NOW  # neither is judged again, also when others bring them
         await admit(store, publish_event(good, key=THIRD), publish_event(late, key=THIRD))
