@@ -11,6 +11,7 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
+import shutil
 import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -21,6 +22,8 @@ _CANNOT_SYNC: Final = (errno.EINVAL, errno.EACCES)
 """Directories on SMB cannot be synced, nor can those that may be written but not read."""
 
 
+_RESERVE: Final = 1 << 30
+_RESERVED_PART: Final = 20
 _PRIVATE_DIRECTORY: Final = 0o700
 _OTHERS: Final = 0o077
 
@@ -45,6 +48,16 @@ def private_directory(path: Path) -> list[Path]:
         found.chmod(stat.S_IMODE(status.st_mode) & ~_OTHERS)
         opened.append(found)
     return opened
+
+
+def room_at(directory: Path) -> int:
+    """Return how many bytes may be written: all but 1 GiB, or 5 % of a disk that is small.
+
+    Raises:
+        OSError: there is no such directory.
+    """
+    disk = shutil.disk_usage(directory)
+    return max(disk.free - min(_RESERVE, disk.total // _RESERVED_PART), 0)
 
 
 def is_exposed(path: Path) -> bool:

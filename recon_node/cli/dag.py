@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ from recon_node.cli.dag_support import (
     want,
 )
 from recon_node.cli.drawing import Drawing, drawing_options, show_picture
-from recon_node.cli.output import CommandError, counted, human_size, refuse_existing
+from recon_node.cli.output import CommandError, counted, refuse_existing
 from recon_node.dag import MAX_SHARD_SIZE, Identifier, parse_root, parse_subject
 from recon_node.dag.errors import LeftOut
 from recon_node.dag.file_tree import Preserve
@@ -29,6 +30,7 @@ from recon_node.dag.protocol.shards import block_room
 from recon_node.dag.sources import open_source
 from recon_node.ipld import IpldError, multibase
 from recon_node.json_output import json_option, print_json, print_result
+from recon_node.sizes import ByteSize, human_size
 
 
 class _DagGroup(click.Group):
@@ -141,6 +143,14 @@ def push(
 )
 @click.option("--force", is_flag=True, help="Replace the FILE of --car if it exists.")
 @click.option(
+    "--max-size",
+    type=ByteSize(),
+    default="16GiB",
+    show_default=True,
+    metavar="SIZE",
+    help="Write nothing if more of the disk would be taken: a small DAG can be a huge directory.",
+)
+@click.option(
     "--timeout",
     type=click.FloatRange(min=0),
     default=300.0,
@@ -155,6 +165,7 @@ def pull(
     car_file: Path | None,
     out: Path | None,
     force: bool,
+    max_size: int,
     timeout: float,
     node: NodeApi,
     as_json: bool,
@@ -162,7 +173,8 @@ def pull(
     """Get a DAG by its root CID, or by an identifier (did:key:...) that resolves to it.
 
     The node fetches from its peers what it lacks, and keeps it, so an interrupted pull continues
-    when you run it again. Every block is checked; the file appears when it is complete.
+    when you run it again. Every block is checked; the file appears when it is complete. If the
+    command is stopped, nothing is left behind.
 
     \b
     Examples:
@@ -188,13 +200,13 @@ def pull(
             node, root, timeout, lambda state: bar.update(task, completed=state["bytes"])
         )
     with bytes_bar("writing") as bar:
-        task = bar.add_task("", total=state_of(node, root)["bytes"])
+        advance = partial(bar.advance, bar.add_task("", total=state_of(node, root)["bytes"]))
         if out is None:
             target = car_file or Path(f"{root}.car")
-            dag_pull.download(node, root, target, lambda size: bar.advance(task, size))
+            dag_pull.download(node, root, target, max_size, advance)
             written, facts["path"] = str(target), str(target)
         else:
-            done = dag_pull.download_files(node, root, out, lambda size: bar.advance(task, size))
+            done = dag_pull.download_files(node, root, out, max_size, advance)
             written = f"{out} ({counted(done.files, 'file')})"
             if done.symlinks:
                 written = f"{written[:-1]}, {counted(done.symlinks, 'symlink')})"

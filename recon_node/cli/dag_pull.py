@@ -10,6 +10,8 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
+from operator import itemgetter
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -21,9 +23,11 @@ from recon_node.cli.output import CommandError, counted, output_draft
 from recon_node.dag import Identifier
 from recon_node.dag.car_source import CarFile
 from recon_node.dag.errors import DagError
+from recon_node.dag.extent import MAX_EXTENT
 from recon_node.dag.unpack import Unpacked, unpack_dag
-from recon_node.files import move_into_place
+from recon_node.files import move_into_place, room_at
 from recon_node.ipld import CID, LinksError
+from recon_node.sizes import human_size
 
 T = TypeVar("T")
 
@@ -107,20 +111,49 @@ def missing(state: dict[str, Any]) -> str:
     return text
 
 
-def download(node: NodeApi, root: CID, target: Path, on_bytes: Callable[[int], None]) -> None:
+@dataclass(frozen=True, slots=True)
+class _Room:
+    """How much may be written."""
+
+    max_size: int
+    directory: Path
+
+    def check(self, size: int, what: str) -> None:
+        """Raise `CommandError` if there is no room for so many bytes."""
+        takes = f"the DAG takes {human_size(size)} ({what})"
+        if size >= MAX_EXTENT:
+            takes = f"the DAG takes more than {human_size(MAX_EXTENT)}"
+        if size > self.max_size:
+            raise CommandError(
+                f"{takes}, which is more than {human_size(self.max_size)}; if you trust who made "
+                "it, allow more with --max-size"
+            )
+        room = room_at(self.directory)
+        if size > room:
+            raise CommandError(
+                f"{takes}, and {self.directory.resolve()} has room for {human_size(room)}, without "
+                "the last 1 GiB (or 5 %) of the disk; nothing was written"
+            )
+
+
+def download(
+    node: NodeApi, root: CID, target: Path, max_size: int, on_bytes: Callable[[int], None]
+) -> None:
     """Write a DAG that the node has to the CAR file `target`, replacing it when it is complete.
 
     Raises:
-        CommandError: the node does not return all of it, or the file cannot be written.
+        CommandError: the node does not return all of it, or the file cannot be written, or there is
+            no room.
     """
+    room = _Room(max_size, target.parent)
     with output_draft(target) as draft:
-        _fetch(node, root, draft, on_bytes)
+        _fetch(node, root, draft, room, on_bytes)
         _check(draft, root)
         move_into_place(draft, target)
 
 
 def download_files(
-    node: NodeApi, root: CID, target: Path, on_bytes: Callable[[int], None]
+    node: NodeApi, root: CID, target: Path, max_size: int, on_bytes: Callable[[int], None]
 ) -> Unpacked:
     """Write the file or directory of a DAG to `target`.
 
@@ -130,17 +163,22 @@ def download_files(
     """
     if os.path.lexists(target):
         raise CommandError(f"{target} already exists; not overwriting")
+    room = _Room(max_size, target.parent)
     with output_draft(target) as draft:
-        _fetch(node, root, draft, on_bytes)
+        _fetch(node, root, draft, room, on_bytes)
         _check(draft, root)
         source = CarFile(draft, root)
         try:
-            return unpack_dag(root, source.read, target)
+            return unpack_dag(root, source.read, target, room.check)
         finally:
             source.close()
 
 
-def _fetch(node: NodeApi, root: CID, draft: Path, on_bytes: Callable[[int], None]) -> None:
+def _fetch(
+    node: NodeApi, root: CID, draft: Path, room: _Room, on_bytes: Callable[[int], None]
+) -> None:
+    size, blocks = itemgetter("bytes", "blocks")(state_of(node, root))
+    room.check(size, counted(blocks, "block"))
     try:
         with (
             httpx.Client(base_url=node.url, timeout=TIMEOUT, headers=node.headers) as client,

@@ -16,6 +16,7 @@ from rich.table import Table
 from rich.text import Text
 
 from recon_node.files import draft_of, move_into_place
+from recon_node.stop_signals import cleaned_up_when_stopped
 from recon_node.terminal_text import shown
 
 WIDTH_OF_FILES = 200
@@ -91,16 +92,6 @@ def counted(number: int, noun: str) -> str:
     return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
 
 
-def human_size(number: int) -> str:
-    """Return a readable number of bytes: "5 B", "1.2 MiB"."""
-    size, unit = float(number), "B"
-    for unit in ("B", "KiB", "MiB", "GiB", "TiB"):
-        if size < 1024 or unit == "TiB":
-            break
-        size /= 1024
-    return f"{size:,.0f} {unit}" if unit == "B" else f"{size:,.1f} {unit}"
-
-
 @contextmanager
 def progress_bar(before: ProgressColumn, *after: ProgressColumn) -> Iterator[Progress]:
     """Show a progress bar between other columns, if standard error is a terminal."""
@@ -143,13 +134,13 @@ def complete_file(path: Path, *, force: bool = False) -> Iterator[BinaryIO]:
 
 @contextmanager
 def output_draft(path: Path) -> Iterator[Path]:
-    """`draft_of`, with user-facing errors.
+    """`draft_of`, with user-facing errors; the draft is deleted, too, if the command is stopped.
 
     Raises:
         CommandError: another command is writing the file, or it cannot be written.
     """
     try:
-        with draft_of(path) as draft:
+        with cleaned_up_when_stopped(), draft_of(path) as draft:
             yield draft
     except BlockingIOError:
         raise CommandError(f"another command is writing {path}: wait for it to end") from None

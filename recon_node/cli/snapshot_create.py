@@ -6,11 +6,12 @@ from pathlib import Path
 
 import click
 
-from recon_node.cli.output import counted, human_size
+from recon_node.cli.output import counted
 from recon_node.cli.settings_flags import SettingsCommand, read_settings
 from recon_node.cli.snapshot_support import SHOWN, described, errors, step_bar
 from recon_node.json_output import json_option, print_json
 from recon_node.p2p.transport.identity import open_identity, signing_key_of
+from recon_node.sizes import human_size
 from recon_node.snapshot.creating import create_snapshot
 from recon_node.snapshot.objects import Objects
 from recon_node.snapshot.sources import LogSource

@@ -14,13 +14,14 @@ import trio
 
 from recon_node.ceramic import Network
 from recon_node.cli.client import NodeApi, NodeUnreachableError, ask, node_options
-from recon_node.cli.output import CommandError, counted, human_size
+from recon_node.cli.output import CommandError, counted
 from recon_node.cli.settings_flags import SettingsCommand, read_settings
 from recon_node.cli.snapshot_support import errors, print_faults, signer_option, step_bar
 from recon_node.exception_groups import unwrapped
 from recon_node.json_output import json_option, print_result
 from recon_node.p2p.transport.identity import open_identity, peer_id_of
 from recon_node.settings import Settings
+from recon_node.sizes import human_size
 from recon_node.snapshot.all_sources import SnapshotSync, SourceReport, sync_all
 from recon_node.store import StoreError, is_in_use, open_store
 from recon_node.terminal_text import echo

@@ -8,7 +8,7 @@ from functools import partial
 
 import click
 
-from recon_node.cli.output import counted, human_size, make_console, make_table
+from recon_node.cli.output import counted, make_console, make_table
 from recon_node.cli.snapshot_support import (
     described,
     errors,
@@ -18,6 +18,7 @@ from recon_node.cli.snapshot_support import (
     step_bar,
 )
 from recon_node.json_output import json_option, print_json, print_result
+from recon_node.sizes import human_size
 from recon_node.snapshot.objects import Objects
 from recon_node.snapshot.reading import read_root
 from recon_node.snapshot.settings import parse_period

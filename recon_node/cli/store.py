@@ -16,7 +16,7 @@ import trio
 from rich.progress import TextColumn, TimeRemainingColumn
 
 from recon_node.ceramic import StreamId
-from recon_node.cli.output import CommandError, complete_file, counted, human_size, progress_bar
+from recon_node.cli.output import CommandError, complete_file, counted, progress_bar
 from recon_node.cli.settings_flags import SettingsCommand, read_settings
 from recon_node.cli.store_reports import (
     check_facts,
@@ -29,6 +29,7 @@ from recon_node.cli.store_reports import (
 )
 from recon_node.exception_groups import unwrapped
 from recon_node.json_output import json_option, keep_stdout_for_json, print_json, print_result
+from recon_node.sizes import human_size
 from recon_node.store import Interest, StoreError
 from recon_node.store.lock import directory_lock
 from recon_node.store.maintenance import (

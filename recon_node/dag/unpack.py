@@ -3,7 +3,8 @@
 DAGs are not trusted: names that lead out of the directory (`..`, a slash, a NUL) are refused, and
 existing files are never overwritten. Symlinks are made as they are, wherever they lead, but nothing
 is written through them. Of the permissions, those to run as the file's owner or group are not set.
-Everything is first written next to its place and moved there when complete.
+What is to be written is added up before (see `extent`). Everything is first written next to its
+place and moved there when complete.
 """
 
 from __future__ import annotations
@@ -16,13 +17,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import BinaryIO, Final
 
-from recon_node.dag import unixfs
 from recon_node.dag.errors import DagError, LeftOut
-from recon_node.dag.unixfs import Attributes, NodeType, UnixFs
-from recon_node.ipld import CID, DAG_PB, IDENTITY, RAW, IpldError, dag_pb
-from recon_node.ipld.dag_pb import PbNode
-
-Read = Callable[[CID], bytes]
+from recon_node.dag.extent import measure
+from recon_node.dag.unixfs import Attributes, NodeType
+from recon_node.dag.unixfs_reading import Read, entry_name, read_node
+from recon_node.ipld import CID, IpldError
 
 MAX_DEPTH: Final = 64
 """Levels of nodes in a file, or in a sharded directory: far more than real ones have."""
@@ -50,10 +49,17 @@ class Unpacked:
         return LeftOut(len(self.not_kept), what, tuple(self.not_kept[:_MAX_NAMED]))
 
 
-def unpack_dag(root: CID, read: Read, target: Path) -> Unpacked:
+def unpack_dag(
+    root: CID, read: Read, target: Path, allow: Callable[[int, str], None] | None = None
+) -> Unpacked:
     """Write the file, directory or symlink `root` as `target`, which must not exist.
 
-    `read` returns the block of a CID.
+    Args:
+        root: of the DAG.
+        read: returns the block of a CID.
+        target: where to write.
+        allow: called with the bytes of the disk that this takes and a description, before anything
+            is written; it raises what is to be raised if that is too much.
 
     Raises:
         DagError: `target` exists, the DAG is not UnixFS or has refused names, or writing fails.
@@ -64,6 +70,9 @@ def unpack_dag(root: CID, read: Read, target: Path) -> Unpacked:
     draft = target.with_name(f".{target.name}.unpacking")
     try:
         _remove(draft)  # left by a process that was killed
+        if allow is not None:
+            size, entries = measure(root, read)
+            allow(size, f"{entries:,} files, directories and symlinks")
         unpacked = _write(root, read, draft)
         draft.rename(target)
     except OSError as error:
@@ -94,7 +103,7 @@ def _write(root: CID, read: Read, target: Path) -> Unpacked:
     attributes: list[tuple[Path, Attributes]] = []
     while left:
         cid, path = left.pop()
-        data = _data(cid, read)
+        data, _ = read_node(cid, read)
         if data.type in (NodeType.DIRECTORY, NodeType.HAMT):
             path.mkdir()
             names: set[str] = set()
@@ -114,10 +123,6 @@ def _write(root: CID, read: Read, target: Path) -> Unpacked:
         if not _set_attributes(path, kept):
             done.not_kept.append(_shown(path, target))
     return done
-
-
-def _data(cid: CID, read: Read) -> UnixFs:
-    return UnixFs(NodeType.RAW) if cid.codec == RAW else _node(cid, read)[1]
 
 
 def _make_symlink(target: bytes, path: Path) -> bool:
@@ -154,52 +159,31 @@ def _checked(name: str, names: set[str]) -> str:
 
 
 def _entries(cid: CID, read: Read, depth: int) -> Iterator[tuple[str, CID]]:
-    """The entries of a directory. In a sharded one, names start with a position in hex; a name that
-    is just a position links to a shard."""
+    """The entries of a directory, which may be in shards."""
     _check_depth(depth)
-    node, data = _node(cid, read)
-    if data.type is NodeType.DIRECTORY:
-        yield from ((link.name, link.cid) for link in node.links)
-        return
-    if data.type is not NodeType.HAMT or not data.fanout:
+    data, links = read_node(cid, read)
+    if data.type not in (NodeType.DIRECTORY, NodeType.HAMT):
         raise DagError(f"{cid} is not part of a directory")
-    width = len(f"{data.fanout - 1:x}")
-    for link in node.links:
-        if len(link.name) > width:
-            yield link.name[width:], link.cid
-        else:
+    for link in links:
+        name = entry_name(data, link)
+        if name is None:
             yield from _entries(link.cid, read, depth + 1)
+        else:
+            yield name, link.cid
 
 
 def _write_file(cid: CID, read: Read, file: BinaryIO, depth: int) -> int:
     """Write the content below a node and return its size in bytes."""
     _check_depth(depth)
-    if cid.codec == RAW:
-        return file.write(_block(cid, read))
-    node, data = _node(cid, read)
+    data, links = read_node(cid, read)
     if data.type not in (NodeType.FILE, NodeType.RAW):
         raise DagError(f"{cid} is a {data.type.name.lower()}, which is not supported")
     size = file.write(data.data)
-    for link in node.links:
+    for link in links:
         size += _write_file(link.cid, read, file, depth + 1)
     if data.file_size is not None and data.file_size != size:
         raise DagError(f"{cid} should have {data.file_size} bytes of content, and has {size}")
     return size
-
-
-def _node(cid: CID, read: Read) -> tuple[PbNode, UnixFs]:
-    if cid.codec != DAG_PB:
-        raise DagError(
-            f"{cid} is not a file or directory: its codec {cid.codec:#x} is neither DAG-PB nor raw"
-        )
-    node = dag_pb.decode(_block(cid, read))
-    if node.data is None:
-        raise DagError(f"{cid} is not a file or directory: its node has no data")
-    return node, unixfs.decode(node.data)
-
-
-def _block(cid: CID, read: Read) -> bytes:
-    return cid.digest if cid.hash_code == IDENTITY else read(cid)
 
 
 def _check_depth(depth: int) -> None:

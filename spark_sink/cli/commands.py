@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from recon_node.shell_completion import completion_command
+from recon_node.sizes import ByteSize
 from recon_node.stop_signals import stop_signals
 from recon_node.terminal_text import echo, shown
 from spark_sink.cli.events import EventPrinter, json_lines_option
@@ -19,7 +20,6 @@ from spark_sink.cli.options import (
     Hours,
     Master,
     Milliseconds,
-    Size,
     SparkSetting,
     UiAddress,
     nodes_options,
@@ -169,7 +169,7 @@ main.add_command(completion_command("spark-sink", lambda: main))
 )
 @click.option(
     "--keep-free",
-    type=Size(),
+    type=ByteSize(),
     default="64MB",
     help="Stop cleanly when the tables' disk has less free space than this; 0: never.",
 )

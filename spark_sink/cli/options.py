@@ -24,7 +24,6 @@ _UNITS = {
     r"h|hours?": _HOUR,
     r"d|days?": _DAY,
 }
-_BYTES = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}
 
 
 def _milliseconds(text: str) -> float | None:
@@ -65,19 +64,6 @@ class Hours(click.ParamType[float]):
         if found is None:
             self.fail(f"{value!r} is not a time such as 90m, 12h or 7d", param, ctx)
         return found / _HOUR
-
-
-class Size(click.ParamType[int]):
-    """A size such as 64MB or 2GB; plain numbers are bytes."""
-
-    name = "size"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        """The size in bytes."""
-        match = re.fullmatch(r"(\d+)\s*([KMGT]?)B?", str(value).strip(), re.IGNORECASE)
-        if match is None:
-            self.fail(f"{value!r} is not a size such as 64MB or 2GB", param, ctx)
-        return int(match[1]) * _BYTES[match[2].upper()]
 
 
 class Heap(click.ParamType[str]):

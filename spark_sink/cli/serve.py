@@ -10,10 +10,11 @@ from typing import Any
 import click
 
 from recon_node.files import is_exposed
+from recon_node.sizes import ByteSize
 from recon_node.stop_signals import stop_signals
 from recon_node.terminal_text import echo
 from spark_sink.cli.events import EventPrinter, json_lines_option
-from spark_sink.cli.options import Address, Milliseconds, Size, node_options, tables_option
+from spark_sink.cli.options import Address, Milliseconds, node_options, tables_option
 
 _MIN_TOKEN = 16
 _FILE = click.Path(path_type=Path, dir_okay=False, exists=True)
@@ -64,7 +65,7 @@ _FILE = click.Path(path_type=Path, dir_okay=False, exists=True)
     help="Open feeds at the same time.",
 )
 @click.option("--timeout", type=Milliseconds(), default="60s", help="Longest query: 60s, 5m.")
-@click.option("--memory", type=Size(), default="512MB", help="Memory of a query or feed.")
+@click.option("--memory", type=ByteSize(), default="512MB", help="Memory of a query or feed.")
 @click.option(
     "--threads",
     type=click.IntRange(1, 64),

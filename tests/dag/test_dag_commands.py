@@ -24,14 +24,15 @@ from recon_node.ceramic.auth.did import ed25519_did
 from recon_node.cli import main
 from recon_node.cli.client import NodeApi
 from recon_node.cli.dag_support import post_replica, publication_of
-from recon_node.dag import Identifier, Subject, sort_value
+from recon_node.dag import Identifier, Subject, sort_value, unixfs
 from recon_node.dag.protocol.operations import Append, Publish
 from recon_node.dag.protocol.publishing import make_publish
 from recon_node.dag.protocol.replica import Replica, decode_replica
 from recon_node.dag.protocol.shards import walk
 from recon_node.dag.protocol.ucan import Capability, issue_ucan, parse_ucan
 from recon_node.dag.sources import CarFile, FileTree
-from recon_node.ipld import CID, RAW, car, cid_of_block, multibase
+from recon_node.dag.unixfs import NodeType, UnixFs
+from recon_node.ipld import CID, DAG_PB, RAW, car, cid_of_block, dag_pb, multibase
 from recon_node.testnet import TestnetNode
 
 LIMIT = 100.0
@@ -336,3 +337,32 @@ def test_a_file_that_is_not_a_key_is_refused(row: Row, tmp_path: Path) -> None:
 def test_a_dag_arrives_whatever_is_killed(row: Row, tmp_path: Path, rng: random.Random) -> None:
     """Here for the three daemons, which take longer to start than to be killed."""
     transfer(row, tmp_path, rng, size=3 * MB, kills=1)
+
+
+def test_a_pull_writes_nothing_that_is_too_large(row: Row, home: Path, tmp_path: Path) -> None:
+    """Some 100 kB of blocks that are 1.6 TB of files, and a directory that is just over a limit."""
+    blocks: dict[CID, bytes] = {}
+    leaf = bytes(10_000)
+    root = CID.of(RAW, leaf)
+    blocks[root] = leaf
+    for _ in range(3):
+        links = tuple(dag_pb.PbLink(root, f"{number}") for number in range(550))
+        block = dag_pb.encode(dag_pb.PbNode(links, unixfs.encode(UnixFs(NodeType.DIRECTORY))))
+        root = CID.of(DAG_PB, block)
+        blocks[root] = block
+    (tmp_path / "bomb.car").write_bytes(car.encode([root], blocks))
+    done(row.a, "push", str(tmp_path / "bomb.car"))
+    (tmp_path / "out").mkdir()
+    out = str(tmp_path / "out" / "files")
+    refused = call(row.a, "pull", str(root), "--out", out)
+    assert refused.exit_code == 1
+    assert "takes 2.1 TiB (166,678,051 files, directories and symlinks)" in refused.output
+    assert "more than 16.0 GiB" in refused.output
+    files = make_files(tmp_path / "files", random.Random(1), 300_000)
+    pushed = done(row.a, "push", str(files))
+    for kind in ("--out", "--car"):
+        refused = call(row.a, "pull", pushed, kind, out, "--max-size", "300KB")
+        assert (refused.exit_code, "allow more with --max-size" in refused.output) == (1, True)
+        assert not list((tmp_path / "out").iterdir())
+    done(row.a, "pull", pushed, "--out", out, "--max-size", "310KB")
+    assert contents(tmp_path / "out" / "files") == contents(files)
