@@ -27,7 +27,7 @@ from recon_node.dag.protocol.replica import Replica, decode_replica
 from recon_node.dag.protocol.shards import CAR
 from recon_node.dag.protocol.ucan import UcanError
 from recon_node.dag.schema import transaction
-from recon_node.ipld import CID, CarError, LinksError, car, links
+from recon_node.ipld import CID, MAX_INLINE, CarError, LinksError, car, links
 from recon_node.store import FeedRow
 
 
@@ -89,7 +89,7 @@ def _take(
 
 
 def _take_shard(connection: sqlite3.Connection, subject: bytes, shard: bytes, event: CID) -> None:
-    blocks = car.decode(shard).blocks
+    blocks = car.decode(shard, max_digest=MAX_INLINE).blocks
     found = {cid: links(cid, block) for cid, block in blocks.items()}
     row = connection.execute(
         "INSERT OR IGNORE INTO shards (subject, cid, event) VALUES (?, ?, ?) RETURNING id",

@@ -28,7 +28,7 @@ from recon_node.dag.errors import DagError, IncompleteDagError
 from recon_node.dag.events import SORT_KEY, Identifier, read_dag_event
 from recon_node.dag.protocol.replica import Replica
 from recon_node.dag.state import DagState, Place, Publication
-from recon_node.ipld import CID, IDENTITY, car, varint
+from recon_node.ipld import CID, IDENTITY, MAX_INLINE, car, varint
 from recon_node.store import FeedRow, Store, StoreError
 
 log = structlog.get_logger(__name__)
@@ -264,4 +264,4 @@ def _blocks(event: bytes) -> dict[CID, bytes]:
     shard = read_dag_event(event).shard
     if shard is None:
         raise DagError("the index of DAGs names an event without a shard")
-    return car.decode(shard).blocks
+    return car.decode(shard, max_digest=MAX_INLINE).blocks

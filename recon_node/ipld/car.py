@@ -19,6 +19,7 @@ from recon_node.ipld.cid import (
     DAG_CBOR,
     DAG_JOSE,
     IDENTITY,
+    MAX_DIGEST,
     cid_head,
     cid_of_block,
     read_cid,
@@ -50,17 +51,18 @@ Restore = Callable[[bytes], bytes | None]
 """Returns the canonical form of a block that does not match its CID, or None."""
 
 
-def decode(data: bytes, restore: Restore | None = None) -> Car:
+def decode(data: bytes, restore: Restore | None = None, *, max_digest: int = MAX_DIGEST) -> Car:
     """Read a CARv1, checking every block against its CID.
 
     A block that does not match is passed to `restore`, whose result takes its place if it matches.
+    `max_digest` limits the bytes of a CID's digest.
 
     Raises:
         CarError: not a CARv1, a block that does not match its CID, or bytes left over.
     """
     try:
         roots, offset = read_header(data)
-        blocks, is_exact = _read_blocks(data, offset, restore)
+        blocks, is_exact = _read_blocks(data, offset, restore, max_digest)
     except (VarintError, CidError) as error:
         raise CarError(f"broken CAR: {error}") from None
     return Car(roots, blocks, is_exact)
@@ -123,7 +125,7 @@ def _check_header(header: Any) -> tuple[CID, ...]:
 
 
 def _read_blocks(
-    data: bytes, offset: int, restore: Restore | None
+    data: bytes, offset: int, restore: Restore | None, max_digest: int
 ) -> tuple[dict[CID, bytes], bool]:
     """The blocks from `offset` on, and whether each came once, by a CIDv1 that it matched."""
     blocks: dict[CID, bytes] = {}
@@ -131,7 +133,7 @@ def _read_blocks(
     changed = False
     while offset < len(data):
         start, end = _read_section(data, offset, "block")
-        cid, body = read_cid(data, start)
+        cid, body = read_cid(data, start, max_digest)
         if body > end:
             raise CarError(f"broken CAR: the block at byte {offset} is shorter than its CID")
         if cid.is_v0:

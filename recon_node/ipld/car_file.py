@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from typing import BinaryIO, Final, NamedTuple
 
 from recon_node.ipld import car, varint
-from recon_node.ipld.cid import CID, MAX_DIGEST, cid_of_block, read_cid
+from recon_node.ipld.cid import CID, MAX_INLINE, cid_of_block, read_cid
 from recon_node.ipld.errors import CarError, IpldError
 
 _PRAGMA: Final = bytes.fromhex("0aa16776657273696f6e02")
@@ -36,7 +36,7 @@ _BEGINNING_SIZE: Final = 32
 
 _MAX_HEADER: Final = 1024 * 1024
 """Bytes of a CARv1's header."""
-_MAX_HEAD: Final = 5 * varint.MAX_BYTES + MAX_DIGEST
+_MAX_HEAD: Final = 5 * varint.MAX_BYTES + MAX_INLINE
 """Bytes of a section's length and CID."""
 
 
@@ -103,7 +103,7 @@ def sections(file: BinaryIO, layout: CarLayout) -> Iterator[Section]:
                 raise CarError(
                     f"the block at byte 0 claims {length} bytes, {left - start} are left"
                 )
-            cid, body = read_cid(head[: start + length], start)
+            cid, body = read_cid(head[: start + length], start, MAX_INLINE)
         yield Section(cid_of_block(cid), at + body, length - (body - start))
         at += start + length
 

@@ -11,11 +11,10 @@ one where blocks are looked up.
 """
 
 import hashlib
-from collections.abc import Callable
 from functools import lru_cache
 from typing import Final, Self
 
-from recon_node.ipld import multibase, varint
+from recon_node.ipld import hashes, multibase, varint
 from recon_node.ipld.errors import CidError, MultibaseError, VarintError
 
 DAG_CBOR: Final = 0x71
@@ -29,18 +28,12 @@ SHA2_256: Final = 0x12
 MAX_DIGEST: Final = 64
 """Bytes of a digest, whatever the hash function makes, as for ceramic-one (the `cid` crate). An
 identity "hash" carries its block inside, without bound."""
+MAX_INLINE: Final = 128
+"""Bytes inside an identity CID in a DAG, as for kubo: its blocks are not Ceramic's."""
 
 _VERSION: Final = 1
 _DIGEST: Final = 32
 """Bytes of a sha2-256."""
-_SHA2_512, _SHA3_256, _BLAKE2B_256 = 0x13, 0x16, 0xB220
-_HASH_FUNCTIONS: Final[dict[int, Callable[[bytes], bytes]]] = {
-    IDENTITY: bytes,
-    SHA2_256: lambda block: hashlib.sha256(block).digest(),
-    _SHA2_512: lambda block: hashlib.sha512(block).digest(),
-    _SHA3_256: lambda block: hashlib.sha3_256(block).digest(),
-    _BLAKE2B_256: lambda block: hashlib.blake2b(block, digest_size=32).digest(),
-}
 _SHA2_256_HEAD: Final = bytes([SHA2_256, _DIGEST])
 _CID_V0_SIZE: Final = len(_SHA2_256_HEAD) + _DIGEST
 _CID_V0_TEXT: Final = "Qm"
@@ -132,10 +125,11 @@ class CID(bytes):
         """
         if self.startswith(_COMMON_HEADS):
             return self.endswith(hashlib.sha256(block).digest())
-        hash_function = _HASH_FUNCTIONS.get(self.hash_code)
-        if hash_function is None:
+        expected, digest = hashes.digest_of(self.hash_code, block), self.digest
+        if expected is None:
             raise CidError(f"{self}: cannot check a block by the hash {self.hash_code:#x}")
-        return hash_function(block) == self.digest
+        is_long = len(digest) >= hashes.MIN_DIGEST and self.hash_code != IDENTITY
+        return expected.startswith(digest) if is_long else expected == digest
 
     def __str__(self) -> str:
         if self.is_v0:
@@ -146,10 +140,10 @@ class CID(bytes):
         return f"CID({self})"
 
 
-def read_cid(data: bytes, offset: int = 0) -> tuple[CID, int]:
+def read_cid(data: bytes, offset: int = 0, limit: int = MAX_DIGEST) -> tuple[CID, int]:
     """Read the CID at `offset`; return it and the offset after it.
 
-    A CID delimits itself; the bytes after it are ignored.
+    A CID delimits itself; the bytes after it are ignored. Its digest has at most `limit` bytes.
 
     Raises:
         CidError: there is no CID, or the bytes end within it.
@@ -159,16 +153,26 @@ def read_cid(data: bytes, offset: int = 0) -> tuple[CID, int]:
         size = 37 if window[1] == 0x85 else 36  # DAG-JOSE takes two bytes; literals are faster here
         if len(window) >= size:
             return bytes.__new__(CID, window[:size]), offset + size
-    end = _end_of_cid(data, offset)
+    end = _end_of_cid(data, offset, limit)
     return bytes.__new__(CID, data[offset:end]), end
 
 
-def cid_of_block(cid: CID) -> CID:
-    """Return the CIDv1 by which a block is looked up; for a CIDv0, that of the same block."""
-    return bytes.__new__(CID, bytes((_VERSION, DAG_PB)) + cid) if cid.is_v0 else cid
+def cid_of_block(raw: bytes) -> CID:
+    """Return the CIDv1 by which a block of a DAG is looked up, by any CID of it.
+
+    Raises:
+        CidError: not a CID.
+    """
+    if raw.startswith(_SHA2_256_HEAD):
+        return CID(bytes((_VERSION, DAG_PB)) + raw)
+    if isinstance(raw, CID):
+        return raw
+    if _end_of_cid(raw, 0, MAX_INLINE) != len(raw):
+        raise CidError(f"extra bytes after the CID {_shown(raw)}")
+    return bytes.__new__(CID, raw)
 
 
-def _end_of_cid(data: bytes, offset: int) -> int:
+def _end_of_cid(data: bytes, offset: int, limit: int = MAX_DIGEST) -> int:
     if data[offset : offset + 2] == _SHA2_256_HEAD:
         return _checked_end(data, offset, offset + _CID_V0_SIZE)
     try:
@@ -180,9 +184,9 @@ def _end_of_cid(data: bytes, offset: int) -> int:
         length, position = varint.decode(data, position)
     except VarintError as error:
         raise CidError(f"no CID at byte {offset}: {error}") from None
-    if length > MAX_DIGEST:
+    if length > limit:
         raise CidError(
-            f"the CID at byte {offset} claims a digest of {length} bytes; the limit is {MAX_DIGEST}"
+            f"the CID at byte {offset} claims a digest of {length} bytes; the limit is {limit}"
         )
     return _checked_end(data, offset, position + length)
 

@@ -100,7 +100,7 @@ def _decode_link(body: bytes) -> PbLink:
             raise DagPbError("not DAG-PB: the fields of a link are repeated or out of order")
         last = tag
         if tag == _HASH:
-            cid = cid_of_block(CID(value))
+            cid = cid_of_block(value)
         elif tag == _NAME:
             name = value.decode(errors=_OTHER_BYTES)
         else:

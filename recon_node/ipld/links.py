@@ -43,7 +43,7 @@ def links(cid: CID, block: bytes) -> list[CID]:
     found: list[CID] = []
     try:
         for raw in read(block):
-            link = cid_of_block(CID(raw))
+            link = cid_of_block(raw)
             found += links(link, link.digest) if link.hash_code == IDENTITY else [link]
     except LinksError:
         raise
@@ -105,7 +105,7 @@ def _of_dag_jose(block: bytes) -> Iterator[bytes]:
     payload = value.get("payload") if isinstance(value, dict) else None
     if isinstance(payload, bytes) and not isinstance(payload, CID):
         with suppress(CidError):
-            yield CID(payload)
+            yield cid_of_block(payload)
     yield from _of_dag_cbor(block)
 
 

@@ -117,7 +117,7 @@ def test_bytes_left_over_are_refused(tail: bytes) -> None:
         (with_header(HEADER) + section(b"\x12\x20" + bytes(32) + b"x"), "does not match its CID"),
         (varint.encode(2**62) + b"x", r"claims \d+ bytes, 1 are left"),
         (with_header(HEADER) + varint.encode(2**62) + b"x", r"claims \d+ bytes, 1 are left"),
-        (with_header(HEADER) + section(b"\x01\x71\x1b\x20" + bytes(32)), "cannot check a block"),
+        (with_header(HEADER) + section(b"\x01\x71\x22\x08" + bytes(8)), "cannot check a block"),
     ],
 )
 def test_refusals(data: bytes, complaint: str) -> None:
