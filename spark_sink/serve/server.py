@@ -47,7 +47,7 @@ _STOP_WAIT: Final = 4.0
 _UPLOAD_SECONDS: Final = 30.0
 _MAX_MESSAGE: Final = 1024 * 1024
 # Calls that neither run a query nor follow a feed, and those that wait for their turn.
-_MORE_CALLS: Final = 16
+_MORE_CALLS: Final = 64
 _OPTIONS: Final = (
     ("grpc.so_reuseport", 0),  # otherwise two servers could share a port
     ("grpc.max_receive_message_length", _MAX_MESSAGE),

@@ -15,6 +15,7 @@ import json
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from itertools import islice
 from typing import Any, Final
 
@@ -85,7 +86,7 @@ class FlightSql:
         Raises:
             RequestError: the command is wrong, or not supported.
         """
-        schema, ticket = self._planned(_command(descriptor), descriptor.cmd)
+        schema, ticket = self._planned(_command(descriptor), descriptor.cmd, call)
         endpoint = new("FlightEndpoint", ticket=new("Ticket", ticket=ticket))
         return new(
             "FlightInfo",
@@ -103,7 +104,7 @@ class FlightSql:
         Raises:
             RequestError: as `get_flight_info`.
         """
-        schema, _ = self._planned(_command(descriptor), descriptor.cmd)
+        schema, _ = self._planned(_command(descriptor), descriptor.cmd, call)
         return new("SchemaResult", schema=schema)
 
     def do_get(self, ticket: Message, call: Call) -> Iterator[Message]:
@@ -117,7 +118,7 @@ class FlightSql:
             for header, body in self._rows(command.statement_handle, call):
                 yield new("FlightData", data_header=header, data_body=body)
             return
-        if (table := metadata.answer(command, self._table_schemas)) is None:
+        if (table := metadata.answer(command, partial(self._table_schemas, call.client))) is None:
             raise _unsupported(command)
         for item in (table.schema, *table.to_batches()):
             header, body = ipc.parts_of(item)
@@ -155,7 +156,7 @@ class FlightSql:
         """
         if action.type == _CREATE:
             request = _unpacked(action.body, "ActionCreatePreparedStatementRequest")
-            plan = self._workers.plan(_sql(request))
+            plan = self._workers.plan(_sql(request), call.client)
             result = new(
                 "ActionCreatePreparedStatementResult",
                 prepared_statement_handle=self._prepared.add(call.client, request.query, plan),
@@ -178,19 +179,19 @@ class FlightSql:
         """Yield nothing: everything here is the answer to a command."""
         return iter(())
 
-    def _planned(self, command: Message, data: bytes) -> tuple[bytes, bytes]:
+    def _planned(self, command: Message, data: bytes, call: Call) -> tuple[bytes, bytes]:
         """Return the columns of a command's answer, and its ticket."""
         name = name_of(command)
         if name == "CommandStatementQuery":
             sql = _sql(command)
-            plan = self._workers.plan(sql)
+            plan = self._workers.plan(sql, call.client)
             check_bound(ipc.read_schema(plan.parameters), {})
             return plan.schema, _ticket(sql, {}, feed=plan.feed)
         if name == "CommandPreparedStatementQuery":
             found = self._prepared.get(command.prepared_statement_handle)
             check_bound(ipc.read_schema(found.plan.parameters), found.values)
             return found.plan.schema, _ticket(found.sql, found.values, feed=found.plan.feed)
-        if (table := metadata.answer(command, self._table_schemas)) is None:
+        if (table := metadata.answer(command, partial(self._table_schemas, call.client))) is None:
             raise _unsupported(command)
         return ipc.schema_bytes(table.schema), data
 
@@ -202,12 +203,14 @@ class FlightSql:
         except (ValueError, KeyError, TypeError, OSError):
             raise invalid("the ticket was not issued by this server") from None
         wanted = None if feed else self._wanted()
-        return self._workers.rows(sql, values, feed=feed, on_gone=call.on_gone, wanted=wanted)
+        return self._workers.rows(
+            sql, values, feed=feed, client=call.client, on_gone=call.on_gone, wanted=wanted
+        )
 
-    def _table_schemas(self) -> dict[tuple[str, str], bytes]:
+    def _table_schemas(self, client: str) -> dict[tuple[str, str], bytes]:
         with self._lock:
             if not self._schemas:
-                self._schemas = self._workers.table_schemas()
+                self._schemas = self._workers.table_schemas(client)
             return self._schemas
 
 

@@ -17,11 +17,12 @@ from typing import Any, Final, cast
 from spark_sink.serve.database import Wanted
 from spark_sink.serve.errors import Code, RequestError
 from spark_sink.serve.ipc import Parts
+from spark_sink.serve.turns import Turns
 from spark_sink.serve.worker import DATA, END, ERROR, FRAME, LENGTH, PLAN, Plan, Request
 from spark_sink.tables.location import Location, absolute
 
 # Seconds.
-_SLOT_WAIT: Final = 10.0
+_SLOT_WAIT: Final = 20.0
 _PLAN_SECONDS: Final = 20
 _EXIT_WAIT: Final = 5.0
 # Not with -m: the classes in answers would have a module that does not exist here.
@@ -68,8 +69,8 @@ class Workers:
     def __init__(self, tables: Location, limits: Limits) -> None:
         self._tables = absolute(tables)
         self._limits = limits
-        self._queries = threading.BoundedSemaphore(limits.queries)
-        self._feeds = threading.BoundedSemaphore(limits.feeds)
+        self._queries = Turns(limits.queries, quick_lane=True)
+        self._feeds = Turns(limits.feeds)
         self._lock = threading.Lock()
         self._parent: subprocess.Popen[bytes] | None = None
         self._control: socket.socket | None = None
@@ -79,23 +80,23 @@ class Workers:
         with self._lock:
             self._start_parent()
 
-    def table_schemas(self) -> dict[tuple[str, str], bytes]:
-        """Return the columns of all tables, by schema and name.
+    def table_schemas(self, client: str) -> dict[tuple[str, str], bytes]:
+        """Return the columns of all tables, by schema and name, for a client.
 
         Raises:
             RequestError: no worker can do it now.
         """
         request = Request("tables", self._tables, seconds=_PLAN_SECONDS)
-        return cast("dict[tuple[str, str], bytes]", self._asked(request))
+        return cast("dict[tuple[str, str], bytes]", self._asked(request, client))
 
-    def plan(self, sql: str) -> Plan:
-        """Return what is known about a statement.
+    def plan(self, sql: str, client: str) -> Plan:
+        """Return what is known about a statement of a client.
 
         Raises:
             RequestError: it is wrong, or no worker can tell now.
         """
         request = Request("plan", self._tables, sql, seconds=min(_PLAN_SECONDS, self._seconds))
-        return cast("Plan", self._asked(request))
+        return cast("Plan", self._asked(request, client))
 
     def rows(
         self,
@@ -103,6 +104,7 @@ class Workers:
         values: dict[str, Any],
         *,
         feed: bool,
+        client: str,
         on_gone: OnGone,
         wanted: Wanted | None = None,
     ) -> Iterator[Parts]:
@@ -124,8 +126,8 @@ class Workers:
             threads=1 if feed else limits.threads,
             wanted=wanted,
         )
-        with self._feed_slot() if feed else self._query_slot():
-            for kind, first, second in self._frames(request, on_gone):
+        with self._turn(client, feed=feed) as ending:
+            for kind, first, second in self._frames(request, ending, on_gone):
                 if kind == DATA:
                     yield first, second
 
@@ -163,41 +165,35 @@ class Workers:
     def _seconds(self) -> int:
         return self._limits.seconds
 
-    def _asked(self, request: Request) -> Any:
+    def _asked(self, request: Request, client: str) -> Any:
         """Return the result of a worker that answers with one frame."""
-        with self._query_slot():
-            frames = list(self._frames(request))
+        with self._turn(client, feed=False) as ending:
+            frames = list(self._frames(request, ending))
         return next(pickle.loads(first) for kind, first, _ in frames if kind == PLAN)
 
     @contextmanager
-    def _query_slot(self) -> Iterator[None]:
-        if not self._queries.acquire(timeout=_SLOT_WAIT):
-            raise RequestError(
-                "RESOURCE_EXHAUSTED",
-                f"{self._limits.queries} queries are running already: try again later",
-            )
-        try:
-            yield
-        finally:
-            self._queries.release()
-
-    @contextmanager
-    def _feed_slot(self) -> Iterator[None]:
-        if not self._feeds.acquire(blocking=False):
-            raise RequestError(
-                "RESOURCE_EXHAUSTED", f"{self._limits.feeds} feeds are open already: close one"
-            )
-        try:
-            yield
-        finally:
-            self._feeds.release()
+    def _turn(self, client: str, *, feed: bool) -> Iterator[_Ending]:
+        """Wait for a client's turn; provide what ends its worker if it has to give way."""
+        ending, turns = _Ending(), self._feeds if feed else self._queries
+        wait = 0.0 if feed else _SLOT_WAIT
+        with turns.taken_by(client, ending.end, wait) as has_turn:
+            if not has_turn:
+                limits = self._limits
+                raise RequestError(
+                    "RESOURCE_EXHAUSTED",
+                    f"{limits.feeds} feeds are open already: close one"
+                    if feed
+                    else f"{limits.queries} queries are running already: try again later",
+                )
+            yield ending
 
     def _frames(
-        self, request: Request, on_gone: OnGone | None = None
+        self, request: Request, ending: _Ending, on_gone: OnGone | None = None
     ) -> Iterator[tuple[int, bytes, bytes]]:
         """Start a worker, and yield the frames of its answer."""
         started = monotonic()
         with self._worker(feed=request.seconds is None) as connection:
+            ending.watch(connection)
             if on_gone is not None:
                 on_gone(lambda: _shut(connection))
             with connection.makefile("rb") as stream:
@@ -206,18 +202,18 @@ class Workers:
                     while True:
                         header = stream.read(FRAME.size)
                         if len(header) < FRAME.size:
-                            raise self._died(request, monotonic() - started)
+                            raise self._died(request, ending, monotonic() - started)
                         kind, *lengths = FRAME.unpack(header)
                         first, second = (stream.read(length) for length in lengths)
                         if len(second) < lengths[1]:
-                            raise self._died(request, monotonic() - started)
+                            raise self._died(request, ending, monotonic() - started)
                         if kind == END:
                             return
                         if kind == ERROR:
                             raise RequestError(cast("Code", first.decode()), second.decode())
                         yield kind, first, second
                 except OSError:
-                    raise self._died(request, monotonic() - started) from None
+                    raise self._died(request, ending, monotonic() - started) from None
 
     @contextmanager
     def _worker(self, *, feed: bool) -> Iterator[socket.socket]:
@@ -253,10 +249,15 @@ class Workers:
             )
         self._control = ours
 
-    def _died(self, request: Request, seconds: float) -> RequestError:
+    def _died(self, request: Request, ending: _Ending, seconds: float) -> RequestError:
         """Return the error for a worker that ended before its answer did."""
         if self._closed:
             return _stopping()
+        if ending.is_due:
+            return RequestError(
+                "RESOURCE_EXHAUSTED",
+                "the statement took long and gave way to one that waited: try again later",
+            )
         if request.seconds is not None and seconds >= request.seconds:
             return RequestError(
                 "DEADLINE_EXCEEDED",
@@ -267,6 +268,26 @@ class Workers:
             f"the query ended its process: it probably needs more than {request.memory_mb} MB of "
             "memory",
         )
+
+
+class _Ending:
+    """The end of a worker that has to give way; it may come before the worker does."""
+
+    def __init__(self) -> None:
+        self.is_due = False
+        self._connection: socket.socket | None = None
+
+    def end(self) -> None:
+        """End the worker."""
+        self.is_due = True
+        if self._connection is not None:
+            _shut(self._connection)
+
+    def watch(self, connection: socket.socket) -> None:
+        """Name the connection with the worker."""
+        self._connection = connection
+        if self.is_due:
+            _shut(connection)
 
 
 def _stopping() -> RequestError:

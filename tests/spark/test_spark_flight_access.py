@@ -5,8 +5,10 @@ from __future__ import annotations
 import os
 import signal
 import socket
+import threading
 from collections import deque
 from collections.abc import Iterator
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from ipaddress import IPv4Address
 from itertools import islice
@@ -35,6 +37,7 @@ from spark_sink.serve.metrics import FlightMetrics
 from spark_sink.serve.workers import Limits, Workers
 
 TOKEN = "0123456789abcdef0123456789abcdef"
+CLIENT = "ipv4:127.0.0.1:5000"
 LIMITS = Limits(queries=2, feeds=2, seconds=100, memory_mb=100)
 
 
@@ -157,6 +160,38 @@ def test_a_query_that_takes_too_long_ends(directory: Path) -> None:
         asked(connection, f"SELECT count(*) FROM {pairs} WHERE hash(a.range * b.range) % 7 = 3")
 
 
+def test_long_statements_of_a_client_do_not_keep_short_ones_waiting(directory: Path) -> None:
+    """Not even those that are slow while they are planned, which took all places for 20 s each."""
+    long = "SELECT count(*) FROM stream_tips WHERE length(repeat('x', 400_000_000)) = 1"
+    stop = threading.Event()
+
+    def keep_busy(url: str) -> None:
+        while not stop.is_set():
+            with connected(url) as connection, suppress(Error):
+                asked(connection, long)
+
+    limits = Limits(queries=2, seconds=30)
+    metrics = FlightMetrics(limits)
+
+    def are_all_taken() -> bool:
+        running = metrics.registry.get_sample_value("spark_sink_flight_running", {"kind": "query"})
+        return running == limits.queries
+
+    with served(directory / "tables", limits, metrics) as url:
+        greedy = [threading.Thread(target=keep_busy, args=[url]) for _ in range(3)]
+        for each in greedy:
+            each.start()
+        try:
+            wait_until(are_all_taken, "all places are taken")
+            with connected(url) as connection:
+                for _ in range(2):
+                    assert asked(connection, "SELECT 1").num_rows == 1
+        finally:
+            stop.set()
+    for each in greedy:
+        each.join(60)
+
+
 def test_a_statement_may_only_be_so_long(client: Any) -> None:
     with pytest.raises(Error, match="100001 characters"):
         asked(client, "SELECT 1".ljust(100_001))
@@ -173,7 +208,9 @@ def test_a_dead_worker_is_an_error_and_a_dead_parent_is_replaced(directory: Path
     workers = Workers(directory / "tables", LIMITS)
     try:
         [parent] = processes_under(os.getpid()) & {workers._parent.pid if workers._parent else 0}
-        feed = workers.rows("SELECT 1 FROM stream_tips_feed", {}, feed=True, on_gone=lambda _: None)
+        feed = workers.rows(
+            "SELECT 1 FROM stream_tips_feed", {}, feed=True, client=CLIENT, on_gone=lambda _: None
+        )
         next(feed)
         [worker] = processes_under(parent)
         os.kill(worker, signal.SIGKILL)
@@ -181,7 +218,7 @@ def test_a_dead_worker_is_an_error_and_a_dead_parent_is_replaced(directory: Path
             list(feed)
         os.kill(parent, signal.SIGKILL)
         wait_until(lambda: workers._parent is not None and workers._parent.poll() is not None, "x")
-        assert workers.plan("SELECT 1").schema
+        assert workers.plan("SELECT 1", CLIENT).schema
     finally:
         workers.close()
 
