@@ -6,19 +6,10 @@
 # Both for amd64 and arm64, with the version in their labels: config/docker-bake.hcl. BuildKit is
 # needed (Docker 23 or newer; before that, set DOCKER_BUILDKIT=1).
 #
-# The dependencies have layers of their own, made anew only when pyproject.toml or requirements.lock
-# names others. Both images share those of the node; a change of the source makes one small layer.
+# The dependencies have layers of their own, made anew only when the files in requirements/
+# name others. Both images share those of the node; a change of the source makes one small layer.
 # pip's downloads are kept in a cache that is no part of any image.
 ARG PYTHON=python:3.12-slim-bookworm
-
-FROM ${PYTHON} AS requirements
-WORKDIR /requirements
-COPY pyproject.toml .
-RUN python -c "import tomllib; \
-p = tomllib.load(open('pyproject.toml', 'rb')); \
-lists = {'build': p['build-system']['requires'], 'node': p['project']['dependencies'], \
-'spark': p['project']['optional-dependencies']['spark']}; \
-[open(f'{name}.txt', 'w').write('\n'.join(names)) for name, names in lists.items()]"
 
 FROM ${PYTHON} AS dependencies
 RUN apt-get update \
@@ -27,16 +18,15 @@ RUN apt-get update \
 RUN python -m venv /opt/recon
 ENV PATH=/opt/recon/bin:$PATH
 WORKDIR /src
-COPY requirements.lock .
-COPY --from=requirements /requirements/node.txt .
+COPY requirements/node.lock .
 RUN --mount=type=cache,target=/root/.cache/pip \
-    pip install --constraint requirements.lock --requirement node.txt
+    pip install --require-hashes --requirement node.lock
 
 # fastecdsa and cbrrr come without wheels: the compiler that they need stays here.
 FROM dependencies AS project
-COPY --from=requirements /requirements/build.txt .
+COPY requirements/build.lock .
 RUN --mount=type=cache,target=/root/.cache/pip \
-    pip install --constraint requirements.lock --requirement build.txt
+    pip install --require-hashes --requirement build.lock
 COPY pyproject.toml README.md LICENSE LICENSE-MIT LICENSE-APACHE ./
 COPY recon_node recon_node
 COPY spark_sink spark_sink
@@ -55,10 +45,9 @@ ENV PATH=/opt/recon/bin:$PATH PYTHONUNBUFFERED=1
 COPY --from=dependencies /opt/recon /opt/recon
 
 FROM base AS spark
-COPY requirements.lock /requirements/
-COPY --from=requirements /requirements/spark.txt /requirements/
+COPY requirements/spark.lock /requirements/
 RUN --mount=type=cache,target=/root/.cache/pip \
-    pip install --constraint /requirements/requirements.lock --requirement /requirements/spark.txt
+    pip install --require-hashes --requirement /requirements/spark.lock
 COPY --from=project /project /opt/recon
 USER recon
 VOLUME /tables

@@ -60,21 +60,30 @@ bench-docs: $(INSTALLED)  ## Regenerate docs/benchmarks.md (a quarter of an hour
 	$(BIN)/python -m benchmarks.spark --events 1000000 --json $(RESULTS)/spark.json
 	$(BIN)/python -m benchmarks.publish $(RESULTS)/*.json --out docs
 
+PIP = $(BIN)/python -m pip install --quiet --disable-pip-version-check --progress-bar off
+
 install: $(INSTALLED)  ## Install everything into .venv
 
-$(INSTALLED): pyproject.toml requirements.lock
+$(INSTALLED): pyproject.toml requirements.lock requirements/build.lock
 	@sh config/preflight.sh
 	@test -x $(BIN)/python || $$(sh config/preflight.sh --python) -m venv $(VENV)
 	@echo "Installing into $(VENV) (only once; takes a few minutes) ..."
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --upgrade pip
-	@$(BIN)/python -m pip install --disable-pip-version-check --progress-bar off --quiet \
-		--constraint requirements.lock --editable '.[dev]'
+	@$(PIP) --upgrade pip
+	@$(PIP) --require-hashes --requirement requirements.lock
+	@$(PIP) --require-hashes --requirement requirements/build.lock
+	@$(PIP) --no-deps --no-build-isolation --editable .
 	@touch $@
 
-lock:  ## Update requirements.lock from pyproject.toml (needs uv)
-	uv pip compile --quiet --universal --python-version 3.11 --extra dev --upgrade \
-		--no-header --no-annotate pyproject.toml --output-file requirements.lock
-	sed -i '1i # All dependencies as CI and the image install them; made by `make lock` from pyproject.toml.' requirements.lock
+# All are made from one resolution, so that they name the same versions.
+COMPILE = uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header --no-annotate
+
+lock:  ## Update the lock files from pyproject.toml (needs uv)
+	$(COMPILE) --upgrade --extra dev pyproject.toml --output-file requirements.lock
+	$(COMPILE) --constraint requirements.lock pyproject.toml --output-file requirements/node.lock
+	$(COMPILE) --constraint requirements.lock --extra spark pyproject.toml --output-file requirements/spark.lock
+	printf 'hatchling>=1.25\neditables\n' | $(COMPILE) --upgrade --constraint requirements.lock - --output-file requirements/build.lock
+	for file in requirements.lock requirements/*.lock; do \
+		sed -i '1i # Made by `make lock` from pyproject.toml (see CONTRIBUTING.md).' $$file; done
 
 clean:  ## Remove the virtual environment and all caches
 	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

@@ -10,7 +10,8 @@ from typing import Final, Protocol
 
 #: How to install the pipeline's packages: the project is not on PyPI.
 INSTALL: Final = (
-    "in the directory of the project's source: pip install -c requirements.lock '.[spark]'"
+    "in the directory of the project's source: "
+    "pip install -r requirements/spark.lock && pip install --no-deps ."
 )
 
 _NOT_ALLOWED: Final = "Permission denied"

