@@ -39,6 +39,7 @@ from recon_node.api import (
     serve,
     split_host_port,
 )
+from recon_node.api.evaluation import open_evaluation
 from recon_node.ceramic import Network, StreamId
 from recon_node.chain import ChainError, open_anchors
 from recon_node.dag import DagError, open_dags
@@ -125,6 +126,7 @@ async def _run_services(settings: Settings, shutdown: _Shutdown) -> None:
             trio.open_nursery() as nursery,
             trio.open_nursery() as background,
             _open_snapshots(settings, store) as snapshots,
+            open_evaluation() as evaluation,
         ):
             services = Services(
                 store=store,
@@ -136,6 +138,7 @@ async def _run_services(settings: Settings, shutdown: _Shutdown) -> None:
                 access=access,
                 always_admit=settings.p2p.always_admit,
                 data_dir=settings.data_dir,
+                evaluation=evaluation,
             )
             nursery.start_soon(
                 serve,
@@ -146,6 +149,7 @@ async def _run_services(settings: Settings, shutdown: _Shutdown) -> None:
                 services.always_admit,
             )
             background.start_soon(run_samples, services)
+            background.start_soon(evaluation.warm_up)
             if settings.peer_id_file is not None:
                 path = settings.peer_id_file.expanduser()
                 await trio.to_thread.run_sync(_write_peer_id, path, p2p.peer_id)

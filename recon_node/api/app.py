@@ -46,6 +46,7 @@ from recon_node.api.routes import (
     stream_picture,
     streams,
     undelivered,
+    unprocessed,
 )
 from recon_node.api.services import Services
 
@@ -89,6 +90,7 @@ ENDPOINTS: tuple[Endpoint, ...] = (
     undelivered.get_waiting,
     undelivered.get_pending,
     undelivered.get_refused,
+    unprocessed.get_unprocessed,
     stream_merge.get_stream_merge,
     feed.get_events,
     feed.get_resume_token,

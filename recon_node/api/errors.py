@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from http import HTTPStatus
-from typing import Final
+from typing import Any, Final
 
 import structlog
 from starlette.exceptions import HTTPException
@@ -45,6 +45,9 @@ class ApiError(Exception):
         self.status = status
         self.message = message
         self.headers = headers
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.status, self.message, self.headers)
 
 
 def bad_request(message: str) -> ApiError:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Protocol, TypeVar
 import trio
 from pydantic.dataclasses import dataclass as settings_dataclass
 
+from recon_node.api.evaluation import Evaluation
 from recon_node.api.middleware.access import Access
 from recon_node.api.samples import SampleRing
 from recon_node.setting_types import SETTINGS, Bytes, Count, Setting
@@ -161,10 +162,12 @@ class Services:
     """What the node's numbers were; `recon_node.api.samples.run_samples` adds to it."""
     closing: trio.Event = field(default_factory=trio.Event)
     """Set when the node shuts down: long polls answer at once."""
+    evaluation: Evaluation = field(default_factory=partial(Evaluation, 0))
+    """Where things are computed of streams."""
     reading_streams: trio.CapacityLimiter = field(default_factory=partial(trio.CapacityLimiter, 2))
     """Held by whoever has all events of a stream in memory, which may be 300 MB."""
     _rendering: trio.CapacityLimiter = field(default_factory=partial(trio.CapacityLimiter, 1))
-    _computing: trio.CapacityLimiter = field(default_factory=partial(trio.CapacityLimiter, 1))
+    _parsing: trio.CapacityLimiter = field(default_factory=partial(trio.CapacityLimiter, 1))
 
     async def in_thread(self, function: Callable[[], T]) -> T:
         """Render an answer in a worker thread, one at a time: rendering is pure Python, and more
@@ -172,6 +175,6 @@ class Services:
         return await trio.to_thread.run_sync(function, limiter=self._rendering)
 
     async def in_long_thread(self, function: Callable[[], T]) -> T:
-        """Compute what may take seconds in a worker thread: one such at a time, beside the
-        rendering, which does not wait for it."""
-        return await trio.to_thread.run_sync(function, limiter=self._computing)
+        """Parse what may take seconds in a worker thread: one such at a time, beside the rendering,
+        which does not wait for it."""
+        return await trio.to_thread.run_sync(function, limiter=self._parsing)

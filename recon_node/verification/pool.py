@@ -17,25 +17,18 @@ What is wrong with an event is remembered by its CID elsewhere, in the log.
 
 from __future__ import annotations
 
-import contextlib
 import marshal
-import os
-import signal
-import subprocess
 import sys
 from collections import OrderedDict, deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from hashlib import sha256
-from typing import Any, Final, TypeVar, TypeVarTuple, Unpack
+from typing import Final
 
 import structlog
 import trio
 
+from recon_node.processes.pool import CannotStartError, ProcessDiedError, Processes
 from recon_node.verification.facts import Broken, Finding, Wire, check_event, from_wire, to_wire
-from recon_node.verification.worker import read_frame, write_frame
-
-Ts = TypeVarTuple("Ts")
-T = TypeVar("T")
 
 logger = structlog.get_logger(__name__)
 
@@ -45,8 +38,6 @@ CHUNK: Final = 48
 """Events that a process gets at a time: some milliseconds of work."""
 PATIENCE: Final = 30.0
 """Seconds for a chunk. A process that takes longer is killed."""
-START_PATIENCE: Final = 60.0
-"""Seconds for a process to start, which takes a fifth of a second."""
 REMEMBERED: Final = 16_384
 """Findings."""
 MAX_REMEMBERED: Final = 4096
@@ -56,14 +47,6 @@ _COMMAND: Final = (sys.executable, "-P", "-m", "recon_node.verification.worker")
 """Starts a process. -P: no modules are taken from the working directory."""
 
 _Raw = Wire | Broken
-
-
-class _WorkerDiedError(Exception):
-    """The process ended before it answered."""
-
-
-class _CannotStartError(Exception):
-    """No process can be started."""
 
 
 class Verifiers:
@@ -76,9 +59,7 @@ class Verifiers:
 
     def __init__(self, count: int, command: Sequence[str] = _COMMAND) -> None:
         self._count = count
-        self._command = command
-        self._idle: list[_Worker] = []
-        self._threads = trio.CapacityLimiter(max(1, count))
+        self._processes = Processes(command, count)
         self._memory: OrderedDict[bytes, Wire] = OrderedDict()
         self.verified_total = 0
         """Events that were verified; those whose findings were remembered do not count."""
@@ -102,18 +83,16 @@ class Verifiers:
         while len(self._memory) > REMEMBERED:
             self._memory.popitem(last=False)
         findings = found | known
-        return await self._in_thread(_unpack, [findings[each] for each in digests], cars)
+        return await self._processes.in_thread(_unpack, [findings[each] for each in digests], cars)
 
     async def close(self) -> None:
         """End the processes."""
-        idle, self._idle, self._count = self._idle, [], 0
-        async with trio.open_nursery() as nursery:
-            for worker in idle:
-                nursery.start_soon(self._in_thread, worker.end)
+        self._count = 0
+        await self._processes.close()
 
     async def _examine(self, cars: list[bytes]) -> list[_Raw]:
         if self._count == 0 or len(cars) < MIN_BATCH:
-            return await self._in_thread(_examine_here, cars) if cars else []
+            return await self._processes.in_thread(_examine_here, cars) if cars else []
         findings: list[_Raw] = [Broken("was not verified")] * len(cars)
         starts = deque(range(0, len(cars), CHUNK))
 
@@ -131,12 +110,12 @@ class Verifiers:
         """Have a process examine a few events, or what is left of them after it died."""
         try:
             return await self._ask(cars)
-        except _CannotStartError as error:
+        except CannotStartError as error:
             if self._count:
                 logger.error("Events are verified in the node's own process", reason=str(error))
             self._count = 0
-            return await self._in_thread(_examine_here, cars)
-        except _WorkerDiedError as error:
+            return await self._processes.in_thread(_examine_here, cars)
+        except ProcessDiedError as error:
             self.deaths_total += 1
             logger.error("A verifier process died", events=len(cars), reason=str(error))
         if len(cars) > 1:
@@ -148,99 +127,8 @@ class Verifiers:
         return [Broken("two processes of this node died while checking it; see the node's log")]
 
     async def _ask(self, cars: list[bytes]) -> list[_Raw]:
-        worker = self._idle.pop() if self._idle else await self._start()
-        answer = await self._bounded(worker, PATIENCE, worker.ask, cars)
-        self._idle.append(worker)
+        answer = await self._processes.ask(cars, PATIENCE)
         return [finding if good else _bug(finding) for good, finding in answer]
-
-    async def _start(self) -> _Worker:
-        try:
-            worker = await self._in_thread(_Worker, self._command)
-            await self._bounded(worker, START_PATIENCE, worker.receive)
-        except (OSError, _WorkerDiedError) as error:
-            raise _CannotStartError(f"no process can be started: {error}") from None
-        return worker
-
-    async def _bounded(
-        self, worker: _Worker, patience: float, work: Callable[[Unpack[Ts]], T], *args: *Ts
-    ) -> T:
-        """Wait for a process, and kill it if it takes too long."""
-        try:
-            with trio.fail_after(patience):
-                # An abandoned thread ends as soon as its process does.
-                return await trio.to_thread.run_sync(
-                    work,
-                    *args,
-                    abandon_on_cancel=True,  # type: ignore[call-arg]  # stubs of trio 0.22
-                    limiter=self._threads,
-                )
-        except trio.TooSlowError:
-            worker.kill()
-            raise _WorkerDiedError(await self._in_thread(worker.reap)) from None
-        except trio.Cancelled:
-            worker.kill()
-            raise
-
-    async def _in_thread(self, work: Callable[[Unpack[Ts]], T], *args: *Ts) -> T:
-        return await trio.to_thread.run_sync(work, *args, limiter=self._threads)
-
-
-class _Worker:
-    """A process; used from one thread at a time, except for `kill` and `reap`.
-
-    Raises:
-        OSError: it cannot be started.
-    """
-
-    def __init__(self, command: Sequence[str]) -> None:
-        path = os.pathsep.join(entry for entry in sys.path if entry)
-        self._process = subprocess.Popen(
-            command,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            env={**os.environ, "PYTHONPATH": path},
-        )
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        self._requests, self._answers = self._process.stdin, self._process.stdout
-
-    def ask(self, cars: list[bytes]) -> list[Any]:
-        """Have events verified; return the answer of `recon_node.verification.worker`."""
-        try:
-            write_frame(self._requests, cars)
-        except OSError as error:
-            raise _WorkerDiedError(f"{error}; {self.reap()}") from None
-        return self.receive()
-
-    def receive(self) -> list[Any]:
-        """Wait for the next answer. The first one says that the process is ready."""
-        answer: list[Any] | None = read_frame(self._answers)
-        if answer is None:
-            raise _WorkerDiedError(self.reap())
-        return answer
-
-    def kill(self) -> None:
-        """End the process at once; a thread that waits for it learns of its death."""
-        self._process.kill()
-
-    def end(self) -> None:
-        """Let the process end, or kill it after a second."""
-        with contextlib.suppress(OSError):
-            self._requests.close()
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            self._process.wait(1)
-        self.reap()
-
-    def reap(self) -> str:
-        """End what is left of the process; say how it ended."""
-        self._process.kill()
-        status = self._process.wait()
-        for stream in (self._requests, self._answers):
-            with contextlib.suppress(OSError):
-                stream.close()
-        if status >= 0:
-            return f"its exit code is {status}"
-        return f"it was ended by signal {-status} ({signal.strsignal(-status)})"
 
 
 def _examine_here(cars: Sequence[bytes]) -> list[_Raw]:
@@ -255,7 +143,7 @@ def _examine_one(car: bytes) -> _Raw:
         return _bug(repr(error))
 
 
-def _bug(error: str) -> Broken:
+def _bug(error: object) -> Broken:
     return Broken(f"this node failed to check the event ({error}): a bug in this node")
 
 

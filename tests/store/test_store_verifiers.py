@@ -45,7 +45,7 @@ DIES_OF_POISON = (
 
 
 def pids(pool: Verifiers) -> list[int]:
-    return [worker._process.pid for worker in pool._idle]
+    return [worker._process.pid for worker in pool._processes._idle]
 
 
 def is_alive(pid: int) -> bool:
@@ -192,7 +192,8 @@ def test_processes_do_not_outlive_a_killed_node(tmp_path: Path) -> None:
         f"    path = pathlib.Path({str(tmp_path)!r})\n"
         "    async with open_store(path, NETWORK, settings=settings) as s:\n"
         "        await s.admit_remote(World(1, events=60).offers())\n"
-        "        print(*[w._process.pid for w in s._intake.verifiers._idle], flush=True)\n"
+        "        idle = s._intake.verifiers._processes._idle\n"
+        "        print(*[process._process.pid for process in idle], flush=True)\n"
         "        await trio.sleep_forever()\n"
         "trio.run(main)\n"
     )

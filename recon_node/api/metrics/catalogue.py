@@ -83,6 +83,11 @@ PENDING_PROOFS: Final = Family(
 DAMAGED: Final = Family(
     "gauge", "recon_damaged_events", "Events found damaged in the log and not mended yet."
 )
+UNPROCESSED: Final = Family(
+    "gauge",
+    "recon_unprocessed_streams",
+    "Streams that are set aside: nothing is computed of them.",
+)
 MENDED: Final = Family(
     "counter", "recon_mended_events_total", "Damaged events that were replaced by a sound copy."
 )

@@ -55,6 +55,7 @@ class NodeCollector(Collector):
         yield m.FEED_HEAD.of(store.head)
         yield m.PENDING_PROOFS.of(stats.pending_proofs)
         yield m.DAMAGED.of(store.damage.count)
+        yield m.UNPROCESSED.of(len(self._services.evaluation.aside))
         yield m.MENDED.of(store.damage.mended_total)
         yield m.VERDICTS.by_one(
             {

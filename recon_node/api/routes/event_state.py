@@ -14,7 +14,7 @@ from recon_node.api.errors import ApiError
 from recon_node.api.models import Body, Whole, reply
 from recon_node.api.routes.events import EventPath
 from recon_node.api.routes.stream_events import StreamOrInitPath
-from recon_node.api.routes.streams import Loaded, load_stream, not_found
+from recon_node.api.routes.streams import Loaded, compute
 from recon_node.ipld import CID
 from recon_node.streams import StreamShapeError
 
@@ -42,16 +42,12 @@ class EventStateBody(Body):
 async def get_event_state(call: Call[StreamEventPath]) -> Annotated[Response, EventStateBody]:
     """Read the content of a stream after one of its delivered events."""
     init, stream_id = call.parameters.stream_id
-    async with call.services.reading_streams:
-        loaded = await load_stream(call.services, init)
-        found = None if loaded is None else loaded.events[0].stream_id()
-        if loaded is None or stream_id not in (None, found):
-            raise not_found(call.request.path_params["stream_id"], found)
-        render = partial(_render, loaded, call.parameters.event_id)
-        return await call.services.in_long_thread(render)
+    text = call.request.path_params["stream_id"]
+    render = partial(_render, call.parameters.event_id)
+    return await compute(call.services, text, init, stream_id, render)
 
 
-def _render(loaded: Loaded, cid: CID) -> Response:
+def _render(cid: CID, loaded: Loaded) -> Response:
     states = loaded.states()
     try:
         *_, state = loaded.within(states.branch(loaded.delivered.statements.shown(cid)))

@@ -7,11 +7,11 @@ What strangers add to the stream fills up the room that is left, and is cut off 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import islice
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Any, Final, Literal, TypeVar
 
 from pydantic import BeforeValidator
 from starlette.responses import Response
@@ -26,6 +26,8 @@ from recon_node.ipld import CID, IpldError
 from recon_node.store import HeldRow
 from recon_node.streams import Statements, shape_of, statements_of
 from recon_node.streams.picture import HeldEvent, Progress
+
+T = TypeVar("T")
 
 _STRANGERS_SHARE: Final = 16
 """Badly signed events that are listed have at most this part of the bytes of a stream."""
@@ -106,28 +108,39 @@ class StreamEventsBody(Body):
 @endpoint("GET", "/ceramic/streams/{stream_id}/events", errors=(404,), own=True)
 async def get_stream_events(call: Call[StreamOrInitPath]) -> Annotated[Response, StreamEventsBody]:
     """List the events of a stream, delivered or not."""
-    init, stream_id = call.parameters.stream_id
     async with call.services.reading_streams:
-        found, delivered, others = await _read(call.services, init, stream_id)
-        return await call.services.in_long_thread(partial(_render, found, delivered, others))
+        return await compute_held(call.services, *call.parameters.stream_id, _render)
 
 
-async def held_events(
-    services: Services, init: CID, stream_id: StreamId | None
-) -> tuple[StreamId, list[HeldEvent]]:
-    """The events of a stream, delivered or not, as they are drawn.
+@dataclass(frozen=True, slots=True)
+class Held:
+    """The events of a stream: delivered ones, and others."""
+
+    stream_id: StreamId
+    delivered: Delivered
+    others: Sequence[_Listed]
+
+    def to_draw(self) -> list[HeldEvent]:
+        """The events as they are drawn."""
+        listed, statements = _listed(self.delivered, self.others)
+        by_cid = {entry.event.cid: entry for entry in listed}
+        return [_drawn(event, by_cid[event.cid], statements) for event in statements.events]
+
+
+async def compute_held(
+    services: Services, init: CID, stream_id: StreamId | None, function: Callable[[Held], T]
+) -> T:
+    """Compute something of the events of a stream, in another process.
 
     Raises:
-        ApiError: 404, the stream is not here; 400, it has too many events.
+        ApiError: 404, the stream is not here; 400, it has too many events; 422, it is set aside.
     """
-    found, delivered, others = await _read(services, init, stream_id)
-    return found, await services.in_long_thread(partial(_to_draw, delivered, others))
+    held = await _read(services, init, stream_id)
+    events = len(held.delivered.events) + len(held.others)
+    return await services.evaluation.of_stream(init, events, partial(function, held))
 
 
-async def _read(
-    services: Services, init: CID, stream_id: StreamId | None
-) -> tuple[StreamId, Delivered, list[_Listed]]:
-    """The delivered events of a stream, and the others."""
+async def _read(services: Services, init: CID, stream_id: StreamId | None) -> Held:
     delivered = await read_delivered(services, init, services.limits.stream_listed)
     found = None if delivered is None else delivered.events[0].stream_id()
     if delivered is None or found is None or stream_id not in (None, found):
@@ -138,7 +151,7 @@ async def _read(
     rows = dict(islice(rows.items(), room))
     events = [*delivered.events, *(event_of(init, row) for row in rows.values())]
     delivered = replace(delivered, events=events, rows={**delivered.rows, **rows})
-    return found, delivered, await _undelivered(services, init, room - len(rows))
+    return Held(found, delivered, await _undelivered(services, init, room - len(rows)))
 
 
 async def _undelivered(services: Services, init: CID, room: int) -> list[_Listed]:
@@ -170,10 +183,11 @@ def _parse_held(rows: Sequence[HeldRow]) -> list[_Listed]:
     ]
 
 
-def _render(stream_id: StreamId, delivered: Delivered, others: Sequence[_Listed]) -> Response:
-    listed, statements = _listed(delivered, others)
+def _render(held: Held) -> Response:
+    listed, statements = _listed(held.delivered, held.others)
     described = [_describe(entry, statements) for entry in listed]
-    return reply({"id": str(stream_id), "init": str(delivered.events[0].cid), "events": described})
+    init = str(held.delivered.events[0].cid)
+    return reply({"id": str(held.stream_id), "init": init, "events": described})
 
 
 def _listed(delivered: Delivered, others: Sequence[_Listed]) -> tuple[list[_Listed], Statements]:
@@ -194,12 +208,6 @@ def _listed(delivered: Delivered, others: Sequence[_Listed]) -> tuple[list[_List
     statements = statements_of(every, faulty, keep_first=True)
     copies = {cid: statements.shown(shown) for cid, shown in first.copies.items()}
     return [*listed, *others], replace(statements, copies={**copies, **statements.copies})
-
-
-def _to_draw(delivered: Delivered, others: Sequence[_Listed]) -> list[HeldEvent]:
-    listed, statements = _listed(delivered, others)
-    by_cid = {entry.event.cid: entry for entry in listed}
-    return [_drawn(event, by_cid[event.cid], statements) for event in statements.events]
 
 
 def _drawn(event: Event, entry: _Listed, statements: Statements) -> HeldEvent:

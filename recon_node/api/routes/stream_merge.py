@@ -6,7 +6,6 @@ how branches are merged.
 
 from __future__ import annotations
 
-from functools import partial
 from http import HTTPStatus
 from typing import Annotated, Any
 
@@ -15,7 +14,7 @@ from starlette.responses import Response
 from recon_node.api.endpoint import Call, endpoint
 from recon_node.api.errors import ApiError
 from recon_node.api.models import Body, Whole, reply
-from recon_node.api.routes.streams import Loaded, StreamPath, load_stream, not_found
+from recon_node.api.routes.streams import Loaded, StreamPath, compute
 from recon_node.ceramic import StreamId
 from recon_node.ipld import dag_cbor, multibase
 from recon_node.streams import (
@@ -69,15 +68,11 @@ class MergeBody(Body):
 async def get_stream_merge(call: Call[StreamPath]) -> Annotated[Response, MergeBody]:
     """Propose an event that merges a stream, not signed."""
     text, stream_id = call.request.path_params["stream_id"], call.parameters.stream_id
-    async with call.services.reading_streams:
-        loaded = await load_stream(call.services, stream_id.cid)
-        found = None if loaded is None else loaded.events[0].stream_id()
-        if loaded is None or found != stream_id:
-            raise not_found(text, found)
-        return await call.services.in_long_thread(partial(_propose, stream_id, loaded))
+    return await compute(call.services, text, stream_id.cid, stream_id, _propose)
 
 
-def _propose(stream_id: StreamId, stream: Loaded) -> Response:
+def _propose(stream: Loaded) -> Response:
+    stream_id = stream.events[0].stream_id()
     states = stream.states()
     for _ in stream.within(states.all()):
         pass

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from functools import partial
 from http import HTTPStatus
 from typing import Annotated, Any
@@ -14,12 +14,11 @@ from starlette.responses import Response
 from recon_node.api.endpoint import Call, endpoint
 from recon_node.api.errors import ApiError
 from recon_node.api.models import Body, FlagParameter, WholeParameter, reply
-from recon_node.api.routes.stream_events import StreamOrInitPath, held_events
-from recon_node.ceramic import StreamId
+from recon_node.api.routes.stream_events import Held, StreamOrInitPath, compute_held
 from recon_node.draw.layout import fold_runs, lay_out
 from recon_node.draw.svg import draw_svg
 from recon_node.streams import StreamShapeError
-from recon_node.streams.picture import HeldEvent, StreamPicture, stream_picture
+from recon_node.streams.picture import StreamPicture, stream_picture
 
 
 class PictureParameters(StreamOrInitPath):
@@ -78,14 +77,12 @@ async def get_stream_picture(
     """Draw a stream, and explain its tip."""
     rows = min(call.parameters.limit, MAX_ROWS)
     async with call.services.reading_streams:
-        stream_id, events = await held_events(call.services, *call.parameters.stream_id)
-        draw = partial(_draw, stream_id, events, call.parameters.everything, rows)
-        return await call.services.in_long_thread(draw)
+        draw = partial(_draw, call.parameters.everything, rows)
+        return await compute_held(call.services, *call.parameters.stream_id, draw)
 
 
-def _draw(
-    stream_id: StreamId, events: Sequence[HeldEvent], everything: bool, rows: int
-) -> Response:
+def _draw(everything: bool, rows: int, held: Held) -> Response:
+    stream_id, events = held.stream_id, held.to_draw()
     try:
         drawn = stream_picture(f"Stream {stream_id}", events, int(time.time()))
     except (StreamShapeError, ValueError) as error:

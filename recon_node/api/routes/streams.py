@@ -1,19 +1,19 @@
 """GET /ceramic/streams/{stream_id}: the state of a stream at its tip.
 
-The state is computed from the stream's events on request, in a worker thread. The number and size
-of the events are limited, and so is the time, which is checked after each event. See
-`recon_node.streams.state` for what a state is.
+The state is computed from the stream's events on request, in another process
+(`recon_node.api.evaluation`). The number and size of the events are limited, and so is the time,
+which is checked after each event. See `recon_node.streams.state` for what a state is.
 """
 
 from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from http import HTTPStatus
-from typing import Annotated, Protocol, TypeVar
+from typing import Annotated, Any, TypeVar
 
 from pydantic import BeforeValidator
 from starlette.responses import Response
@@ -21,7 +21,7 @@ from starlette.responses import Response
 from recon_node.api.endpoint import Call, endpoint
 from recon_node.api.errors import ApiError, bad_request
 from recon_node.api.models import AsText, Body, Parameters, Text, reply
-from recon_node.api.services import Limits, Services
+from recon_node.api.services import Services
 from recon_node.ceramic import (
     Event,
     InitHeader,
@@ -52,11 +52,28 @@ from recon_node.streams import (
 T = TypeVar("T")
 
 
-class Within(Protocol):
-    """Yields what is computed, until it takes too long."""
+class Within:
+    """Yields what is computed, until it takes too long.
 
-    def __call__(self, items: Iterable[T], /) -> Iterable[T]:
+    In another process, time begins anew.
+    """
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds = seconds
+        self._deadline = time.monotonic() + seconds
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Within, (self._seconds,)
+
+    def __call__(self, items: Iterable[T]) -> Iterable[T]:
         """The same items."""
+        for item in items:
+            if time.monotonic() > self._deadline:
+                raise bad_request(
+                    "the state of the stream takes too long to compute on request: it has too many "
+                    "events, or its patches are too slow; read its events from the feed"
+                )
+            yield item
 
 
 MAX_ERRORS = 100
@@ -106,18 +123,19 @@ class StreamStateBody(Body):
 @endpoint("GET", "/ceramic/streams/{stream_id}", errors=(404,))
 async def get_stream(call: Call[StreamPath]) -> Annotated[Response, StreamStateBody]:
     """Read the state of a stream at its tip."""
-    text = call.request.path_params["stream_id"]
-    stream_id = call.parameters.stream_id
-    async with call.services.reading_streams:
-        state = await load_state(call.services, stream_id.cid)
+    text, stream_id = call.request.path_params["stream_id"], call.parameters.stream_id
+    return await compute(call.services, text, stream_id.cid, stream_id, _answer)
+
+
+def _answer(loaded: Loaded) -> Response:
+    state = _state_of(loaded)
     if isinstance(state, Rejected):
+        stream_id, reason = loaded.events[0].stream_id(), "; ".join(state.errors)
         raise ApiError(
             HTTPStatus.NOT_FOUND,
-            f"Stream not found : {text} (its init event was rejected: {'; '.join(state.errors)})",
+            f"Stream not found : {stream_id} (its init event was rejected: {reason})",
         )
-    if state is None or state.id != stream_id:
-        raise not_found(text, None if state is None else state.id)
-    return await call.services.in_thread(partial(_render, state))
+    return _render(state)
 
 
 def not_found(text: str, other: StreamId | None) -> ApiError:
@@ -156,7 +174,7 @@ class Loaded:
     """A stream, and what its model demands of it."""
 
     delivered: Delivered
-    definitions: Definitions | None
+    model: Delivered | None
     within: Within
     """Bounds the time of what is computed of them."""
 
@@ -167,7 +185,10 @@ class Loaded:
 
     def states(self, keep: Collection[CID] = ()) -> StreamStates:
         """The content after each event."""
-        return StreamStates(self.events, self.definitions, keep=keep, faults=self.delivered.faults)
+        definitions = None
+        if self.model is not None:
+            definitions = _define(self.model, named_versions(self.events), self.within)
+        return StreamStates(self.events, definitions, keep=keep, faults=self.delivered.faults)
 
     def shapes(self) -> list[StreamEvent[CID]]:
         """The events without their contents."""
@@ -187,35 +208,45 @@ class Loaded:
         ]
 
 
-async def load_state(services: Services, init: CID) -> StreamState | Rejected | None:
-    """The state of the stream that `init` starts; None when the stream is not here.
+async def compute(
+    services: Services,
+    text: str,
+    init: CID,
+    stream_id: StreamId | None,
+    function: Callable[[Loaded], T],
+) -> T:
+    """Compute something of a stream, in another process.
+
+    Args:
+        services: what reads, and computes.
+        text: how the request names the stream.
+        init: the CID of its init event.
+        stream_id: its StreamID, if that is known.
+        function: computes it; it can be sent to another process.
 
     Raises:
-        ApiError: 400, the stream takes more to compute than `limits` allow.
+        ApiError: 404, the stream is not here; 400, it takes more to compute than `limits` allow;
+            422, it is set aside.
     """
-    loaded = await load_stream(services, init)
-    if loaded is None:
-        return None
-    return await services.in_long_thread(partial(_compute, loaded))
+    async with services.reading_streams:
+        loaded = await _load(services, init)
+        found = None if loaded is None else loaded.events[0].stream_id()
+        if loaded is None or stream_id not in (None, found):
+            raise not_found(text, found)
+        job = partial(function, loaded)
+        return await services.evaluation.of_stream(init, len(loaded.events), job)
 
 
-async def load_stream(services: Services, init: CID) -> Loaded | None:
-    """The events of the stream that `init` starts; None when the stream is not here.
-
-    Raises:
-        ApiError: 400, the stream takes more to compute than `limits` allow.
-    """
-    most, within = services.limits.stream_events, _within(services.limits)
+async def _load(services: Services, init: CID) -> Loaded | None:
+    most, within = services.limits.stream_events, Within(services.limits.stream_seconds)
     delivered = await read_delivered(services, init, most, within)
     if delivered is None:
         return None
     header = _header(delivered.events[0])
-    definitions = None
-    model = None if header.stream_type is StreamType.MODEL else header.model
-    if model is not None and (of_model := await read_delivered(services, model.cid, most, within)):
-        named = named_versions(delivered.statements.events)
-        definitions = await services.in_long_thread(partial(_define, of_model, named, within))
-    return Loaded(delivered, definitions, within)
+    of_model = None
+    if header.stream_type is not StreamType.MODEL and header.model is not None:
+        of_model = await read_delivered(services, header.model.cid, most, within)
+    return Loaded(delivered, of_model, within)
 
 
 async def read_delivered(
@@ -227,7 +258,7 @@ async def read_delivered(
         ApiError: 400, they state more than `most` things, or more bytes than `limits` allow.
     """
     streams, limits = services.store.streams, services.limits
-    within = within or _within(limits)
+    within = within or Within(limits.stream_seconds)
     # Anybody can make a second event of each signature by ECDSA: hence twice as many.
     rows: list[FeedRow | TimeRow] = [
         *await streams.signed(init, 2 * most + 1, 2 * limits.stream_bytes)
@@ -284,7 +315,7 @@ def _define(model: Delivered, versions: set[CID], within: Within) -> Definitions
     return definitions_of(within(states.all()), events[0].cid, versions)
 
 
-def _compute(loaded: Loaded) -> StreamState | Rejected:
+def _state_of(loaded: Loaded) -> StreamState | Rejected:
     events, within, shapes = loaded.events, loaded.within, loaded.shapes()
     try:
         likely = select_tip(shapes).event
@@ -300,20 +331,6 @@ def _compute(loaded: Loaded) -> StreamState | Rejected:
         return Rejected(rejected[init])
     at_tip = states.at(tip) if tip == likely else deque(within(states.branch(tip)), maxlen=1).pop()
     return stream_state(_header(events[0]), init, at_tip, rejected)
-
-
-def _within(limits: Limits) -> Within:
-    return partial(_in_time, time.monotonic() + limits.stream_seconds)
-
-
-def _in_time(deadline: float, items: Iterable[T]) -> Iterable[T]:
-    for item in items:
-        if time.monotonic() > deadline:
-            raise bad_request(
-                "the state of the stream takes too long to compute on request: it has too many "
-                "events, or its patches are too slow; read its events from the feed"
-            )
-        yield item
 
 
 def _render(state: StreamState) -> Response:

@@ -1,0 +1,40 @@
+"""A process that computes things of streams: it is asked with pickled functions.
+
+It answers with a pickled pair: whether that went well, and the result or the error. Its memory is
+limited; when it is at an end, so is the process.
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+import resource
+from typing import Final
+
+import recon_node.api.routes.stream_merge
+import recon_node.api.routes.stream_picture  # noqa: F401  # what is asked for, before it is
+from recon_node.processes.child import answer_requests
+
+MEMORY: Final = 2 * 1024**3
+"""Bytes of address space that are more than any answer takes."""
+EXIT_MEMORY: Final = 71
+"""The exit code when they are used up."""
+
+
+def main() -> None:
+    """Answer requests until standard input ends."""
+    resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
+    answer_requests(_answer)
+
+
+def _answer(request: bytes) -> bytes:
+    try:
+        return pickle.dumps((True, pickle.loads(request)()))
+    except MemoryError:
+        os._exit(EXIT_MEMORY)
+    except Exception as error:
+        return pickle.dumps((False, error))
+
+
+if __name__ == "__main__":
+    main()
