@@ -1,6 +1,7 @@
 """Nodes that speak `/ceramic/recon/0.1.0` alone, as ceramic-one nodes do, and mixed networks."""
 
 import json
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -10,16 +11,16 @@ from nacl.signing import SigningKey
 from p2p_support import Node, eventually, node
 
 from recon_node.backoff import Backoff
-from recon_node.ceramic import METAMODEL, parse_event
+from recon_node.ceramic import METAMODEL, InvalidEventError, parse_event
 from recon_node.ceramic.builder import data_event, init_event, time_event
 from recon_node.ceramic.heightless_event_id import HeightlessEventId
 from recon_node.ipld import multibase
 from recon_node.p2p import AGREED
 from recon_node.p2p.errors import PeerProtocolError
-from recon_node.p2p.sync import rings, sent_doubtful
+from recon_node.p2p.sync import ring_intake, rings
 from recon_node.p2p.sync.ring_intake import RingIntake
 from recon_node.p2p.sync.rings import MODEL_RING
-from recon_node.p2p.sync.sent_doubtful import SentDoubtful
+from recon_node.recon.v0_1 import differences
 from recon_node.store import Interest
 
 SAMPLE = Path(__file__).parents[1] / "data" / "sdk_sample.jsonl"
@@ -152,11 +153,10 @@ async def test_a_node_that_has_the_rings_switched_off_does_not_speak_them(tmp_pa
         await trio.lowlevel.checkpoint()
 
 
-async def test_a_peer_with_events_that_cannot_be_taken_is_asked_less_and_less(
-    tmp_path, monkeypatch
-):
-    """A ceramic-one node may hold an event without its history, and sends it at every sync."""
-    monkeypatch.setattr(rings, "BETWEEN_SYNCS", Backoff(first=0.1, longest=60.0))
+async def test_what_cannot_be_taken_comes_once(tmp_path, monkeypatch):
+    """A ceramic-one node may hold an event without its history. It is tried again after a pause."""
+    monkeypatch.setattr(rings, "BETWEEN_SYNCS", Backoff(first=0.05, longest=60.0))
+    monkeypatch.setattr(differences, "BEFORE_TRYING_AGAIN", Backoff(5.0, 60.0))
     key = SigningKey(bytes(32))
     init = init_event(key, METAMODEL, {})
     lost = data_event(key, init, [init.cid], [])
@@ -169,33 +169,70 @@ async def test_a_peer_with_events_that_cannot_be_taken_is_asked_less_and_less(
         [of_lost] = [each for each in keys if HeightlessEventId(each).event_cid == lost.cid]
         b.store.ring_keys.discard(of_lost)
         await a.p2p.connect(b.address)
-        started = trio.current_time()
         await eventually(lambda: a.p2p.counters.sessions_initiated >= 2 * 6)  # on two rings
-        # Of these pauses, 0.1 + 0.2 + 0.4 + 0.8 + 1.6 s, each may be shorter by a quarter.
-        assert trio.current_time() - started > 1.5
-        assert not a.p2p.transfers
+        assert sum(each.event_bytes_received for each in a.p2p.sync_reports) == len(orphan.car)
+        assert a.p2p.sync_reports[0].keys_left_out == 1
+        b.store.ring_keys.add(of_lost)
+        await eventually(lambda: a.store.head == 3)
 
 
-@pytest.mark.parametrize("what", ["a time event", "a merge"])
+async def test_what_a_node_refuses_does_not_keep_the_others_from_it(tmp_path, monkeypatch):
+    """Of every ten events, it takes one for invalid."""
+    monkeypatch.setattr(rings, "BETWEEN_SYNCS", Backoff(first=0.05, longest=60.0))
+    cars = [*MODELS, *streams(0, 20)]
+    inits = [each.cid for each in map(parse_event, cars) if each.init == each.cid][3::10]
+    refused = {each.cid for each in map(parse_event, cars) if each.init in inits}
+    parsed = Counter()
+
+    def parse(car):
+        event = parse_event(car)
+        parsed[event.cid] += 1
+        if event.cid in refused:
+            raise InvalidEventError("not for me")
+        return event
+
+    monkeypatch.setattr(ring_intake, "parse_event", parse)
+    async with (
+        node(tmp_path / "a", cars, **ONLY_RINGS) as a,
+        node(tmp_path / "b", [*MODELS, *streams(20, 25)], **ONLY_RINGS) as b,
+    ):
+        await b.p2p.connect(a.address)
+        others = [*MODELS, *streams(20, 25)]
+        await eventually(
+            lambda: len(b.store.ring_keys) == len(cars) - len(refused) + len(others) - 3
+        )
+        await eventually(lambda: len(a.store.ring_keys) == len(cars) + len(others) - 3)
+        before = b.p2p.counters.sessions_initiated
+        await eventually(lambda: b.p2p.counters.sessions_initiated >= before + 10)
+        assert set(b.outcomes()) == {AGREED}
+        assert {parsed[cid] for cid in refused} == {1}
+        assert b.failures(a.p2p.peer_id) == 0
+
+
+@pytest.mark.parametrize("what", ["a time event", "a merge", "an init event"])
 async def test_a_peer_that_refuses_an_event_gets_the_others(tmp_path, monkeypatch, what):
-    """A ceramic-one node ends the session over it, and asks for it in every session."""
+    """A ceramic-one node takes the others of a batch, and ends the session."""
     monkeypatch.setattr(rings, "BETWEEN_SYNCS", Backoff(first=0.05, longest=0.2))
-    monkeypatch.setattr(sent_doubtful, "BEFORE_RESENDING", Backoff(1.0, 60.0))
+    monkeypatch.setattr(differences, "BEFORE_TRYING_AGAIN", Backoff(1.0, 60.0))
     key = SigningKey(bytes(32))
     first, *others = [init_event(key, METAMODEL, {"number": number}) for number in range(20)]
     forks = [data_event(key, first, [first.cid], [], should_index=flag) for flag in (True, False)]
-    merge = data_event(key, first, [each.cid for each in forks], [])
-    refused = merge if what == "a merge" else time_event(first, first.cid)
+    refused = {
+        "a time event": time_event(first, first.cid),
+        "a merge": data_event(key, first, [each.cid for each in forks], []),
+        "an init event": init_event(key, METAMODEL, {"number": -1}),
+    }[what]
     held = [first, *forks, refused]
     sent = 0
     admit = RingIntake.admit
 
     async def hang_up(self, values):
         nonlocal sent
-        if any(parse_event(each.value).cid == refused.cid for each in values):
+        valid = tuple(each for each in values if parse_event(each.value).cid != refused.cid)
+        await admit(self, valid)
+        if len(valid) < len(values):
             sent += 1
             raise PeerProtocolError("no endpoint of this chain, or no knowledge of CIP-145")
-        await admit(self, values)
 
     monkeypatch.setattr(RingIntake, "admit", hang_up)
     async with (
@@ -237,15 +274,7 @@ async def test_a_time_event_that_the_chain_does_not_know_is_not_offered_until_it
 
 
 async def test_what_the_chain_does_not_know_is_not_taken_from_a_peer_again(tmp_path, monkeypatch):
-    """So the peer is asked less and less, as one whose events lack their history is."""
-    left: list[int] = []
-    admit = RingIntake.admit
-
-    async def note(self, values):
-        await admit(self, values)
-        left.append(self.events_left)
-
-    monkeypatch.setattr(RingIntake, "admit", note)
+    monkeypatch.setattr(rings, "BETWEEN_SYNCS", Backoff(first=0.05, longest=60.0))
     first = init_event(SigningKey(bytes(32)), METAMODEL, {})
     anchor = time_event(first, first.cid)
     async with (
@@ -256,21 +285,5 @@ async def test_what_the_chain_does_not_know_is_not_taken_from_a_peer_again(tmp_p
         for _ in range(2):
             await a.store.postpone_proofs([(proof, 0.0)], [proof])
         await a.p2p.connect(b.address)
-        await eventually(lambda: left == [1])
-
-
-def test_time_events_are_sent_again_after_longer_and_longer_pauses(monkeypatch):
-    monkeypatch.setattr(sent_doubtful, "MAX_REMEMBERED", 3)
-    now = 0.0
-    sent = SentDoubtful(lambda: now)
-    assert sent.may_send("peer", b"key")
-    assert sent.may_send("other", b"key")
-    times = []
-    for second in range(100):
-        now = float(second)
-        if sent.may_send("peer", b"key"):
-            times.append(second)
-    assert times == [10, 30, 70]
-    for number in range(3):
-        assert sent.may_send("peer", b"%d" % number)
-    assert sent.may_send("peer", b"key"), "forgotten, so that memory is bounded"
+        await eventually(lambda: a.p2p.counters.sessions_initiated >= 2 * 6)  # on two rings
+        assert sum(each.event_bytes_received for each in a.p2p.sync_reports) == len(anchor.car)

@@ -5,7 +5,9 @@ an event only when its history is here. A ceramic-one node sends a stream's even
 their CIDs, which is random. So those that depend on an event that has not come are set aside, in
 bounded memory, and handed to the store once it has.
 
-What is still aside when the session ends is forgotten: the peer sends it again the next time.
+What is still aside when the session has ended is refused. An event that is refused, for whatever
+reason, does not end the session: its key counts as one that the peer alone holds
+(recon/v0_1/differences.py).
 """
 
 from __future__ import annotations
@@ -20,10 +22,11 @@ import trio
 from recon_node.ceramic import EventIdError, InvalidEventError, parse_event
 from recon_node.ceramic.heightless_event_id import HeightlessEventId
 from recon_node.ipld import CID
-from recon_node.p2p.errors import PeerProtocolError
+from recon_node.p2p.errors import PeerGoneError, PeerProtocolError
 from recon_node.p2p.sync.fetch import NOBODYS_FAULT
 from recon_node.p2p.transport.budget import Account
 from recon_node.recon.v0_1.codec import Value
+from recon_node.recon.v0_1.differences import Exchange
 from recon_node.store import Store
 
 log = structlog.get_logger(__name__)
@@ -34,6 +37,8 @@ OVERHEAD: Final = 1024
 """Bytes that such an event takes in memory beside its CAR, about."""
 MAX_REPEATED: Final = 1000
 """Events that a peer may send again while they are set aside."""
+MAX_INVALID: Final = 1000
+"""Invalid events that a session may bring, beyond as many as are new; the next one goes on."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,79 +60,100 @@ class RingIntake:
         peer_id: who sends them.
         store: takes the events.
         account: is charged with what is set aside.
+        exchange: is told which values came and were admitted or refused.
     """
 
-    def __init__(self, peer_id: str, store: Store, account: Account) -> None:
+    def __init__(self, peer_id: str, store: Store, account: Account, exchange: Exchange) -> None:
         self._peer_id = peer_id
         self._store = store
         self._account = account
+        self._exchange = exchange
         self._aside: dict[CID, _Event] = {}
         self._dependents: dict[CID, set[CID]] = {}
         """The events that are set aside, by what each depends on."""
         self._size = 0
         self._repeated = 0
+        self._invalid = 0
         self.events_received = 0
         """Events that were new here."""
         self.events_refused = 0
         """Events that this node cannot check, or that are wrong."""
-        self._left_out = 0
-        """Events that are here, but not in the ring."""
-
-    @property
-    def events_left(self) -> int:
-        """Events that the peer has in its ring and this node not: refused, without their history,
-        or with an anchor that the chain does not have.
-        """
-        return self.events_refused + len(self._aside) + self._left_out
 
     async def admit(self, values: tuple[Value, ...]) -> None:
         """Admit some events, and those set aside that depend on them.
 
         Raises:
-            PeerProtocolError: one of them is not a valid event under its key.
+            PeerProtocolError: one of them is of another event than its key names, or set aside
+                already.
+            PeerGoneError: so many were invalid that the session ends.
             StoreError: the disk did not take them.
         """
         events: dict[CID, _Event] = {}
-        wanted = [value for value in values if not self._is_unwanted(value)]
-        self.events_refused += len(values) - len(wanted)
-        for value in wanted:
-            event = _read(value)
-            events[event.key.event_cid] = event
+        for value in values:
+            event = None if self._is_unwanted(value) else self._read(value)
+            if event is not None:
+                self._repeated += event.key.event_cid in events
+                events[event.key.event_cid] = event
             await trio.lowlevel.checkpoint()  # parsing a large event takes milliseconds
-        self._repeated += len(wanted) - len(events) + len(events.keys() & self._aside.keys())
+        self._repeated += len(events.keys() & self._aside.keys())
         if self._repeated > MAX_REPEATED:
             raise PeerProtocolError(f"the peer sent {self._repeated} events more than once")
         events |= {event.key.event_cid: event for event in self._take_dependents(events)}
         order = TopologicalSorter({cid: event.depends_on for cid, event in events.items()})
         ordered = [events[cid] for cid in order.static_order() if cid in events]
         verdicts = await self._store.admit_from_ring([(each.key, each.car) for each in ordered])
-        wrong = None
         for event, verdict in zip(ordered, verdicts, strict=True):
+            if verdict.status == "refused" and verdict.cause == "history":
+                self._set_aside(event)
+                continue
             if verdict.status == "new":
                 self.events_received += 1
-            elif verdict.status == "known":
-                ring = self._store.ring_keys
-                self._left_out += ring is not None and event.key not in ring
-            elif verdict.cause == "history":
-                self._set_aside(event)
             elif verdict.status == "refused":
-                self.events_refused += 1
-                (log.debug if verdict.cause in NOBODYS_FAULT else log.info)(
-                    "Refused an event of a peer",
-                    peer=self._peer_id,
-                    cid=str(event.key.event_cid),
-                    reason=verdict.reason,
-                )
-                wrong = wrong or (verdict.reason if verdict.cause in ("car", "event") else None)
-        if wrong is not None:
-            raise PeerProtocolError(f"the peer sent an invalid event: {wrong}")
+                self._note_refused(event.key, verdict.reason, verdict.cause)
+            self._exchange.note_received(event.key)
+        if self._invalid > MAX_INVALID + self.events_received:
+            raise PeerGoneError(
+                f"the peer sent {self._invalid} events that are invalid here; the next session "
+                "goes on after them"
+            )
+
+    def end(self) -> None:
+        """Refuse what is still set aside: the peer does not hold its history either."""
+        for event in self._aside.values():
+            self.events_refused += 1
+            self._exchange.note_received(event.key)
+
+    def _note_refused(self, key: bytes, reason: str | None, cause: str | None) -> None:
+        self.events_refused += 1
+        self._invalid += cause not in NOBODYS_FAULT
+        (log.debug if cause in NOBODYS_FAULT else log.info)(
+            "Refused an event of a peer", peer=self._peer_id, key=key.hex(), reason=reason
+        )
+
+    def _read(self, value: Value) -> _Event | None:
+        """Read an event, or refuse it."""
+        try:
+            key = HeightlessEventId(value.key)
+            event = parse_event(value.value)
+        except (EventIdError, InvalidEventError) as error:
+            self._note_refused(value.key, str(error), None)
+            self._exchange.note_received(value.key)
+            return None
+        if event.cid != key.event_cid:
+            raise PeerProtocolError(f"the peer sent {event.cid} under the key of {key.event_cid}")
+        return _Event(key, value.value, frozenset((event.init, *event.prevs)) - {key.event_cid})
 
     def _is_unwanted(self, value: Value) -> bool:
         """Return whether the write policy refuses a value by its key. It is not read then."""
         try:
-            return self._store.policy.refusal(HeightlessEventId(value.key)) is not None
+            refusal = self._store.policy.refusal(HeightlessEventId(value.key))
         except EventIdError:
             return False  # reading it says what is wrong
+        if refusal is None:
+            return False
+        self._note_refused(value.key, refusal.reason, "policy")
+        self._exchange.note_received(value.key)
+        return True
 
     def _take_dependents(self, events: dict[CID, _Event]) -> list[_Event]:
         """Take back what is set aside and depends on some events, directly or not."""
@@ -153,14 +179,3 @@ class RingIntake:
     def _change_size(self, change: int) -> None:
         self._size += change
         self._account.hold("events aside", self._size)
-
-
-def _read(value: Value) -> _Event:
-    try:
-        key = HeightlessEventId(value.key)
-        event = parse_event(value.value)
-    except (EventIdError, InvalidEventError) as error:
-        raise PeerProtocolError(f"the peer sent an invalid event: {error}") from None
-    if event.cid != key.event_cid:
-        raise PeerProtocolError(f"the peer sent {event.cid} under the key of {key.event_cid}")
-    return _Event(key, value.value, frozenset((event.init, *event.prevs)) - {key.event_cid})

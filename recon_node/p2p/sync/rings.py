@@ -1,8 +1,8 @@
 """Syncing with ceramic-one nodes: the model ring and the peer ring of `/ceramic/recon/0.1.0`.
 
 Of two connected nodes, only the one that dialled starts sessions, one at a time: first the peer
-ring's, then the model ring's, and again a second after that. A session that fails, or that brings
-only events which this node cannot take, is followed by a longer and longer pause.
+ring's, then the model ring's, and again a second after that. A session that fails is followed by a
+longer and longer pause.
 
 The peer ring is kept with every peer that speaks it. Events are exchanged on the model ring only
 with peers that speak no version of recon that is better; so nothing comes twice.
@@ -22,12 +22,12 @@ import structlog
 import trio
 
 from recon_node.backoff import Backoff
-from recon_node.ceramic import EventKind
 from recon_node.ceramic.heightless_event_id import HeightlessEventId, is_fencepost
 from recon_node.p2p.errors import (
     BROKEN_PROTOCOL,
     MISBEHAVED,
     PEER_FAILURES,
+    PeerGoneError,
     PeerProtocolError,
     describe_error,
 )
@@ -41,13 +41,14 @@ from recon_node.p2p.sync.reports import (
     SyncHistory,
     SyncReport,
 )
+from recon_node.p2p.sync.ring_differences import RingDifferences
 from recon_node.p2p.sync.ring_intake import RingIntake
 from recon_node.p2p.sync.ring_stream import RingStream, Traffic
-from recon_node.p2p.sync.sent_doubtful import SentDoubtful, is_merge
 from recon_node.p2p.sync.stream_slots import Slots
 from recon_node.p2p.transport.streams import PeerStream
 from recon_node.recon import KeyRange, KeyView
 from recon_node.recon.v0_1.codec import KeyForm, Value
+from recon_node.recon.v0_1.differences import Ending, Exchange
 from recon_node.recon.v0_1.peer_entry import PeerEntry
 from recon_node.recon.v0_1.peer_ring import MAX_ENTRIES, PeerRing, Verdict
 from recon_node.recon.v0_1.ring import Ring
@@ -67,6 +68,8 @@ FOUND_AT_ONCE: Final = 32
 MAX_NEW_ENTRIES: Final = 2 * MAX_ENTRIES
 """Entries that a session of the peer ring may bring; each costs the check of a signature."""
 
+HUNG_UP: Final = (PeerGoneError, trio.BrokenResourceError)
+"""The errors of a session whose stream the peer has ended."""
 MAX_KEPT_BOUND: Final = 64
 """The most bytes of a bound of a peer's interest that is kept; fenceposts have 32 or less."""
 
@@ -78,6 +81,7 @@ class _Session:
     peer_id: str
     protocol: str
     session: Initiator | Responder
+    exchange: Exchange | None
     intake: RingIntake | None
     traffic: Traffic = field(default_factory=Traffic)
     started: float = field(default_factory=trio.current_time)
@@ -97,8 +101,8 @@ class _Session:
             events_received=0 if events is None else events.events_received,
             events_sent=0 if events is None else traffic.values_sent,
             seconds=trio.current_time() - self.started,
-            keys_left_out=0 if events is None else events.events_refused,
-            keys_left_out_by_peer=0,
+            keys_left_out=0 if self.exchange is None else self.exchange.left_out,
+            keys_left_out_by_peer=0 if self.exchange is None else self.exchange.left_out_by_peer,
             outcome=outcome,
             finished_at=time.time(),
         )
@@ -133,7 +137,7 @@ class Rings:
     ) -> None:
         self._host = host
         self._store = store
-        self._model_ring = Ring(keys, is_fencepost)
+        self._keys = keys
         self._peer_ring = peer_ring
         self._book = book
         self._settings = settings
@@ -144,7 +148,7 @@ class Rings:
         self._at_once = trio.CapacityLimiter(settings.max_sessions)
         self._to_find = FOUND_AT_ONCE
         """How many more entries are passed on before the ring is looked after again."""
-        self._sent = SentDoubtful()
+        self._differences = RingDifferences()
         self._syncing: set[str] = set()
         self._peer_interests: dict[str, list[KeyRange]] = {}
         self._nursery: trio.Nursery | None = None
@@ -239,30 +243,15 @@ class Rings:
             log.error("Cannot sync: the store is failing", peer=peer_id, reason=str(error))
             return False
         self._book.synced(peer_id, self._host.latency(peer_id), time.time())
-        intake = ended.intake
-        return intake is None or not intake.events_left or bool(intake.events_received)
+        exchange, intake = ended.exchange, ended.intake
+        if exchange is None or intake is None:
+            return True
+        return not exchange.unremembered or bool(intake.events_received)
 
     async def _run(self, stream: PeerStream, role: type[Initiator] | type[Responder]) -> _Session:
         """Run a session to its end within its time, and report how it went."""
-        is_model = stream.protocol == MODEL_RING
-        intake = RingIntake(stream.peer_id, self._store, stream.account) if is_model else None
-        ring = self._model_ring if is_model else self._peer_ring.ring
-        now = int(time.time())
-        interests = self._store.wanted.ring_ranges if is_model else [self._peer_ring.interest(now)]
-        run = _Session(stream.peer_id, stream.protocol, role(ring, interests), intake)
-        on_stream = RingStream(
-            stream=stream,
-            session=run.session,
-            ring=ring,
-            keys=KeyForm.BYTES if is_model else KeyForm.TEXT,
-            arrange=(partial(self._choose_events, stream.peer_id) if is_model else _leave_in_order),
-            load=partial(self._load_events, stream.peer_id) if is_model else _load_entries,
-            admit=partial(self._admit_entries, run.session) if intake is None else intake.admit,
-            idle_timeout=IDLE_TIMEOUT,
-            hold=partial(stream.account.hold, "ring values"),
-            sync_id=str(uuid.uuid4()) if role is Initiator else None,
-        )
-        outcome = CANCELLED
+        run, on_stream = self._prepare(stream, role)
+        outcome, ending = CANCELLED, Ending.BROKEN_OFF
         try:
             with trio.move_on_after(self._settings.session_timeout) as deadline:
                 await on_stream.run(run.traffic)
@@ -270,42 +259,70 @@ class Rings:
                 raise PeerProtocolError(
                     f"the session took longer than {self._settings.session_timeout:g} s"
                 )
-            if is_model:
+            if run.intake is not None:
+                run.intake.end()
                 self._note_interests(stream.peer_id, run.session.peer_interests)
             outcome = AGREED if run.session.overlap else NO_COMMON_INTEREST
+            ending = Ending.WELL
         except Exception as error:
             outcome = describe_error(error)
+            if isinstance(error, HUNG_UP) and self._host.is_connected(stream.peer_id):
+                ending = Ending.PEER_HUNG_UP
             raise
         finally:
+            if run.exchange is not None:
+                run.exchange.end(ending)
             # The rings are synced every second: idle sessions would push out all others.
             self._history.add(run.report(outcome), keep_idle=False)
         return run
 
-    async def _choose_events(self, peer_id: str, keys: list[bytes]) -> list[bytes]:
-        """Sort keys so that every event comes after those of its stream that it builds on; leave
-        out time events that the peer has been sent in vain.
+    def _prepare(
+        self, stream: PeerStream, role: type[Initiator] | type[Responder]
+    ) -> tuple[_Session, RingStream]:
+        peer_id = stream.peer_id
+        exchange = intake = None
+        if stream.protocol == MODEL_RING:
+            interests = self._store.wanted.ring_ranges
+            exchange = self._differences.begin(
+                peer_id, self._host.known_agent(peer_id), interests, self._keys
+            )
+            intake = RingIntake(peer_id, self._store, stream.account, exchange)
+            ring = Ring(exchange.keys, is_fencepost)
+        else:
+            interests = [self._peer_ring.interest(int(time.time()))]
+            ring = self._peer_ring.ring
+        run = _Session(peer_id, stream.protocol, role(ring, interests), exchange, intake)
+        return run, RingStream(
+            stream=stream,
+            session=run.session,
+            ring=ring,
+            keys=KeyForm.TEXT if exchange is None else KeyForm.BYTES,
+            arrange=_leave_in_order if exchange is None else partial(self._choose_events, exchange),
+            load=_load_entries if exchange is None else partial(self._load_events, exchange),
+            admit=partial(self._admit_entries, run.session) if intake is None else intake.admit,
+            idle_timeout=IDLE_TIMEOUT,
+            hold=partial(stream.account.hold, "ring values"),
+            sync_id=str(uuid.uuid4()) if role is Initiator else None,
+        )
+
+    async def _choose_events(self, exchange: Exchange, keys: list[bytes]) -> list[bytes]:
+        """Leave out events that the peer refuses; sort the others so that each comes after those
+        of its stream that it builds on.
 
         A ceramic-one node takes events in any order, but of several with the same prev that come
         before it, its feed gets only one until the node starts again.
         """
-        cids = {key: HeightlessEventId(key).event_cid for key in keys}
+        cids = {key: HeightlessEventId(key).event_cid for key in exchange.to_send(keys)}
         found = await self._store.get_event_ids(list(cids.values()))
-        chosen: list[tuple[bytes, bytes]] = []
-        for key, cid in cids.items():
-            event_id, kind = found.get(cid, (b"", None))
-            if kind is not EventKind.TIME or self._sent.may_send(peer_id, key):
-                chosen.append((event_id, key))
-        return [key for _, key in sorted(chosen)]
+        return sorted(cids, key=lambda key: (*found.get(cids[key], (b"",))[:1], key))
 
-    async def _load_events(self, peer_id: str, keys: list[bytes]) -> list[Value]:
-        """Load events, but for merges that the peer has been sent in vain."""
+    async def _load_events(self, exchange: Exchange, keys: list[bytes]) -> list[Value]:
         cids = [HeightlessEventId(key).event_cid for key in keys]
         cars = await self._store.get_cars_by_cid(cids)
-        return [
-            Value(key, car)
-            for key, car in zip(keys, cars, strict=True)
-            if car is not None and (not is_merge(car) or self._sent.may_send(peer_id, key))
-        ]
+        values = [Value(key, car) for key, car in zip(keys, cars, strict=True) if car is not None]
+        for value in values:
+            exchange.note_sent(value.key)
+        return values
 
     async def _admit_entries(
         self, session: Initiator | Responder, values: tuple[Value, ...]

@@ -10,9 +10,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from enum import Enum, auto
 from itertools import pairwise
-from typing import Final
+from typing import Final, Protocol
 
-from recon_node.recon.keys.key_store import KeyView
 from recon_node.recon.keys.ordered_keys import Summary
 from recon_node.recon.keys.ranges import KeyRange
 from recon_node.recon.keys.sha256a import ZERO, Sha256a
@@ -50,6 +49,15 @@ class Comparison:
     """Where the sides differ: the range with our summary, or its parts with theirs."""
 
 
+class RingKeys(Protocol):
+    """Keys in order; see `OrderedKeys` for what each method does."""
+
+    def __contains__(self, key: object) -> bool: ...
+    def summarize(self, key_range: KeyRange) -> Summary: ...  # noqa: D102
+    def keys(self, key_range: KeyRange) -> Iterator[bytes]: ...  # noqa: D102
+    def nth(self, key_range: KeyRange, index: int) -> bytes: ...  # noqa: D102
+
+
 class Ring:
     """A key store whose ranges include their first bound.
 
@@ -65,7 +73,7 @@ class Ring:
 
     def __init__(
         self,
-        store: KeyView,
+        store: RingKeys,
         is_fencepost: Callable[[bytes], bool],
         *,
         fan_out: int = FAN_OUT,

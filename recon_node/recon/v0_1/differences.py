@@ -1,0 +1,188 @@
+"""What a peer and we refuse of each other, as the sessions of `/ceramic/recon/0.1.0` show it.
+
+What we refuse of the peer's events we know at once. That the peer refuses one of ours it does not
+say: a ceramic-one node takes the valid ones of a batch of 100 values, and hangs up. So a session
+remembers what it sends, and a later one finds what the peer still lacks of it:
+
+- If the session with the values ended well, the peer has refused all that it lacks.
+- If the peer hung up, it has refused what it lacks of the first batch that it does not hold whole.
+  It has not looked at the batches after that.
+
+A session does not send again what an earlier one has sent before a third one, which ended well, has
+decided this. So it costs two sessions to find what the peer refuses of a batch.
+
+Both kinds are tried again after longer and longer pauses: a peer's node or ours may have got an
+endpoint of a chain, or the history of an event.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from enum import Enum, auto
+from typing import Final
+
+from recon_node.backoff import Backoff
+from recon_node.recon.keys.key_store import KeyStore, KeyView
+from recon_node.recon.v0_1.inbox import BATCH_VALUES
+from recon_node.recon.v0_1.peer_keys import PeerKeys
+
+BEFORE_TRYING_AGAIN: Final = Backoff(first=10.0, longest=3600.0)
+"""Seconds after which a refused event is sent, or may be received, again."""
+MAX_REFUSED: Final = 10_000
+"""Events that are remembered of one peer: 3 MB. Those that do not fit are sent in every session."""
+MAX_SENT: Final = 10_000
+"""Events that are remembered as sent; older ones count as taken."""
+
+
+class Ending(Enum):
+    """How a session ended."""
+
+    WELL = auto()
+    PEER_HUNG_UP = auto()
+    """The peer ended it, but is still connected."""
+    BROKEN_OFF = auto()
+    """We ended it, or the connection was lost: it says nothing of the values."""
+
+
+@dataclass(slots=True, eq=False)
+class _Sent:
+    """The values that a session has sent, by their order in it, and how the session ended."""
+
+    order: dict[bytes, int] = field(default_factory=dict)
+    count: int = 0
+    ending: Ending = Ending.BROKEN_OFF
+
+    def note(self, key: bytes) -> None:
+        if len(self.order) >= MAX_SENT:
+            del self.order[next(iter(self.order))]
+        self.order[key] = self.count
+        self.count += 1
+
+    def refused(self, lacking: set[bytes], batch: int) -> list[bytes]:
+        """Return the keys of values that the peer has refused, if it lacks some."""
+        found = sorted((self.order[key], key) for key in lacking if key in self.order)
+        if found and self.ending is Ending.PEER_HUNG_UP:
+            end = (found[0][0] // batch + 1) * batch
+            found = [(place, key) for place, key in found if place < end]
+        return [key for _, key in found]
+
+
+class Differences:
+    """What one peer and we refuse of each other.
+
+    Args:
+        clock: returns seconds that never jump back.
+        batch: values that the peer admits at once.
+    """
+
+    def __init__(self, clock: Callable[[], float], batch: int = BATCH_VALUES) -> None:
+        self.refused_here = KeyStore()
+        """Keys of the peer."""
+        self.refused_there = KeyStore()
+        """Keys of ours."""
+        self._clock = clock
+        self._batch = batch
+        self._tries: dict[bytes, tuple[int, float]] = {}
+        """How often a key was refused, and when it may be tried again; the latest one last."""
+        self._unsettled: list[_Sent] = []
+        """What earlier sessions have sent, and no later one has decided about."""
+
+    def __len__(self) -> int:
+        return len(self._tries) + sum(len(each.order) for each in self._unsettled)
+
+    def begin(self, held: KeyView) -> Exchange:
+        """Begin a session."""
+        now = self._clock()
+        for refused, is_outdated in (
+            (self.refused_here, held.__contains__),
+            (self.refused_there, lambda key: key not in held),
+        ):
+            for key in list(refused):
+                if is_outdated(key) or self._tries[key][1] <= now:
+                    refused.discard(key)
+        return Exchange(self, held, tuple(self._unsettled))
+
+    def forget_refused_here(self) -> None:
+        """Try again all that we have refused."""
+        self.refused_here = KeyStore()
+
+    def refuse(self, key: bytes, refused: KeyStore) -> bool:
+        """Remember a refusal; return whether there is room for it."""
+        times, _ = self._tries.pop(key, (0, 0.0))
+        while len(self._tries) >= MAX_REFUSED:
+            oldest = next(iter(self._tries))
+            if oldest in self.refused_here or oldest in self.refused_there:
+                return False
+            del self._tries[oldest]
+        self._tries[key] = times + 1, self._clock() + BEFORE_TRYING_AGAIN.wait(times + 1)
+        refused.add(key)
+        return True
+
+    def settle(self, sessions: Iterable[_Sent], lacking: set[bytes]) -> None:
+        """Decide what the peer has refused of the values of some sessions."""
+        for sent in sessions:
+            if sent in self._unsettled:
+                self._unsettled.remove(sent)
+                for key in sent.refused(lacking, self._batch):
+                    self.refuse(key, self.refused_there)
+
+    def add_sent(self, sent: _Sent) -> None:
+        """Remember what a session has sent; the oldest sessions make room."""
+        self._unsettled.append(sent)
+        while sum(len(each.order) for each in self._unsettled) > MAX_SENT:
+            del self._unsettled[0]
+
+
+class Exchange:
+    """The values of one session. `keys` is the peer's set as far as we know."""
+
+    def __init__(self, differences: Differences, held: KeyView, earlier: tuple[_Sent, ...]) -> None:
+        self._differences = differences
+        self._earlier = earlier
+        self._sent = _Sent()
+        self._lacking: set[bytes] = set()
+        self._held = held
+        self.keys = PeerKeys(held, differences.refused_here, differences.refused_there)
+        self.unremembered = 0
+        """Refused events for which there was no room, so that they come again."""
+
+    @property
+    def left_out(self) -> int:
+        """Keys of the peer whose events we refuse."""
+        return len(self._differences.refused_here)
+
+    @property
+    def left_out_by_peer(self) -> int:
+        """Keys of ours whose events the peer refuses."""
+        return len(self._differences.refused_there)
+
+    def to_send(self, keys: Iterable[bytes]) -> list[bytes]:
+        """Return which of the keys that the peer lacks are to be sent."""
+        chosen = []
+        for key in keys:
+            if self._differences.refused_here.discard(key):  # it has them no more
+                continue
+            if any(key in each.order for each in self._earlier):
+                self._lacking.add(key)
+            else:
+                chosen.append(key)
+        return chosen
+
+    def note_sent(self, key: bytes) -> None:
+        """Note that a value goes out."""
+        self._sent.note(key)
+
+    def note_received(self, key: bytes) -> None:
+        """Note what the peer holds, once its event is admitted or refused."""
+        self._differences.refused_there.discard(key)
+        if key not in self._held:
+            self.unremembered += not self._differences.refuse(key, self._differences.refused_here)
+
+    def end(self, ending: Ending) -> None:
+        """End the session."""
+        if ending is Ending.WELL:
+            self._differences.settle(self._earlier, self._lacking)
+        if ending is not Ending.BROKEN_OFF and self._sent.order:
+            self._sent.ending = ending
+            self._differences.add_sent(self._sent)
