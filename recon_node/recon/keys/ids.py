@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from recon_node.recon.keys.ordered_keys import OrderedKeys
 from recon_node.recon.keys.ranges import KeyRange
-from recon_node.recon.keys.sha256a import COUNT_SHIFT
+from recon_node.recon.keys.sha256a import COUNT_SHIFT, DIGEST_SIZE
 from recon_node.recon.keys.sketch import NO_IDS, Ids, among_ordered, distinct, ids_of
 from recon_node.recon.keys.tree import Bisect, Inner, Leaf, TreeNode
 
@@ -57,6 +57,12 @@ class Group(NamedTuple):
             keys += [leaf[rank - start] for rank in ranks[at:end]]
             at = end
         return keys
+
+    def digests(self) -> bytes:
+        """Return the sha2-256 digests of the keys, end to end. Only until the store changes."""
+        joined = b"".join([leaf.digests for leaf in self.leaves])
+        start = self.start * DIGEST_SIZE
+        return joined[start : start + len(self.ids) * DIGEST_SIZE]
 
     def last_key(self) -> bytes:
         """Return the key of the last id."""

@@ -24,6 +24,7 @@ from operator import lt
 from typing import Final
 
 from recon_node.recon.keys import tree as key_tree
+from recon_node.recon.keys.lthash import LtHash
 from recon_node.recon.keys.ordered_keys import OrderedKeys
 from recon_node.recon.keys.ranges import KeyRange
 from recon_node.recon.keys.sha256a import DIGEST_SIZE, spread, spread_run
@@ -54,8 +55,12 @@ class KeyView(OrderedKeys):
         self._sketches = Sketches()
 
     def sketch(self, key_range: KeyRange) -> Generator[None, None, Sketch | None]:
-        """Return the sketch of the keys in a range, in steps; see ``Sketches.get``."""
-        return self._sketches.get(self, key_range)
+        """Return the sketch of the keys in a range, in steps; see ``Sketches.sketch``."""
+        return self._sketches.sketch(self, key_range)
+
+    def lthash(self, key_range: KeyRange) -> Generator[None, None, LtHash]:
+        """Return the LtHash of the keys in a range, in steps; see ``Sketches.lthash``."""
+        return self._sketches.lthash(self, key_range)
 
 
 class KeyStore(KeyView):

@@ -1,56 +1,79 @@
-"""The sketches of a key store: one for each range that sessions are about, kept up to date.
+"""What a key store keeps of the ranges that sessions are about: sketches and LtHashes, up to date.
 
-A sketch is made by going through the keys of its range, a group at a time, while the store may
-change. Keys that come or go are noted in a journal. Before a sketch is used, and whenever the
-journal is full, they are added to it or taken out, if it has come past them by then: what lies
-ahead will be met on the way. So a sketch is always that of the keys that its range holds.
+Either is a *sum* over the keys of its range. It is made by going through them, a group at a time,
+while the store may change. Keys that come or go are noted in a journal. Before a sum is used, and
+whenever the journal is full, they are added to it or taken out, if it has come past them by then:
+what lies ahead will be met on the way. So a sum is always that of the keys that its range holds.
 """
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
 from collections.abc import Generator
-from typing import Final
+from typing import Final, TypeVar
 
 import numpy as np
 
 from recon_node.recon.keys.ids import groups
+from recon_node.recon.keys.lthash import LtHash
 from recon_node.recon.keys.ordered_keys import OrderedKeys
 from recon_node.recon.keys.ranges import KeyRange
+from recon_node.recon.keys.sha256a import DIGEST_SIZE
 from recon_node.recon.keys.sketch import Sketch, ids_of
 
 MAX_SKETCHES: Final = 4
 """Sketches that a store keeps, the latest ones that were used; each takes half a MB."""
+MAX_HASHES: Final = 64
+"""LtHashes that a store keeps, likewise; each takes 2 KiB."""
+_FEW: Final = 256
+"""Keys up to which a range is hashed whenever that is asked for: in 0.2 ms."""
 _BATCH: Final = 2048
-"""Changes that are collected before they are added to the sketches."""
+"""Changes that are collected before they are added to the sums."""
+
+S = TypeVar("S", Sketch, LtHash)
 
 
 class _Kept:
-    """A sketch of the keys of a range, up to a bound while it is being made."""
+    """A sum of the keys of a range, up to a bound while it is being made."""
 
-    __slots__ = ("done", "key_range", "reached", "sketch")
+    __slots__ = ("done", "key_range", "reached", "sum")
 
-    def __init__(self, key_range: KeyRange) -> None:
+    def __init__(self, key_range: KeyRange, empty: Sketch | LtHash) -> None:
         self.key_range = key_range
-        self.sketch = Sketch()
+        self.sum = empty
         self.reached = key_range.lower
         """The last key that was added on the way through the range."""
         self.done = False
 
-    def has_passed(self, keys: list[bytes]) -> list[bool]:
-        """Return for each of some keys whether its change has to be made in the sketch."""
+    def passed(self, ordered: list[bytes]) -> tuple[int, int]:
+        """Return where the changes start and end that have to be made, among those of some keys."""
         lower, upper = self.key_range
-        if self.done and lower < min(keys) and max(keys) < upper:  # the usual case
-            return [True] * len(keys)
-        return [lower < key < upper and (self.done or key <= self.reached) for key in keys]
+        end = bisect_left(ordered, upper)
+        return bisect_right(ordered, lower), (
+            end if self.done else min(end, bisect_right(ordered, self.reached))
+        )
+
+    def extend(self, keys: OrderedKeys) -> None:
+        """Add the next group of the range."""
+        rest = KeyRange(self.reached, self.key_range.upper)
+        group = None if rest.is_empty else next(groups(keys, rest), None)
+        if group is None:
+            self.done = True
+            return
+        if isinstance(self.sum, Sketch):
+            self.sum.add(group.ids)
+        else:
+            self.sum.add(group.digests())
+        self.reached = group.last_key()
 
 
 class Sketches:
-    """The sketches of one key store, which notes every change here."""
+    """The sketches and LtHashes of one key store, which notes every change here."""
 
     __slots__ = ("_changed", "_digests", "_kept", "_signs")
 
     def __init__(self) -> None:
-        self._kept: dict[KeyRange, _Kept] = {}
+        self._kept: dict[tuple[type, KeyRange], _Kept] = {}
         # Lists of bytes, because the garbage collector would visit tuples.
         self._changed: list[bytes] = []
         self._digests: list[bytes] = []
@@ -74,35 +97,59 @@ class Sketches:
             if len(self._signs) >= _BATCH:
                 self._settle()
 
-    def get(self, keys: OrderedKeys, key_range: KeyRange) -> Generator[None, None, Sketch | None]:
+    def sketch(
+        self, keys: OrderedKeys, key_range: KeyRange
+    ) -> Generator[None, None, Sketch | None]:
         """Return the sketch of a range, made in steps of some milliseconds if there is none.
 
         It is right until the store changes. None if all places are taken by sketches in the making.
         """
-        while True:
-            kept = self._kept.pop(key_range, None)  # it may have been forgotten meanwhile
-            if kept is None:
-                if not self._make_room():
-                    return None
-                kept = _Kept(key_range)
-            self._kept[key_range] = kept  # as the latest
-            self._settle()
-            if kept.done:
-                return kept.sketch
-            _extend(kept, keys)
-            yield
+        return self._get(Sketch, MAX_SKETCHES, keys, key_range)
+
+    def lthash(self, keys: OrderedKeys, key_range: KeyRange) -> Generator[None, None, LtHash]:
+        """Return the LtHash of a range, likewise; a copy, which stays as it is."""
+        hashed: LtHash | None = None
+        if keys.count(key_range) > _FEW:
+            hashed = yield from self._get(LtHash, MAX_HASHES, keys, key_range)
+        if hashed is None:  # there are few keys, or all places are taken
+            hashed = LtHash()
+            for group in groups(keys, key_range):
+                hashed.add(group.digests())
+                if hashed.count > _FEW:
+                    yield
+            return hashed
+        return hashed.copy()
 
     def clear(self) -> None:
-        """Forget all sketches: the store was filled without noting each key."""
+        """Forget all sums: the store was filled without noting each key."""
         self._kept.clear()
         self._forget_changes()
 
-    def _make_room(self) -> bool:
-        if len(self._kept) < MAX_SKETCHES:
-            return True
-        for key_range, kept in self._kept.items():
+    def _get(
+        self, kind: type[S], most: int, keys: OrderedKeys, key_range: KeyRange
+    ) -> Generator[None, None, S | None]:
+        name = kind, key_range
+        while True:
+            kept = self._kept.pop(name, None)  # it may have been forgotten meanwhile
+            if kept is None:
+                if not self._make_room(kind, most):
+                    return None
+                kept = _Kept(key_range, kind())
+            self._kept[name] = kept  # as the latest
+            self._settle()
             if kept.done:
-                del self._kept[key_range]
+                assert isinstance(kept.sum, kind)
+                return kept.sum
+            kept.extend(keys)
+            yield
+
+    def _make_room(self, kind: type, most: int) -> bool:
+        of_kind = [name for name in self._kept if name[0] is kind]
+        if len(of_kind) < most:
+            return True
+        for name in of_kind:
+            if self._kept[name].done:
+                del self._kept[name]
                 return True
         return False
 
@@ -110,23 +157,25 @@ class Sketches:
         """Make the changes that were noted."""
         if not self._signs:
             return
-        ids, signs = ids_of(b"".join(self._digests)), np.array(self._signs, np.int64)
+        order = sorted(range(len(self._signs)), key=self._changed.__getitem__)
+        changed = [self._changed[index] for index in order]
+        digests = b"".join([self._digests[index] for index in order])
+        signs = np.array(self._signs, np.int64)[order]
+        hashed: dict[tuple[int, int], LtHash] = {}
         for kept in self._kept.values():
-            passed = np.array(kept.has_passed(self._changed), np.bool_)
-            kept.sketch.add(ids[passed], signs[passed])
+            start, end = place = kept.passed(changed)
+            if start >= end:
+                continue
+            among = digests[start * DIGEST_SIZE : end * DIGEST_SIZE]
+            if isinstance(kept.sum, Sketch):
+                kept.sum.add(ids_of(among), signs[start:end])
+                continue
+            if place not in hashed:  # most ranges have all changes, or none
+                hashed[place] = LtHash()
+                hashed[place].add(among, signs[start:end])
+            kept.sum.merge(hashed[place])
         self._forget_changes()
 
     def _forget_changes(self) -> None:
         for column in (self._changed, self._digests, self._signs):
             column.clear()
-
-
-def _extend(kept: _Kept, keys: OrderedKeys) -> None:
-    """Add the next group of the range."""
-    rest = KeyRange(kept.reached, kept.key_range.upper)
-    group = None if rest.is_empty else next(groups(keys, rest), None)
-    if group is None:
-        kept.done = True
-        return
-    kept.sketch.add(group.ids)
-    kept.reached = group.last_key()
