@@ -31,7 +31,7 @@ from recon_node.p2p.transport.streams import PeerStream
 from recon_node.recon.keys.ordered_keys import Summary
 from recon_node.recon.keys.ranges import KeyRange
 from recon_node.recon.keys.sha256a import ZERO, Sha256a
-from recon_node.recon.v0_1.codec import (
+from recon_node.recon.ring.codec import (
     Finished,
     InterestRequest,
     InterestResponse,
@@ -42,7 +42,7 @@ from recon_node.recon.v0_1.codec import (
     RangeResponse,
     encode,
 )
-from recon_node.recon.v0_1.decoder import Decoder
+from recon_node.recon.ring.decoder import Decoder
 
 BINARY_VARIABLE: Final = "RECON_TEST_CERAMIC_ONE"
 """The environment variable that names the binary."""

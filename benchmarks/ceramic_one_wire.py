@@ -21,14 +21,14 @@ from recon_node.p2p.sync.rings import MODEL_RING
 from recon_node.p2p.transport.host import open_host
 from recon_node.p2p.transport.streams import PeerStream
 from recon_node.recon import KeyRange, KeyStore
-from recon_node.recon.v0_1.codec import (
+from recon_node.recon.ring.codec import (
     InterestResponse,
     KeyForm,
     RangeResponse,
     Value,
 )
-from recon_node.recon.v0_1.codec import Message as RealMessage
-from recon_node.recon.v0_1.decoder import Decoder
+from recon_node.recon.ring.codec import Message as RealMessage
+from recon_node.recon.ring.decoder import Decoder
 
 DIFFERENCES: Final = (0, 1, 10, 100)
 LIMIT: Final = 300.0

@@ -22,7 +22,6 @@ from recon_node.p2p.settings import MIB
 from recon_node.recon import (
     DEFAULT_SETTINGS,
     RECON_1_0,
-    RECON_1_1,
     RECON_1_2,
     KeyRange,
     KeyStore,
@@ -96,7 +95,7 @@ def recon(protocol: Version[Any], pair: Pair, settings: SessionSettings = DEFAUL
         asking = protocol.session(Side.initiator(ours, WHOLE, settings))
         answering = protocol.session(Side.responder(theirs, [WHOLE], settings))
         turns = [(answering, theirs), (asking, ours)]
-        messages = [asking.start()]
+        messages = all_at_once(asking.start())
         while messages:
             receiver, store = turns[0]
             turns.reverse()
@@ -124,6 +123,7 @@ def make_sketches(protocol: Version[Any], *stores: KeyStore) -> None:
     if protocol is RECON_1_2:
         for store in stores:
             all_at_once(store.sketch(WHOLE))
+            all_at_once(store.lthash(WHOLE))
 
 
 def look_up(missing: Missing, other: KeyStore) -> list[bytes]:
@@ -189,7 +189,6 @@ Contestant = Callable[[Pair], Cost]
 
 CONTESTANTS: Final[dict[str, Contestant]] = {
     "recon/1.2.0": partial(recon, RECON_1_2),
-    "recon/1.1.0": partial(recon, RECON_1_1),
     "recon/1.0.0": partial(recon, RECON_1_0),
     "recon/1.0.0, 8 MiB": partial(recon, RECON_1_0, settings=LONG_MESSAGES),
     "negentropy": negentropy,

@@ -27,7 +27,7 @@ from benchmarks.keys import event_ids
 from benchmarks.report import Row, progress, show
 from benchmarks.start_up import fill
 from recon_node.ceramic import IN_MEMORY, network_range
-from recon_node.recon import RECON_1_1, KeyRange, KeyStore, Side, all_at_once
+from recon_node.recon import RECON_1_2, KeyRange, KeyStore, Side, all_at_once
 from recon_node.testnet import TestnetNode
 
 _SETTLE = 5.0
@@ -39,12 +39,13 @@ def session_seconds(events: int) -> float:
     """Return the CPU of one side of an in-sync session, with its codec, in seconds."""
     whole = KeyRange(*network_range(IN_MEMORY))
     store = KeyStore(event_ids(events, seed=1))
-    encode, decode = RECON_1_1.encode, RECON_1_1.decode
+    encode, decode = RECON_1_2.encode, RECON_1_2.decode
     started = time.process_time()
     for _ in range(_ROUNDS):
-        asking = RECON_1_1.session(Side.initiator(store, whole))
-        answering = RECON_1_1.session(Side.responder(store, [whole]))
-        answering.receive(decode(encode(asking.start())))
+        asking = RECON_1_2.session(Side.initiator(store, whole))
+        answering = RECON_1_2.session(Side.responder(store, [whole]))
+        (opening,) = all_at_once(asking.start())
+        answering.receive(decode(encode(opening)))
         (answer,) = all_at_once(answering.respond())
         asking.receive(decode(encode(answer)))
         assert asking.side.done

@@ -1,4 +1,4 @@
-"""What a node that lacks some of many events fetches from a snapshot, beside recon/1.1.0.
+"""What a node that lacks some of many events fetches from a snapshot, beside recon/1.2.0.
 
     python -m benchmarks.snapshot --keys 1000000 --json FILE
 
@@ -8,7 +8,7 @@ nodes that lack some of the events sync from it. In each row,
     nodes_bytes     bytes fetched to find out what is missing: the root object and the tree
     event_bytes     bytes of the events fetched
     rounds          dependent round trips, that for the root object included
-    recon_bytes     of recon/1.1.0, both directions, without the events; recon_rounds likewise
+    recon_bytes     of recon/1.2.0, both directions, without the events; recon_rounds likewise
     seconds         of the sync, without admission
 
 How fast events are admitted from a snapshot, and from a peer: `python -m benchmarks.admission`.
@@ -190,7 +190,7 @@ def run(number: int) -> list[Row]:
             pair = Pair(population, lacking, placement, here, bytearray(b"\x01") * number)
             row, taker = sync(directory, pair.keys()[0])
             assert len(taker.keys) == number
-            cost = CONTESTANTS["recon/1.1.0"](pair)
+            cost = CONTESTANTS["recon/1.2.0"](pair)
             rows.append(
                 {
                     "what": f"lacking {lacking:,} {placement}",

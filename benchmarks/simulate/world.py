@@ -71,7 +71,7 @@ class Plan:
     bandwidth: float = 20 * MEGABIT
     """Bytes a second that a node can send."""
     version: str | None = None
-    """The version of recon that all nodes speak, such as 1.1.0; by default all of them."""
+    """The version of recon that all nodes speak, such as 1.0.0; by default all of them."""
     settings: P2PSettings = field(default_factory=simulated_settings)
 
     @property

@@ -29,7 +29,7 @@ from recon_node.p2p.transport.identity import open_identity
 from recon_node.p2p.transport.private_network import fingerprint, read_swarm_key
 from recon_node.p2p.transport.streams import shielded
 from recon_node.recon import VERSIONS, Version
-from recon_node.recon.v0_1.peer_ring import PeerRing
+from recon_node.recon.ring.peer_ring import PeerRing
 from recon_node.store import Store
 
 log = structlog.get_logger(__name__)

@@ -34,7 +34,7 @@ from recon_node.p2p.sync.sessions import Sessions
 from recon_node.p2p.transport.addresses import is_loopback, peer_id_in
 from recon_node.p2p.transport.streams import EVENTS_BY_ID_PROTOCOL, EVENTS_PROTOCOL
 from recon_node.recon import KeyRange, KeyView, Version
-from recon_node.recon.v0_1.peer_ring import PeerRing
+from recon_node.recon.ring.peer_ring import PeerRing
 from recon_node.store import Store
 
 log = structlog.get_logger(__name__)

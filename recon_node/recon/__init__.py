@@ -7,6 +7,8 @@ Start reading with ``session``.
 
 from typing import Any, Final
 
+from recon_node.recon.cip124 import RECON_1_0
+from recon_node.recon.coded import RECON_1_2
 from recon_node.recon.keys.ids import find
 from recon_node.recon.keys.key_store import KeyStore, KeyView
 from recon_node.recon.keys.ordered_keys import Summary
@@ -16,18 +18,14 @@ from recon_node.recon.keys.sketch import ID_SIZE, id_of
 from recon_node.recon.session import Missing, Session, Version, all_at_once
 from recon_node.recon.settings import DEFAULT_SETTINGS, SessionSettings
 from recon_node.recon.side import LocalProtocolError, ProtocolError, RemoteProtocolError, Side
-from recon_node.recon.v1_0 import RECON_1_0
-from recon_node.recon.v1_1 import RECON_1_1
-from recon_node.recon.v1_2 import RECON_1_2
 
-VERSIONS: Final[tuple[Version[Any], ...]] = (RECON_1_2, RECON_1_1, RECON_1_0)
+VERSIONS: Final[tuple[Version[Any], ...]] = (RECON_1_2, RECON_1_0)
 """The versions that this node speaks, in the order in which an initiator offers them."""
 
 __all__ = [
     "DEFAULT_SETTINGS",
     "ID_SIZE",
     "RECON_1_0",
-    "RECON_1_1",
     "RECON_1_2",
     "VERSIONS",
     "ZERO",

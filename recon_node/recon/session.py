@@ -42,7 +42,7 @@ the whole range, or when each knows that they differ only in keys that one of th
 agree, up to a collision of sha256 sums, on every other key that either held when the other's last
 list was answered. What arrived after that, on either side, is left for the next session. Fan-out,
 threshold and page size decide how soon a session ends, not with what result, so the two sides'
-settings may differ. (1.1.0 allows one more end, described there, for a node that receives keys
+settings may differ. (1.2.0 allows one more end, described there, for a node that receives keys
 faster than its sessions finish.)
 
 Trimming: an initiator asks for one range of its interests. The responder answers for its first
@@ -81,8 +81,8 @@ class Session(Protocol[M]):
     side: Side
     """Whose turn it is, the range, and what has been learned so far."""
 
-    def start(self) -> M:
-        """Return the initiator's first message: one hash for the whole range."""
+    def start(self) -> Steps[M]:
+        """Return the initiator's first turn, in steps: one hash for the whole range."""
         ...
 
     def receive(self, message: M) -> list[bytes]:

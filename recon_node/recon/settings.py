@@ -28,7 +28,7 @@ class SessionSettings:
     message_bytes: int = 1 << 20
     """Maximum bytes of a message: what does not fit is covered by one hash, for a later round."""
     turn_messages: int = 16
-    """Maximum messages of one turn of ours, as far as the protocol version allows (1.1.0: 16)."""
+    """Maximum messages of one turn of ours, as far as the protocol version allows (1.2.0: 16)."""
     max_idle_rounds: int = 64
     """Maximum rounds in a row in which no key is sent or learned; then the peer is cut off."""
     max_given_up: int = 1000

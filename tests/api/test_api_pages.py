@@ -41,7 +41,7 @@ def sync(finished_at: float, sent: int = 0) -> SyncReport:
     return SyncReport(
         peer=PEER,
         role="responder",
-        protocol="/ceramic/recon/1.1.0",
+        protocol="/ceramic/recon/1.2.0",
         rounds=3,
         event_bytes_sent=1000 * sent,
         keys_received=0,
@@ -71,7 +71,7 @@ async def shown(
         rendezvous=lambda: [],
         interests_of=lambda _: [KeyRange(*network_range(services.store.network))],
         peers=lambda: [
-            PeerInfo(PEER, (ADDRESS,), True, 0.01, syncs[-1].finished_at, 0, ("recon/1.1.0",)),
+            PeerInfo(PEER, (ADDRESS,), True, 0.01, syncs[-1].finished_at, 0, ("recon/1.2.0",)),
             PeerInfo("12D3KooWother", (ADDRESS,), False, None, None, 3, ()),
         ],
     )

@@ -21,11 +21,11 @@ from recon_node.p2p.errors import PeerError
 from recon_node.p2p.transport.host import Host
 from recon_node.p2p.transport.streams import EVENTS_PROTOCOL, PeerStream
 from recon_node.recon import KeyRange
-from recon_node.recon.v1_1.codec import AGREED, MAX_BOUND, Gaps, Message, encode_message
+from recon_node.recon.coded import RECON_1_2
+from recon_node.recon.coded.messages import AGREED, MAX_BOUND, Gaps, Message
 
 MIB: Final = 1 << 20
 IDENTIFY_PUSH: Final = "/ipfs/id/push/1.0.0"
-RECON_1_1: Final = "/ceramic/recon/1.1.0"
 WHOLE: Final = KeyRange(*network_range(NETWORK))
 CUT_OFF: Final = (PeerError, trio.BrokenResourceError)
 """What an attacker sees when the victim has had enough of it."""
@@ -120,11 +120,13 @@ def long_turn(messages: int = 6, weight: int = 15 * MIB) -> list[bytes]:
         for suffix in itertools.islice(suffixes, weight // (MAX_BOUND + 64)):
             gaps.append(stem + suffix, AGREED)
         message = Message(WHOLE if index == 0 else None, gaps, goes_on=True)
-        frames.append(encode_frame(encode_message(message)))
+        frames.append(encode_frame(RECON_1_2.encode(message)))
     return frames
 
 
-def turns_that_go_on(frames: list[bytes], protocol: str = RECON_1_1, sessions: int = 4) -> Attack:
+def turns_that_go_on(
+    frames: list[bytes], protocol: str = RECON_1_2.id, sessions: int = 4
+) -> Attack:
     """Begin turns, as many as a peer may have, say that they go on, and fall silent."""
 
     async def attack(host: Host, victim: str) -> None:

@@ -11,7 +11,7 @@ from recon_node.p2p.sync.event_streams import USED_FOR, EventStreams
 from recon_node.p2p.sync.stream_slots import StaleStreamError
 from recon_node.p2p.transport.framing import FrameStream
 from recon_node.p2p.transport.streams import EVENTS_PROTOCOL
-from recon_node.recon import RECON_1_1
+from recon_node.recon import RECON_1_0
 
 
 class Ended:
@@ -117,7 +117,7 @@ def count_event_streams(each) -> list[str]:
     return opened
 
 
-@pytest.mark.parametrize("versions", [None, [RECON_1_1]])
+@pytest.mark.parametrize("versions", [None, [RECON_1_0]])
 async def test_many_pushes_take_one_event_stream(tmp_path, sdk_cars, versions):
     options = {"sync_interval": 3600, "ceramic_one": False}
     options |= {} if versions is None else {"versions": versions}

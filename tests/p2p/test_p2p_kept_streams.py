@@ -19,8 +19,8 @@ from trio.testing import memory_stream_pair
 from recon_node.ceramic import network_range, sort_value_range
 from recon_node.p2p.sync.stream_slots import USED_FOR, KeptStreams, OpenStream
 from recon_node.p2p.transport.framing import FrameStream
-from recon_node.recon import RECON_1_0, RECON_1_1, KeyRange, KeyStore, Side
-from recon_node.recon.v1_1.codec import Message, MessageFlag
+from recon_node.recon import RECON_1_0, RECON_1_2, KeyRange, KeyStore, Side, all_at_once
+from recon_node.recon.coded.messages import Message, MessageFlag
 from recon_node.store import Interest
 
 WHOLE = KeyRange(*network_range(NETWORK))
@@ -46,7 +46,8 @@ def count_recon_streams(each) -> list[str]:
 
 def opening(key_range: KeyRange = WHOLE) -> bytes:
     """The first message of a side that holds no key."""
-    return RECON_1_1.encode(RECON_1_1.session(Side.initiator(KeyStore(), key_range)).start())
+    (first,) = all_at_once(RECON_1_2.session(Side.initiator(KeyStore(), key_range)).start())
+    return RECON_1_2.encode(first)
 
 
 async def ask(frames: FrameStream, key_range: KeyRange = WHOLE) -> Message:
@@ -54,7 +55,7 @@ async def ask(frames: FrameStream, key_range: KeyRange = WHOLE) -> Message:
     await frames.send([opening(key_range)], PATIENCE)
     answer = await frames.receive(PATIENCE)
     assert answer is not None, "the stream was ended"
-    return RECON_1_1.decode(answer)
+    return RECON_1_2.decode(answer)
 
 
 @asynccontextmanager
@@ -67,7 +68,7 @@ async def asking(tmp_path, **settings):
         await connect(peer, victim)
 
         async def open_frames() -> FrameStream:
-            stream = await peer.open_stream(victim.p2p.peer_id, RECON_1_1.id)
+            stream = await peer.open_stream(victim.p2p.peer_id, RECON_1_2.id)
             return FrameStream(stream, LOOPBACK.max_frame)
 
         yield victim, peer, open_frames
@@ -106,12 +107,12 @@ async def test_a_peer_that_ends_the_stream_after_each_session(tmp_path):
     async def answer_once(stream):
         served.append(stream)
         await FrameStream(stream, LOOPBACK.max_frame).receive(PATIENCE)
-        await FrameStream(stream, LOOPBACK.max_frame).send([RECON_1_1.encode(AGREED)], PATIENCE)
+        await FrameStream(stream, LOOPBACK.max_frame).send([RECON_1_2.encode(AGREED)], PATIENCE)
         if len(served) % 2:
             await stream.reset()
 
     async with node(tmp_path / "a", **BUSY) as a, loopback_host() as peer:
-        peer.handle(RECON_1_1.id, answer_once)
+        peer.handle(RECON_1_2.id, answer_once)
         await a.p2p.connect(peer.addresses[0])
         await eventually(lambda: a.p2p.counters.sessions_initiated >= 6)
         assert len(served) >= 6
@@ -126,11 +127,11 @@ async def test_a_kept_stream_that_ends_under_the_opening_is_replaced(tmp_path):
         frames = FrameStream(stream, LOOPBACK.max_frame)
         served.append(stream)
         await frames.receive(PATIENCE)
-        await frames.send([RECON_1_1.encode(AGREED)], PATIENCE)
+        await frames.send([RECON_1_2.encode(AGREED)], PATIENCE)
         await frames.receive(60)
 
     async with node(tmp_path / "a", **BUSY) as a, loopback_host() as peer:
-        peer.handle(RECON_1_1.id, leave_at_the_second_opening)
+        peer.handle(RECON_1_2.id, leave_at_the_second_opening)
         await a.p2p.connect(peer.addresses[0])
         await eventually(lambda: a.p2p.counters.sessions_initiated >= 4)
         assert set(a.outcomes()) == {"agreed"}

@@ -22,7 +22,7 @@ from recon_node.p2p.transport.host import Host
 from recon_node.p2p.transport.streams import EVENTS_PROTOCOL
 
 ELSEWHERE = "127.0.0.2"
-RECON_1_1 = "/ceramic/recon/1.1.0"
+RECON = "/ceramic/recon/1.2.0"
 
 needs_two_loopback_addresses = pytest.mark.skipif(
     sys.platform != "linux", reason="elsewhere 127.0.0.2 is not an address of the loopback"
@@ -130,7 +130,7 @@ async def hold(host: Host, victim, protocol: str, count: int) -> list:
 
 
 @needs_two_loopback_addresses
-@pytest.mark.parametrize("protocol", [RECON_1_1, EVENTS_PROTOCOL])
+@pytest.mark.parametrize("protocol", [RECON, EVENTS_PROTOCOL])
 async def test_sessions_of_one_address_keep_nobody_out(protocol, tmp_path, sdk_cars, monkeypatch):
     # No session ends by itself while the test waits.
     settings = {
@@ -149,13 +149,13 @@ async def test_sessions_of_one_address_keep_nobody_out(protocol, tmp_path, sdk_c
             for _ in range(2):
                 attacker = await stack.enter_async_context(loopback_host())
                 held += await hold(attacker, victim, protocol, 2)
-        used = (victim.p2p._sessions if protocol == RECON_1_1 else victim.p2p._events)._slots
+        used = (victim.p2p._sessions if protocol == RECON else victim.p2p._events)._slots
         await eventually(lambda: used._used.total() == 4)
         honest = await stack.enter_async_context(node(tmp_path / "honest", sync_interval=0.1))
         await honest.p2p.connect(victim.address)
         await eventually(lambda: honest.holds_as_many_as(20))
         assert not any("refused" in each for each in honest.outcomes())
-        if protocol == RECON_1_1:
+        if protocol == RECON:
             await eventually(lambda: GAVE_WAY in victim.outcomes())
             with suppress(trio.BrokenResourceError):
                 await read_to_end(held[-1])

@@ -18,7 +18,7 @@ from recon_node.p2p import AGREED
 from recon_node.p2p.sync import recon_stream, rings
 from recon_node.p2p.sync.rings import MODEL_RING, PEER_RING
 from recon_node.p2p.sync.unwanted import KEPT_FOR, MAX_KEYS, UnwantedKeys
-from recon_node.recon import RECON_1_1, VERSIONS, SessionSettings, Version
+from recon_node.recon import RECON_1_2, VERSIONS, SessionSettings, Version
 from recon_node.store import Policy, PolicySettings
 
 MODEL = StreamId(StreamType.MODEL, CID.of(DAG_CBOR, b"model"))
@@ -87,7 +87,7 @@ async def test_junk_is_neither_fetched_nor_listed_twice_and_the_rest_goes_on(tmp
         last = members_events(3, first=200)
         await b.store.admit_local(last)
         await eventually(lambda: a.store.head == JUNK + len([*good, *more, *last]), 20)
-        if version is RECON_1_1:  # in 1.0.0, a side cannot tell the other what it left out
+        if version is RECON_1_2:  # in 1.0.0, a side cannot tell the other what it left out
             assert b.p2p.counters.keys_unwanted == JUNK
             assert b.p2p.counters.recon_bytes_received - first < first / 3
         assert (a.failures(b.p2p.peer_id), b.failures(a.p2p.peer_id)) == (0, 0)
@@ -96,7 +96,7 @@ async def test_junk_is_neither_fetched_nor_listed_twice_and_the_rest_goes_on(tmp
 
 async def test_a_whole_sync_after_the_first_costs_next_to_nothing(tmp_path):
     """By either side, although the two sets differ for good."""
-    options = {"versions": [RECON_1_1], "recon": FEW, "sync_interval": 0.05}
+    options = {"versions": [RECON_1_2], "recon": FEW, "sync_interval": 0.05}
     async with (
         node(tmp_path / "a", [*junk(JUNK), *members_events(20)], **options) as a,
         node(tmp_path / "b", policy=members_only(), **options) as b,

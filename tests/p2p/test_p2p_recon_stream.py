@@ -14,7 +14,6 @@ from recon_node.p2p.sync.recon_stream import ReconStream
 from recon_node.p2p.transport.framing import FrameStream, FramingError
 from recon_node.recon import (
     RECON_1_0,
-    RECON_1_1,
     RECON_1_2,
     VERSIONS,
     ZERO,
@@ -24,11 +23,10 @@ from recon_node.recon import (
     Side,
     Version,
 )
+from recon_node.recon.cip124.codec import Message, encode_message
+from recon_node.recon.coded.messages import Gaps, Say
+from recon_node.recon.coded.messages import Message as CodedMessage
 from recon_node.recon.keys.ranges import common_prefix
-from recon_node.recon.v1_0.codec import Message, encode_message
-from recon_node.recon.v1_1.codec import Gaps, Say
-from recon_node.recon.v1_1.codec import Message as Message11
-from recon_node.recon.v1_1.codec import encode_message as encode_11
 
 WHOLE = KeyRange(*network_range(NETWORK))
 MAX_FRAME = LOOPBACK.max_frame
@@ -155,8 +153,8 @@ async def test_what_is_no_recon_message_ends_the_session(wire, error, text):
 
 OTHER_KEYS = encode_message(Message(WHOLE, (b"\x01" * 32,)))
 HALF_WAY = WHOLE.lower[: common_prefix(*WHOLE)] + b"\x80"
-GOES_ON = encode_11(
-    Message11(WHOLE, Gaps([HALF_WAY], [Say.FINGERPRINT], [bytes(16)]), goes_on=True)
+GOES_ON = RECON_1_2.encode(
+    CodedMessage(WHOLE, Gaps([HALF_WAY], [Say.FINGERPRINT], [bytes(16)]), goes_on=True)
 )
 
 
@@ -166,7 +164,7 @@ GOES_ON = encode_11(
         (RECON_1_0, b"", LOOPBACK.idle_timeout),
         (RECON_1_0, framed(GOOD)[:-3], LOOPBACK.idle_timeout),
         (RECON_1_0, framed(OTHER_KEYS), LOOPBACK.turn_timeout),
-        (RECON_1_1, framed(GOES_ON), LOOPBACK.idle_timeout),
+        (RECON_1_2, framed(GOES_ON), LOOPBACK.idle_timeout),
         (RECON_1_0, framed(OTHER_KEYS) + b"\x7f", LOOPBACK.idle_timeout),
     ],
     ids=[

@@ -1,7 +1,7 @@
 """Hostile peers on `/ceramic/recon/0.1.0`, over real hosts: each costs its own session only.
 
 The victim syncs with an honest node all the while. What an attacker's messages mean to a session is
-tested without hosts in tests/recon/test_v0_1.py and test_p2p_ring_stream.py.
+tested without hosts in tests/recon/test_ring.py and test_p2p_ring_stream.py.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from recon_node.p2p.transport.streams import PeerStream
 from recon_node.recon.keys.ordered_keys import Summary
 from recon_node.recon.keys.ranges import KeyRange
 from recon_node.recon.keys.sha256a import ZERO, Sha256a
-from recon_node.recon.v0_1.codec import (
+from recon_node.recon.ring.codec import (
     Finished,
     InterestRequest,
     InterestResponse,
@@ -55,8 +55,8 @@ from recon_node.recon.v0_1.codec import (
     Value,
     encode,
 )
-from recon_node.recon.v0_1.peer_entry import expiry_bound, sign_entry, unexpired
-from recon_node.recon.v0_1.peer_ring import MAX_ENTRIES
+from recon_node.recon.ring.peer_entry import expiry_bound, sign_entry, unexpired
+from recon_node.recon.ring.peer_ring import MAX_ENTRIES
 
 ONLY_RINGS = {"versions": ()}
 WHOLE = KeyRange(*network_range(NETWORK))

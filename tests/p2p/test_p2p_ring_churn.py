@@ -30,7 +30,7 @@ from recon_node.ceramic import METAMODEL
 from recon_node.ceramic.builder import data_event, init_event
 from recon_node.p2p import opening
 from recon_node.p2p.transport import hardening
-from recon_node.recon.v0_1.peer_ring import PeerRing
+from recon_node.recon.ring.peer_ring import PeerRing
 
 pytestmark = [
     pytest.mark.long,

@@ -12,7 +12,7 @@ from recon_node.p2p.sync.ring_stream import MAX_QUEUED, READ_SIZE, RingStream, T
 from recon_node.recon import RemoteProtocolError
 from recon_node.recon.keys.key_store import KeyStore
 from recon_node.recon.keys.ranges import KeyRange
-from recon_node.recon.v0_1.codec import (
+from recon_node.recon.ring.codec import (
     Finished,
     InterestRequest,
     InterestResponse,
@@ -21,9 +21,9 @@ from recon_node.recon.v0_1.codec import (
     Value,
     encode,
 )
-from recon_node.recon.v0_1.inbox import BATCH_VALUES
-from recon_node.recon.v0_1.ring import Ring
-from recon_node.recon.v0_1.session import Initiator, Responder
+from recon_node.recon.ring.inbox import BATCH_VALUES
+from recon_node.recon.ring.ring import Ring
+from recon_node.recon.ring.session import Initiator, Responder
 
 EVERYTHING = KeyRange(b"", b"\xff")
 IDLE = 5.0

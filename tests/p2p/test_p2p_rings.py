@@ -20,7 +20,7 @@ from recon_node.p2p.errors import PeerProtocolError
 from recon_node.p2p.sync import ring_intake, rings
 from recon_node.p2p.sync.ring_intake import RingIntake
 from recon_node.p2p.sync.rings import MODEL_RING
-from recon_node.recon.v0_1 import differences
+from recon_node.recon.ring import differences
 from recon_node.store import Interest
 
 SAMPLE = Path(__file__).parents[1] / "data" / "sdk_sample.jsonl"

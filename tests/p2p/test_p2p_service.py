@@ -487,7 +487,7 @@ def test_versions_of_recon_are_listed_highest_first():
     protocols = ["/ipfs/id/1.0.0", MODEL_RING, PEER_RING, *[each.id for each in VERSIONS[::-1]]]
     protocols += ["/ceramic/recon/1.10.0", "/ceramic/recon/nonsense", "/x/ceramic/recon/3.0.0"]
     assert recon_versions(protocols) == (
-        "recon/1.10.0", "recon/1.2.0", "recon/1.1.0", "recon/1.0.0", "recon/0.1.0",
+        "recon/1.10.0", "recon/1.2.0", "recon/1.0.0", "recon/0.1.0",
     )  # fmt: skip
 
 

@@ -1,4 +1,4 @@
-"""Messages of 1.1.0 drawn at random, which those of 1.2.0 contain."""
+"""Messages of 1.2.0 drawn at random, without anything coded."""
 
 from __future__ import annotations
 
@@ -10,11 +10,12 @@ from peers import gaps_of
 from recon_node.ceramic import IN_MEMORY, EventId, network_range
 from recon_node.ipld import CID, DAG_CBOR
 from recon_node.recon import KeyRange
+from recon_node.recon.coded.messages import END, Message, MessageFlag, Say
 from recon_node.recon.keys.ranges import separator
-from recon_node.recon.v1_1.codec import END, Message, MessageFlag, Say
 
 RANGE = KeyRange(*network_range(IN_MEMORY))
-DIGEST = bytes(range(16))
+DIGEST = bytes(range(32))
+PRINT = DIGEST[:16]
 
 
 def event_id(number: int, height: int = 0) -> EventId:

@@ -64,7 +64,7 @@ def test_a_peer_can_only_break_its_own_side(protocol: Version, data: st.DataObje
     initiates, reads_ahead = data.draw(st.booleans()), data.draw(st.booleans())
     session = side_of(case, protocol, initiates=initiates)
     if initiates:
-        protocol.encode(session.start())
+        protocol.encode(*all_at_once(session.start()))
     try:
         for raw in data.draw(hostile(protocol)):
             new = session.receive(protocol.decode(raw))

@@ -9,12 +9,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from nacl.signing import SigningKey
 
-from recon_node.recon.v0_1.codec import (
+from recon_node.recon.ring.codec import (
     KeyForm,
     Value,
 )
-from recon_node.recon.v0_1.decoder import Decoder
-from recon_node.recon.v0_1.peer_entry import (
+from recon_node.recon.ring.decoder import Decoder
+from recon_node.recon.ring.peer_entry import (
     MAX_EXPIRY,
     PeerEntryError,
     expiry_bound,

@@ -4,8 +4,8 @@ from random import Random
 
 from nacl.signing import SigningKey
 
-from recon_node.recon.v0_1.peer_entry import PeerEntry, parse_entry, sign_entry
-from recon_node.recon.v0_1.peer_ring import (
+from recon_node.recon.ring.peer_entry import PeerEntry, parse_entry, sign_entry
+from recon_node.recon.ring.peer_ring import (
     LIFETIME,
     MAX_ENTRIES_OF_A_NODE,
     MAX_LIFETIME,

@@ -41,7 +41,7 @@ def test_a_session_says_exactly_these_bytes(case: dict[str, Any], protocol: Vers
     asking = protocol.session(Side.initiator(ours, asked, settings))
     answering = protocol.session(Side.responder(theirs, interests, settings))
     sides = [("responder", answering, theirs), ("initiator", asking, ours)]
-    sender, turn = "initiator", [asking.start()]
+    sender, turn = "initiator", all_at_once(asking.start())
     refused = {side: from_hex(case[side].get("refuses", [])) for side in ("initiator", "responder")}
     said: list[dict[str, str]] = []
     while turn:

@@ -50,7 +50,7 @@ def test_what_was_answered_takes_no_memory(version: MakeSession) -> None:
     """Its bytes are charged to the peer until then, and not afterwards."""
     you, they = Peer(numbered(0, 500), session=version), Peer(numbered(250, 750), session=version)
     asking, answering = you.asks(), they.answers()
-    heard = [asking.start()]
+    heard = all_at_once(asking.start())
     answers = they.take(answering, heard[0])
     heard += answers
     for message in answers:
@@ -189,7 +189,7 @@ def test_only_what_interests_both_is_reconciled(
     while todo:
         asking = version(Side.initiator(you.store, todo.pop(), settings))
         answering = version(Side.responder(they.store, theirs))
-        turn = [asking.start()]
+        turn = all_at_once(asking.start())
         sides = [(they, answering), (you, asking)]
         while turn:
             peer, session = sides[0]
@@ -222,9 +222,9 @@ def test_turns_out_of_order_are_our_own_fault(version: MakeSession) -> None:
     session = peer.asks()
     with pytest.raises(LocalProtocolError, match="respond"):
         all_at_once(session.respond())
-    session.start()
+    all_at_once(session.start())
     with pytest.raises(LocalProtocolError, match="start"):
-        session.start()
+        all_at_once(session.start())
     with pytest.raises(LocalProtocolError, match="respond"):
         all_at_once(session.respond())
     with pytest.raises(LocalProtocolError, match="range"):
@@ -234,7 +234,7 @@ def test_turns_out_of_order_are_our_own_fault(version: MakeSession) -> None:
 @every_version
 def test_a_message_out_of_turn_is_the_peers_fault(version: MakeSession) -> None:
     peer = Peer(numbered(0, 9), session=version)
-    opening = peer.asks().start()
+    (opening,) = all_at_once(peer.asks().start())
     with pytest.raises(RemoteProtocolError, match="spoke first"):
         peer.asks().receive(opening)
     answering = peer.answers()

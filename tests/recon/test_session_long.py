@@ -10,7 +10,7 @@ from benchmarks.keys import event_ids
 from recon_node.ceramic import IN_MEMORY, network_range
 from recon_node.recon import (
     RECON_1_0,
-    RECON_1_1,
+    RECON_1_2,
     KeyRange,
     KeyStore,
     SessionSettings,
@@ -29,7 +29,7 @@ RANGE = KeyRange(*network_range(IN_MEMORY))
     [
         (RECON_1_0, MIB, 20, 20_000_000),
         (RECON_1_0, 8 * MIB, 6, 20_000_000),
-        (RECON_1_1, MIB, 5, 6_000_000),
+        (RECON_1_2, MIB, 5, 6_000_000),
     ],
 )
 def test_a_million_keys(
@@ -44,7 +44,7 @@ def test_a_million_keys(
     settings = SessionSettings(message_bytes=message_bytes)
     asking = protocol.session(Side.initiator(a, RANGE, settings))
     sides = [(protocol.session(Side.responder(b, [RANGE], settings)), b), (asking, a)]
-    turn, sent = [asking.start()], 0
+    turn, sent = all_at_once(asking.start()), 0
     while turn:
         session, store = sides[0]
         sides.reverse()

@@ -14,11 +14,12 @@ from recon_node.ceramic.heightless_event_id import HeightlessEventId, is_fencepo
 from recon_node.ceramic.heightless_event_id import network_range as heightless_network_range
 from recon_node.ipld import CID, varint
 from recon_node.recon import KeyRange, KeyStore, Sha256a
+from recon_node.recon.coded.messages import fingerprint
+from recon_node.recon.keys.lthash import LtHash
 from recon_node.recon.keys.sha256a import lanes_of
-from recon_node.recon.v0_1.codec import KeyForm, Message, Value, encode
-from recon_node.recon.v0_1.ring import Ring
-from recon_node.recon.v0_1.session import Initiator, Responder, Send, SendValues
-from recon_node.recon.v1_1.codec import fingerprint
+from recon_node.recon.ring.codec import KeyForm, Message, Value, encode
+from recon_node.recon.ring.ring import Ring
+from recon_node.recon.ring.session import Initiator, Responder, Send, SendValues
 
 DOC = (Path(__file__).parents[2] / "docs" / "wire.md").read_text()
 DATA = Path(__file__).parents[1] / "data"
@@ -130,10 +131,27 @@ def test_the_hashes() -> None:
         "sha256(hello)": digests[0].hex(),
         "sha256(other)": digests[1].hex(),
         "Sha256a": b"".join(lane.to_bytes(4, "little") for lane in lanes).hex(),
-        "1.1.0's fingerprint": fingerprint(sum(map(lanes_of, keys))).hex(),
+        "fingerprint": fingerprint(sum(map(lanes_of, keys))).hex(),
         "of no keys": fingerprint(0).hex(),
+        "salted": fingerprint(sum(lanes_of(bytes(range(16)) + key) for key in keys)).hex(),
     }
     assert both.digest.hex() == shown["Sha256a"]
+
+
+def test_the_hash_that_cannot_be_steered() -> None:
+    (block,) = blocks(section("LtHash"))
+    shown = dict(re.split(r" {2,}", line.strip()) for line in block.splitlines())
+
+    def lanes(*keys: bytes) -> str:
+        return LtHash.of(*keys).lanes[:8].tobytes().hex() + "..."
+
+    assert shown == {
+        "lanes(hello)": lanes(b"hello"),
+        "lanes(other)": lanes(b"other"),
+        "state": lanes(b"hello", b"other"),
+        "digest": LtHash.of(b"hello", b"other").digest().hex(),
+        "digest of no keys": LtHash().digest().hex(),
+    }
 
 
 def test_the_rendezvous_are_those_of_the_vectors() -> None:

@@ -74,7 +74,7 @@ class PeerBody(Body):
     addresses: list[str]
     """The multiaddrs where it was reached, with the peer id."""
     speaks: tuple[str, ...]
-    """The versions of recon that it says it speaks, such as recon/1.1.0."""
+    """The versions of recon that it says it speaks, such as recon/1.2.0."""
     shares: tuple[str, ...] | None
     """(+) Interests of this node of which it shares at least a part, 20 at most, such as
     model=kjzl6hvfrbw6c...; null if its interests are not known."""

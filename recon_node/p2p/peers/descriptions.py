@@ -26,7 +26,7 @@ class PeerInfo:
     failures: int
     """Failures in a row; breaking a protocol counts as several."""
     speaks: tuple[str, ...]
-    """The versions of recon that it says it speaks, the highest first, such as recon/1.1.0;
+    """The versions of recon that it says it speaks, the highest first, such as recon/1.2.0;
     recon/0.1.0 is that of ceramic-one nodes. None before it has been connected."""
     shares: tuple[str, ...] | None = None
     """Interests of this node of which the peer shares at least a part, 20 at most, written like

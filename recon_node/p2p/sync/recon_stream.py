@@ -59,7 +59,7 @@ class ReconStream:
             Exception: as ``respond`` does.
         """
         try:
-            await self._send([self.session.start()])
+            await self._send(await in_steps(self.session.start()))
             await self.respond()
         except (PeerGoneError, trio.BrokenResourceError) as error:
             if self.has_served and not self.session.side.rounds:

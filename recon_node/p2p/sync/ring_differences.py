@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from recon_node.recon import KeyRange, KeyView
-from recon_node.recon.v0_1.differences import Differences, Exchange
+from recon_node.recon.ring.differences import Differences, Exchange
 
 MAX_REMEMBERED: Final = 50_000
 """Events that are remembered of all peers: about 15 MB. The peer whose last session was the longest

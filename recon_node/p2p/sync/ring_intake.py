@@ -7,7 +7,7 @@ bounded memory, and handed to the store once it has.
 
 What is still aside when the session has ended is refused. An event that is refused, for whatever
 reason, does not end the session: its key counts as one that the peer alone holds
-(recon/v0_1/differences.py).
+(recon/ring/differences.py).
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from recon_node.ipld import CID
 from recon_node.p2p.errors import PeerGoneError, PeerProtocolError
 from recon_node.p2p.sync.fetch import NOBODYS_FAULT
 from recon_node.p2p.transport.budget import Account
-from recon_node.recon.v0_1.codec import Value
-from recon_node.recon.v0_1.differences import Exchange
+from recon_node.recon.ring.codec import Value
+from recon_node.recon.ring.differences import Exchange
 from recon_node.store import Store
 
 log = structlog.get_logger(__name__)

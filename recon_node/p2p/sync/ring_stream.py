@@ -18,16 +18,16 @@ import trio
 from recon_node.exception_groups import unwrapped
 from recon_node.p2p.errors import PEER_FAILURES, PeerGoneError, PeerProtocolError
 from recon_node.p2p.transport.streams import ByteStream
-from recon_node.recon.v0_1.codec import (
+from recon_node.recon.ring.codec import (
     KeyForm,
     Message,
     Value,
     encode,
 )
-from recon_node.recon.v0_1.decoder import Decoder
-from recon_node.recon.v0_1.inbox import Admit
-from recon_node.recon.v0_1.ring import Ring
-from recon_node.recon.v0_1.session import Action, Initiator, Responder, Send, SendValues
+from recon_node.recon.ring.decoder import Decoder
+from recon_node.recon.ring.inbox import Admit
+from recon_node.recon.ring.ring import Ring
+from recon_node.recon.ring.session import Action, Initiator, Responder, Send, SendValues
 
 READ_SIZE: Final = 64 * 1024
 """Bytes taken from the stream at once."""

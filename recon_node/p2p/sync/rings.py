@@ -47,12 +47,12 @@ from recon_node.p2p.sync.ring_stream import RingStream, Traffic
 from recon_node.p2p.sync.stream_slots import Slots
 from recon_node.p2p.transport.streams import PeerStream
 from recon_node.recon import KeyRange, KeyView
-from recon_node.recon.v0_1.codec import KeyForm, Value
-from recon_node.recon.v0_1.differences import Ending, Exchange
-from recon_node.recon.v0_1.peer_entry import PeerEntry
-from recon_node.recon.v0_1.peer_ring import MAX_ENTRIES, PeerRing, Verdict
-from recon_node.recon.v0_1.ring import Ring
-from recon_node.recon.v0_1.session import Initiator, Responder
+from recon_node.recon.ring.codec import KeyForm, Value
+from recon_node.recon.ring.differences import Ending, Exchange
+from recon_node.recon.ring.peer_entry import PeerEntry
+from recon_node.recon.ring.peer_ring import MAX_ENTRIES, PeerRing, Verdict
+from recon_node.recon.ring.ring import Ring
+from recon_node.recon.ring.session import Initiator, Responder
 from recon_node.store import Store, StoreError
 
 log = structlog.get_logger(__name__)

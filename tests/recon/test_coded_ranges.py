@@ -1,4 +1,4 @@
-"""The wire format of `/ceramic/recon/1.1.0`, as docs/wire.md lays it out."""
+"""Ranges on `/ceramic/recon/1.2.0`: their bytes, as docs/wire.md has them, and their misuse."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ import hashlib
 from itertools import pairwise
 
 import pytest
-from drawn_messages import DIGEST, KEYS, RANGE, event_id, messages
+from drawn_messages import DIGEST, KEYS, PRINT, RANGE, event_id, messages
 from hypothesis import given
 from hypothesis import strategies as st
-from peers import Peer, damaged, gaps_of, numbered, reconcile
+from peers import damaged, gaps_of
 
 from recon_node.recon import KeyRange, KeyStore, RemoteProtocolError, Sha256a, Side, all_at_once
-from recon_node.recon.keys.ranges import separator
-from recon_node.recon.v1_1.codec import (
+from recon_node.recon.coded.encoding import encode_message
+from recon_node.recon.coded.messages import (
     END,
     MAX_BOUND,
     MAX_WEIGHT,
@@ -22,12 +22,13 @@ from recon_node.recon.v1_1.codec import (
     Message,
     MessageFlag,
     Say,
-    encode_message,
     fingerprint,
     weigh,
 )
-from recon_node.recon.v1_1.reader import decode_message
-from recon_node.recon.v1_1.session import Session11
+from recon_node.recon.coded.reader import decode_message
+from recon_node.recon.coded.session import CodedSession
+from recon_node.recon.keys.lthash import LtHash
+from recon_node.recon.keys.ranges import separator
 
 
 @given(messages())
@@ -57,23 +58,23 @@ def test_random_bytes_are_refused_or_canonical(data: bytes) -> None:
 def test_a_message_byte_by_byte() -> None:
     cut = separator(KEYS[3], KEYS[4])
     shared = 5  # of cut and of KEYS[4] with the range's lower bound: ce0105ff01
-    message = Message(RANGE, gaps_of((cut, Say.FINGERPRINT, DIGEST), (END, Say.KEYS, (KEYS[4],))))
+    message = Message(RANGE, gaps_of((cut, Say.FINGERPRINT, PRINT), (END, Say.KEYS, (KEYS[4],))))
     lower, upper = RANGE
     assert cut[:shared] == lower[:shared] == upper[:shared] == bytes.fromhex("ce0105ff01")
     inside = len(cut) - 1  # KEYS[4] begins with cut
     assert KEYS[4].startswith(cut)
     assert encode_message(message) == b"".join(
         (
-            b"\x01",
+            b"\x00\x01",
             bytes((0, len(lower))) + lower,
             bytes((shared, len(upper) - shared)) + upper[shared:],
-            bytes((4 * shared + 1, len(cut) - shared)) + cut[shared:] + DIGEST,
+            bytes((4 * shared + 1, len(cut) - shared)) + cut[shared:] + PRINT,
             bytes((2, 0)) + b"\x01",
             bytes((inside + 1, len(KEYS[4]) - inside - 1)) + KEYS[4][inside + 1 :],
         )
     )
-    assert encode_message(Message(verdict=MessageFlag.AGREED)) == b"\x04"
-    assert encode_message(Message(verdict=MessageFlag.REFUSED)) == b"\x08"
+    assert encode_message(Message(verdict=MessageFlag.AGREED)) == b"\x00\x04"
+    assert encode_message(Message(verdict=MessageFlag.REFUSED)) == b"\x00\x08"
 
 
 def test_a_fingerprint_is_half_a_hash_of_sum_and_count() -> None:
@@ -87,27 +88,28 @@ def test_a_fingerprint_is_half_a_hash_of_sum_and_count() -> None:
     ("raw", "complaint"),
     [
         ("", "ends too early"),
-        ("40", "unknown flags"),
-        ("20", "LEFT_OUT without"),
-        ("28" + "01" + "00" * 16, "LEFT_OUT without"),
-        ("24" + "00" + "00" * 16, "LEFT_OUT of 0 keys"),
-        ("24" + "01" + "00" * 15, "ends too early"),
-        ("2c" + "01" + "00" * 16, "with other flags"),
-        ("0c", "with other flags"),
-        ("05", "end within the varint"),
-        ("040000", "gaps after AGREED"),
-        ("02" + "00" * 15, "ends too early"),
-        ("10", "GOES_ON at the end"),
-        ("000100", "ends too early"),
-        ("000000" + "0000", "bytes follow the last gap"),
-        ("00" + "04" + "01" + "61", "shared|bound of"),
-        ("00" + "0002" + "6262" + "0001" + "61", "out of order"),
-        ("00" + "0002" + "6262" + "0401" + "62", "shares more"),
-        ("00" + "0002" + "6262" + "0400", "prefix"),
-        ("00" + "0200" + "01" + "0001" + "61", "no EventID"),
-        ("00" + "00" + "ff7f" + "61", "bound of"),
-        ("00" + "8000" + "0161", "minimal|shortest|varint"),
-        ("00" + "0200" + "ffffffff0f", "ends too early|varint"),
+        ("00", "ends too early"),
+        ("00" + "40", "unknown flags"),
+        ("00" + "20", "LEFT_OUT without"),
+        ("00" + "28" + "01" + "00" * 32, "LEFT_OUT without"),
+        ("00" + "24" + "00" + "00" * 32, "LEFT_OUT of 0 keys"),
+        ("00" + "24" + "01" + "00" * 31, "ends too early"),
+        ("00" + "2c" + "01" + "00" * 32, "with other flags"),
+        ("00" + "0c", "with other flags"),
+        ("00" + "05", "end within the varint"),
+        ("00" + "040000", "gaps after AGREED"),
+        ("00" + "02" + "00" * 31, "ends too early"),
+        ("00" + "10", "GOES_ON at the end"),
+        ("00" + "000100", "ends too early"),
+        ("00" + "000000" + "0000", "bytes follow the last gap"),
+        ("00" + "00" + "04" + "01" + "61", "shared|bound of"),
+        ("00" + "00" + "0002" + "6262" + "0001" + "61", "out of order"),
+        ("00" + "00" + "0002" + "6262" + "0401" + "62", "shares more"),
+        ("00" + "00" + "0002" + "6262" + "0400", "prefix"),
+        ("00" + "00" + "0200" + "01" + "0001" + "61", "no EventID"),
+        ("00" + "00" + "00" + "ff7f" + "61", "bound of"),
+        ("00" + "00" + "8000" + "0161", "minimal|shortest|varint"),
+        ("00" + "00" + "0200" + "ffffffff0f", "ends too early|varint"),
     ],
 )
 def test_malformed_messages_are_refused(raw: str, complaint: str) -> None:
@@ -137,7 +139,7 @@ def just_below(key: bytes) -> bytes:
 def test_a_bound_may_be_a_key_of_the_gap_above_it() -> None:
     """As another implementation may cut its gaps; ours never does."""
     store = KeyStore(KEYS)
-    session = Session11(Side.responder(store, [RANGE]))
+    session = CodedSession(Side.responder(store, [RANGE]))
     parts = [KeyRange(RANGE.lower, KEYS[7]), KeyRange(just_below(KEYS[7]), RANGE.upper)]
     assert [store.summarize(part).count for part in parts] == [7, len(KEYS) - 7]
     below, above = (fingerprint(store.lanes(part)) for part in parts)
@@ -145,21 +147,21 @@ def test_a_bound_may_be_a_key_of_the_gap_above_it() -> None:
         RANGE, gaps_of((KEYS[7], Say.FINGERPRINT, below), (END, Say.FINGERPRINT, above))
     )
     session.receive(decode_message(encode_message(asked)))
-    assert all_at_once(session.respond()) == [Message(closing=fingerprint(store.total))]
+    assert all_at_once(session.respond()) == [Message(closing=LtHash.of(*KEYS).digest())]
 
     listed = Message(RANGE, gaps_of((KEYS[7], Say.AGREED, b""), (END, Say.KEYS, tuple(KEYS[7:]))))
     assert decode_message(encode_message(listed)) == listed
-    session = Session11(Side.responder(KeyStore(KEYS[:7]), [RANGE]))
+    session = CodedSession(Side.responder(KeyStore(KEYS[:7]), [RANGE]))
     assert session.receive(listed) == KEYS[7:]
 
 
 class TestRemoteProtocolErrors:
     """What a peer may not do in a session."""
 
-    def responder(self) -> Session11:
-        return Session11(Side.responder(KeyStore(KEYS[:30]), [RANGE]))
+    def responder(self) -> CodedSession:
+        return CodedSession(Side.responder(KeyStore(KEYS[:30]), [RANGE]))
 
-    def opened(self) -> Session11:
+    def opened(self) -> CodedSession:
         session = self.responder()
         session.receive(Message(RANGE, closing=DIGEST))
         all_at_once(session.respond())
@@ -185,7 +187,7 @@ class TestRemoteProtocolErrors:
 
     def test_a_key_beyond_the_range(self) -> None:
         few = KeyRange(RANGE.lower, KEYS[10])
-        session = Session11(Side.responder(KeyStore(), [RANGE]))
+        session = CodedSession(Side.responder(KeyStore(), [RANGE]))
         keys = (KEYS[20],)
         with pytest.raises(RemoteProtocolError, match="key outside the range"):
             session.receive(Message(few, gaps_of((END, Say.KEYS, keys))))
@@ -221,7 +223,7 @@ class TestRemoteProtocolErrors:
             ask()
 
     def test_listing_keys_that_cannot_be_had(self) -> None:
-        session = Session11(Side.responder(KeyStore(), [RANGE]))
+        session = CodedSession(Side.responder(KeyStore(), [RANGE]))
         keys = tuple(sorted({event_id(n) for n in range(1_001)}))
         new = session.receive(Message(RANGE, gaps_of((END, Say.KEYS, keys))))
         with pytest.raises(RemoteProtocolError, match="1001 keys"):
@@ -264,7 +266,7 @@ def heavy(number: int, *more: tuple[bytes, Say, Body]) -> Gaps:
 
 
 def test_a_turn_that_swells_in_memory_is_refused() -> None:
-    session = Session11(Side.responder(KeyStore(), [RANGE]))
+    session = CodedSession(Side.responder(KeyStore(), [RANGE]))
     session.receive(Message(RANGE, heavy(1), goes_on=True))
     for number in range(2, 11):
         session.receive(Message(gaps=heavy(number), goes_on=True))
@@ -273,11 +275,11 @@ def test_a_turn_that_swells_in_memory_is_refused() -> None:
 
 
 def test_what_earlier_turns_had_does_not_count() -> None:
-    session = Session11(Side.responder(KeyStore(KEYS), [RANGE]))
+    session = CodedSession(Side.responder(KeyStore(KEYS), [RANGE]))
     session.receive(Message(RANGE, closing=DIGEST))
     all_at_once(session.respond())
     for number in range(1, 20):
-        session.receive(Message(gaps=heavy(number, (END, Say.FINGERPRINT, DIGEST))))
+        session.receive(Message(gaps=heavy(number, (END, Say.FINGERPRINT, PRINT))))
         all_at_once(session.respond())
     assert not session.side.done
 
@@ -294,23 +296,3 @@ def test_a_message_that_swells_in_memory_is_refused_while_it_is_read() -> None:
     assert weigh(decode_message(swelling(most))) >= MAX_WEIGHT * (1 << 20) - MAX_BOUND
     with pytest.raises(RemoteProtocolError, match="too much memory"):
         decode_message(swelling(most + 2))
-
-
-@pytest.mark.parametrize(
-    ("differing", "longest"),
-    [
-        pytest.param(range(4000, 6000), 64, id="close together"),
-        pytest.param(range(0, 10_000, 101), 8, id="scattered"),
-    ],
-)
-def test_lists_are_longer_where_differences_lie_close_together(
-    differing: range, longest: int
-) -> None:
-    odd = {b"%06d" % number for number in differing if number % 2}
-    even = {b"%06d" % number for number in differing if not number % 2}
-    you = Peer(numbered(0, 10_000) - odd, session=Session11)
-    they = Peer(numbered(0, 10_000) - even, session=Session11)
-    _, _, sent = reconcile(you, they)
-    assert you.set == they.set == numbered(0, 10_000)
-    lists = [body for message in sent for _, say, body in message.gaps.columns() if say is Say.KEYS]
-    assert longest // 2 < max(map(len, lists)) <= longest

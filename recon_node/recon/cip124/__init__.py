@@ -2,9 +2,9 @@
 
 from typing import Final
 
+from recon_node.recon.cip124.codec import Message, decode_message, encode_message, weigh
+from recon_node.recon.cip124.session import Session10
 from recon_node.recon.session import Version
-from recon_node.recon.v1_0.codec import Message, decode_message, encode_message, weigh
-from recon_node.recon.v1_0.session import Session10
 
 RECON_1_0: Final[Version[Message]] = Version(
     "/ceramic/recon/1.0.0", Session10, encode_message, decode_message, weigh

@@ -3,36 +3,37 @@
 from __future__ import annotations
 
 import tracemalloc
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 from drawn_messages import RANGE
-from drawn_messages import messages as messages_1_1
+from drawn_messages import messages as uncoded
 from hypothesis import given
 from hypothesis import strategies as st
 from peers import damaged
 
 from recon_node.ipld import varint
 from recon_node.recon import RemoteProtocolError
-from recon_node.recon.keys.sketch import MAX_SYMBOLS, NO_IDS, TABLE_SIZE, Symbols
-from recon_node.recon.v1_1.codec import END, MAX_WEIGHT, Gaps, Say
-from recon_node.recon.v1_1.codec import Message as Message11
-from recon_node.recon.v1_1.codec import encode_message as encode_1_1
-from recon_node.recon.v1_2.codec import (
+from recon_node.recon.coded.encoding import encode_message
+from recon_node.recon.coded.messages import (
+    END,
+    MAX_WEIGHT,
     Estimate,
+    Gaps,
     Listed,
     Message,
-    decode_message,
-    encode_message,
-    lists_of,
+    Say,
     weigh,
 )
+from recon_node.recon.coded.reader import decode_message
+from recon_node.recon.keys.sketch import MAX_SYMBOLS, NO_IDS, TABLE_SIZE, Symbols
 
 MIB = 1 << 20
-COUNT, ESTIMATE, SYMBOLS, IDS = (bytes((1 << bit,)) for bit in range(4))
+COUNT, ESTIMATE, SYMBOLS, IDS, SALT = (bytes((1 << bit,)) for bit in range(5))
 """Messages with one flag."""
-NOTHING = encode_1_1(Message11())
+NOTHING = b"\x00"
 
 ids = st.lists(st.integers(0, 2**64 - 1), max_size=5).map(lambda each: np.array(each, np.uint64))
 
@@ -62,19 +63,20 @@ def symbols(draw: st.DrawFn) -> Symbols:
 @st.composite
 def messages(draw: st.DrawFn) -> Message:
     """Any message that the format has, whether or not a session would write it."""
-    plain = draw(messages_1_1())
+    plain = draw(uncoded())
     listed = [
         Listed(draw(ids), draw(ids) if say is Say.MORE else NO_IDS)
         for say in plain.gaps.says
         if say >= Say.KEYS
     ]
     has_ids = any(len(each.ids) or len(each.wanted) for each in listed)
-    return Message(
+    return replace(
         plain,
-        draw(st.none() | st.integers(0, 2**63 - 1)),
-        draw(st.none() | estimates()),
-        draw(st.none() | symbols()),
-        listed if has_ids and draw(st.booleans()) else (),
+        count=draw(st.none() | st.integers(0, 2**63 - 1)),
+        estimate=draw(st.none() | estimates()),
+        symbols=draw(st.none() | symbols()),
+        listed=listed if has_ids and draw(st.booleans()) else (),
+        salt=draw(st.none() | st.binary(min_size=16, max_size=16)),
     )
 
 
@@ -82,7 +84,7 @@ def parts_of(message: Message) -> Any:
     """What can be compared: arrays as lists."""
     of_symbols = [column.tolist() for column in message.symbols or ()]
     of_lists = [[each.ids.tolist(), each.wanted.tolist()] for each in message.listed]
-    return message.plain, message.count, message.estimate, of_symbols, of_lists
+    return replace(message, symbols=None, listed=()), of_symbols, of_lists
 
 
 def assert_refused_or_canonical(raw: bytes) -> None:
@@ -123,7 +125,7 @@ def test_cut_and_lengthened_messages_are_refused_or_canonical(
     assert_refused_or_canonical(raw + data.draw(st.binary(min_size=1, max_size=40)))
 
 
-@given(st.sampled_from(range(16)), st.binary(max_size=300))
+@given(st.sampled_from(range(32)), st.binary(max_size=300))
 def test_random_bytes_are_refused_or_canonical(flags: int, rest: bytes) -> None:
     assert_refused_or_canonical(bytes((flags,)) + rest)
 
@@ -170,14 +172,14 @@ def lists(number: int, of_each: bytes = b"\x01" + bytes(8) + b"\x00") -> bytes:
     for index in range(number):
         upper = END if index == number - 1 else b"\x01" + index.to_bytes(3, "big")
         gaps.append(upper, Say.KEYS, ())
-    return IDS + varint.encode(number) + of_each * number + encode_1_1(Message11(gaps=gaps))
+    return IDS + varint.encode(number) + of_each * number + encode_message(Message(gaps=gaps))[1:]
 
 
 def test_what_lists_of_ids_take_in_memory_is_bounded() -> None:
     """Objects for a list take thirty times its bytes: their number is limited by that."""
     most = MAX_WEIGHT * MIB // 300
     message = decode_message(lists(most))
-    assert len(message.listed) == lists_of(message.plain.gaps) == most
+    assert len(message.listed) == message.gaps.lists() == most
     assert weigh(message) < 3 * MAX_WEIGHT * MIB
     with pytest.raises(RemoteProtocolError, match="where at most"):
         decode_message(lists(most + 1))
@@ -199,10 +201,10 @@ ONE_HINT, THREE_HINTS = bytes(4), bytes(12)
 
 MALFORMED = {
     "nothing": (b"", "ends too early"),
-    "unknown flags": (b"\x10" + NOTHING, "unknown flags 16"),
+    "unknown flags": (b"\x20" + NOTHING, "unknown flags 32"),
     "a count that ends": (COUNT + b"\x80", "end within"),
     "a count that could be shorter": (COUNT + b"\x80\x00" + NOTHING, "shortest"),
-    "no message of 1.1.0": (COUNT + b"\x05", "ends too early"),
+    "nothing after a count": (COUNT + b"\x05", "ends too early"),
     "a table that ends": (ESTIMATE + TABLE[1:], "ends too early"),
     "bounds out of order": (
         ESTIMATE + TABLE + b"\x02\x01\x01" + b"\x01\x03" + b"\x01\x02" + THREE_HINTS + NOTHING,
@@ -221,6 +223,7 @@ MALFORMED = {
         "share more or less",
     ),
     "hints that end": (ESTIMATE + TABLE + b"\x00\x00" + ONE_HINT[1:], "ends too early"),
+    "a salt that ends": (SALT + bytes(15), "ends too early"),
     "ids without lists": (IDS + b"\x01\x01" + bytes(8) + b"\x00" + NOTHING, "1 lists, but 0"),
     "lists without any id": (IDS + b"\x00" + NOTHING, "without an id"),
     "empty lists": (lists(3, b"\x00\x00"), "without an id"),
@@ -235,5 +238,5 @@ def test_malformed_messages_are_refused(raw: bytes, complaint: str) -> None:
 
 
 def test_a_count_of_2_to_the_60_is_only_a_number() -> None:
-    opening = Message(Message11(RANGE, closing=bytes(16)), count=2**60)
+    opening = Message(RANGE, closing=bytes(32), count=2**60)
     assert decode_message(encode_message(opening)).count == 2**60

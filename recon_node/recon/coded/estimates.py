@@ -1,4 +1,4 @@
-"""What 1.2.0 does about an estimate: making one, and choosing what to answer.
+"""Estimates: making one, and choosing what to answer.
 
 An estimate comes with hints, which tell parts of the range that differ from parts that do not. So
 they show whether differences lie close together. Then ranges take fewer bytes than symbols, and the
@@ -9,6 +9,13 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple
 
+from recon_node.recon.coded.messages import (
+    HINT_SIZE,
+    SYMBOL_SIZE,
+    Estimate,
+    Message,
+    fingerprint,
+)
 from recon_node.recon.keys.finger import Finger
 from recon_node.recon.keys.ordered_keys import OrderedKeys
 from recon_node.recon.keys.ranges import KeyRange
@@ -21,9 +28,6 @@ from recon_node.recon.keys.sketch import (
     estimate,
     symbols_for,
 )
-from recon_node.recon.v1_1.codec import Message as Message11
-from recon_node.recon.v1_1.codec import fingerprint
-from recon_node.recon.v1_2.codec import HINT_SIZE, SYMBOL_SIZE, Estimate, Message
 
 FIRST_SYMBOLS: Final = 8
 """Symbols beside an estimate: they decode up to about four differences."""
@@ -74,7 +78,6 @@ def make_estimate(keys: OrderedKeys, key_range: KeyRange, sketch: Sketch) -> Mes
         start = end
     hints.append(fingerprint(last - start)[:HINT_SIZE])
     return Message(
-        Message11(),
         count=last - first >> COUNT_SHIFT,
         estimate=Estimate(sketch.table, tuple(bounds), tuple(hints)),
         symbols=sketch.symbols.first(FIRST_SYMBOLS).copy(),
@@ -109,13 +112,14 @@ def plan(sketch: Sketch, parts: list[Part], heard: Message) -> Plan:
     assert heard.estimate is not None
     differing = [part.held for part in parts if part.differs]
     bits = at_least(sketch.table, heard.estimate.table)
-    if len(differing) <= _CLUSTERED and bits >= _MANY_BITS:
+    # If no part differs although the range does, somebody has made keys with equal sums of hashes.
+    if 0 < len(differing) <= _CLUSTERED and bits >= _MANY_BITS:
         return Plan(0, dense=True, list_up_to=0)
     differences = estimate(sketch.table, heard.estimate.table)
     if heard.count is not None:
         differences = max(differences, abs(heard.count - sum(part.held for part in parts)))
     number = symbols_for(differences)
     dense, in_parts = number > MAX_SYMBOLS, sum(differing)
-    if in_parts * ID_SIZE <= number * SYMBOL_SIZE:
+    if differing and in_parts * ID_SIZE <= number * SYMBOL_SIZE:
         return Plan(0, dense, in_parts)
     return Plan(0 if dense else number, dense, 0)

@@ -21,8 +21,8 @@ from recon_node.recon import (
     Side,
     all_at_once,
 )
+from recon_node.recon.cip124.codec import Message
 from recon_node.recon.session import Session
-from recon_node.recon.v1_0.codec import Message
 
 WORDS = ("ape", "bee", "cat", "doe", "eel", "fox", "gnu", "hog")
 NAMES = {
@@ -162,7 +162,7 @@ class TestRemoteProtocolErrors:
 
     def test_an_answer_beyond_what_was_asked(self) -> None:
         session = fenced_session(Side.initiator(Peer(numbered(0, 9)).store, KeyRange(b"1", b"5")))
-        session.start()
+        all_at_once(session.start())
         with pytest.raises(RemoteProtocolError, match="not within"):
             session.receive(Message((b"1", HIGHEST), (ZERO,)))
 

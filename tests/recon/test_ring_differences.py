@@ -9,13 +9,13 @@ from hypothesis import strategies as st
 
 from recon_node.recon.keys.key_store import KeyStore
 from recon_node.recon.keys.ranges import KeyRange
-from recon_node.recon.v0_1 import differences as module
-from recon_node.recon.v0_1.codec import Message, Value
-from recon_node.recon.v0_1.differences import Differences, Ending, Exchange
-from recon_node.recon.v0_1.inbox import Admit
-from recon_node.recon.v0_1.peer_keys import PeerKeys
-from recon_node.recon.v0_1.ring import Ring
-from recon_node.recon.v0_1.session import Initiator, Responder, Send, SendValues
+from recon_node.recon.ring import differences as module
+from recon_node.recon.ring.codec import Message, Value
+from recon_node.recon.ring.differences import Differences, Ending, Exchange
+from recon_node.recon.ring.inbox import Admit
+from recon_node.recon.ring.peer_keys import PeerKeys
+from recon_node.recon.ring.ring import Ring
+from recon_node.recon.ring.session import Initiator, Responder, Send, SendValues
 
 EVERYTHING = KeyRange(b"", b"\xff")
 BATCH = 3

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from typing import Final
 
 from recon_node.recon.keys.ranges import KeyRange
+from recon_node.recon.ring.codec import Value
+from recon_node.recon.ring.ring import Ring
 from recon_node.recon.side import RemoteProtocolError
-from recon_node.recon.v0_1.codec import Value
-from recon_node.recon.v0_1.ring import Ring
 
 BATCH_VALUES: Final = 100
 """Values after which a batch is admitted; ceramic-one's."""

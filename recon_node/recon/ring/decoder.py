@@ -16,8 +16,7 @@ from typing import Any, Final, TypeVar
 from recon_node.recon.keys.ordered_keys import Summary
 from recon_node.recon.keys.ranges import KeyRange
 from recon_node.recon.keys.sha256a import DIGEST_SIZE, ZERO, Sha256a
-from recon_node.recon.side import RemoteProtocolError
-from recon_node.recon.v0_1.codec import (
+from recon_node.recon.ring.codec import (
     ARRAY,
     BYTES,
     LARGEST_IN_HEAD,
@@ -35,6 +34,7 @@ from recon_node.recon.v0_1.codec import (
     RangeResponse,
     Value,
 )
+from recon_node.recon.side import RemoteProtocolError
 
 MAX_BOUND: Final = 4096
 """Bytes of a key or a bound at most; an EventID has about 65, a signed peer entry some 600."""

@@ -13,15 +13,13 @@ from hypothesis import strategies as st
 from peers import EVERYTHING, FetchesById, Peer, numbered, reconcile
 
 from recon_node.recon import KeyRange, RemoteProtocolError, SessionSettings, all_at_once
+from recon_node.recon.coded import RECON_1_2, estimates
+from recon_node.recon.coded import session as session_module
+from recon_node.recon.coded.messages import END, Estimate, Gaps, Listed, Message, Say
+from recon_node.recon.coded.session import CodedSession
 from recon_node.recon.keys import sketch as sketch_module
 from recon_node.recon.keys import sketches
 from recon_node.recon.keys.sketch import MAX_SYMBOLS, NO_IDS, Ids, Symbols
-from recon_node.recon.v1_1.codec import END, Gaps, Say
-from recon_node.recon.v1_1.codec import Message as Message11
-from recon_node.recon.v1_2 import RECON_1_2, estimates
-from recon_node.recon.v1_2 import session as session_module
-from recon_node.recon.v1_2.codec import Estimate, Listed, Message
-from recon_node.recon.v1_2.session import Session12
 
 
 def sides(common: int, differing: set[int], session: Any = FetchesById) -> tuple[Peer, Peer]:
@@ -39,7 +37,7 @@ def size_of(sent: list[Message]) -> int:
 
 
 def listed_in_full(sent: list[Message]) -> int:
-    return sum(len(message.plain.gaps.keys()) for message in sent)
+    return sum(len(message.gaps.keys()) for message in sent)
 
 
 # --- the way that a session goes -----------------------------------------------------------------
@@ -135,10 +133,10 @@ def test_a_listed_key_that_is_not_delivered_by_id_is_asked_for_in_full() -> None
 def test_an_opening_may_list_a_part_of_the_range_only() -> None:
     you, they = sides(40, {1, 3, 25, 27})
     session, other = they.answers(), you.asks()
-    opening = other.start()
+    (opening,) = all_at_once(other.start())
     (first,) = [each for each in you.set if each == b"000001"]
     part = Gaps([b"000010"], [Say.KEYS], [(first,)])
-    odd = replace(opening, plain=replace(opening.plain, gaps=part))
+    odd = replace(opening, gaps=part)
     they.other, you.other = you, they
     turn, sides_ = [odd], [(they, session), (you, other)]
     for _ in range(20):
@@ -234,7 +232,7 @@ def test_keys_with_equal_ids_are_reconciled_all_the_same(
 ) -> None:
     with pytest.MonkeyPatch.context() as monkeypatch:
         narrow_ids(monkeypatch, bits)
-        you, they = sides(400, differing, Session12)
+        you, they = sides(400, differing, CodedSession)
         you.settings = they.settings = SessionSettings(list_threshold=threshold)
         union = you.set | they.set
         reconcile(you, they)
@@ -244,14 +242,14 @@ def test_keys_with_equal_ids_are_reconciled_all_the_same(
 # --- what a peer can do ---------------------------------------------------------------------------
 
 
-def opened() -> tuple[Session12, Message]:
+def opened() -> tuple[CodedSession, Message]:
     """A session that was opened, and an honest answer to that: an estimate."""
-    you, they = sides(1_000, set(range(0, 1_000, 9)), Session12)
+    you, they = sides(1_000, set(range(0, 1_000, 9)), CodedSession)
     asking, answering = you.asks(), they.answers()
-    answering.receive(asking.start())
+    answering.receive(*all_at_once(asking.start()))
     (answer,) = all_at_once(answering.respond())
     assert answer.estimate is not None
-    assert isinstance(asking, Session12)
+    assert isinstance(asking, CodedSession)
     return asking, answer
 
 
@@ -265,10 +263,8 @@ def symbols(number: int) -> Symbols:
 
 
 BAD_ANSWERS: dict[str, Callable[[Message], Message]] = {
-    "symbols beside gaps": lambda good: replace(
-        good, plain=Message11(gaps=_gaps((END, Say.AGREED, b"")))
-    ),
-    "symbols beside a closing": lambda good: replace(good, plain=Message11(closing=bytes(16))),
+    "symbols beside gaps": lambda good: replace(good, gaps=_gaps((END, Say.AGREED, b""))),
+    "symbols beside a closing": lambda good: replace(good, closing=bytes(32)),
     "an estimate without symbols": lambda good: replace(good, symbols=None),
     "symbols without an estimate": lambda good: replace(good, estimate=None),
     "parts outside the range": lambda good: replace(
@@ -285,21 +281,21 @@ def test_symbols_where_none_are_due_end_the_session(bad: Callable[[Message], Mes
 
 
 def test_symbols_that_were_not_asked_for_end_the_session() -> None:
-    they = Peer(numbered(0, 100), session=Session12)
+    they = Peer(numbered(0, 100), session=CodedSession)
     answering = they.answers()
     with pytest.raises(RemoteProtocolError):
-        answering.receive(Message(Message11(), symbols=symbols(9)))
+        answering.receive(Message(symbols=symbols(9)))
 
 
 def test_symbols_of_no_set_are_answered_within_bounds() -> None:
     """First with more of our own, then by ranges: the peer gains nothing, and time is bounded."""
-    you, they = sides(1_000, set(range(0, 1_000, 9)), Session12)
+    you, they = sides(1_000, set(range(0, 1_000, 9)), CodedSession)
     asking, answering = you.asks(), they.answers()
-    answering.receive(asking.start())
+    answering.receive(*all_at_once(asking.start()))
     all_at_once(answering.respond())
     kinds = []
     for number in (500, 2_000):
-        answering.receive(Message(Message11(), symbols=symbols(number)))
+        answering.receive(Message(symbols=symbols(number)))
         (answer,) = all_at_once(answering.respond())
         kinds.append(answer.symbols is not None)
         if answer.symbols is None:
@@ -323,7 +319,7 @@ def test_ids_of_nothing_that_repeat_for_ever_are_cut_off() -> None:
     asking, _ = opened()
     asking.side.settings = replace(asking.side.settings, max_idle_rounds=20)
     lists = [Listed(np.arange(1, 50, dtype=np.uint64), NO_IDS)]
-    message = Message(Message11(gaps=_gaps((END, Say.MORE, ()))), listed=lists)
+    message = Message(gaps=_gaps((END, Say.MORE, ())), listed=lists)
 
     def name_them_for_ever() -> None:
         for _ in range(100):

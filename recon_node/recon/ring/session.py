@@ -33,8 +33,7 @@ from dataclasses import dataclass
 from typing import Final, TypeAlias
 
 from recon_node.recon.keys.ranges import KeyRange, intersect_ranges, merge_ranges
-from recon_node.recon.side import RemoteProtocolError
-from recon_node.recon.v0_1.codec import (
+from recon_node.recon.ring.codec import (
     Finished,
     InterestRequest,
     InterestResponse,
@@ -44,8 +43,9 @@ from recon_node.recon.v0_1.codec import (
     RangeResponse,
     Value,
 )
-from recon_node.recon.v0_1.inbox import Admit, Inbox
-from recon_node.recon.v0_1.ring import Outcome, Ring
+from recon_node.recon.ring.inbox import Admit, Inbox
+from recon_node.recon.ring.ring import Outcome, Ring
+from recon_node.recon.side import RemoteProtocolError
 
 MAX_IN_FLIGHT: Final = 20
 """RangeRequests without an answer at most; ceramic-one's."""

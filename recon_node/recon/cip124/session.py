@@ -54,12 +54,12 @@ from enum import Enum, auto
 from typing import Final
 
 from recon_node.ceramic import EventId
+from recon_node.recon.cip124.codec import Message
+from recon_node.recon.cip124.reply import OpenKeys, Reply
 from recon_node.recon.keys.ranges import KeyRange
 from recon_node.recon.keys.sha256a import COUNT_SHIFT, ZERO, Sha256a, fold, lanes_of, spread
 from recon_node.recon.session import GAPS_A_STEP, Session, Steps
 from recon_node.recon.side import Side
-from recon_node.recon.v1_0.codec import Message
-from recon_node.recon.v1_0.reply import OpenKeys, Reply
 
 
 def is_fencepost(bound: bytes) -> bool:
@@ -109,10 +109,11 @@ class Session10(Session[Message]):
         self._may_be_last = False
         """Whether the peer's last message may be its last word."""
 
-    def start(self) -> Message:
+    def start(self) -> Steps[Message]:
         """Return the initiator's first message."""
         self.side.start()
-        return self._send(self._whole())
+        yield from ()
+        return [self._send(self._whole())]
 
     def receive(self, message: Message) -> list[bytes]:
         """Take the peer's message; return the keys in it that we do not hold."""

@@ -1,4 +1,4 @@
-"""What a turn of 1.2.0 tells about ids, and which keys they belong to."""
+"""What the lists of a turn tell about ids, and which keys they belong to."""
 
 from __future__ import annotations
 
@@ -8,19 +8,17 @@ from typing import Final
 
 import numpy as np
 
+from recon_node.recon.coded.estimates import Part
+from recon_node.recon.coded.messages import KEYS, MORE, NO_KEYS, Message
 from recon_node.recon.keys.decoding import Difference
 from recon_node.recon.keys.ids import find, not_held
 from recon_node.recon.keys.ordered_keys import OrderedKeys
 from recon_node.recon.keys.ranges import KeyRange
 from recon_node.recon.keys.sketch import NO_IDS, Ids, among, distinct, id_of
 from recon_node.recon.session import GAPS_A_STEP
-from recon_node.recon.v1_1.codec import KEYS, MORE
-from recon_node.recon.v1_2.codec import NOTHING_LISTED, Listed, Message, lists_of
-from recon_node.recon.v1_2.estimates import Part
 
 _HASHES_A_STEP: Final = 2000
 """Keys that are hashed between two yields."""
-NO_KEYS: Final[tuple[bytes, ...]] = ()
 
 
 @dataclass(slots=True)
@@ -58,11 +56,6 @@ class Found:
         return distinct(np.concatenate(some)) if some else NO_IDS
 
 
-def lists_in(message: Message) -> Sequence[Listed]:
-    """Return what each list of a message has beside keys in full."""
-    return message.listed or [NOTHING_LISTED] * lists_of(message.plain.gaps)
-
-
 def look_up_lists(
     found: Found, keys: OrderedKeys, turn: Iterable[Message], *, unchanged: bool
 ) -> Iterator[None]:
@@ -77,8 +70,8 @@ def look_up_lists(
     key_range = found.where
     lower, with_lower, first = key_range.lower, False, key_range.lower
     for message in turn:
-        lists = iter(lists_in(message))
-        for index, (upper, say, _) in enumerate(message.plain.gaps.columns()):
+        lists = iter(message.lists())
+        for index, (upper, say, _) in enumerate(message.gaps.columns()):
             if index % GAPS_A_STEP == 0:
                 yield
             upper = upper or key_range.upper

@@ -1,4 +1,4 @@
-"""Reading messages of `/ceramic/recon/1.1.0` from their bytes. codec.py has their parts.
+"""Reading messages of `/ceramic/recon/1.2.0` from their bytes. messages.py has their parts.
 
 A front-coded string is usual if its lengths have a byte each and it goes on with a byte above the
 one in its place in the string before. Then it is in its shortest form and ascends. The loops over
@@ -8,16 +8,21 @@ by itself.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import lru_cache
+from itertools import pairwise
 from typing import Final
+
+import numpy as np
 
 from recon_node.ceramic import EventId, EventIdError, event_ids
 from recon_node.ipld import VarintError, varint
-from recon_node.recon.keys.ranges import KeyRange
-from recon_node.recon.side import RemoteProtocolError
-from recon_node.recon.v1_1.codec import (
+from recon_node.recon.coded.encoding import shared_by
+from recon_node.recon.coded.messages import (
     AGREED,
+    ALL_CODED,
     ALL_FLAGS,
+    CLOSING_SIZE,
     END,
     FINGERPRINT,
     FINGERPRINT_SIZE,
@@ -25,21 +30,38 @@ from recon_node.recon.v1_1.codec import (
     FLAG_GOES_ON,
     FLAG_LEFT_OUT,
     FLAG_RANGE,
+    HAS_COUNT,
+    HAS_ESTIMATE,
+    HAS_IDS,
+    HAS_SALT,
+    HAS_SYMBOLS,
+    HINT_SIZE,
+    KEYS,
     MAX_BOUND,
+    MAX_PARTS,
     MAX_WEIGHT,
     MIB,
+    MORE,
     MORE_BYTES,
+    SALT_SIZE,
     SAY,
     SAYS,
     VERDICTS,
     WEIGHT_OF_EACH,
+    WEIGHT_OF_LIST,
     Body,
+    Estimate,
     Gaps,
     LeftOut,
+    Listed,
     Message,
     MessageFlag,
+    has_ids,
     weight_of,
 )
+from recon_node.recon.keys.ranges import KeyRange
+from recon_node.recon.keys.sketch import ID_SIZE, MAX_SYMBOLS, NO_IDS, TABLE_SIZE, Ids, Symbols
+from recon_node.recon.side import RemoteProtocolError
 
 _KEYS_A_WEIGHING: Final = 256
 """Keys that are read before their memory is counted."""
@@ -52,8 +74,9 @@ def decode_message(data: bytes) -> Message:
     Raises:
         RemoteProtocolError: they are not a message: fields that do not parse or are not in their
             shortest form, keys or bounds that do not ascend, keys that are not EventIDs or lie
-            outside their gap, bytes after the end, or more to write out than ``MAX_WEIGHT`` allows.
-            The text has the offset.
+            outside their gap, numbers of ids, symbols or parts that the message does not have or is
+            not allowed to have, ids without a list, bytes after the end, or more to write out than
+            ``MAX_WEIGHT`` allows. The text has the offset.
     """
     return _Reader(data).message()
 
@@ -77,6 +100,22 @@ class _Reader:
 
     def _message(self) -> Message:
         raw, at = self._take(0, 1)
+        coded = raw[0]
+        if coded > ALL_CODED:
+            raise _error(at, f"unknown flags {coded}")
+        count = estimate = symbols = salt = None
+        listed: Sequence[Listed] = ()
+        if coded & HAS_COUNT:
+            count, at = self._varint(at)
+        if coded & HAS_ESTIMATE:
+            estimate, at = self._estimate(at)
+        if coded & HAS_SYMBOLS:
+            symbols, at = self._symbols(at)
+        if coded & HAS_IDS:
+            listed, at = self._listed(at)
+        if coded & HAS_SALT:
+            salt, at = self._take(at, SALT_SIZE)
+        raw, at = self._take(at, 1)
         flags = raw[0]
         if flags > ALL_FLAGS:
             raise _error(at, f"unknown flags {flags}")
@@ -89,15 +128,9 @@ class _Reader:
             if key_range.is_empty:
                 raise _error(at, "the range is empty")
         if flags & FLAG_CLOSING:
-            closing, at = self._take(at, FINGERPRINT_SIZE)
+            closing, at = self._take(at, CLOSING_SIZE)
         if flags & FLAG_LEFT_OUT:
-            if not flags & (MessageFlag.CLOSING | MessageFlag.AGREED):
-                raise _error(at, "LEFT_OUT without CLOSING or AGREED")
-            count, at = self._varint(at)
-            if not count:
-                raise _error(at, "LEFT_OUT of 0 keys")
-            union, at = self._take(at, FINGERPRINT_SIZE)
-            left_out = LeftOut(count, union)
+            left_out, at = self._left_out(at, flags)
         verdict = flags & VERDICTS
         if verdict and flags not in (
             MessageFlag.AGREED,
@@ -111,8 +144,88 @@ class _Reader:
         goes_on = bool(flags & FLAG_GOES_ON)
         if goes_on and (closing is not None or not gaps.uppers or gaps.uppers[-1] == END):
             raise _error(len(self._data), "GOES_ON at the end of the turn")
-        final = MessageFlag(verdict) if verdict else None
-        return Message(key_range, gaps, closing, final, goes_on, left_out)
+        if coded & HAS_IDS:
+            self._check_listed(gaps, listed)
+        return Message(
+            key_range,
+            gaps,
+            closing,
+            MessageFlag(verdict) if verdict else None,
+            goes_on,
+            left_out,
+            count,
+            estimate,
+            symbols,
+            listed,
+            salt,
+        )
+
+    def _estimate(self, at: int) -> tuple[Estimate, int]:
+        table, at = self._take(at, TABLE_SIZE)
+        number, at = self._varint(at, MAX_PARTS - 1)
+        shared, at = self._varint(at, MAX_BOUND)
+        head, at = self._take(at, shared)
+        bounds = []
+        for _ in range(number):
+            size, at = self._varint(at, MAX_BOUND - shared)
+            rest, at = self._take(at, size)
+            bounds.append(head + rest)
+        if any(left >= right for left, right in pairwise(bounds)):
+            raise _error(at, "bounds of parts out of order")
+        if shared != shared_by(bounds):
+            raise _error(at, "bounds share more or less than said")
+        hints, at = self._take(at, HINT_SIZE * (number + 1))
+        of_parts = tuple([hints[i : i + HINT_SIZE] for i in range(0, len(hints), HINT_SIZE)])
+        return Estimate(table, tuple(bounds), of_parts), at
+
+    def _symbols(self, at: int) -> tuple[Symbols, int]:
+        number, at = self._varint(at, MAX_SYMBOLS)
+        sums, at = self._take(at, 8 * number)
+        checks, at = self._take(at, 4 * number)
+        counts, at = self._take(at, number)
+        symbols = Symbols(
+            np.frombuffer(sums, "<u8").astype(np.uint64),
+            np.frombuffer(checks, "<u4").astype(np.uint32),
+            np.frombuffer(counts, np.uint8),
+        )
+        return symbols, at
+
+    def _listed(self, at: int) -> tuple[list[Listed], int]:
+        number, at = self._varint(at, self._spare // WEIGHT_OF_LIST)
+        listed = []
+        for _ in range(number):
+            ids, at = self._ids(at)
+            wanted, at = self._ids(at)
+            listed.append(Listed(ids, wanted))
+        return listed, at
+
+    def _ids(self, at: int) -> tuple[Ids, int]:
+        number, at = self._varint(at, len(self._data) // ID_SIZE)
+        if not number:
+            return NO_IDS, at
+        ids, at = self._take(at, ID_SIZE * number)
+        return np.frombuffer(ids, "<u8").astype(np.uint64), at
+
+    def _check_listed(self, gaps: Gaps, listed: Sequence[Listed]) -> None:
+        """Check that ids fit the gaps that they are for."""
+        end = len(self._data)
+        if gaps.lists() != len(listed):
+            raise _error(end, f"ids for {len(listed)} lists, but {gaps.lists()} lists")
+        if not has_ids(listed):
+            raise _error(end, "lists of ids without an id in them")
+        says = [say for say in gaps.says if say is KEYS or say is MORE]
+        for say, (_, wanted) in zip(says, listed, strict=True):
+            if say is KEYS and len(wanted):
+                raise _error(end, "asks for keys beside a list of all keys")
+
+    def _left_out(self, at: int, flags: int) -> tuple[LeftOut, int]:
+        if not flags & (MessageFlag.CLOSING | MessageFlag.AGREED):
+            raise _error(at, "LEFT_OUT without CLOSING or AGREED")
+        count, at = self._varint(at)
+        if not count:
+            raise _error(at, "LEFT_OUT of 0 keys")
+        union, at = self._take(at, CLOSING_SIZE)
+        return LeftOut(count, union), at
 
     def _gaps(self, at: int, before: bytes) -> Gaps:
         """Read the gaps, which reach to the end of the message."""
@@ -228,14 +341,18 @@ class _Reader:
                 raise _error(at, "a bound shares more with the one before it than it says")
         return before[:shared] + rest, at
 
-    def _varint(self, at: int) -> tuple[int, int]:
+    def _varint(self, at: int, most: int | None = None) -> tuple[int, int]:
         first = self._data[at : at + 1]
         if b"" < first < b"\x80":  # the usual case
-            return first[0], at + 1
-        try:
-            return varint.decode(self._data, at)
-        except VarintError as error:
-            raise _error(at, str(error)) from error
+            number, at = first[0], at + 1
+        else:
+            try:
+                number, at = varint.decode(self._data, at)
+            except VarintError as error:
+                raise _error(at, str(error)) from error
+        if most is not None and number > most:
+            raise _error(at, f"{number}, where at most {most} may be")
+        return number, at
 
     def _take(self, at: int, size: int) -> tuple[bytes, int]:
         end = at + size

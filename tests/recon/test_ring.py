@@ -18,9 +18,8 @@ from recon_node.recon.keys.key_store import KeyStore
 from recon_node.recon.keys.ordered_keys import Summary
 from recon_node.recon.keys.ranges import KeyRange, merge_ranges
 from recon_node.recon.keys.sha256a import ZERO, Sha256a
-from recon_node.recon.side import RemoteProtocolError
-from recon_node.recon.v0_1 import decoder as decoder_module
-from recon_node.recon.v0_1.codec import (
+from recon_node.recon.ring import decoder as decoder_module
+from recon_node.recon.ring.codec import (
     Finished,
     InterestRequest,
     InterestResponse,
@@ -32,10 +31,10 @@ from recon_node.recon.v0_1.codec import (
     Value,
     encode,
 )
-from recon_node.recon.v0_1.decoder import Decoder
-from recon_node.recon.v0_1.inbox import MAX_USELESS_VALUES, Admit
-from recon_node.recon.v0_1.ring import Ring
-from recon_node.recon.v0_1.session import (
+from recon_node.recon.ring.decoder import Decoder
+from recon_node.recon.ring.inbox import MAX_USELESS_VALUES, Admit
+from recon_node.recon.ring.ring import Ring
+from recon_node.recon.ring.session import (
     MAX_IN_FLIGHT,
     MAX_WAITING,
     Initiator,
@@ -43,6 +42,7 @@ from recon_node.recon.v0_1.session import (
     Send,
     SendValues,
 )
+from recon_node.recon.side import RemoteProtocolError
 
 DATA = Path(__file__).parents[1] / "data"
 RECORDED = json.loads((DATA / "recon_0_1_sessions.json").read_text())

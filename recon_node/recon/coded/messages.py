@@ -1,25 +1,37 @@
-"""Messages of `/ceramic/recon/1.1.0`: what 1.0.0 says in fewer bytes. docs/wire.md has the layout.
+"""Messages of `/ceramic/recon/1.2.0`. docs/wire.md has the layout.
 
 The range is stated once and then implied. The bound that splits a gap is the shortest string that
-separates two keys: a few bytes instead of an EventID. Bounds and keys are front-coded. A gap on
-which the sides agree carries nothing, and one that differs a fingerprint of 16 bytes. Half a sha256
-is enough, because it only decides what to look at more closely: where it matters, keys are named.
+separates two keys: a few bytes instead of an EventID. Bounds and keys are front-coded, and a list
+may have ids in the place of some keys or of all: 8 bytes instead of some 57. A gap on which the
+sides agree carries nothing, and one that differs a fingerprint of 16 bytes. Half a sha256 is
+enough, because it only decides what to look at more closely. What ends a session is the digest of
+an LtHash.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum, IntFlag
 from hashlib import sha256
 from typing import Final, NamedTuple
 
 from recon_node.ipld import varint
-from recon_node.recon.keys.ranges import KeyRange, common_prefix
+from recon_node.recon.keys.ranges import KeyRange
 from recon_node.recon.keys.sha256a import COUNT_SHIFT, fold
+from recon_node.recon.keys.sketch import ID_SIZE, NO_IDS, Ids, Symbols
 
 FINGERPRINT_SIZE: Final = 16
 """Bytes of a fingerprint."""
+CLOSING_SIZE: Final = 32
+"""Bytes of the digest of an LtHash."""
+SALT_SIZE: Final = 16
+HINT_SIZE: Final = 4
+"""Bytes of a fingerprint that are sent as a hint."""
+MAX_PARTS: Final = 256
+"""Maximum parts of a range that an estimate has hints of."""
+SYMBOL_SIZE: Final = 13
+"""Bytes of a symbol: 8 of the sum, 4 of the check, 1 of the count."""
 MAX_BOUND: Final = 256
 """Maximum bytes of a bound; an EventID has about 62."""
 MIB: Final = 1 << 20
@@ -28,6 +40,8 @@ MAX_WEIGHT: Final = 16
 MiB if it is shorter: four times what an honest one takes."""
 WEIGHT_OF_EACH: Final = 64
 """Bytes of memory that a bound, a fingerprint or a key takes on top of its own, in CPython."""
+WEIGHT_OF_LIST: Final = 300
+"""Bytes of memory that the ids of a gap take on top of their own."""
 END: Final = b""
 """Upper bound of a gap that reaches to the end of the session's range."""
 
@@ -53,6 +67,7 @@ MORE: Final = Say.MORE
 
 Body = bytes | tuple[bytes, ...]
 """What a gap carries: a fingerprint, some keys, or the empty string, depending on its ``Say``."""
+NO_KEYS: Final[tuple[bytes, ...]] = ()
 
 
 @dataclass(slots=True)
@@ -82,14 +97,18 @@ class Gaps:
         """Return the keys of all gaps."""
         return [key for body in self.bodies if isinstance(body, tuple) for key in body]
 
+    def lists(self) -> int:
+        """Return how many gaps say KEYS or MORE."""
+        return self.says.count(KEYS) + self.says.count(MORE)
+
 
 class MessageFlag(IntFlag):
-    """What a message has in addition to its gaps."""
+    """What the second byte of a message tells of it."""
 
     RANGE = 1
     """The range that the session is about: in the first message, and where it is trimmed."""
     CLOSING = 2
-    """A fingerprint of the whole range."""
+    """A digest of the whole range."""
     AGREED = 4
     """The session is done; nothing follows."""
     REFUSED = 8
@@ -104,8 +123,31 @@ class LeftOut(NamedTuple):
     """Keys of the receiver's that the sender could not get, or refused."""
 
     number: int
-    fingerprint: bytes
+    digest: bytes
     """Of the sender's keys in the whole range together with these."""
+
+
+class Estimate(NamedTuple):
+    """What tells about how many keys differ, and where."""
+
+    table: bytes
+    """The sender's table of bits (sketch.py)."""
+    bounds: tuple[bytes, ...]
+    """What divides the range into parts, ascending."""
+    hints: tuple[bytes, ...]
+    """The first bytes of the fingerprint of each part; one more than there are bounds."""
+
+
+class Listed(NamedTuple):
+    """Ids that complete the list of a gap."""
+
+    ids: Ids
+    """Of keys that the list has, but not in full."""
+    wanted: Ids
+    """Of keys that the sender lacks and asks to be listed in full. Only where a gap says MORE."""
+
+
+NOTHING_LISTED: Final = Listed(NO_IDS, NO_IDS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,12 +157,54 @@ class Message:
     key_range: KeyRange | None = None
     gaps: Gaps = field(default_factory=Gaps)
     closing: bytes | None = None
+    """The digest of the LtHash of the sender's keys in the whole range."""
     verdict: MessageFlag | None = None
     """AGREED or REFUSED, without gaps; or None."""
     goes_on: bool = False
     """Whether the turn continues in another message, whose first gap starts where this one ends."""
     left_out: LeftOut | None = None
     """Keys that the closing, or AGREED, does not count."""
+    count: int | None = None
+    """How many keys the sender holds in the range: beside an opening, and beside an estimate."""
+    estimate: Estimate | None = None
+    symbols: Symbols | None = None
+    """The sender's first symbols."""
+    listed: Sequence[Listed] = ()
+    """For each gap that says KEYS or MORE, in order; or none at all if no gap has ids."""
+    salt: bytes | None = None
+    """What precedes each key in the fingerprints of this message, if anything."""
+
+    @property
+    def is_coded(self) -> bool:
+        """Whether it has symbols, or an estimate."""
+        return self.symbols is not None or self.estimate is not None
+
+    @property
+    def has_gaps_or_ends(self) -> bool:
+        """Whether it has anything that may not stand beside symbols or an estimate."""
+        return bool(
+            self.key_range
+            or self.gaps.uppers
+            or self.closing
+            or self.verdict
+            or self.goes_on
+            or self.left_out
+            or self.salt
+        )
+
+    @property
+    def opens_with_list(self) -> bool:
+        """Whether it is an opening that lists keys beside its digest."""
+        return self.key_range is not None and bool(self.gaps.uppers)
+
+    def lists(self) -> Sequence[Listed]:
+        """Return what each list has beside keys in full."""
+        return self.listed or [NOTHING_LISTED] * self.gaps.lists()
+
+
+def has_ids(listed: Iterable[Listed]) -> bool:
+    """Return whether any of some lists has an id in it."""
+    return any(len(ids) or len(wanted) for ids, wanted in listed)
 
 
 def fingerprint(lanes: int) -> bytes:
@@ -129,7 +213,7 @@ def fingerprint(lanes: int) -> bytes:
     It is the first half of sha256(Sha256a || varint(count)).
     """
     count = lanes >> COUNT_SHIFT
-    number = _ONE_BYTE[count] if count < MORE_BYTES else varint.encode(count)
+    number = ONE_BYTE[count] if count < MORE_BYTES else varint.encode(count)
     return sha256(fold(lanes) + number).digest()[:FINGERPRINT_SIZE]
 
 
@@ -141,88 +225,36 @@ def weight_of(strings: Sequence[bytes]) -> int:
 def weigh(message: Message) -> int:
     """Return about how many bytes of memory a message takes."""
     gaps = message.gaps
-    of_bodies = WEIGHT_OF_EACH * len(gaps.bodies)
-    return weight_of(gaps.uppers) + weight_of(gaps.keys()) + of_bodies
+    weight = weight_of(gaps.uppers) + weight_of(gaps.keys()) + WEIGHT_OF_EACH * len(gaps.bodies)
+    for ids, wanted in message.listed:
+        weight += WEIGHT_OF_LIST + ID_SIZE * (len(ids) + len(wanted))
+    if message.symbols is not None:
+        weight += SYMBOL_SIZE * len(message.symbols)
+    if message.estimate is not None:
+        table, bounds, hints = message.estimate
+        weight += len(table) + weight_of(bounds) + weight_of(hints)
+    return weight
 
 
-def encode_message(message: Message) -> bytes:
-    """Encode a message as the bytes of one frame."""
-    flags = 0
-    parts: list[bytes] = []
-    before = b""
-    if message.key_range is not None:
-        flags |= FLAG_RANGE
-        before, upper = message.key_range
-        parts += [_front_code(b"", before), _front_code(before, upper)]
-    if message.closing is not None:
-        flags |= FLAG_CLOSING
-        parts.append(message.closing)
-    if message.left_out is not None:
-        flags |= FLAG_LEFT_OUT
-        parts += [varint.encode(message.left_out.number), message.left_out.fingerprint]
-    if message.verdict is not None:
-        flags |= message.verdict.value
-    if message.goes_on:
-        flags |= FLAG_GOES_ON
-    _write_gaps(parts, before, message.gaps)
-    return bytes((flags,)) + b"".join(parts)
+MORE_BYTES: Final = 0x80
+"""From here on a varint takes more than one byte."""
+ONE_BYTE: Final = tuple(bytes((number,)) for number in range(MORE_BYTES))
+"""The varints below that."""
 
-
-def _write_gaps(parts: list[bytes], before: bytes, gaps: Gaps) -> None:
-    """Append the bytes of some gaps, the first of which starts at the bound ``before``.
-
-    This and reading them (reader.py) take most of the time of a message: the usual cases of
-    ``_front_code`` and of its counterpart are written out in the loops.
-    """
-    for upper, say, body in gaps.columns():
-        shared = common_prefix(before, upper)
-        head, size = shared * SAYS + say, len(upper) - shared
-        if head < MORE_BYTES and size < MORE_BYTES:
-            parts += (_ONE_BYTE[head], _ONE_BYTE[size], upper[shared:])
-        else:
-            parts.append(_front_code(before, upper, say, SAYS))
-        if say is FINGERPRINT or say is AGREED:
-            parts.append(body)  # type: ignore[arg-type]
-        else:
-            _write_keys(parts, before, body)  # type: ignore[arg-type]
-        before = upper
-
-
-def _write_keys(parts: list[bytes], before: bytes, keys: tuple[bytes, ...]) -> None:
-    """Append the number of some keys, and the keys. Most are as long as the key before."""
-    parts.append(varint.encode(len(keys)))
-    size_before = number_before = 0
-    for key in keys:
-        size, number = len(key), _from_bytes(key)
-        if size == size_before:
-            shared = size - (((number ^ number_before).bit_length() + 7) >> 3)
-        else:
-            shared = common_prefix(before, key)
-        if size < MORE_BYTES:
-            parts += (_ONE_BYTE[shared], _ONE_BYTE[size - shared], key[shared:])
-        else:
-            parts.append(_front_code(before, key))
-        before, size_before, number_before = key, size, number
-
-
-def _front_code(before: bytes, string: bytes, below: int = 0, radix: int = 1) -> bytes:
-    """Write the length shared with the string before (radix * length + below), and the rest."""
-    shared = common_prefix(before, string)
-    head, size = shared * radix + below, len(string) - shared
-    return varint.encode(head) + varint.encode(size) + string[shared:]
-
-
+# & and | of an enum's flags take ten times as long as those of plain integers.
+HAS_COUNT: Final = 1
+HAS_ESTIMATE: Final = 2
+HAS_SYMBOLS: Final = 4
+HAS_IDS: Final = 8
+HAS_SALT: Final = 16
+ALL_CODED: Final = HAS_COUNT | HAS_ESTIMATE | HAS_SYMBOLS | HAS_IDS | HAS_SALT
+"""The flags of the first byte."""
 FLAG_RANGE: Final = MessageFlag.RANGE.value
 FLAG_CLOSING: Final = MessageFlag.CLOSING.value
 FLAG_GOES_ON: Final = MessageFlag.GOES_ON.value
 FLAG_LEFT_OUT: Final = MessageFlag.LEFT_OUT.value
 VERDICTS: Final = (MessageFlag.AGREED | MessageFlag.REFUSED).value
-"""As plain integers: & and | of an enum's flags take ten times as long."""
 ALL_FLAGS: Final = sum(MessageFlag)
+"""The flags of the second byte."""
 SAY: Final = tuple(Say)
 SAYS: Final = len(SAY)
-MORE_BYTES: Final = 0x80
-"""From here on a varint takes more than one byte."""
-_ONE_BYTE: Final = tuple(bytes((number,)) for number in range(MORE_BYTES))
-"""The varints below that."""
-_from_bytes = int.from_bytes

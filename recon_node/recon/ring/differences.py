@@ -24,8 +24,8 @@ from typing import Final
 
 from recon_node.backoff import Backoff
 from recon_node.recon.keys.key_store import KeyStore, KeyView
-from recon_node.recon.v0_1.inbox import BATCH_VALUES
-from recon_node.recon.v0_1.peer_keys import PeerKeys
+from recon_node.recon.ring.inbox import BATCH_VALUES
+from recon_node.recon.ring.peer_keys import PeerKeys
 
 BEFORE_TRYING_AGAIN: Final = Backoff(first=10.0, longest=3600.0)
 """Seconds after which a refused event is sent, or may be received, again."""

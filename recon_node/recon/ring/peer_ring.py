@@ -21,7 +21,7 @@ from nacl.signing import SigningKey
 
 from recon_node.recon.keys.key_store import KeyStore
 from recon_node.recon.keys.ranges import KeyRange
-from recon_node.recon.v0_1.peer_entry import (
+from recon_node.recon.ring.peer_entry import (
     MAX_EXPIRY,
     PeerEntry,
     PeerEntryError,
@@ -31,7 +31,7 @@ from recon_node.recon.v0_1.peer_entry import (
     sign_entry,
     unexpired,
 )
-from recon_node.recon.v0_1.ring import Ring
+from recon_node.recon.ring.ring import Ring
 
 LIFETIME: Final = 24 * 60 * 60
 """Seconds for which a node's own entry is valid; ceramic-one's."""

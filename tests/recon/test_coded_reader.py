@@ -1,4 +1,4 @@
-"""Messages of `/ceramic/recon/1.1.0` are written and read as a slow, plain codec does it."""
+"""Messages of `/ceramic/recon/1.2.0` are written and read as a slow, plain codec does it."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from peers import damaged, gaps_of
 from recon_node.ceramic import IN_MEMORY, MAINNET, EventId, EventIdError, network_range
 from recon_node.ipld import CID, DAG_CBOR, DAG_JOSE, VarintError, varint
 from recon_node.recon import RemoteProtocolError
-from recon_node.recon.v1_1.codec import (
+from recon_node.recon.coded.encoding import encode_message
+from recon_node.recon.coded.messages import (
     END,
     FINGERPRINT_SIZE,
     MAX_BOUND,
     Body,
     Message,
     Say,
-    encode_message,
 )
-from recon_node.recon.v1_1.reader import decode_message
+from recon_node.recon.coded.reader import decode_message
 
 Column = tuple[bytes, Say, Body]
 
@@ -77,7 +77,7 @@ def plain_string(before: bytes, string: bytes, below: int, radix: int) -> bytes:
 
 
 def plain_bytes(gaps: list[Column]) -> bytes:
-    out, before = b"\x00", b""
+    out, before = b"\x00\x00", b""
     for upper, say, body in gaps:
         out += plain_string(before, upper, say, len(Say))
         if isinstance(body, bytes):
@@ -95,7 +95,7 @@ class PlainReader:
     """Reads gaps field by field and checks every rule at once; raises ValueError."""
 
     def __init__(self, data: bytes) -> None:
-        self.data, self.at = data, 1
+        self.data, self.at = data, 2
 
     def varint(self) -> int:
         number, self.at = varint.decode(self.data, self.at)
@@ -158,14 +158,14 @@ def test_messages_are_written_and_read_as_a_plain_codec_does(gaps: list[Column])
 def test_damaged_messages_are_refused_where_a_plain_codec_refuses_them(
     gaps: list[Column], data: st.DataObject
 ) -> None:
-    raw = b"\x00" + data.draw(damaged(plain_bytes(gaps)[1:]))
+    raw = bytes(2) + data.draw(damaged(plain_bytes(gaps)[2:]))
     check_both(raw)
 
 
 @given(columns(), st.data())
 def test_cut_off_messages_are_refused(gaps: list[Column], data: st.DataObject) -> None:
     raw = plain_bytes(gaps)
-    check_both(raw[: data.draw(st.integers(1, len(raw)))])
+    check_both(raw[: data.draw(st.integers(2, len(raw)))])
 
 
 def test_fenceposts_and_keys_of_unusual_lengths_in_one_list() -> None:

@@ -1,0 +1,17 @@
+"""`/ceramic/recon/1.2.0`: coded symbols, ids in the place of keys, and short bounds.
+
+In reading order: ``session``, ``messages``, ``reply``, ``estimates``, ``lists``, ``encoding``,
+``reader``.
+"""
+
+from typing import Final
+
+from recon_node.recon.coded.encoding import encode_message
+from recon_node.recon.coded.messages import Message, weigh
+from recon_node.recon.coded.reader import decode_message
+from recon_node.recon.coded.session import CodedSession
+from recon_node.recon.session import Version
+
+RECON_1_2: Final[Version[Message]] = Version(
+    "/ceramic/recon/1.2.0", CodedSession, encode_message, decode_message, weigh, keeps_stream=True
+)

@@ -1,0 +1,354 @@
+"""Writing a turn of `/ceramic/recon/1.2.0`, from the range's lower bound up."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Final
+
+import numpy as np
+
+from recon_node.recon.coded.estimates import Part
+from recon_node.recon.coded.messages import (
+    AGREED,
+    END,
+    FINGERPRINT,
+    FINGERPRINT_SIZE,
+    KEYS,
+    MORE,
+    NO_KEYS,
+    NOTHING_LISTED,
+    Body,
+    Gaps,
+    Listed,
+    Message,
+    Say,
+    fingerprint,
+)
+from recon_node.recon.keys.finger import Finger
+from recon_node.recon.keys.ids import Group, groups
+from recon_node.recon.keys.ranges import KeyRange, separator
+from recon_node.recon.keys.sha256a import COUNT_SHIFT, lanes_of
+from recon_node.recon.keys.sketch import ID_SIZE, NO_IDS, Ids, among_ordered
+from recon_node.recon.side import Side
+
+MAX_TURN: Final = 16
+"""Maximum messages of a turn."""
+FEW: Final = 4
+"""How many times as many ids as keys are listed in place of splitting a gap."""
+_DENSE_LIST: Final = 1024
+"""The same, as a number of ids, where differences are known to lie close together."""
+_DENSE_PARTS: Final = 15
+"""Parts that a longer gap is split into there. With the 12 parts of an estimate, two such divisions
+leave some 370 of a million keys, whose ids take fewer bytes than one more division."""
+_KEY_SIZE: Final = 96
+"""Bytes that a key or a bound takes in a message, estimated generously."""
+_GAP_OVERHEAD: Final = 3
+"""Bytes of a gap in addition to its bound and body: the lengths, and the number of its keys."""
+_KEY_OVERHEAD: Final = 2
+"""Bytes of a key in addition to its own: the two lengths of its front-coding."""
+_UNKNOWN: Final = bytes(FINGERPRINT_SIZE)
+"""The fingerprint of no set: what it is about is to be looked at more closely."""
+
+
+class Reply:
+    """A turn being written, from the range's lower bound up, in one walk over the store.
+
+    It knows where the current gap starts: the bound, and the *place* of that bound in the store
+    (finger.py). The difference between that and the place of the gap's upper bound is the hash and
+    the number of the keys between them, so one lookup tells whether the peer's fingerprint is
+    right. The cuts that divide a gap come with their places, so the fingerprints of the parts are
+    differences, too. When the store may have changed, places are forgotten.
+
+    Gaps that are agreed on are held back, to be merged.
+
+    Args:
+        side: the session's.
+        key_range: the session's.
+        most_listed: keys of a gap that are listed rather than split, even if that is many.
+        dense: whether the differences are known to lie close together.
+        in_full: whether to list keys in full, rather than their ids.
+        salt: of the fingerprints, if any.
+    """
+
+    def __init__(
+        self,
+        side: Side,
+        key_range: KeyRange,
+        most_listed: int,
+        *,
+        dense: bool,
+        in_full: bool,
+        salt: bytes | None,
+    ) -> None:
+        self._side = side
+        self._finger = Finger(side.keys)
+        self._range = key_range
+        self._dense = dense
+        self._in_full = in_full
+        self._salt = salt
+        few = _DENSE_LIST if dense else FEW * max(1, side.settings.list_threshold)
+        self._most_listed = max(few, most_listed)
+        self._at = key_range.lower
+        """Where the current gap starts, inclusive unless it is the range's lower bound."""
+        self._place: int | None = None
+        """The place of that bound, if it is known."""
+        self._next: bytes | None = None
+        """The bound that was looked up last."""
+        self._next_place = 0
+        self._has_agreed = False
+        settings = side.settings
+        # In reserve: one more split or list, and the fingerprint of the rest.
+        reserve = (settings.fan_out + settings.list_threshold + 2) * _KEY_SIZE
+        self._message_budget = settings.message_bytes - reserve
+        self._budget = self._message_budget
+        """Bytes left in the current message, with the reserve taken off."""
+        self._messages_left = min(settings.turn_messages, MAX_TURN) - 1
+        self._gaps = Gaps()
+        self._listed: list[Listed] = []
+        """For each list in the current message."""
+        self._finished: list[Message] = []
+        self.asks = False
+        """Whether an answer is due, so that this is not the time to close."""
+
+    @property
+    def is_full(self) -> bool:
+        """Whether another split may not fit. Never before something was said."""
+        return self._budget <= 0 and bool(self._gaps.uppers) and not self._messages_left
+
+    def forget_place(self) -> None:
+        """Look up again where the current gap starts: the store may have changed."""
+        self._place = self._next = None
+
+    def differs(self, upper: bytes, theirs: bytes) -> bool:
+        """Return whether a gap is to be answered, given the peer's fingerprint of it."""
+        start = self._place
+        if start is None:
+            start = self._start()
+        lanes = self._place_of(upper) - start
+        if theirs == fingerprint(lanes):
+            return False
+        left_out = self.left_out_to(upper)
+        return not left_out or theirs != fingerprint(lanes + sum(map(lanes_of, left_out)))
+
+    def left_out_to(self, upper: bytes) -> list[bytes]:
+        """Return the keys that we left out of the current gap: those that only the peer holds."""
+        return self._side.left_out_in(self.gap_to(upper), with_lower=self.has_lower)
+
+    def gap_to(self, upper: bytes) -> KeyRange:
+        """Return the range of the current gap; it has its lower bound if ``has_lower``."""
+        return KeyRange(self._at, upper or self._range.upper)
+
+    @property
+    def has_lower(self) -> bool:
+        """Whether the lower bound of the current gap belongs to it."""
+        return self._at != self._range.lower
+
+    def agree(self, upper: bytes) -> None:
+        """Pass over a gap. It is written only if another one follows."""
+        self._has_agreed = True
+        self._move_to(upper)
+
+    def ask(self, upper: bytes) -> None:
+        """Write the fingerprint of our keys up to a bound."""
+        if self._salt is not None:
+            self.ask_each([(upper, _UNKNOWN)])
+        else:
+            self._ask_places([(upper, self._place_of(upper))])
+
+    def narrow_down(self, upper: bytes) -> None:
+        """Answer a wrong fingerprint: list our ids, or write the fingerprints of equal parts."""
+        if self._in_full:
+            if cuts := self.list_or_cut(upper):
+                self._ask_places(cuts)
+            return
+        start, end = self._start(), self._place_of(upper)
+        count = end - start >> COUNT_SHIFT
+        if count <= min(self._most_listed, max(1, self._budget // ID_SIZE)):
+            self._side.count_listed(count)
+            ids = [group.ids for group in self._groups_to(upper)]
+            self._list(upper, KEYS, listed=Listed(np.concatenate([NO_IDS, *ids]), NO_IDS))
+            self.asks = True
+        else:
+            parts = _DENSE_PARTS if self._dense else self._side.settings.parts(count)
+            of_parts = self._finger.cuts(start, end, parts, quick=self._dense)
+            self._ask_places([*of_parts, (upper, end)])
+
+    def list_or_cut(self, upper: bytes) -> list[tuple[bytes, int]]:
+        """List the keys of a gap in full if they are few, else return what divides it.
+
+        That is bounds, the last of them its own, and their places.
+        """
+        start, end = self._start(), self._place_of(upper)
+        count = end - start >> COUNT_SHIFT
+        if count > max(1, self._side.settings.list_threshold):
+            cuts = self._finger.cuts(start, end, self._side.settings.parts(count))
+            return [*cuts, (upper, end)]
+        self._side.count_listed(count)
+        first = start >> COUNT_SHIFT
+        self._list(upper, KEYS, tuple(self._finger.keys_at(first, first + count)))
+        self.asks = True
+        return []
+
+    def answer_hints(self, parts: Sequence[Part]) -> None:
+        """Answer the hints of an estimate like the fingerprints of its parts.
+
+        The store must be as it was when the parts were compared.
+        """
+        uppers = [*(part.upper for part in parts[:-1]), END]
+        for part, upper in zip(parts, uppers, strict=True):
+            if part.differs:
+                self._place, self._next, self._next_place = part.start, upper, part.end
+                self.narrow_down(upper)
+            else:
+                self.agree(upper)
+
+    def answer_list(self, upper: bytes, keys: Body, listed: Listed, wanted: Ids) -> None:
+        """Answer the peer's list: with what it lacks, and what we want to be told in full."""
+        if self._in_full and isinstance(keys, tuple):
+            self._tell_lacking(upper, keys)
+            return
+        room = min(self._side.settings.page_keys, max(1, self._budget // ID_SIZE))
+        page, last, rest = _page(self._groups_to(upper), listed.ids, room)
+        if rest is not None:
+            self.exchange(separator(last, rest), page, wanted)
+            self.ask(upper)
+        else:
+            self.exchange(upper, page, wanted)
+
+    def exchange(
+        self, upper: bytes, lacking: Ids, wanted: Ids, told: tuple[bytes, ...] = NO_KEYS
+    ) -> None:
+        """Tell the peer what it lacks in a gap, by id or in full, and what we want in full."""
+        if not (len(lacking) or len(wanted) or told):
+            self.agree(upper)
+            return
+        self._side.count_listed(len(lacking) + len(told))
+        self._list(upper, MORE, told, Listed(lacking, wanted))
+        self.asks = self.asks or bool(len(wanted))
+
+    def _tell_lacking(self, upper: bytes, known: tuple[bytes, ...]) -> None:
+        """Answer a list in full: a page of the keys it lacks, and a fingerprint of the rest."""
+        page, rest = self._page_to(upper, set(known))
+        if rest is not None:
+            self._list(separator(page[-1], rest), MORE, tuple(page))
+            self.ask(upper)
+        elif page:
+            self._list(upper, MORE, tuple(page))
+        else:
+            self.agree(upper)
+        self._side.count_listed(len(page))
+
+    def finish(self) -> list[Message]:
+        """Return the messages of the turn; if nothing was asked, it is for the caller to close."""
+        self._end_message(goes_on=False)
+        return self._finished
+
+    def ask_each(self, parts: Iterable[tuple[bytes, bytes]]) -> None:
+        """Write the fingerprints of neighbouring parts: the upper bound and fingerprint of each."""
+        gaps, upper = self._gaps, END
+        for upper, of_part in parts:
+            if self._has_agreed or self._budget <= 0:
+                self._make_room()
+                gaps = self._gaps
+            gaps.append(upper, FINGERPRINT, of_part)
+            self._budget -= _GAP_OVERHEAD + len(upper) + FINGERPRINT_SIZE
+        self._move_to(upper)
+        self.asks = True
+
+    def _ask_places(self, parts: Iterable[tuple[bytes, int]]) -> None:
+        """Do the same, given the place of each bound."""
+        start = self._start()
+        written, upper = list[tuple[bytes, bytes]](), END
+        for upper, end in parts:
+            written.append((upper, fingerprint(end - start)))
+            start = end
+        self.ask_each(written)
+        self._place = start
+
+    def _page_to(self, upper: bytes, known: set[bytes]) -> tuple[list[bytes], bytes | None]:
+        """Return the first keys from here up to a bound that the peer does not know.
+
+        They are as many as fit, at least one; the next such key comes with them, if there is one.
+        """
+        room = min(self._side.settings.page_keys, max(1, self._budget // _KEY_SIZE))
+        page: list[bytes] = []
+        start, end = self._start(), self._place_of(upper)
+        for run in self._finger.runs(start >> COUNT_SHIFT, end >> COUNT_SHIFT):
+            page += [key for key in run if key not in known]
+            if len(page) > room:
+                return page[:room], page[room]
+        return page, None
+
+    def _start(self) -> int:
+        """Return the place where the current gap starts."""
+        if self._place is None:
+            beyond = self._finger.left_of if self.has_lower else self._finger.up_to
+            self._place = beyond(self._at)
+        return self._place
+
+    def _place_of(self, upper: bytes) -> int:
+        """Return the place where the current gap ends."""
+        if upper is not self._next:
+            self._next_place = self._finger.left_of(upper or self._range.upper)
+            self._next = upper
+        return self._next_place
+
+    def _list(
+        self,
+        upper: bytes,
+        say: Say,
+        keys: tuple[bytes, ...] = NO_KEYS,
+        listed: Listed = NOTHING_LISTED,
+    ) -> None:
+        self._make_room()
+        self._gaps.append(upper, say, keys)
+        self._listed.append(listed)
+        size = sum(map(len, keys)) + _KEY_OVERHEAD * len(keys)
+        size += ID_SIZE * (len(listed.ids) + len(listed.wanted))
+        self._budget -= _GAP_OVERHEAD + len(upper) + size
+        self._move_to(upper)
+
+    def _make_room(self) -> None:
+        """Begin another message if this one is full; write the agreed gap that is held back."""
+        if self._budget <= 0 and self._gaps.uppers and self._messages_left:
+            self._end_message(goes_on=True)
+            self._messages_left -= 1
+            self._budget = self._message_budget
+        if self._has_agreed:
+            self._has_agreed = False
+            self._gaps.append(self._at, AGREED)
+            self._budget -= _GAP_OVERHEAD + len(self._at)
+
+    def _end_message(self, *, goes_on: bool) -> None:
+        has_ids = any(listed is not NOTHING_LISTED for listed in self._listed)
+        listed = self._listed if has_ids else ()
+        salt = self._salt if FINGERPRINT in self._gaps.says else None
+        self._finished.append(Message(gaps=self._gaps, goes_on=goes_on, listed=listed, salt=salt))
+        self._gaps, self._listed = Gaps(), []
+
+    def _move_to(self, upper: bytes) -> None:
+        """Start the next gap at a bound."""
+        self._place = self._next_place if upper is self._next else None
+        self._at = upper or self._range.upper
+
+    def _groups_to(self, upper: bytes) -> Iterator[Group]:
+        """Yield our keys in the current gap up to a bound."""
+        return groups(self._side.keys, self.gap_to(upper), with_lower=self.has_lower)
+
+
+def _page(held: Iterable[Group], known: Ids, room: int) -> tuple[Ids, bytes, bytes | None]:
+    """Return the ids of the first keys that are not known, as many as there is room for.
+
+    If there are more, the last of these keys and the next one come with them.
+    """
+    page, known, before = [NO_IDS], np.sort(known), b""
+    for group in held:
+        (new,) = (~among_ordered(group.ids, known)).nonzero()
+        page.append(group.ids[new[:room]])
+        if len(new) > room:
+            *taken, rest = group.keys(new[max(0, room - 1) : room + 1])
+            return np.concatenate(page), taken[0] if taken else before, rest
+        room -= len(new)
+        if len(new) and not room:
+            (before,) = group.keys(new[-1:])
+    return np.concatenate(page), b"", None

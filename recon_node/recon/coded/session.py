@@ -1,0 +1,561 @@
+"""A session on `/ceramic/recon/1.2.0`: coded symbols, and ranges where these do not help.
+
+Theory of operation
+-------------------
+It opens with a range and the digest of an LtHash of all keys in it. A digest that is right is
+answered with AGREED, so that two sides in sync say some 100 bytes and 2. One that is wrong is
+answered with an *estimate*: a table that tells how many keys differ, hints that tell where, and the
+first few symbols of a sketch (sketch.py)::
+
+    initiator   range, closing, count
+    responder   estimate: table, hints, 8 symbols
+    initiator   as many symbols as that many differences need
+    responder   the ids of what the initiator lacks; closing
+    initiator   agreed
+
+Whoever can decode the difference learns the ids of all keys that the other side lacks, and of all
+that it lacks itself. If the 8 symbols are enough, that is the initiator, one turn earlier. A side
+fetches the events of ids before it answers; only where that fails, or where it wants to see keys
+before events, it asks for them in full (``wanted``). If the symbols are too few after all, the
+other side sends half as many again, of its own.
+
+Ranges are cheaper where differences lie close together, which the hints show, where there are few
+keys, and where so many differ that it is best to list them:
+
+===========================  ================================================================
+what the peer says of a gap  the answer for that gap
+===========================  ================================================================
+AGREED                       agreed
+FINGERPRINT, equal to ours   agreed; likewise one of our keys and those that we left out
+FINGERPRINT, another         KEYS if there are few, else FINGERPRINTs of equal parts, divided
+                             by the shortest strings that separate them
+KEYS                         MORE: those of ours that the peer lacks; agreed if it lacks none
+MORE                         agreed
+===========================  ================================================================
+
+Neighbouring gaps that are agreed on are merged, and cost nothing at the end of a message. A side
+that has nothing left to ask *closes* with the digest of the whole range, including all that it has
+just told. A closing can be wrong because a key arrived meanwhile, on either side. The sides then
+reconcile the whole range again, ``_MAX_CLOSINGS`` times at most. What is new after that is left for
+the next session, because a busy node would never end this one.
+
+An opening of a range with a handful of keys lists their ids. So where these are all that is new, as
+when a key has just been added and is pushed, the answer is AGREED: one round trip.
+
+Every hash is of the sender's own keys. Keys that the peer listed and that we could not get are
+*left out*: gaps are agreed on without them, and their number, and the digest of our keys and them
+together, accompany the closing. A closing is right if that union and ours are equal: then each side
+knows what the other holds, and they differ only in keys that one of them left out. AGREED repeats
+how many its sender left out. So refused keys take no extra turn.
+
+What a hostile author can make: two keys with the same id, which do not decode, and which between
+ranges look like one; and sets with equal sums of hashes, whose fingerprints are equal, so that
+ranges do not find their difference. He cannot make an LtHash equal, so the closing is wrong. The
+fourth that is wrong is answered with fingerprints that are *salted*: of hashes that nobody could
+know when the keys were made. They take a walk over the keys, and what differs is listed in full.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterator, Sequence
+from dataclasses import replace
+from hashlib import sha256
+from itertools import chain
+from math import ceil
+from typing import Final
+
+import numpy as np
+
+from recon_node.recon.coded.estimates import (
+    FIRST_SYMBOLS,
+    compare,
+    make_estimate,
+    plan,
+    where_they_differ,
+)
+from recon_node.recon.coded.lists import Found, ids_of_keys, look_up_lists
+from recon_node.recon.coded.messages import (
+    END,
+    FINGERPRINT,
+    KEYS,
+    MIB,
+    MORE,
+    NO_KEYS,
+    NOTHING_LISTED,
+    SALT_SIZE,
+    SYMBOL_SIZE,
+    Body,
+    Gaps,
+    LeftOut,
+    Listed,
+    Message,
+    MessageFlag,
+    fingerprint,
+    weight_of,
+)
+from recon_node.recon.coded.reply import FEW, MAX_TURN, Reply
+from recon_node.recon.keys.decoding import Difference, decode
+from recon_node.recon.keys.ids import groups, in_key_order
+from recon_node.recon.keys.lthash import LtHash
+from recon_node.recon.keys.ranges import KeyRange
+from recon_node.recon.keys.sha256a import lanes_of
+from recon_node.recon.keys.sketch import (
+    ID_SIZE,
+    MAX_SYMBOLS,
+    NO_IDS,
+    Symbols,
+    at_least,
+    symbols_for,
+)
+from recon_node.recon.session import GAPS_A_STEP, Missing, Session, Steps
+from recon_node.recon.side import RemoteProtocolError, Side
+
+_MAX_CLOSINGS: Final = 4
+"""Wrong closings of the peer that are reconciled, not counting the opening."""
+_MAX_TRIES: Final = 3
+"""Openings and closings, of both sides together, up to which a wrong one gets an estimate."""
+_MAX_SKETCHED: Final = 1 << 17
+"""Maximum keys of a range that is sketched for a peer's sake, if it is not an interest of ours."""
+_MAX_SALTED: Final = 16
+"""How many times over all keys are hashed with a salt, in a session: an honest peer asks for six
+at most."""
+_SALTED_A_STEP: Final = 1000
+"""Keys that are hashed with a salt between two yields."""
+_LISTED_AT_ONCE: Final = 16
+"""Keys up to which an opening lists them."""
+_MORE_SYMBOLS: Final = 1.5
+_RESERVE: Final = 1024
+"""Bytes of a message that symbols leave to the rest."""
+_TURN_WEIGHT: Final = 96
+"""Maximum memory for the bounds and keys of a turn (``weight_of``), as a multiple of a frame of a
+MiB, or of our own messages if they may be larger: 1.5 times that of MAX_TURN honest frames."""
+
+
+class CodedSession(Session[Message]):
+    """One side of a session on `/ceramic/recon/1.2.0`."""
+
+    def __init__(self, side: Side) -> None:
+        self.side = side
+        self._turn: list[Message] = []
+        """What has been received of the peer's turn."""
+        self._turn_weight = 0
+        """About how many bytes of memory its bounds and keys take."""
+        self._found: Found | None = None
+        self._closings = 0
+        """The peer's closings that were wrong."""
+        self._tries = 0
+        """Openings and closings of both sides."""
+        self._has_closed = False
+        """Whether our last turn had one of them."""
+        self._symbols_sent = 0
+        """Symbols in our last turn."""
+        self._keys_then = -1
+        """The lanes of all our keys at the time of our last turn."""
+        self._held = 0
+        """The number of our keys in the range when it was last opened, or a closing compared."""
+        self._dense = False
+        """Whether differences are known to lie close together."""
+        self._list_up_to = 0
+        """Keys of a gap that are listed because symbols would take more bytes."""
+        self._salt: bytes | None = None
+        """What precedes each key in fingerprints, once ranges without it have not helped."""
+        self._salted = 0
+        """Keys that were hashed with a salt."""
+        self._undelivered = 0
+        """Ids that the peer named, and whose events could not be fetched."""
+
+    def start(self) -> Steps[Message]:
+        """Return the initiator's first message."""
+        self.side.start()
+        assert self.side.key_range is not None
+        return self._note_sent([(yield from self._open(self.side.key_range))])
+
+    def receive(self, message: Message) -> list[bytes]:
+        """Take the peer's message; return the keys in it that we do not hold."""
+        self.side.hear(goes_on=message.goes_on, max_turn=MAX_TURN)
+        self._check_coded(message)
+        keys = self._read(message)
+        self._tries += message.closing is not None
+        self._turn.append(message)
+        return self.side.learn(keys)
+
+    def find_missing(self) -> Generator[None, None, Missing | None]:
+        """Return what the peer holds and we lack, once its turn is over, in steps."""
+        found = self._found = Found()
+        key_range, keys = self.side.key_range, self.side.keys
+        if key_range is None or not self.side.answer_due:
+            return None
+        found.where, last = key_range, self._turn[-1]
+        if self._turn[0].key_range not in (None, key_range):
+            return None  # to be trimmed: what it lists may lie elsewhere
+        if last.symbols is not None:
+            found.difference = yield from self._decode(key_range, last)
+            if last.estimate is not None:
+                found.parts = compare(keys, key_range, last.estimate)
+                found.compared_at = keys.total
+            if found.difference is not None:
+                ours, theirs = found.difference
+                ours = yield from in_key_order(keys, key_range, ours)  # symbols have no order
+                found.difference = Difference(ours, theirs)
+                found.lacking = [theirs]
+                found.where = where_they_differ(key_range, found.parts)
+        else:
+            unchanged = self._keys_then == keys.total
+            yield from look_up_lists(found, keys, self._turn, unchanged=unchanged)
+        if not found.lacking:
+            return None
+        found.failed = found.all_lacking((yield from ids_of_keys(self.side.given_up)))
+        joined = found.failed.astype("<u8").tobytes()
+        ids = [joined[at : at + ID_SIZE] for at in range(0, len(joined), ID_SIZE)]
+        return Missing(found.where, ids) if ids else None
+
+    def give_up_ids(self, ids: list[bytes]) -> None:
+        """Take note of which ids of ``find_missing`` could not be fetched: ask for their keys.
+
+        Raises:
+            RemoteProtocolError: the peer named too many of them.
+        """
+        assert self._found is not None
+        if len(ids) < len(self._found.failed):
+            self.side.note_progress()
+        failed = np.frombuffer(b"".join(ids), "<u8").astype(np.uint64) if ids else NO_IDS
+        self._found.failed = failed
+        self._undelivered += len(ids)
+        if self._undelivered > self.side.settings.max_given_up:
+            raise RemoteProtocolError(
+                f"peer named {self._undelivered} ids for which it delivered no event"
+            )
+
+    def respond(self) -> Steps[Message]:
+        """Answer the peer's turn."""
+        if self.side.answer_due and self._found is None:  # the driver does not fetch by id
+            yield from self.find_missing()
+        if not self.side.respond():
+            return []
+        turn, self._turn, self._turn_weight = self._turn, [], 0
+        found, self._found = self._found or Found(), None
+        key_range = self.side.key_range
+        if key_range is None:
+            self.side.finish()
+            return [Message(verdict=MessageFlag.REFUSED)]
+        if turn[0].key_range not in (None, key_range):
+            messages = [(yield from self._open(key_range))]  # trimmed
+        elif (agreed := (yield from self._end(key_range, turn[-1]))) is not None:
+            messages = [agreed]
+        else:
+            messages = yield from self._answer(key_range, turn, found)
+        return self._note_sent(messages)
+
+    def _open(self, key_range: KeyRange) -> Generator[None, None, Message]:
+        """Return an opening: with the number of our keys, and their ids if they are few."""
+        hashed = yield from self._hash(key_range)
+        opening = Message(key_range, closing=hashed.digest(), count=hashed.count)
+        if not 0 < hashed.count <= _LISTED_AT_ONCE:
+            return opening
+        ids = [group.ids for group in groups(self.side.keys, key_range)]
+        listed = [Listed(np.concatenate([NO_IDS, *ids]), NO_IDS)]
+        return replace(opening, gaps=Gaps([END], [KEYS], [NO_KEYS]), listed=listed)
+
+    def _end(self, key_range: KeyRange, last: Message) -> Generator[None, None, Message | None]:
+        """Answer an opening or closing that is right; return None for others."""
+        if last.closing is None:
+            return None
+        left_out = yield from self._union(key_range, (yield from self._hash(key_range)))
+        theirs = last.closing if last.left_out is None else last.left_out.digest
+        if left_out.digest != theirs:
+            self._closings += 1
+            if self._closings <= _MAX_CLOSINGS + 1:
+                return None
+        self.side.finish()
+        return Message(verdict=MessageFlag.AGREED, left_out=left_out if left_out.number else None)
+
+    def _close(self, key_range: KeyRange, last: Message) -> Generator[None, None, Message]:
+        """Return the last message of a turn that asks nothing, with the digest of all our keys."""
+        hashed = yield from self._hash(key_range)
+        closing = hashed.digest()
+        left_out = yield from self._union(key_range, hashed)
+        return replace(last, closing=closing, left_out=left_out if left_out.number else None)
+
+    def _hash(self, key_range: KeyRange) -> Generator[None, None, LtHash]:
+        """Return the LtHash of our keys in the range, and take note of their number."""
+        hashed = yield from self.side.keys.lthash(key_range)
+        self._held = hashed.count
+        return hashed
+
+    def _union(self, key_range: KeyRange, ours: LtHash) -> Generator[None, None, LeftOut]:
+        """Return the number of the keys left out of the range, and the digest with all of ours."""
+        left_out = self.side.left_out_in(key_range)
+        for start in range(0, len(left_out), _SALTED_A_STEP):
+            ours.merge(LtHash.of(*left_out[start : start + _SALTED_A_STEP]))
+            yield
+        return LeftOut(len(left_out), ours.digest())
+
+    def _answer(self, key_range: KeyRange, turn: list[Message], found: Found) -> Steps[Message]:
+        last = turn[-1]
+        has_closed = last.closing is not None and not last.opens_with_list
+        if has_closed and self._may_estimate(key_range, last.count):
+            sketch = yield from self.side.keys.sketch(key_range)
+            if sketch is not None:
+                self._dense = False
+                return [make_estimate(self.side.keys, key_range, sketch)]
+        elif last.symbols is not None and found.difference is None:
+            symbols = yield from self._more_symbols(key_range, last, found)
+            if symbols is not None:
+                return [Message(symbols=symbols)]
+        elif last.symbols is None and self._symbols_sent:
+            self._dense = True  # the peer has seen our estimate, and goes by ranges
+        yield from self._settle_salt(key_range, turn)
+        reply = Reply(
+            self.side,
+            key_range,
+            self._list_up_to,
+            dense=self._dense,
+            in_full=self._tries > _MAX_TRIES,
+            salt=self._salt,
+        )
+        self._list_up_to = 0
+        if found.difference is not None:
+            differing = [part for part in found.parts if part.differs]
+            if differing and differing[0].lower != key_range.lower:
+                reply.agree(differing[0].lower)
+            end = END if found.where.upper == key_range.upper else found.where.upper
+            reply.exchange(end, found.difference.ours, found.wanted(0))
+        elif last.estimate is not None:
+            keys = self.side.keys
+            unchanged = found.compared_at == keys.total
+            parts = found.parts if unchanged else compare(keys, key_range, last.estimate)
+            reply.answer_hints(parts)
+        elif last.symbols is not None:
+            reply.narrow_down(END)
+        elif has_closed:
+            yield from self._answer_closing(reply, last.count)
+        else:
+            yield from self._answer_gaps(reply, turn, found)
+        messages = reply.finish()
+        if not reply.asks:
+            messages[-1] = yield from self._close(key_range, messages[-1])
+        return messages
+
+    def _answer_closing(self, reply: Reply, count: int | None) -> Iterator[None]:
+        """Answer a wrong opening or closing by ranges."""
+        if count == 0:
+            reply.answer_list(END, NO_KEYS, NOTHING_LISTED, NO_IDS)
+        elif count is not None and count <= self._few:
+            reply.ask(END)  # so that the peer lists the few keys that it has
+        elif self._salt is not None:
+            yield from self._narrow_down_salted(reply, END, self._salt)
+        else:
+            reply.narrow_down(END)
+
+    def _answer_gaps(self, reply: Reply, turn: Sequence[Message], found: Found) -> Iterator[None]:
+        """Answer what the peer says of gaps, one after the other."""
+        at = 0
+        lists = [listed for message in turn for listed in message.lists()]
+        columns = chain.from_iterable(message.gaps.columns() for message in turn)
+        for index, (upper, say, body) in enumerate(columns):
+            if reply.is_full:
+                reply.ask(END)
+                return
+            if index % GAPS_A_STEP == 0:
+                yield
+                reply.forget_place()  # the store may have changed
+            if say is FINGERPRINT:
+                yield from self._answer_fingerprint(reply, upper, body)
+            elif say is KEYS:
+                reply.answer_list(upper, body, lists[at], found.wanted(at))
+            elif say is MORE:
+                reply.exchange(upper, NO_IDS, found.wanted(at), found.told[at])
+            else:
+                reply.agree(upper)
+            at += say is KEYS or say is MORE
+
+    def _answer_fingerprint(self, reply: Reply, upper: bytes, theirs: Body) -> Iterator[None]:
+        assert isinstance(theirs, bytes)
+        salt = self._salt
+        if salt is not None:
+            differs = yield from self._differs_salted(reply, upper, theirs, salt)
+            if differs:
+                yield from self._narrow_down_salted(reply, upper, salt)
+                return
+        elif reply.differs(upper, theirs):
+            reply.narrow_down(upper)
+            return
+        reply.agree(upper)
+
+    def _settle_salt(self, key_range: KeyRange, turn: Sequence[Message]) -> Iterator[None]:
+        """Take the peer's salt; or make one that depends on all keys of both sides.
+
+        So nobody knew it when the keys were made.
+        """
+        theirs = turn[-1].closing
+        if theirs is not None and self._tries > _MAX_TRIES:
+            ours = yield from self._hash(key_range)
+            self._salt = sha256(ours.digest() + theirs).digest()[:SALT_SIZE]
+        for message in turn:
+            self._salt = message.salt or self._salt
+
+    def _differs_salted(
+        self, reply: Reply, upper: bytes, theirs: bytes, salt: bytes
+    ) -> Generator[None, None, bool]:
+        gap, with_lower = reply.gap_to(upper), reply.has_lower
+        lanes = yield from self._salted_lanes(gap, salt, with_lower=with_lower)
+        reply.forget_place()
+        if theirs == fingerprint(lanes):
+            return False
+        left_out = [lanes_of(salt + key) for key in reply.left_out_to(upper)]
+        return not left_out or theirs != fingerprint(lanes + sum(left_out))
+
+    def _narrow_down_salted(self, reply: Reply, upper: bytes, salt: bytes) -> Iterator[None]:
+        """Answer a wrong salted fingerprint: list our keys, or write those of equal parts."""
+        lower, with_lower = reply.gap_to(upper).lower, reply.has_lower
+        parts = []
+        for bound, _ in reply.list_or_cut(upper):
+            gap = KeyRange(lower, bound or reply.gap_to(upper).upper)
+            lanes = yield from self._salted_lanes(gap, salt, with_lower=with_lower)
+            parts.append((bound, fingerprint(lanes)))
+            lower, with_lower = bound, True
+        if parts:
+            reply.forget_place()
+            reply.ask_each(parts)
+
+    def _salted_lanes(
+        self, gap: KeyRange, salt: bytes, *, with_lower: bool
+    ) -> Generator[None, None, int]:
+        """Return the lanes of all keys in a gap, each preceded by the salt, in steps."""
+        keys = self.side.keys
+        lanes = lanes_of(salt + gap.lower) if with_lower and gap.lower in keys else 0
+        for number, key in enumerate(keys.keys(gap)):
+            if number % _SALTED_A_STEP == _SALTED_A_STEP - 1:
+                yield
+            lanes += lanes_of(salt + key)
+            self._salted += 1
+        if self._salted > _MAX_SALTED * (self._held + _SALTED_A_STEP):
+            raise RemoteProtocolError("peer asks for salted fingerprints again and again")
+        return lanes
+
+    def _decode(
+        self, key_range: KeyRange, received: Message
+    ) -> Generator[None, None, Difference | None]:
+        """Return the difference that the peer's symbols tell, if they do."""
+        sketch, theirs = (yield from self.side.keys.sketch(key_range)), received.symbols
+        if sketch is None or theirs is None:
+            return None
+        if received.estimate and at_least(sketch.table, received.estimate.table) > len(theirs):
+            return None  # a symbol tells one key at most
+        for difference in decode(sketch.symbols.first(len(theirs)) - theirs):
+            if difference is not None:
+                return difference
+            yield
+        return None
+
+    def _more_symbols(
+        self, key_range: KeyRange, received: Message, found: Found
+    ) -> Generator[None, None, Symbols | None]:
+        """Return as many of our symbols as it takes, or None if ranges are better."""
+        sketch = yield from self.side.keys.sketch(key_range)
+        if sketch is None or received.symbols is None:
+            return None
+        if received.estimate is not None:
+            chosen = plan(sketch, found.parts, received)
+            number, self._dense = chosen.symbols, chosen.dense
+            self._list_up_to = chosen.list_up_to
+        elif self._symbols_sent == FIRST_SYMBOLS:  # else the peer's were the second attempt
+            number = ceil(len(received.symbols) * _MORE_SYMBOLS)
+        else:
+            return None
+        most = (self.side.settings.message_bytes - _RESERVE) // SYMBOL_SIZE
+        if not FIRST_SYMBOLS < number <= min(MAX_SYMBOLS, most):
+            return None
+        return sketch.symbols.first(number).copy()
+
+    def _may_estimate(self, key_range: KeyRange, theirs: int | None) -> bool:
+        """Return whether to answer a wrong closing with an estimate."""
+        ours = self._held
+        few = min(ours, ours if theirs is None else theirs)
+        many = 0 if theirs is None else abs(ours - theirs)
+        return (
+            self._tries <= _MAX_TRIES
+            and few > self._few
+            and symbols_for(many) <= MAX_SYMBOLS
+            and (ours <= _MAX_SKETCHED or key_range in self.side.interests)
+        )
+
+    @property
+    def _few(self) -> int:
+        """Keys that are listed at once."""
+        return FEW * max(1, self.side.settings.list_threshold)
+
+    def _note_sent(self, turn: list[Message]) -> list[Message]:
+        """Take note of what our turn is about."""
+        last = turn[-1]
+        self._keys_then = self.side.keys.total
+        self._has_closed = last.closing is not None
+        self._tries += self._has_closed
+        self._symbols_sent = 0 if last.symbols is None else len(last.symbols)
+        return turn
+
+    def _read(self, message: Message) -> list[bytes]:
+        """Check a message and settle the range by it; return the keys that it lists."""
+        side = self.side
+        if message.left_out is not None:
+            side.left_out_by_peer = message.left_out.number
+        if message.verdict is MessageFlag.AGREED and (side.initiates or side.rounds > 1):
+            side.finish()
+            return []
+        if message.verdict is MessageFlag.REFUSED and side.initiates and side.rounds == 1:
+            side.finish_refused()
+            return []
+        if message.verdict is not None:
+            raise RemoteProtocolError(f"peer said {message.verdict.name} to nothing")
+        if message.key_range is not None:
+            if side.rounds > 1 or self._turn:
+                raise RemoteProtocolError("peer changed the range in the middle of the session")
+            side.settle_range(message.key_range)
+        elif side.asked is None:
+            raise RemoteProtocolError("the first message does not say what range it is about")
+        return self._keys_of(message.gaps)
+
+    def _keys_of(self, gaps: Gaps) -> list[bytes]:
+        """Check that gaps lie in the range, above those before; return their keys.
+
+        Decoding has checked that they ascend, and that no key lies above its gap.
+        """
+        keys, uppers, key_range = gaps.keys(), gaps.uppers, self.side.key_range
+        self._turn_weight += weight_of(uppers) + weight_of(keys)
+        if self._turn_weight > _TURN_WEIGHT * max(MIB, self.side.settings.message_bytes):
+            raise RemoteProtocolError(f"a turn of {self._turn_weight:,} bytes, written out")
+        if key_range is None or not uppers:
+            return []
+        reached = self._turn[-1].gaps.uppers[-1] if self._turn else key_range.lower
+        for upper in (uppers[0], uppers[-1]):
+            if upper != END and not reached < upper < key_range.upper:
+                raise RemoteProtocolError(f"gap ends outside the range: {upper.hex()}")
+        if keys and keys[0] < reached:
+            raise RemoteProtocolError(f"key below its gap: {keys[0].hex()}")
+        for key in (keys[0], keys[-1]) if keys else ():
+            if not key_range.covers(key):
+                raise RemoteProtocolError(f"key outside the range: {key.hex()}")
+        return keys
+
+    def _check_coded(self, message: Message) -> None:
+        """Check that a salt, an estimate or symbols come where they are due, and alone.
+
+        Raises:
+            RemoteProtocolError: they do not.
+        """
+        if message.salt is not None and self._tries <= _MAX_TRIES:
+            raise RemoteProtocolError("peer sent salted fingerprints where none were due")
+        if not message.is_coded:
+            return
+        if self._turn or message.has_gaps_or_ends:
+            raise RemoteProtocolError("peer sent symbols beside something else")
+        if message.symbols is None or (message.estimate is not None) != self._has_closed:
+            raise RemoteProtocolError("peer sent symbols, or an estimate, where none was due")
+        if message.estimate is None:
+            if not self._symbols_sent:
+                raise RemoteProtocolError("peer sent symbols where none were due")
+            return
+        key_range, bounds = self.side.key_range, message.estimate.bounds
+        assert key_range is not None
+        if bounds and not (key_range.lower < bounds[0] and bounds[-1] < key_range.upper):
+            raise RemoteProtocolError("peer divides what is not in the range")
