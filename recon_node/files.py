@@ -50,14 +50,22 @@ def private_directory(path: Path) -> list[Path]:
     return opened
 
 
-def room_at(directory: Path) -> int:
-    """Return how many bytes may be written: all but 1 GiB, or 5 % of a disk that is small.
+def reserve_at(directory: Path) -> int:
+    """Return how many bytes of a disk should stay free: 1 GiB, or 5 % of a disk that is small.
 
     Raises:
         OSError: there is no such directory.
     """
-    disk = shutil.disk_usage(directory)
-    return max(disk.free - min(_RESERVE, disk.total // _RESERVED_PART), 0)
+    return min(_RESERVE, shutil.disk_usage(directory).total // _RESERVED_PART)
+
+
+def room_at(directory: Path) -> int:
+    """Return how many bytes may be written above what should stay free.
+
+    Raises:
+        OSError: there is no such directory.
+    """
+    return max(shutil.disk_usage(directory).free - reserve_at(directory), 0)
 
 
 def is_exposed(path: Path) -> bool:

@@ -170,7 +170,14 @@ ROWS: Final[dict[str, list[Panel]]] = {
             {rate("recon_policy_failures_total", ""): "{{instance}}"},
             "ops",
         ),
-        Panel("Free disk", {node("recon_disk_free_bytes"): "{{instance}}"}, "bytes"),
+        Panel(
+            "Free disk",
+            {
+                node("recon_disk_free_bytes"): "{{instance}}",
+                node("recon_disk_keep_free_bytes"): "{{instance}}: kept free of peers' events",
+            },
+            "bytes",
+        ),
     ],
     "Anchors and snapshots": [
         Panel(

@@ -14,6 +14,7 @@ from recon_node.cli.client import NodeApi, ask, node_options
 from recon_node.cli.output import CommandError, counted, interest_text, make_console, make_table
 from recon_node.cli.undelivered import show_undelivered
 from recon_node.json_output import json_option, print_json
+from recon_node.sizes import human_size
 from recon_node.terminal_text import echo
 
 FIRST_SYNC = 3.0
@@ -176,6 +177,10 @@ def status(node: NodeApi, pending: bool, as_json: bool) -> None:
         facts.add_row(name, text)
     if recon.get("damaged"):
         facts.add_row("damaged", f"{recon['damaged']} (see the node's log)", style="bold red")
+    disk = recon.get("disk", {})
+    if disk.get("is_short"):
+        text = f"{human_size(disk['free'])} free, {human_size(disk['keep_free'])} are kept free"
+        facts.add_row("disk", f"{text} (keep_free): nothing is taken from peers", style="bold red")
     console.print(facts)
     latest, moving = recon["syncs"][-SYNCS_SHOWN:], recon.get("transfers", [])[-SYNCS_SHOWN:]
     for title, syncs in (

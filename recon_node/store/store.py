@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+import time
 from collections.abc import Callable, Collection, Iterable, Sequence
 from functools import partial
 from pathlib import Path
@@ -11,6 +13,7 @@ import trio
 
 from recon_node.ceramic import EventId, EventKind
 from recon_node.ceramic.heightless_event_id import HeightlessEventId
+from recon_node.files import reserve_at
 from recon_node.ipld import CID
 from recon_node.recon import KeyStore
 from recon_node.store.admission.anchors import commit_proofs, postpone_proofs
@@ -20,6 +23,7 @@ from recon_node.store.db import columns, questions
 from recon_node.store.db.block_index import BlockFinder
 from recon_node.store.db.log import EventLog
 from recon_node.store.db.reader import Reader, ReaderPool
+from recon_node.store.disk_reserve import DiskReserve
 from recon_node.store.intake import Intake
 from recon_node.store.interests import Interests
 from recon_node.store.judging import PolicyGate
@@ -54,6 +58,7 @@ class Store(Contents):
         policy: decides which streams are accepted.
         listings: of streams, models, and what is not delivered.
         streams: the events of one stream.
+        disk: the part of the disk that is kept free.
     """
 
     def __init__(
@@ -78,6 +83,12 @@ class Store(Contents):
         self._writer = Writer(log, self)
         self.wanted = Interests(added_interests, self._writer, readers)
         self.policy = PolicyGate(policy, log.network, readers)
+        keep = log.settings.keep_free
+        self.disk = DiskReserve(
+            reserve_at(data_dir) if keep == "auto" else keep,
+            lambda: shutil.disk_usage(data_dir).free,
+            time.monotonic,
+        )
         self._intake = Intake(log.settings, self._writer, self.wanted, self, self.policy)
 
     @property
@@ -101,18 +112,22 @@ class Store(Contents):
 
     @property
     def wants_keys_first(self) -> bool:
-        """Whether a write policy may refuse events by their EventIDs, before they are fetched."""
-        return bool(self.policy.policy)
+        """Whether events may be refused by their EventIDs, before they are fetched: by a write
+        policy, or because the disk has no room."""
+        return bool(self.policy.policy) or self.disk.is_short
 
     def is_unwanted(self, event_id: EventId, *, for_good: bool = False) -> bool:
-        """Return whether the write policy refuses the events of that EventId, as far as it tells.
+        """Return whether the write policy refuses the events of that EventId, as far as it tells,
+        or the disk has no room for events of peers.
 
         That is not the fault of those who hold them. A damaged event that is here is wanted.
 
         Args:
             event_id: of the events.
-            for_good: do not count what is refused because the policy gave no answer.
+            for_good: do not count what is refused for now, for want of an answer or of room.
         """
+        if self.disk.is_short and not for_good and event_id not in self.keys:
+            return True
         refusal = self.policy.refusal(event_id)
         if refusal is None or (for_good and not refusal.is_final):
             return False
@@ -145,8 +160,10 @@ class Store(Contents):
         take the events back.
 
         Raises:
-            StoreError: the disk did not take them all, or the store is closed.
+            StoreError: the disk did not take them all, has no room for events of peers, or the
+                store is closed.
         """
+        self.disk.check(sum(len(car) for _, car in events))
         return await self._intake.hand_in([Submission(car, event_id) for event_id, car in events])
 
     async def admit_from_ring(
@@ -160,8 +177,10 @@ class Store(Contents):
         does not take the events back.
 
         Raises:
-            StoreError: the disk did not take them all, or the store is closed.
+            StoreError: the disk did not take them all, has no room for events of peers, or the
+                store is closed.
         """
+        self.disk.check(sum(len(car) for _, car in events))
         return await self._intake.hand_in([Submission(car, ring_key=key) for key, car in events])
 
     async def get_event(self, cid: CID) -> bytes | None:

@@ -250,6 +250,12 @@ class StoreSettings:
     """
     max_waiting_bytes: Annotated[int, Setting(), Field(ge=0)] = 4 * 1024**3
     """The same limit by the size of these events, in bytes."""
+    keep_free: Annotated[Literal["auto"] | Annotated[int, Field(ge=0)], Setting()] = "auto"
+    """Bytes to keep free on the disk of the data directory.
+
+    Below them nothing is taken from peers, until there is more room; the node's own clients can
+    still write. auto: 1 GiB, or 5 % of a disk that is smaller than 20 GiB. 0: use the whole disk.
+    """
     verifiers: Annotated[
         Literal["auto"] | Annotated[int, Field(ge=0, le=MAX_VERIFIERS)], Setting()
     ] = "auto"

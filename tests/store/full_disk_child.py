@@ -19,7 +19,7 @@ from store_helpers import NETWORK, World, check_feed, feed_of
 from recon_node.store import DiskFullError, Store, StoreSettings, open_store
 from recon_node.store.maintenance import check_log
 
-SETTINGS = StoreSettings(verifiers=0)
+SETTINGS = StoreSettings(verifiers=0, keep_free=0)  # the disk is to be filled to the end
 BALLAST = "ballast"
 
 

@@ -113,6 +113,11 @@ BATCHES: Final = Family(
 DISK_FREE: Final = Family(
     "gauge", "recon_disk_free_bytes", "Free space on the disk of the data directory."
 )
+DISK_KEEP_FREE: Final = Family(
+    "gauge",
+    "recon_disk_keep_free_bytes",
+    "Space that is kept free of what comes from peers (keep_free): with less, nothing is taken.",
+)
 
 LOOP: Final = Family(
     "gauge",

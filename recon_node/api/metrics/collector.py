@@ -33,6 +33,7 @@ class NodeCollector(Collector):
         if services.data_dir is not None:
             with suppress(OSError):  # a disk that is gone: the absence tells it
                 yield m.DISK_FREE.of(shutil.disk_usage(services.data_dir).free)
+            yield m.DISK_KEEP_FREE.of(services.store.disk.keep)
         if services.samples.latest is not None:
             yield m.LOOP.of(services.samples.latest.lag)
         if services.anchors is not None:

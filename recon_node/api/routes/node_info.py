@@ -172,6 +172,17 @@ class WritePolicyBody(Body):
     """Streams for which a policy in Python gave no answer."""
 
 
+class DiskBody(Body):
+    """The disk of the data directory."""
+
+    free: Whole
+    """Bytes that are free."""
+    keep_free: Whole
+    """Bytes that are kept free of what comes from peers."""
+    is_short: bool
+    """Whether nothing is taken from peers, for want of room."""
+
+
 class ReconStateBody(Body):
     """What a node holds."""
 
@@ -187,6 +198,8 @@ class ReconStateBody(Body):
     """The lookups that they wait for."""
     damaged: Whole
     """Events found damaged in the log and not mended yet."""
+    disk: DiskBody
+    """Whether there is room for more."""
     head: Whole
     """The feed's last position."""
     epoch: str
@@ -226,6 +239,9 @@ async def get_recon(call: Call[Parameters]) -> ReconStateBody:
         "pending": store.stats.pending,
         "pending_proofs": store.stats.pending_proofs,
         "damaged": store.damage.count,
+        "disk": DiskBody(
+            free=store.disk.free, keep_free=store.disk.keep, is_short=store.disk.is_short
+        ),
         "head": store.head,
         "epoch": store.epoch,
         "sha256a": summary.hash.hex(),

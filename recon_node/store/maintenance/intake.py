@@ -10,7 +10,7 @@ import sqlite3
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import closing
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import BinaryIO, Final
 
@@ -71,7 +71,8 @@ async def import_events(
         manifest = await trio.to_thread.run_sync(reader.read_manifest)
         intake.events = manifest.events
         pages = reader.pages(manifest)
-        async with open_store(data_dir, manifest.network, settings=settings) as store:
+        own = replace(settings or StoreSettings(), keep_free=0)  # events of the owner, not of peers
+        async with open_store(data_dir, manifest.network, settings=own) as store:
             while (page := await trio.to_thread.run_sync(next, pages, None)) is not None:
                 for (event_id, _), verdict in zip(
                     page, await store.admit_remote(page), strict=True

@@ -95,7 +95,9 @@ async def _rebuild(
     with closing(schema.open_database(place, network, "full")) as connection:
         _copy_rows(connection, "proofs", salvage)
     repaired = Repaired(_free_name(path), "", epoch_kept=False)
-    settings = replace(settings, max_waiting=salvage.events + 1, max_waiting_bytes=2**62)
+    settings = replace(
+        settings, max_waiting=salvage.events + 1, max_waiting_bytes=2**62, keep_free=0
+    )
     kept = salvage.epoch is not None
     async with open_store(place, network, settings=settings) as store:
         rows = salvage.read()
