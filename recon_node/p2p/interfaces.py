@@ -200,6 +200,11 @@ class EventStore(Protocol):
         ``for_good``."""
         ...
 
+    def is_excused(self, event_id: EventId, *, for_good: bool = False) -> bool:
+        """Return whether it is this node's choice that it does not count an event that a peer has:
+        it is unwanted, withheld, or found no room; the latter only for now."""
+        ...
+
     def find_refused(self, name: bytes) -> EventId | None:
         """Return the EventId with an id (of recon/1.2.0) whose event is known to be wrong."""
         ...

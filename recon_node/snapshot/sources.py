@@ -57,7 +57,7 @@ class LogSource:
             connection = self._reader.connection
             connection.execute("BEGIN")
             with closing(connection.cursor()) as cursor:
-                withheld = set(select_withheld(connection))
+                withheld = set(select_withheld(connection, orphans=False))
                 for each in self.ranges:
                     keys = (key for (key,) in cursor.execute(sql, tuple(each)))
                     found += [key for key in keys if key not in withheld]

@@ -119,6 +119,7 @@ class Contents:
         )
         self._refused = {id_of(event_id): event_id for event_id in refused}
         self._withheld = {id_of(event_id): event_id for event_id in withheld}
+        self._without_room: dict[EventId, None] = {}
         self._max_refused = log.settings.max_refused
         self._feed_moved = trio.lowlevel.ParkingLot()
         self._proofs_moved = trio.lowlevel.ParkingLot()
@@ -135,6 +136,14 @@ class Contents:
     def find_refused(self, name: bytes) -> EventId | None:
         """Return the EventId that has this id (sketch.py), if it is refused or withheld."""
         return self._refused.get(name) or self._withheld.get(name)
+
+    def is_withheld(self, event_id: EventId) -> bool:
+        """Return whether an event is held but withheld from peers."""
+        return self._withheld.get(id_of(event_id)) == event_id
+
+    def found_no_room(self, event_id: EventId) -> bool:
+        """Return whether an event was refused lately only because there was no room for it."""
+        return event_id in self._without_room
 
     @property
     def withheld(self) -> int:
@@ -181,6 +190,10 @@ class Contents:
         for verdict in committed.verdicts:
             self.totals[verdict.status] += 1
             self.totals["policy refused"] += verdict.cause in ("policy", "unjudged")
+            if verdict.cause == "waiting" and verdict.event_id is not None:
+                self._without_room[verdict.event_id] = None
+        while len(self._without_room) > self._max_refused:
+            del self._without_room[next(iter(self._without_room))]
         self.totals["late refused"] += len(committed.removed)
         self.totals["batches"] += 1
         self.waiting = committed.marks.waiting

@@ -11,6 +11,7 @@ import trio
 from recon_node.ceramic import EventId, Network
 from recon_node.files import private_directory
 from recon_node.recon import KeyStore
+from recon_node.store.admission.crowds import release_unsigned
 from recon_node.store.db.log import EventLog
 from recon_node.store.db.reader import ReaderPool
 from recon_node.store.errors import StoreError
@@ -43,9 +44,11 @@ async def open_store(
     """
     settings = settings or StoreSettings()
     with ExitStack() as stack:
-        opened = await trio.to_thread.run_sync(_open, stack, data_dir, network, settings)
+        policy = policy or Policy()
+        guarded = policy.decides_by_name
+        opened = await trio.to_thread.run_sync(_open, stack, data_dir, network, settings, guarded)
         readers = ReaderPool(data_dir, settings.readers)
-        store = Store(*opened, readers, data_dir, policy or Policy())
+        store = Store(*opened, readers, data_dir, policy)
         failure: BaseException | None = None
         async with trio.open_nursery() as nursery:
             nursery.start_soon(store.run_intake)
@@ -60,7 +63,7 @@ async def open_store(
 
 
 def _open(
-    stack: ExitStack, data_dir: Path, network: Network, settings: StoreSettings
+    stack: ExitStack, data_dir: Path, network: Network, settings: StoreSettings, guarded: bool
 ) -> tuple[EventLog, KeyStore, RingKeys | None, list[EventId], list[EventId], list[Interest]]:
     """Open the log, and read from it what the store keeps in memory."""
     try:
@@ -71,8 +74,10 @@ def _open(
         reason = error.strerror or error
         raise StoreError(f"the data directory {data_dir} cannot be created: {reason}") from error
     stack.enter_context(directory_lock(data_dir))
-    event_log = EventLog(data_dir, network, settings)
+    event_log = EventLog(data_dir, network, settings, guarded=guarded)
     try:
+        if not guarded:
+            release_unsigned(event_log)
         keys = event_log.load_keys()
         ring_keys = event_log.load_ring_keys(keys) if settings.ceramic_one else None
         refused, withheld = event_log.load_refused(), event_log.load_withheld()

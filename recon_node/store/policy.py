@@ -266,6 +266,12 @@ class Policy:
         """May anything be refused?"""
         return bool(self.lists or self.functions)
 
+    @property
+    def decides_by_name(self) -> bool:
+        """Whether it matters in whose name a stream is: then an event must show that it is."""
+        lists = self.lists
+        return bool(lists.allow_models or lists.allow_controllers or self.functions)
+
 
 def hashes_of_event_ids(lists: Lists) -> ListedHashes:
     """Return the lists as EventIDs show them."""

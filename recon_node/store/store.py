@@ -133,6 +133,17 @@ class Store(Contents):
             return False
         return event_id.event_cid not in self.damage.cids()
 
+    def is_excused(self, event_id: EventId, *, for_good: bool = False) -> bool:
+        """Return whether it is this node's choice that it does not count an event that a peer has:
+        it is unwanted, withheld, or found no room.
+
+        Args:
+            event_id: of the event.
+            for_good: do not count what may be different when the event comes again.
+        """
+        is_here = self.is_withheld(event_id) or (not for_good and self.found_no_room(event_id))
+        return is_here or self.is_unwanted(event_id, for_good=for_good)
+
     def is_refused(self, event_id: EventId) -> bool:
         """Do as `Contents` does; also if the event is unwanted."""
         return super().is_refused(event_id) or self.is_unwanted(event_id)

@@ -243,10 +243,12 @@ class StoreSettings:
     drain_seconds: float = 3.0
     """On closing, events submitted before are written for up to this long; the rest are refused."""
     max_waiting: Annotated[int, Setting(), Field(ge=0)] = 1_000_000
-    """Maximum events from peers to keep while events that they depend on are missing.
+    """Maximum events from peers to keep of each kind that costs its maker nothing: those whose
+    init event is missing, and time events whose anchor was not looked up.
 
-    Beyond it, an event that would have to wait is refused for now; no valid event is lost by this
-    (docs/admission.md). Without a limit, anyone could fill the disk.
+    Beyond it, such an event is refused for now, or takes the place of a time event whose
+    transaction the chain does not have; no valid event is lost by this (docs/admission.md).
+    Without a limit, anyone could fill the disk.
     """
     max_waiting_bytes: Annotated[int, Setting(), Field(ge=0)] = 4 * 1024**3
     """The same limit by the size of these events, in bytes."""

@@ -15,7 +15,7 @@ from store_helpers import NETWORK, World, feed_of
 
 from recon_node.store import FeedTime, Store, UnknownTimeError, open_store
 from recon_node.store.db import deliveries, schema
-from recon_node.store.db.records import Marks
+from recon_node.store.db.shares import Marks
 from recon_node.store.maintenance.repair import repair_log
 
 
@@ -82,6 +82,9 @@ async def test_what_an_earlier_version_delivered_has_no_time(tmp_path: Path) -> 
         connection.execute("DROP TABLE deliveries")
         connection.execute("DROP TABLE faults")
         connection.execute("DROP TABLE releases")
+        connection.execute("DROP INDEX events_undelivered_by_stream")
+        connection.execute("ALTER TABLE anchors DROP COLUMN prev")
+        connection.execute("ALTER TABLE anchors DROP COLUMN statement")
         version = schema.MIGRATIONS.index(deliveries.MIGRATION)
         connection.execute(f"PRAGMA user_version = {version}")
     async with open_store(tmp_path, NETWORK) as store:

@@ -43,7 +43,7 @@ class ReconStream:
     """Bounds how many long messages are decoded at once: their memory is charged afterwards."""
     has_served: bool = False
     """Whether an earlier session has ended on this stream."""
-    is_unwanted: Callable[[EventId], bool] = lambda key: False
+    is_excused: Callable[[EventId], bool] = lambda key: False
     """Whether it is our choice that the event of a key was not obtained."""
     unwanted: list[EventId] = field(default_factory=list)
     """Those keys, as far as the peer has listed them in this session."""
@@ -93,7 +93,7 @@ class ReconStream:
                 on_asked()
             if new_keys:
                 missing = await self.obtain([EventId(key) for key in new_keys])
-                self._leave_out([key for key in missing if self.is_unwanted(key)])
+                self._leave_out([key for key in missing if self.is_excused(key)])
                 side.give_up(missing)
             if side.answer_due:
                 if self.obtain_by_id is not None:
@@ -113,8 +113,8 @@ class ReconStream:
         self.unwanted.extend(keys)
         if len(self.unwanted) > MAX_UNWANTED:
             raise PeerError(
-                f"the peer holds more than {MAX_UNWANTED:,} events that the write policy of this "
-                "node refuses: narrow the node's interests to what it allows"
+                f"the peer holds more than {MAX_UNWANTED:,} events that this node's write policy "
+                "refuses, or that cost their makers nothing: narrow the node's interests"
             )
         self.frames.account.hold("unwanted keys", UNWANTED_WEIGHT * len(self.unwanted))
         self.session.side.leave_out(keys)
@@ -124,6 +124,7 @@ class ReconStream:
         missing = await in_steps(self.session.find_missing())
         if missing is not None:
             refused, undelivered = await obtain(missing)
+            self._leave_out([key for key in refused if self.is_excused(key)])
             self.session.side.give_up(refused)
             self.session.give_up_ids(undelivered)
 

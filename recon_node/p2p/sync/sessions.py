@@ -262,9 +262,9 @@ class Sessions:
         run.recon.frames.start_count()
 
     def _note_unwanted(self, run: _Run) -> None:
-        """Remember the keys that the write policy refuses for good."""
-        is_unwanted = partial(self._store.is_unwanted, for_good=True)
-        self._unwanted.note(run.peer_id, filter(is_unwanted, run.recon.unwanted))
+        """Remember the keys that we do not count."""
+        is_excused = partial(self._store.is_excused, for_good=True)
+        self._unwanted.note(run.peer_id, filter(is_excused, run.recon.unwanted))
 
     def _new_run(
         self,
@@ -292,7 +292,7 @@ class Sessions:
             self._settings,
             self._decoders,
             opened.has_served,
-            is_unwanted=self._store.is_unwanted,
+            is_excused=self._store.is_excused,
             obtain_by_id=None if self._store.wants_keys_first else fetcher.obtain_by_id,
         )
         return _Run(role, peer_id, recon, fetcher, trio.current_time(), is_rest)

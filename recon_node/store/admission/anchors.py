@@ -23,7 +23,7 @@ def commit_proofs(log: EventLog, verdicts: Sequence[tuple[CID, proofs.ProofVerdi
         before = doubts.doubted_events(log.connection) if was_doubted else set()
         settled = proofs.settle_proofs(log.connection, verdicts)
         history = History(log.connection)
-        ladder = Ladder(history, marks, log.network, log.settings)
+        ladder = Ladder(history, marks, log)
         ladder.resume(history.load_anchored(settled))
         committed = log.write(history.touched.values(), ladder.refused, marks, history.left)
         doubts.forget(log.connection, settled)

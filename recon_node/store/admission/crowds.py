@@ -21,7 +21,7 @@ def commit_release(log: EventLog) -> Committed:
     """
     with log.transaction() as marks:
         history = History(log.connection)
-        ladder = Ladder(history, marks, log.network, log.settings)
+        ladder = Ladder(history, marks, log)
         for cid, after in releases.read_releases(log.connection, MAX_WAITERS):
             if not history.has_room:
                 break
@@ -30,3 +30,20 @@ def commit_release(log: EventLog) -> Committed:
         committed = log.write(history.touched.values(), ladder.refused, marks, history.left)
         marks.is_releasing = bool(releases.read_releases(log.connection, 1))
     return replace(committed, completed=ladder.completed, damaged=ladder.damaged)
+
+
+def release_unsigned(log: EventLog) -> None:
+    """Move what waits because a write policy decided in whose name streams are: it does no more.
+
+    Raises:
+        StoreError: the disk did not take it. What was moved before stays so.
+    """
+    after = 0
+    while History(log.connection).load_uncovered(after):
+        with log.transaction() as marks:
+            history = History(log.connection)
+            ladder = Ladder(history, marks, log)
+            waiting = history.load_uncovered(after)
+            ladder.resume(waiting)
+            log.write(history.touched.values(), ladder.refused, marks, history.left)
+        after = waiting[-1].row

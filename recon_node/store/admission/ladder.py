@@ -14,6 +14,14 @@ on, because it is signed by somebody who may write to the stream, and stands for
 that, the invalid event and the time events on it stay UNCOVERED: they wait like events that lack
 a prev.
 
+Nobody signs a deterministic init event, nor a time event. Where a write policy decides in whose
+name streams are (the log is *guarded*), these prove nothing, either: such an init event stays
+UNCOVERED as well, until a valid data event covers it, and such a time event until it is covered or
+its anchor was looked up. What comes from the node's own clients needs no cover: they answer for it.
+
+What costs its maker nothing has its place in a share (`recon_node.store.db.shares`). If there is
+none left, it is refused for now, unless a valid event waits for it, or others of its kind give way.
+
 A step that fails refuses the EventId permanently. Most faults lie in the EventId (a wrong height,
 say), so the event can still arrive under the right one, and what builds on it keeps waiting. Some
 lie in the event itself (*inherent*): then everything that builds on it is refused, too.
@@ -33,13 +41,11 @@ else, both are refused.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Final
 
 from recon_node.ceramic import (
     EventIdError,
     EventKind,
     InvalidSignatureError,
-    Network,
     StreamId,
     UnsupportedSignatureError,
     check_authority,
@@ -48,20 +54,10 @@ from recon_node.ceramic import (
 from recon_node.ipld import CID
 from recon_node.store.damage.detection import Damage, DamagedEventError
 from recon_node.store.db.history import History
-from recon_node.store.db.log import Completed
-from recon_node.store.db.records import Marks, Record, State, StreamRecord
-from recon_node.store.values import StoreSettings
+from recon_node.store.db.log import Completed, EventLog
+from recon_node.store.db.records import Record, State, StreamRecord
+from recon_node.store.db.shares import Amount, Marks, Share, share_of_record
 from recon_node.verification import Refusal
-
-MAX_WITHHELD: Final = 4096
-"""Events that are badly signed, or build on such ones. They cost their maker nothing; those that a
-valid event covers come again, with that one."""
-
-_TOO_MANY: Final = Refusal(
-    f"{MAX_WITHHELD} events are already waiting for a validly signed event that covers them, and "
-    "so would this one: offer it again with that one",
-    passing=True,
-)
 
 
 class _FaultError(Exception):
@@ -78,18 +74,17 @@ class Ladder:
     Args:
         history: what is known around the batch.
         marks: where the log stands; moved on here.
-        network: of the node.
-        settings: how much may be below PENDING.
+        log: whose network, limits and guard count.
     """
 
-    def __init__(
-        self, history: History, marks: Marks, network: Network, settings: StoreSettings
-    ) -> None:
+    def __init__(self, history: History, marks: Marks, log: EventLog) -> None:
         self._history = history
         self._marks = marks
-        self._network = network
-        self._settings = settings
-        self._covered: set[CID] = set()  # invalid events that a valid one covers
+        self._network = log.network
+        self._limits = log.limits
+        self._guarded = log.guarded
+        self._evictable: list[Record] | None = None
+        self._covered: set[CID] = set()  # what a valid event covers, or a client answers for
         self._released: list[CID] = []  # those of them that moved: what waits for them may move
         self.refused: list[Record] = []
         """What was proven wrong, new or held before, in order."""
@@ -110,7 +105,12 @@ class Ladder:
         ]
 
     def enter(
-        self, record: Record, refusal: Refusal | None = None, *, must_be_valid: bool = False
+        self,
+        record: Record,
+        refusal: Refusal | None = None,
+        *,
+        must_be_valid: bool = False,
+        is_own: bool = False,
     ) -> None:
         """Move a new record, then everything that waits for it; or refuse it.
 
@@ -118,21 +118,22 @@ class Ladder:
             record: is not held yet.
             refusal: why it is refused, if it is.
             must_be_valid: whether it is refused if it is badly signed. That is not remembered.
+            is_own: whether it is of this node's own clients.
         """
         if refusal is not None:
             self._refuse(record, refusal)
+        if is_own and record.kind is not EventKind.DATA:
+            self._covered.add(record.cid)
         moved = self._move(record)
         if must_be_valid and record.fault is not None and record.refusal is None:
             record.refusal = Refusal(record.fault, inherent=True)
             return
+        share = share_of_record(record)
+        if share is not None and not is_own and not self._make_room(record, share):
+            record.refusal = _no_room(share, self._limits[share])
+            return
         if record.refusal is None:
-            if record.state < State.PENDING:
-                record.refusal = self._no_room(record)
-                if record.refusal is not None:
-                    return
-                self._marks.waiting += 1
-                self._marks.waiting_bytes += self._history.size(record)
-                self._marks.withheld += record.is_withheld
+            self._account(record, None, False)
             self._history.add(record)
         self._settle([record.cid] if moved else [])
 
@@ -148,11 +149,7 @@ class Ladder:
         self._history.load_waiters([init])
         for record in self._history.waiters([init]):
             if record.state is State.ORPHAN and record.refusal is None:
-                self._marks.withheld -= record.is_withheld
-                record.refusal = Refusal(reason, passing=True)
-                self._marks.waiting -= 1
-                self._marks.waiting_bytes -= self._history.size(record)
-                self._history.remove(record)
+                self._drop(record, Refusal(reason, passing=True))
 
     def _settle(self, moved: list[CID]) -> None:
         """Move everything that waits for these events, until nothing moves."""
@@ -164,32 +161,68 @@ class Ladder:
 
     def _move_held(self, record: Record) -> bool:
         """Move a held record; return whether what builds on it may now move."""
-        waited = record.state < State.PENDING and record.refusal is None
-        was_withheld = waited and record.is_withheld
+        if record.refusal is not None:
+            return record.refusal.inherent
+        share, waited = share_of_record(record), record.state < State.PENDING
         moved = self._move(record)
-        is_withheld = record.refusal is None and record.is_withheld
-        if is_withheld and not was_withheld and self._marks.withheld >= MAX_WITHHELD:
-            record.refusal = _TOO_MANY  # it waited in good faith, as it seemed
-            self._history.remove(record)
-            is_withheld = False
-        self._marks.withheld += is_withheld - was_withheld
-        if waited and (record.refusal is not None or record.state >= State.PENDING):
-            self._marks.waiting -= 1
-            self._marks.waiting_bytes -= self._history.size(record)
+        self._account(record, share, waited)
+        now = share_of_record(record)
+        if now is None or now is share or self._marks.taken(now).fits(self._limits[now]):
+            return moved
+        if not self._is_vouched_for(record):
+            self._drop(record, _no_room(now, self._limits[now]))  # it had seemed to be another kind
         return moved
 
-    def _no_room(self, record: Record) -> Refusal | None:
-        if record.is_withheld and self._marks.withheld >= MAX_WITHHELD:
-            return _TOO_MANY
-        waiting, size = self._marks.waiting, self._marks.waiting_bytes
-        new_size = size + self._history.size(record)
-        if waiting < self._settings.max_waiting and new_size <= self._settings.max_waiting_bytes:
-            return None
-        return Refusal(
-            f"{waiting} events of {size} bytes are already waiting for their history, and this "
-            "one would have to wait, too: offer it again when the node has its prevs",
-            passing=True,
-        )
+    def _account(self, record: Record, share: Share | None, waited: bool) -> None:
+        """Note what a record takes, which took part of a share, and waited, or did not."""
+        now = share_of_record(record)
+        if now is not share:
+            amount = Amount(1, self._history.size(record))
+            if share is not None:
+                self._marks.shares[share] = self._marks.taken(share) - amount
+            if now is not None:
+                self._marks.shares[now] = self._marks.taken(now) + amount
+        waits = record.refusal is None and record.state < State.PENDING
+        self._marks.waiting += waits - waited
+
+    def _make_room(self, record: Record, share: Share) -> bool:
+        """Return whether there is room for a new record in its share, or it needs none."""
+        amount = Amount(1, self._history.size(record))
+        limit = self._limits[share]
+        while not (self._marks.taken(share) + amount).fits(limit):
+            if self._is_vouched_for(record):
+                return True
+            if self._evictable is None and share is Share.UNPROVEN:
+                self._evictable = self._history.load_evictable()
+            if not self._evictable or share is not Share.UNPROVEN:
+                return False
+            record_out = self._evictable.pop()
+            if record_out.refusal is None and record_out.state < State.DELIVERED:
+                self._drop(record_out, _no_room(share, limit))
+        return True
+
+    def _is_vouched_for(self, record: Record) -> bool:
+        """Return whether a valid data event waits for a record, directly or through others."""
+        stream = self._history.streams.get(record.init)
+        seen: set[CID] = set()
+        above = [record.cid]
+        while above and stream is not None:
+            self._history.load_waiters(above)
+            waiters = [each for each in self._history.waiters(above) if each.cid not in seen]
+            for each in waiters:
+                is_valid = each.kind is EventKind.DATA and each.fault is None
+                if is_valid and (each.state > State.ORPHAN or each.signer == stream.controller):
+                    return True
+            above = [each.cid for each in waiters]
+            seen.update(above)
+        return False
+
+    def _drop(self, record: Record, refusal: Refusal) -> None:
+        """Take out a held record, without remembering it as refused."""
+        share = share_of_record(record)
+        record.refusal = refusal
+        self._account(record, share, record.state < State.PENDING)
+        self._history.remove(record)
 
     def _move(self, record: Record) -> bool:
         """Move a record as far as it goes; return whether what builds on it may now move."""
@@ -252,13 +285,19 @@ class Ladder:
         """UNCOVERED to PENDING."""
         self._check_history(record)
         uncovered = self._uncovered_below(record)
-        if record.fault is not None:
-            if record.cid not in self._covered:
+        is_covered = record.cid in self._covered
+        record.is_unproven = False
+        if record.fault is not None or (self._guarded and is_unsigned_init(record)):
+            if not is_covered:
                 return False
         elif record.kind is EventKind.DATA:
             self._cover(uncovered)
         elif uncovered:
             return False
+        elif self._guarded and record.proof is not None and not is_covered:
+            record.is_unproven = self._history.verdict(record.proof) is None
+            if record.is_unproven:
+                return False
         stream = self._history.streams.get(record.init)
         if stream is not None:
             doubted = record.proof is not None and self._history.is_doubted(record.proof)
@@ -356,6 +395,21 @@ class Ladder:
             verdict = self._history.verdict(record.proof)
             if isinstance(verdict, Refusal):
                 raise _FaultError(verdict.reason, inherent=True)
+
+
+def is_unsigned_init(record: Record) -> bool:
+    """Return whether a record is of a deterministic init event; one of the log is UNCOVERED."""
+    if record.kind is not EventKind.INIT:
+        return False
+    return record.event is None or record.event.envelope is None
+
+
+def _no_room(share: Share, limit: Amount) -> Refusal:
+    reason = (
+        f"there is no room for more {share.value}: this node keeps at most {limit.events:,} of "
+        f"them, and {limit.bytes:,} bytes; offer it again later, or with what builds on it"
+    )
+    return Refusal(reason, passing=True)
 
 
 def _undelivered(record: Record) -> tuple[CID, ...]:

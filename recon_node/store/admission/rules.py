@@ -36,7 +36,8 @@ from recon_node.store.admission.ladder import Ladder
 from recon_node.store.damage.mending import mend
 from recon_node.store.db.history import History
 from recon_node.store.db.log import Committed, EventLog
-from recon_node.store.db.records import Marks, Record, State, StreamRecord
+from recon_node.store.db.records import Record, State, StreamRecord
+from recon_node.store.db.shares import Marks
 from recon_node.store.interests import covers
 from recon_node.store.judging import UNJUDGED, Judgement, PolicyRefusal
 from recon_node.store.values import Cause, Submission, Verdict
@@ -109,7 +110,7 @@ class _Judge:
         self._marks = marks
         self._ranges = ranges
         self._judgement = judgement
-        self.ladder = Ladder(history, marks, log.network, log.settings)
+        self.ladder = Ladder(history, marks, log)
 
     def resume(self, mended: Sequence[CID]) -> None:
         """Let events move on that needed one of these, or are one, and could not read it."""
@@ -228,7 +229,9 @@ class _Judge:
         known = history.checked(event.cid)
         if fault is None and known is not None:
             fault = Refusal(f"the event's EventId is {known.event_id}, not {event_id}")
-        self.ladder.enter(record, fault, must_be_valid=submission.event_id is None)
+        is_local = submission.event_id is None
+        is_own = is_local and ring_key is None
+        self.ladder.enter(record, fault, must_be_valid=is_local, is_own=is_own)
         if ring_key is not None and record.refusal is not None:
             return _refused(event_id, record.refusal.reason, _cause(record.refusal, ring_key))
         return _Placed(record, new=True)
@@ -266,8 +269,8 @@ class _Judge:
                 )
             if base.state is State.UNCOVERED and event.kind is not EventKind.DATA:
                 raise InvalidEventError(
-                    f"the event's prev {prev} is or builds on a badly signed event, and no valid "
-                    "data event covers that"
+                    f"the event's prev {prev} is or builds on an event that is badly signed, or "
+                    "not signed by the stream's controller, and no valid data event covers that"
                 )
             height = max(height, base.height + 1)
         return stream.event_id(self._network, height, event.cid)

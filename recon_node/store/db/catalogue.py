@@ -9,6 +9,7 @@ CIDs and StreamIDs can be looked up by their first characters too, see `name_pre
 
 from __future__ import annotations
 
+import sqlite3
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -37,7 +38,7 @@ _SELECT: Final = (
     "(SELECT max(position) FROM events AS each WHERE each.init_cid = events.cid "
     " AND each.position IS NOT NULL) "
     "FROM events {index} CROSS JOIN streams ON streams.init_cid = events.cid "
-    "WHERE kind = 'init' {terms} ORDER BY events.id DESC LIMIT ?"
+    "WHERE kind = 'init' AND events.position IS NOT NULL {terms} ORDER BY events.id DESC LIMIT ?"
 )
 MAX_LISTED: Final = 300
 """Characters of a name, a controller or a sort value in a list; a longer one is cut."""
@@ -106,9 +107,7 @@ def read_streams(
     """Return the latest streams that match a filter, of those before a place in the list."""
     index, terms, values = _where(wanted)
     connection = reader.connection
-    total = connection.execute(
-        f"SELECT count(*) FROM events INDEXED BY {index} WHERE kind = 'init' {terms}", values
-    ).fetchone()[0]
+    total = _count(connection, index, terms, values)
     if wanted.sort_value is not None:
         terms += "AND sep_key = ? AND sep_value = ? "
         values += (wanted.sort_key, wanted.sort_value)
@@ -125,12 +124,10 @@ def read_streams(
 
 def count_streams(sort_values: Iterable[str], reader: Reader) -> dict[str, int]:
     """Return how many streams have each of some sort values."""
-    sql = (
-        "SELECT count(*) FROM events INDEXED BY inits_by_sort_value "
-        f"WHERE kind = 'init' AND {SORT_VALUE} = ?"
-    )
-    execute = reader.connection.execute
-    return {each: execute(sql, (short_hash(each),)).fetchone()[0] for each in sort_values}
+    index, terms = "inits_by_sort_value", f"AND {SORT_VALUE} = ? "
+    return {
+        each: _count(reader.connection, index, terms, (short_hash(each),)) for each in sort_values
+    }
 
 
 def read_sort_values(limit: int, reader: Reader) -> set[tuple[str, str]]:
@@ -138,7 +135,8 @@ def read_sort_values(limit: int, reader: Reader) -> set[tuple[str, str]]:
     sql = (
         f"SELECT {SORT_VALUE}, sep_key, sep_value FROM events INDEXED BY inits_by_sort_value "
         "CROSS JOIN streams ON streams.init_cid = events.cid "
-        f"WHERE kind = 'init' AND {SORT_VALUE} > ? ORDER BY {SORT_VALUE} LIMIT 1"
+        f"WHERE kind = 'init' AND position IS NOT NULL AND {SORT_VALUE} > ? "
+        f"ORDER BY {SORT_VALUE} LIMIT 1"
     )
     found: set[tuple[str, str]] = set()
     after = b""
@@ -202,6 +200,18 @@ def names_of(models: Iterable[StreamId], reader: Reader) -> dict[StreamId, str]:
         for init, (_, name) in _named(list(wanted), reader).items()
         if name is not None
     }
+
+
+def _count(connection: sqlite3.Connection, index: str, terms: str, values: Sequence[object]) -> int:
+    """Count delivered init events: all in an index, but for the few that are withheld."""
+    count = "SELECT count(*) FROM events INDEXED BY"
+    withheld = "WHERE position IS NULL AND state = ?"
+    (total,) = connection.execute(f"{count} {index} WHERE kind = 'init' {terms}", values).fetchone()
+    (held,) = connection.execute(
+        f"{count} events_undelivered {withheld} AND kind = 'init' {terms}",
+        (State.UNCOVERED, *values),
+    ).fetchone()
+    return int(total - held)
 
 
 def _where(wanted: StreamFilter) -> tuple[str, str, tuple[object, ...]]:

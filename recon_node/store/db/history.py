@@ -17,7 +17,7 @@ from recon_node.store.damage.detection import DamagedEventError, check_stored
 from recon_node.store.db.blocks import BlockReader
 from recon_node.store.db.doubts import is_doubted
 from recon_node.store.db.packing import full_size
-from recon_node.store.db.proofs import ProofVerdict, proof_verdict
+from recon_node.store.db.proofs import ProofVerdict, proof_verdict, select_evictable
 from recon_node.store.db.records import Record, State, StreamRecord, select_records, select_streams
 from recon_node.store.db.releases import BEGINNING, select_waiters
 from recon_node.store.db.sql import select_in
@@ -89,6 +89,20 @@ class History:
             self._load_records("id IN (?) ORDER BY id", rows)
         else:
             self._load_some(missing)
+
+    def load_evictable(self) -> list[Record]:
+        """Load time events that may make room for others, see `select_evictable`."""
+        rows = select_evictable(self._connection, MAX_WAITERS)
+        return self._load_records("id IN (?)", rows)
+
+    def load_uncovered(self, after: int) -> list[Record]:
+        """Load the next UNCOVERED records beyond a row that are not badly signed themselves."""
+        rows = self._connection.execute(
+            "SELECT id FROM events WHERE position IS NULL AND state = ? AND kind != 'data' "
+            "AND id > ? ORDER BY id LIMIT ?",
+            (State.UNCOVERED, after, MAX_WAITERS),
+        )
+        return self._load_records("id IN (?) ORDER BY id", [row for (row,) in rows])
 
     def load_anchored(self, proofs: Sequence[CID]) -> list[Record]:
         """Load the undelivered time events with one of these proofs, bounded as `load_waiters`."""

@@ -12,21 +12,21 @@ import time
 import uuid
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 import structlog
 
-from recon_node.ceramic import EventId, Network, StreamId, StreamIdError
+from recon_node.ceramic import EventId, EventKind, Network, StreamId, StreamIdError
 from recon_node.ceramic.header import DEFAULT_SORT_KEY
 from recon_node.ipld import CID
 from recon_node.recon import KeyStore, KeyView
 from recon_node.store.damage.detection import Damage
 from recon_node.store.db import deliveries, doubts, proofs, releases, schema, time_statements
+from recon_node.store.db.faults import FAULT
 from recon_node.store.db.packing import full_size
 from recon_node.store.db.records import (
-    Marks,
     Record,
     State,
     delete_records,
@@ -36,6 +36,7 @@ from recon_node.store.db.records import (
     update_records,
 )
 from recon_node.store.db.saved_keys import KEYS, RING_KEYS, forget_keys, load_keys, save_keys
+from recon_node.store.db.shares import Amount, Marks, Share, share_limits, share_of
 from recon_node.store.db.shown_head import ShownHead
 from recon_node.store.errors import explained_errors
 from recon_node.store.ring_keys import RingKeys
@@ -102,9 +103,12 @@ class EventLog:
         network: of its events.
         settings: of the store.
         now: returns the Unix time in seconds.
+        guarded: whether a write policy decides in whose name streams are: then an unsigned init
+            event and a time event need more to count, see `recon_node.store.admission.ladder`.
 
     Attributes:
         connection: for statements within a `transaction`.
+        limits: how large each share of events may be that cost their maker nothing.
         marks: where the log stands after the last commit.
         epoch: a UUID; feed positions are meaningful only together with it.
 
@@ -118,12 +122,16 @@ class EventLog:
         network: Network,
         settings: StoreSettings,
         now: Callable[[], float] = time.time,
+        *,
+        guarded: bool = False,
     ) -> None:
         self._data_dir = data_dir
         self.path = data_dir / schema.FILE_NAME
         self.network = network
         self.settings = settings
         self.now = now
+        self.guarded = guarded
+        self.limits = share_limits(settings, guarded=guarded)
         self.connection = schema.open_database(data_dir, network, settings.synchronous)
         with explained_errors(self.path):
             try:
@@ -143,7 +151,7 @@ class EventLog:
         with explained_errors(self.path):
             keys = load_keys(self._data_dir, self.connection, KEYS, self._count())
             if keys is None:
-                withheld = set(select_withheld(self.connection))
+                withheld = set(select_withheld(self.connection, orphans=self.guarded))
                 rows = self.connection.execute("SELECT event_id FROM events ORDER BY event_id")
                 keys = KeyStore(event_id for (event_id,) in rows if event_id not in withheld)
         return keys
@@ -151,7 +159,7 @@ class EventLog:
     def load_withheld(self) -> list[EventId]:
         """Return the EventIds that peers do not hear of."""
         with explained_errors(self.path):
-            return select_withheld(self.connection)
+            return select_withheld(self.connection, orphans=self.guarded)
 
     def load_ring_keys(self, keys: KeyView) -> RingKeys:
         """Return the keys of the model ring, saved or made from all EventIds held."""
@@ -204,7 +212,7 @@ class EventLog:
         Raises:
             StoreError: the disk did not take it.
         """
-        marks = replace(self.marks)
+        marks = self.marks.copy()
         with explained_errors(self.path):
             self.connection.execute("BEGIN IMMEDIATE")
             try:
@@ -243,7 +251,9 @@ class EventLog:
         removed = [r for r in touched if r.logged_state is not None and r.refusal is not None]
         insert_records(connection, added)
         proofs.insert_proofs(connection, added)
-        proofs_added = proofs.await_lookup(connection, [*added, *moved], self.now())
+        proofs_added = proofs.await_lookup(
+            connection, [*added, *moved, *(r for r in touched if r.is_unproven)], self.now()
+        )
         time_statements.note_statements(connection, [*added, *moved])
         update_records(connection, moved)
         delete_records(connection, removed)
@@ -253,11 +263,19 @@ class EventLog:
         if left:
             releases.keep_releases(connection, left)
             marks.is_releasing = True
-        kept = (r for r in touched if r.refusal is None and not r.is_withheld)
+        kept = [r for r in touched if r.refusal is None]
         return Committed(
-            added=[r.event_id for r in kept if r.logged_state is None or r.was_withheld],
+            added=[
+                r.event_id
+                for r in kept
+                if not self._is_withheld(r) and (r.logged_state is None or self._was_withheld(r))
+            ],
             removed=[r.event_id for r in removed],
-            withheld=[r.event_id for r in touched if _is_newly_withheld(r)],
+            withheld=[
+                r.event_id
+                for r in kept
+                if self._is_withheld(r) and (r.logged_state is None or not self._was_withheld(r))
+            ],
             refused=[r.event_id for r in refused],
             marks=marks,
             proofs_added=proofs_added,
@@ -316,9 +334,16 @@ class EventLog:
             )
         self._note_head(self.marks.head)
 
+    def _is_withheld(self, record: Record) -> bool:
+        """Tell whether peers do not hear of a record: orphans, too, if the log is guarded."""
+        return record.is_withheld or (self.guarded and record.state is State.ORPHAN)
+
+    def _was_withheld(self, record: Record) -> bool:
+        return record.was_withheld or (self.guarded and record.logged_state is State.ORPHAN)
+
     def _count(self) -> int:
         count: int = self.connection.execute("SELECT count(*) FROM events").fetchone()[0]
-        return count - len(select_withheld(self.connection))
+        return count - len(select_withheld(self.connection, orphans=self.guarded))
 
     def _save(self, keys: KeyView, ring_keys: KeyView | None) -> None:
         try:
@@ -333,15 +358,19 @@ class EventLog:
             "SELECT (SELECT ifnull(max(position), 0) FROM events WHERE position IS NOT NULL), "
             "(SELECT ifnull(max(id), 0) FROM events)"
         ).fetchone()
-        waiting = self.connection.execute(
-            "SELECT substr(car, 1, 9), length(car) FROM events JOIN cars USING (id) "
-            "WHERE position IS NULL AND state < ?",
-            (State.PENDING,),
+        undelivered = self.connection.execute(
+            f"SELECT kind, state, {FAULT} IS NOT NULL, substr(car, 1, 9), length(car) "
+            "FROM events JOIN cars USING (id) WHERE position IS NULL"
         )
-        sizes = [full_size(start, length) for start, length in waiting]
+        waiting = 0
+        shares: dict[Share, Amount] = {}
+        for kind, state, badly_signed, *size in undelivered:
+            waiting += state < State.PENDING
+            share = share_of(EventKind(kind), State(state), badly_signed=badly_signed)
+            if share is not None:
+                shares[share] = shares.get(share, Amount()) + Amount(1, full_size(*size))
         is_releasing = bool(releases.read_releases(self.connection, 1))
-        withheld = len(select_withheld(self.connection))
-        return Marks(head, row, len(sizes), sum(sizes), withheld, is_releasing)
+        return Marks(head, row, waiting, shares, is_releasing)
 
     def _forget_outdated_refusals(self) -> None:
         if schema.read_meta(self.connection, "rules") == str(RULES):
@@ -352,8 +381,3 @@ class EventLog:
             self.connection.execute(
                 "INSERT OR REPLACE INTO meta (name, value) VALUES ('rules', ?)", (str(RULES),)
             )
-
-
-def _is_newly_withheld(record: Record) -> bool:
-    is_new = record.logged_state is None or not record.was_withheld
-    return is_new and record.refusal is None and record.is_withheld

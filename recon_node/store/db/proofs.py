@@ -95,7 +95,9 @@ def await_lookup(connection: sqlite3.Connection, records: Iterable[Record], now:
     checked = dict.fromkeys(
         record.proof
         for record in records
-        if record.kind is EventKind.TIME and record.state is State.PENDING
+        if record.kind is EventKind.TIME
+        and record.refusal is None
+        and (record.state is State.PENDING or record.is_unproven)
     )
     if not checked:
         return 0
@@ -106,6 +108,18 @@ def await_lookup(connection: sqlite3.Connection, records: Iterable[Record], now:
     ).rowcount
 
 
+def select_evictable(connection: sqlite3.Connection, limit: int) -> list[int]:
+    """Return the rows of time events that may make room for others: the chain did not have their
+    transaction, and nothing builds on them."""
+    rows = connection.execute(
+        "SELECT events.id FROM not_found CROSS JOIN anchors USING (proof) "
+        "CROSS JOIN events ON events.id = event WHERE position IS NULL AND state >= ? "
+        "AND NOT EXISTS (SELECT 1 FROM waits WHERE waits.cid = events.cid) LIMIT ?",
+        (State.WAITING, limit),
+    )
+    return [row for (row,) in rows]
+
+
 def delete_anchors(connection: sqlite3.Connection, records: Sequence[Record]) -> int:
     """Remove time events; return how many proofs need no lookup any more."""
     gone = [record for record in records if record.proof is not None]
@@ -114,11 +128,16 @@ def delete_anchors(connection: sqlite3.Connection, records: Sequence[Record]) ->
     connection.executemany(
         "DELETE FROM anchors WHERE event = ?", [(record.row,) for record in gone]
     )
-    return connection.executemany(
-        "UPDATE proofs SET due = NULL WHERE proof = ?1 AND due IS NOT NULL "
-        "AND NOT EXISTS (SELECT 1 FROM anchors WHERE proof = ?1)",
-        [(record.proof,) for record in gone],
+    proofs = [(record.proof,) for record in gone]
+    unused = "WHERE proof = ?1 AND NOT EXISTS (SELECT 1 FROM anchors WHERE proof = ?1)"
+    connection.executemany(f"DELETE FROM not_found {unused}", proofs)
+    done = connection.executemany(
+        f"UPDATE proofs SET due = NULL {unused} AND due IS NOT NULL", proofs
     ).rowcount
+    connection.executemany(
+        f"DELETE FROM proofs {unused} AND block_time IS NULL AND refusal IS NULL", proofs
+    )
+    return done
 
 
 def settle_proofs(

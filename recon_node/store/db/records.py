@@ -40,7 +40,11 @@ class State(IntEnum):
     WAITING = 0
     """Its signature is checked. A prev is missing or waits itself: height unchecked."""
     UNCOVERED = 1
-    """Fully checked. It or something it builds on is badly signed, and nothing valid covers it."""
+    """Fully checked. It or something it builds on is badly signed, and nothing valid covers it.
+
+    Where a write policy decides in whose name streams are, also an unsigned init event that nothing
+    valid covers, and a time event without a lookup (see `recon_node.store.admission.ladder`).
+    """
     PENDING = 2
     """Fully checked. Not delivered: a time event whose anchor was not looked up, or after one."""
     DELIVERED = 3
@@ -76,6 +80,8 @@ class Record:
     """Set while the event is new."""
     logged_state: State | None = None
     """Its state in the log; None until it is written."""
+    is_unproven: bool = False
+    """Whether it is UNCOVERED only because its anchor was not looked up."""
     was_withheld: bool = False
     """Whether it was withheld when it was loaded from the log."""
     height: int = field(init=False)
@@ -86,8 +92,8 @@ class Record:
 
     @property
     def is_withheld(self) -> bool:
-        """Whether peers do not hear of it: it is badly signed, or builds on an event that is, and
-        nothing valid covers that (CIP-124: a node validates an event before it relays it)."""
+        """Whether peers do not hear of it (CIP-124: a node validates an event before it relays
+        it): it is badly signed and nothing valid covers it, or it is UNCOVERED."""
         if self.state is State.UNCOVERED:
             return True
         return self.fault is not None and self.state < State.PENDING
@@ -127,24 +133,6 @@ _model = lru_cache(maxsize=1024)(StreamId.parse)
 """Few models have very many streams."""
 
 
-@dataclass(slots=True)
-class Marks:
-    """Where the log stands; each batch moves it on."""
-
-    head: int
-    """The last feed position given."""
-    row: int
-    """The last row id given."""
-    waiting: int
-    """Records below PENDING."""
-    waiting_bytes: int
-    """The size of their CARs."""
-    withheld: int = 0
-    """Those of them that are withheld from peers."""
-    is_releasing: bool = False
-    """Whether events that may move have not been looked at yet, see `releases`."""
-
-
 def select_records(
     connection: sqlite3.Connection, where: str, values: Sequence[object]
 ) -> list[Record]:
@@ -162,13 +150,18 @@ def select_records(
     return [_record(row, tuple(builds_on.get(row[0], ()))) for row in rows]
 
 
-def select_withheld(connection: sqlite3.Connection) -> list[EventId]:
-    """Return the EventIds that peers do not hear of, see `Record.is_withheld`."""
+def select_withheld(connection: sqlite3.Connection, *, orphans: bool) -> list[EventId]:
+    """Return the EventIds that peers do not hear of, see `Record.is_withheld`.
+
+    Args:
+        connection: to the log.
+        orphans: whether they are withheld as well.
+    """
     rows = connection.execute(
-        "SELECT event_id FROM events WHERE position IS NULL AND state = ? "
+        "SELECT event_id FROM events WHERE position IS NULL AND state IN (?1, ?2) "
         "UNION SELECT event_id FROM faults CROSS JOIN events USING (id) "
-        "WHERE position IS NULL AND state < ?",
-        (State.UNCOVERED, State.PENDING),
+        "WHERE position IS NULL AND state < ?3",
+        (State.UNCOVERED, State.ORPHAN if orphans else State.UNCOVERED, State.PENDING),
     )
     return [EventId(event_id) for (event_id,) in rows]
 

@@ -1,0 +1,185 @@
+"""A write policy that decides in whose name streams are: what nobody signed has to wait."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from forging import forged
+from nacl.signing import SigningKey
+from store_helpers import KEYS, MODEL, NETWORK, check_feed, check_tables, controller, feed_of
+
+from recon_node.ceramic import Event, EventId
+from recon_node.ceramic.builder import (
+    data_event,
+    deterministic_init_event,
+    init_event,
+    time_event,
+)
+from recon_node.store import (
+    Policy,
+    PolicySettings,
+    Store,
+    StoreSettings,
+    StreamFacts,
+    StreamFilter,
+    open_store,
+)
+from recon_node.store.db import shares
+from recon_node.store.maintenance import check_log
+
+MEMBER, STRANGER, *_ = KEYS
+BY_NAME = PolicySettings(allow_controllers=(controller(0),)).load()
+QUICK = StoreSettings(synchronous="normal", verifiers=0)
+
+
+def offer(event: Event, init: Event, height: int) -> tuple[EventId, bytes]:
+    assert init.header is not None
+    return event.event_id(NETWORK, init.header, height), event.car
+
+
+def unsigned(n: int = 0) -> Event:
+    """An init event in the member's name, which anybody can make."""
+    return deterministic_init_event(controller(0), MODEL, unique=n.to_bytes(8))
+
+
+async def admit(store: Store, *offers: tuple[EventId, bytes]) -> list[str]:
+    return [verdict.status for verdict in await store.admit_remote(offers)]
+
+
+def members_only(stream: StreamFacts) -> str | None:
+    return None if stream.controller == controller(0) else "not a member"
+
+
+@pytest.mark.parametrize(
+    "policy",
+    [
+        BY_NAME,
+        PolicySettings(allow_models=(str(MODEL),)).load(),
+        Policy(functions=[("members-only", members_only)]),
+    ],
+)
+async def test_a_name_alone_is_not_the_members(tmp_path: Path, policy: Policy) -> None:
+    init = unsigned()
+    anchor = time_event(init, init.cid)
+    signed = data_event(MEMBER, init, [init.cid], [])
+    async with open_store(tmp_path, NETWORK, settings=QUICK, policy=policy) as store:
+        statuses = await admit(store, offer(init, init, 0), offer(anchor, init, 1))
+        assert statuses == ["new", "new"]
+        assert (len(store.keys), store.head, store.withheld) == (0, 0, 2)
+        by_stranger = data_event(STRANGER, init, [init.cid], [])
+        assert await admit(store, offer(by_stranger, init, 1)) == ["new"]
+        assert (len(store.keys), store.head, store.withheld) == (0, 0, 3)
+        key, _ = offer(init, init, 0)
+        assert store.is_refused(key), "it is not fetched again"
+        assert store.is_excused(key, for_good=True), "whoever has it is not to blame"
+        page = await store.listings.streams(StreamFilter(controller=controller(0)), None, 10)
+        assert (page.total, page.streams) == (0, [])
+        assert await store.listings.sort_values() == set()
+        assert await store.listings.count_streams([str(MODEL)]) == {str(MODEL): 0}
+    async with open_store(tmp_path, NETWORK, settings=QUICK, policy=policy) as store:
+        assert (len(store.keys), store.withheld) == (0, 3)
+        assert await admit(store, offer(signed, init, 1)) == ["new"]
+        feed = await feed_of(store)
+        assert [row.event_cid for row in feed] == [init.cid, signed.cid]
+        check_feed(feed, {init.cid: init, signed.cid: signed})
+        assert (len(store.keys), store.withheld) == (2, 2)
+        assert await store.listings.count_streams([str(MODEL)]) == {str(MODEL): 1}
+        check_tables(store)
+    assert check_log(tmp_path).clean
+
+
+async def test_made_up_times_of_a_member_wait_until_they_are_proven(tmp_path: Path) -> None:
+    init = init_event(MEMBER, MODEL, {"n": 0}, unique=b"u")
+    times = [time_event(init, init.cid, tx_hash=bytes([n]) * 32) for n in range(4)]
+    covered, proven, *_ = times
+    async with open_store(tmp_path, NETWORK, settings=QUICK, policy=BY_NAME) as store:
+        await admit(store, offer(init, init, 0), *(offer(each, init, 1) for each in times))
+        assert (len(store.keys), store.head, store.withheld) == (1, 1, 4)
+        assert len(await store.pending_proofs(10)) == 4
+        await store.settle_proofs([(proven.payload["proof"], 7)])
+        assert (len(store.keys), store.head, store.withheld) == (2, 2, 3)
+        above = data_event(MEMBER, init, [covered.cid], [])
+        await admit(store, offer(above, init, 2))  # the member stands for it
+        assert (len(store.keys), store.head, store.withheld) == (4, 2, 2)
+        await store.settle_proofs([(covered.payload["proof"], 8)])
+        assert (len(store.keys), store.head, store.withheld) == (4, 4, 2)
+        check_tables(store)
+
+
+async def test_the_nodes_own_clients_answer_for_what_they_write(tmp_path: Path) -> None:
+    init = unsigned()
+    anchor = time_event(init, init.cid)
+    async with open_store(tmp_path, NETWORK, settings=QUICK, policy=BY_NAME) as store:
+        verdicts = await store.admit_local([init.car, anchor.car])
+        assert [each.status for each in verdicts] == ["new", "new"]
+        assert (len(store.keys), store.head, store.withheld) == (2, 1, 0)
+
+
+async def test_a_crowd_of_unsigned_events_leaves_room_for_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its share is full; signed events, and what signed events build on, come in all the same."""
+    monkeypatch.setattr(shares, "_UNVOUCHED", shares.Amount(10, 1 << 20))
+    monkeypatch.setattr(shares, "_WITHHELD", 10)
+    crowd = [unsigned(n) for n in range(30)]
+    made_up = [time_event(crowd[0], crowd[0].cid, tx_hash=bytes([n]) * 32) for n in range(30)]
+    mine = unsigned(1000)
+    signed = data_event(MEMBER, mine, [mine.cid], [])
+    mended = forged(data_event(MEMBER, mine, [signed.cid], []))
+    above = data_event(MEMBER, mine, [mended.cid], [])
+    async with open_store(tmp_path, NETWORK, settings=QUICK, policy=BY_NAME) as store:
+        await admit(store, *(offer(each, each, 0) for each in crowd))
+        statuses = await admit(store, *(offer(each, crowd[0], 1) for each in made_up))
+        assert (statuses.count("new"), store.withheld, len(store.keys)) == (10, 20, 0)
+        offers = [offer(mine, mine, 0), offer(signed, mine, 1)]
+        offers += [offer(mended, mine, 2), offer(above, mine, 3)]
+        assert await admit(store, *offers) == ["new"] * 4
+        assert (store.head, store.withheld, len(store.keys)) == (4, 20, 4)
+        check_tables(store)
+
+
+async def test_times_that_the_chain_does_not_have_make_room(tmp_path: Path) -> None:
+    init = init_event(MEMBER, MODEL, {"n": 0}, unique=b"u")
+    times = [time_event(init, init.cid, tx_hash=bytes([n]) * 32) for n in range(13)]
+    *made_up, honest, last = times
+    settings = StoreSettings(synchronous="normal", verifiers=0, max_waiting=11)
+    async with open_store(tmp_path, NETWORK, settings=settings) as store:
+        await admit(store, offer(init, init, 0), *(offer(each, init, 1) for each in made_up))
+        assert await admit(store, offer(honest, init, 1)) == ["refused"]
+        assert store.is_excused(offer(honest, init, 1)[0])
+        looked_up = [(each.payload["proof"], 100.0) for each in made_up]
+        await store.postpone_proofs(looked_up, [proof for proof, _ in looked_up])
+        assert await admit(store, offer(honest, init, 1), offer(last, init, 1)) == ["new"] * 2
+        await store.settle_proofs([(honest.payload["proof"], 7)])
+        assert (store.head, len(store.keys), store.stats.pending) == (2, 12, 10)
+        check_tables(store)
+    assert check_log(tmp_path).clean
+
+
+async def test_without_the_policy_what_waited_for_it_moves_on(tmp_path: Path) -> None:
+    inits = [unsigned(n) for n in range(600)]
+    wrong = forged(data_event(MEMBER, inits[0], [inits[0].cid], []))
+    async with open_store(tmp_path, NETWORK, settings=QUICK, policy=BY_NAME) as store:
+        await admit(store, *(offer(each, each, 0) for each in inits), offer(wrong, inits[0], 1))
+        assert (store.head, store.withheld) == (0, 601)
+    async with open_store(tmp_path, NETWORK, settings=QUICK) as store:
+        assert (store.head, len(store.keys), store.withheld) == (600, 600, 1)
+        check_tables(store)
+
+
+def test_a_policy_that_only_denies_trusts_names() -> None:
+    assert not PolicySettings(deny_controllers=(controller(1),)).load().decides_by_name
+    assert not Policy().decides_by_name
+
+
+async def test_orphans_are_not_relayed_by_name(tmp_path: Path) -> None:
+    init = init_event(MEMBER, MODEL, {"n": 0}, unique=b"u")
+    change = data_event(SigningKey.generate(), init, [init.cid], [])
+    mine = data_event(MEMBER, init, [init.cid], [])
+    async with open_store(tmp_path, NETWORK, settings=QUICK, policy=BY_NAME) as store:
+        await admit(store, offer(change, init, 1), offer(mine, init, 1))
+        assert (len(store.keys), store.withheld, store.waiting) == (0, 2, 2)
+        await admit(store, offer(init, init, 0))
+        assert (len(store.keys), store.withheld, store.head) == (2, 1, 2)
+        check_tables(store)
