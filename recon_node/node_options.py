@@ -95,10 +95,11 @@ def node_options(
 def _token_in(path: Path | None) -> str | None:
     if path is None:
         return None
-    if is_exposed(path):
-        click.echo(f"Warning: other users can read the token file {path}: chmod 600 it", err=True)
     try:
-        return path.read_text(encoding="ascii").strip()
+        token = path.read_text(encoding="ascii").strip()
     except (OSError, UnicodeDecodeError) as error:
         reason = getattr(error, "strerror", None) or "not ASCII"
         raise click.ClickException(f"the token file {path} cannot be read: {reason}") from None
+    if is_exposed(path):
+        click.echo(f"Warning: other users can read the token file {path}: chmod 600 it", err=True)
+    return token

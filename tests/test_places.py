@@ -214,8 +214,9 @@ def test_nobody_who_has_less_than_a_fair_share_of_busy_places_loses_one(
             continue
         before, held = Counter(each.address for each in crowd.held), list(crowd.held)
         at = crowd.now
-        merits = sorted((each.address for each in held if each.address in earned), key=earned.get)
-        protected = Counter(merits[::-1][: int(limit * EARNED_SHARE)])
+        addresses = (each.address for each in held if each.address in earned)
+        merits = sorted(addresses, key=earned.get, reverse=True)  # the same of equal ones stay
+        protected = Counter(merits[: int(limit * EARNED_SHARE)])
         crowd.losers.clear()
         place = crowd.come(address, busy=busy)
         assert len(crowd.held) <= limit

@@ -10,9 +10,8 @@ from spark_helpers import Node
 from recon_node.ceramic import Event
 from spark_sink.errors import FeedRefusedError, SinkError
 from spark_sink.source.data_source import ReconDataSource, ReconStreamReader
-from spark_sink.source.feed import Feed, Head
+from spark_sink.source.feed import Feed
 from spark_sink.source.feed_times import find_time
-from spark_sink.source.options import SourceOptions
 
 
 def stream_reader(url: str, **options: str) -> ReconStreamReader:
@@ -89,14 +88,6 @@ def test_bounds_that_the_feed_does_not_have_are_told(
 ) -> None:
     with pytest.raises(SinkError, match=message):
         positions_of(full_node.url, **options)
-
-
-def test_a_bound_of_one_log_is_refused_for_several_nodes() -> None:
-    several = {"url": "http://a,http://b"}
-    for option, value in (("startingTimestamp", "2026-01-01"), ("endingOffset", "5")):
-        with pytest.raises(SinkError, match=rf"{option} {value} is a .* but url has 2: name one"):
-            SourceOptions.parse({**several, option: value})
-    assert SourceOptions.parse({**several, "endingOffset": "latest"}).end(Head("A", 0, 7)) == 7
 
 
 def test_a_stream_that_ends_can_be_told_where(node: Node, sample: list[Event]) -> None:
