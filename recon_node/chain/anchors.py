@@ -18,9 +18,10 @@ each time.
 **Made-up time events** cost their makers nothing, because they need no signature. What they cost
 the node is bounded by the rate of requests, not by their number: they wait in the log, as other
 events do. A made-up proof passes through the queue once like any other; after that, each try
-doubles the wait for the next one, up to a day. No time event is refused because there are many, so
-that a flood cannot keep out a real one; it can delay it by the length of the queue. Chains do not
-wait for each other.
+doubles the wait for the next one, up to a day. While more proofs are due than can be looked up at
+once, half of the places are for those that came to be due last, so that a flood delays a real one
+no longer than it lasts. A proof whose time event a signed event builds on is looked up first.
+Chains do not wait for each other.
 """
 
 from __future__ import annotations
@@ -166,7 +167,10 @@ class _Follower:
             seen = self._store.proof_arrivals
             try:
                 proofs = await self._store.pending_proofs(_PAGE, self._provider.chain_id)
-                due = [proof for proof in proofs if proof.due <= self._now()]
+                now = self._now()
+                due = [proof for proof in proofs if proof.due <= now]
+                if len(due) == _PAGE:
+                    due = await self._with_latest(due, now)
                 if due:
                     await self._look_up(due)
                 else:
@@ -179,6 +183,12 @@ class _Follower:
             except StoreError as error:
                 logger.error("Cannot store the outcomes of lookups", reason=str(error))
                 await trio.sleep(_AFTER_STORE_ERROR)
+
+    async def _with_latest(self, due: Sequence[PendingProof], now: float) -> list[PendingProof]:
+        """Return proofs that are due, half of them those that came to be so last."""
+        half, chain_id = _PAGE // 2, self._provider.chain_id
+        latest = await self._store.pending_proofs(half, chain_id, latest_before=now)
+        return list({proof.cid: proof for proof in (*due[:half], *latest)}.values())
 
     async def _look_up(self, proofs: Sequence[PendingProof]) -> None:
         """Look up some proofs side by side and tell the store the outcomes.

@@ -354,14 +354,19 @@ class Store(Contents):
             partial(questions.read_sort_key, sort_key, after, upto, limit, max_bytes)
         )
 
-    async def pending_proofs(self, limit: int, chain_id: str | None = None) -> list[PendingProof]:
-        """Return at most `limit` proofs of pending time events (of one chain, CAIP-2), those that
-        are due first; some may not be due yet.
+    async def pending_proofs(
+        self, limit: int, chain_id: str | None = None, *, latest_before: float | None = None
+    ) -> list[PendingProof]:
+        """Return at most `limit` proofs of time events that are to be looked up (of one chain,
+        CAIP-2), those that are due first; some may not be due yet.
+
+        With `latest_before`, in Unix seconds: of those due by then, those that are due last.
 
         Raises:
             StoreError: the disk failed.
         """
-        return await self._readers.ask(partial(questions.read_pending_proofs, chain_id, limit))
+        read = partial(questions.read_pending_proofs, chain_id, limit, latest_before)
+        return await self._readers.ask(read)
 
     async def settle_proofs(self, verdicts: Sequence[tuple[CID, int | str]]) -> None:
         """Say what lookups of proofs led to: the time of the block, in Unix seconds, or why the

@@ -349,6 +349,33 @@ async def test_the_start_does_not_wait_for_a_provider_and_tells_a_wrong_one(
     assert {method for method, _ in chain.asked} == {"eth_chainId"}
 
 
+@pytest.mark.parametrize("is_built_on", [True, False])
+async def test_a_real_anchor_is_looked_up_before_a_flood(
+    clock: trio.testing.MockClock, tmp_path: Path, is_built_on: bool
+) -> None:
+    """It came to be due last; or first, but somebody who may write to the stream stands for it."""
+    chain, init, real = Chain(), init_event(KEY, MODEL, {}), Document("real")
+    chain.mine(real.proof, TIME)
+    flood = [
+        time_event(init, init.cid, chain_id=GNOSIS, tx_hash=sha256(b"%d" % n).digest())
+        for n in range(400)
+    ]
+    events = real.events if is_built_on else real.events[:-1]
+    async with serving(chain) as url, open_store(tmp_path, NETWORK) as store:
+        made_up = [init.car, *(event.car for event in flood)]
+        await store.admit_local(made_up)
+        await store.admit_local([event.car for event in events])
+        if is_built_on:  # neither first nor last
+            late = [
+                time_event(init, init.cid, chain_id=GNOSIS, tx_hash=sha256(b"late %d" % n).digest())
+                for n in range(100)
+            ]
+            await store.admit_local([event.car for event in late])
+        async with following(store, url, requests_per_second=10):
+            await until(lambda: store.head == 1 + len(events))
+            assert len(chain.asked) < 100
+
+
 async def test_a_flood_of_made_up_proofs_costs_what_the_rate_allows(
     clock: trio.testing.MockClock, tmp_path: Path
 ) -> None:

@@ -254,6 +254,7 @@ class EventLog:
         proofs_added = proofs.await_lookup(
             connection, [*added, *moved, *(r for r in touched if r.is_unproven)], self.now()
         )
+        proofs.look_up_first(connection, [*added, *moved], self.now())
         time_statements.note_statements(connection, [*added, *moved])
         update_records(connection, moved)
         delete_records(connection, removed)

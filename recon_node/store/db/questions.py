@@ -87,13 +87,18 @@ def read_event_ids(cids: Sequence[CID], reader: Reader) -> dict[CID, tuple[bytes
     return {CID(cid): (event_id, EventKind(kind)) for cid, event_id, kind in rows}
 
 
-def read_pending_proofs(chain_id: str | None, limit: int, reader: Reader) -> list[PendingProof]:
-    """Return the proofs of a chain, or of all, that await their lookup, in the order of `due`."""
+def read_pending_proofs(
+    chain_id: str | None, limit: int, latest_before: float | None, reader: Reader
+) -> list[PendingProof]:
+    """Return the proofs of a chain, or of all, that await their lookup, in the order of `due`; or
+    those that are due by a time, in the opposite order."""
     where, values = ("", ()) if chain_id is None else ("AND chain_id = ?", (chain_id,))
+    by, order = ("", "ASC") if latest_before is None else ("AND due <= ?", "DESC")
+    times = () if latest_before is None else (latest_before,)
     rows = reader.connection.execute(
         "SELECT proof, chain_id, root, tx_hash, tx_type, tries, due FROM proofs "
-        f"WHERE due IS NOT NULL {where} ORDER BY due, proof LIMIT ?",
-        (*values, limit),
+        f"WHERE due IS NOT NULL {where} {by} ORDER BY due {order}, proof LIMIT ?",
+        (*values, *times, limit),
     )
     return [
         PendingProof(CID(cid), TimeProof(chain, CID(root), CID(tx_hash), tx_type), tries, due)
