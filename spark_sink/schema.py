@@ -135,6 +135,21 @@ STREAM_STATES: Final = pa.schema(
 )
 
 
+#: The table `unprocessed_streams`: streams that were set aside, with the reason; null once a later
+#: version has taken them up again. `since` is in Unix seconds.
+UNPROCESSED_STREAMS: Final = pa.schema(
+    [
+        _required("stream_id", pa.string()),
+        *_STREAM,
+        pa.field("reason", pa.string()),
+        _required("since", pa.int64()),
+        _required("version", pa.string()),
+        _required("position", pa.int64()),
+        _PARTITION,
+    ]
+)
+
+
 # The table of summaries: long streams up to some position, for `spark_sink.derive`.
 _SUMMARIES: Final = pa.schema(
     [
@@ -167,7 +182,7 @@ class TableSpec:
     @property
     def rules(self) -> int | None:
         """The version of the rules for its rows; None if they never changed."""
-        return None if self.name in ("raw_events", "stream_tips") else RULES
+        return None if self.name in ("raw_events", "stream_tips", UNPROCESSED) else RULES
 
     @property
     def order(self) -> str:
@@ -186,8 +201,10 @@ TABLES: Final = {
         TableSpec("event_states", EVENT_STATES, _ORDER),
         TableSpec("stream_tips", STREAM_TIPS, "stream_cid"),
         TableSpec("stream_states", STREAM_STATES, "stream_cid"),
+        TableSpec("unprocessed_streams", UNPROCESSED_STREAMS, "stream_cid"),
     )
 }
+UNPROCESSED: Final = "unprocessed_streams"
 #: Internal: summaries of long streams. The newest row of a stream replaces the others.
 SUMMARIES: Final = TableSpec("_stream_summaries", _SUMMARIES, "position", row_group=8)
 RAW: Final = "raw_events"

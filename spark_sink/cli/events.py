@@ -59,7 +59,7 @@ def print_json(event: str, facts: dict[str, Any]) -> None:
     echo(to_json({**line, **show(facts)}))
 
 
-_LEVELS = dict.fromkeys(("waiting", "no_workers", "no_tables", "lost"), "warning")
+_LEVELS = dict.fromkeys(("waiting", "no_workers", "no_tables", "lost", "set_aside"), "warning")
 
 
 def _waiting(f: dict[str, Any]) -> str:
@@ -91,6 +91,7 @@ _LINES: dict[str, Callable[[dict[str, Any]], str]] = {
         f"{f['patience']:.0f} s for one"
     ),
     "row": lambda f: f"{f['table']:18} {to_json(show(f['row']))}",
+    "set_aside": lambda f: f"the stream {f['stream']} is set aside: {f['reason']}",
     "waiting": _waiting,
     "lost": lambda f: f"cannot go on with the node at {f['url']}: {f['reason']}",
     "taking_over": lambda f: (

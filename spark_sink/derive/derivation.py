@@ -20,16 +20,17 @@ moving the position; so are the rows of very large streams. After a crash in bet
 ahead of the position; the step is repeated and computes the same rows.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Final
 
+from spark_sink.derive.aside import Aside
 from spark_sink.derive.models import Models
 from spark_sink.derive.portion import Portion, Step, compute, compute_anew, compute_partition
 from spark_sink.derive.transforms import NEED_MODELS
 from spark_sink.derive.workers import InProcess, Workers
-from spark_sink.schema import PARTITIONS, partition_of
+from spark_sink.schema import PARTITIONS, UNPROCESSED, partition_of
 from spark_sink.tables.directory import Tables
 from spark_sink.tables.raw_files import RawFiles
 from spark_sink.tables.staging import Staged, Stager
@@ -56,7 +57,13 @@ class Derivation:
         self._tables = tables
         self._workers = workers or InProcess()
         self._models = Models(RawFiles(()), 0, 0)
+        self._aside = Aside.read(tables.derived.get(UNPROCESSED))
         tables.clear_staging()
+
+    @property
+    def unprocessed(self) -> int:
+        """How many streams are set aside."""
+        return len(self._aside.by_this) + len(self._aside.by_others)
 
     def catch_up(self, window: int | None = None, *, steps: int | None = None) -> int:
         """Bring the tables to the position of `raw_events`.
@@ -71,6 +78,7 @@ class Derivation:
         Raises:
             TablesError: `raw_events` is damaged, or a table cannot be written.
         """
+        self._take_up()
         streams = 0
         end = self._tables.raw_position
         derived = self._tables.derived
@@ -101,6 +109,7 @@ class Derivation:
             self._own_stagers(names),
             summaries=summaries.files(),
             summary_stager=self._tables.summary_stager(),
+            without=self._aside.by_this,
         )
         is_short = (
             upto - after <= _SHORT_POSITIONS and raw.bytes_between(after, upto) <= _SHORT_BYTES
@@ -111,6 +120,8 @@ class Derivation:
         for name in names:
             self._revise(name, portion.revised.get(name, Staged()), upto)
             self._finish(name, portion.rows[name], upto)
+        if portion.rows.get(UNPROCESSED, Staged()).num_rows:
+            self._aside = Aside.read(self._tables.derived[UNPROCESSED])
         if portion.are_damaged:
             summaries.clear()
         summaries.append(portion.summaries, upto)
@@ -161,9 +172,31 @@ class Derivation:
         documents = self._tables.derived[names[0]].streams_of_models(changed.values())
         # Neighbours in the files of raw_events are one small read.
         others = sorted(set(documents).difference(touched), key=lambda c: (partition_of(c), c))
-        anew = Step(step.raw, names, step.after, step.upto)
+        anew = Step(step.raw, names, step.after, step.upto, without=self._aside.by_this)
+        self._compute_anew(anew, others)
+
+    def _take_up(self) -> None:
+        """Compute the streams that other versions have set aside."""
+        derived = self._tables.derived
+        table = derived.get(UNPROCESSED)
+        others = [t.position for name, t in derived.items() if name != UNPROCESSED]
+        if table is not None and table.position < min(others, default=0):
+            # The tables are of a version that set nothing aside: there is nothing to catch up on.
+            table.put(table.spec.schema.empty_table(), min(others))
+        position = self._tables.position
+        streams = sorted(self._aside.by_others)
+        names = tuple(name for name in derived if name != UNPROCESSED)
+        if streams and position == max(t.position for t in derived.values()):
+            raw = self._tables.raw.files_upto(position)
+            self._compute_anew(Step(raw, names, position, position), streams, streams)
+
+    def _compute_anew(
+        self, step: Step, streams: Sequence[bytes], taken_up: Collection[bytes] = ()
+    ) -> None:
         models = Models(step.raw, step.after, step.upto)
-        for start in range(0, len(others), _DOCUMENTS_PER_COMMIT):
-            rows = compute_anew(anew, others[start : start + _DOCUMENTS_PER_COMMIT], models)
-            for name in names:
-                self._revise(name, Staged(tables=(rows[name],)), step.upto)
+        for start in range(0, len(streams), _DOCUMENTS_PER_COMMIT):
+            some = streams[start : start + _DOCUMENTS_PER_COMMIT]
+            for name, rows in compute_anew(step, some, models, taken_up).items():
+                if name in self._tables.derived:
+                    self._revise(name, Staged(tables=(rows,)), step.upto)
+        self._aside = Aside.read(self._tables.derived.get(UNPROCESSED))

@@ -11,6 +11,7 @@ from typing import Final
 
 from recon_node.ipld import CID
 from recon_node.streams import Definitions, definitions_of
+from spark_sink.derive.aside import NOT_OF_A_STREAM, ModelSetAsideError, reason_of
 from spark_sink.derive.streams import Stream, read_streams
 from spark_sink.tables.raw_files import RawFiles
 
@@ -22,12 +23,14 @@ _MAX_CACHED: Final = 10_000
 class _Model:
     """The definitions of a model: of its first version, and of those that documents name.
 
-    `last` is the position of its last event, 0 if there is none.
+    `last` is the position of its last event, 0 if there is none; `fault` says why the model cannot
+    be computed.
     """
 
     definitions: Definitions | None
     asked: frozenset[CID]
     last: int = 0
+    fault: str | None = None
 
 
 class Models:
@@ -63,21 +66,22 @@ class Models:
         self._models |= {cid: _Model(None, named) for cid, named in wanted.items()}
         found = self._raw.events_of(wanted.keys(), self._upto)
         for model in read_streams(found, models_only=True):
-            named = wanted[model.cid]
-            self._models[model.cid] = _Model(
-                definitions_of(model.states().all(), CID(model.cid), named),
-                named,
-                model.entries[-1].position,
-            )
+            self._models[model.cid] = _read(model, wanted[model.cid])
 
     def of(self, stream: Stream) -> Definitions | None:
         """Return the definitions of a document's model, which must have been loaded.
 
         None if they are unknown, for models themselves, and for streams without a model.
+
+        Raises:
+            ModelSetAsideError: the model cannot be computed.
         """
         if stream.is_model or stream.model is None:
             return None
-        return self._models[stream.model].definitions
+        model = self._models[stream.model]
+        if model.fault is not None:
+            raise ModelSetAsideError(f"its model cannot be computed: {model.fault}")
+        return model.definitions
 
     def has_changed(self, model: bytes | None) -> bool:
         """Return whether the step brought events to a model, which must have been loaded."""
@@ -89,3 +93,13 @@ class Models:
         0 if there is none.
         """
         return 0 if model is None else self._models[model].last
+
+
+def _read(model: Stream, named: frozenset[CID]) -> _Model:
+    last = model.entries[-1].position
+    try:
+        return _Model(definitions_of(model.states().all(), CID(model.cid), named), named, last)
+    except NOT_OF_A_STREAM:
+        raise
+    except Exception as error:  # its documents are set aside, and it is
+        return _Model(None, named, last, reason_of(error))

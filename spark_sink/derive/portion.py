@@ -9,7 +9,7 @@ step, and its model has had no event since. If that turns out not to be enough, 
 whole.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import Final, TypeVar
@@ -18,10 +18,11 @@ import pyarrow as pa
 
 from recon_node.garbage import no_garbage_collection
 from recon_node.streams import ForgottenError, StreamStates, StreamSummary
+from spark_sink.derive.aside import NOT_OF_A_STREAM, reason_of, unprocessed
 from spark_sink.derive.models import Models
 from spark_sink.derive.streams import Row, Stream, read_later, read_streams
 from spark_sink.derive.transforms import NEED_MODELS, rows_of
-from spark_sink.schema import SUMMARIES, TABLES, TableSpec
+from spark_sink.schema import SUMMARIES, TABLES, UNPROCESSED, TableSpec
 from spark_sink.tables.raw_files import RawFiles
 from spark_sink.tables.staging import MAX_STAGED_BYTES, Staged, Stager
 from spark_sink.tables.summaries import SummaryFiles, UnreadableError
@@ -45,6 +46,7 @@ class Step:
         aside: stagers for earlier rows that change because a model did.
         summaries: of long streams.
         summary_stager: for new summaries; None: they are not kept.
+        without: streams that are set aside.
     """
 
     raw: RawFiles
@@ -55,6 +57,7 @@ class Step:
     aside: Mapping[str, Stager] = field(default_factory=dict)
     summaries: SummaryFiles = field(default_factory=SummaryFiles)
     summary_stager: Stager | None = None
+    without: frozenset[bytes] = frozenset()
 
     @property
     def needs_models(self) -> bool:
@@ -111,6 +114,7 @@ def compute(step: Step, streams: Sequence[bytes], models: Models) -> Portion:
         TablesError: as `compute_partition`.
     """
     work = _Work(step, models)
+    streams = [cid for cid in streams if cid not in step.without]
     whole = list(streams)
     try:
         whole = work.add_later(streams)
@@ -175,11 +179,27 @@ class _Work:
             raise ForgottenError("the model has had an event since")
 
     def add(self, stream: Stream) -> None:
-        """Add the rows of a stream, and its summary.
+        """Add the rows of a stream, and its summary; or say that it is set aside.
 
         Raises:
             ForgottenError: its summary is not enough. Nothing was added.
         """
+        every = [*self._rows.values(), *self._revised.values(), self._summaries]
+        for rows in every:
+            rows.begin()
+        try:
+            self._add(stream)
+        except NOT_OF_A_STREAM:
+            raise
+        except Exception as error:
+            for rows in every:
+                rows.undo()
+            self.portion.changed.pop(stream.cid, None)
+            if UNPROCESSED in self._rows:
+                row = unprocessed(stream, reason_of(error))
+                self._rows[UNPROCESSED].add(stream.columns, row)
+
+    def _add(self, stream: Stream) -> None:
         step, states, model_changed = self._step, None, False
         if step.needs_models:
             states = stream.states(self._models.of(stream))
@@ -224,18 +244,41 @@ def _decoded(cid: bytes, data: bytes) -> StreamSummary | None:
     return summary if summary.init == cid else None
 
 
-def compute_anew(step: Step, streams: Sequence[bytes], models: Models) -> dict[str, pa.Table]:
+def compute_anew(
+    step: Step,
+    streams: Sequence[bytes],
+    models: Models,
+    taken_up: Collection[bytes] = (),
+) -> dict[str, pa.Table]:
     """Compute all rows of these streams as of the end of the step.
+
+    Args:
+        step: with the names of the tables; there are rows for `unprocessed_streams`, too.
+        streams: which.
+        models: those of the step.
+        taken_up: the streams among them that were set aside before.
 
     Raises:
         TablesError: `raw_events` is damaged.
     """
-    rows = {name: _Rows(TABLES[name], None) for name in step.names}
-    for some in _streams_of(step, streams):
+    rows = {name: _Rows(TABLES[name], None) for name in (*step.names, UNPROCESSED)}
+    for some in _streams_of(step, [cid for cid in streams if cid not in step.without]):
         models.load(some)
         for stream in some:
-            for name, row in rows_of(stream, step.names, stream.states(models.of(stream))):
-                rows[name].add(stream.columns, row)
+            reason = None
+            for each in rows.values():
+                each.begin()
+            try:
+                for name, row in rows_of(stream, step.names, stream.states(models.of(stream))):
+                    rows[name].add(stream.columns, row)
+            except NOT_OF_A_STREAM:
+                raise
+            except Exception as error:
+                for each in rows.values():
+                    each.undo()
+                reason = reason_of(error)
+            if reason is not None or stream.cid in taken_up:
+                rows[UNPROCESSED].add(stream.columns, unprocessed(stream, reason))
     return {name: each.finish().read(TABLES[name].schema) for name, each in rows.items()}
 
 
@@ -262,6 +305,20 @@ class _Rows:
         self._tables: list[pa.Table] = []
         self._bytes = 0
         self._staged = Staged()
+        self._begun = (0, 0, 0)  # rows, streams and data before the latest stream
+        self._packed = (0, 0, Staged())  # tables, bytes and staged files before it
+
+    def begin(self) -> None:
+        """Begin with the rows of another stream."""
+        self._begun = len(self._rows), len(self._streams), self._data
+        self._packed = len(self._tables), self._bytes, self._staged
+
+    def undo(self) -> None:
+        """Forget the rows of the latest stream. Files of it stay until staging is cleared."""
+        rows, streams, self._data = self._begun
+        del self._rows[rows:], self._stream_of[rows:], self._streams[streams:]
+        tables, self._bytes, self._staged = self._packed
+        del self._tables[tables:]
 
     def add(self, columns: Row, row: Row) -> None:
         """Add a row; `columns` are those of its stream, the same object for all of its rows."""
@@ -282,12 +339,30 @@ class _Rows:
         return self._staged
 
     def _pack(self) -> None:
+        rows, streams, _ = self._begun
+        if rows:  # those before the latest stream apart, so that it can be undone
+            later = self._rows[rows:], self._streams[streams:], self._stream_of[rows:]
+            del self._rows[rows:], self._streams[streams:], self._stream_of[rows:]
+            self._pack_all()
+            self._begun = 0, 0, 0
+            self._packed = len(self._tables), self._bytes, self._staged
+            self._rows, self._streams, of = later
+            self._stream_of = [number - streams for number in of]
+        self._pack_all()
+        if self._stager is not None and self._bytes >= MAX_STAGED_BYTES:
+            tables = self._packed[0]
+            later_tables = self._tables[tables:]
+            del self._tables[tables:]
+            self._write()
+            self._packed = 0, 0, self._staged
+            self._tables = later_tables
+            self._write()
+
+    def _pack_all(self) -> None:
         if self._rows:
             self._tables.append(self._as_table())
             self._bytes += self._tables[-1].nbytes
-            self._rows, self._streams, self._stream_of, self._data = [], [], [], 0
-        if self._stager is not None and self._bytes >= MAX_STAGED_BYTES:
-            self._write()
+        self._rows, self._streams, self._stream_of, self._data = [], [], [], 0
 
     def _as_table(self) -> pa.Table:
         stream_of = pa.array(self._stream_of, pa.int32())

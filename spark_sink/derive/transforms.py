@@ -23,6 +23,7 @@ from recon_node.streams import (
     event_metadata,
 )
 from spark_sink.derive.streams import Entry, Row, Stream
+from spark_sink.schema import UNPROCESSED
 
 
 def conclusion_events(stream: Stream, after: int = 0) -> Iterator[Row]:
@@ -106,6 +107,8 @@ def rows_of(
         after: rows that are events are yielded for later positions only.
     """
     for name in names:
+        if name == UNPROCESSED:  # see `derive.aside`
+            continue
         if name in _OF_STREAMS:
             rows = _OF_STREAMS[name](stream, after)
         else:

@@ -45,6 +45,11 @@ class SinkMetrics:
         self.takeovers = Counter(
             "spark_sink_takeovers", "Changes to another node's log.", registry=self.registry
         )
+        self.set_aside = Counter(
+            "spark_sink_streams_set_aside",
+            "Streams that were left out of the tables: see unprocessed_streams.",
+            registry=self.registry,
+        )
         self.node_up = Gauge(
             "spark_sink_node_up", "Whether the node answers: 1 or 0.", registry=self.registry
         )

@@ -25,7 +25,7 @@ from spark_sink.run.nodes import RunNodes
 from spark_sink.run.pipeline import BatchReport, QuerySettings, Sink
 from spark_sink.run.reading import FeedReader
 from spark_sink.run.session import java_exit, start_session, translate
-from spark_sink.schema import DERIVED, RAW, TABLES
+from spark_sink.schema import DERIVED, RAW, TABLES, UNPROCESSED
 from spark_sink.source.feed import Feed, Head
 from spark_sink.tables.delta_state import Reading
 from spark_sink.tables.directory import CHECKPOINT_DIR, SCRATCH_DIR, Tables, lock
@@ -105,6 +105,7 @@ class Runner:
     no_workers {master, patience}, filling {snapshot, position}, filled {rows, position, seconds},
     started {url, tables, epoch, position, head, metrics, spark_ui},
     batch {batch, rows, streams, position, seconds, lag}, row {table, row},
+    set_aside {stream, reason},
     stopped {position, rows, seconds}. At the start, `waiting` also has {reason, patience}, in
     seconds.
     """
@@ -343,8 +344,17 @@ class Runner:
 
     def _on_write(self, name: str, rows: Staged) -> None:
         self._metrics.rows.labels(name).inc(rows.num_rows)
+        if name == UNPROCESSED:
+            self._on_unprocessed(rows)
         if name == RAW:
             self._rows += rows.num_rows
         if self._settings.show_rows:
             for row in rows.read(TABLES[name].schema).to_pylist():
                 self._on_event("row", {"table": name, "row": row})
+
+    def _on_unprocessed(self, rows: Staged) -> None:
+        for row in rows.read(TABLES[UNPROCESSED].schema).to_pylist():
+            if row["reason"] is not None:
+                self._metrics.set_aside.inc()
+                facts = {"stream": row["stream_id"], "reason": row["reason"]}
+                self._on_event("set_aside", facts)

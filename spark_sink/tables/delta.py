@@ -188,7 +188,10 @@ class DeltaStore:
     def put(self, rows: pa.Table, position: int) -> None:
         """Insert or update rows by key in one commit, which brings the table to `position`."""
         with self._committing(position) as properties:
-            self._merge(rows, properties)
+            if rows.num_rows:
+                self._merge(rows, properties)
+            else:
+                self._commit([], properties)
 
     def revise(self, rows: pa.Table, towards: int) -> None:
         """Update rows by key to their values at `towards`, in one commit.

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 from urllib.parse import unquote
 
 import pyarrow as pa
@@ -12,7 +12,8 @@ import pyarrow.parquet as pq
 from deltalake import DeltaTable
 
 from spark_sink.errors import TablesError, another_log, cannot_open, damaged, one_line
-from spark_sink.schema import TABLES
+from spark_sink.schema import TABLES, UNPROCESSED
+from spark_sink.tables.delta_files import query
 from spark_sink.tables.delta_state import (
     Reading,
     epoch_of,
@@ -62,6 +63,24 @@ def table_status(directory: Location) -> list[TableStatus]:
     if not any(found):
         raise no_tables(directory)
     return [status for status in found if status]
+
+
+def read_unprocessed(directory: Location) -> list[dict[str, Any]]:
+    """Return the streams that are set aside: `stream_id`, `reason`, `since` and `version` of each.
+
+    Raises:
+        TablesError: the table cannot be read.
+    """
+    if (table := _open(directory / UNPROCESSED)) is None:
+        return []
+    columns = "stream_id, reason, since, version"
+    where = "reason IS NOT NULL ORDER BY since"
+    try:
+        found = query({"t": table}, f"SELECT {columns} FROM t WHERE {where}")
+    except FAULTS as error:
+        raise cannot_open(directory / UNPROCESSED, error) from error
+    rows: list[dict[str, Any]] = found.to_pylist()
+    return rows
 
 
 def is_table(directory: Location) -> bool:

@@ -7,12 +7,19 @@ from typing import Any
 
 import click
 
+from recon_node.terminal_text import echo
 from spark_sink.errors import SinkError
 from spark_sink.schema import RAW
 from spark_sink.source.feed import Feed, Head
 from spark_sink.tables.delta_state import Reading
 from spark_sink.tables.location import Location
-from spark_sink.tables.status import Origin, TableStatus, made_from, table_status
+from spark_sink.tables.status import (
+    Origin,
+    TableStatus,
+    made_from,
+    read_unprocessed,
+    table_status,
+)
 from spark_sink.tables.versions import text_of
 
 
@@ -35,6 +42,7 @@ class Health:
         node: that they are compared with.
         lag: how many of its events each table lacks, if the node's log continues the table.
         troubles: problems, one line each.
+        unprocessed: streams that are set aside, with the reasons.
     """
 
     tables: list[TableStatus]
@@ -42,6 +50,7 @@ class Health:
     node: Node | None
     lag: dict[str, int]
     troubles: list[str]
+    unprocessed: list[dict[str, Any]]
 
 
 def check_health(
@@ -89,7 +98,7 @@ def check_health(
                 f"the last commit of {table.name} was {_span(age)} ago; the limit is "
                 f"{_span(timedelta(hours=max_age))}"
             )
-    return Health(found, reading, node, lag, troubles)
+    return Health(found, reading, node, lag, troubles, read_unprocessed(tables))
 
 
 def show_health(health: Health, now: datetime) -> None:
@@ -113,6 +122,8 @@ def show_health(health: Health, now: datetime) -> None:
         cells = [row[0].ljust(widths[0])]
         cells += [cell.rjust(width) for cell, width in zip(row[1:], widths[1:], strict=True)]
         click.echo("  ".join(cells))
+    for stream in health.unprocessed:
+        echo(f"set aside: {stream['stream_id']}: {stream['reason']}")
     logs = sorted({table.epoch for table in health.tables})
     click.echo(f"log: {', '.join(logs)}")
     if health.reading is not None and health.reading.log not in logs:
@@ -138,6 +149,7 @@ def health_json(health: Health, now: datetime) -> dict[str, Any]:
         "node": health.node
         and {"url": health.node.url, **(asdict(health.node.feed) if health.node.feed else {})},
         "troubles": health.troubles,
+        "unprocessed": health.unprocessed,
     }
 
 

@@ -1,0 +1,149 @@
+"""One bad stream never stops a table: it is set aside, by name, until another version comes."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from nacl.signing import SigningKey
+from spark_helpers import feed_rows
+
+from recon_node.ceramic import Event
+from recon_node.ceramic.builder import data_event, init_event, model_event
+from recon_node.streams import budget
+from spark_sink.derive import aside, portion, streams
+from spark_sink.derive.derivation import Derivation
+from spark_sink.schema import DERIVED, UNPROCESSED
+from spark_sink.tables.directory import Tables
+from spark_sink.tables.status import read_unprocessed
+
+KEY = SigningKey(bytes(range(32)))
+MODEL = model_event(
+    KEY,
+    {
+        "version": "2.0",
+        "name": "Post",
+        "interface": False,
+        "implements": [],
+        "schema": {"type": "object", "additionalProperties": False, "properties": {"a": {}}},
+        "accountRelation": {"type": "list"},
+    },
+)
+
+
+def stream(name: str, updates: int, model: Event = MODEL) -> list[Event]:
+    init = init_event(KEY, model.stream_id(), {"a": 0}, unique=name.encode())
+    events = [init]
+    for n in range(updates):
+        patch = [{"op": "replace", "path": "/a", "value": n}]
+        events.append(data_event(KEY, init, [events[-1].cid], patch))
+    return events
+
+
+GOOD, BAD = stream("good", 2), stream("bad", 40)
+
+
+@pytest.fixture
+def tables(tmp_path: Path) -> Tables:
+    return Tables(tmp_path / "tables", "epoch")
+
+
+def rows(tables: Tables, name: str) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = tables.derived[name].select("*", "true").to_pylist()
+    return found
+
+
+def streams_in(tables: Tables, name: str) -> set[bytes]:
+    return {row["stream_cid"] for row in rows(tables, name)}
+
+
+def derive(tables: Tables, events: list[Event]) -> None:
+    """Add all events that follow those in the tables."""
+    tables.append(feed_rows(events))
+    Derivation(tables).catch_up()
+
+
+@pytest.mark.parametrize("error", [MemoryError("at an end"), RecursionError("deep"), None])
+def test_the_others_go_on(
+    tables: Tables, monkeypatch: pytest.MonkeyPatch, error: Exception | None
+) -> None:
+    with monkeypatch.context() as patch:
+        if error is None:  # it takes more work than its events pay for
+            patch.setattr(budget, "STREAM", 30_000)
+            patch.setattr(budget, "STREAM_BYTE", 0)
+        else:
+            fail_at(patch, BAD[0], error)
+        derive(tables, [MODEL, *BAD, *GOOD])
+        for name in ("event_states", "stream_states"):
+            assert streams_in(tables, name) == {MODEL.cid, GOOD[0].cid}
+        [row] = rows(tables, UNPROCESSED)
+        assert row["stream_id"] == str(BAD[0].stream_id())
+        assert ("BudgetError" if error is None else str(error)) in row["reason"]
+        assert read_unprocessed(tables.directory)[0]["reason"] == row["reason"]
+        assert set(tables.positions.values()) == {len(BAD) + len(GOOD) + 1}
+
+
+def test_it_is_left_out_until_another_version_takes_it_up(
+    tables: Tables, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patch:
+        fail_at(patch, BAD[0], ValueError("a bug"))
+        derive(tables, [MODEL, *BAD[:30], *GOOD])
+    derive(tables, [MODEL, *BAD[:30], *GOOD, *BAD[30:]])
+    assert BAD[0].cid not in streams_in(tables, "stream_states")  # not even without the bug
+    monkeypatch.setattr(aside, "__version__", "next")
+    again = Tables(tables.directory, "epoch")
+    Derivation(again).catch_up()
+    states = {row["stream_cid"]: row for row in rows(again, "stream_states")}
+    assert states[BAD[0].cid]["data"] == b'{"metadata":{"shouldIndex":true},"content":{"a":39}}'
+    assert len([r for r in rows(again, "event_states") if r["stream_cid"] == BAD[0].cid]) == 41
+    [row] = rows(again, UNPROCESSED)
+    assert (row["reason"], row["version"]) == (None, "next")
+    assert read_unprocessed(again.directory) == []
+
+
+def test_documents_of_a_model_that_cannot_be_computed(
+    tables: Tables, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fail_at(monkeypatch, MODEL, ValueError("a bug"))
+    derive(tables, [MODEL, *GOOD])
+    reasons = {row["stream_cid"]: row["reason"] for row in rows(tables, UNPROCESSED)}
+    assert "its model cannot be computed: ValueError: a bug" in reasons[GOOD[0].cid]
+    assert "a bug" in reasons[MODEL.cid]
+
+
+@pytest.mark.parametrize("packed", [1, 7, 4096])
+def test_rows_of_a_stream_are_all_there_or_none(
+    tables: Tables, monkeypatch: pytest.MonkeyPatch, packed: int
+) -> None:
+    """Rows are packed while a stream is under way."""
+    monkeypatch.setattr(portion, "_ROWS_PER_TABLE", packed)
+    others = [stream(f"other {n}", 5) for n in range(4)]
+    bad = [stream(f"bad {n}", 25) for n in range(3)]
+    inits = {events[0].cid for events in bad}
+    real = portion.rows_of
+
+    def rows_of(stream: streams.Stream, *args: Any) -> Any:
+        yield from real(stream, *args)
+        if stream.cid in inits:
+            raise ValueError("at the end")
+
+    monkeypatch.setattr(portion, "rows_of", rows_of)
+    every = [e for pair in zip(others[:3], bad, strict=True) for part in pair for e in part]
+    derive(tables, [MODEL, *every, *others[3]])
+    good = {MODEL.cid, *(events[0].cid for events in others)}
+    for name in set(DERIVED) - {UNPROCESSED}:
+        assert streams_in(tables, name) == good
+    assert len(rows(tables, "event_states")) == 1 + 4 * 6
+    assert streams_in(tables, UNPROCESSED) == inits
+
+
+def fail_at(patch: pytest.MonkeyPatch, init: Event, error: Exception) -> None:
+    """Let the content of a stream fail."""
+    real = streams.Stream.states
+
+    def states(self: streams.Stream, *args: Any) -> Any:
+        if self.cid == init.cid:
+            raise error
+        return real(self, *args)
+
+    patch.setattr(streams.Stream, "states", states)
