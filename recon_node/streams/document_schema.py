@@ -11,7 +11,7 @@ before the work starts, and is paid from the event's budget:
 - The price of a pattern grows with the bytes of the content, and with counted repetitions, which
   the engine expands.
 - An event pays for the members of the document that it may have changed, if the schema has only
-  keywords that check each member by itself (`_BY_MEMBER`), as those of generated models do.
+  keywords that check each member by itself (none of `_ABOUT_ALL`), as those of generated models do.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ import jsonschema_rs
 from recon_node.ipld import CID
 from recon_node.streams.budget import Budget, BudgetError
 from recon_node.streams.json_values import JsonPatchError, measure
-from recon_node.streams.schema_form import SchemaError, normal_form
+from recon_node.streams.schema_form import EACH, EITHER, HERE, SchemaError, normal_form
 from recon_node.streams.schema_price import SchemaPrice
 
 MAX_SCHEMA: Final = 100_000
@@ -40,12 +40,13 @@ _REMEMBERED: Final = 64
 """Compiled schemas in the cache."""
 _SMALL: Final = 100_000
 """The price up to which a document is checked whole, at every event."""
-# Of schemas by which each member of a document is checked by itself: the keywords about the names
-# of members, and all keywords.
 _ABOUT_NAMES: Final = ("required", "minProperties", "maxProperties", "dependentRequired")
-_BY_MEMBER: Final = frozenset(
-    ("$schema", "type", "properties", "additionalProperties", "$defs", "definitions", *_ABOUT_NAMES)
-)
+"""Keywords about the names of a document's members."""
+_ABOUT_ALL: Final = {"$ref", "const", "enum", *HERE, *EITHER, *EACH} - {
+    "properties",
+    "additionalProperties",
+}
+"""Keywords for which a member cannot be checked by itself."""
 _PATTERN_BYTES: Final = 1024 * 1024
 """Bytes of a compiled pattern, and of the engine's memory while it matches."""
 _STEPS: Final = 1_000
@@ -79,7 +80,7 @@ class DocumentSchema:
         self._price = SchemaPrice.of(schema)
         self._validator = self._compile(schema)
         self._by_member: tuple[jsonschema_rs.Validator, jsonschema_rs.Validator] | None = None
-        if schema.get("type") == "object" and _BY_MEMBER.issuperset(schema):
+        if schema.get("type") == "object" and _ABOUT_ALL.isdisjoint(schema):
             properties = dict.fromkeys(schema.get("properties", ()), True)
             names = self._compile({**schema, "properties": properties})
             members = {k: v for k, v in schema.items() if k not in _ABOUT_NAMES}
@@ -121,29 +122,36 @@ class DocumentSchema:
         if not self._price.is_recursive and price <= _SMALL:
             budget.spend(price)
             return self._error_as_json(self._validator, content, weight, 0)
-        if self._by_member is None or touched is None or not isinstance(content, dict):
-            return self._error_of_part(self._validator, content, budget)
+        if self._by_member is None or not isinstance(content, dict):
+            depth = self._pay(content, budget)
+            return self._error_as_json(self._validator, content, weight, depth)
         of_names, of_members = self._by_member
         names = dict.fromkeys(content)
         budget.spend(self._price.of_check(len(names), sum(map(len, names)), 1))
-        changed = {name: content[name] for name in touched if name in content}
-        return self._error(of_names, names, weight, 1) or self._error_of_part(
-            of_members, changed, budget
+        if (error := self._error(of_names, names, weight, 1)) is not None:
+            return error
+        changed = {
+            name: content[name]
+            for name in (content if touched is None else touched)
+            if name in content
+        }
+        depth = 1 + max(
+            (self._pay(each, budget, name) for name, each in changed.items()), default=0
         )
+        return self._error_as_json(of_members, changed, weight, depth)
 
-    def _error_of_part(
-        self, validator: jsonschema_rs.Validator, part: Any, budget: Budget
-    ) -> str | None:
+    def _pay(self, part: Any, budget: Budget, member: str | None = None) -> int:
+        """Pay for checking a part of a document; return its depth."""
         size = measure(part, budget.left)
         budget.spend(size.steps)
-        budget.spend(self._price.of_check(size.steps, size.weight, size.depth))
-        if self._price.stack(size.depth) > MAX_STACK:
-            return "the document is nested too deep to be checked by its model's schema"
-        return self._error_as_json(validator, part, size.weight, size.depth)
+        budget.spend(self._price.of_check(size.steps, size.weight, size.depth, member))
+        return size.depth
 
     def _error_as_json(
         self, validator: jsonschema_rs.Validator, content: Any, weight: int, depth: int
     ) -> str | None:
+        if self._price.stack(depth) > MAX_STACK:
+            return "the document is nested too deep to be checked by its model's schema"
         try:
             return self._error(validator, content, weight, depth)
         except ValueError:  # bytes, or nested too deep

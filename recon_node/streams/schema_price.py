@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from itertools import chain
 from operator import add
@@ -109,6 +109,7 @@ class SchemaPrice:
     """The price of a schema."""
 
     _whole: _Price
+    _members: Mapping[str, _Price]
     _loops: Loops
 
     @classmethod
@@ -119,7 +120,9 @@ class SchemaPrice:
             SchemaError: it refers to something outside, or to itself without end, or is too large.
         """
         loops = find_loops(schema, MAX_PARTS)
-        return cls(_Unfolding(schema, loops.heads).whole(), loops)
+        unfolding = _Unfolding(schema, loops.heads)
+        members = {} if loops.heads else unfolding.members()
+        return cls(unfolding.whole(), members, loops)
 
     @property
     def is_recursive(self) -> bool:
@@ -131,15 +134,16 @@ class SchemaPrice:
         """Whether one of its patterns has look-around."""
         return self._whole.backtracking > 0
 
-    def of_check(self, values: int, weight: int, depth: int) -> int:
+    def of_check(self, values: int, weight: int, depth: int, member: str | None = None) -> int:
         """The cost of checking content, in units of about 4 ns.
 
         Args:
             values: in the content.
             weight: approximate bytes of its JSON.
             depth: levels of its nesting.
+            member: if it is only checked by what `properties` has for this name.
         """
-        whole = self._whole
+        whole = self._whole if member is None else self._members.get(member, self._whole)
         once = (whole.parts + whole.slow) * (values + 1)
         once += whole.patterns * weight + whole.texts * weight // _BYTES
         conversion = _CALL + _CONVERSION * (values + 1) + weight
@@ -183,6 +187,13 @@ class _Unfolding:
         if price.patterns > MAX_PATTERNS:
             raise SchemaError("its patterns take too much memory")
         return price
+
+    def members(self) -> dict[str, _Price]:
+        """The price of what `properties` has for each name."""
+        properties = self._schema.get("properties")
+        if not isinstance(properties, dict):
+            return {}
+        return {name: self._of(part, 1) for name, part in properties.items()}
 
     def _of(self, schema: Any, depth: int) -> _Price:
         price = _Price()

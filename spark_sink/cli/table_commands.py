@@ -134,7 +134,8 @@ def rebuild(tables: Location, name: str, url: str, token: str | None, as_json: b
     continue. Each table is replaced in one commit, and interrupting it changes nothing before that.
 
     \b
-    Tables: raw_events, conclusion_events, event_states, stream_tips, stream_states
+    Tables: raw_events, conclusion_events, event_states, stream_tips, stream_states,
+    unprocessed_streams
 
     \b
     Examples:

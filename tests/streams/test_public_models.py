@@ -1,0 +1,70 @@
+"""Documents of the public models of the network get the verdict of ajv, as js-ceramic gives it.
+
+`public_models.json` has the schemas of 88 models from public repositories. For each, a complete
+document, the least one, and changes of the complete one: `[path, 1, value, verdict]` sets a member,
+`[path, 0, null, verdict]` removes it; the verdict is that of ajv 8 for draft 2020-12 with formats
+off. A value `{"repeat": [text, n]}` stands for a long text.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from recon_node.streams import why_unusable
+from recon_node.streams.budget import Budget
+from recon_node.streams.document_schema import compiled
+from recon_node.streams.json_values import weigh_json
+
+DATA = Path(__file__).parents[1] / "data" / "public_models.json"
+MODELS = json.loads(DATA.read_text())["models"]
+
+
+def documents(model: dict[str, Any]) -> Iterator[tuple[Any, bool]]:
+    for name in ("complete", "least"):
+        document, verdict = model[name]
+        yield document, bool(verdict)
+    for path, is_set, value, verdict in model["changes"]:
+        yield changed(model["complete"][0], path, is_set, value), bool(verdict)
+
+
+def changed(document: Any, path: list[str | int], is_set: int, value: Any) -> Any:
+    document = copy.deepcopy(document)
+    *above, last = path
+    parent = document
+    for token in above:
+        parent = parent[token]
+    if not is_set:
+        del parent[last]
+    elif isinstance(value, dict) and "repeat" in value:
+        text, times = value["repeat"]
+        parent[last] = text * times
+    else:
+        parent[last] = value
+    return document
+
+
+@pytest.mark.parametrize("model", MODELS, ids=lambda model: model["model"][-8:])
+def test_the_verdict_is_that_of_ajv(model: dict[str, Any]) -> None:
+    schema = compiled(model["schema"])
+    assert why_unusable({"schema": model["schema"]}) is None
+    wrong = []
+    for document, verdict in documents(model):
+        weight, _ = weigh_json(document)
+        budget = Budget.of_event(weight)
+        error = schema.error(document, weight, budget)
+        by_member = schema.error(document, 10**7, Budget.of_event(10**6), frozenset(document))
+        if not (error is None) == (by_member is None) == verdict:
+            wrong.append((document, error, by_member, verdict))
+    assert not wrong
+
+
+def test_there_are_enough_of_both_verdicts() -> None:
+    verdicts = [verdict for model in MODELS for _, verdict in documents(model)]
+    assert len(MODELS) == 88
+    assert 2_000 < sum(verdicts) < len(verdicts) - 7_000
