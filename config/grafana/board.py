@@ -163,6 +163,7 @@ ROWS: Final[dict[str, list[Panel]]] = {
             {
                 node("recon_damaged_events"): "{{instance}} damaged",
                 node("recon_mended_events_total"): "{{instance}} mended since the start",
+                node("recon_unprocessed_streams"): "{{instance}} streams set aside",
             },
         ),
         Panel(
@@ -278,6 +279,7 @@ ROWS: Final[dict[str, list[Panel]]] = {
             {
                 pipeline("spark_sink_node_up"): "{{instance}} node answers",
                 pipeline("spark_sink_takeovers_total"): "{{instance}} changes to another node",
+                pipeline("spark_sink_streams_set_aside_total"): "{{instance}} streams set aside",
             },
         ),
         Panel(
