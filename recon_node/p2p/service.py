@@ -28,6 +28,7 @@ from recon_node.p2p.peers.reconnecting import keep_reconnecting
 from recon_node.p2p.settings import P2PSettings
 from recon_node.p2p.sync.driver import Syncer
 from recon_node.p2p.sync.event_server import EventServer
+from recon_node.p2p.sync.purses import Purses
 from recon_node.p2p.sync.reports import ANOTHER_NETWORK, Counters, SyncHistory
 from recon_node.p2p.sync.rings import MODEL_RING, PEER_RING, Rings
 from recon_node.p2p.sync.sessions import Sessions
@@ -71,6 +72,7 @@ class P2P:
         self.peer_id = host.peer_id
         """This node's peer id, in base58."""
         self._versions = versions
+        purses = Purses()
         self._sessions = Sessions(
             host,
             store,
@@ -80,8 +82,9 @@ class P2P:
             self.counters,
             self._meet_stranger,
             versions,
+            purses,
         )
-        self._events = EventServer(store, book, settings, self.counters)
+        self._events = EventServer(store, book, settings, self.counters, purses)
         self._gossip = InterestGossip(
             host, store, book, settings, self._sync_about, nursery, self.counters.gossip
         )

@@ -29,11 +29,11 @@ from trio.testing import memory_stream_pair
 
 from recon_node.ceramic import EventId, network_range
 from recon_node.ipld import varint
-from recon_node.p2p import AGREED
+from recon_node.p2p import AGREED, service
 from recon_node.p2p.errors import MISBEHAVED, PeerError, PeerGoneError, PeerProtocolError
-from recon_node.p2p.sync import event_server
 from recon_node.p2p.sync.event_stream import CAR, END
 from recon_node.p2p.sync.events_by_id import fetch_events_by_id, serve_events_by_id
+from recon_node.p2p.sync.purses import Purses
 from recon_node.p2p.sync.searches import KEYS_AN_EVENT, Searches
 from recon_node.p2p.transport.framing import FrameStream
 from recon_node.p2p.transport.host import Host
@@ -353,7 +353,7 @@ async def search_for_ever(
 async def test_searches_for_nothing_are_paced_by_address(autojump_clock):
     """However many streams and peers an address has, and whatever others do."""
     rate, burst, seconds = 100_000, 300_000, 5
-    searches = Searches(KEYS, rate, burst)
+    searches = Searches(KEYS, Purses(rate, burst))
     number = dict.fromkeys(["192.0.2.1", "192.0.2.2", "2001:db8::1"], 0)
 
     def count(address: str) -> None:
@@ -372,7 +372,7 @@ async def test_who_asks_for_what_is_there_need_not_wait(sdk_events, autojump_clo
     """An event makes up for the keys that were looked at for it."""
     keys = real_keys(sdk_events)
     assert len(keys) < KEYS_AN_EVENT
-    searches = Searches(keys, rate=1, burst=len(keys))
+    searches = Searches(keys, Purses(rate=1, burst=len(keys)))
     started = trio.current_time()
     for key, _ in sdk_events[:100]:
         assert await searches.find("192.0.2.1", Missing(WHOLE, [id_of(key)])) == [key]
@@ -385,7 +385,7 @@ async def test_who_asks_for_what_is_there_need_not_wait(sdk_events, autojump_clo
 async def test_a_stream_that_asks_too_much_waits_and_is_answered(sdk_events, autojump_clock):
     ours, theirs = (FrameStream(each, MAX_FRAME) for each in memory_stream_pair())
     keys = real_keys(sdk_events)
-    searches = Searches(keys, rate=len(keys), burst=len(keys))
+    searches = Searches(keys, Purses(rate=len(keys), burst=len(keys)))
 
     async def read_cars(wanted):
         raise AssertionError("nothing is held")
@@ -403,7 +403,7 @@ async def test_a_stream_that_asks_too_much_waits_and_is_answered(sdk_events, aut
 
 async def test_a_node_paces_its_peers(tmp_path, sdk_cars, monkeypatch):
     """Over real hosts: who asks too much waits for long; another stream of ours is served."""
-    monkeypatch.setattr(event_server, "Searches", partial(Searches, rate=1e-3, burst=100))
+    monkeypatch.setattr(service, "Purses", partial(Purses, rate=1e-3, burst=100))
     async with victim_and_peer(tmp_path, sdk_cars[:60]) as (victim, peer):
         frames = await open_events(peer, victim)
         await frames.send([request([NO_ID])] * 3, PATIENCE)

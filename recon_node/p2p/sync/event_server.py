@@ -20,6 +20,7 @@ from recon_node.p2p.peers.book import PeerBook
 from recon_node.p2p.settings import P2PSettings
 from recon_node.p2p.sync.event_stream import serve_events
 from recon_node.p2p.sync.events_by_id import serve_events_by_id
+from recon_node.p2p.sync.purses import Purses
 from recon_node.p2p.sync.reports import GAVE_WAY, Counters
 from recon_node.p2p.sync.searches import Searches
 from recon_node.p2p.sync.stream_slots import Slots
@@ -44,13 +45,18 @@ class EventServer:
     """
 
     def __init__(
-        self, store: EventStore, book: PeerBook, settings: P2PSettings, counters: Counters
+        self,
+        store: EventStore,
+        book: PeerBook,
+        settings: P2PSettings,
+        counters: Counters,
+        purses: Purses,
     ) -> None:
         self._store = store
         self._book = book
         self._settings = settings
         self._counters = counters
-        self._searches = Searches(store.keys)
+        self._searches = Searches(store.keys, purses)
         self._slots = Slots(settings.max_event_streams, settings.max_event_streams_per_peer)
         self._waiting = Slots(KEPT_PER_PEER * settings.max_connections, KEPT_PER_PEER)
 

@@ -6,7 +6,7 @@ answer.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Generator
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -47,6 +47,8 @@ class ReconStream:
     """Whether it is our choice that the event of a key was not obtained."""
     unwanted: list[EventId] = field(default_factory=list)
     """Those keys, as far as the peer has listed them in this session."""
+    in_steps: Callable[[Generator[None, None, Any]], Awaitable[Any]] = in_steps
+    """Does a computation, as fast as the peer may have it done."""
     obtain_by_id: ObtainById | None = None
     """Gets events by their ids; returns the keys of those refused, and the ids of those that the
     peer did not deliver. None if keys have to be seen before events."""
@@ -59,7 +61,7 @@ class ReconStream:
             Exception: as ``respond`` does.
         """
         try:
-            await self._send(await in_steps(self.session.start()))
+            await self._send(await self.in_steps(self.session.start()))
             await self.respond()
         except (PeerGoneError, trio.BrokenResourceError) as error:
             if self.has_served and not self.session.side.rounds:
@@ -98,7 +100,7 @@ class ReconStream:
             if side.answer_due:
                 if self.obtain_by_id is not None:
                     await self._fetch_by_id(self.obtain_by_id)
-                answer = await in_steps(session.respond())
+                answer = await self.in_steps(session.respond())
                 held = 0
                 account.hold("turns", held)
                 await self._send(answer)
@@ -121,7 +123,7 @@ class ReconStream:
 
     async def _fetch_by_id(self, obtain: ObtainById) -> None:
         """Get the events that the peer's turn names by id."""
-        missing = await in_steps(self.session.find_missing())
+        missing = await self.in_steps(self.session.find_missing())
         if missing is not None:
             refused, undelivered = await obtain(missing)
             self._leave_out([key for key in refused if self.is_excused(key)])

@@ -32,6 +32,7 @@ from recon_node.p2p.sync.claims import FetchTable
 from recon_node.p2p.sync.event_streams import EventStreams
 from recon_node.p2p.sync.fetch import Fetcher
 from recon_node.p2p.sync.outcomes import Outcomes
+from recon_node.p2p.sync.purses import Purses
 from recon_node.p2p.sync.recon_stream import ReconStream
 from recon_node.p2p.sync.reports import (
     AGREED,
@@ -75,6 +76,7 @@ class Sessions:
         counters: counts what is not in a report.
         on_stranger: called once with each peer that asks for events of another network.
         versions: the versions of recon to speak, best first.
+        purses: what peers may have computed.
     """
 
     def __init__(
@@ -87,6 +89,7 @@ class Sessions:
         counters: Counters,
         on_stranger: Callable[[str], None],
         versions: Sequence[Version[Any]],
+        purses: Purses,
     ) -> None:
         self._host = host
         self._store = store
@@ -104,6 +107,7 @@ class Sessions:
         self._counters = counters
         self._outcomes = Outcomes(store, book, on_stranger)
         self._versions = {each.id: each for each in versions}
+        self._purses = purses
         self._unwanted = UnwantedKeys()
         self._decoders = trio.CapacityLimiter(LONG_MESSAGES_AT_ONCE)
 
@@ -293,6 +297,12 @@ class Sessions:
             self._decoders,
             opened.has_served,
             is_excused=self._store.is_excused,
+            in_steps=partial(
+                self._purses.in_steps,
+                opened.stream.address,
+                self._store.keys,
+                lambda: side.key_range in self._store.wanted.ranges,
+            ),
             obtain_by_id=None if self._store.wants_keys_first else fetcher.obtain_by_id,
         )
         return _Run(role, peer_id, recon, fetcher, trio.current_time(), is_rest)

@@ -58,6 +58,11 @@ class KeyView(OrderedKeys):
         """Return the sketch of the keys in a range, in steps; see ``Sketches.sketch``."""
         return self._sketches.sketch(self, key_range)
 
+    @property
+    def summed(self) -> int:
+        """What making sketches and LtHashes has taken so far, in looks at a key."""
+        return self._sketches.summed
+
     def lthash(self, key_range: KeyRange) -> Generator[None, None, LtHash]:
         """Return the LtHash of the keys in a range, in steps; see ``Sketches.lthash``."""
         return self._sketches.lthash(self, key_range)

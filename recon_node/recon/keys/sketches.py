@@ -22,13 +22,18 @@ from recon_node.recon.keys.sha256a import DIGEST_SIZE
 from recon_node.recon.keys.sketch import Sketch, ids_of
 
 MAX_SKETCHES: Final = 4
-"""Sketches that a store keeps, the latest ones that were used; each takes half a MB."""
+"""Sketches that a store keeps, those that were used most of late; each takes half a MB."""
 MAX_HASHES: Final = 64
 """LtHashes that a store keeps, likewise; each takes 2 KiB."""
+_MANY_USES: Final = 64
+"""Uses of a sum after which all are counted half."""
 _FEW: Final = 256
 """Keys up to which a range is hashed whenever that is asked for: in 0.2 ms."""
 _BATCH: Final = 2048
 """Changes that are collected before they are added to the sums."""
+
+LOOKS: Final = 80
+"""How many times as long it takes to add a key to a sum as to look at its id, which is 10 ns."""
 
 S = TypeVar("S", Sketch, LtHash)
 
@@ -36,7 +41,7 @@ S = TypeVar("S", Sketch, LtHash)
 class _Kept:
     """A sum of the keys of a range, up to a bound while it is being made."""
 
-    __slots__ = ("done", "key_range", "reached", "sum")
+    __slots__ = ("done", "key_range", "reached", "sum", "uses")
 
     def __init__(self, key_range: KeyRange, empty: Sketch | LtHash) -> None:
         self.key_range = key_range
@@ -44,6 +49,8 @@ class _Kept:
         self.reached = key_range.lower
         """The last key that was added on the way through the range."""
         self.done = False
+        self.uses = 0
+        """How often it was asked for, of late."""
 
     def passed(self, ordered: list[bytes]) -> tuple[int, int]:
         """Return where the changes start and end that have to be made, among those of some keys."""
@@ -53,26 +60,29 @@ class _Kept:
             end if self.done else min(end, bisect_right(ordered, self.reached))
         )
 
-    def extend(self, keys: OrderedKeys) -> None:
-        """Add the next group of the range."""
+    def extend(self, keys: OrderedKeys) -> int:
+        """Add the next group of the range; return what it took, in looks at a key."""
         rest = KeyRange(self.reached, self.key_range.upper)
         group = None if rest.is_empty else next(groups(keys, rest), None)
         if group is None:
             self.done = True
-            return
+            return 0
         if isinstance(self.sum, Sketch):
             self.sum.add(group.ids)
         else:
             self.sum.add(group.digests())
         self.reached = group.last_key()
+        return LOOKS * len(group.ids)
 
 
 class Sketches:
     """The sketches and LtHashes of one key store, which notes every change here."""
 
-    __slots__ = ("_changed", "_digests", "_kept", "_signs")
+    __slots__ = ("_changed", "_digests", "_kept", "_signs", "summed")
 
     def __init__(self) -> None:
+        self.summed = 0
+        """What making sums has taken so far, in looks at a key."""
         self._kept: dict[tuple[type, KeyRange], _Kept] = {}
         # Lists of bytes, because the garbage collector would visit tuples.
         self._changed: list[bytes] = []
@@ -115,6 +125,7 @@ class Sketches:
             hashed = LtHash()
             for group in groups(keys, key_range):
                 hashed.add(group.digests())
+                self.summed += LOOKS * len(group.ids)
                 if hashed.count > _FEW:
                     yield
             return hashed
@@ -139,19 +150,28 @@ class Sketches:
             self._settle()
             if kept.done:
                 assert isinstance(kept.sum, kind)
+                self._note_use(kept)
                 return kept.sum
-            kept.extend(keys)
+            self.summed += kept.extend(keys)
             yield
 
     def _make_room(self, kind: type, most: int) -> bool:
         of_kind = [name for name in self._kept if name[0] is kind]
         if len(of_kind) < most:
             return True
-        for name in of_kind:
-            if self._kept[name].done:
-                del self._kept[name]
-                return True
-        return False
+        done = [name for name in of_kind if self._kept[name].done]
+        if not done:
+            return False
+        # Of those that were used as seldom, the one used the longest ago.
+        del self._kept[min(done, key=lambda name: self._kept[name].uses)]
+        return True
+
+    def _note_use(self, used: _Kept) -> None:
+        """Count a use; what was used long ago counts less and less."""
+        used.uses += 1
+        if used.uses >= _MANY_USES:
+            for kept in self._kept.values():
+                kept.uses //= 2
 
     def _settle(self) -> None:
         """Make the changes that were noted."""

@@ -1,0 +1,78 @@
+"""Peers have sketches and hashes of ranges made, as fast as their network may."""
+
+from __future__ import annotations
+
+import hashlib
+
+import trio
+
+from recon_node.p2p.sync.purses import Purses
+from recon_node.recon import KeyRange, KeyStore
+from recon_node.recon.keys.sketches import LOOKS, MAX_SKETCHES
+
+KEYS = KeyStore(hashlib.sha256(b"%d" % number).digest() * 2 for number in range(3000))
+TOP = b"\xff" * 65
+SECONDS = 10
+
+
+def a_range(number: int) -> KeyRange:
+    """Almost all keys, by bounds that nobody else asks for."""
+    return KeyRange(b"\x00\x00" + number.to_bytes(4, "big"), TOP)
+
+
+async def have_made(purses: Purses, address: str, number: int, *, is_free: bool = False) -> None:
+    for make in (KEYS.sketch, KEYS.lthash):
+        await purses.in_steps(address, KEYS, lambda: is_free, make(a_range(number)))
+
+
+async def test_openings_of_ranges_that_nobody_has_are_paced_by_address(autojump_clock):
+    """By 110 bytes each, one address had this node sketch all its keys, as fast as it asked."""
+    each = 2 * LOOKS * len(KEYS)
+    purses = Purses(rate=each / 2, burst=2 * each)
+    made = dict.fromkeys(["192.0.2.1", "2001:db8::1"], 0)
+    numbers = iter(range(1000))
+
+    async def ask(address: str) -> None:
+        with trio.move_on_after(SECONDS):
+            while True:
+                await have_made(purses, address, next(numbers))
+                made[address] += 1
+
+    async with trio.open_nursery() as nursery:
+        for address, streams in (("192.0.2.1", 4), ("2001:db8::1", 1)):
+            for _ in range(streams):
+                nursery.start_soon(ask, address)
+    usual = 2 + SECONDS / 2  # each stream may overdraw the purse by what it has begun
+    assert all(usual - 4 <= number <= usual + 4 for number in made.values()), made
+
+
+async def test_ranges_that_this_node_wants_itself_cost_a_peer_nothing(autojump_clock):
+    purses = Purses(rate=1, burst=1)
+    started = trio.current_time()
+    for number in range(1000, 1010):
+        await have_made(purses, "192.0.2.1", number, is_free=True)
+    await have_made(purses, "192.0.2.1", 1009)  # it is there
+    assert trio.current_time() == started
+    assert purses.has_some("192.0.2.1")
+    with trio.move_on_after(1):
+        await have_made(purses, "192.0.2.1", 1010)
+    assert not purses.has_some("192.0.2.1")
+    assert purses.has_some("192.0.2.2")
+
+
+def test_a_range_that_is_used_often_is_kept_before_those_of_a_stranger():
+    keys = KeyStore(KEYS)
+    whole = KeyRange(b"", TOP)
+
+    def make(key_range: KeyRange) -> int:
+        before = keys.summed
+        for _ in keys.sketch(key_range):
+            pass
+        return keys.summed - before
+
+    assert make(whole) == LOOKS * len(keys)
+    for _ in range(8):
+        assert make(whole) == 0
+    for number in range(3 * MAX_SKETCHES):
+        make(a_range(2000 + number))
+    assert make(whole) == 0
