@@ -12,7 +12,13 @@ import click
 
 from recon_node.cli.drawing import Drawing, drawing_options, show_picture
 from recon_node.cli.output import CommandError
-from recon_node.tangles.classic_feed import ClassicFeed, FeedRule, classic_feed, message_id
+from recon_node.tangles.classic_feed import (
+    ClassicFeed,
+    FeedRule,
+    classic_feed,
+    message_id,
+    parse_network_key,
+)
 from recon_node.tangles.pictures import feed_picture, tangle_picture
 from recon_node.tangles.tangle import (
     Backlinks,
@@ -44,9 +50,20 @@ def tangle() -> None:
     metavar="AUTHOR",
     help='Draw the classic feed of this author, "@...=.ed25519", instead.',
 )
+@click.option(
+    "--hmac",
+    "network_key",
+    metavar="KEY",
+    help="With --feed: the key under which the network signs its messages, 32 bytes in base64.",
+)
 @drawing_options
 def show(
-    file: BinaryIO, root: str | None, name: str | None, feed: str | None, drawing: Drawing
+    file: BinaryIO,
+    root: str | None,
+    name: str | None,
+    feed: str | None,
+    network_key: str | None,
+    drawing: Drawing,
 ) -> None:
     """Draw a tangle of the messages in FILE (- for standard input), the newest first.
 
@@ -61,11 +78,13 @@ def show(
     """
     if (feed is None) == (root is None) or (root is None) != (name is None):
         raise click.UsageError("use --root and --name for a tangle, or --feed for a feed")
+    if network_key is not None and feed is None:
+        raise click.UsageError("--hmac is for feeds: of a tangle, no signature is checked")
     messages = list(_read(file))
     if root is not None and name is not None:
         _show_tangle(messages, root, name, drawing)
     else:
-        _show_feed([message for _, message in messages], str(feed), drawing)
+        _show_feed([message for _, message in messages], str(feed), network_key, drawing)
 
 
 def _show_tangle(messages: Sequence[Keyed], root: str, name: str, drawing: Drawing) -> None:
@@ -78,9 +97,12 @@ def _show_tangle(messages: Sequence[Keyed], root: str, name: str, drawing: Drawi
     show_picture(picture, drawing, {"root": root, "name": name, **_tangle_facts(woven)})
 
 
-def _show_feed(messages: Sequence[dict[str, Any]], author: str, drawing: Drawing) -> None:
+def _show_feed(
+    messages: Sequence[dict[str, Any]], author: str, network_key: str | None, drawing: Drawing
+) -> None:
     try:
-        feed = classic_feed(messages, author)
+        key = None if network_key is None else parse_network_key(network_key)
+        feed = classic_feed(messages, author, key)
     except ValueError as error:
         raise CommandError(str(error)) from None
     show_picture(feed_picture(f"Feed of {author}", feed, messages), drawing, _feed_facts(feed))

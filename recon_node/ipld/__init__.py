@@ -4,7 +4,7 @@ Pure functions over `bytes`. All input is checked; what is refused raises an `Ip
 message is user-facing.
 """
 
-from recon_node.ipld import car, dag_cbor, dag_pb, multibase, varint
+from recon_node.ipld import car, dag_cbor, dag_json, dag_pb, multibase, varint
 from recon_node.ipld.car import Car
 from recon_node.ipld.cid import (
     CID,
@@ -55,6 +55,7 @@ __all__ = [
     "cid_head",
     "cid_of_block",
     "dag_cbor",
+    "dag_json",
     "dag_pb",
     "links",
     "multibase",

@@ -7,7 +7,6 @@ functions work level by level, where possible in loops that run in C.
 from __future__ import annotations
 
 from collections.abc import Callable
-from decimal import Decimal
 from itertools import chain
 from typing import Any, Final, NamedTuple
 
@@ -25,8 +24,6 @@ VALUE_WEIGHT: Final = 2
 MEMBER_WEIGHT: Final = 3
 """Bytes of an object's member without its name: the quotes and the colon."""
 
-_LONGEST_NUMBER: Final = 21
-_MOST_ZEROS: Final = -6
 _NUMBERS: Final = frozenset({int, float})
 
 
@@ -100,24 +97,6 @@ def check_weight(weight: int) -> None:
     """
     if weight > MAX_WEIGHT:
         raise JsonPatchError(f"the document would be larger than {MAX_WEIGHT} bytes")
-
-
-def number_text(number: float) -> str:
-    """Write a number as JavaScript does (ECMA-262, Number::toString): 0.00005, 1e-7, 1e+21."""
-    sign, digits, exponent = Decimal(repr(number)).as_tuple()
-    assert isinstance(exponent, int), "DAG-CBOR has neither infinity nor NaN"
-    text = "".join(map(str, digits)).rstrip("0") or "0"
-    point = len(digits) + exponent  # the number is 0.text times 10 to this
-    if text == "0":
-        return text
-    if 0 < point <= _LONGEST_NUMBER:
-        text = text.ljust(point, "0")
-        text = f"{text[:point]}.{text[point:]}".removesuffix(".")
-    elif _MOST_ZEROS < point <= 0:
-        text = f"0.{'0' * -point}{text}"
-    else:
-        text = f"{text[0]}.{text[1:]}".removesuffix(".") + f"e{point - 1:+}"
-    return f"-{text}" if sign else text
 
 
 def is_equal(one: Any, other: Any, count: Callable[[int], None]) -> bool:

@@ -23,9 +23,9 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from recon_node.ceramic import InitHeader, StreamId, StreamIdError, StreamType
+from recon_node.ipld.dag_json import number_text
 from recon_node.streams.budget import Budget
 from recon_node.streams.document_schema import DocumentSchema, compiled, is_satisfiable
-from recon_node.streams.json_values import number_text
 from recon_node.streams.schema_form import SchemaError
 
 Errors = list[str]

@@ -10,25 +10,31 @@ all others must share).
 The feed of a set of messages is the longest unambiguous prefix of the chain: it ends before the
 first gap, and before the first place for which the author signed two messages (a fork).
 
-Limitation: JavaScript moves the keys of an object that look like array indexes to the front. A
-message that another implementation signed with such keys in another order is valid here only.
+A message is what JavaScript reads from its JSON and writes again: keys that look like array indexes
+come first, numbers are doubles, those beyond them (and NaN) are null, and half a surrogate pair is
+escaped. The rules are those of the reference, ssb-validate (github.com/ssbc/ssb-validate). Networks
+of their own sign with a key (an HMAC) that both writer and reader must know.
 """
 
 from __future__ import annotations
 
 import base64
 import binascii
+import hmac
 import json
+import math
+import re
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from decimal import Decimal
 from enum import Enum
 from hashlib import sha256
 from typing import Any, Final
 
 from nacl.exceptions import BadSignatureError
 from nacl.signing import VerifyKey
+
+from recon_node.ipld.dag_json import number_text
 
 _KEY_SUFFIX: Final = ".ed25519"
 _SIGNATURE_SUFFIX: Final = ".sig.ed25519"
@@ -43,9 +49,21 @@ _MAX_UNITS: Final = 8192
 _UNIT: Final = 2
 """Bytes of a UTF-16 code unit."""
 _INDENT: Final = "  "
-# The bounds between which JavaScript writes a number without an exponent.
-_SMALLEST_PLAIN: Final = 1e-6
-_SMALLEST_EXPONENTIAL: Final = 1e21
+_KEY_SIZE: Final = 32
+"""Bytes of a public key, and of the key of a network of its own."""
+_SIGNATURE_SIZE: Final = 64
+_BASE64: Final = (
+    "(?:[A-Za-z0-9+/]{4})*(?:[A-Za-z0-9+/](?:[AQgw]==|[A-Za-z0-9+/][AEIMQUYcgkosw048]=))?"
+)
+"""Canonical base64."""
+_PRIVATE: Final = re.compile(_BASE64 + r"\.box[^\n\r\u2028\u2029]*")
+"""The content of a message that only its recipients can read."""
+_TYPE_UNITS: Final = range(3, 53)
+"""UTF-16 code units of a content's type."""
+_SEQUENCES: Final = 2**31
+_INDEX: Final = re.compile("0|[1-9][0-9]{0,9}")
+_LARGEST_INDEX: Final = 2**32 - 2
+_HALF_PAIR: Final = re.compile("[\ud800-\udfff]")
 
 
 class FeedRule(Enum):
@@ -53,6 +71,10 @@ class FeedRule(Enum):
 
     FIELDS = "a message has the fields " + ", ".join(_FIELDS) + ", each of its type"
     SIZE = f"the text of a message has at most {_MAX_UNITS} UTF-16 code units"
+    CONTENT = (
+        "the content of a message is base64 with '.box' behind it, or an object with a type of "
+        f"{_TYPE_UNITS[0]} to {_TYPE_UNITS[-1]} UTF-16 code units"
+    )
     SIGNATURE = "a message must be signed by the author of the feed"
     PREVIOUS = "a message names the message before it as previous; the first one has no previous"
     FORK = "an author signs one message for each place in the feed"
@@ -73,8 +95,12 @@ class ClassicFeed:
         return self.order[-1] if self.order else None
 
 
-def classic_feed(messages: Iterable[Value], author: str) -> ClassicFeed:
+def classic_feed(
+    messages: Iterable[Value], author: str, network_key: bytes | None = None
+) -> ClassicFeed:
     """Extract the feed of an author ("@...=.ed25519") from any messages, decoded from JSON.
+
+    `network_key` is the key (32 bytes) of a network whose messages are signed under an HMAC.
 
     Raises:
         ValueError: `author` is not an Ed25519 identity.
@@ -85,7 +111,7 @@ def classic_feed(messages: Iterable[Value], author: str) -> ClassicFeed:
     for message in messages:
         if message.get("author") != author:
             continue
-        fault, id_ = _fault(message, key), message_id(message)
+        fault, id_ = _fault(message, key, network_key), message_id(message)
         if fault is None:
             places[message["sequence"]][id_] = message
         else:
@@ -112,15 +138,32 @@ def signing_input(message: Value) -> bytes:
     return _text(unsigned).encode("utf-8", "surrogatepass")
 
 
-def _fault(message: Value, key: VerifyKey) -> FeedRule | None:
+def parse_network_key(text: str) -> bytes:
+    """Read the key of a network of its own: 32 bytes in base64.
+
+    Raises:
+        ValueError: it is something else.
+    """
+    key = _decode(text)
+    if len(key) != _KEY_SIZE:
+        raise ValueError(f"a key of a network has {_KEY_SIZE} bytes, not {len(key)}")
+    return key
+
+
+def _fault(message: Value, key: VerifyKey, network_key: bytes | None) -> FeedRule | None:
     """What is wrong with a message alone."""
     if not _is_well_formed(message):
         return FeedRule.FIELDS
-    if len(_text(message).encode("utf-16-le", "surrogatepass")) > _UNIT * _MAX_UNITS:
+    if not _is_content(message["content"]):
+        return FeedRule.CONTENT
+    if _units(_text(message)) > _MAX_UNITS:
         return FeedRule.SIZE
     try:
         signature = _decode(message["signature"].removesuffix(_SIGNATURE_SUFFIX))
-        key.verify(signing_input(message), signature)
+        signed = signing_input(message)
+        if network_key is not None:
+            signed = hmac.digest(network_key, signed, "sha512")[:_KEY_SIZE]
+        key.verify(signed, signature)
     except (BadSignatureError, ValueError):
         return FeedRule.SIGNATURE
     return None
@@ -143,13 +186,33 @@ def _is_well_formed(message: Value) -> bool:
         return False
     return (
         isinstance(message["previous"], str | None)
-        and type(message["sequence"]) is int
+        and _is_sequence(message["sequence"])
         and type(message["timestamp"]) in (int, float)
         and message["hash"] == "sha256"
-        and isinstance(message["content"], str | dict)
         and isinstance(message["signature"], str)
         and message["signature"].endswith(_SIGNATURE_SUFFIX)
     )
+
+
+def _is_sequence(value: Any) -> bool:
+    """Whether a value is a whole number, for JavaScript: 1.0 is 1."""
+    return (
+        type(value) in (int, float)
+        and -_SEQUENCES <= value < _SEQUENCES
+        and value == math.floor(value)
+    )
+
+
+def _is_content(content: Any) -> bool:
+    if isinstance(content, str):
+        return _PRIVATE.fullmatch(content) is not None
+    type_ = content.get("type") if isinstance(content, dict) else None
+    return isinstance(type_, str) and _units(type_) in _TYPE_UNITS
+
+
+def _units(text: str) -> int:
+    """The number of a text's UTF-16 code units."""
+    return len(text.encode("utf-16-le", "surrogatepass")) // _UNIT
 
 
 def _verify_key(author: str) -> VerifyKey:
@@ -164,10 +227,14 @@ def _verify_key(author: str) -> VerifyKey:
 
 
 def _decode(text: str) -> bytes:
+    """Decode canonical base64."""
     try:
-        return base64.b64decode(text, validate=True)
+        raw = base64.b64decode(text, validate=True)
     except binascii.Error as error:
         raise ValueError(str(error)) from None
+    if base64.b64encode(raw).decode() != text:
+        raise ValueError(f"{text[:50]!r} is not canonical base64")
+    return raw
 
 
 def _text(value: Any) -> str:
@@ -183,10 +250,10 @@ def _text(value: Any) -> str:
         value, depth = item
         if isinstance(value, dict | list) and value:
             left.extend(reversed(_parts(value, depth)))
-        elif type(value) is float:
+        elif type(value) in (int, float):
             out.append(_number(value))
         else:
-            out.append(json.dumps(value, ensure_ascii=False))
+            out.append(_quoted(value))
     return "".join(out)
 
 
@@ -195,20 +262,31 @@ def _parts(value: dict[str, Any] | list[Any], depth: int) -> list[str | tuple[An
     is_map = isinstance(value, dict)
     margin = "\n" + _INDENT * (depth + 1)
     parts: list[str | tuple[Any, int]] = ["{" if is_map else "["]
-    for number, each in enumerate(value):
+    for number, each in enumerate(_keys(value) if isinstance(value, dict) else value):
         parts.append("," + margin if number else margin)
         if isinstance(value, dict):
-            parts += [json.dumps(each, ensure_ascii=False) + ": ", (value[each], depth + 1)]
+            parts += [_quoted(each) + ": ", (value[each], depth + 1)]
         else:
             parts.append((each, depth + 1))
     return [*parts, "\n" + _INDENT * depth, "}" if is_map else "]"]
 
 
+def _keys(value: dict[str, Any]) -> list[str]:
+    """The keys in JavaScript's order."""
+    indexes = [key for key in value if _INDEX.fullmatch(key) and int(key) <= _LARGEST_INDEX]
+    if not indexes:
+        return list(value)
+    return [*sorted(indexes, key=int), *(key for key in value if key not in set(indexes))]
+
+
 def _number(value: float) -> str:
-    """A number as by ECMAScript's Number::toString; Python uses "e" within other bounds."""
-    if value == int(value) and abs(value) < _SMALLEST_EXPONENTIAL:
-        return str(int(value))
-    text = repr(value)
-    if abs(value) >= _SMALLEST_PLAIN and "e-" in text:
-        return format(Decimal(text), "f")
-    return text.replace("e-0", "e-")
+    try:
+        double = float(value)
+    except OverflowError:
+        double = math.inf
+    return number_text(double) if math.isfinite(double) else "null"
+
+
+def _quoted(value: Any) -> str:
+    text = json.dumps(value, ensure_ascii=False)
+    return _HALF_PAIR.sub(lambda half: f"\\u{ord(half[0]):04x}", text)

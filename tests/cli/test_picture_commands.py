@@ -253,6 +253,30 @@ def test_a_tangle() -> None:
     assert [(each["id"], each["rule"]) for each in facts["left_out"]] == [("Z", "missing_previous")]
 
 
+def test_a_feed_with_numbers_beyond_doubles(tmp_path: Path) -> None:
+    facts = json.loads((Path(__file__).parent.parent / "data" / "ssb.json").read_text())
+    texts = {each["what"]: each for each in facts["messages"]}
+    file = tmp_path / "messages.jsonl"
+    for what in ("a number beyond doubles", "half a surrogate pair"):
+        file.write_text(texts[what]["text"] + "\n")
+        args = ("tangle", "show", str(file), "--feed", facts["author"], "--json")
+        assert json.loads(run(*args).stdout)["tip"] == texts[what]["id"]
+    signed = texts["under an HMAC"]
+    file.write_text(signed["text"] + "\n")
+    assert json.loads(run(*args).stdout)["left_out"][0]["rule"] == "signature"
+    assert json.loads(run(*args, "--hmac", signed["hmac"]).stdout)["tip"] == signed["id"]
+    file.write_text('{"author": "' + facts["author"] + '", "x": NaN}\n')
+    assert json.loads(run(*args).stdout)["left_out"][0]["rule"] == "fields"
+
+
+def test_keys_of_networks_are_for_feeds(tmp_path: Path) -> None:
+    (tmp_path / "m").touch()
+    wrong = run("tangle", "show", str(tmp_path / "m"), "--feed", "@x", "--hmac", "?")
+    assert (wrong.exit_code, "base64" in wrong.stderr.lower()) == (1, True)
+    args = ("tangle", "show", str(tmp_path / "m"), "--root", "A", "--name", "a", "--hmac", "?")
+    assert "--hmac is for feeds" in run(*args).stderr
+
+
 def test_a_hostile_tangle_moves_no_cursor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     evil = "\x1b[2J\u202e<script>[bold]"
     file = tmp_path / "messages.jsonl"

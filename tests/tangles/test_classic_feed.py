@@ -1,7 +1,10 @@
 """The classic feed: two published messages, feeds signed here, and each rule broken on purpose."""
 
 import base64
+import json
+import math
 import random
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,6 +17,7 @@ from recon_node.tangles.classic_feed import (
     _text,
     classic_feed,
     message_id,
+    parse_network_key,
     signing_input,
 )
 
@@ -41,6 +45,7 @@ GUIDE = [
     },
 ]
 
+POST = {"type": "post"}
 KEY = SigningKey(bytes(range(32)))
 AUTHOR = f"@{base64.b64encode(bytes(KEY.verify_key)).decode()}.ed25519"
 
@@ -98,6 +103,31 @@ def test_text_is_what_javascript_writes(value: Any, text: str) -> None:
     assert _text(value) == text
 
 
+SSB = json.loads((Path(__file__).parent.parent / "data" / "ssb.json").read_text())
+
+
+@pytest.mark.parametrize("facts", SSB["messages"], ids=lambda facts: facts["what"])
+def test_the_verdicts_and_ids_of_the_reference(facts: dict[str, Any]) -> None:
+    message = json.loads(facts["text"])
+    assert message_id(message) == facts["id"]
+    key = None if facts["hmac"] is None else parse_network_key(facts["hmac"])
+    assert bool(classic_feed([message], SSB["author"], key).order) == facts["valid"]
+
+
+def test_what_json_has_no_number_for_is_null() -> None:
+    content = {**POST, "numbers": [math.nan, math.inf, -math.inf, 10**400, -(10**400)]}
+    text = "null" + ",\n      null" * 4
+    assert f'"numbers": [\n      {text}\n' in signing_input({"content": content}).decode()
+    [message] = [_signed(1, None, content)]
+    assert classic_feed([message], AUTHOR).tip == message_id(message)
+
+
+@pytest.mark.parametrize("text", ["", "AAAA", "A" * 43, "A" * 43 + "?", "A" * 42 + "B="])
+def test_other_keys_of_networks_are_refused(text: str) -> None:
+    with pytest.raises(ValueError):  # noqa: PT011 - in whatever words
+        parse_network_key(text)
+
+
 @given(st.integers(1, 8), st.randoms())
 def test_a_feed_is_found_among_all_messages_in_any_order(length: int, rng: random.Random) -> None:
     messages = [*_feed(length), *GUIDE]
@@ -116,7 +146,7 @@ def test_it_ends_before_a_gap() -> None:
 
 def test_it_ends_where_its_author_forked_it() -> None:
     first, second, third = _feed(3)
-    rival = _signed(2, message_id(first), "secret.box")
+    rival = _signed(2, message_id(first), "c2VjcmV0.box")
     feed = classic_feed([first, second, rival, third], AUTHOR)
     assert feed.order == (message_id(first),)
     assert feed.excluded == {
@@ -129,20 +159,21 @@ def test_it_ends_where_its_author_forked_it() -> None:
 DEEP: Any = {}
 for _ in range(3000):
     DEEP = {"": DEEP}
-
 BROKEN = [
-    (FeedRule.PREVIOUS, _signed(2, message_id(GUIDE[0]), {})),
-    (FeedRule.PREVIOUS, _signed(2, None, {})),
-    (FeedRule.SIGNATURE, {**_signed(2, None, {}), "timestamp": 1}),
-    (FeedRule.SIGNATURE, {**_signed(2, None, {}), "signature": "AAAA.sig.ed25519"}),
-    (FeedRule.SIGNATURE, {**_signed(2, None, {}), "signature": "=?.sig.ed25519"}),
-    (FeedRule.FIELDS, {**_signed(2, None, {}), "more": 1}),
-    (FeedRule.FIELDS, _signed(True, None, {})),
-    (FeedRule.FIELDS, _signed(2, None, 5)),
-    (FeedRule.FIELDS, _signed(2, None, {}, hash="sha512")),
-    (FeedRule.SIZE, _signed(2, None, {"text": "x" * 8192})),
-    (FeedRule.SIZE, _signed(2, None, DEEP)),
-    (FeedRule.GAP, _signed(-1, None, {})),
+    (FeedRule.PREVIOUS, _signed(2, message_id(GUIDE[0]), POST)),
+    (FeedRule.PREVIOUS, _signed(2, None, POST)),
+    (FeedRule.SIGNATURE, {**_signed(2, None, POST), "timestamp": 1}),
+    (FeedRule.SIGNATURE, {**_signed(2, None, POST), "signature": "AAAA.sig.ed25519"}),
+    (FeedRule.SIGNATURE, {**_signed(2, None, POST), "signature": "=?.sig.ed25519"}),
+    (FeedRule.FIELDS, {**_signed(2, None, POST), "more": 1}),
+    (FeedRule.FIELDS, _signed(True, None, POST)),
+    (FeedRule.FIELDS, _signed(2**31, None, POST)),
+    (FeedRule.FIELDS, _signed(2, None, POST, hash="sha512")),
+    (FeedRule.CONTENT, _signed(2, None, 5)),
+    (FeedRule.CONTENT, _signed(2, None, {})),
+    (FeedRule.SIZE, _signed(2, None, {**POST, "text": "x" * 8192})),
+    (FeedRule.SIZE, _signed(2, None, {**POST, "deep": DEEP})),
+    (FeedRule.GAP, _signed(-1, None, POST)),
 ]
 
 

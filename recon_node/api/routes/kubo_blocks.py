@@ -6,7 +6,6 @@ as a whole, or not at all. Everything that the node has is kept, so pins say not
 
 from __future__ import annotations
 
-import json
 import math
 import re
 from contextlib import suppress
@@ -24,9 +23,8 @@ from recon_node.api.endpoint import Answer, Call, endpoint
 from recon_node.api.errors import ApiError, bad_request
 from recon_node.api.models import AsText, Binary, Body, FlagParameter, Parameters, Text, Whole
 from recon_node.api.routes.kubo_node import kubo_error
-from recon_node.ipld import CID, DAG_CBOR, DAG_JOSE, IpldError, dag_cbor
+from recon_node.ipld import CID, DAG_CBOR, DAG_JOSE, IpldError, dag_cbor, dag_json
 from recon_node.store import Store
-from recon_node.streams.document_schema import dag_json
 
 NOT_HERE: Final = "block was not found locally (offline)"
 """kubo's words, by which its clients know this error; so are the next ones."""
@@ -168,17 +166,8 @@ async def post_dag_get(call: Call[DagGetQuery]) -> Response:
     node = await _resolve(call.services.store, call.parameters.arg)
 
     def render() -> Response:
-        if codec == "dag-cbor":
-            content = dag_cbor.encode(node.value)
-        else:
-            content = json.dumps(
-                node.value,
-                default=dag_json,
-                ensure_ascii=False,
-                separators=(",", ":"),
-                sort_keys=True,
-            ).encode()
-        return Response(content, media_type="application/octet-stream")
+        written = dag_cbor if codec == "dag-cbor" else dag_json
+        return Response(written.encode(node.value), media_type="application/octet-stream")
 
     return await call.services.in_thread(render)
 

@@ -1,0 +1,65 @@
+"""DAG-JSON as it is written (https://ipld.io/specs/codecs/dag-json/spec/): one text for a value.
+
+Keys are sorted, and there are no blanks. A link is `{"/": CID}`, and bytes are
+`{"/": {"bytes": base64}}`. Floats are written as JavaScript does, and always recognisable as such.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+from decimal import Decimal
+from typing import Any, Final
+
+from recon_node.ipld.cid import CID
+
+_LONGEST_NUMBER: Final = 21
+"""Digits before the point, at most, in a number without an exponent."""
+_MOST_ZEROS: Final = -6
+"""Zeros behind the point, negated, that such a number never has before its first digit."""
+
+
+def encode(value: Any) -> bytes:
+    """Write a value of DAG-CBOR, nested as deeply as that allows, as DAG-JSON."""
+    return _text(value).encode()
+
+
+def number_text(number: float) -> str:
+    """Write a number as JavaScript does (ECMA-262, Number::toString): 0.00005, 1e-7, 1e+21."""
+    sign, digits, exponent = Decimal(repr(number)).as_tuple()
+    assert isinstance(exponent, int), "DAG-CBOR has neither infinity nor NaN"
+    text = "".join(map(str, digits)).rstrip("0") or "0"
+    point = len(digits) + exponent  # the number is 0.text times 10 to this
+    if text == "0":
+        return text
+    if 0 < point <= _LONGEST_NUMBER:
+        text = text.ljust(point, "0")
+        text = f"{text[:point]}.{text[point:]}".removesuffix(".")
+    elif _MOST_ZEROS < point <= 0:
+        text = f"0.{'0' * -point}{text}"
+    else:
+        text = f"{text[0]}.{text[1:]}".removesuffix(".") + f"e{point - 1:+}"
+    return f"-{text}" if sign else text
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, dict):
+        members = (f"{_quoted(key)}:{_text(value[key])}" for key in sorted(value))
+        return f"{{{','.join(members)}}}"
+    if isinstance(value, list):
+        return f"[{','.join(map(_text, value))}]"
+    if isinstance(value, CID):
+        return f'{{"/":"{value}"}}'
+    if isinstance(value, bytes):
+        return f'{{"/":{{"bytes":"{base64.b64encode(value).decode().rstrip("=")}"}}}}'
+    return _float_text(value) if isinstance(value, float) else _quoted(value)
+
+
+def _float_text(value: float) -> str:
+    """A float that is read back as one; zero keeps its sign."""
+    text = number_text(value) if value else repr(value)
+    return text if "." in text or "e" in text else f"{text}.0"
+
+
+def _quoted(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False)
