@@ -19,7 +19,7 @@ WORKERS = $(shell expr $$(nproc) + 1)
 # ends its process, which shows where its threads are, and with it the run.
 HANGS = -o faulthandler_timeout=600 -o faulthandler_exit_on_timeout=true
 
-.PHONY: help demo test test-long lint check docs install lock bench bench-docs clean
+.PHONY: help demo test test-long lint check docs install lock attack bench bench-docs clean
 
 help:  ## Show this help
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -51,6 +51,9 @@ bench: $(INSTALLED)  ## Run the benchmarks at small sizes (a minute)
 	$(BIN)/python -m benchmarks.key_store --keys 100000
 	$(BIN)/python -m benchmarks.reconcile --keys 10000,100000 --differences 0,1,100
 	$(BIN)/python -m benchmarks.round_trips --keys 100000 --differences 0,1,100
+
+attack: $(INSTALLED)  ## Attack nodes on the loopback, and compare with bounds (a quarter of an hour)
+	$(BIN)/python -m benchmarks.attack
 
 bench-docs: $(INSTALLED)  ## Regenerate docs/benchmarks.md (a quarter of an hour; needs Node.js)
 	$(BIN)/python -m benchmarks.key_store --keys 1000000 --json $(RESULTS)/key_store.json

@@ -1,0 +1,136 @@
+"""Attacks of other kinds: a web page's, a DAG's, and text for an operator's terminal."""
+
+from __future__ import annotations
+
+import os
+import pty
+import signal
+import subprocess
+import sys
+import time
+from contextlib import suppress
+from pathlib import Path
+from typing import Final
+
+import httpx
+from nacl.signing import SigningKey
+
+from benchmarks.attack.catalogue import attack
+from benchmarks.attack.field import Field, add, document_id, make_model
+from benchmarks.attack.measuring import MIB
+from recon_node.ceramic.builder import data_event, init_event
+from recon_node.dag import unixfs
+from recon_node.dag.unixfs import NodeType, UnixFs
+from recon_node.ipld import CID, DAG_PB, RAW, car, dag_pb
+
+_HOSTILE_TEXT: Final = "evil\x1b]0;OWNED\x07\x1b[31mred\x1b[2J\r\nfake\u202egnp.exe\u009b31m"
+_SENT: Final = (b"\x1b]0;", b"\x1b[31mred", b"\x1b[2J", b"\nfake", b"\xc2\x9b", "\u202e".encode())
+
+
+@attack()
+def another_sites_page(here: Field) -> None:
+    """A page whose name is made to resolve to the loopback reads the API, by `GET` as well."""
+    for path in ("/ceramic/recon", "/ceramic/feed/events", "/ceramic/streams"):
+        for origin in ({}, {"Origin": "http://evil.example:5101"}):
+            headers = {"Host": "evil.example:5101", **origin}
+            answer = httpx.get(here.url + path, headers=headers)
+            here.expect(f"{path} for evil.example", True, 400 <= answer.status_code < 500)
+
+
+@attack()
+def a_bomb_of_links(here: Field) -> None:
+    """A DAG of 2 MB is 656 PB of files, and a directory without end, when it is pulled."""
+    for kind, name, content in (
+        (NodeType.FILE, "", 900_000),
+        (NodeType.DIRECTORY, "e{}", 1),
+    ):
+        leaf = bytes(content)
+        root = CID.of(RAW, leaf)
+        blocks = {root: leaf}
+        for _ in range(3):
+            links = tuple(dag_pb.PbLink(root, name.format(number)) for number in range(9000))
+            block = dag_pb.encode(dag_pb.PbNode(links, unixfs.encode(UnixFs(kind))))
+            root = CID.of(DAG_PB, block)
+            blocks[root] = block
+        out = here.directory / f"pulled-{kind.name}"
+        out.mkdir()
+        file = here.directory / "bomb.car"
+        file.write_bytes(car.encode([root], blocks))
+        _recon_node(here.peer.api_url, "dag", "push", str(file))
+        with here.attacked():
+            started = time.monotonic()
+            code, _ = _recon_node(here.url, "dag", "pull", str(root), "--out", str(out / "x"))
+        here.expect("pull is refused", 1, code)
+        here.at_most("pull", time.monotonic() - started, 20.0)
+        here.expect("nothing is left", [], list(out.iterdir()))
+
+
+def _recon_node(url: str, *arguments: str) -> tuple[int, str]:
+    command = [sys.executable, "-m", "recon_node", *arguments, "--url", url]
+    data = {"RECON_NODE_DATA_DIR": str(Path(os.environ.get("TMPDIR", "/tmp"), "recon-attack-key"))}
+    ended = subprocess.run(
+        command, capture_output=True, text=True, timeout=120, check=False, env=os.environ | data
+    )
+    return ended.returncode, ended.stdout
+
+
+def _on_terminal(url: str, *arguments: str) -> bytes:
+    """What a command sends to a terminal."""
+    outer, inner = pty.openpty()
+    command = [sys.executable, "-m", "recon_node", *arguments, "--url", url]
+    process = subprocess.Popen(command, stdin=inner, stdout=inner, stderr=inner)
+    os.close(inner)
+    output = b""
+    with suppress(OSError):  # at the end of the process
+        while piece := os.read(outer, 65536):
+            output += piece
+    os.close(outer)
+    process.send_signal(signal.SIGTERM)
+    process.wait(30)
+    return output
+
+
+@attack()
+def text_for_a_terminal(here: Field) -> None:
+    """A model's name, a member's name and a text are sent to an operator's terminal as they are,
+    with commands to it in them."""
+    key = SigningKey.generate()
+    schema = {"type": "object", "properties": {}, "additionalProperties": {"type": "string"}}
+    model, model_id = make_model(key, name=_HOSTILE_TEXT, description=_HOSTILE_TEXT, schema=schema)
+    init = init_event(key, model_id, {"a": _HOSTILE_TEXT}, unique=b"u")
+    patch = [{"op": "add", "path": f"/{_HOSTILE_TEXT}", "value": _HOSTILE_TEXT}]
+    update = data_event(key, init, [init.cid], patch)
+    add(here.url, [model, init, update])
+    for command in (
+        ("model", "list"),
+        ("stream", "list"),
+        ("stream", "show", document_id(init)),
+        ("stream", "show", str(model_id)),
+        ("events", "get", str(model.cid), "--show"),
+        ("events", "get", str(update.cid), "--show"),
+        ("status",),
+    ):
+        output = _on_terminal(here.url, *command)
+        here.expect(f"raw in `{' '.join(command[:2])}`", [], [x for x in _SENT if x in output])
+
+
+@attack()
+def the_disk(here: Field) -> None:
+    """A name of 0.9 MB in each of 100 events: what a peer writes is bounded by what it sent."""
+    key = SigningKey.generate()
+    model, model_id = make_model(key)
+    events = [model]
+    for number in range(100):
+        content = {"a": str(number) + "z" * 900_000}
+        events.append(init_event(key, model_id, content, unique=str(number).encode()))
+    sent = sum(len(event.car) for event in events)
+    before = _disk(here.node.data_dir)
+    with here.attacked():
+        here.add(events)
+        here.await_event(events[-1], 120)
+    grown = _disk(here.node.data_dir) - before
+    here.expect(f"disk below twice {sent / MIB:.0f} MiB", True, grown < 2 * sent)
+
+
+def _disk(directory: Path) -> int:
+    return sum(file.stat().st_size for file in directory.rglob("*") if file.is_file())
