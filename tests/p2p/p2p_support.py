@@ -72,11 +72,12 @@ async def node(
     ceramic_one: bool = True,
     policy: Policy | None = None,
     verifiers: int = 0,
+    max_waiting: int = 1_000_000,
     **changes: Any,
 ) -> AsyncIterator[Node]:
     """A store with some events and the network side over it, on a free port of loopback."""
     settings = replace(LOOPBACK, **{"discovery": False, **changes})
-    of_store = StoreSettings(ceramic_one=ceramic_one, verifiers=verifiers)
+    of_store = StoreSettings(ceramic_one=ceramic_one, verifiers=verifiers, max_waiting=max_waiting)
     async with open_store(data_dir, NETWORK, settings=of_store, policy=policy) as store:
         await store.admit_local(cars)
         async with open_p2p(settings, store, data_dir, versions) as p2p:

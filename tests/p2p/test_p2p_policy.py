@@ -12,7 +12,13 @@ from p2p_support import eventually, node
 
 from recon_node.backoff import Backoff
 from recon_node.ceramic import StreamId, StreamType
-from recon_node.ceramic.builder import controller_of, data_event, init_event
+from recon_node.ceramic.builder import (
+    controller_of,
+    data_event,
+    deterministic_init_event,
+    init_event,
+    time_event,
+)
 from recon_node.ipld import CID, DAG_CBOR
 from recon_node.p2p import AGREED
 from recon_node.p2p.sync import recon_stream, rings
@@ -90,6 +96,50 @@ async def test_junk_is_neither_fetched_nor_listed_twice_and_the_rest_goes_on(tmp
         if version is RECON_1_2:  # in 1.0.0, a side cannot tell the other what it left out
             assert b.p2p.counters.keys_unwanted == JUNK
             assert b.p2p.counters.recon_bytes_received - first < first / 3
+        assert (a.failures(b.p2p.peer_id), b.failures(a.p2p.peer_id)) == (0, 0)
+        assert b.p2p.counters.sessions_failed == a.p2p.counters.sessions_failed == 0
+
+
+async def test_unsigned_events_in_a_members_name_go_no_further(tmp_path, version):
+    """Whoever has them is not to blame, and they count as soon as the member builds on them."""
+    did = controller_of(MEMBER)
+    inits = [deterministic_init_event(did, MODEL, unique=b"%d" % n) for n in range(JUNK)]
+    made_up = [time_event(each, each.cid, tx_hash=bytes(32)) for each in inits[:10]]
+    good = members_events(20)
+    options = {"sync_interval": 0.5, "versions": [version], "recon": FEW, "ceramic_one": False}
+    cars = [*good, *(each.car for each in (*inits, *made_up))]
+    async with (
+        node(tmp_path / "a", cars, **options) as a,
+        node(tmp_path / "b", policy=members_only(), **options) as b,
+        node(tmp_path / "c", **options) as c,
+    ):
+        await c.p2p.connect(b.address)
+        await b.p2p.connect(a.address)
+        await eventually(lambda: c.store.head == len(good), 20)
+        await eventually(lambda: b.store.withheld == JUNK + 10, 20)
+        signed = data_event(MEMBER, inits[0], [made_up[0].cid], {})
+        await a.store.admit_local([signed.car])
+        await eventually(lambda: len(b.store.keys) == len(c.store.keys) == len(good) + 3, 20)
+        assert (b.store.withheld, c.store.withheld) == (JUNK - 1 + 9, 0)
+        assert b.failures(a.p2p.peer_id) == b.p2p.counters.sessions_failed == 0
+        if version is RECON_1_2:  # in 1.0.0, a cannot tell why b has enough
+            assert a.failures(b.p2p.peer_id) == a.p2p.counters.sessions_failed == 0
+
+
+async def test_what_finds_no_room_is_nobodys_fault(tmp_path, version):
+    crowd = [init_event(MEMBER, MODEL, None, unique=b"crowd %d" % n) for n in range(3 * JUNK)]
+    made_up = [time_event(each, each.cid).car for each in crowd]
+    options = {"sync_interval": 0.5, "versions": [version], "recon": FEW, "ceramic_one": False}
+    async with (
+        node(tmp_path / "a", [*(each.car for each in crowd), *made_up], **options) as a,
+        node(tmp_path / "b", max_waiting=JUNK, **options) as b,
+    ):
+        await b.p2p.connect(a.address)
+        await eventually(lambda: len(b.store.keys) == len(crowd) + JUNK, 20)
+        late = members_events(3)
+        await a.store.admit_local(late)
+        await eventually(lambda: b.store.head == len(crowd) + len(late), 20)
+        await eventually(lambda: len(b.outcomes()) > 2, 20)
         assert (a.failures(b.p2p.peer_id), b.failures(a.p2p.peer_id)) == (0, 0)
         assert b.p2p.counters.sessions_failed == a.p2p.counters.sessions_failed == 0
 
